@@ -1,0 +1,40 @@
+// Messages to people, and errors on their way to them.
+//
+// A function that can fail for a reason a user can act on takes an `Error *`, fills it once, and returns -1 or NULL.
+// Only the top of the program prints: status lines and errors go to stderr, results to stdout.
+#ifndef LOG_H
+#define LOG_H
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_STOPPED = 3 };
+
+// One error: the exit code it leads to and one sentence that names the place and the remedy.
+typedef struct Error {
+    int code;
+    char text[1024];
+} Error;
+
+// Fills err (which may be NULL) and returns -1. The first error wins: a second call leaves the first text.
+int error_set(Error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+// Who is speaking. Lines read `program: text`, or `program: [rank 3 stage 1] text` where rank >= 0.
+typedef struct Log {
+    const char *program;
+    int rank;  // -1 before ranks exist
+    int stage; // -1 where no stage is known
+} Log;
+
+// One line to stderr, written with a single write so that lines of several ranks never mix.
+void log_line(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
