@@ -1,0 +1,146 @@
+// One run, as its YAML file and the overrides on the command line describe it.
+//
+// A single schema table (config.c) holds every key: its place in Config, type, default, bounds and meaning. Parsing,
+// validation, `--help-config` and the suggestions for misspelt keys all read that table and nothing else.
+// Every error is one sentence `FILE:LINE: key: what is wrong; what would be right` (for an override the place reads
+// `-o key`) and exit code 2.
+#ifndef CONFIG_H
+#define CONFIG_H
+
+#include "log.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ModelFamily { FAMILY_LLAMA, FAMILY_GPT } ModelFamily;
+typedef enum Placement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } Placement;
+typedef enum ScheduleName { SCHEDULE_NAME_GPIPE, SCHEDULE_NAME_1F1B } ScheduleName;
+typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
+typedef enum EvictTo { EVICT_TO_PEER, EVICT_TO_HOST } EvictTo;
+typedef enum AttentionMode { ATTENTION_NONE, ATTENTION_RECOMPUTE, ATTENTION_FLASH } AttentionMode;
+typedef enum SoftmaxKind { SOFTMAX_FUSED, SOFTMAX_UNFUSED, SOFTMAX_MEGATRON } SoftmaxKind;
+typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule;
+typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
+typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
+
+enum { CONFIG_MAX_STAGES = 1024, CONFIG_TEXT = 512 };
+
+typedef struct ModelConfig {
+    int family;       // ModelFamily
+    int64_t hidden;   // h
+    int64_t layers;   // L
+    int64_t heads;    // query heads; head dimension = hidden / heads
+    int64_t kv_heads; // key and value heads; divides heads. Default: heads
+    int64_t ffn;      // f
+    int64_t vocab;    // unpadded
+    int64_t seq_len;  // s
+    double norm_eps;
+    double rope_theta; // llama only
+} ModelConfig;
+
+typedef struct ParallelConfig {
+    int64_t pipeline; // p
+    int64_t tensor;   // t
+    int64_t data;     // d
+    bool sequence;
+    int placement;                               // Placement
+    int64_t layers_per_stage[CONFIG_MAX_STAGES]; // filled for `auto` too, once the whole file is read
+} ParallelConfig;
+
+typedef struct ScheduleConfig {
+    int name;            // ScheduleName
+    int bpipe;           // BpipeMode
+    int64_t slots;       // 0: auto
+    int64_t micro_batch; // b, sequences
+    int evict_to;        // EvictTo
+} ScheduleConfig;
+
+typedef struct AttentionConfig {
+    int mode;    // AttentionMode
+    int softmax; // SoftmaxKind
+} AttentionConfig;
+
+typedef struct TrainConfig {
+    int64_t global_batch; // B, sequences
+    int64_t steps;
+    int64_t seed;
+    double lr, min_lr_ratio;
+    int64_t warmup_steps;
+    int schedule; // LrSchedule
+    double weight_decay, beta1, beta2, eps, grad_clip;
+    int precision; // Precision
+} TrainConfig;
+
+typedef struct DataConfig {
+    char train[CONFIG_TEXT]; // a glob
+    char val[CONFIG_TEXT];   // a glob; empty: no validation
+    int64_t val_every, val_batches;
+} DataConfig;
+
+typedef struct CheckpointConfig {
+    char dir[CONFIG_TEXT];
+    int64_t every, keep;
+    char init_from[CONFIG_TEXT];
+} CheckpointConfig;
+
+typedef struct LogConfig {
+    char metrics[CONFIG_TEXT]; // empty: no metrics file
+} LogConfig;
+
+typedef struct HardwareConfig {
+    int device;          // DeviceKind
+    double peak_tflops;  // of one rank; 0: from the device
+    double memory_gib;   // of one rank; 0: from the device
+    double reserve_gib;  // what context, libraries and NCCL take besides us
+    int64_t gpus_per_node;
+    bool share_gpu;
+    double pair_gb_s, tensor_gb_s, network_gb_s, host_gb_s; // 1e9 bytes/s, one direction
+    double latency_us;
+    char profile[CONFIG_TEXT];
+} HardwareConfig;
+
+typedef struct Config {
+    char path[CONFIG_TEXT];
+    ModelConfig model;
+    ParallelConfig parallel;
+    ScheduleConfig schedule;
+    AttentionConfig attention;
+    TrainConfig train;
+    DataConfig data;
+    CheckpointConfig checkpoint;
+    LogConfig log;
+    HardwareConfig hardware;
+} Config;
+
+// Reads the file, applies the overrides ("key=value", later ones win) and checks the whole. 0, or -1 with err (code 2).
+int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err);
+
+// Where a key was set, for errors found later than config_load: "configs/x.yaml:12", "-o parallel.tensor", or the
+// file's name where the key stands at its default. Valid until the Config's owner calls config_load again; written into
+// `where` (size bytes).
+void config_where(const Config *config, const char *key, char *where, size_t size);
+
+// The whole configuration as one JSON object (keys as in the file), for the metrics file's first line.
+void config_write_json(const Config *config, FILE *file);
+
+// Every key, its type, default, range and meaning, for `--help-config`.
+void config_help(FILE *file);
+
+// Word for an enum value as the YAML file spells it ("llama", "1f1b", ...), from the schema table; key as "model.family".
+const char *config_word(const char *key, int value);
+
+// Derived figures used everywhere.
+int64_t config_microbatches(const Config *config); // m = B / (b * d)
+int64_t config_world(const Config *config);        // p * t * d
+int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
