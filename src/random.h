@@ -1,0 +1,28 @@
+// Counter-based random numbers: the value depends on (seed, stream, index) alone, never on who asks or in which order.
+// Philox 4x32-10 (Salmon et al., SC 2011).
+#ifndef RANDOM_H
+#define RANDOM_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Four uniform 32-bit words for a 128-bit counter (counter[4]) under a 64-bit key.
+void random_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
+
+// 64 uniform bits for (seed, stream, index).
+uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index);
+
+// One standard normal for (seed, stream, index), by Box-Muller in double, rounded to float.
+float random_normal(uint64_t seed, uint64_t stream, uint64_t index);
+
+// out[i] = scale * normal(seed, stream, first + i) for i in [0, count): equal to random_normal element by element.
+void random_normal_fill(float *out, int64_t count, float scale, uint64_t seed, uint64_t stream, uint64_t first);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
