@@ -93,10 +93,10 @@ typedef struct LogConfig {
 } LogConfig;
 
 typedef struct HardwareConfig {
-    int device;          // DeviceKind
-    double peak_tflops;  // of one rank; 0: from the device
-    double memory_gib;   // of one rank; 0: from the device
-    double reserve_gib;  // what context, libraries and NCCL take besides us
+    int device;         // DeviceKind
+    double peak_tflops; // of one rank; 0: from the device
+    double memory_gib;  // of one rank; 0: from the device
+    double reserve_gib; // what context, libraries and NCCL take besides us
     int64_t gpus_per_node;
     bool share_gpu;
     double pair_gb_s, tensor_gb_s, network_gb_s, host_gb_s; // 1e9 bytes/s, one direction
@@ -131,7 +131,8 @@ void config_write_json(const Config *config, FILE *file);
 // Every key, its type, default, range and meaning, for `--help-config`.
 void config_help(FILE *file);
 
-// Word for an enum value as the YAML file spells it ("llama", "1f1b", ...), from the schema table; key as "model.family".
+// Word for an enum value as the YAML file spells it ("llama", "1f1b", ...), from the schema table; key as
+// "model.family".
 const char *config_word(const char *key, int value);
 
 // Derived figures used everywhere.

@@ -35,7 +35,8 @@ int64_t dataset_shuffled(const Dataset *dataset, int64_t seed, int64_t position)
 // Copies sample number `sample` in file order: inputs (seq_len) and targets (seq_len), each written with a stride of
 // `stride` elements (the batch layout is sequence-major: token i of sequence j stands at i * b + j). Either pointer may
 // be NULL. -1 with err where a token is not below vocab: names file and token number.
-int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32_t *targets, int64_t stride, Error *err);
+int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32_t *targets, int64_t stride,
+                  Error *err);
 
 // The permutation itself: a bijection of [0, count) keyed by (seed, epoch); for tests.
 int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoch);

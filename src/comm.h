@@ -1,0 +1,57 @@
+// Messages between ranks: point to point and collectives on a named group. Three implementations: MPI (cpu/comm_mpi.c),
+// one rank alone (comm_self.c), NCCL (cuda/). Everything is started without blocking and finished by test or wait.
+// Messages between the same two ranks of one group arrive in the order they were started.
+// Sums run in rank order, so that a result depends on the group's size and nothing else, and is the same on all ranks.
+#ifndef COMM_H
+#define COMM_H
+
+#include "log.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Comm Comm;
+
+typedef enum CommType { COMM_FLOAT, COMM_BF16, COMM_DOUBLE } CommType;
+
+// An operation under way. Plain storage of the caller's; zeroed means none. It must not move while active.
+typedef struct CommRequest {
+    void *handle[6];
+    int64_t detail[4];
+    bool active;
+} CommRequest;
+
+struct Comm {
+    char name[16]; // "pipeline", "tensor", "data", "pair"
+    int rank, size;
+    void *self;
+
+    // bytes may exceed 2^31. peer is a rank of this group.
+    int (*send)(Comm *, int peer, const void *from, int64_t bytes, CommRequest *, Error *);
+    int (*receive)(Comm *, int peer, void *to, int64_t bytes, CommRequest *, Error *);
+    // Element-wise sum over the group, in place; bf16 is summed in fp32 and rounded once.
+    int (*all_reduce)(Comm *, void *data, int64_t count, CommType, CommRequest *, Error *);
+    // out (size, count) from in (count) of each rank; in may be out + rank * count.
+    int (*all_gather)(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
+    // out (count) = sum over ranks of their in (size, count), block `rank`; out may be in + rank * count.
+    int (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
+    // 1: complete (the request is free again), 0: not yet, -1: failed with err.
+    int (*test)(Comm *, CommRequest *, Error *);
+    void (*destroy)(Comm *);
+};
+
+// Tests until complete, sleeping in between so that a waiting rank leaves its core to the others.
+int comm_wait(Comm *comm, CommRequest *request, Error *err);
+
+// A group of one rank.
+Comm *comm_self_create(const char *name, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,51 @@
+// What memory is for. Every allocation on a device names a category; the plan counts in the same categories, so that
+// planned and allocated bytes can be compared line by line.
+#ifndef MEMORY_H
+#define MEMORY_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum MemoryCategory {
+    MEMORY_WEIGHTS,    // what the matrix products read, in the run's precision
+    MEMORY_GRADIENTS,  // fp32
+    MEMORY_MASTERS,    // fp32 copies of the weights; none where precision is fp32
+    MEMORY_OPTIMIZER,  // AdamW's two moments, fp32
+    MEMORY_OWN_SLOTS,  // activation bundles of this stage's microbatches
+    MEMORY_LENT_SLOTS, // activation bundles of the paired stage
+    MEMORY_EDGES,      // send and receive buffers between neighbouring stages
+    MEMORY_HEAD,       // logits and their statistics, on the last stage
+    MEMORY_WORKSPACE,  // temporaries of one action
+    MEMORY_DATA,       // tokens and losses of one step
+    MEMORY_CATEGORIES
+} MemoryCategory;
+
+// Bytes by category: what a plan predicts, or what a backend holds at the moment.
+typedef struct MemoryBytes {
+    int64_t bytes[MEMORY_CATEGORIES];
+} MemoryBytes;
+
+const char *memory_name(MemoryCategory category);
+int64_t memory_total(const MemoryBytes *memory);
+
+// Sizes are rounded up to this many bytes, so that every buffer starts on a cache line and a transfer segment.
+enum { MEMORY_ALIGN = 256 };
+int64_t memory_round(int64_t bytes);
+
+// A cursor that lays buffers out one after another. With base NULL it only counts: the same code that binds pointers
+// says how many bytes they take, so a size and a layout cannot disagree.
+typedef struct Layout {
+    char *base;
+    int64_t used;
+} Layout;
+
+void *layout_take(Layout *layout, int64_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
