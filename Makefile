@@ -1,0 +1,268 @@
+# Builds the trainers, the tiny data set and the tests. `make help` lists the targets and the switches.
+MAKEFLAGS += --no-builtin-rules
+.SUFFIXES:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
+
+# ---- switches -------------------------------------------------------------------------------------------------------
+V       ?= 0
+VARIANT ?= release
+BUILD   ?= build
+DNNL    ?= 1
+MPI     ?= 1
+OPENMP  ?= 1
+MARCH   ?= native
+T       ?=
+comma := ,
+empty :=
+space := $(empty) $(empty)
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+ifeq ($(origin CXX),default)
+CXX := g++
+endif
+MPICC  ?= mpicc
+ifeq ($(origin NVCC),undefined)
+NVCC := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+endif
+# Debian's PyTorch, NumPy and pytest belong to the system's Python, whatever stands first in PATH.
+PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
+
+# Race reports from libgomp, and from oneDNN and MPI libraries that were not compiled for it, would all be false.
+ifeq ($(VARIANT),tsan)
+override OPENMP := 0
+override DNNL := 0
+override MPI := 0
+endif
+
+B := $(BUILD)/$(VARIANT)$(if $(filter tsan,$(VARIANT)),,$(if $(filter 0,$(DNNL)),-nodnnl)$(if $(filter 0,$(MPI)),-nompi))
+
+# ---- what this machine has ------------------------------------------------------------------------------------------
+# The test is one a program would fail: the header is found and the library links.
+tries = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c $(1) - -o /dev/null $(2) 2>/dev/null && echo 1)
+
+QUIET_GOALS := help clean format lint data
+ifneq ($(filter-out $(QUIET_GOALS),$(or $(MAKECMDGOALS),all)),)
+HAVE_YAML := $(call tries,-include yaml.h,-lyaml)
+ifeq ($(HAVE_YAML),)
+$(error libyaml is missing, and configurations cannot be read without it; run scripts/install_deps.sh)
+endif
+ifneq ($(DNNL),0)
+HAVE_DNNL := $(call tries,-include dnnl.h,-ldnnl)
+endif
+ifneq ($(OPENMP),0)
+HAVE_OPENMP := $(call tries,-fopenmp -include omp.h,-fopenmp)
+endif
+ifneq ($(MPI),0)
+# Open MPI answers --showme, MPICH and its relatives -show (with the compiler's name in front).
+MPI_CFLAGS := $(shell $(MPICC) --showme:compile 2>/dev/null || $(MPICC) -show 2>/dev/null | tr ' ' '\n' | grep -E '^-[ID]')
+MPI_LIBS := $(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -show 2>/dev/null | tr ' ' '\n' | grep -E '^-([Ll]|Wl)')
+HAVE_MPI := $(if $(MPI_LIBS),$(call tries,$(MPI_CFLAGS) -include mpi.h,$(MPI_LIBS)))
+endif
+ifneq ($(NVCC),)
+HAVE_NVCC := $(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+endif
+FRONTEND := $(firstword $(wildcard .deps/cudnn-frontend/include/cudnn_frontend.h /usr/include/cudnn_frontend.h \
+                                   /usr/local/include/cudnn_frontend.h))
+endif
+
+# ---- flags ----------------------------------------------------------------------------------------------------------
+WARN := -Wall -Wextra -Werror
+OPT  := -O3
+ifeq ($(VARIANT),asan)
+OPT  := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+WARN := -Wall -Wextra
+endif
+ifeq ($(VARIANT),tsan)
+OPT  := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+WARN := -Wall -Wextra -Wno-unknown-pragmas
+endif
+
+# No fast-math, and no contraction: where two loops must agree to the bit, the compiler may not fuse one of them.
+MATH      := -march=$(MARCH) -ffp-contract=off -fno-math-errno
+DEFINES   := -D_GNU_SOURCE $(if $(HAVE_DNNL),-DHAVE_DNNL) $(if $(HAVE_MPI),-DHAVE_MPI)
+INCLUDES  := -I. -Isrc
+HOST      := $(OPT) $(MATH) $(if $(HAVE_OPENMP),-fopenmp) $(WARN)
+CFLAGS_   := -std=c11 $(HOST) $(DEFINES) $(INCLUDES) $(if $(HAVE_MPI),$(MPI_CFLAGS)) $(CFLAGS)
+LDFLAGS_  := $(OPT) $(if $(HAVE_OPENMP),-fopenmp) $(LDFLAGS)
+LDLIBS_   := $(if $(HAVE_DNNL),-ldnnl) $(if $(HAVE_MPI),$(MPI_LIBS)) -lyaml -lm -lpthread $(LDLIBS)
+
+# ---- sources --------------------------------------------------------------------------------------------------------
+TRAINERS  := $(basename $(wildcard train_*.cu))
+LIB_SRC   := $(wildcard bpipe.c src/*.c src/cpu/*.c)
+LIB_OBJ   := $(LIB_SRC:%.c=$(B)/%.o)
+LIB       := $(B)/libtrainer.a
+TEST_BIN  := $(patsubst %.c,$(B)/%,$(wildcard test/test_$(if $(T),$(patsubst test_%,%,$(T)),*).c))
+BENCH_BIN := $(patsubst %.c,$(B)/%,$(wildcard test/bench_*.c))
+HELP_OBJ  := $(patsubst %.c,$(B)/%.o,$(filter-out test/test_% test/bench_%,$(wildcard test/*.c)))
+MODEL_OBJ := $(TRAINERS:%=$(B)/%.test.o)
+
+# The .cu files hold no kernels: nvcc compiles them as C++ where it is found, gcc as C elsewhere. Kernels, where there
+# are any, live in src/cuda and need nvcc.
+ifneq ($(HAVE_NVCC),)
+CUDA_ARCH ?= $(foreach gen,80 90,-gencode arch=compute_$(gen),code=sm_$(gen)) -gencode arch=compute_90,code=compute_90
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
+CUDA_SRC  := $(wildcard src/cuda/*.cu src/cuda/*.cpp)
+NVFLAGS   := -ccbin $(CXX) -std=c++17 $(DEFINES) $(if $(CUDA_SRC),-DHAVE_CUDA) $(INCLUDES) \
+             -Xcompiler $(subst $(space),$(comma),$(strip $(HOST)))
+CUDA_INC  := $(if $(FRONTEND),-DHAVE_CUDNN_FRONTEND -isystem $(dir $(FRONTEND)))
+ifneq ($(CUDA_SRC),)
+LIB_OBJ   += $(CUDA_SRC:%=$(B)/%.o)
+DEFINES   += -DHAVE_CUDA
+LDLIBS_   += -L$(CUDA_HOME)/lib64 -lcublasLt -lnccl $(if $(FRONTEND),-lcudnn -lnvrtc) -lcudart -lstdc++
+endif
+endif
+
+# ---- short lines, or with V=1 the whole command -----------------------------------------------------------------------
+ifeq ($(V),1)
+Q :=
+say = @:
+else
+Q := @
+say = @printf '  %-4s %s\n' "$(1)" "$(2)"
+endif
+
+# ---- targets --------------------------------------------------------------------------------------------------------
+.PHONY: all programs unit test asan tsan bench data tiny-data format lint help clean found FORCE
+FORCE:
+
+all: programs tiny-data
+
+# In ./ stand the programs of the build made last; a running program is replaced, not overwritten.
+programs: $(TRAINERS:%=$(B)/%)
+ifeq ($(BUILD)-$(findstring san,$(VARIANT)),build-)
+	@for program in $(TRAINERS); do cmp -s $(B)/$$program $$program || \
+	  { cp $(B)/$$program .$$program.new && mv .$$program.new $$program && printf '  %-4s %s\n' => ./$$program; }; done
+endif
+
+unit: $(TEST_BIN)
+	$(Q)$(PYTHON) test/run_tests.py $(if $(filter tsan,$(VARIANT)),--no-aslr) $(TEST_BIN)
+
+test: all $(TEST_BIN)
+	$(Q)$(PYTHON) test/run_tests.py --pytest test $(TEST_BIN)
+
+asan tsan:
+	@$(MAKE) --no-print-directory VARIANT=$@ unit
+
+bench: all $(BENCH_BIN)
+	$(Q)for bench in $(BENCH_BIN); do echo "== $$(basename $$bench)"; $$bench || exit 1; done
+	$(Q)if [ -f test/bench.py ]; then $(PYTHON) test/bench.py; fi
+
+data:
+	$(Q)$(PYTHON) scripts/prepare_data.py --bible -o data
+
+# The programs are worth having without the text, so its absence stops nothing here.
+tiny-data:
+	@ls data/bible_train_*.bin >/dev/null 2>&1 || $(PYTHON) scripts/prepare_data.py --bible -o data || \
+	  echo 'no data set yet: run scripts/install_deps.sh and then make data, or scripts/prepare_data.py FILE...'
+
+FORMATTED := $(wildcard *.c *.h *.cu src/*.[ch] src/cpu/*.[ch] src/cuda/*.[ch] src/cuda/*.cu src/cuda/*.cpp test/*.[ch])
+format:
+	$(Q)clang-format -i $(FORMATTED)
+
+TIDY := -*,bugprone-*,clang-analyzer-core.*,clang-analyzer-unix.*,clang-analyzer-deadcode.*,misc-redundant-expression
+TIDY := $(TIDY),-bugprone-easily-swappable-parameters,-bugprone-narrowing-conversions,-bugprone-reserved-identifier
+lint:
+	$(Q)clang-format --dry-run -Werror $(FORMATTED) && echo '✓ clang-format'
+	$(Q)if command -v clang-tidy >/dev/null; then clang-tidy --quiet --warnings-as-errors='*' --checks='$(TIDY)' \
+	  $(LIB_SRC) -- -std=c11 -D_GNU_SOURCE $(INCLUDES) 2>/dev/null && echo '✓ clang-tidy'; \
+	  else echo '✗ clang-tidy: not installed (scripts/install_deps.sh --dev)'; fi
+	$(Q)if command -v cppcheck >/dev/null; then cppcheck --quiet --std=c11 --enable=warning,portability \
+	  --inline-suppr --error-exitcode=1 $(INCLUDES) $(LIB_SRC) && echo '✓ cppcheck'; \
+	  else echo '✗ cppcheck: not installed (scripts/install_deps.sh --dev)'; fi
+	$(Q)if command -v shellcheck >/dev/null; then shellcheck $(wildcard scripts/*.sh) .ci/run && echo '✓ shellcheck'; \
+	  else echo '✗ shellcheck: not installed (scripts/install_deps.sh --dev)'; fi
+
+help:
+	@echo 'make            the trainers, and the tiny data set where it is absent'
+	@echo 'make test       every C unit test and every pytest; the last line is "N passed, N failed"'
+	@echo 'make unit       the C unit tests alone; T=dataset runs test/test_dataset.c alone'
+	@echo 'make asan       the C unit tests under AddressSanitizer and UndefinedBehaviorSanitizer'
+	@echo 'make tsan       the C unit tests under ThreadSanitizer (portable form, without OpenMP)'
+	@echo 'make bench      speed ratios of this machine'
+	@echo 'make data       the tiny data set in data/ (scripts/prepare_data.py FILE... takes your own text)'
+	@echo 'make format     clang-format over the sources;   make lint   the checks'
+	@echo 'make clean      build/ and the programs; data stays'
+	@echo
+	@echo 'V=1 whole commands   DNNL=0 MPI=0 OPENMP=0 without the library   NVCC= without nvcc'
+	@echo 'CC=gcc CXX=g++ MPICC=mpicc PYTHON=python3   MARCH=x86-64-v3 for another machine   BUILD=dir'
+
+clean:
+	rm -rf $(BUILD) $(TRAINERS)
+
+# ---- what was found, and what a cross costs -----------------------------------------------------------------------------
+off = $(if $(filter 0,$(1)),switched off,not found)
+found:
+	@if [ -t 1 ]; then g='\033[32m✓\033[0m'; r='\033[31m✗\033[0m'; else g='✓'; r='✗'; fi; \
+	yes() { printf "$$g %s\n" "$$1"; }; no() { printf "$$r %s\n" "$$1"; }; \
+	yes "libyaml"; \
+	$(if $(HAVE_OPENMP),yes "OpenMP",no "OpenMP $(call off,$(OPENMP)): one thread a rank"); \
+	$(if $(HAVE_DNNL),yes "oneDNN",no "oneDNN $(call off,$(DNNL)): portable loops, matrix products several times slower"); \
+	$(if $(HAVE_MPI),yes "MPI",no "MPI $(call off,$(MPI)): one rank$(comma) so no pipeline: it plans and trains with pipeline 1 only"); \
+	$(if $(HAVE_NVCC),yes "nvcc $(HAVE_NVCC)",no "nvcc $(if $(NVCC),does not run,not found): built for the CPU"); \
+	$(if $(HAVE_NVCC),$(if $(FRONTEND),yes "cuDNN frontend",no "cuDNN frontend not found: no cuDNN attention on GPUs"),:)
+
+# ---- rules ----------------------------------------------------------------------------------------------------------
+# Written only when it changes; everything compiled depends on it, so other flags rebuild.
+$(B)/flags: FORCE | found
+	@mkdir -p $(@D)
+	@echo '$(CC) $(CFLAGS_) | $(HAVE_NVCC) $(NVFLAGS) | $(LDFLAGS_) $(LDLIBS_)' | cmp -s - $@ || \
+	  echo '$(CC) $(CFLAGS_) | $(HAVE_NVCC) $(NVFLAGS) | $(LDFLAGS_) $(LDLIBS_)' > $@
+
+$(B)/members: FORCE
+	@mkdir -p $(@D)
+	@echo '$(LIB_OBJ)' | cmp -s - $@ || echo '$(LIB_OBJ)' > $@
+
+$(B)/%.o: %.c $(B)/flags
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_) -Itest -MMD -MP -c $< -o $@
+
+$(LIB): $(LIB_OBJ) $(B)/members
+	$(call say,AR,$@)
+	@rm -f $@
+	$(Q)ar rcs $@ $(LIB_OBJ)
+
+ifneq ($(HAVE_NVCC),)
+$(B)/%.o: %.cu $(B)/flags
+	$(call say,NVCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -x c++ $(NVFLAGS) -MMD -MP -c $< -o $@
+
+$(B)/src/cuda/%.cu.o: src/cuda/%.cu $(B)/flags
+	$(call say,NVCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(CUDA_ARCH) $(NVFLAGS) $(CUDA_INC) -MMD -MP -c $< -o $@
+
+$(B)/src/cuda/%.cpp.o: src/cuda/%.cpp $(B)/flags
+	$(call say,CXX,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -std=c++17 $(HOST) $(DEFINES) $(INCLUDES) -I$(CUDA_HOME)/include $(CUDA_INC) -MMD -MP -c $< -o $@
+else
+$(B)/%.o: %.cu $(B)/flags
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -x c $(CFLAGS_) -MMD -MP -c $< -o $@
+endif
+
+$(TRAINERS:%=$(B)/%): $(B)/%: $(B)/%.o $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(LDFLAGS_) $< $(LIB) $(LDLIBS_) -o $@
+
+# The models for the unit tests: always as C, under another name than main.
+$(B)/%.test.o: %.cu $(B)/flags
+	$(call say,CC,$< (for tests))
+	@mkdir -p $(@D)
+	$(Q)$(CC) -x c $(CFLAGS_) -Dmain=$(patsubst train_%,%,$*)_main -MMD -MP -c $< -o $@
+
+$(TEST_BIN): $(B)/%: $(B)/%.o $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) $< $(HELP_OBJ) $(MODEL_OBJ) $(LIB) -lcmocka $(LDLIBS_) -o $@
+
+$(BENCH_BIN): $(B)/%: $(B)/%.o $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) $< $(HELP_OBJ) $(MODEL_OBJ) $(LIB) $(LDLIBS_) -o $@
+
+.SECONDARY:
+-include $(shell find $(B) -name '*.d' 2>/dev/null)
