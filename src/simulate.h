@@ -1,0 +1,55 @@
+// A discrete-event simulator of a schedule: who would work and wait when, given the time of every action.
+//
+// It follows the six rules at the top of bpipe.h and shares no code with the proof and the engine, so that each can be
+// held against the other. The plan reads its makespan, the trace draws its actions, the tests count lost time with it.
+#ifndef SIMULATE_H
+#define SIMULATE_H
+
+#include "bpipe.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Durations in any one unit (seconds, or forwards). Arrays belong to the caller.
+typedef struct SimulateCosts {
+    const double *forward;  // [stages]
+    const double *backward; // [stages], recompute included; unused in a forward-only schedule
+    const double *transfer; // [stages] one bundle, either way, by evictor; NULL: 0
+    const double *edge;     // [stages-1] one message between s and s+1, either way; NULL: 0
+    int edge_buffers;       // send and receive buffers per neighbour and direction; 0: SCHEDULE_EDGE_BUFFERS
+    bool queue_first;       // who gets a slot that F and L ask for in the same instant: F unless this is set
+} SimulateCosts;
+
+typedef struct StageTimeline {
+    double *start; // [count] of the stage's list; both sides of a transfer carry the same times
+    double *end;
+    double busy;          // in F and B
+    double wait_slot;     // F had its input and a send buffer, but no slot
+    double wait_load;     // B had its gradient and a send buffer, but its bundle was not back
+    double transfer_busy; // the transfer queue in use
+    int64_t evictions;
+    int64_t loads;
+    int own_peak; // slots in use at a time
+    int lent_peak;
+} StageTimeline;
+
+typedef struct Timeline {
+    int stages;
+    double makespan;      // end of the last action
+    double bubble;        // idle time over stages * makespan; (p-1)/(m+p-1) for 1F1B and GPipe with equal stages
+    double exposed;       // the most that any one stage's compute waited for a slot or a load
+    StageTimeline *stage; // [stages]
+} Timeline;
+
+// The caller owns the result (timeline_free). NULL and err (code 1) when the schedule stops half-way: the sentence
+// names a stage and the action it waits at. The schedule must be well-formed (schedule_check), but need not be live.
+Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Error *err);
+
+void timeline_free(Timeline *timeline);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
