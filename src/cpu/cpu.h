@@ -1,0 +1,184 @@
+// The CPU backend from the inside: what its files share. Each operation of backend.h is a function cpu_<operation>
+// with the signature the table in backend_cpu.c expects.
+//
+// Bits do not depend on the number of threads. Every element of an output is computed by one thread from start to end,
+// or from partial sums over blocks that shapes alone fix, added in block order; which thread does it does not matter.
+// Nothing here is compiled with fast-math or contraction, so a vector loop and its scalar remainder agree as well.
+//
+// Both precisions run the same arithmetic in fp32: kernels work on rows of floats. cpu_load gives a row as floats (the
+// row itself where the run is fp32), cpu_store rounds it back.
+#ifndef CPU_H
+#define CPU_H
+
+#include "../backend.h"
+
+#include <math.h>
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#define CPU_PRAGMA_(text) _Pragma(#text)
+// A region run by cpu->threads threads; inside it cpu_thread() is 0..threads-1.
+#define CPU_PARALLEL(cpu) CPU_PRAGMA_(omp parallel num_threads((cpu)->threads))
+// Loop iterations are dealt out in equal contiguous shares, or (DYNAMIC) to whoever is free. Use the latter where
+// iterations differ in cost; neither may carry a sum from one iteration to the next.
+#define CPU_PARALLEL_FOR(cpu) CPU_PRAGMA_(omp parallel for num_threads((cpu)->threads) schedule(static))
+#define CPU_PARALLEL_FOR_DYNAMIC(cpu) CPU_PRAGMA_(omp parallel for num_threads((cpu)->threads) schedule(dynamic, 1))
+static inline int cpu_thread(void) {
+    return omp_get_thread_num();
+}
+#else
+#define CPU_PARALLEL(cpu)
+#define CPU_PARALLEL_FOR(cpu)
+#define CPU_PARALLEL_FOR_DYNAMIC(cpu)
+static inline int cpu_thread(void) {
+    return 0;
+}
+#endif
+
+typedef struct CpuScratch {
+    float *memory;
+    int64_t floats;
+    char apart[48]; // a cache line of its own for each thread's entry
+} CpuScratch;
+
+typedef struct CpuBackend {
+    Backend backend; // first, so that a Backend * of this implementation is a CpuBackend *
+    int threads;
+    CpuScratch *scratch; // (threads), grown by cpu_scratch
+} CpuBackend;
+
+static inline CpuBackend *cpu_self(Backend *backend) {
+    return (CpuBackend *)backend->self;
+}
+static inline bool cpu_is_bf16(const Backend *backend) {
+    return backend->precision == PRECISION_BF16;
+}
+
+// At least `floats` floats of the calling thread's own, 64-byte aligned, contents undefined. One piece a thread: a
+// second call invalidates the first. Call it inside CPU_PARALLEL(_FOR) or outside (thread 0's).
+float *cpu_scratch(CpuBackend *cpu, int64_t floats);
+
+// --- bf16: the upper half of a float, rounded to nearest even. A NaN stays one.
+static inline float cpu_bf16_to_float(uint16_t value) {
+    uint32_t bits = (uint32_t)value << 16;
+    float out;
+    memcpy(&out, &bits, sizeof out);
+    return out;
+}
+
+static inline uint16_t cpu_float_to_bf16(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    uint32_t quiet = (bits >> 16) | 0x40u;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+}
+
+// `count` elements that start at element `offset` of `from` (run precision) as floats: a pointer into `from` where the
+// run is fp32, else `room` after conversion.
+const float *cpu_load(const Backend *backend, float *room, const void *from, int64_t offset, int64_t count);
+
+// Where to compute `count` floats that belong at element `offset` of `to`: there where the run is fp32, else `room`.
+// cpu_store then finishes: nothing to do for fp32, rounding for bf16.
+static inline float *cpu_place(const Backend *backend, float *room, void *to, int64_t offset) {
+    return cpu_is_bf16(backend) ? room : (float *)to + offset;
+}
+void cpu_store(const Backend *backend, void *to, int64_t offset, const float *from, int64_t count);
+
+// --- exp that compilers vectorize, without table or branch: |relative error| < 2e-7 (test_linear.c), 0 below -87.3 and
+// for -inf, +inf above 88.72, NaN for NaN. x = n ln2 + r; exp(r) by the polynomial of Cephes (Moshier), |r| <= ln2/2.
+static inline float cpu_expf(float x) {
+    float bounded = x > 88.8f ? 88.8f : x;
+    bounded = bounded < -88.0f ? -88.0f : bounded;
+    float shifted = bounded * 1.44269504f + 12582912.0f; // 1.5 * 2^23: the sum's low bits are the rounded n
+    float n = shifted - 12582912.0f;
+    float r = (bounded - n * 0.693359375f) - n * -2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = (p * r * r + r) + 1.0f;
+    int32_t power;
+    memcpy(&power, &shifted, sizeof power);
+    power -= 0x4b400000;
+    int32_t half = power >> 1; // 2^n in two factors: n = 128 has no float of its own
+    uint32_t low = (uint32_t)(half + 127) << 23, high = (uint32_t)(power - half + 127) << 23;
+    float a, b;
+    memcpy(&a, &low, sizeof a);
+    memcpy(&b, &high, sizeof b);
+    float y = p * a * b;
+    return x < -87.3f ? 0.0f : y;
+}
+
+// tanh from the same exp; below |x| = 0.5, where that cancels, a rational of the series' continued fraction.
+static inline float cpu_tanhf(float x) {
+    float z = x < 0.0f ? -x : x;
+    float e = cpu_expf(-2.0f * z);
+    float large = (1.0f - e) / (1.0f + e);
+    float q = x * x;
+    float small = z * (10395.0f + q * (1260.0f + q * 21.0f)) / (10395.0f + q * (4725.0f + q * (210.0f + q)));
+    float y = z < 0.5f ? small : large;
+    return x < 0.0f ? -y : y;
+}
+
+// --- matrix product by the calling thread alone; row-major. C (m, n) = alpha op(A) op(B) + beta C, op(A) (m, k), op(B)
+// (k, n), op transposing where asked. lda, ldb, ldc: elements from row to row of what is stored. beta 0: C is not read.
+// Call it inside a CPU_PARALLEL region: outside, oneDNN would start threads of its own.
+void cpu_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+              int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+
+// Fills the calling thread's settings so that cpu_gemm stays on it even where the region has one thread only.
+static inline void cpu_stay_alone(void) {
+#ifdef _OPENMP
+    omp_set_num_threads(1);
+#endif
+}
+
+// --- operations (see backend.h)
+// linear.c
+void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
+                        int64_t rows, int64_t in, int64_t out, Epilogue epilogue);
+void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, const void *dy, const void *w, int64_t rows,
+                               int64_t in, int64_t out, Epilogue epilogue);
+void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, const void *dy, const void *x, int64_t rows,
+                                int64_t in, int64_t out);
+// norm.c
+void cpu_rmsnorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
+                         int64_t rows, int64_t cols, double eps);
+void cpu_rmsnorm_backward(Backend *backend, void *dx, float *dw, const void *dout, const void *x, const void *w,
+                          int64_t rows, int64_t cols, double eps);
+void cpu_layernorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
+                           const void *b, int64_t rows, int64_t cols, double eps);
+void cpu_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
+                            const void *w, int64_t rows, int64_t cols, double eps);
+// pointwise.c
+void cpu_add(Backend *backend, void *out, const void *a, const void *b, int64_t count);
+void cpu_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_t rows, int64_t ffn);
+void cpu_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
+                         int64_t ffn);
+void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, double theta, int direction);
+// attention.c
+int64_t cpu_attention_scratch(Backend *backend, const AttentionShape *shape);
+void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scratch, const void *qkv,
+                           const AttentionShape *shape);
+void cpu_attention_backward(Backend *backend, void *dqkv, void *scratch, const void *dout, const void *out,
+                            const void *saved, const void *qkv, const AttentionShape *shape);
+// embedding.c
+void cpu_embedding_forward(Backend *backend, void *x, const int32_t *tokens, const void *wte, const void *wpe,
+                           int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count);
+void cpu_embedding_backward(Backend *backend, float *dwte, float *dwpe, const void *dx, const int32_t *tokens,
+                            int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count);
+// cross_entropy.c
+void cpu_cross_entropy_stats(Backend *backend, float *stats, const void *logits, const int32_t *targets, int64_t rows,
+                             int64_t width, int64_t first, int64_t count);
+void cpu_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
+                                const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
+                                float scale);
+// optimizer_cpu.c
+void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count);
+void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
+
+#endif
