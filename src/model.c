@@ -1,0 +1,56 @@
+#include "model.h"
+
+void model_table(const Model *model, const ModelConfig *config, TensorTable *table) {
+    TensorTable empty = {0};
+    *table = empty;
+    model->embedding_tensors(config, table);
+    table->first_layer = table->count;
+    for (int64_t l = 0; l < config->layers; l++) model->layer_tensors(config, l, table);
+    table->per_layer = (table->count - table->first_layer) / config->layers;
+    table->head = table->count;
+    model->head_tensors(config, table);
+}
+
+int64_t model_parameters(const Model *model, const ModelConfig *config) {
+    TensorTable table;
+    model_table(model, config, &table);
+    int64_t parameters = table_parameters(&table, 0, table.count);
+    table_free(&table);
+    return parameters;
+}
+
+double model_flops_per_token(const Config *config, bool full) {
+    const ModelConfig *m = &config->model;
+    double h = (double)m->hidden, q = h, kv = h / (double)m->heads * (double)m->kv_heads, f = (double)m->ffn;
+    double layers = (double)m->layers, products = m->family == FAMILY_LLAMA ? 3.0 : 2.0;
+    double dense = layers * (h * (q + 2.0 * kv) + q * h + products * h * f) + h * (double)m->vocab;
+    return 6.0 * dense + (full ? 12.0 : 6.0) * layers * q * (double)m->seq_len;
+}
+
+void shape_from_config(Shape *shape, const Config *config, Backend *be, int tensor_rank) {
+    const ModelConfig *m = &config->model;
+    int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, s = m->seq_len, dim = m->hidden / m->heads;
+    AttentionShape attention = {b, s, m->heads / t, m->kv_heads / t, dim, config->attention.mode, config->attention.softmax};
+    shape->batch = b;
+    shape->seq = s;
+    shape->rows = s * b;
+    shape->sequence = config->parallel.sequence && t > 1;
+    shape->shard_rows = shape->sequence ? shape->rows / t : shape->rows;
+    shape->hidden = m->hidden;
+    shape->query_cols = attention.heads * dim;
+    shape->qkv_cols = (attention.heads + 2 * attention.kv_heads) * dim;
+    shape->ffn = m->ffn / t;
+    shape->vocab_width = config_padded_vocab(config) / t;
+    shape->vocab_first = tensor_rank * shape->vocab_width;
+    int64_t left = m->vocab - shape->vocab_first;
+    shape->vocab_count = left < 0 ? 0 : left < shape->vocab_width ? left : shape->vocab_width;
+    shape->attention = attention;
+    shape->tensor_rank = tensor_rank;
+    shape->tensor_ranks = (int)t;
+    shape->norm_eps = m->norm_eps;
+    shape->rope_theta = m->rope_theta;
+    shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
+    int64_t pairs = b * attention.heads * s;
+    shape->saved_bytes = attention.mode == ATTENTION_FLASH ? pairs * 4 : attention.mode == ATTENTION_NONE ? pairs * s * shape->element : 0;
+    shape->scratch_bytes = be->attention_scratch(be, &attention);
+}

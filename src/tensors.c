@@ -1,0 +1,221 @@
+#include "tensors.h"
+
+#include "random.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Flat runs start every tensor that is not joined on a multiple of this, so that it is aligned in bf16 as in fp32.
+enum { TENSOR_ALIGN_ELEMENTS = MEMORY_ALIGN / 2 };
+
+TensorSpec *table_add(TensorTable *table, int64_t rows, int64_t cols, int split, int init, const char *name_format, ...) {
+    if (table->count == table->capacity) {
+        table->capacity = table->capacity == 0 ? 64 : 2 * table->capacity;
+        table->specs = (TensorSpec *)realloc(table->specs, (size_t)table->capacity * sizeof *table->specs);
+        if (table->specs == NULL) abort(); // a few hundred kilobytes
+    }
+    TensorSpec *spec = &table->specs[table->count++];
+    memset(spec, 0, sizeof *spec);
+    spec->rows = rows;
+    spec->cols = cols;
+    spec->split = split;
+    spec->init = init;
+    spec->parts = 1;
+    spec->tied_to = -1;
+    va_list args;
+    va_start(args, name_format);
+    vsnprintf(spec->name, sizeof spec->name, name_format, args);
+    va_end(args);
+    return spec;
+}
+
+void table_free(TensorTable *table) {
+    free(table->specs);
+    memset(table, 0, sizeof *table);
+}
+
+int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end) {
+    int64_t total = 0;
+    for (int64_t i = begin; i < end; i++)
+        if (table->specs[i].tied_to < 0) total += table->specs[i].rows * table->specs[i].cols;
+    return total;
+}
+
+static int64_t align_elements_(int64_t elements) {
+    return (elements + TENSOR_ALIGN_ELEMENTS - 1) / TENSOR_ALIGN_ELEMENTS * TENSOR_ALIGN_ELEMENTS;
+}
+
+// Index on this stage of the tensor whose weight `spec` is, or -1.
+static int64_t find_tied_(const StageTensors *tensors, const TensorSpec *spec) {
+    for (int64_t i = 0; spec->tied_to >= 0 && i < tensors->count; i++)
+        if (tensors->tensors[i].index == spec->tied_to) return i;
+    return -1;
+}
+
+int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks) {
+    int64_t unit = spec->vocabulary ? 128 * (int64_t)tensor_ranks : 1;
+    return (spec->rows + unit - 1) / unit * unit;
+}
+
+static void add_tensor_(StageTensors *tensors, const TensorSpec *spec, int64_t index) {
+    int64_t owner = find_tied_(tensors, spec);
+    Tensor *tensor = &tensors->tensors[tensors->count++];
+    int64_t ranks = tensors->tensor_ranks;
+    tensor->spec = spec;
+    tensor->index = index;
+    tensor->rows = tensor_padded_rows(spec, tensors->tensor_ranks) / (spec->split == SPLIT_ROWS ? ranks : 1);
+    tensor->cols = spec->split == SPLIT_COLS ? spec->cols / ranks : spec->cols;
+    tensor->count = tensor->rows * tensor->cols;
+    tensor->alias = owner >= 0;
+    if (tensor->alias) {
+        tensor->offset = tensors->tensors[owner].offset;
+        return;
+    }
+    if (!spec->joined) tensors->elements = align_elements_(tensors->elements);
+    tensor->offset = tensor->gradient_offset = tensors->elements;
+    tensors->elements += tensor->count;
+}
+
+int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count, int tensor_rank,
+                   int tensor_ranks, int precision, Error *err) {
+    memset(tensors, 0, sizeof *tensors);
+    tensors->tensor_rank = tensor_rank;
+    tensors->tensor_ranks = tensor_ranks;
+    tensors->element = precision == PRECISION_BF16 ? 2 : 4;
+    int64_t total = 0;
+    for (int r = 0; r < range_count; r++) total += ranges[r][1] - ranges[r][0];
+    tensors->tensors = (Tensor *)calloc((size_t)total + 1, sizeof *tensors->tensors);
+    if (tensors->tensors == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the table of %lld tensors", (long long)total);
+    for (int r = 0; r < range_count; r++)
+        for (int64_t i = ranges[r][0]; i < ranges[r][1]; i++) add_tensor_(tensors, &table->specs[i], i);
+    tensors->elements = align_elements_(tensors->elements);
+    tensors->gradient_elements = tensors->elements;
+    for (int64_t i = 0; i < tensors->count; i++) {
+        Tensor *tensor = &tensors->tensors[i];
+        if (!tensor->alias) continue;
+        tensor->gradient_offset = tensors->gradient_elements;
+        tensors->gradient_elements = align_elements_(tensors->gradient_elements + tensor->count);
+    }
+    return 0;
+}
+
+void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes) {
+    bytes->bytes[MEMORY_WEIGHTS] += memory_round(tensors->elements * tensors->element);
+    bytes->bytes[MEMORY_GRADIENTS] += memory_round(tensors->gradient_elements * 4);
+    if (tensors->element != 4) bytes->bytes[MEMORY_MASTERS] += memory_round(tensors->elements * 4);
+    bytes->bytes[MEMORY_OPTIMIZER] += memory_round(tensors->elements * 8);
+}
+
+static void bind_(StageTensors *tensors) {
+    for (int64_t i = 0; i < tensors->count; i++) {
+        Tensor *tensor = &tensors->tensors[i];
+        tensor->weight = (char *)tensors->weights + tensor->offset * tensors->element;
+        tensor->gradient = tensors->gradients + tensor->gradient_offset;
+        tensor->m = tensors->moments + tensor->offset;
+        tensor->v = tensors->moments + tensors->elements + tensor->offset;
+        tensor->master = tensors->masters == NULL ? NULL : tensors->masters + tensor->offset;
+    }
+}
+
+int tensors_allocate(StageTensors *tensors, Backend *be, Error *err) {
+    MemoryBytes bytes = {{0}};
+    tensors_bytes(tensors, &bytes);
+    const int64_t *b = bytes.bytes;
+    tensors->weights = be->allocate(be, MEMORY_WEIGHTS, b[MEMORY_WEIGHTS], "weights", err);
+    if (tensors->weights == NULL) return -1;
+    tensors->gradients = (float *)be->allocate(be, MEMORY_GRADIENTS, b[MEMORY_GRADIENTS], "gradients", err);
+    if (tensors->gradients == NULL) return -1;
+    if (tensors->element != 4) {
+        tensors->masters = (float *)be->allocate(be, MEMORY_MASTERS, b[MEMORY_MASTERS], "master weights", err);
+        if (tensors->masters == NULL) return -1;
+    }
+    tensors->moments = (float *)be->allocate(be, MEMORY_OPTIMIZER, b[MEMORY_OPTIMIZER], "optimizer moments", err);
+    if (tensors->moments == NULL) return -1;
+    bind_(tensors);
+    return 0;
+}
+
+int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks) {
+    const TensorSpec *spec = tensor->spec;
+    if (spec->split != SPLIT_ROWS) return row < spec->rows ? row : -1;
+    int64_t part_rows = tensor_padded_rows(spec, tensor_ranks) / spec->parts, local = part_rows / tensor_ranks;
+    int64_t global = row / local * part_rows + tensor_rank * local + row % local;
+    return global < spec->rows ? global : -1;
+}
+
+int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, int tensor_ranks) {
+    if (tensor->spec->split != SPLIT_COLS) return col;
+    return tensor_rank * (tensor->spec->cols / tensor_ranks) + col;
+}
+
+// FNV-1a, 64 bit: a stream per tensor name, so that a tensor's values do not depend on what else the model has.
+static uint64_t name_stream_(const char *name) {
+    uint64_t hash = 14695981039346656037ull;
+    for (; *name != 0; name++) hash = (hash ^ (uint8_t)*name) * 1099511628211ull;
+    return hash;
+}
+
+static void init_row_(const Tensor *tensor, const StageTensors *tensors, int64_t row, float scale, int64_t seed, float *out) {
+    int64_t global = tensor_global_row(tensor, row, tensors->tensor_rank, tensors->tensor_ranks);
+    if (global < 0 || tensor->spec->init == INIT_ZERO) {
+        memset(out, 0, (size_t)tensor->cols * sizeof *out);
+    } else if (tensor->spec->init == INIT_ONE) {
+        for (int64_t c = 0; c < tensor->cols; c++) out[c] = 1.0f;
+    } else {
+        int64_t first = global * tensor->spec->cols + tensor_global_col(tensor, 0, tensors->tensor_rank, tensors->tensor_ranks);
+        random_normal_fill(out, tensor->cols, scale, (uint64_t)seed, name_stream_(tensor->spec->name), (uint64_t)first);
+    }
+}
+
+// Fills the tensor in pieces of whole rows, so that the host copy stays small whatever the tensor's size.
+static void init_tensor_(const Tensor *tensor, const StageTensors *tensors, Backend *be, int64_t seed, float scale, float *rows,
+                         int64_t piece) {
+    for (int64_t begin = 0; begin < tensor->rows; begin += piece) {
+        int64_t count = tensor->rows - begin < piece ? tensor->rows - begin : piece;
+        for (int64_t r = 0; r < count; r++) init_row_(tensor, tensors, begin + r, scale, seed, rows + r * tensor->cols);
+        float *to = (tensor->master != NULL ? tensor->master : (float *)tensor->weight) + begin * tensor->cols;
+        be->upload(be, to, rows, count * tensor->cols * 4);
+    }
+    if (tensor->master != NULL) be->from_float(be, tensor->weight, tensor->master, tensor->count);
+}
+
+int tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, Error *err) {
+    int64_t widest = 1;
+    for (int64_t i = 0; i < tensors->count; i++)
+        if (tensors->tensors[i].cols > widest) widest = tensors->tensors[i].cols;
+    int64_t floats = widest > (1 << 20) ? widest : 1 << 20;
+    float *rows = (float *)malloc((size_t)floats * sizeof *rows);
+    if (rows == NULL) return error_set(err, EXIT_FAILED, "out of host memory while initializing weights");
+    for (int64_t i = 0; i < tensors->count; i++) {
+        const Tensor *tensor = &tensors->tensors[i];
+        if (tensor->alias) continue;
+        float scale = tensor->spec->init == INIT_OUTPUT ? (float)(0.02 / sqrt(2.0 * (double)layers)) : 0.02f;
+        init_tensor_(tensor, tensors, be, seed, scale, rows, floats / tensor->cols);
+    }
+    free(rows);
+    return 0;
+}
+
+int64_t tensors_adamw_list(const StageTensors *tensors, AdamwTensor *list) {
+    int64_t used = 0;
+    for (int64_t i = 0; i < tensors->count; i++) {
+        const Tensor *t = &tensors->tensors[i];
+        if (t->alias) continue;
+        AdamwTensor entry = {t->weight, t->master, t->m, t->v, t->gradient, t->count, t->spec->decay};
+        list[used++] = entry;
+    }
+    return used;
+}
+
+void tensors_free(StageTensors *tensors, Backend *be) {
+    MemoryBytes bytes = {{0}};
+    tensors_bytes(tensors, &bytes);
+    if (tensors->weights != NULL) be->release(be, MEMORY_WEIGHTS, tensors->weights, bytes.bytes[MEMORY_WEIGHTS]);
+    if (tensors->gradients != NULL) be->release(be, MEMORY_GRADIENTS, tensors->gradients, bytes.bytes[MEMORY_GRADIENTS]);
+    if (tensors->masters != NULL) be->release(be, MEMORY_MASTERS, tensors->masters, bytes.bytes[MEMORY_MASTERS]);
+    if (tensors->moments != NULL) be->release(be, MEMORY_OPTIMIZER, tensors->moments, bytes.bytes[MEMORY_OPTIMIZER]);
+    free(tensors->tensors);
+    memset(tensors, 0, sizeof *tensors);
+}

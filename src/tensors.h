@@ -1,0 +1,105 @@
+// The table of a model's tensors, and the part of it that one rank holds.
+//
+// The table (TensorTable) lists every tensor of the whole model once, in the order embedding, layers, head. It is cheap
+// (no data) and the same on all ranks; initialization, partition, optimizer, gradient norm, checkpoint and the plan's bytes
+// all read it. The part (StageTensors) holds the tensors of one pipeline stage, cut for one tensor rank, as one flat
+// run of elements per kind of state.
+#ifndef TENSORS_H
+#define TENSORS_H
+
+#include "backend.h"
+#include "config.h"
+#include "memory.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum TensorSplit { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS } TensorSplit;
+typedef enum TensorInit { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_OUTPUT } TensorInit;
+
+// One tensor of the whole model. A matrix is (out, in), a vector (rows, 1).
+typedef struct TensorSpec {
+    char name[72];       // Hugging Face's name
+    int64_t rows, cols;  // unpadded
+    int split;           // over the tensor ranks
+    int parts;           // SPLIT_ROWS cuts each of `parts` equal groups of rows (q, k and v of one matrix); else 1
+    int init;            // INIT_NORMAL: 0.02; INIT_OUTPUT: 0.02 / sqrt(2 layers), for projections into the residual stream
+    bool vocabulary;     // rows are tokens: padded to a multiple of 128 t, so that every rank's part is as wide
+    bool decay;          // weight decay applies
+    bool joined;         // lies directly behind the tensor before it, so that one product serves both
+    bool shard_summed;   // not split, but with sequence parallelism each rank sees its rows only: gradients add up over t
+    int64_t tied_to;     // index of the tensor whose weight this one is, or -1
+} TensorSpec;
+
+typedef struct TensorTable {
+    TensorSpec *specs;
+    int64_t count, capacity;
+    // specs [embedding, first_layer) are the embedding's; layer l's are [first_layer + l * per_layer, ... + per_layer); the rest the head's
+    int64_t first_layer, per_layer, head;
+} TensorTable;
+
+// Appends a tensor and returns it for further settings (parts 1, tied_to -1, nothing else set).
+TensorSpec *table_add(TensorTable *table, int64_t rows, int64_t cols, int split, int init, const char *name_format, ...)
+    __attribute__((format(printf, 6, 7)));
+void table_free(TensorTable *table);
+
+// Parameters of specs [begin, end), unpadded, tied weights not counted again.
+int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end);
+
+// One tensor on this rank. Pointers into the flat runs of StageTensors.
+typedef struct Tensor {
+    const TensorSpec *spec;
+    int64_t index;      // in the table
+    int64_t rows, cols; // of this rank's part, padding included
+    int64_t count;      // rows * cols
+    int64_t offset;     // elements, into weights, masters and moments
+    int64_t gradient_offset;
+    bool alias; // shares another tensor's weight on this very stage: no states of its own
+    void *weight;
+    float *gradient;
+    float *master; // NULL in fp32
+    float *m, *v;
+} Tensor;
+
+typedef struct StageTensors {
+    Tensor *tensors;
+    int64_t count;
+    int64_t elements;          // of weights, masters and each moment
+    int64_t gradient_elements; // elements, and the separate gradients of aliases behind them
+    void *weights;
+    float *gradients, *masters, *moments; // moments: m, then v
+    int tensor_rank, tensor_ranks;
+    int64_t element; // bytes of one weight
+} StageTensors;
+
+// Lays out the specs [begin, end) of the table for one tensor rank; allocates no device memory. A head that is tied to an embedding inside
+// the same range becomes an alias. -1 with err only when host memory is out.
+int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count, int tensor_rank,
+                   int tensor_ranks, int precision, Error *err);
+
+// Bytes that tensors_allocate takes, by category.
+void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes);
+
+int tensors_allocate(StageTensors *tensors, Backend *be, Error *err);
+
+// Initial weights: tensor `name`, element e of the whole unpadded tensor, depend on (seed, name, e) alone. Padding is zero.
+int tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, Error *err);
+
+// Rows as they are split over t tensor ranks: a vocabulary's are rounded up to a multiple of 128 t.
+int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks);
+
+// Row of the whole tensor that this rank's row is, or -1 for padding; column likewise.
+int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks);
+int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, int tensor_ranks);
+
+// Fills the optimizer's list (room for `count` entries): every tensor with states of its own. Returns how many.
+int64_t tensors_adamw_list(const StageTensors *tensors, AdamwTensor *list);
+
+void tensors_free(StageTensors *tensors, Backend *be);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
