@@ -28,7 +28,10 @@ typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule
 typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
 typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 
-enum { CONFIG_MAX_STAGES = 1024, CONFIG_TEXT = 512 };
+enum { CONFIG_MAX_STAGES = 1024, CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 80 };
+
+// Where a key's value came from, other than a line of the file (1, 2, ...).
+enum { CONFIG_DEFAULT = 0, CONFIG_OVERRIDE = -1 };
 
 typedef struct ModelConfig {
     int family;       // ModelFamily
@@ -49,6 +52,7 @@ typedef struct ParallelConfig {
     int64_t data;     // d
     bool sequence;
     int placement;                               // Placement
+    int64_t layers_given;                        // entries of the list the user gave; 0: auto
     int64_t layers_per_stage[CONFIG_MAX_STAGES]; // filled for `auto` too, once the whole file is read
 } ParallelConfig;
 
@@ -115,6 +119,7 @@ typedef struct Config {
     CheckpointConfig checkpoint;
     LogConfig log;
     HardwareConfig hardware;
+    int32_t place[CONFIG_MAX_KEYS]; // per row of the schema: line, CONFIG_DEFAULT or CONFIG_OVERRIDE
 } Config;
 
 // Reads the file, applies the overrides ("key=value", later ones win) and checks the whole. 0, or -1 with err (code 2).
@@ -125,7 +130,14 @@ int config_load(Config *config, const char *path, const char *const *overrides, 
 // `where` (size bytes).
 void config_where(const Config *config, const char *key, char *where, size_t size);
 
-// The whole configuration as one JSON object (keys as in the file), for the metrics file's first line.
+// An error that blames a key, with its place: "configs/x.yaml:12: parallel.tensor: TEXT" or "-o parallel.tensor: TEXT".
+// Code 2, returns -1. For checks that need more than the configuration (devices, data, the schedule).
+int config_error(const Config *config, const char *key, Error *err, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+// The whole configuration as one JSON object on one line without a newline (keys as in the file), for the metrics
+// file's first line. What `auto` was resolved to is written as a number, what the hardware has to say first as "auto".
+// JSON being YAML, the object is itself a configuration that config_load reads back to the same values.
 void config_write_json(const Config *config, FILE *file);
 
 // Every key, its type, default, range and meaning, for `--help-config`.

@@ -1,0 +1,149 @@
+#include "config_schema.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err) {
+    memset(config, 0, sizeof *config);
+    if (strlen(path) >= sizeof config->path) {
+        return error_set(err, EXIT_USAGE, "the name of the configuration is longer than %d bytes; use a shorter path",
+                         CONFIG_TEXT - 1);
+    }
+    strcpy(config->path, path);
+    for (int i = 0; i < config_key_count; i++) {
+        if (config_keys[i].def != NULL && config_set_default(config, &config_keys[i], err) != 0) return -1;
+    }
+    if (config_read_file(config, err) != 0) return -1;
+    for (int i = 0; i < override_count; i++) {
+        if (config_read_override(config, overrides[i], err) != 0) return -1;
+    }
+    return config_check(config, err);
+}
+
+void config_where(const Config *config, const char *name, char *where, size_t size) {
+    const ConfigKey *key = config_find(name);
+    int place = key != NULL ? config->place[key - config_keys] : CONFIG_DEFAULT;
+    if (place == CONFIG_OVERRIDE)
+        snprintf(where, size, "-o %s", name);
+    else if (place == CONFIG_DEFAULT)
+        snprintf(where, size, "%s", config->path);
+    else
+        snprintf(where, size, "%s:%d", config->path, place);
+}
+
+static int error_at_(const Config *config, int line, const char *name, Error *err, const char *format, va_list args) {
+    char text[sizeof err->text];
+    vsnprintf(text, sizeof text, format, args);
+    const char *colon = name != NULL ? ": " : "";
+    if (name == NULL) name = "";
+    if (line == CONFIG_OVERRIDE) return error_set(err, EXIT_USAGE, "-o %s: %s", name, text);
+    if (line == CONFIG_DEFAULT) return error_set(err, EXIT_USAGE, "%s%s%s: %s", config->path, colon, name, text);
+    return error_set(err, EXIT_USAGE, "%s:%d%s%s: %s", config->path, line, colon, name, text);
+}
+
+int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int rc = error_at_(config, line, name, err, format, args);
+    va_end(args);
+    return rc;
+}
+
+int config_error(const Config *config, const char *name, Error *err, const char *format, ...) {
+    const ConfigKey *key = config_find(name);
+    int line = key != NULL ? config->place[key - config_keys] : CONFIG_DEFAULT;
+    va_list args;
+    va_start(args, format);
+    int rc = error_at_(config, line, name, err, format, args);
+    va_end(args);
+    return rc;
+}
+
+static void write_text_(FILE *file, const char *text) {
+    fputc('"', file);
+    for (; *text != '\0'; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            fprintf(file, "\\%c", c);
+        else if (c < 0x20 || c == 0x7F)
+            fprintf(file, "\\u%04x", c);
+        else
+            fputc(c, file);
+    }
+    fputc('"', file);
+}
+
+// As few digits as read back as the same double; %g drops the zeros at the end.
+static void write_number_(FILE *file, double value) {
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
+    fputs(text, file);
+}
+
+static void write_layers_(FILE *file, const ParallelConfig *parallel) {
+    for (int64_t s = 0; s < parallel->pipeline; s++) {
+        fprintf(file, "%s%lld", s == 0 ? "[" : ",", (long long)parallel->layers_per_stage[s]);
+    }
+    fputc(']', file);
+}
+
+static void write_value_(FILE *file, const Config *config, const ConfigKey *key) {
+    const void *field = (const char *)config + key->offset;
+    bool zero = (key->type == KEY_INT && *(const int64_t *)field == 0) ||
+                (key->type == KEY_NUMBER && *(const double *)field == 0);
+    if (zero && key->zero_word != NULL) {
+        write_text_(file, key->zero_word);
+        return;
+    }
+    switch (key->type) {
+    case KEY_INT:
+        fprintf(file, "%lld", (long long)*(const int64_t *)field);
+        break;
+    case KEY_NUMBER:
+        write_number_(file, *(const double *)field);
+        break;
+    case KEY_BOOL:
+        fputs(*(const bool *)field ? "true" : "false", file);
+        break;
+    case KEY_WORD:
+        write_text_(file, key->words[*(const int *)field]);
+        break;
+    case KEY_TEXT:
+        write_text_(file, field);
+        break;
+    case KEY_LAYERS:
+        write_layers_(file, &config->parallel);
+        break;
+    }
+}
+
+void config_write_json(const Config *config, FILE *file) {
+    for (int i = 0; i < config_key_count; i++) {
+        const ConfigKey *key = &config_keys[i];
+        size_t section = (size_t)(config_short_name(key) - key->name); // with its dot
+        bool same = i > 0 && strncmp(config_keys[i - 1].name, key->name, section) == 0;
+        if (same)
+            fputc(',', file);
+        else
+            fprintf(file, "%s\"%.*s\":{", i == 0 ? "{" : "},", (int)section - 1, key->name);
+        fprintf(file, "\"%s\":", config_short_name(key));
+        write_value_(file, config, key);
+    }
+    fputs("}}", file);
+}
+
+int64_t config_microbatches(const Config *config) {
+    return config->train.global_batch / (config->schedule.micro_batch * config->parallel.data);
+}
+
+int64_t config_world(const Config *config) {
+    return config->parallel.pipeline * config->parallel.tensor * config->parallel.data;
+}
+
+int64_t config_padded_vocab(const Config *config) {
+    int64_t unit = 128 * config->parallel.tensor;
+    return (config->model.vocab + unit - 1) / unit * unit;
+}

@@ -1,0 +1,223 @@
+// What the keys must satisfy together. Every sentence names a value that would do.
+#include "config_schema.h"
+
+#include <string.h>
+
+static bool overridden_(const Config *config, const char *name) {
+    return config->place[config_find(name) - config_keys] == CONFIG_OVERRIDE;
+}
+
+// Of several keys that do not go together, the one the user touched last: an override before a line of the file.
+static const char *blame_(const Config *config, const char *first, const char *second) {
+    return !overridden_(config, first) && overridden_(config, second) ? second : first;
+}
+
+static int64_t gcd_(int64_t a, int64_t b) {
+    while (b != 0) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+// The divisors of n just below and just above value, as "4 or 8".
+static void near_divisors_(int64_t n, int64_t value, char *out, size_t size) {
+    int64_t below = value < n ? value : n, above = value;
+    while (n % below != 0) below--;
+    while (above < n && n % above != 0) above++;
+    if (above > n || above == below)
+        snprintf(out, size, "%lld", (long long)below);
+    else
+        snprintf(out, size, "%lld or %lld", (long long)below, (long long)above);
+}
+
+// "1, 2, 4, 8, ...": the first divisors of n.
+static void first_divisors_(int64_t n, char *out, size_t size) {
+    size_t used = 0;
+    int found = 0;
+    for (int64_t i = 1; i <= n && found < 5; i++) {
+        if (n % i != 0) continue;
+        if (++found == 5)
+            used += (size_t)snprintf(out + used, size - used, ", ...");
+        else
+            used += (size_t)snprintf(out + used, size - used, "%s%lld", found > 1 ? ", " : "", (long long)i);
+    }
+}
+
+static int check_required_(const Config *config, Error *err) {
+    char missing[256] = "";
+    const char *first = NULL;
+    size_t used = 0;
+    for (int i = 0; i < config_key_count; i++) {
+        if (config_keys[i].def != NULL || config->place[i] != CONFIG_DEFAULT) continue;
+        if (first == NULL)
+            first = config_keys[i].name;
+        else
+            used += (size_t)snprintf(missing + used, sizeof missing - used, ", %s", config_keys[i].name);
+    }
+    if (first == NULL) return 0;
+    if (used == 0)
+        return config_error(config, first, err, "is missing; every configuration says it (see --help-config)");
+    return config_error(config, first, err,
+                        "is missing, and so are %s; every configuration says them (see --help-config)", missing + 2);
+}
+
+static int check_heads_(Config *config, Error *err) {
+    ModelConfig *m = &config->model;
+    char use[64];
+    bool llama = m->family == FAMILY_LLAMA;
+    if (m->kv_heads == 0) m->kv_heads = m->heads;
+    if (llama && m->hidden % 2 != 0) {
+        return config_error(config, "model.hidden", err, "%lld is odd, and rotary embedding turns pairs; use %lld",
+                            (long long)m->hidden, (long long)m->hidden + 1);
+    }
+    // A head of odd size cannot be rotated in pairs, so the heads divide half the width.
+    int64_t units = llama ? m->hidden / 2 : m->hidden;
+    if (units % m->heads != 0) {
+        near_divisors_(units, m->heads, use, sizeof use);
+        const char *what = m->hidden % m->heads != 0 ? "does not divide hidden"
+                                                     : "leaves an odd head size (RoPE turns pairs) of hidden";
+        return config_error(config, blame_(config, "model.heads", "model.hidden"), err,
+                            "heads %lld %s %lld; use %s heads", (long long)m->heads, what, (long long)m->hidden, use);
+    }
+    const char *kv_key = blame_(config, "model.kv_heads", "model.heads");
+    if (m->family == FAMILY_GPT && m->kv_heads != m->heads) {
+        return config_error(config, kv_key, err,
+                            "family gpt has as many key and value heads as heads; use kv_heads %lld or auto",
+                            (long long)m->heads);
+    }
+    if (m->heads % m->kv_heads == 0) return 0;
+    near_divisors_(m->heads, m->kv_heads, use, sizeof use);
+    return config_error(config, kv_key, err, "kv_heads %lld does not divide %lld heads; use %s", (long long)m->kv_heads,
+                        (long long)m->heads, use);
+}
+
+static int check_tensor_(const Config *config, Error *err) {
+    const ModelConfig *m = &config->model;
+    int64_t t = config->parallel.tensor;
+    const struct {
+        int64_t count;
+        const char *what;
+    } split[] = {{m->heads, "heads"},
+                 {m->kv_heads, "kv_heads"},
+                 {m->ffn, "ffn"},
+                 {config->parallel.sequence ? m->seq_len : 0, "seq_len (sequence: true)"}};
+    int64_t common = 0;
+    for (int i = 0; i < 4; i++) common = gcd_(common, split[i].count);
+    char use[96];
+    first_divisors_(common, use, sizeof use);
+    for (int i = 0; i < 4; i++) {
+        if (split[i].count % t == 0) continue;
+        return config_error(config, "parallel.tensor", err, "%lld does not divide %lld %s; use %s", (long long)t,
+                            (long long)split[i].count, split[i].what, use);
+    }
+    return 0;
+}
+
+static int check_batch_(const Config *config, Error *err) {
+    int64_t b = config->schedule.micro_batch, d = config->parallel.data, p = config->parallel.pipeline;
+    int64_t batch = config->train.global_batch, unit = b * d, rest = batch % unit;
+    const char *key = blame_(config, "train.global_batch", "schedule.micro_batch");
+    if (!overridden_(config, key)) key = blame_(config, key, "parallel.data");
+    if (rest != 0) {
+        char below[32] = "";
+        if (batch > unit) snprintf(below, sizeof below, "%lld or ", (long long)(batch - rest));
+        return config_error(
+            config, key, err,
+            "global_batch %lld is no multiple of micro_batch * data = %lld * %lld; use global_batch %s%lld",
+            (long long)batch, (long long)b, (long long)d, below, (long long)(batch - rest + unit));
+    }
+    if (p == 1 || batch / unit >= p) return 0;
+    if (!overridden_(config, key)) key = blame_(config, key, "parallel.pipeline");
+    return config_error(config, key, err,
+                        "global_batch %lld makes %lld microbatches for %lld stages, which need at least one each; the "
+                        "smallest global_batch is %lld",
+                        (long long)batch, (long long)(batch / unit), (long long)p, (long long)(p * unit));
+}
+
+// Even. What does not divide goes to stages without embedding and head, the later ones first since 1F1B keeps fewer
+// microbatches there; then to the first stage, whose embedding costs less time than the last one's head.
+static void spread_layers_(int64_t layers, int64_t p, int64_t *per_stage) {
+    int64_t rest = layers % p;
+    for (int64_t s = 0; s < p; s++) per_stage[s] = layers / p;
+    for (int64_t s = p - 2; s >= 0 && rest > 0; s--, rest--) per_stage[s]++;
+}
+
+static int check_layers_(Config *config, Error *err) {
+    ParallelConfig *parallel = &config->parallel;
+    int64_t layers = config->model.layers, p = parallel->pipeline, sum = 0;
+    if (layers < p) {
+        return config_error(config, blame_(config, "parallel.pipeline", "model.layers"), err,
+                            "%lld stages for %lld layers, but every stage needs one; use pipeline %lld or less",
+                            (long long)p, (long long)layers, (long long)layers);
+    }
+    const char *key = blame_(config, "parallel.layers", "parallel.pipeline");
+    if (parallel->layers_given == 0) {
+        spread_layers_(layers, p, parallel->layers_per_stage);
+        return 0;
+    }
+    if (parallel->layers_given != p) {
+        return config_error(config, key, err,
+                            "the list of layers has %lld entries for %lld stages; give %lld, or layers auto",
+                            (long long)parallel->layers_given, (long long)p, (long long)p);
+    }
+    for (int64_t s = 0; s < p; s++) sum += parallel->layers_per_stage[s];
+    if (sum == layers) return 0;
+    return config_error(config, blame_(config, "parallel.layers", "model.layers"), err,
+                        "the stages' layers add up to %lld, the model has %lld; make them equal, or use layers auto",
+                        (long long)sum, (long long)layers);
+}
+
+// Fewest slots a stage can work with: what bpipe_min_slots and bpipe_min_slots_host of bpipe.h say.
+static int64_t min_slots_(int64_t stages, int evict_to) {
+    if (stages == 1) return 1;
+    return evict_to == EVICT_TO_HOST ? 2 : (stages + 3) / 2;
+}
+
+static int check_schedule_(const Config *config, Error *err) {
+    const ScheduleConfig *schedule = &config->schedule;
+    int64_t p = config->parallel.pipeline, smallest = min_slots_(p, schedule->evict_to);
+    bool pairs = schedule->evict_to == EVICT_TO_PEER;
+    if (schedule->name == SCHEDULE_NAME_GPIPE && schedule->bpipe == BPIPE_ON && pairs) {
+        return config_error(config, blame_(config, "schedule.bpipe", "schedule.name"), err,
+                            "name gpipe fills all stages alike, so that paired stages have no slots to lend; use name "
+                            "1f1b, bpipe off or evict_to host");
+    }
+    // Slots mean nothing without BPipe, and turning it off with -o must not need a second override.
+    if (schedule->bpipe == BPIPE_OFF || schedule->slots == 0 || schedule->slots >= smallest) return 0;
+    return config_error(config, blame_(config, "schedule.slots", "parallel.pipeline"), err,
+                        "%lld slots are too few for bpipe with %lld stages; use slots %lld or more, or auto",
+                        (long long)schedule->slots, (long long)p, (long long)smallest);
+}
+
+// Products that the rest of the program forms in int64_t. Bounds on single keys cannot keep them all in range.
+static int check_size_(const Config *config, Error *err) {
+    const ModelConfig *m = &config->model;
+    const ParallelConfig *parallel = &config->parallel;
+    const long double limit = 1152921504606846976.0L; // 2^60
+    long double s = m->seq_len, b = config->schedule.micro_batch, layers = m->layers;
+    long double width = 16.0L * m->hidden + 6.0L * m->ffn + 2.0L * m->heads * s;
+    if (4 * (s * b * layers * width + s * b * m->vocab) > limit) {
+        return config_error(
+            config, "model.seq_len", err,
+            "the activations of one microbatch take more than 2^60 bytes; use a smaller seq_len or micro_batch");
+    }
+    long double steps = config->train.steps, batch = config->train.global_batch;
+    if (steps * batch * s > limit) {
+        return config_error(config, "train.steps", err, "the run takes more than 2^60 tokens; use at most %.0Lf steps",
+                            limit / (batch * s) - 1);
+    }
+    int64_t others = parallel->pipeline * parallel->tensor, most = 1 << 20;
+    if (others * parallel->data <= most) return 0;
+    return config_error(config, "parallel.data", err,
+                        "pipeline * tensor * data = %lld ranks, more than %lld; use data %lld or less",
+                        (long long)(others * parallel->data), (long long)most, (long long)(most / others));
+}
+
+int config_check(Config *config, Error *err) {
+    if (check_required_(config, err) != 0 || check_size_(config, err) != 0) return -1;
+    if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0) return -1;
+    if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
+    return check_schedule_(config, err);
+}

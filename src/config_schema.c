@@ -1,0 +1,196 @@
+#include "config_schema.h"
+
+#include <string.h>
+
+static const char *const family_words[] = {[FAMILY_LLAMA] = "llama", [FAMILY_GPT] = "gpt", NULL};
+static const char *const placement_words[] = {[PLACEMENT_LINEAR] = "linear", [PLACEMENT_ADJACENT] = "adjacent", NULL};
+static const char *const name_words[] = {[SCHEDULE_NAME_GPIPE] = "gpipe", [SCHEDULE_NAME_1F1B] = "1f1b", NULL};
+static const char *const bpipe_words[] = {[BPIPE_OFF] = "off", [BPIPE_ON] = "on", [BPIPE_AUTO] = "auto", NULL};
+static const char *const evict_to_words[] = {[EVICT_TO_PEER] = "peer", [EVICT_TO_HOST] = "host", NULL};
+static const char *const mode_words[] = {
+    [ATTENTION_NONE] = "none", [ATTENTION_RECOMPUTE] = "recompute", [ATTENTION_FLASH] = "flash", NULL};
+static const char *const softmax_words[] = {
+    [SOFTMAX_FUSED] = "fused", [SOFTMAX_UNFUSED] = "unfused", [SOFTMAX_MEGATRON] = "megatron", NULL};
+static const char *const lr_words[] = {
+    [LR_COSINE] = "cosine", [LR_LINEAR] = "linear", [LR_CONSTANT] = "constant", [LR_WSD] = "wsd", NULL};
+static const char *const precision_words[] = {[PRECISION_FP32] = "fp32", [PRECISION_BF16] = "bf16", NULL};
+static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", NULL};
+
+#define FIELD(section, key) offsetof(Config, section.key), sizeof(((Config *)0)->section.key)
+#define INT(section, key, def, min, max, zero_word, meaning)                                                           \
+    { #section "." #key, KEY_INT, FIELD(section, key), def, min, max, 0, zero_word, NULL, meaning }
+#define NUMBER(section, key, def, min, max, flags, zero_word, meaning)                                                 \
+    { #section "." #key, KEY_NUMBER, FIELD(section, key), def, min, max, flags, zero_word, NULL, meaning }
+#define BOOL(section, key, def, meaning)                                                                               \
+    { #section "." #key, KEY_BOOL, FIELD(section, key), def, 0, 1, 0, NULL, NULL, meaning }
+#define WORD(section, key, def, words, meaning)                                                                        \
+    { #section "." #key, KEY_WORD, FIELD(section, key), def, 0, 0, 0, NULL, words, meaning }
+#define TEXT(section, key, def, min_length, meaning)                                                                   \
+    { #section "." #key, KEY_TEXT, FIELD(section, key), def, min_length, CONFIG_TEXT - 1, 0, NULL, NULL, meaning }
+#define LAYERS(section, key, field, def, meaning)                                                                      \
+    { #section "." #key, KEY_LAYERS, FIELD(section, field), def, 1, MAX_LAYERS, 0, "auto", NULL, meaning }
+
+// Bounds are generous but finite; products that could still leave 64 bits are checked in config_check.c. Integers end
+// at 2^53, so that every reader of the JSON sees the same number.
+#define MAX_LAYERS 4096
+#define MAX_WIDTH  (1 << 20)
+#define MAX_LENGTH (1 << 22)
+#define MAX_BATCH  (1 << 24)
+#define MAX_COUNT  1e12
+#define MAX_EXACT  9007199254740992.0
+
+const ConfigKey config_keys[] = {
+    WORD(model, family, NULL, family_words, "architecture; each trainer runs its own"),
+    INT(model, hidden, NULL, 1, MAX_WIDTH, NULL, "width of the residual stream"),
+    INT(model, layers, NULL, 1, MAX_LAYERS, NULL, "transformer layers of the whole model"),
+    INT(model, heads, NULL, 1, 65536, NULL, "query heads; divides hidden"),
+    INT(model, kv_heads, "auto", 1, 65536, "auto", "key and value heads; divides heads; auto: as many as heads"),
+    INT(model, ffn, NULL, 1, MAX_LENGTH, NULL, "inner width of the feed-forward part"),
+    INT(model, vocab, NULL, 1, MAX_LENGTH, NULL, "tokens in the vocabulary, before padding"),
+    INT(model, seq_len, NULL, 1, MAX_LENGTH, NULL, "tokens in one sequence"),
+    NUMBER(model, norm_eps, "1.0e-5", 0, 1, KEY_ABOVE_MIN, NULL, "added to the variance in every norm"),
+    NUMBER(model, rope_theta, "10000", 1, 1e12, 0, NULL, "base of the rotary embedding; llama only"),
+
+    INT(parallel, pipeline, "1", 1, CONFIG_MAX_STAGES, NULL, "p: pipeline stages"),
+    INT(parallel, tensor, "1", 1, 1024, NULL, "t: ranks that split every layer; divides heads, kv_heads and ffn"),
+    INT(parallel, data, "1", 1, 65536, NULL, "d: copies of the pipeline, each with its share of the batch"),
+    BOOL(parallel, sequence, "false", "split norms and residuals over the tensor ranks along the sequence"),
+    WORD(parallel, placement, "linear", placement_words, "adjacent: the two stages of a BPipe pair are neighbours"),
+    LAYERS(parallel, layers, layers_per_stage, "auto", "layers of each stage, such as [2, 3, 3, 2]; auto: even"),
+
+    WORD(schedule, name, "1f1b", name_words, "order of forwards and backwards"),
+    WORD(schedule, bpipe, "off", bpipe_words, "balance activation memory between paired stages; auto: if it pays"),
+    INT(schedule, slots, "auto", 1, 65536, "auto", "with bpipe: activation slots per stage; auto: as few as work"),
+    INT(schedule, micro_batch, "1", 1, 65536, NULL, "b: sequences in one microbatch"),
+    WORD(schedule, evict_to, "peer", evict_to_words, "where evicted activations go: paired stage or host memory"),
+
+    WORD(attention, mode, "flash", mode_words, "none: store the probabilities; recompute or flash: do not"),
+    WORD(attention, softmax, "fused", softmax_words, "megatron: fused only where Megatron-LM's kernel would be"),
+
+    INT(train, global_batch, "8", 1, MAX_BATCH, NULL, "B: sequences in one step, over all data ranks"),
+    INT(train, steps, "100", 1, MAX_COUNT, NULL, "steps in total, also after a resume"),
+    INT(train, seed, "1337", 0, MAX_EXACT, NULL, "of initial weights and of the order of samples"),
+    NUMBER(train, lr, "3.0e-4", 0, 100, 0, NULL, "learning rate after the warm-up"),
+    NUMBER(train, min_lr_ratio, "0.1", 0, 1, 0, NULL, "learning rate at the end over lr"),
+    INT(train, warmup_steps, "0", 0, MAX_COUNT, NULL, "steps until lr is reached; may exceed steps"),
+    WORD(train, schedule, "cosine", lr_words, "learning rate after the warm-up; wsd: constant, then linear at the end"),
+    NUMBER(train, weight_decay, "0.1", 0, 100, 0, NULL, "decoupled, not on norms and biases"),
+    NUMBER(train, beta1, "0.9", 0, 1, KEY_BELOW_MAX, NULL, "AdamW: memory of the gradient"),
+    NUMBER(train, beta2, "0.95", 0, 1, KEY_BELOW_MAX, NULL, "AdamW: memory of its square"),
+    NUMBER(train, eps, "1.0e-8", 0, 1, KEY_ABOVE_MIN, NULL, "AdamW: added to the denominator"),
+    NUMBER(train, grad_clip, "1.0", 0, 1e12, 0, NULL, "largest norm of the gradient; 0: no clipping"),
+    WORD(train, precision, "fp32", precision_words, "bf16: matrix products and activations; weights keep fp32 masters"),
+
+    TEXT(data, train, NULL, 1, "token files to train on, a glob such as \"data/train_*.bin\""),
+    TEXT(data, val, "", 0, "token files to validate on, a glob; empty: no validation"),
+    INT(data, val_every, "0", 0, MAX_COUNT, NULL, "steps between validations; 0: none"),
+    INT(data, val_batches, "8", 1, MAX_COUNT, NULL, "batches in one validation"),
+
+    TEXT(checkpoint, dir, "", 0, "where checkpoints go; empty: none are written"),
+    INT(checkpoint, every, "0", 0, MAX_COUNT, NULL, "steps between checkpoints; 0: none, not at the end either"),
+    INT(checkpoint, keep, "3", 1, 1000000, NULL, "newest checkpoints to keep"),
+    TEXT(checkpoint, init_from, "", 0, "weights to start from; empty: random ones"),
+
+    TEXT(log, metrics, "", 0, "JSON lines are appended to this file; empty: none"),
+
+    WORD(hardware, device, "auto", device_words, "where to compute; auto: what is at hand"),
+    NUMBER(hardware, peak_tflops, "auto", 0, 1e9, KEY_ABOVE_MIN, "auto",
+           "of one rank, 1e12 FLOP/s; auto: known or measured"),
+    NUMBER(hardware, memory_gib, "auto", 0, 1e9, KEY_ABOVE_MIN, "auto", "of one rank; auto: ask the device"),
+    NUMBER(hardware, reserve_gib, "4", 0, 1e9, 0, NULL, "what context, libraries and NCCL take besides us"),
+    INT(hardware, gpus_per_node, "8", 1, 1024, NULL, "ranks that share one node"),
+    BOOL(hardware, share_gpu, "false", "let several ranks share one GPU"),
+    NUMBER(hardware, pair_gb_s, "240", 0, 1e9, KEY_ABOVE_MIN, NULL, "paired stages, per rank, 1e9 bytes/s one way"),
+    NUMBER(hardware, tensor_gb_s, "240", 0, 1e9, KEY_ABOVE_MIN, NULL, "tensor ranks, per rank, 1e9 bytes/s one way"),
+    NUMBER(hardware, network_gb_s, "25", 0, 1e9, KEY_ABOVE_MIN, NULL, "between nodes, per node, 1e9 bytes/s one way"),
+    NUMBER(hardware, host_gb_s, "25", 0, 1e9, KEY_ABOVE_MIN, NULL, "to host memory, per rank, 1e9 bytes/s one way"),
+    NUMBER(hardware, latency_us, "10", 0, 1e9, 0, NULL, "of one message, microseconds"),
+    TEXT(hardware, profile, "profile.json", 0, "measured stage times, written by --profile"),
+};
+
+const int config_key_count = (int)(sizeof config_keys / sizeof config_keys[0]);
+_Static_assert(sizeof config_keys / sizeof config_keys[0] <= CONFIG_MAX_KEYS, "Config.place has a place for every key");
+
+const ConfigKey *config_find(const char *name) {
+    for (int i = 0; i < config_key_count; i++) {
+        if (strcmp(config_keys[i].name, name) == 0) return &config_keys[i];
+    }
+    return NULL;
+}
+
+bool config_has_section(const char *section, size_t length) {
+    for (int i = 0; i < config_key_count; i++) {
+        const char *name = config_keys[i].name;
+        if (strncmp(name, section, length) == 0 && name[length] == '.') return true;
+    }
+    return false;
+}
+
+const char *config_short_name(const ConfigKey *key) {
+    return strchr(key->name, '.') + 1;
+}
+
+const char *config_word(const char *key_name, int value) {
+    const ConfigKey *key = config_find(key_name);
+    if (key == NULL || key->words == NULL || value < 0) return "?";
+    for (int i = 0; i <= value; i++) {
+        if (key->words[i] == NULL) return "?";
+    }
+    return key->words[value];
+}
+
+static void join_words_(const ConfigKey *key, const char *between, char *out, size_t n) {
+    size_t used = 0;
+    out[0] = '\0';
+    for (int i = 0; key->words[i] != NULL && used < n; i++) {
+        used += (size_t)snprintf(out + used, n - used, "%s%s", i > 0 ? between : "", key->words[i]);
+    }
+}
+
+static void range_(const ConfigKey *key, char *out, size_t n) {
+    const char *low = key->flags & KEY_ABOVE_MIN ? "above" : "from";
+    const char *high = key->flags & KEY_BELOW_MAX ? "to below" : key->flags & KEY_ABOVE_MIN ? "up to" : "to";
+    snprintf(out, n, "%s %.16g %s %.16g", low, key->min, high, key->max);
+}
+
+void config_expected(const ConfigKey *key, char *out, size_t n) {
+    char text[160];
+    switch (key->type) {
+    case KEY_INT:
+    case KEY_NUMBER:
+        range_(key, text, sizeof text);
+        snprintf(out, n, "%s %s%s%s", key->type == KEY_INT ? "an integer" : "a number", text,
+                 key->zero_word != NULL ? ", or " : "", key->zero_word != NULL ? key->zero_word : "");
+        break;
+    case KEY_BOOL:
+        snprintf(out, n, "true or false");
+        break;
+    case KEY_WORD:
+        join_words_(key, ", ", text, sizeof text);
+        snprintf(out, n, "one of %s", text);
+        break;
+    case KEY_TEXT:
+        snprintf(out, n, "a text of %s%.0f bytes%s", key->min > 0 ? "1 to " : "at most ", key->max,
+                 key->min > 0 ? "" : ", \"\" for none");
+        break;
+    case KEY_LAYERS:
+        snprintf(out, n, "auto, or a list with the layers of each stage such as [2, 3, 3, 2]");
+        break;
+    }
+}
+
+void config_help(FILE *file) {
+    const char *section = "";
+    for (int i = 0; i < config_key_count; i++) {
+        const ConfigKey *key = &config_keys[i];
+        char expected[200];
+        config_expected(key, expected, sizeof expected);
+        size_t length = (size_t)(config_short_name(key) - key->name - 1);
+        if (strncmp(section, key->name, length + 1) != 0)
+            fprintf(file, "%s%.*s:\n", i ? "\n" : "", (int)length, key->name);
+        section = key->name;
+        const char *def = key->def == NULL ? "required" : key->def[0] == '\0' ? "\"\"" : key->def;
+        fprintf(file, "  %-13s %s\n", config_short_name(key), key->meaning);
+        fprintf(file, "  %-13s %s%s; %s\n", "", key->def ? "default " : "", def, expected);
+    }
+}

@@ -1,0 +1,63 @@
+// What the files of the configuration share: the schema table, and setting a field through it.
+// Everyone else includes config.h alone.
+#ifndef CONFIG_SCHEMA_H
+#define CONFIG_SCHEMA_H
+
+#include "config.h"
+
+#include <stddef.h>
+
+typedef enum KeyType { KEY_INT, KEY_NUMBER, KEY_BOOL, KEY_WORD, KEY_TEXT, KEY_LAYERS } KeyType;
+
+enum { KEY_ABOVE_MIN = 1, KEY_BELOW_MAX = 2 }; // the bound itself is outside
+
+// One row. The default is spelt as the file would spell it and set through the same code; NULL: the key is required.
+typedef struct ConfigKey {
+    const char *name; // "section.key"
+    KeyType type;
+    size_t offset, size;      // of the field in Config
+    const char *def;          // default
+    double min, max;          // of the number; of the text's length in bytes; of each stage's layers
+    int flags;                // KEY_ABOVE_MIN, KEY_BELOW_MAX
+    const char *zero_word;    // word for "decide it yourself", kept as 0 ("auto"), or NULL
+    const char *const *words; // KEY_WORD: spelling of each enum value in order, then NULL
+    const char *meaning;
+} ConfigKey;
+
+extern const ConfigKey config_keys[];
+extern const int config_key_count;
+
+const ConfigKey *config_find(const char *name);                  // NULL: no such key
+bool config_has_section(const char *section, size_t length);     // is there a key "section.*"
+const char *config_short_name(const ConfigKey *key);             // "hidden" for "model.hidden"
+void config_expected(const ConfigKey *key, char *out, size_t n); // "an integer from 1 to 1024"
+
+// Text out of a file or the command line, made fit for a message: control characters as '?', cut after 60 bytes.
+void config_printable(const char *text, size_t length, char *out, size_t n);
+
+// One scalar as YAML delivers it: text (length bytes, may contain NUL), and whether it stood in quotes.
+typedef struct ConfigScalar {
+    const char *text;
+    size_t length;
+    bool quoted;
+} ConfigScalar;
+
+// Set a field, checking type and bounds. The key's place must be in config->place already: errors name it.
+int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err);
+int config_set_default(Config *config, const ConfigKey *key, Error *err);
+// A list: config_list_begin, then each entry. Errors where the key takes no list.
+int config_list_begin(Config *config, const ConfigKey *key, Error *err);
+int config_list_add(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err);
+
+// An error about a name that may be no key, at a line of the file or CONFIG_OVERRIDE. name NULL: about the file.
+int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+// YAML into config: the file, then one override ("key=value").
+int config_read_file(Config *config, Error *err);
+int config_read_override(Config *config, const char *override, Error *err);
+
+// Resolves `auto` where the configuration alone decides it, and refuses combinations that cannot work.
+int config_check(Config *config, Error *err);
+
+#endif

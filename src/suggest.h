@@ -1,0 +1,15 @@
+// "Did you mean ...": which known word is near a misspelt one. Used for configuration keys, words and options.
+#ifndef SUGGEST_H
+#define SUGGEST_H
+
+#include <stdbool.h>
+
+// Letters to insert, delete, replace or swap with a neighbour (optimal string alignment distance) to turn one word into
+// the other. Words longer than 63 bytes are infinitely far away (INT_MAX).
+int suggest_distance(const char *a, const char *b);
+
+// True where `known` is near enough to `typed` to be what was meant and nearer than *best, which it then updates.
+// Start with *best = INT_MAX and go through all candidates.
+bool suggest_nearer(const char *typed, const char *known, int *best);
+
+#endif
