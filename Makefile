@@ -133,7 +133,7 @@ all: programs tiny-data
 programs: $(TRAINERS:%=$(B)/%)
 ifeq ($(BUILD)-$(findstring san,$(VARIANT)),build-)
 	@for program in $(TRAINERS); do cmp -s $(B)/$$program $$program || \
-	  { cp $(B)/$$program .$$program.new && mv .$$program.new $$program && printf '  %-4s %s\n' => ./$$program; }; done
+	  { cp $(B)/$$program .$$program.new && mv .$$program.new $$program && printf '  %-4s %s\n' '=>' ./$$program; }; done
 endif
 
 unit: $(TEST_BIN)
