@@ -1,0 +1,33 @@
+// The command line: one table of options that parses it and prints `--help`.
+#ifndef OPTIONS_H
+#define OPTIONS_H
+
+#include "log.h"
+
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Options {
+    const char *config;     // points into argv; NULL only with help, help_config or version
+    const char **overrides; // "key=value" in the order given, each pointing into argv; the array belongs to Options
+    int override_count;
+    bool schedule;
+    bool help, help_config, version;
+} Options;
+
+// Reads argv[1..argc-1]. 0, or -1 with err (code 2): unknown option (the nearest is suggested), missing or superfluous
+// value, no configuration. Accepts -c FILE, -cFILE, --config FILE and --config=FILE. options_free in both cases.
+int options_parse(Options *options, int argc, char **argv, Error *err);
+void options_free(Options *options);
+
+// Usage, every option of the table, exit codes, an example. `program` is the trainer's name, without directories.
+void options_help(const char *program, FILE *file);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
