@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Runs cmocka programs and pytest and adds up their cases; the last line is `N passed, N failed`.
+
+    test/run_tests.py [--pytest DIR] [--no-aslr] PROGRAM...
+
+Skipped cases are named with their reason and counted apart. The exit code is 0 when nothing failed and something
+passed.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+HERE = Path(__file__).resolve().parent
+TIME_LIMIT = 900  # seconds for one program; every test here is far from it, a hang is not
+
+
+class Tally:
+    def __init__(self):
+        self.passed, self.failed, self.skipped = 0, [], []
+
+    def line(self):
+        text = f"{self.passed} passed, {len(self.failed)} failed"
+        return text + (f", {len(self.skipped)} skipped" if self.skipped else "")
+
+
+def read_tap(output, name, tally):
+    """cmocka's TAP: a plan `1..N`, then `ok 1 - case`, `not ok 2 - case` or `not ok 3 # SKIP case`."""
+    planned = sum(int(n) for n in re.findall(r"^1\.\.(\d+)$", output, re.M))
+    cases = re.findall(r"^(ok|not ok) \d+ (- |# SKIP )(\S+)", output, re.M)
+    for verdict, kind, case in cases:
+        if "SKIP" in kind:
+            tally.skipped.append(f"{name}: {case}")
+        elif verdict == "ok":
+            tally.passed += 1
+        else:
+            tally.failed.append(f"{name}: {case}")
+    return max(planned - len(cases), 0)
+
+
+def run_program(program, prefix, tally):
+    name = Path(program).name
+    environment = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP")
+    # MPI's own libraries keep memory until the end; the leaks looked for are ours.
+    environment.setdefault("LSAN_OPTIONS", f"suppressions={HERE / 'lsan.supp'}:print_suppressions=0")
+    environment.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
+    start, before = time.monotonic(), (tally.passed, len(tally.failed), len(tally.skipped))
+    try:
+        result = subprocess.run(
+            [*prefix, program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIME_LIMIT
+        )
+        output, code = result.stdout.decode(errors="replace"), result.returncode
+    except subprocess.TimeoutExpired as late:
+        output, code = (late.stdout or b"").decode(errors="replace"), f"none after {TIME_LIMIT} s"
+    except OSError as error:
+        output, code = str(error), "none"
+    unfinished = read_tap(output, name, tally)
+    counts = (tally.passed, len(tally.failed), len(tally.skipped))
+    if unfinished > 0 or (code != 0 and counts[1] == before[1]) or counts == before:
+        tally.failed += [f"{name}: ended early, exit code {code}"] * max(unfinished, 1)
+    if len(tally.failed) > before[1]:
+        print(output, end="" if output.endswith("\n") else "\n")
+    state = "ok  " if len(tally.failed) == before[1] else "FAIL"
+    print(f"{state} {name:<28} {tally.passed - before[0]:4d} passed  {time.monotonic() - start:6.1f} s", flush=True)
+
+
+def run_pytest(folder, tally):
+    if subprocess.run([sys.executable, "-c", "import pytest"], stderr=subprocess.DEVNULL).returncode != 0:
+        print("pytest is missing; run scripts/install_deps.sh")
+        tally.failed.append("pytest: not installed")
+        return
+    with tempfile.TemporaryDirectory() as place:
+        report = Path(place) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", folder]
+        code = subprocess.run(command).returncode
+        if code == 5:  # no Python tests
+            return
+        before = len(tally.failed)
+        if report.exists():
+            for case in ElementTree.parse(report).iter("testcase"):
+                read_case(case, tally)
+        if code != 0 and len(tally.failed) == before:
+            tally.failed.append(f"pytest: exit code {code}")
+
+
+def read_case(case, tally):
+    name = f"{case.get('classname')}: {case.get('name')}"
+    if case.find("failure") is not None or case.find("error") is not None:
+        tally.failed.append(name)
+    elif case.find("skipped") is not None:
+        tally.skipped.append(f"{name} ({case.find('skipped').get('message')})")
+    else:
+        tally.passed += 1
+
+
+def no_aslr():
+    """ThreadSanitizer of GCC 12 does not start under a kernel that randomizes 32 bits of the address space."""
+    command = ["setarch", os.uname().machine, "-R"]
+    works = shutil.which("setarch") and subprocess.run([*command, "true"], stderr=subprocess.DEVNULL).returncode == 0
+    return command if works else []
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pytest", metavar="DIR")
+    parser.add_argument("--no-aslr", action="store_true")
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM")
+    options = parser.parse_args()
+    tally = Tally()
+    prefix = no_aslr() if options.no_aslr else []
+    for program in options.programs:
+        run_program(program, prefix, tally)
+    if options.pytest:
+        run_pytest(options.pytest, tally)
+    for kind, names in (("skipped", tally.skipped), ("FAILED", tally.failed)):
+        for name in names:
+            print(f"{kind}  {name}")
+    print(tally.line())
+    return 0 if tally.passed > 0 and not tally.failed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,360 @@
+// Token files are read as they are, refused with a sentence where they are wrong, and ordered by a permutation.
+#include "dataset.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { GPT2 = 20240520, LLAMA3 = 20240801, PATH_SIZE = 256 };
+
+static char folder[] = P_tmpdir "/test_dataset_XXXXXX";
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) == NULL ? -1 : 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    char command[PATH_SIZE];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+static const char *path_of(const char *name) {
+    static char path[PATH_SIZE];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+// A shard whose header promises `promised` tokens and whose body holds `count`: token i is (start + i) % 251.
+static void write_shard(const char *name, int magic, int version, int64_t promised, int64_t count, int64_t start) {
+    FILE *file = fopen(path_of(name), "wb");
+    assert_non_null(file);
+    uint32_t header[256] = {(uint32_t)magic, (uint32_t)version, (uint32_t)promised};
+    assert_int_equal(fwrite(header, sizeof header, 1, file), 1);
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t token = (uint32_t)((start + i) % 251);
+        uint16_t narrow = (uint16_t)token;
+        if (magic == LLAMA3)
+            fwrite(&token, sizeof token, 1, file);
+        else
+            fwrite(&narrow, sizeof narrow, 1, file);
+    }
+    assert_int_equal(fclose(file), 0);
+}
+
+static void poke_token(const char *name, int64_t index, uint16_t token) {
+    FILE *file = fopen(path_of(name), "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 1024 + 2 * index, SEEK_SET), 0);
+    assert_int_equal(fwrite(&token, sizeof token, 1, file), 1);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void expect_refused(const char *name, int64_t seq_len, int64_t need, const char *const *words) {
+    Error err = {0};
+    Dataset *dataset = dataset_open("data.train", path_of(name), seq_len, 257, need, &err);
+    assert_null(dataset);
+    assert_int_equal(err.code, EXIT_USAGE);
+    assert_memory_equal(err.text, "data.train: ", 12);
+    for (int i = 0; words[i] != NULL; i++) {
+        if (strstr(err.text, words[i]) == NULL) fail_msg("no \"%s\" in: %s", words[i], err.text);
+    }
+}
+
+static void both_kinds_are_read_and_targets_follow_inputs(void **state) {
+    (void)state;
+    write_shard("kind_2.bin", GPT2, 1, 1000, 1000, 7);
+    write_shard("kind_4.bin", LLAMA3, 7, 1000, 1000, 7);
+    const char *names[] = {"kind_2.bin", "kind_4.bin"};
+    for (int kind = 0; kind < 2; kind++) {
+        Error err = {0};
+        Dataset *dataset = dataset_open("data.train", path_of(names[kind]), 8, 257, 1, &err);
+        assert_non_null(dataset);
+        assert_int_equal(dataset_tokens(dataset), 1000);
+        assert_int_equal(dataset_samples(dataset), 124); // 999 / 8: the last target has to be there too
+        int32_t inputs[8], targets[8];
+        for (int64_t sample = 0; sample < 124; sample++) {
+            assert_int_equal(dataset_fetch(dataset, sample, inputs, targets, 1, &err), 0);
+            for (int i = 0; i < 8; i++) {
+                assert_int_equal(inputs[i], (7 + sample * 8 + i) % 251);
+                assert_int_equal(targets[i], (7 + sample * 8 + i + 1) % 251);
+            }
+        }
+        assert_int_equal(dataset_fetch(dataset, 124, inputs, targets, 1, &err), -1);
+        assert_int_equal(dataset_fetch(dataset, -1, inputs, targets, 1, NULL), -1);
+        dataset_close(dataset);
+    }
+}
+
+static void shards_come_in_name_order_and_never_mix_in_a_sample(void **state) {
+    (void)state;
+    write_shard("order_b.bin", GPT2, 1, 30, 30, 100);
+    write_shard("order_a.bin", GPT2, 1, 20, 20, 0);
+    write_shard("order_aa.bin", GPT2, 1, 5, 5, 50); // too short for a sample of 8
+    write_shard("order_c.bin", GPT2, 1, 0, 0, 0);
+    Error err = {0};
+    Dataset *dataset = dataset_open("data.train", path_of("order_*.bin"), 8, 257, 5, &err);
+    assert_non_null(dataset);
+    assert_int_equal(dataset_shards(dataset), 4);
+    assert_int_equal(dataset_tokens(dataset), 55);
+    assert_int_equal(dataset_samples(dataset), 2 + 3); // 19 / 8 and 29 / 8
+    const int32_t first[] = {0, 8, 100, 108, 116};
+    for (int sample = 0; sample < 5; sample++) {
+        int32_t inputs[8];
+        assert_int_equal(dataset_fetch(dataset, sample, inputs, NULL, 1, &err), 0);
+        for (int i = 0; i < 8; i++) assert_int_equal(inputs[i], first[sample] + i);
+    }
+    dataset_close(dataset);
+}
+
+static void a_stride_makes_the_batch_sequence_major(void **state) {
+    (void)state;
+    write_shard("stride.bin", GPT2, 1, 100, 100, 0);
+    Error err = {0};
+    Dataset *dataset = dataset_open("data.train", path_of("stride.bin"), 4, 257, 1, &err);
+    assert_non_null(dataset);
+    int32_t inputs[4 * 3], targets[4 * 3];
+    for (int j = 0; j < 3; j++) {
+        assert_int_equal(dataset_fetch(dataset, 5 * j, inputs + j, targets + j, 3, &err), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        for (int j = 0; j < 3; j++) {
+            assert_int_equal(inputs[i * 3 + j], 20 * j + i);
+            assert_int_equal(targets[i * 3 + j], 20 * j + i + 1);
+        }
+    }
+    dataset_close(dataset);
+}
+
+static void wrong_files_are_refused_with_a_sentence(void **state) {
+    (void)state;
+    const char *nothing[] = {"no file matches", "absent_*.bin", "make data", NULL};
+    expect_refused("absent_*.bin", 8, 1, nothing);
+    const char *directory[] = {"is a directory", NULL};
+    assert_int_equal(mkdir(path_of("folder.bin"), 0700), 0);
+    expect_refused("folder.bin", 8, 1, directory);
+    const char *empty[] = {"has 0 bytes", "1024", NULL};
+    assert_int_equal(fclose(fopen(path_of("empty.bin"), "wb")), 0);
+    expect_refused("empty.bin", 8, 1, empty);
+    const char *magic[] = {"is not a token file", "0x0000002a", "20240520", "20240801", "prepare_data.py", NULL};
+    write_shard("magic.bin", 42, 1, 100, 100, 0);
+    expect_refused("magic.bin", 8, 1, magic);
+    const char *version[] = {"version 3", "version 1", NULL};
+    write_shard("version.bin", GPT2, 3, 100, 100, 0);
+    expect_refused("version.bin", 8, 1, version);
+    const char *cut[] = {"truncated", "100 tokens", "1224 bytes", "has 1222", NULL};
+    write_shard("cut.bin", GPT2, 1, 100, 99, 0);
+    expect_refused("cut.bin", 8, 1, cut);
+    const char *longer[] = {"too long", "100 tokens", "1226", NULL};
+    write_shard("longer.bin", GPT2, 1, 100, 101, 0);
+    expect_refused("longer.bin", 8, 1, longer);
+    const char *huge[] = {"truncated", "4294967295 tokens", "8589935614 bytes", NULL}; // beyond 32 bits
+    write_shard("huge.bin", GPT2, 1, 0xffffffff, 10, 0);
+    expect_refused("huge.bin", 8, 1, huge);
+}
+
+static void too_few_samples_says_how_many_tokens_are_needed(void **state) {
+    (void)state;
+    write_shard("few.bin", GPT2, 1, 100, 100, 0);
+    const char *few[] = {"100 tokens", "enough for 12 sequences of 8", "13 sequences are needed", "105 tokens", NULL};
+    expect_refused("few.bin", 8, 13, few);
+    const char *none[] = {"enough for 0 sequences of 100", "1 sequences are needed", "101 tokens", NULL};
+    expect_refused("few.bin", 100, 0, none);
+    Dataset *dataset = dataset_open("data.train", path_of("few.bin"), 99, 257, 1, NULL);
+    assert_non_null(dataset);
+    dataset_close(dataset);
+}
+
+static void a_token_outside_the_vocabulary_is_named_at_start(void **state) {
+    (void)state;
+    write_shard("range.bin", GPT2, 1, 1000, 1000, 0);
+    poke_token("range.bin", 777, 257);
+    const char *range[] = {"range.bin", "token 777 is 257", "vocabulary of 257", NULL};
+    expect_refused("range.bin", 8, 1, range);
+    poke_token("range.bin", 777, 256);
+    Dataset *dataset = dataset_open("data.train", path_of("range.bin"), 8, 257, 1, NULL);
+    assert_non_null(dataset);
+    dataset_close(dataset);
+}
+
+// Beyond the part that is looked at when the file is opened, the sample that holds the token is refused, no other.
+static void a_token_outside_the_vocabulary_is_named_when_fetched(void **state) {
+    (void)state;
+    enum { COUNT = (16 << 20) + 1000, BAD = COUNT - 500 };
+    const char *path = path_of("late.bin");
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    const uint32_t header[256] = {GPT2, 1, COUNT};
+    assert_int_equal(fwrite(header, sizeof header, 1, file), 1);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(truncate(path, 1024 + 2 * (off_t)COUNT), 0); // a hole: all tokens are zero
+    poke_token("late.bin", BAD, 300);
+    Error err = {0};
+    Dataset *dataset = dataset_open("data.train", path_of("late.bin"), 100, 257, 1, &err);
+    assert_non_null(dataset);
+    int32_t inputs[100];
+    assert_int_equal(dataset_fetch(dataset, BAD / 100 + 1, inputs, NULL, 1, &err), 0);
+    assert_int_equal(dataset_fetch(dataset, BAD / 100, inputs, NULL, 1, &err), -1);
+    assert_int_equal(err.code, EXIT_FAILED);
+    char words[64];
+    snprintf(words, sizeof words, "late.bin: token %d is 300", (int)BAD);
+    assert_non_null(strstr(err.text, words));
+    dataset_close(dataset);
+}
+
+// Offsets beyond 2^31 bytes and beyond 2^31 tokens. The file is a hole and takes no room on disk.
+static void files_beyond_two_gib_are_read(void **state) {
+    (void)state;
+    const int64_t count = 3000000000;
+    const char *path = path_of("big.bin");
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    const uint32_t header[256] = {GPT2, 1, (uint32_t)count};
+    assert_int_equal(fwrite(header, sizeof header, 1, file), 1);
+    assert_int_equal(fclose(file), 0);
+    if (truncate(path, 1024 + 2 * count) != 0) skip(); // a file system without holes
+    poke_token("big.bin", count - 1, 123);
+    Error err = {0};
+    Dataset *dataset = dataset_open("data.train", path_of("big.bin"), 1, 257, 1, &err);
+    assert_non_null(dataset);
+    assert_true(dataset_samples(dataset) == count - 1);
+    int32_t input, target;
+    assert_int_equal(dataset_fetch(dataset, count - 2, &input, &target, 1, &err), 0);
+    assert_int_equal(input, 0);
+    assert_int_equal(target, 123);
+    dataset_close(dataset);
+    unlink(path_of("big.bin"));
+}
+
+static void check_bijection(int64_t count, uint64_t seed, uint64_t epoch) {
+    char *seen = calloc((size_t)count, 1);
+    assert_non_null(seen);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t image = permute_index(i, count, seed, epoch);
+        assert_true(image >= 0 && image < count);
+        assert_false(seen[image]);
+        seen[image] = 1;
+    }
+    free(seen);
+}
+
+static void the_permutation_is_a_bijection(void **state) {
+    (void)state;
+    for (int64_t count = 1; count <= 2000; count++) check_bijection(count, 1337, (uint64_t)count % 3);
+    const int64_t large[] = {4095, 4096, 4097, 65537, 262144, 262145, 1000003};
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) check_bijection(large[i], 42, i);
+}
+
+static int by_value(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// Too large to visit whole: images of a million indices, half of them neighbours, differ and stay in range.
+static void huge_permutations_have_no_two_equal_images(void **state) {
+    (void)state;
+    enum { SAMPLES = 1000000 };
+    const int64_t counts[] = {3000000000, ((int64_t)1 << 40) + 1, ((int64_t)1 << 62) - 5};
+    int64_t *images = malloc(SAMPLES * sizeof *images);
+    assert_non_null(images);
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        int64_t step = counts[c] / (SAMPLES / 2);
+        for (int64_t i = 0; i < SAMPLES / 2; i++) {
+            images[2 * i] = permute_index(i * step, counts[c], 7, 1);
+            images[2 * i + 1] = permute_index(i * step + 1, counts[c], 7, 1);
+        }
+        qsort(images, SAMPLES, sizeof *images, by_value);
+        assert_true(images[0] >= 0 && images[SAMPLES - 1] < counts[c]);
+        for (int64_t i = 1; i < SAMPLES; i++) assert_true(images[i] != images[i - 1]);
+    }
+    free(images);
+}
+
+// A random permutation keeps about one element in place, and brings elements of the first half to the first half
+// half of the time (bounds: five standard errors). Small counts would show a weak round function.
+static void the_permutation_looks_random(void **state) {
+    (void)state;
+    enum { EPOCHS = 200 };
+    const int64_t counts[] = {97, 256, 1000, 4097};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        int64_t count = counts[c], fixed = 0, stayed = 0, rising = 0;
+        for (uint64_t epoch = 0; epoch < EPOCHS; epoch++) {
+            for (int64_t i = 0; i < count; i++) {
+                int64_t image = permute_index(i, count, 1, epoch);
+                fixed += image == i;
+                if (i < count / 2) stayed += image < count / 2;
+                if (i > 0) rising += image > permute_index(i - 1, count, 1, epoch);
+            }
+        }
+        assert_in_range(fixed, EPOCHS - 71, EPOCHS + 71);
+        double half = (double)(count / 2) * EPOCHS, expected = half * (double)(count / 2) / (double)count;
+        assert_true((double)stayed > expected - 2.5 * __builtin_sqrt(half));
+        assert_true((double)stayed < expected + 2.5 * __builtin_sqrt(half));
+        double pairs = (double)(count - 1) * EPOCHS;
+        assert_true((double)rising > pairs / 2 - 2.5 * __builtin_sqrt(pairs));
+        assert_true((double)rising < pairs / 2 + 2.5 * __builtin_sqrt(pairs));
+    }
+}
+
+static int64_t equal_places(int64_t count, uint64_t seed_a, uint64_t epoch_a, uint64_t seed_b, uint64_t epoch_b) {
+    int64_t equal = 0;
+    for (int64_t i = 0; i < count; i++) {
+        equal += permute_index(i, count, seed_a, epoch_a) == permute_index(i, count, seed_b, epoch_b);
+    }
+    return equal;
+}
+
+static void seeds_and_epochs_have_orders_of_their_own(void **state) {
+    (void)state;
+    assert_true(equal_places(10000, 1, 0, 1, 1) < 10);
+    assert_true(equal_places(10000, 1, 0, 2, 0) < 10);
+    assert_int_equal(equal_places(10000, 1, 5, 1, 5), 10000);
+}
+
+static void positions_visit_every_sample_once_an_epoch(void **state) {
+    (void)state;
+    write_shard("epoch.bin", GPT2, 1, 1001, 1001, 0);
+    Dataset *dataset = dataset_open("data.train", path_of("epoch.bin"), 10, 257, 1, NULL);
+    assert_non_null(dataset);
+    assert_int_equal(dataset_samples(dataset), 100);
+    for (int64_t epoch = 0; epoch < 3; epoch++) {
+        int seen[100] = {0};
+        for (int64_t i = 0; i < 100; i++) {
+            int64_t sample = dataset_shuffled(dataset, 1337, epoch * 100 + i);
+            assert_int_equal(sample, permute_index(i, 100, 1337, (uint64_t)epoch));
+            seen[sample]++;
+        }
+        for (int i = 0; i < 100; i++) assert_int_equal(seen[i], 1);
+    }
+    dataset_close(dataset);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_kinds_are_read_and_targets_follow_inputs),
+        cmocka_unit_test(shards_come_in_name_order_and_never_mix_in_a_sample),
+        cmocka_unit_test(a_stride_makes_the_batch_sequence_major),
+        cmocka_unit_test(wrong_files_are_refused_with_a_sentence),
+        cmocka_unit_test(too_few_samples_says_how_many_tokens_are_needed),
+        cmocka_unit_test(a_token_outside_the_vocabulary_is_named_at_start),
+        cmocka_unit_test(a_token_outside_the_vocabulary_is_named_when_fetched),
+        cmocka_unit_test(files_beyond_two_gib_are_read),
+        cmocka_unit_test(the_permutation_is_a_bijection),
+        cmocka_unit_test(huge_permutations_have_no_two_equal_images),
+        cmocka_unit_test(the_permutation_looks_random),
+        cmocka_unit_test(seeds_and_epochs_have_orders_of_their_own),
+        cmocka_unit_test(positions_visit_every_sample_once_an_epoch),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
