@@ -7,6 +7,7 @@
 #ifndef CONFIG_H
 #define CONFIG_H
 
+#include "bpipe.h"
 #include "log.h"
 
 #include <stdbool.h>
@@ -21,7 +22,6 @@ typedef enum ModelFamily { FAMILY_LLAMA, FAMILY_GPT } ModelFamily;
 typedef enum Placement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } Placement;
 typedef enum ScheduleName { SCHEDULE_NAME_GPIPE, SCHEDULE_NAME_1F1B } ScheduleName;
 typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
-typedef enum EvictTo { EVICT_TO_PEER, EVICT_TO_HOST } EvictTo;
 typedef enum AttentionMode { ATTENTION_NONE, ATTENTION_RECOMPUTE, ATTENTION_FLASH } AttentionMode;
 typedef enum SoftmaxKind { SOFTMAX_FUSED, SOFTMAX_UNFUSED, SOFTMAX_MEGATRON } SoftmaxKind;
 typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule;
@@ -61,7 +61,7 @@ typedef struct ScheduleConfig {
     int bpipe;           // BpipeMode
     int64_t slots;       // 0: auto
     int64_t micro_batch; // b, sequences
-    int evict_to;        // EvictTo
+    int evict_to;        // EvictTarget
 } ScheduleConfig;
 
 typedef struct AttentionConfig {

@@ -81,6 +81,7 @@ static void add_tensor_(StageTensors *tensors, const TensorSpec *spec, int64_t i
 int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count, int tensor_rank,
                    int tensor_ranks, int precision, Error *err) {
     memset(tensors, 0, sizeof *tensors);
+    tensors->table = table;
     tensors->tensor_rank = tensor_rank;
     tensors->tensor_ranks = tensor_ranks;
     tensors->element = precision == PRECISION_BF16 ? 2 : 4;
@@ -151,9 +152,10 @@ int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, in
 }
 
 // FNV-1a, 64 bit: a stream per tensor name, so that a tensor's values do not depend on what else the model has.
-static uint64_t name_stream_(const char *name) {
+// A tied tensor starts as the one it is tied to, also where the two lie on different stages.
+static uint64_t stream_(const TensorTable *table, const TensorSpec *spec) {
     uint64_t hash = 14695981039346656037ull;
-    for (; *name != 0; name++) hash = (hash ^ (uint8_t)*name) * 1099511628211ull;
+    for (const char *name = (spec->tied_to < 0 ? spec : &table->specs[spec->tied_to])->name; *name != 0; name++) hash = (hash ^ (uint8_t)*name) * 1099511628211ull;
     return hash;
 }
 
@@ -165,7 +167,7 @@ static void init_row_(const Tensor *tensor, const StageTensors *tensors, int64_t
         for (int64_t c = 0; c < tensor->cols; c++) out[c] = 1.0f;
     } else {
         int64_t first = global * tensor->spec->cols + tensor_global_col(tensor, 0, tensors->tensor_rank, tensors->tensor_ranks);
-        random_normal_fill(out, tensor->cols, scale, (uint64_t)seed, name_stream_(tensor->spec->name), (uint64_t)first);
+        random_normal_fill(out, tensor->cols, scale, (uint64_t)seed, stream_(tensors->table, tensor->spec), (uint64_t)first);
     }
 }
 

@@ -20,16 +20,16 @@ typedef enum TensorInit { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_OUTPUT } Tensor
 
 // One tensor of the whole model. A matrix is (out, in), a vector (rows, 1).
 typedef struct TensorSpec {
-    char name[72];       // Hugging Face's name
-    int64_t rows, cols;  // unpadded
-    int split;           // over the tensor ranks
-    int parts;           // SPLIT_ROWS cuts each of `parts` equal groups of rows (q, k and v of one matrix); else 1
-    int init;            // INIT_NORMAL: 0.02; INIT_OUTPUT: 0.02 / sqrt(2 layers), for projections into the residual stream
-    bool vocabulary;     // rows are tokens: padded to a multiple of 128 t, so that every rank's part is as wide
-    bool decay;          // weight decay applies
-    bool joined;         // lies directly behind the tensor before it, so that one product serves both
-    bool shard_summed;   // not split, but with sequence parallelism each rank sees its rows only: gradients add up over t
-    int64_t tied_to;     // index of the tensor whose weight this one is, or -1
+    char name[72];      // Hugging Face's name
+    int64_t rows, cols; // unpadded
+    int split;          // over the tensor ranks
+    int parts;          // SPLIT_ROWS cuts each of `parts` equal groups of rows (q, k and v of one matrix); else 1
+    int init;        // INIT_NORMAL: 0.02; INIT_OUTPUT: 0.02 / sqrt(2 layers), for projections into the residual stream
+    bool vocabulary; // rows are tokens: padded to a multiple of 128 t, so that every rank's part is as wide
+    bool decay;      // weight decay applies
+    bool joined;     // lies directly behind the tensor before it, so that one product serves both
+    bool shard_summed; // not split, but with sequence parallelism each rank sees its rows only: gradients add up over t
+    int64_t tied_to;   // index of the tensor whose weight this one is, or -1
 } TensorSpec;
 
 typedef struct TensorTable {
@@ -63,6 +63,7 @@ typedef struct Tensor {
 } Tensor;
 
 typedef struct StageTensors {
+    const TensorTable *table; // the caller's
     Tensor *tensors;
     int64_t count;
     int64_t elements;          // of weights, masters and each moment
@@ -75,8 +76,8 @@ typedef struct StageTensors {
 
 // Lays out the specs [begin, end) of the table for one tensor rank; allocates no device memory. A head that is tied to an embedding inside
 // the same range becomes an alias. -1 with err only when host memory is out.
-int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count, int tensor_rank,
-                   int tensor_ranks, int precision, Error *err);
+int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
+                   int tensor_rank, int tensor_ranks, int precision, Error *err);
 
 // Bytes that tensors_allocate takes, by category.
 void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes);

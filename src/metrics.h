@@ -1,0 +1,79 @@
+// What a run says about itself: the step line, the JSON lines of log.metrics, and deviations from what is usual (z-scores).
+// Units: seconds and bytes inside, milliseconds and GiB for people; fractions for MFU and bubble.
+#ifndef METRICS_H
+#define METRICS_H
+
+#include "config.h"
+#include "log.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// One pipeline stage in one step; of several ranks of a stage the fullest and slowest.
+typedef struct StageFigures {
+    int64_t peak_bytes;       // all that the rank has allocated, at its highest
+    int64_t activation_bytes; // own and lent slots
+    int slots_used;           // most own slots in use at once
+    int slots_lent;           // most lent slots in use at once
+    int64_t evictions;
+    double busy;       // seconds in F and B
+    double exposed;    // seconds F or B waited for a load or a slot
+    double begin, end; // first and last action of the pipeline phase, on rank 0's clock
+} StageFigures;
+
+typedef struct StepFigures {
+    int64_t step; // 1 .. steps
+    double loss;  // mean over the step's tokens
+    double norm;  // of the whole gradient, before clipping
+    double lr;
+    double seconds; // the step: loading data, pipeline, reduction, optimizer
+    int64_t tokens;
+    int stages;
+    const StageFigures *stage;
+} StepFigures;
+
+// Idle time of the stages in the pipeline phase over p times that phase.
+double figures_bubble(const StepFigures *figures);
+double figures_exposed(const StepFigures *figures); // seconds, the largest of the stages
+int64_t figures_evictions(const StepFigures *figures);
+
+// Deviation of x from the mean of the last 128 values, in standard deviations; 0 while fewer than 8 were seen or where they are all
+// equal. The value is added after it was judged.
+enum { ZSCORE_WINDOW = 128 };
+typedef struct ZScore {
+    double values[ZSCORE_WINDOW];
+    int64_t seen;
+} ZScore;
+double zscore_add(ZScore *z, double x);
+
+// What MFU is counted against.
+typedef struct Peak {
+    double flops_per_token_full, flops_per_token_causal;
+    double peak_tflops; // of one rank; 0: unknown
+    int64_t world;
+} Peak;
+
+typedef struct Metrics Metrics;
+
+// Opens log.metrics for appending (its folder is made), or a stream to nowhere where the path is empty. On resume (`after_step` >= 0) a torn last line
+// and the steps behind `after_step` are cut away. NULL with err where the file cannot be written.
+Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step, Error *err);
+// The line of type run.
+int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err);
+// The step: one line on stdout and one of type step in the file.
+int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err);
+// Validation after a step: a line for people and one of type val.
+int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err);
+// On a terminal, a line with the time left that overwrites itself, while a step runs; elsewhere nothing.
+void metrics_progress(Metrics *metrics, int64_t step, int64_t steps);
+void metrics_close(Metrics *metrics);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

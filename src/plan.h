@@ -1,0 +1,45 @@
+// What a run will hold in memory, stage by stage and by category, before anything is allocated: the same layouts that allocate, only
+// counted.
+#ifndef PLAN_H
+#define PLAN_H
+
+#include "bpipe.h"
+#include "stage.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct PlanStage {
+    StageShape at;
+    MemoryBytes memory; // on every tensor and data rank of the stage
+    int own_slots, lent_slots;
+    int64_t slot_bytes; // the larger bundle of the stage and its partner
+    int64_t
+        parameters; // unpadded, of the stage, whole over the tensor ranks; a tied head counts on the first stage only
+} PlanStage;
+
+typedef struct Plan {
+    int stages;
+    PlanStage *stage;
+    int64_t parameters;
+} Plan;
+
+// The schedule a configuration asks for: gpipe, 1f1b or bpipe over it, proved. NULL with err. bpipe: auto means on where it evicts anything.
+Schedule *plan_schedule(const Config *config, Error *err);
+
+// be: any backend of the kind that will run (it is asked for the attention's scratch, nothing is allocated).
+int plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be, Error *err);
+void plan_free(Plan *plan);
+
+// Bytes of the slots' bundle on a stage: the larger one of the stage and its partner where the schedule evicts to a partner.
+int64_t plan_slot_bytes(const Model *model, const Config *config, const Schedule *schedule, Backend *be, int stage);
+
+// The table at start-up: model, parameters, world, and per stage layers, slots, bytes by category.
+void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

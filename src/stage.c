@@ -1,0 +1,182 @@
+#include "stage.h"
+
+#include <string.h>
+
+void stage_shape(StageShape *at, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank) {
+    memset(at, 0, sizeof *at);
+    at->stage = stage;
+    at->stages = (int)config->parallel.pipeline;
+    for (int i = 0; i < stage; i++) at->first_layer += config->parallel.layers_per_stage[i];
+    at->layers = config->parallel.layers_per_stage[stage];
+    at->first = stage == 0;
+    at->last = stage == at->stages - 1;
+    shape_from_config(&at->shape, config, be, tensor_rank);
+    at->message_bytes = memory_round(at->shape.shard_rows * at->shape.hidden * at->shape.element);
+    at->layer_bundle = model->layer_bundle(&at->shape);
+    // The last stage keeps the gradient of its output from the head, which runs with the forward, until the backward.
+    at->bundle_bytes = at->layers * at->layer_bundle + (at->last ? at->message_bytes : 0);
+}
+
+static int layout_tensors_(StageTensors *tensors, const TensorTable *table, const StageShape *at, const Config *config, Error *err) {
+    int64_t ranges[3][2];
+    int count = 0;
+    if (at->first) ranges[count][0] = 0, ranges[count++][1] = table->first_layer;
+    ranges[count][0] = table->first_layer + at->first_layer * table->per_layer;
+    ranges[count][1] = ranges[count][0] + at->layers * table->per_layer;
+    count++;
+    if (at->last) ranges[count][0] = table->head, ranges[count++][1] = table->count;
+    return tensors_layout(tensors, table, ranges, count, at->shape.tensor_rank, at->shape.tensor_ranks, config->train.precision, err);
+}
+
+static int64_t layout_workspace_(Stage *stage, Layout *layout) {
+    const Shape *s = &stage->at.shape;
+    stage->pass.work = layout_take(layout, stage->model->layer_work(s));
+    stage->pass.scratch = layout_take(layout, s->scratch_bytes);
+    stage->pass.full = s->tensor_ranks > 1 ? layout_take(layout, s->rows * s->hidden * s->element) : NULL;
+    stage->gradient = stage->at.first ? layout_take(layout, stage->at.message_bytes) : NULL;
+    return layout->used;
+}
+
+static int64_t layout_head_(Stage *stage, Layout *layout) {
+    if (stage->at.last) head_work_layout(&stage->head_work, layout, &stage->at.shape);
+    return layout->used;
+}
+
+static int64_t data_bytes_(const StageShape *at, int64_t microbatches) {
+    return memory_round(microbatches * at->shape.rows * 4) * ((at->first ? 1 : 0) + (at->last ? 2 : 0));
+}
+
+int stage_bytes(MemoryBytes *bytes, const Model *model, const Config *config, const StageShape *at, Error *err) {
+    Stage stage;
+    memset(&stage, 0, sizeof stage);
+    stage.at = *at;
+    stage.model = model;
+    Layout workspace = {NULL, 0}, head = {NULL, 0};
+    bytes->bytes[MEMORY_WORKSPACE] += layout_workspace_(&stage, &workspace);
+    bytes->bytes[MEMORY_HEAD] += layout_head_(&stage, &head);
+    bytes->bytes[MEMORY_DATA] += data_bytes_(at, config_microbatches(config));
+    TensorTable table;
+    model_table(model, &config->model, &table);
+    StageTensors tensors;
+    int laid = layout_tensors_(&tensors, &table, at, config, err);
+    if (laid == 0) tensors_bytes(&tensors, bytes);
+    tensors_free(&tensors, NULL);
+    table_free(&table);
+    return laid;
+}
+
+static void find_groups_(Stage *stage) {
+    const Tensor *tensors = stage->tensors.tensors;
+    int64_t embedding = stage->at.first ? stage->table.first_layer : 0;
+    stage->embedding = stage->at.first ? tensors : NULL;
+    stage->layers = tensors + embedding;
+    stage->head = stage->at.last ? tensors + embedding + stage->at.layers * stage->table.per_layer : NULL;
+}
+
+static int allocate_work_(Stage *stage, Error *err) {
+    Backend *be = stage->be;
+    Layout count = {NULL, 0}, head = {NULL, 0};
+    int64_t bytes = layout_workspace_(stage, &count), head_bytes = layout_head_(stage, &head);
+    stage->workspace = be->allocate(be, MEMORY_WORKSPACE, bytes, "workspace", err);
+    if (stage->workspace == NULL) return -1;
+    Layout bind = {(char *)stage->workspace, 0};
+    layout_workspace_(stage, &bind);
+    if (!stage->at.last) return 0;
+    stage->head_workspace = be->allocate(be, MEMORY_HEAD, head_bytes, "logits", err);
+    if (stage->head_workspace == NULL) return -1;
+    Layout bind_head = {(char *)stage->head_workspace, 0};
+    layout_head_(stage, &bind_head);
+    return 0;
+}
+
+static int allocate_data_(Stage *stage, Error *err) {
+    Backend *be = stage->be;
+    int64_t bytes = memory_round(stage->microbatches * stage->at.shape.rows * 4);
+    if (stage->at.first && (stage->tokens = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "tokens", err)) == NULL) return -1;
+    if (!stage->at.last) return 0;
+    if ((stage->targets = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "targets", err)) == NULL) return -1;
+    if ((stage->losses = (float *)be->allocate(be, MEMORY_DATA, bytes, "losses", err)) == NULL) return -1;
+    return 0;
+}
+
+int stage_create(Stage *stage, const Model *model, const Config *config, Backend *be, int index, Comm *tensor, Error *err) {
+    memset(stage, 0, sizeof *stage);
+    stage->model = model;
+    stage->config = config;
+    stage->be = be;
+    stage->microbatches = config_microbatches(config);
+    stage_shape(&stage->at, model, config, be, index, tensor == NULL ? 0 : tensor->rank);
+    stage->pass.be = be;
+    stage->pass.tensor = tensor;
+    stage->pass.shape = &stage->at.shape;
+    model_table(model, &config->model, &stage->table);
+    if (layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, err) != 0) return -1;
+    if (tensors_allocate(&stage->tensors, be, err) != 0) return -1;
+    find_groups_(stage);
+    if (allocate_work_(stage, err) != 0 || allocate_data_(stage, err) != 0) return -1;
+    return tensors_init(&stage->tensors, be, config->train.seed, config->model.layers, err);
+}
+
+static void release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
+    if (memory != NULL) be->release(be, category, memory, bytes);
+}
+
+void stage_destroy(Stage *stage) {
+    if (stage->be == NULL) return;
+    Layout count = {NULL, 0}, head = {NULL, 0};
+    int64_t bytes = memory_round(stage->microbatches * stage->at.shape.rows * 4);
+    release_(stage->be, MEMORY_DATA, stage->tokens, bytes);
+    release_(stage->be, MEMORY_DATA, stage->targets, bytes);
+    release_(stage->be, MEMORY_DATA, stage->losses, bytes);
+    release_(stage->be, MEMORY_WORKSPACE, stage->workspace, layout_workspace_(stage, &count));
+    release_(stage->be, MEMORY_HEAD, stage->head_workspace, layout_head_(stage, &head));
+    tensors_free(&stage->tensors, stage->be);
+    table_free(&stage->table);
+    memset(stage, 0, sizeof *stage);
+}
+
+static char *layer_bundle_(const Stage *stage, void *bundle, int64_t layer) { return (char *)bundle + layer * stage->at.layer_bundle; }
+
+static const Tensor *layer_tensors_(const Stage *stage, int64_t layer) { return stage->layers + layer * stage->table.per_layer; }
+
+static void poll_(Pass *pass) {
+    if (pass->poll != NULL) pass->poll(pass->poll_argument);
+}
+
+int stage_forward(Stage *stage, int64_t microbatch, void *bundle, const void *input, void *output, float scale, Error *err) {
+    Pass *pass = &stage->pass;
+    const StageShape *at = &stage->at;
+    int64_t rows = at->shape.rows;
+    pass->err = err;
+    if (at->first)
+        embedding_block_forward(pass, stage->model, stage->embedding, bundle, stage->tokens + microbatch * rows);
+    else
+        stage->be->copy(stage->be, STREAM_COMPUTE, bundle, input, at->message_bytes);
+    // The last stage's output stands at the end of its bundle, where the head turns it into its own gradient.
+    void *final = at->last ? layer_bundle_(stage, bundle, at->layers) : output;
+    for (int64_t l = 0; l < at->layers; l++) {
+        void *next = l + 1 < at->layers ? layer_bundle_(stage, bundle, l + 1) : final;
+        stage->model->layer_forward(pass, layer_tensors_(stage, l), layer_bundle_(stage, bundle, l), next);
+        poll_(pass);
+    }
+    if (at->last)
+        head_block(pass, stage->model, stage->head, &stage->head_work, final, stage->losses + microbatch * rows,
+                   stage->targets + microbatch * rows, scale);
+    return err->code == 0 ? 0 : -1;
+}
+
+int stage_backward(Stage *stage, int64_t microbatch, void *bundle, const void *input, void *output, Error *err) {
+    Pass *pass = &stage->pass;
+    const StageShape *at = &stage->at;
+    pass->err = err;
+    void *dx = at->first ? stage->gradient : output;
+    const void *from = at->last ? layer_bundle_(stage, bundle, at->layers) : input;
+    stage->be->copy(stage->be, STREAM_COMPUTE, dx, from, at->message_bytes);
+    for (int64_t l = at->layers - 1; l >= 0; l--) {
+        stage->model->layer_backward(pass, layer_tensors_(stage, l), layer_bundle_(stage, bundle, l), dx);
+        poll_(pass);
+    }
+    if (at->first)
+        embedding_block_backward(pass, stage->model, stage->embedding, dx, stage->tokens + microbatch * at->shape.rows);
+    return err->code == 0 ? 0 : -1;
+}
