@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# Installs what a Debian or Ubuntu machine lacks for building, testing and the tiny data set; says what it installs.
+# Run it as often as you like: what is there stays as it is, and then neither root nor a network is needed.
+#
+#   scripts/install_deps.sh          for users
+#   scripts/install_deps.sh --dev    also what `make format` and `make lint` call
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { echo "install_deps: $*"; }
+fail() {
+    echo "install_deps: $*" >&2
+    exit 1
+}
+
+# One line a package: alternatives for its name, first choice first | what is lost without it (empty: nothing works).
+wanted() {
+    cat <<'END'
+gcc |
+g++ |
+make |
+libyaml-dev |
+python3 |
+libdnnl-dev libonednn-dev | matrix products several times slower
+libopenmpi-dev | one rank only, no pipeline
+openmpi-bin | one rank only, no pipeline
+libcmocka-dev | no unit tests
+python3-pytest | no Python tests
+python3-numpy | the tests that need NumPy are skipped
+python3-torch | the tests against PyTorch are skipped
+bible-kjv | no tiny data set; use scripts/prepare_data.py FILE... --name bible
+bible-kjv-text | no tiny data set; use scripts/prepare_data.py FILE... --name bible
+END
+    if [ "$dev" = 1 ]; then
+        printf '%s | make format and make lint check less\n' clang-format clang-tidy cppcheck shellcheck
+    fi
+    if [ -n "$nvcc" ] && ! have_pip; then
+        echo 'python3-pip | no cuDNN attention on GPUs'
+    fi
+}
+
+have_pip() { python3 -m pip --version >/dev/null 2>&1; }
+installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed$'; }
+available() { [ -n "$(apt-cache madison "$1" 2>/dev/null)" ]; }
+
+# Sets the array `missing` to the lines of wanted() of which no alternative is installed.
+find_missing() {
+    missing=()
+    local line name
+    while IFS= read -r line; do
+        for name in ${line%%|*}; do
+            if installed "$name"; then continue 2; fi
+        done
+        missing+=("$line")
+    done < <(wanted)
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        fail "needs root and there is no sudo; as root run: $*"
+    fi
+}
+
+# Sets `names` to what can be had, and says what cannot.
+choose() {
+    names=()
+    local line name cost
+    for line in "${missing[@]}"; do
+        for name in ${line%%|*}; do
+            if available "$name"; then
+                names+=("$name")
+                continue 2
+            fi
+        done
+        cost=${line#*|}
+        name=$(echo "${line%%|*}" | xargs | sed 's/ / or /g')
+        [ -n "${cost// /}" ] || fail "$name is not in this system's package lists, and nothing works without it"
+        say "$name is not in this system's package lists (on Ubuntu: enable universe):$cost"
+    done
+}
+
+install_packages() {
+    find_missing
+    if [ ${#missing[@]} = 0 ]; then
+        say "every package is installed"
+        return
+    fi
+    as_root apt-get update -q || say "apt-get update failed; going on with the package lists that are here"
+    choose
+    if [ ${#names[@]} = 0 ]; then return; fi
+    say "installing ${names[*]}"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${names[@]}"
+}
+
+# The frontend is C++ headers only, and comes as a Python wheel. From 1.19 on it wants libcuda at link time, and the
+# program would not start on a machine without a driver.
+install_frontend() {
+    local target=.deps/cudnn-frontend
+    if [ -f $target/include/cudnn_frontend.h ]; then
+        say "the cuDNN frontend headers are there"
+        return
+    fi
+    say "getting the cuDNN frontend headers (nvidia-cudnn-frontend, a Python wheel) into $target"
+    rm -rf $target $target.new
+    mkdir -p $target.new
+    if python3 -m pip download -q --no-deps -d $target.new 'nvidia-cudnn-frontend>=1.5,<1.19' &&
+        python3 - $target.new <<'END' && [ -f $target.new/include/cudnn_frontend.h ]; then
+import pathlib, sys, zipfile
+place = pathlib.Path(sys.argv[1])
+for wheel in place.glob("*.whl"):
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            # <name>.data/<scheme>/include/... or include/...
+            parts = pathlib.PurePosixPath(name).parts
+            if "include" in parts and not name.endswith("/"):
+                target = place / pathlib.Path(*parts[parts.index("include"):])
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(archive.read(name))
+    wheel.unlink()
+END
+        mv $target.new $target
+        say "the cuDNN frontend headers are in $target/include"
+    else
+        rm -rf $target.new
+        say "warning: the cuDNN frontend headers could not be fetched; attention on GPUs does without cuDNN"
+    fi
+}
+
+dev=0
+case "${1:-}" in
+'') ;;
+--dev) dev=1 ;;
+*) fail "unknown argument $1; the only one is --dev" ;;
+esac
+
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
+if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+    fail "no apt-get here; install these by other means: a C and a C++ compiler with OpenMP, make, libyaml, oneDNN," \
+        "Open MPI, cmocka, and for Python 3: pytest, NumPy, PyTorch"
+fi
+install_packages
+if [ -n "$nvcc" ]; then install_frontend; fi
