@@ -1,0 +1,109 @@
+// AdamW (Loshchilov & Hutter 2019) and the squared norms of the gradients, over all tensors of a stage at once: the
+// tensors are cut into chunks of equal size, so that many small tensors and one large one keep all threads busy alike.
+#include "cpu.h"
+#include "lanes.h"
+
+enum { CHUNK = 1 << 15, CHUNKS_AT_ONCE = 1024 };
+
+static int64_t tensor_chunks_(const AdamwTensor *tensor) {
+    return (tensor->count + CHUNK - 1) / CHUNK;
+}
+
+static int64_t total_chunks_(const AdamwTensor *tensors, int64_t tensor_count) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < tensor_count; i++) total += tensor_chunks_(&tensors[i]);
+    return total;
+}
+
+typedef struct Chunk {
+    int64_t tensor, first, count; // elements [first, first + count) of tensors[tensor]
+} Chunk;
+
+// A walk over the table costs less than a hundredth of the work on the chunk it finds.
+static Chunk chunk_find_(const AdamwTensor *tensors, int64_t index) {
+    int64_t tensor = 0;
+    while (index >= tensor_chunks_(&tensors[tensor])) index -= tensor_chunks_(&tensors[tensor++]);
+    int64_t first = index * CHUNK, left = tensors[tensor].count - first;
+    return (Chunk){tensor, first, left < CHUNK ? left : CHUNK};
+}
+
+static double sum_of_squares_(const float *restrict x, int64_t count) {
+    double lanes[LANES] = {0};
+    int64_t whole = lanes_whole(count);
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int lane = 0; lane < LANES; lane++) lanes[lane] += (double)x[i + lane] * (double)x[i + lane];
+    for (int64_t i = whole; i < count; i++) lanes[i - whole] += (double)x[i] * (double)x[i];
+    return lanes_fold_double(lanes);
+}
+
+// Chunks start where their tensor starts and add up in order: a tensor's norm has the same bits whichever tensors stand
+// beside it.
+void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
+    (void)backend; // read by the pragma alone
+    int64_t total = total_chunks_(tensors, tensor_count);
+    for (int64_t i = 0; i < tensor_count; i++) out[i] = 0.0;
+    for (int64_t begin = 0; begin < total; begin += CHUNKS_AT_ONCE) {
+        double sums[CHUNKS_AT_ONCE];
+        int64_t end = begin + CHUNKS_AT_ONCE < total ? begin + CHUNKS_AT_ONCE : total;
+        CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
+        for (int64_t index = begin; index < end; index++) {
+            Chunk chunk = chunk_find_(tensors, index);
+            sums[index - begin] = sum_of_squares_(tensors[chunk.tensor].gradient + chunk.first, chunk.count);
+        }
+        for (int64_t index = begin; index < end; index++)
+            out[chunk_find_(tensors, index).tensor] += sums[index - begin];
+    }
+}
+
+// The step's figures as the loop uses them. With c1 = 1 - beta1^t and c2 = 1 - beta2^t:
+// w -= lr * (m / c1) / (sqrt(v / c2) + eps) + lr * weight_decay * w.
+typedef struct Coefficients {
+    float gradient_scale, beta1, beta2, rest1, rest2, rate, root_scale, eps, decay;
+} Coefficients;
+
+static Coefficients coefficients_(const AdamwStep *step, bool decay) {
+    double correction1 = 1.0 - pow(step->beta1, (double)step->step);
+    double correction2 = 1.0 - pow(step->beta2, (double)step->step);
+    return (Coefficients){
+        .gradient_scale = (float)step->gradient_scale,
+        .beta1 = (float)step->beta1,
+        .beta2 = (float)step->beta2,
+        .rest1 = (float)(1.0 - step->beta1),
+        .rest2 = (float)(1.0 - step->beta2),
+        .rate = (float)(step->lr / correction1),
+        .root_scale = (float)(1.0 / sqrt(correction2)),
+        .eps = (float)step->eps,
+        .decay = decay ? (float)(step->lr * step->weight_decay) : 0.0f,
+    };
+}
+
+static void adamw_chunk_(float *restrict w, float *restrict m, float *restrict v, float *restrict gradient,
+                         int64_t count, const Coefficients c) {
+    for (int64_t i = 0; i < count; i++) {
+        float g = gradient[i] * c.gradient_scale;
+        float m_new = c.beta1 * m[i] + c.rest1 * g;
+        float v_new = c.beta2 * v[i] + c.rest2 * (g * g);
+        float change = c.rate * m_new / (sqrtf(v_new) * c.root_scale + c.eps);
+        w[i] -= change + c.decay * w[i];
+        m[i] = m_new;
+        v[i] = v_new;
+        gradient[i] = 0.0f;
+    }
+}
+
+void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
+    int64_t total = total_chunks_(tensors, tensor_count);
+    Coefficients with_decay = coefficients_(step, true), without = coefficients_(step, false);
+    CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
+    for (int64_t index = 0; index < total; index++) {
+        Chunk chunk = chunk_find_(tensors, index);
+        const AdamwTensor *t = &tensors[chunk.tensor];
+        float *w = (t->master ? t->master : (float *)t->weight) + chunk.first;
+        adamw_chunk_(w, t->m + chunk.first, t->v + chunk.first, t->gradient + chunk.first, chunk.count,
+                     t->decay ? with_decay : without);
+        if (t->master && cpu_is_bf16(backend))
+            cpu_store(backend, t->weight, chunk.first, w, chunk.count);
+        else if (t->master)
+            memcpy((float *)t->weight + chunk.first, w, (size_t)chunk.count * sizeof *w);
+    }
+}

@@ -1,0 +1,125 @@
+// Softmax and cross-entropy over a vocabulary that may be split over tensor ranks: each rank describes its columns by
+// (maximum, sum of exponentials, target logit); all ranks then combine the same descriptions in rank order and so
+// arrive at the same bits. A row belongs to one thread.
+#include "cpu.h"
+#include "lanes.h"
+
+// Columns taken at once. Sums within a piece are fp32, from piece to piece double: with 50,000 columns a plain fp32 sum
+// would lose digits that the gradient needs.
+enum { PIECE = 1024 };
+
+typedef struct Columns {
+    int64_t rows, width, first, count;
+} Columns;
+
+static int64_t piece_length_(int64_t count, int64_t column) {
+    int64_t left = count - column;
+    return left < PIECE ? left : PIECE;
+}
+
+static float piece_max_(const float *restrict x, int64_t n, float max) {
+    float lanes[LANES];
+    for (int lane = 0; lane < LANES; lane++) lanes[lane] = max;
+    int64_t whole = lanes_whole(n);
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int lane = 0; lane < LANES; lane++) lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
+    for (int64_t i = whole; i < n; i++) lanes[i - whole] = x[i] > lanes[i - whole] ? x[i] : lanes[i - whole];
+    for (int lane = 0; lane < LANES; lane++) max = lanes[lane] > max ? lanes[lane] : max;
+    return max;
+}
+
+static float piece_exp_sum_(const float *restrict x, int64_t n, float max) {
+    float lanes[LANES] = {0};
+    int64_t whole = lanes_whole(n);
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int lane = 0; lane < LANES; lane++) lanes[lane] += cpu_expf(x[i + lane] - max);
+    for (int64_t i = whole; i < n; i++) lanes[i - whole] += cpu_expf(x[i] - max);
+    return lanes_fold(lanes);
+}
+
+// A NaN passes the maximum by but not the sum, so that it reaches the loss. Columns that are all -inf sum to zero.
+static void row_stats_(Backend *backend, float *stats, const void *logits, int32_t target, int64_t row,
+                       const Columns *c) {
+    float room[PIECE], max = -INFINITY;
+    int64_t at = row * c->width, own = (int64_t)target - c->first;
+    for (int64_t column = 0; column < c->count; column += PIECE) {
+        int64_t n = piece_length_(c->count, column);
+        max = piece_max_(cpu_load(backend, room, logits, at + column, n), n, max);
+    }
+    float base = max == -INFINITY ? 0.0f : max;
+    double sum = 0.0;
+    for (int64_t column = 0; column < c->count; column += PIECE) {
+        int64_t n = piece_length_(c->count, column);
+        sum += (double)piece_exp_sum_(cpu_load(backend, room, logits, at + column, n), n, base);
+    }
+    stats[0] = max;
+    stats[1] = (float)sum;
+    stats[2] = own >= 0 && own < c->count ? *cpu_load(backend, room, logits, at + own, 1) : 0.0f;
+}
+
+void cpu_cross_entropy_stats(Backend *backend, float *stats, const void *logits, const int32_t *targets, int64_t rows,
+                             int64_t width, int64_t first, int64_t count) {
+    Columns columns = {rows, width, first, count};
+    CPU_PARALLEL_FOR(cpu_self(backend))
+    for (int64_t row = 0; row < rows; row++) row_stats_(backend, stats + row * 3, logits, targets[row], row, &columns);
+}
+
+typedef struct RowSoftmax {
+    float max;
+    double sum;
+    float loss;
+} RowSoftmax;
+
+static RowSoftmax row_combine_(const float *gathered, int ranks, int64_t rows, int64_t row) {
+    RowSoftmax whole = {.max = -INFINITY};
+    double target = 0.0;
+    for (int rank = 0; rank < ranks; rank++) {
+        float max = gathered[(rank * rows + row) * 3];
+        if (max > whole.max) whole.max = max;
+    }
+    for (int rank = 0; rank < ranks; rank++) {
+        const float *stats = gathered + (rank * rows + row) * 3;
+        // A rank without any probability would give 0 * exp(-inf - -inf).
+        if (stats[0] != -INFINITY)
+            whole.sum += (double)stats[1] * exp((double)stats[0] - (double)whole.max);
+        else
+            whole.sum += (double)stats[1];
+        target += (double)stats[2];
+    }
+    whole.loss = (float)(log(whole.sum) + (double)whole.max - target);
+    return whole;
+}
+
+static void piece_gradient_(float *restrict x, int64_t n, float max, float factor) {
+    for (int64_t i = 0; i < n; i++) x[i] = cpu_expf(x[i] - max) * factor;
+}
+
+// Columns of the row from its logits to their gradient; the target's entry is p - 1 before rounding to bf16.
+static void row_gradient_(Backend *backend, void *logits, int32_t target, int64_t row, const RowSoftmax *softmax,
+                          float scale, const Columns *c) {
+    float room[PIECE];
+    int64_t at = row * c->width, own = (int64_t)target - c->first;
+    float factor = (float)((double)scale / softmax->sum);
+    for (int64_t column = 0; column < c->width; column += PIECE) {
+        int64_t n = piece_length_(c->width, column), real = c->count - column;
+        real = real < 0 ? 0 : real < n ? real : n;
+        cpu_load(backend, room, logits, at + column, n);
+        float *x = cpu_place(backend, room, logits, at + column);
+        piece_gradient_(x, real, softmax->max, factor);
+        memset(x + real, 0, (size_t)(n - real) * sizeof *x);
+        if (own >= column && own < column + real) x[own - column] -= scale;
+        cpu_store(backend, logits, at + column, x, n);
+    }
+}
+
+void cpu_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
+                                const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
+                                float scale) {
+    Columns columns = {rows, width, first, count};
+    CPU_PARALLEL_FOR(cpu_self(backend))
+    for (int64_t row = 0; row < rows; row++) {
+        RowSoftmax softmax = row_combine_(gathered, ranks, rows, row);
+        loss[row] = softmax.loss;
+        if (scale != 0.0f) row_gradient_(backend, logits, targets[row], row, &softmax, scale, &columns);
+    }
+}

@@ -1,0 +1,88 @@
+// Token and position embeddings. The gradient of the token table is a scatter: threads own columns, and each walks all
+// rows in order, so that rows of one token add up in row order whatever the number of threads.
+#include "cpu.h"
+
+enum { PIECE = 1024, CACHE_LINE_FLOATS = 16 };
+
+static int64_t at_most_(int64_t value, int64_t limit) {
+    return value < limit ? value : limit;
+}
+
+static void accumulate_(float *restrict sum, const float *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+// Columns [column, column + n) of one row.
+static void forward_piece_(Backend *backend, void *x, const void *wte, const void *wpe, int64_t at, int64_t token_at,
+                           int64_t position_at, int64_t n) {
+    float room[2][PIECE];
+    float *to = cpu_place(backend, room[0], x, at);
+    if (token_at >= 0)
+        memcpy(to, cpu_load(backend, room[1], wte, token_at, n), (size_t)n * sizeof *to);
+    else
+        memset(to, 0, (size_t)n * sizeof *to);
+    if (wpe) accumulate_(to, cpu_load(backend, room[1], wpe, position_at, n), n);
+    cpu_store(backend, x, at, to, n);
+}
+
+void cpu_embedding_forward(Backend *backend, void *x, const int32_t *tokens, const void *wte, const void *wpe,
+                           int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count) {
+    CPU_PARALLEL_FOR(cpu_self(backend))
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t token = tokens[row] - first;
+        bool ours = token >= 0 && token < count;
+        for (int64_t column = 0; column < hidden; column += PIECE)
+            forward_piece_(backend, x, wte, wpe, row * hidden + column, ours ? token * hidden + column : -1,
+                           row / batch * hidden + column, at_most_(hidden - column, PIECE));
+    }
+}
+
+typedef struct Scatter {
+    float *dwte;
+    const void *dx;
+    const int32_t *tokens;
+    int64_t rows, hidden, first, count;
+} Scatter;
+
+static void scatter_columns_(Backend *backend, const Scatter *s, int64_t column, int64_t n) {
+    float room[PIECE];
+    for (int64_t row = 0; row < s->rows; row++) {
+        int64_t token = s->tokens[row] - s->first;
+        if (token < 0 || token >= s->count) continue;
+        accumulate_(s->dwte + token * s->hidden + column, cpu_load(backend, room, s->dx, row * s->hidden + column, n),
+                    n);
+    }
+}
+
+// Equal shares of whole cache lines; at most a piece, which is what scatter_columns_ takes.
+static int64_t share_(int64_t hidden, int threads) {
+    int64_t share = (hidden + threads - 1) / threads;
+    share = (share + CACHE_LINE_FLOATS - 1) / CACHE_LINE_FLOATS * CACHE_LINE_FLOATS;
+    return at_most_(share, PIECE);
+}
+
+// One position's rows follow one another: the sum over the batch, in order.
+static void position_backward_(Backend *backend, float *dwpe, const void *dx, int64_t position, int64_t hidden,
+                               int64_t batch) {
+    float room[PIECE];
+    for (int64_t row = position * batch; row < (position + 1) * batch; row++)
+        for (int64_t column = 0; column < hidden; column += PIECE) {
+            int64_t n = at_most_(hidden - column, PIECE);
+            accumulate_(dwpe + position * hidden + column, cpu_load(backend, room, dx, row * hidden + column, n), n);
+        }
+}
+
+void cpu_embedding_backward(Backend *backend, float *dwte, float *dwpe, const void *dx, const int32_t *tokens,
+                            int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count) {
+    CpuBackend *cpu = cpu_self(backend);
+    Scatter scatter = {dwte, dx, tokens, rows, hidden, first, count};
+    int64_t share = share_(hidden, cpu->threads);
+    CPU_PARALLEL_FOR(cpu)
+    for (int64_t column = 0; column < hidden; column += share)
+        scatter_columns_(backend, &scatter, column, at_most_(hidden - column, share));
+    if (!dwpe) return;
+    int64_t positions = rows / batch;
+    CPU_PARALLEL_FOR(cpu)
+    for (int64_t position = 0; position < positions; position++)
+        position_backward_(backend, dwpe, dx, position, hidden, batch);
+}

@@ -1,0 +1,207 @@
+// RMSNorm (Zhang & Sennrich 2019) and LayerNorm (Ba et al. 2016), which are one computation: RMSNorm is LayerNorm with
+// its mean taken as zero and no bias.
+//
+//     xhat = (x - mean) * rstd,  out = xhat * w + b
+//     g = dout * w,  dx = rstd * (g - mean(g) - xhat * mean(g * xhat)),  dw = sum dout * xhat,  db = sum dout
+//
+// A row is small against the caches, so that several passes over it are one pass over memory. Statistics come from the
+// values as stored (rounded in bf16), which is what backward will see.
+#include "cpu.h"
+#include "lanes.h"
+
+// Rows of one block add their dw in row order; blocks add theirs in block order.
+enum { ROWS_PER_BLOCK = 64 };
+
+#ifdef _OPENMP
+#define BLOCKS_IN_ORDER_(cpu) CPU_PRAGMA_(omp parallel for num_threads((cpu)->threads) schedule(static, 1) ordered)
+#define WHEN_ITS_TURN_ CPU_PRAGMA_(omp ordered)
+#else
+#define BLOCKS_IN_ORDER_(cpu)
+#define WHEN_ITS_TURN_
+#endif
+
+typedef struct Norm {
+    const void *w, *b; // b NULL: none
+    int64_t rows, cols;
+    double eps;
+    bool centered; // LayerNorm
+} Norm;
+
+typedef struct RowStatistics {
+    float mean, rstd;
+} RowStatistics;
+
+static int64_t stride_(const Norm *norm) {
+    return (norm->cols + LANES - 1) / LANES * LANES;
+}
+
+static int64_t blocks_(const Norm *norm) {
+    return (norm->rows + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK;
+}
+
+static int64_t block_end_(const Norm *norm, int64_t block) {
+    int64_t end = (block + 1) * ROWS_PER_BLOCK;
+    return end < norm->rows ? end : norm->rows;
+}
+
+static float row_sum_(const float *restrict x, int64_t cols) {
+    float lanes[LANES] = {0};
+    int64_t whole = lanes_whole(cols);
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int lane = 0; lane < LANES; lane++) lanes[lane] += x[i + lane];
+    for (int64_t i = whole; i < cols; i++) lanes[i - whole] += x[i];
+    return lanes_fold(lanes);
+}
+
+static float row_squares_(const float *restrict x, float mean, int64_t cols) {
+    float lanes[LANES] = {0};
+    int64_t whole = lanes_whole(cols);
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int lane = 0; lane < LANES; lane++) lanes[lane] += (x[i + lane] - mean) * (x[i + lane] - mean);
+    for (int64_t i = whole; i < cols; i++) lanes[i - whole] += (x[i] - mean) * (x[i] - mean);
+    return lanes_fold(lanes);
+}
+
+// The variance is taken around the mean, in a second pass: E[x^2] - E[x]^2 cancels where the mean is large.
+static RowStatistics row_statistics_(const Norm *norm, const float *x) {
+    RowStatistics s = {0};
+    if (norm->centered) s.mean = (float)((double)row_sum_(x, norm->cols) / (double)norm->cols);
+    double variance = (double)row_squares_(x, s.mean, norm->cols) / (double)norm->cols;
+    s.rstd = (float)(1.0 / sqrt(variance + norm->eps));
+    return s;
+}
+
+static void add_rows_(float *restrict sum, const float *restrict a, const float *restrict b, int64_t cols) {
+    for (int64_t i = 0; i < cols; i++) sum[i] = a[i] + b[i];
+}
+
+static void accumulate_row_(float *restrict sum, const float *restrict x, int64_t cols) {
+    for (int64_t i = 0; i < cols; i++) sum[i] += x[i];
+}
+
+static void normalize_row_(float *restrict out, const float *restrict x, const float *restrict w,
+                           const float *restrict b, int64_t cols, RowStatistics s) {
+    if (b)
+        for (int64_t i = 0; i < cols; i++) out[i] = (x[i] - s.mean) * s.rstd * w[i] + b[i];
+    else
+        for (int64_t i = 0; i < cols; i++) out[i] = (x[i] - s.mean) * s.rstd * w[i];
+}
+
+static void forward_block_(Backend *backend, const Norm *norm, int64_t block, void *out, void *sum, const void *x,
+                           const void *delta) {
+    int64_t cols = norm->cols, stride = stride_(norm);
+    float *room = cpu_scratch(cpu_self(backend), 5 * stride);
+    const float *w = cpu_load(backend, room, norm->w, 0, cols);
+    const float *b = norm->b ? cpu_load(backend, room + stride, norm->b, 0, cols) : NULL;
+    for (int64_t row = block * ROWS_PER_BLOCK; row < block_end_(norm, block); row++) {
+        const float *in = cpu_load(backend, room + 2 * stride, x, row * cols, cols);
+        if (delta) {
+            float *total = cpu_place(backend, room + 4 * stride, sum, row * cols);
+            add_rows_(total, in, cpu_load(backend, room + 3 * stride, delta, row * cols, cols), cols);
+            cpu_store(backend, sum, row * cols, total, cols);
+            in = cpu_load(backend, room + 2 * stride, sum, row * cols, cols);
+        }
+        float *to = cpu_place(backend, room + 3 * stride, out, row * cols);
+        normalize_row_(to, in, w, b, cols, row_statistics_(norm, in));
+        cpu_store(backend, out, row * cols, to, cols);
+    }
+}
+
+static void forward_(Backend *backend, const Norm *norm, void *out, void *sum, const void *x, const void *delta) {
+    int64_t blocks = blocks_(norm);
+    CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
+    for (int64_t block = 0; block < blocks; block++) forward_block_(backend, norm, block, out, sum, x, delta);
+}
+
+// The two means of the backward formula, before their division by cols: sum of g and sum of g * xhat.
+static void row_products_(const float *restrict dout, const float *restrict x, const float *restrict w, int64_t cols,
+                          RowStatistics s, float *g_sum, float *gx_sum) {
+    float g[LANES] = {0}, gx[LANES] = {0};
+    int64_t whole = lanes_whole(cols);
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int lane = 0; lane < LANES; lane++) {
+            float value = dout[i + lane] * w[i + lane];
+            g[lane] += value;
+            gx[lane] += value * ((x[i + lane] - s.mean) * s.rstd);
+        }
+    for (int64_t i = whole; i < cols; i++) {
+        float value = dout[i] * w[i];
+        g[i - whole] += value;
+        gx[i - whole] += value * ((x[i] - s.mean) * s.rstd);
+    }
+    *g_sum = lanes_fold(g);
+    *gx_sum = lanes_fold(gx);
+}
+
+static void backward_row_(const Norm *norm, float *restrict dx, float *restrict dw, const float *restrict dout,
+                          const float *restrict x, const float *restrict w) {
+    int64_t cols = norm->cols;
+    RowStatistics s = row_statistics_(norm, x);
+    float g_sum, gx_sum;
+    row_products_(dout, x, w, cols, s, &g_sum, &gx_sum);
+    float g_mean = norm->centered ? (float)((double)g_sum / (double)cols) : 0.0f;
+    float gx_mean = (float)((double)gx_sum / (double)cols);
+    for (int64_t i = 0; i < cols; i++) {
+        float xhat = (x[i] - s.mean) * s.rstd;
+        dx[i] += s.rstd * (dout[i] * w[i] - g_mean - xhat * gx_mean);
+        dw[i] += dout[i] * xhat;
+    }
+}
+
+// room: 4 rows for bf16, then the block's own dw and db.
+static void backward_block_(Backend *backend, const Norm *norm, int64_t block, float *room, void *dx, const void *dout,
+                            const void *x) {
+    int64_t cols = norm->cols, stride = stride_(norm);
+    float *dw = room + 4 * stride, *db = room + 5 * stride;
+    memset(dw, 0, (size_t)(2 * stride) * sizeof *dw);
+    const float *w = cpu_load(backend, room, norm->w, 0, cols);
+    for (int64_t row = block * ROWS_PER_BLOCK; row < block_end_(norm, block); row++) {
+        const float *in = cpu_load(backend, room + stride, x, row * cols, cols);
+        const float *upstream = cpu_load(backend, room + 2 * stride, dout, row * cols, cols);
+        cpu_load(backend, room + 3 * stride, dx, row * cols, cols);
+        float *to = cpu_place(backend, room + 3 * stride, dx, row * cols);
+        backward_row_(norm, to, dw, upstream, in, w);
+        if (norm->centered) accumulate_row_(db, upstream, cols);
+        cpu_store(backend, dx, row * cols, to, cols);
+    }
+}
+
+// Each thread keeps the sums of one block; taking turns, they add them to the gradient in block order, so that neither
+// a buffer per block nor a second pass over the rows is needed.
+static void backward_(Backend *backend, const Norm *norm, void *dx, float *dw, float *db, const void *dout,
+                      const void *x) {
+    int64_t blocks = blocks_(norm), stride = stride_(norm);
+    BLOCKS_IN_ORDER_(cpu_self(backend))
+    for (int64_t block = 0; block < blocks; block++) {
+        float *room = cpu_scratch(cpu_self(backend), 6 * stride);
+        backward_block_(backend, norm, block, room, dx, dout, x);
+        WHEN_ITS_TURN_ {
+            accumulate_row_(dw, room + 4 * stride, norm->cols);
+            if (db) accumulate_row_(db, room + 5 * stride, norm->cols);
+        }
+    }
+}
+
+void cpu_rmsnorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
+                         int64_t rows, int64_t cols, double eps) {
+    Norm norm = {.w = w, .rows = rows, .cols = cols, .eps = eps, .centered = false};
+    forward_(backend, &norm, out, sum, x, delta);
+}
+
+void cpu_rmsnorm_backward(Backend *backend, void *dx, float *dw, const void *dout, const void *x, const void *w,
+                          int64_t rows, int64_t cols, double eps) {
+    Norm norm = {.w = w, .rows = rows, .cols = cols, .eps = eps, .centered = false};
+    backward_(backend, &norm, dx, dw, NULL, dout, x);
+}
+
+void cpu_layernorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
+                           const void *b, int64_t rows, int64_t cols, double eps) {
+    Norm norm = {.w = w, .b = b, .rows = rows, .cols = cols, .eps = eps, .centered = true};
+    forward_(backend, &norm, out, sum, x, delta);
+}
+
+void cpu_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
+                            const void *w, int64_t rows, int64_t cols, double eps) {
+    Norm norm = {.w = w, .rows = rows, .cols = cols, .eps = eps, .centered = true};
+    backward_(backend, &norm, dx, dw, db, dout, x);
+}
