@@ -61,7 +61,7 @@ as_root() {
     elif command -v sudo >/dev/null; then
         sudo "$@"
     else
-        fail "needs root and there is no sudo; as root run: $*"
+        fail "this needs root and there is no sudo; run scripts/install_deps.sh as root"
     fi
 }
 
