@@ -158,6 +158,9 @@ struct Backend {
                                    const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
                                    float scale);
 
+    // to[i] += from[i], fp32: gradients of one weight that was used in two places.
+    void (*accumulate)(Backend *, float *to, const float *from, int64_t count);
+
     // --- optimizer, all tensors of a stage in one call
     // out[i] = sum of squares of tensor i's gradient, in double over fixed blocks; on the host at return. Not finite
     // values come out as they are (inf, nan).

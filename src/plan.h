@@ -14,6 +14,7 @@ typedef struct PlanStage {
     StageShape at;
     MemoryBytes memory; // on every tensor and data rank of the stage
     int own_slots, lent_slots;
+    int host_slots;     // most bundles that are in host memory at once, where the schedule evicts there
     int64_t slot_bytes; // the larger bundle of the stage and its partner
     int64_t
         parameters; // unpadded, of the stage, whole over the tensor ranks; a tied head counts on the first stage only

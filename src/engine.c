@@ -1,0 +1,416 @@
+#include "engine.h"
+
+#include "pause.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+// What a compute action lacks, in the order in which it is asked: a wait for a load or a slot counts as exposed transfer only where
+// the input is already there.
+typedef enum Lack { LACK_NOTHING, LACK_INPUT, LACK_OUTPUT, LACK_SLOT, LACK_LOAD } Lack;
+
+typedef struct HostPool {
+    char *memory;     // count * slot_bytes of host memory, for evict_to: host
+    int *microbatch;  // -1: free
+    int64_t count;
+} HostPool;
+
+// The transfer queue: items are actions of the list in list order; [0, done) are complete, item `done` may be under way.
+typedef struct Queue {
+    int64_t *actions;
+    int64_t posted, done;
+    bool under_way;
+    Slot *slot;          // of the transfer under way
+    CommRequest request; // to or from the partner
+    Event *copied;       // to or from host memory
+} Queue;
+
+struct Engine {
+    Stage *stage;
+    Backend *be;
+    Board *board;
+    int index;
+    Comm *pair;
+    int partner; // rank in pair
+    SlotPool own, lent;
+    HostPool host;
+    Edge forward_in, forward_out, backward_in, backward_out;
+    Queue queue;
+    // --- the run under way
+    const Schedule *schedule;
+    const StageSchedule *list;
+    int64_t capacity;        // actions that times, begin and end have room for
+    Event **begin_events, **end_events; // per action; of compute actions
+    ActionTime *times;
+    int64_t *forward_action; // per microbatch, the action that was its F; -1 before
+    EngineRun run;
+    bool forward_only;
+    float scale;
+    Error error; // of a transfer that failed while compute went on
+};
+
+static const Action *action_(const Engine *engine, int64_t i) { return &engine->list->actions[i]; }
+
+static int64_t compute_microbatches_(const Engine *engine) { return engine->schedule->microbatches; }
+
+// ---------------------------------------------------------------- the queue
+
+static bool host_transfer_(const Action *action) { return action->peer == SCHEDULE_HOST; }
+
+static char *host_slot_(Engine *engine, int microbatch, bool take) {
+    HostPool *host = &engine->host;
+    for (int64_t i = 0; i < host->count; i++) {
+        if (host->microbatch[i] != (take ? -1 : microbatch)) continue;
+        host->microbatch[i] = take ? microbatch : -1;
+        return host->memory + i * engine->own.slot_bytes;
+    }
+    return NULL;
+}
+
+// Which pool a transfer moves, and between which states its slot goes.
+typedef struct Movement {
+    SlotPool *pool;
+    SlotState before, during, after;
+    bool sends;
+} Movement;
+
+static Movement movement_(Engine *engine, ActionKind kind) {
+    Movement evict = {&engine->own, SLOT_HELD, SLOT_LEAVING, SLOT_FREE, true};
+    Movement load = {&engine->own, SLOT_FREE, SLOT_FILLING, SLOT_HELD, false};
+    Movement accept = {&engine->lent, SLOT_FREE, SLOT_FILLING, SLOT_HELD, false};
+    Movement give_back = {&engine->lent, SLOT_HELD, SLOT_LEAVING, SLOT_FREE, true};
+    return kind == ACTION_EVICT ? evict : kind == ACTION_LOAD ? load : kind == ACTION_ACCEPT ? accept : give_back;
+}
+
+// The slot the transfer at the head of the queue needs, or NULL while it has to wait.
+static Slot *transfer_slot_(Engine *engine, const Action *action, const Movement *move) {
+    if (!move->sends) return slots_free(move->pool, true);
+    if (action->kind == ACTION_EVICT) {
+        int64_t made = engine->forward_action[action->microbatch];
+        if (made < 0 || !engine->be->event_done(engine->be, engine->end_events[made])) return NULL;
+    }
+    return slots_find(move->pool, action->microbatch);
+}
+
+static int start_transfer_(Engine *engine, const Action *action, const Movement *move, Error *err) {
+    Queue *queue = &engine->queue;
+    int64_t bytes = move->pool->slot_bytes;
+    if (host_transfer_(action)) {
+        char *host = host_slot_(engine, action->microbatch, move->sends);
+        if (host == NULL) return error_set(err, EXIT_FAILED, "no place in host memory for microbatch %d", action->microbatch);
+        engine->be->copy(engine->be, STREAM_EVICT, move->sends ? host : queue->slot->memory,
+                         move->sends ? queue->slot->memory : host, bytes);
+        engine->be->event_record(engine->be, queue->copied, STREAM_EVICT);
+        return 0;
+    }
+    if (move->sends) return engine->pair->send(engine->pair, engine->partner, queue->slot->memory, bytes, &queue->request, err);
+    return engine->pair->receive(engine->pair, engine->partner, queue->slot->memory, bytes, &queue->request, err);
+}
+
+// 1 when the head of the queue was started, 0 when it has to wait, -1 with err.
+static int queue_start_(Engine *engine, Error *err) {
+    Queue *queue = &engine->queue;
+    const Action *action = action_(engine, queue->actions[queue->done]);
+    Movement move = movement_(engine, action->kind);
+    Slot *slot = transfer_slot_(engine, action, &move);
+    if (slot == NULL) return 0;
+    char who[32];
+    if (slots_move(move.pool, slot, move.before, move.during, action->microbatch, action_text(*action, who), err) != 0) return -1;
+    queue->slot = slot;
+    queue->under_way = true;
+    engine->times[queue->actions[queue->done]].begin = clock_seconds();
+    return start_transfer_(engine, action, &move, err) == 0 ? 1 : -1;
+}
+
+static int queue_test_(Engine *engine, const Action *action, Error *err) {
+    if (host_transfer_(action)) return engine->be->event_done(engine->be, engine->queue.copied);
+    return engine->pair->test(engine->pair, &engine->queue.request, err);
+}
+
+static int queue_finish_(Engine *engine, Error *err) {
+    Queue *queue = &engine->queue;
+    const Action *action = action_(engine, queue->actions[queue->done]);
+    int done = queue_test_(engine, action, err);
+    if (done <= 0) return done;
+    Movement move = movement_(engine, action->kind);
+    char who[32];
+    queue->slot->occupied = NULL;
+    if (slots_move(move.pool, queue->slot, move.during, move.after, action->microbatch, action_text(*action, who), err) != 0) return -1;
+    engine->times[queue->actions[queue->done]].end = clock_seconds();
+    engine->run.evictions += action->kind == ACTION_EVICT;
+    queue->under_way = false;
+    queue->done++;
+    return 1;
+}
+
+static int queue_progress_(Engine *engine, Error *err) {
+    Queue *queue = &engine->queue;
+    while (queue->done < queue->posted) {
+        int moved = queue->under_way ? queue_finish_(engine, err) : queue_start_(engine, err);
+        if (moved <= 0) return moved;
+    }
+    return 0;
+}
+
+// Moves everything that can be moved beside compute. The first error stays; the run ends at the next look at it.
+static void progress_(void *argument) {
+    Engine *engine = (Engine *)argument;
+    Error *err = &engine->error;
+    if (err->code != 0) return;
+    Edge *edges[] = {&engine->forward_in, &engine->forward_out, &engine->backward_in, &engine->backward_out};
+    for (int i = 0; i < 4; i++)
+        if (edges[i]->comm != NULL && edge_progress(edges[i], err) != 0) return;
+    queue_progress_(engine, err);
+}
+
+// ---------------------------------------------------------------- compute
+
+static Slot *forward_slot_(Engine *engine) { return slots_free(&engine->own, false); }
+
+static bool bundle_home_(Engine *engine, int microbatch) {
+    Slot *slot = slots_find(&engine->own, microbatch);
+    return slot != NULL && slot->state == SLOT_HELD;
+}
+
+static Lack lack_(Engine *engine, const Action *action) {
+    bool forward = action->kind == ACTION_FORWARD;
+    if (!edge_ready(forward ? &engine->forward_in : &engine->backward_in)) return LACK_INPUT;
+    if (!edge_ready(forward ? &engine->forward_out : &engine->backward_out)) return LACK_OUTPUT;
+    if (forward) return forward_slot_(engine) == NULL ? LACK_SLOT : LACK_NOTHING;
+    return bundle_home_(engine, action->microbatch) ? LACK_NOTHING : LACK_LOAD;
+}
+
+// Waits until the action can run, moving transfers meanwhile.
+static int await_(Engine *engine, const Action *action, Error *err) {
+    double since = 0.0;
+    int tries = 0;
+    for (;;) {
+        progress_(engine);
+        if (engine->error.code != 0) {
+            *err = engine->error;
+            return -1;
+        }
+        Lack lack = lack_(engine, action);
+        bool transfer = lack == LACK_SLOT || lack == LACK_LOAD;
+        double now = transfer || since > 0.0 ? clock_seconds() : 0.0;
+        if (since > 0.0) engine->run.exposed += now - since;
+        since = transfer ? now : 0.0;
+        if (lack == LACK_NOTHING) return 0;
+        pause_briefly(&tries);
+    }
+}
+
+static int forward_(Engine *engine, int64_t i, const Action *action, Error *err) {
+    char who[32];
+    action_text(*action, who);
+    Slot *slot = forward_slot_(engine);
+    if (slots_move(&engine->own, slot, SLOT_FREE, SLOT_FILLING, action->microbatch, who, err) != 0) return -1;
+    if (stage_forward(engine->stage, action->microbatch, slot->memory, edge_buffer(&engine->forward_in),
+                      edge_buffer(&engine->forward_out), engine->scale, err) != 0)
+        return -1;
+    engine->be->event_record(engine->be, engine->end_events[i], STREAM_COMPUTE);
+    engine->forward_action[action->microbatch] = i;
+    edge_used(&engine->forward_in, engine->end_events[i]);
+    edge_used(&engine->forward_out, engine->end_events[i]);
+    if (slots_move(&engine->own, slot, SLOT_FILLING, SLOT_HELD, action->microbatch, who, err) != 0) return -1;
+    if (!engine->forward_only) return 0;
+    slot->occupied = engine->end_events[i];
+    return slots_move(&engine->own, slot, SLOT_HELD, SLOT_FREE, action->microbatch, who, err);
+}
+
+static int backward_(Engine *engine, int64_t i, const Action *action, Error *err) {
+    char who[32];
+    action_text(*action, who);
+    Slot *slot = slots_find(&engine->own, action->microbatch);
+    if (slots_move(&engine->own, slot, SLOT_HELD, SLOT_READING, action->microbatch, who, err) != 0) return -1;
+    if (stage_backward(engine->stage, action->microbatch, slot->memory, edge_buffer(&engine->backward_in),
+                       edge_buffer(&engine->backward_out), err) != 0)
+        return -1;
+    engine->be->event_record(engine->be, engine->end_events[i], STREAM_COMPUTE);
+    edge_used(&engine->backward_in, engine->end_events[i]);
+    edge_used(&engine->backward_out, engine->end_events[i]);
+    slot->occupied = engine->end_events[i];
+    return slots_move(&engine->own, slot, SLOT_READING, SLOT_FREE, action->microbatch, who, err);
+}
+
+static int compute_(Engine *engine, int64_t i, Error *err) {
+    const Action *action = action_(engine, i);
+    char who[32];
+    board_set_action(engine->board, action_text(*action, who));
+    if (await_(engine, action, err) != 0) return -1;
+    engine->be->event_record(engine->be, engine->begin_events[i], STREAM_COMPUTE);
+    int ran = action->kind == ACTION_FORWARD ? forward_(engine, i, action, err) : backward_(engine, i, action, err);
+    if (ran != 0) return -1;
+    progress_(engine); // what this action made can be on its way before the next one is looked at
+    return 0;
+}
+
+// ---------------------------------------------------------------- a run
+
+static int reserve_(Engine *engine, int64_t actions, int64_t microbatches, Error *err) {
+    if (actions + microbatches <= engine->capacity) return 0;
+    int64_t room = actions + microbatches;
+    engine->times = (ActionTime *)realloc(engine->times, (size_t)room * sizeof *engine->times);
+    engine->begin_events = (Event **)realloc(engine->begin_events, (size_t)room * sizeof *engine->begin_events);
+    engine->end_events = (Event **)realloc(engine->end_events, (size_t)room * sizeof *engine->end_events);
+    engine->forward_action = (int64_t *)realloc(engine->forward_action, (size_t)room * sizeof *engine->forward_action);
+    engine->queue.actions = (int64_t *)realloc(engine->queue.actions, (size_t)room * sizeof *engine->queue.actions);
+    if (engine->times == NULL || engine->begin_events == NULL || engine->end_events == NULL || engine->forward_action == NULL ||
+        engine->queue.actions == NULL)
+        return error_set(err, EXIT_FAILED, "out of host memory for a schedule of %lld actions", (long long)actions);
+    for (int64_t i = engine->capacity; i < room; i++) {
+        engine->begin_events[i] = engine->be->event_create(engine->be);
+        engine->end_events[i] = engine->be->event_create(engine->be);
+    }
+    engine->capacity = room;
+    return 0;
+}
+
+static int begin_(Engine *engine, const Schedule *schedule, float scale, Error *err) {
+    const StageSchedule *list = &schedule->stage[engine->index];
+    if (list->own_slots > engine->own.count || list->lent_slots > engine->lent.count)
+        return error_set(err, EXIT_FAILED, "schedule %s wants %d own and %d lent slots where %d and %d are allocated", schedule->name,
+                         list->own_slots, list->lent_slots, engine->own.count, engine->lent.count);
+    if (reserve_(engine, list->count, schedule->microbatches, err) != 0) return -1;
+    engine->schedule = schedule;
+    engine->list = list;
+    engine->forward_only = schedule->forward_only;
+    engine->scale = scale;
+    memset(&engine->run, 0, sizeof engine->run);
+    memset(engine->times, 0, (size_t)list->count * sizeof *engine->times);
+    for (int i = 0; i < schedule->microbatches; i++) engine->forward_action[i] = -1;
+    engine->queue.posted = engine->queue.done = 0;
+    engine->own.most_in_use = engine->lent.most_in_use = 0;
+    int64_t messages = compute_microbatches_(engine), back = schedule->forward_only ? 0 : messages;
+    edge_begin(&engine->forward_in, messages);
+    edge_begin(&engine->forward_out, messages);
+    edge_begin(&engine->backward_in, back);
+    edge_begin(&engine->backward_out, back);
+    return 0;
+}
+
+static bool drained_(const Engine *engine) {
+    return edge_drained(&engine->forward_in) && edge_drained(&engine->forward_out) && edge_drained(&engine->backward_in) &&
+           edge_drained(&engine->backward_out) && engine->queue.done == engine->queue.posted;
+}
+
+static int drain_(Engine *engine, Error *err) {
+    board_set_action(engine->board, "the end of the pipeline");
+    int tries = 0;
+    for (progress_(engine); engine->error.code == 0 && !drained_(engine); progress_(engine)) pause_briefly(&tries);
+    if (engine->error.code != 0) *err = engine->error;
+    if (err->code != 0) return -1;
+    if (engine->own.in_use + engine->lent.in_use != 0)
+        return error_set(err, EXIT_FAILED, "%d own and %d lent slots are still in use at the end of schedule %s", engine->own.in_use,
+                         engine->lent.in_use, engine->schedule->name);
+    return engine->be->synchronize(engine->be, err);
+}
+
+static void collect_(Engine *engine, EngineRun *run) {
+    for (int64_t i = 0; i < engine->list->count; i++) {
+        ActionKind kind = action_(engine, i)->kind;
+        if (kind != ACTION_FORWARD && kind != ACTION_BACKWARD) continue;
+        ActionTime *time = &engine->times[i];
+        time->begin = engine->be->event_seconds(engine->be, engine->begin_events[i]);
+        time->end = engine->be->event_seconds(engine->be, engine->end_events[i]);
+        if (engine->run.begin == 0.0) engine->run.begin = time->begin;
+        engine->run.end = time->end;
+        engine->run.busy += time->end - time->begin;
+    }
+    engine->run.times = engine->times;
+    engine->run.count = engine->list->count;
+    engine->run.slots_used = engine->own.most_in_use;
+    engine->run.slots_lent = engine->lent.most_in_use;
+    *run = engine->run;
+}
+
+int engine_run(Engine *engine, const Schedule *schedule, float scale, EngineRun *run, Error *err) {
+    if (begin_(engine, schedule, scale, err) != 0) return -1;
+    for (int64_t i = 0; i < engine->list->count; i++) {
+        ActionKind kind = action_(engine, i)->kind;
+        if (kind == ACTION_FORWARD || kind == ACTION_BACKWARD) {
+            if (compute_(engine, i, err) != 0) return -1;
+        } else {
+            engine->queue.actions[engine->queue.posted++] = i;
+            progress_(engine);
+        }
+    }
+    if (drain_(engine, err) != 0) return -1;
+    collect_(engine, run);
+    return 0;
+}
+
+// ---------------------------------------------------------------- life
+
+static int create_edges_(Engine *engine, Comm *pipeline, Error *err) {
+    Backend *be = engine->be;
+    int64_t bytes = engine->stage->at.message_bytes;
+    Comm *previous = engine->stage->at.first ? NULL : pipeline, *next = engine->stage->at.last ? NULL : pipeline;
+    int s = engine->index;
+    if (edge_create(&engine->forward_in, be, previous, s - 1, false, bytes, err) != 0) return -1;
+    if (edge_create(&engine->forward_out, be, next, s + 1, true, bytes, err) != 0) return -1;
+    if (edge_create(&engine->backward_in, be, next, s + 1, false, bytes, err) != 0) return -1;
+    return edge_create(&engine->backward_out, be, previous, s - 1, true, bytes, err);
+}
+
+static int create_host_(Engine *engine, int64_t count, Error *err) {
+    HostPool *host = &engine->host;
+    if (count == 0) return 0;
+    host->microbatch = (int *)malloc((size_t)count * sizeof *host->microbatch);
+    void *memory = mmap(NULL, (size_t)(count * engine->own.slot_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (host->microbatch == NULL || memory == MAP_FAILED)
+        return error_set(err, EXIT_FAILED, "out of host memory for %lld evicted bundles of %lld bytes", (long long)count,
+                         (long long)engine->own.slot_bytes);
+    host->memory = (char *)memory;
+    host->count = count;
+    for (int64_t i = 0; i < count; i++) host->microbatch[i] = -1;
+    return 0;
+}
+
+Engine *engine_create(Stage *stage, const PlanStage *plan, const EngineGroups *groups, Board *board, Error *err) {
+    Engine *engine = (Engine *)calloc(1, sizeof *engine);
+    if (engine == NULL) {
+        error_set(err, EXIT_FAILED, "out of host memory");
+        return NULL;
+    }
+    engine->stage = stage;
+    engine->be = stage->be;
+    engine->board = board;
+    engine->index = stage->at.stage;
+    engine->pair = groups->pair;
+    engine->partner = groups->pair == NULL ? -1 : 1 - groups->pair->rank;
+    engine->queue.copied = engine->be->event_create(engine->be);
+    stage->pass.poll = progress_;
+    stage->pass.poll_argument = engine;
+    if (slots_create(&engine->own, engine->be, "own", MEMORY_OWN_SLOTS, plan->own_slots, plan->slot_bytes, err) == 0 &&
+        slots_create(&engine->lent, engine->be, "lent", MEMORY_LENT_SLOTS, plan->lent_slots, plan->slot_bytes, err) == 0 &&
+        create_host_(engine, plan->host_slots, err) == 0 && create_edges_(engine, groups->pipeline, err) == 0)
+        return engine;
+    engine_destroy(engine);
+    return NULL;
+}
+
+void engine_destroy(Engine *engine) {
+    if (engine == NULL) return;
+    Backend *be = engine->be;
+    for (int64_t i = 0; i < engine->capacity; i++) {
+        be->event_destroy(be, engine->begin_events[i]);
+        be->event_destroy(be, engine->end_events[i]);
+    }
+    be->event_destroy(be, engine->queue.copied);
+    free(engine->times);
+    free(engine->begin_events);
+    free(engine->end_events);
+    free(engine->forward_action);
+    free(engine->queue.actions);
+    if (engine->host.memory != NULL) munmap(engine->host.memory, (size_t)(engine->host.count * engine->own.slot_bytes));
+    free(engine->host.microbatch);
+    edge_destroy(&engine->forward_in);
+    edge_destroy(&engine->forward_out);
+    edge_destroy(&engine->backward_in);
+    edge_destroy(&engine->backward_out);
+    slots_destroy(&engine->own);
+    slots_destroy(&engine->lent);
+    free(engine);
+}

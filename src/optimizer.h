@@ -1,0 +1,41 @@
+// What happens between two pipelines: gradients of shared weights meet, their norm is taken over the whole model, clipped, and every
+// rank updates what it owns.
+#ifndef OPTIMIZER_H
+#define OPTIMIZER_H
+
+#include "stage.h"
+#include "world.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct OptimizerGroups {
+    World *world;
+    Comm *tensor; // NULL: one tensor rank
+    Comm *
+        tied; // first and last stage of the same tensor and data rank, where an embedding and a head on two stages are one weight
+} OptimizerGroups;
+
+typedef struct Optimizer Optimizer;
+
+Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups, Error *err);
+void optimizer_destroy(Optimizer *optimizer);
+
+// Learning rate of step 1 .. steps: linear warm-up over warmup_steps, then from lr to lr * min_lr_ratio by cosine or a line, constant,
+// or constant with a linear descent over the last tenth (wsd; Hu et al. 2024). A run shorter than its warm-up ends inside it.
+double optimizer_lr(const TrainConfig *train, int64_t step);
+
+// The gradient's norm over all stages, before clipping. Adds up what shared weights got on either side first. Squares are summed
+// per tensor in fixed blocks and added in table order, whoever holds the tensor, so that the norm does not depend on the partition into
+// stages. A norm that is not finite is an error (-1) that names the stage and tensor; weights are untouched. Collective.
+int optimizer_norm(Optimizer *optimizer, double *norm, Error *err);
+
+// One AdamW update with the gradient clipped to train.grad_clip (0: not); clears the gradients.
+int optimizer_update(Optimizer *optimizer, int64_t step, double norm, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
