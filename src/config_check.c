@@ -169,16 +169,11 @@ static int check_layers_(Config *config, Error *err) {
                         (long long)sum, (long long)layers);
 }
 
-// Fewest slots a stage can work with: what bpipe_min_slots and bpipe_min_slots_host of bpipe.h say.
-static int64_t min_slots_(int64_t stages, int evict_to) {
-    if (stages == 1) return 1;
-    return evict_to == EVICT_TO_HOST ? 2 : (stages + 3) / 2;
-}
-
 static int check_schedule_(const Config *config, Error *err) {
     const ScheduleConfig *schedule = &config->schedule;
-    int64_t p = config->parallel.pipeline, smallest = min_slots_(p, schedule->evict_to);
+    int p = (int)config->parallel.pipeline;
     bool pairs = schedule->evict_to == EVICT_TO_PEER;
+    int smallest = pairs ? bpipe_min_slots(p) : bpipe_min_slots_host(p);
     if (schedule->name == SCHEDULE_NAME_GPIPE && schedule->bpipe == BPIPE_ON && pairs) {
         return config_error(config, blame_(config, "schedule.bpipe", "schedule.name"), err,
                             "name gpipe fills all stages alike, so that paired stages have no slots to lend; use name "
@@ -187,8 +182,8 @@ static int check_schedule_(const Config *config, Error *err) {
     // Slots mean nothing without BPipe, and turning it off with -o must not need a second override.
     if (schedule->bpipe == BPIPE_OFF || schedule->slots == 0 || schedule->slots >= smallest) return 0;
     return config_error(config, blame_(config, "schedule.slots", "parallel.pipeline"), err,
-                        "%lld slots are too few for bpipe with %lld stages; use slots %lld or more, or auto",
-                        (long long)schedule->slots, (long long)p, (long long)smallest);
+                        "%lld slots are too few for bpipe with %d stages; use slots %d or more, or auto",
+                        (long long)schedule->slots, p, smallest);
 }
 
 // Products that the rest of the program forms in int64_t. Bounds on single keys cannot keep them all in range.
