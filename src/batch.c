@@ -1,0 +1,50 @@
+#include "batch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int batch_create(Batch *batch, Stage *stage, int data_rank, Error *err) {
+    int64_t rows = stage->at.shape.rows;
+    batch->stage = stage;
+    batch->config = stage->config;
+    batch->data_rank = data_rank;
+    batch->tokens = (int32_t *)malloc((size_t)rows * sizeof *batch->tokens);
+    batch->targets = (int32_t *)malloc((size_t)rows * sizeof *batch->targets);
+    if (batch->tokens != NULL && batch->targets != NULL) return 0;
+    batch_destroy(batch);
+    return error_set(err, EXIT_FAILED, "out of host memory for a microbatch of %lld tokens", (long long)rows);
+}
+
+void batch_destroy(Batch *batch) {
+    free(batch->tokens);
+    free(batch->targets);
+    memset(batch, 0, sizeof *batch);
+}
+
+typedef enum SampleOrder { ORDER_SHUFFLED, ORDER_FILE } SampleOrder;
+
+// `first`: position of the batch's first sample, over all data ranks.
+static int load_(Batch *batch, const Dataset *dataset, int64_t first, SampleOrder order, Error *err) {
+    Stage *stage = batch->stage;
+    if (!stage->at.first && !stage->at.last) return 0;
+    int64_t b = stage->at.shape.batch, rows = stage->at.shape.rows;
+    int64_t position = first + batch->data_rank * stage->microbatches * b;
+    for (int64_t i = 0; i < stage->microbatches; i++) {
+        for (int64_t j = 0; j < b; j++, position++) {
+            int64_t sample = order == ORDER_FILE ? position : dataset_shuffled(dataset, batch->config->train.seed, position);
+            if (dataset_fetch(dataset, sample, batch->tokens + j, batch->targets + j, b, err) != 0) return -1;
+        }
+        Backend *be = stage->be;
+        if (stage->at.first) be->upload(be, stage->tokens + i * rows, batch->tokens, rows * 4);
+        if (stage->at.last) be->upload(be, stage->targets + i * rows, batch->targets, rows * 4);
+    }
+    return 0;
+}
+
+int batch_train(Batch *batch, const Dataset *dataset, int64_t step, Error *err) {
+    return load_(batch, dataset, (step - 1) * batch->config->train.global_batch, ORDER_SHUFFLED, err);
+}
+
+int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *err) {
+    return load_(batch, dataset, index * batch->config->train.global_batch, ORDER_FILE, err);
+}
