@@ -1,0 +1,62 @@
+// A sheet of memory that the ranks of one machine share with the parent that started them: one page a rank, on which it
+// writes who it is, what it is doing and what became of it. The parent reads the last word there, a watchdog what the
+// others are at. It is a file that the parent makes and removes; its path travels in the environment.
+//
+// Under a bare mpirun or srun there is no board: board_attach returns NULL, and every function takes a NULL board.
+#ifndef BOARD_H
+#define BOARD_H
+
+#include "log.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BOARD_VARIABLE "TRAINER_BOARD" // the file's path, in a rank's environment
+
+typedef struct Board Board;
+
+// One rank's page, copied.
+typedef struct BoardPage {
+    int pid;   // 0: not there yet
+    int stage; // -1: not known yet
+    bool ready;
+    int reported; // 0: not yet; else its place among those that reported, from 1
+    int code;     // the exit code it reported
+    char action[96];
+    char text[1024];
+} BoardPage;
+
+// --- the parent
+// A new file of `ranks` empty pages; NULL with err where the path exists already or nothing can be written.
+Board *board_create(const char *path, int ranks, Error *err);
+
+// --- a rank
+// The page of `rank` on the parent's board, NULL where there is none. rank -1: as the launcher's environment says, so
+// that errors before MPI is up have a page too.
+Board *board_attach(int rank);
+void board_set_stage(Board *board, int stage);
+// SIGUSR1 is handled from here on. Until all ranks said so, the parent keeps a request to stop back.
+void board_set_ready(Board *board);
+// What this rank does now, "step 12 F3". A few dozen nanoseconds: called for every action.
+void board_set_action(Board *board, const char *action);
+// The exit code this rank ends with, and why. True: the parent will print it; false: it is the caller's to print. The
+// first report of a rank stands.
+bool board_report(Board *board, int code, const char *text);
+// For return from main: reports `code` where nothing was reported yet, and says what to hand to the launcher. With a
+// parent at the board that is 0 and mpirun ends quietly and at once; without one it is the code.
+int board_leave(Board *board, int code);
+
+// --- both
+int board_ranks(const Board *board);
+int board_read(const Board *board, int rank, BoardPage *page); // -1: no such page
+void board_close(Board *board);                                // the file stays
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
