@@ -124,7 +124,8 @@ say = @printf '  %-4s %s\n' "$(1)" "$(2)"
 endif
 
 # ---- targets --------------------------------------------------------------------------------------------------------
-.PHONY: all programs unit test asan tsan bench data tiny-data format lint help clean found FORCE
+.PHONY: all programs unit test asan tsan bench data tiny-data format help clean found FORCE
+.PHONY: lint lint-format lint-tidy lint-cppcheck lint-shell
 FORCE:
 
 all: programs tiny-data
@@ -166,14 +167,18 @@ TIDY := bugprone-* misc-redundant-expression clang-analyzer-unix.* clang-analyze
         -bugprone-easily-swappable-parameters -bugprone-narrowing-conversions -bugprone-reserved-identifier \
         -bugprone-sizeof-expression -bugprone-macro-parentheses -bugprone-misplaced-widening-cast \
         -bugprone-not-null-terminated-result
-lint:
+lint: lint-format lint-tidy lint-cppcheck lint-shell
+lint-format:
 	$(Q)clang-format --dry-run -Werror $(FORMATTED) && echo '✓ clang-format'
+lint-tidy:
 	$(Q)if command -v clang-tidy >/dev/null; then clang-tidy --quiet --warnings-as-errors='*' \
 	  --checks='-*$(subst $(space),,$(TIDY:%=$(comma)%))' $(LIB_SRC) -- -std=c11 $(DEFINES) $(INCLUDES) $(MPI_CFLAGS) \
 	  2>/dev/null && echo '✓ clang-tidy'; else echo '✗ clang-tidy: not installed (scripts/install_deps.sh --dev)'; fi
+lint-cppcheck:
 	$(Q)if command -v cppcheck >/dev/null; then cppcheck --quiet --std=c11 --enable=warning,portability \
 	  --inline-suppr --suppress=uninitvar --error-exitcode=1 $(DEFINES) $(INCLUDES) $(LIB_SRC) && echo '✓ cppcheck'; \
 	  else echo '✗ cppcheck: not installed (scripts/install_deps.sh --dev)'; fi
+lint-shell:
 	$(Q)if command -v shellcheck >/dev/null; then shellcheck $(wildcard scripts/*.sh) .ci/run && echo '✓ shellcheck'; \
 	  else echo '✗ shellcheck: not installed (scripts/install_deps.sh --dev)'; fi
 
