@@ -1,7 +1,5 @@
 #include "engine.h"
 
-#include "pause.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -197,7 +195,7 @@ static int await_(Engine *engine, const Action *action, Error *err) {
         if (since > 0.0) engine->run.exposed += now - since;
         since = transfer ? now : 0.0;
         if (lack == LACK_NOTHING) return 0;
-        pause_briefly(&tries);
+        comm_pause(&tries);
     }
 }
 
@@ -298,7 +296,7 @@ static bool drained_(const Engine *engine) {
 static int drain_(Engine *engine, Error *err) {
     board_set_action(engine->board, "the end of the pipeline");
     int tries = 0;
-    for (progress_(engine); engine->error.code == 0 && !drained_(engine); progress_(engine)) pause_briefly(&tries);
+    for (progress_(engine); engine->error.code == 0 && !drained_(engine); progress_(engine)) comm_pause(&tries);
     if (engine->error.code != 0) *err = engine->error;
     if (err->code != 0) return -1;
     if (engine->own.in_use + engine->lent.in_use != 0)

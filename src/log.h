@@ -6,6 +6,7 @@
 #define LOG_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #ifdef __cplusplus
@@ -17,6 +18,7 @@ enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_STOPPED = 3 };
 // One error: the exit code it leads to and one sentence that names the place and the remedy.
 typedef struct Error {
     int code;
+    bool everywhere; // all ranks found the same at the same time, so one of them says it for all
     char text[1024];
 } Error;
 

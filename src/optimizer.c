@@ -146,12 +146,14 @@ int optimizer_norm(Optimizer *optimizer, double *norm, Error *err) {
     // Every place has one contributor, so this sum is exact in any order.
     if (world_sum(optimizer->groups.world, optimizer->squares, entries * ranks, err) != 0) return -1;
     int64_t bad = not_finite_(optimizer->squares, entries * ranks);
-    if (bad >= 0)
+    if (bad >= 0) {
+        err->everywhere = true;
         return error_set(
             err, EXIT_FAILED,
             "the gradient of %s on stage %lld is not finite (sum of squares %g); weights are as they were before",
             stage->table.specs[bad % entries].name, (long long)stage_of_(optimizer, bad % entries),
             optimizer->squares[bad]);
+    }
     double total = 0.0;
     for (int64_t i = 0; i < entries; i++)
         for (int64_t r = 0; r < ranks; r++) total += optimizer->squares[r * entries + i];

@@ -1,0 +1,52 @@
+// One rank's training run: everything it owns, from its place in the world to its metrics file, and the loop over steps.
+#ifndef RUN_H
+#define RUN_H
+
+#include "batch.h"
+#include "board.h"
+#include "engine.h"
+#include "metrics.h"
+#include "optimizer.h"
+#include "plan.h"
+#include "topology.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Run {
+    const Config *config;
+    const Model *model;
+    Log *log;
+    World *world;
+    Board *board;
+    Coordinates at;
+    Backend *be;
+    Comm *pipeline, *tensor, *data, *pair, *tied; // NULL where the group would be this rank alone
+    Schedule *schedule, *validation;
+    Plan plan;
+    Stage stage;
+    Engine *engine;
+    Optimizer *optimizer;
+    Dataset *train, *val;
+    Batch batch;
+    Metrics *metrics; // rank 0
+} Run;
+
+// Takes this rank's place in `world`, allocates and initializes. Collective. -1 with err; run_destroy in both cases.
+int run_create(Run *run, const Config *config, const Model *model, World *world, Board *board, Log *log, Error *err);
+
+// Trains to train.steps. Returns 0 or -1 with err; a stop on request (SIGUSR1, SIGTERM, SIGINT) ends after the step under way, on all
+// ranks after the same one.
+int run_train(Run *run, Error *err);
+
+void run_destroy(Run *run);
+
+// Opens the training and the validation set and checks that they have what the configuration needs; val is NULL where none is used.
+int run_open_data(const Config *config, Dataset **train, Dataset **val, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

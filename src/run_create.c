@@ -1,0 +1,135 @@
+// Run, first part: taking a place in the world.
+#include "run.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int run_open_data(const Config *config, Dataset **train, Dataset **val, Error *err) {
+    const ModelConfig *m = &config->model;
+    *val = NULL;
+    *train = dataset_open("data.train", config->data.train, m->seq_len, m->vocab, config->train.global_batch, err);
+    if (*train == NULL) return -1;
+    if (config->data.val[0] == 0 || config->data.val_every == 0) return 0;
+    int64_t need = config->data.val_batches * config->train.global_batch;
+    *val = dataset_open("data.val", config->data.val, m->seq_len, m->vocab, need, err);
+    return *val == NULL ? -1 : 0;
+}
+
+static int check_world_(const Run *run, Error *err) {
+    const ParallelConfig *p = &run->config->parallel;
+    int64_t want = config_world(run->config), have = world_size(run->world);
+    if (want == have) return 0;
+    err->everywhere = true;
+    return error_set(err, EXIT_USAGE,
+                     "%s: this job has %lld ranks, the configuration needs %lld (pipeline %lld x tensor %lld x data %lld); start %lld ranks, or "
+                     "change parallel.*",
+                     run->config->path, (long long)have, (long long)want, (long long)p->pipeline, (long long)p->tensor, (long long)p->data,
+                     (long long)want);
+}
+
+static int threads_(const World *world) {
+    if (getenv("OMP_NUM_THREADS") != NULL) return 0;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN), threads = cores / world_local_size(world);
+    return threads < 1 ? 1 : (int)threads;
+}
+
+// All ranks of a CPU host share its peak: rank 0 measures it while the others sleep, and each counts its part.
+static int find_peak_(Run *run, Error *err) {
+    double peak = run->config->hardware.peak_tflops;
+    if (peak == 0.0 && run->be->peak_tflops == 0.0) {
+        long cores = sysconf(_SC_NPROCESSORS_ONLN);
+        double host = world_rank(run->world) == 0 ? backend_cpu_measure_peak((int)cores) : 0.0;
+        if (world_broadcast(run->world, 0, &host, sizeof host, err) != 0) return -1;
+        peak = host / world_local_size(run->world);
+    }
+    if (peak > 0.0) run->be->peak_tflops = peak;
+    return 0;
+}
+
+static int split_(Run *run, Comm **comm, const char *name, int color, int key, Error *err) {
+    *comm = world_split(run->world, name, color, key, err);
+    return *comm == NULL && color >= 0 ? -1 : 0;
+}
+
+// Every rank makes every group, in this order.
+static int create_groups_(Run *run, Error *err) {
+    const ParallelConfig *c = &run->config->parallel;
+    int p = (int)c->pipeline, t = (int)c->tensor, d = (int)c->data;
+    Coordinates at = run->at;
+    int column = at.data * t + at.tensor, partner = bpipe_partner(p, at.stage);
+    int low = partner == SCHEDULE_NO_PEER || at.stage < partner ? at.stage : partner;
+    bool end = at.stage == 0 || at.stage == p - 1;
+    if (split_(run, &run->pipeline, "pipeline", p > 1 ? column : -1, at.stage, err) != 0) return -1;
+    if (split_(run, &run->tensor, "tensor", t > 1 ? at.data * p + at.stage : -1, at.tensor, err) != 0) return -1;
+    if (split_(run, &run->data, "data", d > 1 ? at.stage * t + at.tensor : -1, at.data, err) != 0) return -1;
+    if (split_(run, &run->pair, "pair", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage, err) != 0) return -1;
+    bool tied = run->model->family == FAMILY_GPT && p > 1;
+    return split_(run, &run->tied, "tied", tied && end ? column : -1, at.stage, err);
+}
+
+static int create_stage_(Run *run, Error *err) {
+    const Config *config = run->config;
+    run->schedule = plan_schedule(config, err);
+    if (run->schedule == NULL || plan_make(&run->plan, run->model, config, run->schedule, run->be, err) != 0) return -1;
+    run->validation = schedule_forward((int)config->parallel.pipeline, (int)config_microbatches(config), err);
+    if (run->validation == NULL) return -1;
+    if (stage_create(&run->stage, run->model, config, run->be, run->at.stage, run->tensor, err) != 0) return -1;
+    EngineGroups groups = {run->pipeline, run->pair};
+    run->engine = engine_create(&run->stage, &run->plan.stage[run->at.stage], &groups, run->board, err);
+    if (run->engine == NULL) return -1;
+    OptimizerGroups meeting = {run->world, run->tensor, run->tied};
+    run->optimizer = optimizer_create(&run->stage, &meeting, err);
+    return run->optimizer == NULL ? -1 : 0;
+}
+
+static int create_metrics_(Run *run, Error *err) {
+    if (world_rank(run->world) != 0) return 0;
+    const Config *config = run->config;
+    Peak peak = {model_flops_per_token(config, true), model_flops_per_token(config, false), run->be->peak_tflops, config_world(config)};
+    plan_print(&run->plan, config, run->schedule, stderr);
+    run->metrics = metrics_open(config, &peak, -1, err);
+    return run->metrics == NULL ? -1 : metrics_run(run->metrics, config, run->plan.parameters, err);
+}
+
+int run_create(Run *run, const Config *config, const Model *model, World *world, Board *board, Log *log, Error *err) {
+    memset(run, 0, sizeof *run);
+    run->config = config;
+    run->model = model;
+    run->world = world;
+    run->board = board;
+    run->log = log;
+    if (check_world_(run, err) != 0) return -1;
+    run->at = topology_coordinates(&config->parallel, world_rank(world));
+    log->stage = run->at.stage;
+    board_set_action(board, "start-up");
+    if (create_groups_(run, err) != 0 || run_open_data(config, &run->train, &run->val, err) != 0) return -1;
+    run->be = backend_cpu_create(config->train.precision, threads_(world), err);
+    if (run->be == NULL || find_peak_(run, err) != 0) return -1;
+    if (create_stage_(run, err) != 0 || batch_create(&run->batch, &run->stage, run->at.data, err) != 0) return -1;
+    return create_metrics_(run, err);
+}
+
+static void destroy_comm_(Comm *comm) {
+    if (comm != NULL) comm->destroy(comm);
+}
+
+void run_destroy(Run *run) {
+    metrics_close(run->metrics);
+    batch_destroy(&run->batch);
+    optimizer_destroy(run->optimizer);
+    engine_destroy(run->engine);
+    stage_destroy(&run->stage);
+    plan_free(&run->plan);
+    schedule_free(run->validation);
+    schedule_free(run->schedule);
+    if (run->be != NULL) run->be->destroy(run->be);
+    dataset_close(run->val);
+    dataset_close(run->train);
+    destroy_comm_(run->tied);
+    destroy_comm_(run->pair);
+    destroy_comm_(run->data);
+    destroy_comm_(run->tensor);
+    destroy_comm_(run->pipeline);
+    memset(run, 0, sizeof *run);
+}

@@ -1,0 +1,167 @@
+// Run, second part: the loop over steps.
+#include "run.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Set by a signal handler, the one thing that has no other place to write to.
+static volatile sig_atomic_t stop_requested_;
+
+static void request_stop_(int signal) {
+    // A second request does not wait for the step's end.
+    if (stop_requested_ != 0) _Exit(128 + signal);
+    stop_requested_ = signal;
+}
+
+static void listen_(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = request_stop_;
+    action.sa_flags = SA_RESTART;
+    int signals[] = {SIGUSR1, SIGTERM, SIGINT};
+    for (int i = 0; i < 3; i++) sigaction(signals[i], &action, NULL);
+}
+
+// Sum of the losses of the microbatches, in row order; zero on ranks that have none or only repeat them.
+static int sum_losses_(Run *run, double *sum, Error *err) {
+    Stage *stage = &run->stage;
+    *sum = 0.0;
+    if (!stage->at.last || run->at.tensor > 0) return 0;
+    int64_t count = stage->microbatches * stage->at.shape.rows;
+    float *losses = (float *)malloc((size_t)count * sizeof *losses);
+    if (losses == NULL) return error_set(err, EXIT_FAILED, "out of host memory for %lld losses", (long long)count);
+    run->be->download(run->be, losses, stage->losses, count * (int64_t)sizeof *losses);
+    for (int64_t i = 0; i < count; i++) *sum += losses[i];
+    free(losses);
+    return 0;
+}
+
+// What every rank has to know at the end of a pipeline: the loss over all data ranks, and whether anyone was asked to stop.
+static int agree_(Run *run, double *loss, bool *stop, Error *err) {
+    double shared[2] = {*loss, stop_requested_ != 0 ? 1.0 : 0.0};
+    if (world_sum(run->world, shared, 2, err) != 0) return -1;
+    *loss = shared[0];
+    *stop = shared[1] > 0.0;
+    return 0;
+}
+
+static int64_t step_tokens_(const Config *config) { return config->train.global_batch * config->model.seq_len; }
+
+static int check_loss_(const Run *run, int64_t step, double loss, Error *err) {
+    if (isfinite(loss)) return 0;
+    err->everywhere = true;
+    return error_set(err, EXIT_FAILED,
+                     "step %lld: the loss on stage %lld is %g; weights are as they were before the step; lower train.lr or look at the data of "
+                     "this step",
+                     (long long)step, (long long)run->config->parallel.pipeline - 1, loss);
+}
+
+static void own_figures_(const Run *run, const EngineRun *pipeline, StageFigures *mine) {
+    const MemoryBytes *peak = &run->be->peak;
+    double offset = world_clock_offset(run->world);
+    mine->peak_bytes = memory_total(peak);
+    mine->activation_bytes = run->be->held.bytes[MEMORY_OWN_SLOTS] + run->be->held.bytes[MEMORY_LENT_SLOTS];
+    mine->slots_used = pipeline->slots_used;
+    mine->slots_lent = pipeline->slots_lent;
+    mine->evictions = pipeline->evictions;
+    mine->busy = pipeline->busy;
+    mine->exposed = pipeline->exposed;
+    mine->begin = pipeline->begin + offset;
+    mine->end = pipeline->end + offset;
+}
+
+// Of several ranks of a stage the fullest and slowest.
+static void merge_figures_(StageFigures *stage, const StageFigures *rank, bool first) {
+    if (first) {
+        *stage = *rank;
+        return;
+    }
+    if (rank->peak_bytes > stage->peak_bytes) stage->peak_bytes = rank->peak_bytes;
+    if (rank->busy > stage->busy) stage->busy = rank->busy;
+    if (rank->exposed > stage->exposed) stage->exposed = rank->exposed;
+    if (rank->begin < stage->begin) stage->begin = rank->begin;
+    if (rank->end > stage->end) stage->end = rank->end;
+}
+
+// Collective: rank 0 gets one entry per stage.
+static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *stages, Error *err) {
+    StageFigures mine;
+    memset(&mine, 0, sizeof mine);
+    own_figures_(run, pipeline, &mine);
+    int world = world_size(run->world);
+    StageFigures *all = (StageFigures *)calloc((size_t)world, sizeof *all);
+    if (all == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the figures of %d ranks", world);
+    int gathered = world_gather(run->world, 0, all, &mine, sizeof mine, err);
+    for (int r = 0; gathered == 0 && world_rank(run->world) == 0 && r < world; r++) {
+        Coordinates at = topology_coordinates(&run->config->parallel, r);
+        merge_figures_(&stages[at.stage], &all[r], at.tensor == 0 && at.data == 0);
+    }
+    free(all);
+    return gathered;
+}
+
+static int report_(Run *run, const EngineRun *pipeline, int64_t step, double loss, double norm, double seconds, Error *err) {
+    int stages = (int)run->config->parallel.pipeline;
+    StageFigures *figures = (StageFigures *)calloc((size_t)stages, sizeof *figures);
+    if (figures == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the figures of %d stages", stages);
+    int status = gather_figures_(run, pipeline, figures, err);
+    if (status == 0 && run->metrics != NULL) {
+        StepFigures say = {step,   loss, norm, optimizer_lr(&run->config->train, step), seconds, step_tokens_(run->config), stages,
+                           figures};
+        status = metrics_step(run->metrics, &say, err);
+    }
+    free(figures);
+    return status;
+}
+
+static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
+    double start = clock_seconds(), loss = 0.0, norm = 0.0;
+    int64_t tokens = step_tokens_(run->config);
+    EngineRun pipeline;
+    board_set_step(run->board, step);
+    if (batch_train(&run->batch, run->train, step, err) != 0) return -1;
+    if (engine_run(run->engine, run->schedule, (float)(1.0 / (double)tokens), &pipeline, err) != 0) return -1;
+    board_set_action(run->board, "the optimizer");
+    if (sum_losses_(run, &loss, err) != 0 || agree_(run, &loss, stop, err) != 0) return -1;
+    loss /= (double)tokens;
+    if (check_loss_(run, step, loss, err) != 0) return -1;
+    if (optimizer_norm(run->optimizer, &norm, err) != 0 || optimizer_update(run->optimizer, step, norm, err) != 0) return -1;
+    return report_(run, &pipeline, step, loss, norm, clock_seconds() - start, err);
+}
+
+static int validate_(Run *run, int64_t step, Error *err) {
+    double total = 0.0;
+    int64_t batches = run->config->data.val_batches;
+    for (int64_t i = 0; i < batches; i++) {
+        double loss = 0.0;
+        EngineRun pipeline;
+        if (batch_validate(&run->batch, run->val, i, err) != 0) return -1;
+        if (engine_run(run->engine, run->validation, 0.0f, &pipeline, err) != 0) return -1;
+        if (sum_losses_(run, &loss, err) != 0) return -1;
+        total += loss;
+    }
+    if (world_sum(run->world, &total, 1, err) != 0) return -1;
+    if (run->metrics == NULL) return 0;
+    return metrics_val(run->metrics, step, total / (double)(batches * step_tokens_(run->config)), err);
+}
+
+static bool validates_(const Run *run, int64_t step) {
+    return run->val != NULL && (step % run->config->data.val_every == 0 || step == run->config->train.steps);
+}
+
+int run_train(Run *run, Error *err) {
+    listen_();
+    for (int64_t step = 1; step <= run->config->train.steps; step++) {
+        bool stop = false;
+        if (run->metrics != NULL) metrics_progress(run->metrics, step, run->config->train.steps);
+        if (train_step_(run, step, &stop, err) != 0) return -1;
+        if (stop) {
+            err->everywhere = true;
+            return error_set(err, EXIT_FAILED, "stopped on request after step %lld; nothing was saved", (long long)step);
+        }
+        if (validates_(run, step) && validate_(run, step, err) != 0) return -1;
+    }
+    return 0;
+}

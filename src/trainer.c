@@ -1,0 +1,111 @@
+#include "trainer.h"
+
+#include "launch.h"
+#include "options.h"
+#include "run.h"
+#include "version.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int fail_(const Log *log, const Error *err) {
+    log_line(log, "%s", err->text);
+    return err->code;
+}
+
+static int check_family_(const Config *config, const char *program, const Model *model, Error *err) {
+    if (config->model.family == model->family) return 0;
+    char where[CONFIG_TEXT];
+    config_where(config, "model.family", where, sizeof where);
+    const char *word = config_word("model.family", config->model.family);
+    return error_set(err, EXIT_USAGE, "%s: model.family: %s trains %s; use train_%s for %s", where, program, model->name, word, word);
+}
+
+static int print_schedule_(const Config *config, Error *err) {
+    Schedule *schedule = plan_schedule(config, err);
+    if (schedule == NULL) return -1;
+    int written = schedule_write(schedule, stdout);
+    schedule_free(schedule);
+    if (written != 0 || fflush(stdout) != 0) return error_set(err, EXIT_FAILED, "the schedule could not be written to stdout");
+    return 0;
+}
+
+// Before any rank starts: is the data there, and does the machine have what the plan asks for?
+static int check_start_(const Config *config, const char *program, const Model *model, Error *err) {
+    Schedule *schedule = plan_schedule(config, err);
+    Backend *be = schedule == NULL ? NULL : backend_cpu_create(config->train.precision, 1, err);
+    Plan plan = {0};
+    int status = be == NULL ? -1 : plan_make(&plan, model, config, schedule, be, err);
+    if (status == 0) status = plan_check_machine(&plan, config, program, false, err);
+    plan_free(&plan);
+    if (be != NULL) be->destroy(be);
+    schedule_free(schedule);
+    Dataset *train = NULL, *val = NULL;
+    if (status == 0) status = run_open_data(config, &train, &val, err);
+    dataset_close(train);
+    dataset_close(val);
+    return status;
+}
+
+// Says the last word of a rank: on the board, where a parent reads it, else on stderr; once where all ranks found the same.
+static int rank_fail_(World *world, Board *board, const Log *log, const Error *err) {
+    bool speaks = !err->everywhere || world_rank(world) == 0;
+    if (speaks && board_report(board, log, err) != 0) log_line(log, "%s", err->text);
+    int code = err->code;
+    if (!err->everywhere && world_size(world) > 1) world_abort(world, code);
+    return code;
+}
+
+static int rank_main_(const Config *config, const Model *model, Log *log, int argc, char **argv) {
+    Error err = {0};
+    World *world = world_join(&argc, &argv, &err);
+    if (world == NULL) return fail_(log, &err);
+    log->rank = world_size(world) > 1 ? world_rank(world) : -1;
+    Board *board = board_attach(world_rank(world));
+    Run run;
+    int code = EXIT_DONE;
+    if (run_create(&run, config, model, world, board, log, &err) != 0 || run_train(&run, &err) != 0)
+        code = rank_fail_(world, board, log, &err);
+    run_destroy(&run);
+    board_detach(board);
+    world_leave(world);
+    return code;
+}
+
+static int train_(const Config *config, const Model *model, Log *log, int argc, char **argv) {
+    Error err = {0};
+    bool under = false;
+    if (world_under_launcher(&under, &err) != 0) return fail_(log, &err);
+    if (!under && check_start_(config, log->program, model, &err) != 0) return fail_(log, &err);
+    if (under || config_world(config) == 1) return rank_main_(config, model, log, argc, argv);
+    int code = launch_ranks(log, (int)config_world(config), argv, &err);
+    return err.code != 0 ? fail_(log, &err) : code;
+}
+
+static int run_options_(const Options *options, const Model *model, Log *log, int argc, char **argv) {
+    if (options->help) return options_help(log->program, stdout), EXIT_DONE;
+    if (options->help_config) return config_help(stdout), EXIT_DONE;
+    if (options->version) return printf("%s %s\n", log->program, VERSION), EXIT_DONE;
+    Error err = {0};
+    Config *config = (Config *)calloc(1, sizeof *config);
+    if (config == NULL) return EXIT_FAILED;
+    int code = EXIT_DONE;
+    if (config_load(config, options->config, options->overrides, options->override_count, &err) != 0 ||
+        check_family_(config, log->program, model, &err) != 0)
+        code = fail_(log, &err);
+    else if (options->schedule)
+        code = print_schedule_(config, &err) == 0 ? EXIT_DONE : fail_(log, &err);
+    else
+        code = train_(config, model, log, argc, argv);
+    free(config);
+    return code;
+}
+
+int trainer_main(const char *program, const Model *model, int argc, char **argv) {
+    Log log = {program, -1, -1};
+    Options options;
+    Error err = {0};
+    int code = options_parse(&options, argc, argv, &err) == 0 ? run_options_(&options, model, &log, argc, argv) : fail_(&log, &err);
+    options_free(&options);
+    return code;
+}
