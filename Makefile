@@ -29,6 +29,9 @@ endif
 # Debian's PyTorch, NumPy and pytest belong to the system's Python, whatever stands first in PATH.
 PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 
+ifneq ($(findstring san,$(VARIANT)),)
+override NVCC :=
+endif
 # Race reports from libgomp, and from oneDNN and MPI libraries that were not compiled for it, would all be false.
 ifeq ($(VARIANT),tsan)
 override OPENMP := 0
@@ -208,7 +211,7 @@ found:
 	$(if $(HAVE_OPENMP),yes "OpenMP",no "OpenMP $(call off,$(OPENMP)): one thread a rank"); \
 	$(if $(HAVE_DNNL),yes "oneDNN",no "oneDNN $(call off,$(DNNL)): portable loops, matrix products several times slower"); \
 	$(if $(HAVE_MPI),yes "MPI",no "MPI $(call off,$(MPI)): one rank$(comma) so no pipeline: it plans and trains with pipeline 1 only"); \
-	$(if $(HAVE_NVCC),yes "nvcc $(HAVE_NVCC)",no "nvcc $(if $(NVCC),does not run,not found): built for the CPU"); \
+	$(if $(HAVE_NVCC),yes "nvcc $(HAVE_NVCC)",no "nvcc $(if $(NVCC),does not run,not found or switched off): built for the CPU"); \
 	$(if $(HAVE_NVCC),$(if $(FRONTEND),yes "cuDNN frontend",no "cuDNN frontend not found: no cuDNN attention on GPUs"),:)
 
 # ---- rules ----------------------------------------------------------------------------------------------------------
