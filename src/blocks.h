@@ -10,39 +10,43 @@ extern "C" {
 #endif
 
 // y (rows, out) = x w^T + bias, w (out, in) cut by rows over t. x is a shard and is gathered first. aux, epilogue: as linear_forward.
-void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias, int64_t out, Epilogue epilogue);
+void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias, int64_t out,
+                    Epilogue epilogue);
 // dx (shard) = sum over t of dy w; dw, dbias += . `out` columns of dy.
-void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out);
+void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
+                     int64_t out);
 
 // y (shard) = sum over t of x w^T, plus bias; x (rows, in), w (hidden, in) cut by columns over t.
 void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tensor *bias, int64_t in);
 // dx (rows, in) = dy w [* gelu'(aux)]; dw, dbias += ; dy is a shard and is gathered first.
-void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t in,
-                  Epilogue epilogue);
+void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
+                  const Tensor *bias, int64_t in, Epilogue epilogue);
 
 // Attention over qkv (rows, qkv_cols), which rope has already turned where the model has it. `saved` as backend.h says.
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv);
-void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const void *out, const void *saved, const void *qkv);
+void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const void *out, const void *saved,
+                              const void *qkv);
 
 // x (shard) from tokens. tensors: the embedding's (token table, then positions where the model has them).
 void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tensors, void *x, const int32_t *tokens);
-void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *dx, const int32_t *tokens);
+void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *dx,
+                              const int32_t *tokens);
 
 // Buffers of the head: workspace of the last stage, never part of a bundle.
 typedef struct HeadWork {
-    void *norm;     // (shard_rows, hidden)
-    void *dnorm;    // (shard_rows, hidden)
-    void *dx;       // (shard_rows, hidden)
-    void *logits;   // (rows, vocab_width)
-    float *stats;   // (rows, 3), and behind it the gathered (t, rows, 3) where t > 1
+    void *norm;   // (shard_rows, hidden)
+    void *dnorm;  // (shard_rows, hidden)
+    void *dx;     // (shard_rows, hidden)
+    void *logits; // (rows, vocab_width)
+    float *stats; // (rows, 3), and behind it the gathered (t, rows, 3) where t > 1
     float *gathered;
 } HeadWork;
 void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape);
 
 // Final norm, logits, loss (rows) and, with scale not 0, the whole backward of it at once: x (shard) becomes its own gradient,
 // loss gradients scaled by `scale`. With scale 0 x is left alone.
-void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss, const int32_t *targets,
-                float scale);
+void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
+                const int32_t *targets, float scale);
 
 #ifdef __cplusplus
 }

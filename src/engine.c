@@ -1,5 +1,7 @@
 #include "engine.h"
 
+#include "pause.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -36,6 +38,7 @@ struct Engine {
     Edge forward_in, forward_out, backward_in, backward_out;
     Queue queue;
     // --- the run under way
+    const char *label;
     const Schedule *schedule;
     const StageSchedule *list;
     int64_t capacity;        // actions that times, begin and end have room for
@@ -195,7 +198,7 @@ static int await_(Engine *engine, const Action *action, Error *err) {
         if (since > 0.0) engine->run.exposed += now - since;
         since = transfer ? now : 0.0;
         if (lack == LACK_NOTHING) return 0;
-        comm_pause(&tries);
+        pause_briefly(&tries);
     }
 }
 
@@ -232,10 +235,16 @@ static int backward_(Engine *engine, int64_t i, const Action *action, Error *err
     return slots_move(&engine->own, slot, SLOT_READING, SLOT_FREE, action->microbatch, who, err);
 }
 
+// What this rank is at, for whoever asks on the board.
+static void say_(Engine *engine, const Action *action) {
+    char what[96], who[32];
+    snprintf(what, sizeof what, "%s %s", engine->label, action == NULL ? "end of the pipeline" : action_text(*action, who));
+    board_set_action(engine->board, what);
+}
+
 static int compute_(Engine *engine, int64_t i, Error *err) {
     const Action *action = action_(engine, i);
-    char who[32];
-    board_set_action(engine->board, action_text(*action, who));
+    say_(engine, action);
     if (await_(engine, action, err) != 0) return -1;
     engine->be->event_record(engine->be, engine->begin_events[i], STREAM_COMPUTE);
     int ran = action->kind == ACTION_FORWARD ? forward_(engine, i, action, err) : backward_(engine, i, action, err);
@@ -265,12 +274,13 @@ static int reserve_(Engine *engine, int64_t actions, int64_t microbatches, Error
     return 0;
 }
 
-static int begin_(Engine *engine, const Schedule *schedule, float scale, Error *err) {
+static int begin_(Engine *engine, const char *label, const Schedule *schedule, float scale, Error *err) {
     const StageSchedule *list = &schedule->stage[engine->index];
     if (list->own_slots > engine->own.count || list->lent_slots > engine->lent.count)
         return error_set(err, EXIT_FAILED, "schedule %s wants %d own and %d lent slots where %d and %d are allocated", schedule->name,
                          list->own_slots, list->lent_slots, engine->own.count, engine->lent.count);
     if (reserve_(engine, list->count, schedule->microbatches, err) != 0) return -1;
+    engine->label = label;
     engine->schedule = schedule;
     engine->list = list;
     engine->forward_only = schedule->forward_only;
@@ -294,9 +304,9 @@ static bool drained_(const Engine *engine) {
 }
 
 static int drain_(Engine *engine, Error *err) {
-    board_set_action(engine->board, "the end of the pipeline");
+    say_(engine, NULL);
     int tries = 0;
-    for (progress_(engine); engine->error.code == 0 && !drained_(engine); progress_(engine)) comm_pause(&tries);
+    for (progress_(engine); engine->error.code == 0 && !drained_(engine); progress_(engine)) pause_briefly(&tries);
     if (engine->error.code != 0) *err = engine->error;
     if (err->code != 0) return -1;
     if (engine->own.in_use + engine->lent.in_use != 0)
@@ -323,8 +333,8 @@ static void collect_(Engine *engine, EngineRun *run) {
     *run = engine->run;
 }
 
-int engine_run(Engine *engine, const Schedule *schedule, float scale, EngineRun *run, Error *err) {
-    if (begin_(engine, schedule, scale, err) != 0) return -1;
+int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err) {
+    if (begin_(engine, label, schedule, scale, err) != 0) return -1;
     for (int64_t i = 0; i < engine->list->count; i++) {
         ActionKind kind = action_(engine, i)->kind;
         if (kind == ACTION_FORWARD || kind == ACTION_BACKWARD) {

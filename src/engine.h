@@ -44,8 +44,8 @@ Engine *engine_create(Stage *stage, const PlanStage *plan, const EngineGroups *g
 void engine_destroy(Engine *engine);
 
 // Runs the stage's list of `schedule`, whose slots must not exceed the plan's. scale: of the loss's gradient; 0 for forward-only lists.
-// On return everything is complete on the device and all messages have arrived. -1 with err: the sentence names the action.
-int engine_run(Engine *engine, const Schedule *schedule, float scale, EngineRun *run, Error *err);
+// label ("step 12") stands before the action's name on the board. On return everything is complete on the device and all messages have arrived. -1 with err: the sentence names the action.
+int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err);
 
 #ifdef __cplusplus
 }

@@ -16,16 +16,16 @@ extern "C" {
 
 // Sizes of one microbatch on one tensor rank. b sequences of s tokens; t tensor ranks.
 typedef struct Shape {
-    int64_t batch, seq;      // b, s
-    int64_t rows;            // s*b
-    int64_t shard_rows;      // rows/t with sequence parallelism, else rows: residual stream, norms, stage-to-stage messages
-    int64_t hidden;          // h
-    int64_t query_cols;      // h/t
-    int64_t qkv_cols;        // (h + 2 kv)/t
-    int64_t ffn;             // f/t
-    int64_t vocab_width;     // padded vocabulary / t: width of the logits
-    int64_t vocab_first;     // first vocabulary row here
-    int64_t vocab_count;     // vocabulary rows here that are not padding
+    int64_t batch, seq;  // b, s
+    int64_t rows;        // s*b
+    int64_t shard_rows;  // rows/t with sequence parallelism, else rows: residual stream, norms, stage-to-stage messages
+    int64_t hidden;      // h
+    int64_t query_cols;  // h/t
+    int64_t qkv_cols;    // (h + 2 kv)/t
+    int64_t ffn;         // f/t
+    int64_t vocab_width; // padded vocabulary / t: width of the logits
+    int64_t vocab_first; // first vocabulary row here
+    int64_t vocab_count; // vocabulary rows here that are not padding
     AttentionShape attention;
     int64_t saved_bytes;   // of attention_forward
     int64_t scratch_bytes; // of attention
@@ -44,9 +44,9 @@ typedef struct Pass {
     Backend *be;
     Comm *tensor; // NULL or size 1: no tensor parallelism
     const Shape *shape;
-    void *full;    // (rows, hidden) for gathered or partial sums; NULL with one tensor rank
-    void *scratch; // attention
-    void *work;    // the model's own temporaries, layer_work bytes
+    void *full;           // (rows, hidden) for gathered or partial sums; NULL with one tensor rank
+    void *scratch;        // attention
+    void *work;           // the model's own temporaries, layer_work bytes
     void (*poll)(void *); // lets transfers move on; called between layers and around collectives. May be NULL
     void *poll_argument;
     Error *err;
@@ -58,7 +58,8 @@ typedef struct Model {
     // --- the table. The three append their tensors in order; every layer appends the same number.
     void (*embedding_tensors)(const ModelConfig *, TensorTable *);
     void (*layer_tensors)(const ModelConfig *, int64_t layer, TensorTable *);
-    void (*head_tensors)(const ModelConfig *, TensorTable *); // final norm, then the output matrix; a tied one names the embedding
+    void (*head_tensors)(const ModelConfig *,
+                         TensorTable *); // final norm, then the output matrix; a tied one names the embedding
     // --- bytes. A layer's bundle is all that its backward needs of its forward; it begins with the layer's input (shard_rows, hidden).
     int64_t (*layer_bundle)(const Shape *);
     int64_t (*layer_work)(const Shape *);

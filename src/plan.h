@@ -16,8 +16,8 @@ typedef struct PlanStage {
     int own_slots, lent_slots;
     int host_slots;     // most bundles that are in host memory at once, where the schedule evicts there
     int64_t slot_bytes; // the larger bundle of the stage and its partner
-    int64_t
-        parameters; // unpadded, of the stage, whole over the tensor ranks; a tied head counts on the first stage only
+    // Unpadded, of the stage, whole over the tensor ranks; a tied head counts on the first stage only.
+    int64_t parameters;
 } PlanStage;
 
 typedef struct Plan {
@@ -32,6 +32,12 @@ Schedule *plan_schedule(const Config *config, Error *err);
 // be: any backend of the kind that will run (it is asked for the attention's scratch, nothing is allocated).
 int plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be, Error *err);
 void plan_free(Plan *plan);
+
+// The stage whose ranks hold most; the first of equals.
+int plan_fullest(const Plan *plan);
+
+// Evictions of all stages in one step.
+int64_t plan_evictions(const Schedule *schedule);
 
 // Bytes of the slots' bundle on a stage: the larger one of the stage and its partner where the schedule evicts to a partner.
 int64_t plan_slot_bytes(const Model *model, const Config *config, const Schedule *schedule, Backend *be, int stage);

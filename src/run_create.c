@@ -102,6 +102,7 @@ int run_create(Run *run, const Config *config, const Model *model, World *world,
     if (check_world_(run, err) != 0) return -1;
     run->at = topology_coordinates(&config->parallel, world_rank(world));
     log->stage = run->at.stage;
+    board_set_stage(board, run->at.stage);
     board_set_action(board, "start-up");
     if (create_groups_(run, err) != 0 || run_open_data(config, &run->train, &run->val, err) != 0) return -1;
     run->be = backend_cpu_create(config->train.precision, threads_(world), err);

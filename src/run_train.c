@@ -120,10 +120,13 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     double start = clock_seconds(), loss = 0.0, norm = 0.0;
     int64_t tokens = step_tokens_(run->config);
     EngineRun pipeline;
-    board_set_step(run->board, step);
+    char label[64];
+    snprintf(label, sizeof label, "step %lld", (long long)step);
+    board_set_action(run->board, label);
     if (batch_train(&run->batch, run->train, step, err) != 0) return -1;
-    if (engine_run(run->engine, run->schedule, (float)(1.0 / (double)tokens), &pipeline, err) != 0) return -1;
-    board_set_action(run->board, "the optimizer");
+    if (engine_run(run->engine, label, run->schedule, (float)(1.0 / (double)tokens), &pipeline, err) != 0) return -1;
+    snprintf(label, sizeof label, "step %lld optimizer", (long long)step);
+    board_set_action(run->board, label);
     if (sum_losses_(run, &loss, err) != 0 || agree_(run, &loss, stop, err) != 0) return -1;
     loss /= (double)tokens;
     if (check_loss_(run, step, loss, err) != 0) return -1;
@@ -138,7 +141,7 @@ static int validate_(Run *run, int64_t step, Error *err) {
         double loss = 0.0;
         EngineRun pipeline;
         if (batch_validate(&run->batch, run->val, i, err) != 0) return -1;
-        if (engine_run(run->engine, run->validation, 0.0f, &pipeline, err) != 0) return -1;
+        if (engine_run(run->engine, "validation", run->validation, 0.0f, &pipeline, err) != 0) return -1;
         if (sum_losses_(run, &loss, err) != 0) return -1;
         total += loss;
     }
@@ -153,6 +156,7 @@ static bool validates_(const Run *run, int64_t step) {
 
 int run_train(Run *run, Error *err) {
     listen_();
+    board_set_ready(run->board);
     for (int64_t step = 1; step <= run->config->train.steps; step++) {
         bool stop = false;
         if (run->metrics != NULL) metrics_progress(run->metrics, step, run->config->train.steps);

@@ -50,7 +50,7 @@ static int check_start_(const Config *config, const char *program, const Model *
 // Says the last word of a rank: on the board, where a parent reads it, else on stderr; once where all ranks found the same.
 static int rank_fail_(World *world, Board *board, const Log *log, const Error *err) {
     bool speaks = !err->everywhere || world_rank(world) == 0;
-    if (speaks && board_report(board, log, err) != 0) log_line(log, "%s", err->text);
+    if (speaks && !board_report(board, err->code, err->text)) log_line(log, "%s", err->text);
     int code = err->code;
     if (!err->everywhere && world_size(world) > 1) world_abort(world, code);
     return code;
@@ -67,8 +67,9 @@ static int rank_main_(const Config *config, const Model *model, Log *log, int ar
     if (run_create(&run, config, model, world, board, log, &err) != 0 || run_train(&run, &err) != 0)
         code = rank_fail_(world, board, log, &err);
     run_destroy(&run);
-    board_detach(board);
     world_leave(world);
+    code = board_leave(board, code);
+    board_close(board);
     return code;
 }
 
