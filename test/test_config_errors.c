@@ -1,0 +1,313 @@
+// Configuration: the sentence that every wrong input earns.
+#include "config_file.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+// The message starts with `starts` ('@' stands for the file's name) and contains `contains`.
+static void expect_message(const Error *err, const char *starts, const char *contains) {
+    const char *text = err->text;
+    assert_int_equal(err->code, EXIT_USAGE);
+    if (starts[0] == '@') {
+        if (strncmp(text, config_file_path, strlen(config_file_path)) != 0) fail_msg("no file name in: %s", text);
+        text += strlen(config_file_path);
+        starts++;
+    }
+    if (strncmp(text, starts, strlen(starts)) != 0) fail_msg("expected \"%s\" to begin:\n%s", starts, text);
+    if (strstr(text, contains) == NULL) fail_msg("expected \"%s\" in:\n%s", contains, text);
+}
+
+typedef struct BadInput {
+    const char *text, *override, *starts, *contains;
+} BadInput;
+
+static void expect_refused(const BadInput *rows, size_t count) {
+    static Config config;
+    for (size_t i = 0; i < count; i++) {
+        Error err;
+        if (config_file_load_one(&config, rows[i].text, rows[i].override, &err) == 0) {
+            fail_msg("accepted: %s -o %s", rows[i].text, rows[i].override ? rows[i].override : "");
+        }
+        expect_message(&err, rows[i].starts, rows[i].contains);
+    }
+}
+
+#define EXPECT_REFUSED(rows) expect_refused(rows, sizeof(rows) / sizeof(rows)[0])
+
+static const BadInput malformed[] = {
+    {"", NULL, "@: model.family: is missing", "model.hidden, model.layers"},
+    {"# nothing\n\n", NULL, "@: model.family: is missing", "data.train"},
+    {"---\n", NULL, "@: model.family: is missing", "data.train"},
+    {MODEL, NULL, "@: data.train: is missing", "every configuration says it"},
+    {"- a\n- b\n", NULL, "@:1: the file is no mapping", "begin with a line such as model:"},
+    {"hello\n", NULL, "@:1: the file is no mapping", "model:"},
+    {"[1, 2]\n", NULL, "@:1: the file is no mapping", "model:"},
+    {BASE "train:\n\tsteps: 5\n", NULL, "@:4: not valid YAML", "spaces instead of tabs"},
+    {BASE "train: {steps: 5\n", NULL, "@:4: not valid YAML", "begun in line 3"},
+    {BASE "train: {steps: 5}}\n", NULL, "@:3: not valid YAML", "check quotes"},
+    {BASE "train:\n  steps: 5\n lr: 1\n", NULL, "@:5: not valid YAML", "indentation"},
+    {BASE "log: {metrics: \"open}\n", NULL, "@:4: not valid YAML", "quotes"},
+    {BASE "train: {lr: \x01}\n", NULL, "@:3: not valid YAML", "control characters"},
+    {BASE "\xff\xfe\n", NULL, "@:3: not valid YAML", "UTF-8"},
+    {BASE "---\ntrain: {steps: 5}\n", NULL, "@:3: a second YAML document", "keep one"},
+    {BASE "...\n---\ntrain: {steps: 5}\n", NULL, "@:4: a second YAML document", "keep one"},
+    {BASE "...\ntrain: {steps: 5}\n", NULL, "@:4: not valid YAML", "document start"},
+    {BASE "train: &t {steps: 5}\n", NULL, "@:3: anchor", "write the value itself"},
+    {BASE "train: {steps: &n 5}\n", NULL, "@:3: anchor", "write the value itself"},
+    {BASE "train: {steps: *n}\n", NULL, "@:3: ", "alias"},
+    {BASE "*n : {steps: 5}\n", NULL, "@:3: alias", "write the value itself"},
+    {BASE "parallel: {layers: &l [8]}\n", NULL, "@:3: anchor", "write the value itself"},
+    {BASE "train: {steps: !!int 5}\n", NULL, "@:3: tag", "write the value itself"},
+    {BASE "train: {<<: {steps: 5}}\n", NULL, "@:3: train.<<: no such key", "--help-config"},
+    {BASE "? [a, b]\n: 3\n", NULL, "@:3: a key must be a plain word", ""},
+    {BASE "train: {{a: b}: 3}\n", NULL, "@:3: a key must be a plain word", ""},
+    {BASE "train: 5\n", NULL, "@:3: train: is a section", "key: value"},
+    {BASE "train: [5]\n", NULL, "@:3: train: is a section", "key: value"},
+};
+
+static void every_malformed_file_is_refused_in_its_line(void **state) {
+    (void)state;
+    EXPECT_REFUSED(malformed);
+}
+
+static const BadInput unknown_names[] = {
+    {BASE "train: {stpes: 5}\n", NULL, "@:3: train.stpes: no such key", "did you mean train.steps?"},
+    {BASE "train:\n  steps: 5\n  warmup: 5\n", NULL, "@:5: train.warmup: no such key", ""},
+    {BASE "train: {micro_batch: 5}\n", NULL, "@:3: train.micro_batch: no such key",
+     "did you mean schedule.micro_batch?"},
+    {BASE "paralel: {tensor: 1}\n", NULL, "@:3: paralel: no such section", "did you mean parallel?"},
+    {BASE "optimizer: {lr: 1}\n", NULL, "@:3: optimizer: no such key", "--help-config"},
+    {BASE "steps: 5\n", NULL, "@:3: steps: no such key", "did you mean train.steps?"},
+    {BASE "train.steps: 5\n", NULL, "@:3: train.steps: stands outside its section", "write train: {steps: ...}"},
+    {BASE "train: {steps: 5, lr: 0.1,\n  steps: 6}\n", NULL, "@:4: train.steps: given twice", "in line 3"},
+    {BASE "model: {norm_eps: 1e-6}\n", NULL, "@:3: model: given twice", "in line 1"},
+    {BASE "\"tra\\0in\": {steps: 5}\n", NULL, "@:3: tra?in: no such section", "did you mean train?"},
+    {BASE "? ''\n: 1\n", NULL, "@:3: : no such key", ""},
+    {BASE, "train.stpes=5", "-o train.stpes: no such key", "did you mean train.steps?"},
+    {BASE, "steps=5", "-o steps: no such key", "did you mean train.steps?"},
+    {BASE, "train=5", "-o train: is a section", "-o train.steps=10"},
+    {BASE, "train.steps", "-o train.steps: has no value", "KEY=VALUE"},
+    {BASE, "=5", "-o : no such key", ""},
+    {BASE, "", "-o : has no value", ""},
+    {BASE, "TRAIN.STEPS=5", "-o TRAIN.STEPS: no such key", ""},
+    {BASE, "train.steps =5", "-o train.steps : no such key", "did you mean train.steps?"},
+};
+
+static void every_unknown_name_is_refused_with_what_was_meant(void **state) {
+    (void)state;
+    EXPECT_REFUSED(unknown_names);
+}
+
+static const BadInput wrong_values[] = {
+    {BASE "train: {steps: five}\n", NULL, "@:3: train.steps: five is no number", "an integer from 1 to"},
+    {BASE "train: {steps: 1.5}\n", NULL, "@:3: train.steps: 1.5 is no integer", "an integer from 1 to"},
+    {BASE "train: {steps: 1e3}\n", NULL, "@:3: train.steps: 1e3 is not written as an integer (1000)", "use"},
+    {BASE "train: {steps: \"5\"}\n", NULL, "@:3: train.steps: \"5\" is text", "an integer"},
+    {BASE "train: {steps: 0}\n", NULL, "@:3: train.steps: 0 is out of range", "from 1 to 1000000000000"},
+    {BASE "train: {steps: -5}\n", NULL, "@:3: train.steps: -5 is out of range", "from 1"},
+    {BASE "train: {steps: 99999999999999999999}\n", NULL, "@:3: train.steps: 99999999999999999999 is out of range", ""},
+    {BASE "train: {steps: 0x10}\n", NULL, "@:3: train.steps: 0x10 is no number", ""},
+    {BASE "train: {steps: 010}\n", NULL, "@:3: train.steps: 010 is not written as an integer (10)", ""},
+    {BASE "train: {steps: 1_000}\n", NULL, "@:3: train.steps: 1_000 is no number", ""},
+    {BASE "train: {steps: }\n", NULL, "@:3: train.steps: has no value", "an integer"},
+    {BASE "train: {steps: ~}\n", NULL, "@:3: train.steps: has no value", "an integer"},
+    {BASE "train: {steps: null}\n", NULL, "@:3: train.steps: has no value", "an integer"},
+    {BASE "train: {steps: true}\n", NULL, "@:3: train.steps: true is no number", ""},
+    {BASE "train: {steps: auto}\n", NULL, "@:3: train.steps: auto is no number", ""},
+    {BASE "train: {steps: [5]}\n", NULL, "@:3: train.steps: is a list", "an integer"},
+    {BASE "train: {steps: {a: 5}}\n", NULL, "@:3: train.steps: is a mapping", "an integer"},
+    {BASE "train: {seed: -1}\n", NULL, "@:3: train.seed: -1 is out of range", "from 0 to 9007199254740992"},
+    {BASE "train: {lr: fast}\n", NULL, "@:3: train.lr: fast is no number", "a number from 0"},
+    {BASE "train: {lr: .nan}\n", NULL, "@:3: train.lr: .nan is no number", ""},
+    {BASE "train: {lr: nan}\n", NULL, "@:3: train.lr: nan is no number", ""},
+    {BASE "train: {lr: .inf}\n", NULL, "@:3: train.lr: .inf is no number", ""},
+    {BASE "train: {lr: 1e999}\n", NULL, "@:3: train.lr: 1e999 does not fit", ""},
+    {BASE "train: {lr: 1e-999}\n", NULL, "@:3: train.lr: 1e-999 does not fit", ""},
+    {BASE "train: {lr: 1e}\n", NULL, "@:3: train.lr: 1e is no number", ""},
+    {BASE "train: {lr: 1e-4x}\n", NULL, "@:3: train.lr: 1e-4x is no number", ""},
+    {BASE "train: {lr: -1e-4}\n", NULL, "@:3: train.lr: -1e-4 is out of range", ""},
+    {BASE "train: {beta1: 1}\n", NULL, "@:3: train.beta1: 1 is out of range", "to below 1"},
+    {BASE "train: {beta2: 1.0}\n", NULL, "@:3: train.beta2: 1.0 is out of range", "to below 1"},
+    {BASE "train: {eps: 0}\n", NULL, "@:3: train.eps: 0 is out of range", "above 0"},
+    {BASE "train: {min_lr_ratio: 1.1}\n", NULL, "@:3: train.min_lr_ratio: 1.1 is out of range", "from 0 to 1"},
+    {BASE "parallel: {tensor: 0}\n", NULL, "@:3: parallel.tensor: 0 is out of range", "from 1"},
+    {BASE "parallel: {pipeline: 1025}\n", NULL, "@:3: parallel.pipeline: 1025 is out of range", "to 1024"},
+    {BASE "parallel: {sequence: 2}\n", NULL, "@:3: parallel.sequence: 2 is neither", "true or false"},
+    {BASE "parallel: {sequence: \"true\"}\n", NULL, "@:3: parallel.sequence: \"true\" is neither", "true or false"},
+    {BASE "parallel: {placement: adjcent}\n", NULL, "@:3: parallel.placement: adjcent", "did you mean adjacent"},
+    {BASE "parallel: {layers: 8}\n", NULL, "@:3: parallel.layers: 8 is no list", "[2, 3, 3, 2]"},
+    {BASE "parallel: {layers: []}\n", NULL, "@:3: parallel.layers: is an empty list", "auto"},
+    {BASE "parallel: {layers: [8, a]}\n", NULL, "@:3: parallel.layers: a is no number", "an integer from 1"},
+    {BASE "parallel: {layers: [8, 0]}\n", NULL, "@:3: parallel.layers: 0 is out of range", "an integer from 1"},
+    {BASE "parallel: {layers: [8, [1]]}\n", NULL, "@:3: parallel.layers: has an entry that is no integer", ""},
+    {BASE "parallel: {layers: {a: 1}}\n", NULL, "@:3: parallel.layers: is a mapping", "auto"},
+    {BASE "schedule: {bpipe: true}\n", NULL, "@:3: schedule.bpipe: true is not known", "one of off, on, auto"},
+    {BASE "schedule: {name: 1F1B}\n", NULL, "@:3: schedule.name: 1F1B is not known", "one of gpipe, 1f1b"},
+    {BASE "schedule: {slots: 0}\n", NULL, "@:3: schedule.slots: 0 is out of range", "or auto"},
+    {BASE "attention: {mode: flsh}\n", NULL, "@:3: attention.mode: flsh", "did you mean flash"},
+    {BASE "train: {precision: fp16}\n", NULL, "@:3: train.precision: fp16 is not known", "one of fp32, bf16"},
+    {BASE "hardware: {peak_tflops: 0}\n", NULL, "@:3: hardware.peak_tflops: 0 is out of range", "above 0"},
+    {BASE "hardware: {device: gpu}\n", NULL, "@:3: hardware.device: gpu", "one of auto, cpu, cuda"},
+    {BASE "checkpoint: {keep: 0}\n", NULL, "@:3: checkpoint.keep: 0 is out of range", "from 1"},
+    {BASE "log: {metrics: \"a\\0b\"}\n", NULL, "@:3: log.metrics: \"a?b\" contains a control", ""},
+    {BASE "log: {metrics: \"a\\x1b[31mb\"}\n", NULL, "@:3: log.metrics: \"a?[31mb\" contains a control", ""},
+    {BASE "log: {metrics: }\n", NULL, "@:3: log.metrics: has no value", "\"\" for none"},
+    {MODEL "data: {train: \"\"}\n", NULL, "@:2: data.train: \"\" is empty", "a text of 1 to 511 bytes"},
+    {BASE, "train.steps=", "-o train.steps: has no value", "an integer"},
+    {BASE, "train.steps=abc", "-o train.steps: abc is no number", "an integer"},
+    {BASE, "train.steps=5 6", "-o train.steps: 5 6 is no number", ""},
+    {BASE, "train.steps={a: 5}", "-o train.steps: is a mapping", ""},
+    {BASE, "train.steps=&a 5", "-o train.steps: anchor", ""},
+    {BASE, "train.steps=[5", "-o train.steps: ", "is a list"},
+    {BASE, "parallel.layers=[5", "-o parallel.layers: not valid YAML", ""},
+    {BASE, "train.steps=5\ntrain: 3", "-o train.steps: the value contains a line break", ""},
+    {BASE, "data.train=", "-o data.train: \"\" is empty", ""},
+    {BASE, "log.metrics=\xff", "-o log.metrics: not valid YAML", "UTF-8"},
+};
+
+static void every_wrong_value_is_refused_with_what_would_be_right(void **state) {
+    (void)state;
+    EXPECT_REFUSED(wrong_values);
+}
+
+static const BadInput impossible[] = {
+    {BASE "parallel:\n  tensor: 5\n", NULL, "@:4: parallel.tensor: 5 does not divide 8 heads", "use 1, 2, 4, 8"},
+    {BASE, "parallel.tensor=5", "-o parallel.tensor: 5 does not divide 8 heads", "use 1, 2, 4, 8"},
+    {BASE "parallel: {tensor: 4}\n", "model.kv_heads=2", "@:3: parallel.tensor: 4 does not divide 2 kv_heads",
+     "use 1, 2"},
+    {BASE "parallel: {tensor: 8}\n", "model.ffn=100", "@:3: parallel.tensor: 8 does not divide 100 ffn", "use 1, 2, 4"},
+    {BASE "parallel: {tensor: 4, sequence: on}\n", "model.seq_len=30",
+     "@:3: parallel.tensor: 4 does not divide 30 seq_len", "use 1, 2"},
+    {BASE, "model.heads=7", "-o model.heads: heads 7 does not divide hidden 64", "use 4 or 8 heads"},
+    {BASE, "model.heads=64", "-o model.heads: heads 64 leaves an odd head size", "use 32 heads"},
+    {BASE, "model.heads=200", "-o model.heads: heads 200 does not divide hidden 64", "use 32 heads"},
+    {BASE, "model.hidden=63", "-o model.hidden: 63 is odd", "use 64"},
+    {BASE, "model.hidden=1", "-o model.hidden: 1 is odd", "use 2"},
+    {BASE, "model.kv_heads=3", "-o model.kv_heads: kv_heads 3 does not divide 8 heads", "use 2 or 4"},
+    {BASE, "model.kv_heads=16", "-o model.kv_heads: kv_heads 16 does not divide 8 heads", "use 8"},
+    {GPT DATA, "model.kv_heads=4", "-o model.kv_heads: family gpt", "use kv_heads 8 or auto"},
+    {BASE "train: {global_batch: 10}\n", "schedule.micro_batch=4", "-o schedule.micro_batch: global_batch 10",
+     "use global_batch 8 or 12"},
+    {BASE "train: {global_batch: 10}\nschedule: {micro_batch: 4}\n", NULL, "@:3: train.global_batch: global_batch 10",
+     "8 or 12"},
+    {BASE "train: {global_batch: 3}\nparallel: {data: 4}\n", NULL, "@:3: train.global_batch: ", "use global_batch 4"},
+    {BASE "parallel: {pipeline: 8}\n", "train.global_batch=7",
+     "-o train.global_batch: global_batch 7 makes 7 microbatches for 8 stages", "smallest global_batch is 8"},
+    {BASE "train: {global_batch: 12}\nschedule: {micro_batch: 3}\nparallel: {data: 2}\n", "parallel.pipeline=4",
+     "-o parallel.pipeline: global_batch 12 makes 2 microbatches for 4 stages", "smallest global_batch is 24"},
+    {BASE, "parallel.pipeline=9", "-o parallel.pipeline: 9 stages for 8 layers", "use pipeline 8 or less"},
+    {BASE "parallel: {pipeline: 4, layers: [2, 2, 4]}\n", NULL,
+     "@:3: parallel.layers: the list of layers has 3 entries for 4 stages", "auto"},
+    {BASE "parallel: {pipeline: 4, layers: [2, 2, 2, 3]}\n", NULL,
+     "@:3: parallel.layers: the stages' layers add up to 9", "8"},
+    {BASE "parallel: {pipeline: 4, layers: [2, 2, 2, 2]}\n", "parallel.pipeline=2",
+     "-o parallel.pipeline: the list of layers has 4 entries", "give 2, or layers auto"},
+    {BASE "parallel: {pipeline: 4, layers: [2, 2, 2, 2]}\n", "model.layers=12",
+     "-o model.layers: the stages' layers add up to 8", "12"},
+    {BASE "schedule: {name: gpipe, bpipe: on}\n", NULL, "@:3: schedule.bpipe: name gpipe", "use name 1f1b, bpipe off"},
+    {BASE "schedule: {bpipe: on}\n", "schedule.name=gpipe", "-o schedule.name: name gpipe", "bpipe off"},
+    {BASE "parallel: {pipeline: 8}\nschedule: {bpipe: on, slots: 4}\n", NULL,
+     "@:4: schedule.slots: 4 slots are too few", "slots 5 or more"},
+    {BASE "parallel: {pipeline: 7}\nschedule: {bpipe: auto, slots: 4}\n", NULL,
+     "@:4: schedule.slots: 4 slots are too few", "slots 5 or more"},
+    {BASE "parallel: {pipeline: 8}\nschedule: {bpipe: on, slots: 1, evict_to: host}\n", NULL,
+     "@:4: schedule.slots: 1 slots", "slots 2 or more"},
+    {BASE "schedule: {micro_batch: 65536}\ntrain: {global_batch: 65536}\n", "model.seq_len=4194304",
+     "-o model.seq_len: the activations", "smaller seq_len"},
+    {BASE "train: {steps: 1000000000000, global_batch: 16777216}\n", NULL, "@:3: train.steps: the run takes more",
+     "use at most"},
+    {MODEL DATA "parallel: {tensor: 8, pipeline: 8, data: 65536}\n", NULL,
+     "@:3: parallel.data: pipeline * tensor * data", "use data 16384 or less"},
+};
+
+static void every_impossible_combination_is_refused_with_a_remedy(void **state) {
+    (void)state;
+    EXPECT_REFUSED(impossible);
+}
+
+static void what_cannot_be_read_is_named(void **state) {
+    (void)state;
+    static Config config;
+    Error err = {0};
+    assert_int_equal(config_load(&config, "no/such.yaml", NULL, 0, &err), -1);
+    assert_string_equal(err.text,
+                        "no/such.yaml: cannot be opened: No such file or directory; give a YAML file with -c FILE");
+    err = (Error){0};
+    assert_int_equal(config_load(&config, "/", NULL, 0, &err), -1);
+    assert_non_null(strstr(err.text, "Is a directory"));
+    err = (Error){0};
+    assert_int_equal(config_load(&config, "/dev/zero", NULL, 0, &err), -1);
+    assert_non_null(strstr(err.text, "larger than 1 MiB"));
+    char name[CONFIG_TEXT + 1];
+    memset(name, 'a', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    err = (Error){0};
+    assert_int_equal(config_load(&config, name, NULL, 0, &err), -1);
+    assert_non_null(strstr(err.text, "longer than 511 bytes"));
+    assert_int_equal(err.code, EXIT_USAGE);
+}
+
+static void long_and_deep_input_is_refused_quickly(void **state) {
+    (void)state;
+    static Config config;
+    static char text[1 << 20];
+    Error err;
+    memset(text, '[', sizeof text - 1);
+    assert_int_equal(config_file_load_one(&config, text, NULL, &err), -1);
+    expect_message(&err, "@:1: ", "no mapping");
+    memset(text, 'a', sizeof text - 1);
+    assert_int_equal(config_file_load_one(&config, text, NULL, &err), -1);
+    expect_message(&err, "@:1: ", "no mapping");
+    strcpy(text, BASE "parallel: {layers: [1");
+    size_t used = strlen(text);
+    for (int i = 0; i < 2000; i++) memcpy(text + used + 2 * i, ",1", 2);
+    strcpy(text + used + 4000, "]}\n");
+    assert_int_equal(config_file_load_one(&config, text, NULL, &err), -1);
+    expect_message(&err, "@:3: parallel.layers: ", "more than 1024");
+    strcpy(text, BASE "log: {metrics: ");
+    used = strlen(text);
+    memset(text + used, 'x', 600);
+    strcpy(text + used + 600, "}\n");
+    assert_int_equal(config_file_load_one(&config, text, NULL, &err), -1);
+    expect_message(&err, "@:3: log.metrics: xxx", "is too long");
+    assert_true(strlen(err.text) < 300);
+}
+
+// Every input made from a good one by cutting it off or by changing one byte is read or refused, with code 2 and a text.
+static void no_damaged_file_breaks_the_reader(void **state) {
+    (void)state;
+    static Config config;
+    static const char good[] =
+        "model:\n  {family: llama, hidden: 64, layers: 8, heads: 8, ffn: 96, vocab: 257, seq_len: 32}\n"
+        "parallel:\n  layers: [3, 5]\n  pipeline: 2\ndata: {train: \"x\"}\n";
+    static const char bytes[] = "\0\t\n \"'#%&*,-:?@[]`{}|!>~\x80\xff";
+    for (size_t i = 0; i < sizeof good - 1; i++) {
+        for (size_t k = 0; k <= sizeof bytes; k++) {
+            char text[sizeof good];
+            memcpy(text, good, sizeof good);
+            size_t length = k < sizeof bytes ? sizeof good - 1 : i;
+            if (k < sizeof bytes) text[i] = bytes[k];
+            Error err = {0};
+            config_file_write(text, length);
+            if (config_load(&config, config_file_path, NULL, 0, &err) == 0) continue;
+            assert_int_equal(err.code, EXIT_USAGE);
+            assert_true(strncmp(err.text, config_file_path, strlen(config_file_path)) == 0);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_malformed_file_is_refused_in_its_line),
+        cmocka_unit_test(every_unknown_name_is_refused_with_what_was_meant),
+        cmocka_unit_test(every_wrong_value_is_refused_with_what_would_be_right),
+        cmocka_unit_test(every_impossible_combination_is_refused_with_a_remedy),
+        cmocka_unit_test(what_cannot_be_read_is_named),
+        cmocka_unit_test(long_and_deep_input_is_refused_quickly),
+        cmocka_unit_test(no_damaged_file_breaks_the_reader),
+    };
+    return cmocka_run_group_tests(tests, config_file_create, config_file_remove);
+}

@@ -1,0 +1,101 @@
+// The command line, and the suggestions for what is misspelt in it.
+#include "options.h"
+#include "suggest.h"
+
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static void distances_count_letters(void **state) {
+    (void)state;
+    assert_int_equal(suggest_distance("", ""), 0);
+    assert_int_equal(suggest_distance("steps", "steps"), 0);
+    assert_int_equal(suggest_distance("stpes", "steps"), 1);
+    assert_int_equal(suggest_distance("", "abc"), 3);
+    assert_int_equal(suggest_distance("kitten", "sitting"), 3);
+    int best = INT_MAX;
+    assert_false(suggest_nearer("zzz", "lr", &best));
+    assert_true(suggest_nearer("tensr", "tensor", &best));
+    assert_false(suggest_nearer("tensr", "tensor", &best));
+}
+
+typedef struct CommandLine {
+    const char *words[6];
+    const char *contains; // in the error
+} CommandLine;
+
+static int parse(const char *const words[6], Options *options, Error *err) {
+    char *argv[8] = {"train_llama"};
+    int argc = 1;
+    for (int i = 0; i < 6 && words[i] != NULL; i++) argv[argc++] = (char *)words[i];
+    *err = (Error){0};
+    return options_parse(options, argc, argv, err);
+}
+
+static const CommandLine wrong_lines[] = {
+    {{NULL}, "no configuration; give one with -c FILE"},
+    {{"--schedule", NULL}, "no configuration"},
+    {{"x.yaml", NULL}, "x.yaml: is no option; a configuration is given with -c FILE"},
+    {{"-c", NULL}, "-c: needs a value; write -c FILE"},
+    {{"--config", NULL}, "--config: needs a value; write --config FILE"},
+    {{"-c", "-o", "a=b", NULL}, "-c: needs a value"},
+    {{"-c", "", NULL}, "the value is empty"},
+    {{"--config=", NULL}, "the value is empty"},
+    {{"-c", "a", "-c", "b", NULL}, "given twice, a and b"},
+    {{"--shedule", "-c", "x", NULL}, "--shedule: no such option; did you mean --schedule?"},
+    {{"-config", "x", NULL}, "-config: no such option; did you mean --config?"},
+    {{"--confg=x", NULL}, "--confg: no such option; did you mean --config?"},
+    {{"--schedule=yes", "-c", "x", NULL}, "--schedule: takes no value"},
+    {{"-x", NULL}, "-x: no such option; --help lists all"},
+    {{"--", NULL}, "--: no such option"},
+    {{"-", NULL}, "-: is no option"},
+    {{"", NULL}, "is no option"},
+};
+
+static void every_wrong_command_line_is_refused(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong_lines / sizeof wrong_lines[0]; i++) {
+        Options options;
+        Error err;
+        assert_int_equal(parse(wrong_lines[i].words, &options, &err), -1);
+        assert_int_equal(err.code, EXIT_USAGE);
+        if (strstr(err.text, wrong_lines[i].contains) == NULL)
+            fail_msg("expected \"%s\" in: %s", wrong_lines[i].contains, err.text);
+        options_free(&options);
+    }
+}
+
+static void command_lines_are_understood_in_every_form(void **state) {
+    (void)state;
+    static const char *const forms[][6] = {{"-c", "f", "-o", "a=b", "-oc=d", NULL},
+                                           {"-cf", "--override", "a=b", "--override=c=d", NULL},
+                                           {"--config", "f", "-o", "a=b", "-o", "c=d"},
+                                           {"-o", "a=b", "--config=f", "-o", "c=d", NULL}};
+    Options options;
+    Error err;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(parse(forms[i], &options, &err), 0);
+        assert_string_equal(options.config, "f");
+        assert_int_equal(options.override_count, 2);
+        assert_string_equal(options.overrides[0], "a=b");
+        assert_string_equal(options.overrides[1], "c=d");
+        assert_false(options.schedule || options.help || options.help_config || options.version);
+        options_free(&options);
+    }
+    const char *flags[6] = {"--help", "--help-config", "--version", "--schedule", NULL};
+    assert_int_equal(parse(flags, &options, &err), 0);
+    assert_true(options.schedule && options.help && options.help_config && options.version);
+    options_free(&options);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(distances_count_letters),
+        cmocka_unit_test(every_wrong_command_line_is_refused),
+        cmocka_unit_test(command_lines_are_understood_in_every_form),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
