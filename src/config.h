@@ -1,6 +1,6 @@
 // One run, as its YAML file and the overrides on the command line describe it.
 //
-// A single schema table (config.c) holds every key: its place in Config, type, default, bounds and meaning. Parsing,
+// A single schema table (config_schema.c) holds every key: its place in Config, type, default, bounds and meaning. Parsing,
 // validation, `--help-config` and the suggestions for misspelt keys all read that table and nothing else.
 // Every error is one sentence `FILE:LINE: key: what is wrong; what would be right` (for an override the place reads
 // `-o key`) and exit code 2.
