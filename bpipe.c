@@ -195,16 +195,17 @@ static void walk_before_forward_(Walk_ *walk, bool forward_follows) {
     if (walk->used + (forward_follows ? 2 : 1) > walk->slots) walk_evict_(walk);
 }
 
-// Before B(i) runs, i+1 comes home, if need be into the slot of the newest. After the last forward every slot that
-// becomes free takes the next bundle that is away.
+// Before B(i) runs, i+1 comes home into the slot of the newest. After the last forward nothing more has to leave: each
+// backward frees a slot, and the next bundle that is away takes it.
 static void walk_before_backward_(Walk_ *walk, int microbatches) {
     int next = walk->backwards + 1;
-    if (next < walk->forwards && walk->away[next]) {
+    if (walk->forwards < microbatches) {
+        if (next == walk->forwards || !walk->away[next]) return;
         if (walk->used == walk->slots) walk_evict_(walk);
         walk_load_(walk, next);
+        return;
     }
-    if (walk->forwards < microbatches) return;
-    for (; next < microbatches && walk->used < walk->slots; next++) {
+    for (next--; next < microbatches && walk->used < walk->slots; next++) {
         if (walk->away[next]) walk_load_(walk, next);
     }
 }
