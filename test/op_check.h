@@ -1,0 +1,163 @@
+// What tests of a backend's operations share: operands in the run's precision whose exact values a float64 reference
+// can read, outputs filled with NaN beforehand, comparison with a bound, and central differences.
+#ifndef OP_CHECK_H
+#define OP_CHECK_H
+
+#include "backend.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+// One backend and all that was allocated for a test on it.
+typedef struct Op {
+    Backend *backend;
+    void *held[128];
+    int count;
+} Op;
+
+// Run precision (or fp32, see op_gradient) for the operation, the same values in double for the reference.
+typedef struct Operand {
+    void *data;
+    double *value;
+    int64_t count, bytes;
+} Operand;
+
+static inline Op op_start(int precision, int threads) {
+    Error err = {0};
+    Op op = {.backend = backend_cpu_create(precision, threads, &err)};
+    if (!op.backend) fail_msg("%s", err.text);
+    return op;
+}
+
+static inline void op_end(Op *op) {
+    for (int i = 0; i < op->count; i++) free(op->held[i]);
+    op->backend->destroy(op->backend);
+}
+
+static inline void *op_hold(Op *op, int64_t bytes) {
+    assert_true(op->count < (int)(sizeof op->held / sizeof *op->held));
+    void *memory = calloc(1, (size_t)bytes + 1);
+    assert_non_null(memory);
+    return op->held[op->count++] = memory;
+}
+
+// All bits set is a NaN in either precision: what is not written shows.
+static inline void *op_poison(Op *op, int64_t bytes) {
+    return memset(op_hold(op, bytes), 0xff, (size_t)bytes);
+}
+
+// Uniform in (-1, 1): splitmix64 of the place.
+static inline double op_random(uint64_t seed, int64_t i) {
+    uint64_t z = (uint64_t)i * 0x9e3779b97f4a7c15u + seed * 0xd1342543de82ef95u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    return ((double)(z >> 11) + 0.5) * 0x1p-52 - 1.0;
+}
+
+static inline Operand op_blank(Op *op, int64_t count, int64_t element) {
+    Operand operand = {.count = count, .bytes = count * element};
+    operand.data = op_poison(op, operand.bytes);
+    operand.value = op_hold(op, count * (int64_t)sizeof(double));
+    return operand;
+}
+
+// An output in the run's precision, not yet written.
+static inline Operand op_output(Op *op, int64_t count) {
+    return op_blank(op, count, op->backend->element);
+}
+
+static inline double *op_read(Op *op, Operand *operand) {
+    float *floats = malloc((size_t)operand->count * sizeof *floats + 1);
+    assert_non_null(floats);
+    if (operand->bytes == operand->count * op->backend->element)
+        op->backend->to_float(op->backend, floats, operand->data, operand->count);
+    else
+        memcpy(floats, operand->data, (size_t)operand->bytes);
+    for (int64_t i = 0; i < operand->count; i++) operand->value[i] = (double)floats[i];
+    free(floats);
+    return operand->value;
+}
+
+// Random values around `center` in the run's precision; value[] holds what rounding left.
+static inline Operand op_operand(Op *op, int64_t count, uint64_t seed, double center, double spread) {
+    Operand operand = op_output(op, count);
+    float *floats = op_hold(op, count * (int64_t)sizeof(float));
+    for (int64_t i = 0; i < count; i++) floats[i] = (float)(center + spread * op_random(seed, i));
+    op->backend->from_float(op->backend, operand.data, floats, count);
+    op_read(op, &operand);
+    return operand;
+}
+
+// The same, fp32 whatever the run's precision.
+static inline Operand op_gradient(Op *op, int64_t count, uint64_t seed, double spread) {
+    Operand operand = op_blank(op, count, sizeof(float));
+    float *floats = operand.data;
+    for (int64_t i = 0; i < count; i++) {
+        floats[i] = (float)(spread * op_random(seed, i));
+        operand.value[i] = (double)floats[i];
+    }
+    return operand;
+}
+
+// |got - want| <= relative * (|want| + floor) for every element, and no NaN.
+static inline void op_near(const char *what, const double *got, const double *want, int64_t count, double relative,
+                           double floor) {
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabs(got[i] - want[i]) <= relative * (fabs(want[i]) + floor)))
+            fail_msg("%s[%ld] of %ld: %.9g, reference %.9g", what, (long)i, (long)count, got[i], want[i]);
+}
+
+// Bounds of a result computed in fp32 and stored in the run's precision.
+static inline double op_bound(const Op *op) {
+    return op->backend->precision == PRECISION_BF16 ? 0x1p-8 : 4e-6;
+}
+
+// d f(context) / d *x, f a double function of memory that x points into.
+typedef double (*OpFunction)(void *context);
+static inline double op_slope(OpFunction f, void *context, double *x) {
+    double at = *x, step = 1e-6;
+    *x = at + step;
+    double above = f(context);
+    *x = at - step;
+    double below = f(context);
+    *x = at;
+    return (above - below) / (2 * step);
+}
+
+// The outputs of `run` on 1, 2 and 3 threads are the same bytes, in both precisions. run fills `bytes` bytes at `out`.
+typedef int64_t (*OpRun)(Op *op, const void *shape, unsigned char *out);
+static inline void op_same_for_any_threads(OpRun run, const void *shape, int64_t limit) {
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        unsigned char *out[3];
+        int64_t bytes[3];
+        for (int t = 0; t < 3; t++) {
+            Op op = op_start(precision, t + 1);
+            out[t] = malloc((size_t)limit);
+            assert_non_null(out[t]);
+            bytes[t] = run(&op, shape, out[t]);
+            assert_true(bytes[t] > 0 && bytes[t] <= limit);
+            op_end(&op);
+        }
+        for (int t = 1; t < 3; t++) {
+            assert_int_equal(bytes[0], bytes[t]);
+            if (memcmp(out[0], out[t], (size_t)bytes[0]))
+                fail_msg("precision %d: %d threads give other bits than one", precision, t + 1);
+        }
+        for (int t = 0; t < 3; t++) free(out[t]);
+    }
+}
+
+static inline int64_t op_append(unsigned char *out, int64_t at, const Operand *operand) {
+    memcpy(out + at, operand->data, (size_t)operand->bytes);
+    return at + operand->bytes;
+}
+
+#endif

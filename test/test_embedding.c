@@ -1,0 +1,105 @@
+// Embedding: rows of a table that may be split over tensor ranks, and its gradient, whose order of sums is promised.
+#include "op_check.h"
+
+typedef struct Shape {
+    int64_t positions, batch, hidden, vocab, first, count;
+    bool wpe;
+} Shape;
+
+static const Shape SHAPES[] = {
+    {1, 1, 1, 1, 0, 1, true},        {5, 3, 7, 10, 0, 10, true},     {5, 3, 33, 10, 4, 3, false},
+    {64, 4, 768, 257, 0, 257, true}, {300, 2, 1000, 5, 0, 5, false}, {9, 2, 2500, 30, 10, 20, true},
+};
+enum { SHAPE_CASES = sizeof SHAPES / sizeof *SHAPES };
+
+static int32_t *tokens(Op *op, const Shape *s) {
+    int64_t rows = s->positions * s->batch;
+    int32_t *t = op_hold(op, rows * (int64_t)sizeof *t);
+    for (int64_t i = 0; i < rows; i++) t[i] = (int32_t)((op_random(11, i) + 1.0) / 2.0 * (double)s->vocab);
+    return t;
+}
+
+static void check_forward(int precision, const Shape *s) {
+    Op op = op_start(precision, 2);
+    int64_t rows = s->positions * s->batch, hidden = s->hidden;
+    const int32_t *t = tokens(&op, s);
+    Operand wte = op_operand(&op, s->count * hidden, 1, 0.0, 1.0);
+    Operand wpe = op_operand(&op, s->positions * hidden, 2, 0.0, 1.0), x = op_output(&op, rows * hidden);
+    double *want = op_hold(&op, rows * hidden * 8);
+    for (int64_t i = 0; i < rows * hidden; i++) {
+        int64_t row = i / hidden, column = i % hidden, token = t[row] - s->first;
+        want[i] = token >= 0 && token < s->count ? wte.value[token * hidden + column] : 0.0;
+        if (s->wpe) want[i] += wpe.value[row / s->batch * hidden + column];
+    }
+    op.backend->embedding_forward(op.backend, x.data, t, wte.data, s->wpe ? wpe.data : NULL, rows, hidden, s->batch,
+                                  s->first, s->count);
+    op_near("embedding", op_read(&op, &x), want, rows * hidden, op_bound(&op), 1e-3);
+    op_end(&op);
+}
+
+static void forward_adds_token_and_position(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int i = 0; i < SHAPE_CASES; i++) check_forward(precision, &SHAPES[i]);
+}
+
+// The promise is exact: fp32 sums in row order. So the reference adds floats, and bits are compared.
+static void check_backward(int precision, const Shape *s, int threads) {
+    Op op = op_start(precision, threads);
+    int64_t rows = s->positions * s->batch, hidden = s->hidden;
+    const int32_t *t = tokens(&op, s);
+    Operand dx = op_operand(&op, rows * hidden, 3, 0.0, 1.0);
+    Operand dwte = op_gradient(&op, s->count * hidden, 4, 1.0), dwpe = op_gradient(&op, s->positions * hidden, 5, 1.0);
+    float *want_wte = memcpy(op_hold(&op, dwte.bytes), dwte.data, (size_t)dwte.bytes);
+    float *want_wpe = memcpy(op_hold(&op, dwpe.bytes), dwpe.data, (size_t)dwpe.bytes);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < hidden; i++) {
+            float value = (float)dx.value[row * hidden + i];
+            int64_t token = t[row] - s->first;
+            if (token >= 0 && token < s->count) want_wte[token * hidden + i] += value;
+            if (s->wpe) want_wpe[row / s->batch * hidden + i] += value;
+        }
+    op.backend->embedding_backward(op.backend, dwte.data, s->wpe ? dwpe.data : NULL, dx.data, t, rows, hidden, s->batch,
+                                   s->first, s->count);
+    assert_memory_equal(dwte.data, want_wte, (size_t)dwte.bytes);
+    assert_memory_equal(dwpe.data, want_wpe, (size_t)dwpe.bytes);
+    op_end(&op);
+}
+
+static void gradient_adds_in_row_order_for_any_threads(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int i = 0; i < SHAPE_CASES; i++)
+            for (int threads = 1; threads <= 3; threads++) check_backward(precision, &SHAPES[i], threads);
+}
+
+// Ranks that split the vocabulary add up to the whole.
+static void ranks_add_up_to_the_whole(void **state) {
+    (void)state;
+    enum { VOCAB = 12, HIDDEN = 20, ROWS = 40 };
+    Op op = op_start(PRECISION_FP32, 1);
+    Shape s = {ROWS, 1, HIDDEN, VOCAB, 0, VOCAB, false};
+    const int32_t *t = tokens(&op, &s);
+    Operand wte = op_operand(&op, VOCAB * HIDDEN, 1, 0.0, 1.0);
+    Operand whole = op_output(&op, ROWS * HIDDEN), part[3];
+    op.backend->embedding_forward(op.backend, whole.data, t, wte.data, NULL, ROWS, HIDDEN, 1, 0, VOCAB);
+    for (int rank = 0; rank < 3; rank++) {
+        part[rank] = op_output(&op, ROWS * HIDDEN);
+        op.backend->embedding_forward(op.backend, part[rank].data, t, (float *)wte.data + rank * 4 * HIDDEN, NULL, ROWS,
+                                      HIDDEN, 1, rank * 4, 4);
+        op_read(&op, &part[rank]);
+    }
+    op_read(&op, &whole);
+    for (int64_t i = 0; i < ROWS * HIDDEN; i++)
+        assert_true(part[0].value[i] + part[1].value[i] + part[2].value[i] == whole.value[i]);
+    op_end(&op);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forward_adds_token_and_position),
+        cmocka_unit_test(gradient_adds_in_row_order_for_any_threads),
+        cmocka_unit_test(ranks_add_up_to_the_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,184 @@
+// RMSNorm and LayerNorm against a float64 reference; gradients against its central differences.
+#include "op_check.h"
+
+typedef struct Shape {
+    int64_t rows, cols;
+    bool layernorm, delta;
+    double center; // of x; a large one asks for a variance that does not cancel
+} Shape;
+
+static const double EPS = 1e-5;
+
+// out of one row, in double.
+static void reference_row(const Shape *s, double *out, const double *x, const double *w, const double *b) {
+    double mean = 0, variance = 0;
+    for (int64_t i = 0; i < s->cols; i++) mean += x[i] / (double)s->cols;
+    if (!s->layernorm) mean = 0;
+    for (int64_t i = 0; i < s->cols; i++) variance += (x[i] - mean) * (x[i] - mean) / (double)s->cols;
+    for (int64_t i = 0; i < s->cols; i++)
+        out[i] = (x[i] - mean) / sqrt(variance + EPS) * w[i] + (s->layernorm ? b[i] : 0.0);
+}
+
+typedef struct Forward {
+    Operand x, delta, w, b, out, sum;
+} Forward;
+
+static Forward forward(Op *op, const Shape *s) {
+    int64_t count = s->rows * s->cols;
+    Forward f = {.x = op_operand(op, count, 1, s->center, 1.0),
+                 .delta = op_operand(op, count, 2, 0.0, 1.0),
+                 .w = op_operand(op, s->cols, 3, 1.0, 0.5),
+                 .b = op_operand(op, s->cols, 4, 0.0, 1.0),
+                 .out = op_output(op, count),
+                 .sum = op_output(op, count)};
+    Backend *backend = op->backend;
+    void *delta = s->delta ? f.delta.data : NULL, *sum = s->delta ? f.sum.data : NULL;
+    if (s->layernorm)
+        backend->layernorm_forward(backend, f.out.data, sum, f.x.data, delta, f.w.data, f.b.data, s->rows, s->cols,
+                                   EPS);
+    else
+        backend->rmsnorm_forward(backend, f.out.data, sum, f.x.data, delta, f.w.data, s->rows, s->cols, EPS);
+    return f;
+}
+
+// The norm is of the sum as it was stored, which in bf16 is the rounded one.
+static void check_forward(int precision, const Shape *s) {
+    Op op = op_start(precision, 2);
+    Forward f = forward(&op, s);
+    int64_t count = s->rows * s->cols;
+    double bound = op_bound(&op);
+    double *in = f.x.value, *want = op_hold(&op, count * 8);
+    if (s->delta) {
+        for (int64_t i = 0; i < count; i++) want[i] = f.x.value[i] + f.delta.value[i];
+        op_near("sum", op_read(&op, &f.sum), want, count, precision == PRECISION_BF16 ? 0x1p-8 : 0x1p-23, 1e-3);
+        in = f.sum.value;
+    }
+    for (int64_t row = 0; row < s->rows; row++)
+        reference_row(s, want + row * s->cols, in + row * s->cols, f.w.value, f.b.value);
+    double cancelled = 1.0 + fabs(s->center); // x - mean loses what x has before the point
+    op_near(s->layernorm ? "layernorm" : "rmsnorm", op_read(&op, &f.out), want, count, bound, cancelled);
+    op_end(&op);
+}
+
+typedef struct Backward {
+    Operand dx, dw, db, dout, x, w;
+} Backward;
+
+static Backward backward(Op *op, const Shape *s, double **dx_old, double **dw_old, double **db_old) {
+    int64_t count = s->rows * s->cols;
+    Backward g = {.dx = op_operand(op, count, 5, 0.0, 1.0),
+                  .dw = op_gradient(op, s->cols, 6, 1.0),
+                  .db = op_gradient(op, s->cols, 7, 1.0),
+                  .dout = op_operand(op, count, 8, 0.0, 1.0),
+                  .x = op_operand(op, count, 9, s->center, 1.0),
+                  .w = op_operand(op, s->cols, 10, 1.0, 0.5)};
+    *dx_old = memcpy(op_hold(op, count * 8), g.dx.value, (size_t)count * 8);
+    *dw_old = memcpy(op_hold(op, s->cols * 8), g.dw.value, (size_t)s->cols * 8);
+    *db_old = memcpy(op_hold(op, s->cols * 8), g.db.value, (size_t)s->cols * 8);
+    Backend *backend = op->backend;
+    if (s->layernorm)
+        backend->layernorm_backward(backend, g.dx.data, g.dw.data, g.db.data, g.dout.data, g.x.data, g.w.data, s->rows,
+                                    s->cols, EPS);
+    else
+        backend->rmsnorm_backward(backend, g.dx.data, g.dw.data, g.dout.data, g.x.data, g.w.data, s->rows, s->cols,
+                                  EPS);
+    return g;
+}
+
+// sum of dout * out over the rows the changed value touches: one row for x, all for w and b.
+typedef struct Loss {
+    const Shape *shape;
+    double *x, *w, *b, *dout, *out;
+    int64_t rows;
+} Loss;
+
+static double loss(void *context) {
+    Loss *l = context;
+    double sum = 0;
+    int64_t cols = l->shape->cols;
+    for (int64_t row = 0; row < l->rows; row++) {
+        reference_row(l->shape, l->out, l->x + row * cols, l->w, l->b);
+        for (int64_t i = 0; i < cols; i++) sum += l->dout[row * cols + i] * l->out[i];
+    }
+    return sum;
+}
+
+static void check_backward(int precision, const Shape *s) {
+    Op op = op_start(precision, 2);
+    double *dx, *dw, *db, bound = precision == PRECISION_BF16 ? 0x1p-8 : 2e-5;
+    Backward g = backward(&op, s, &dx, &dw, &db);
+    double *b = op_hold(&op, s->cols * 8), *out = op_hold(&op, s->cols * 8);
+    for (int64_t row = 0; row < s->rows; row++) {
+        int64_t at = row * s->cols;
+        Loss l = {s, g.x.value + at, g.w.value, b, g.dout.value + at, out, 1};
+        for (int64_t i = 0; i < s->cols; i++) dx[at + i] += op_slope(loss, &l, &l.x[i]);
+    }
+    Loss l = {s, g.x.value, g.w.value, b, g.dout.value, out, s->rows};
+    for (int64_t i = 0; i < s->cols; i++) dw[i] += op_slope(loss, &l, &l.w[i]);
+    op_near("dx", op_read(&op, &g.dx), dx, s->rows * s->cols, bound, 1.0);
+    op_near("dw", op_read(&op, &g.dw), dw, s->cols, 2e-5, sqrt((double)s->rows));
+    for (int64_t i = 0; s->layernorm && i < s->cols; i++) db[i] += op_slope(loss, &l, &l.b[i]);
+    op_near("db", op_read(&op, &g.db), db, s->cols, 2e-5, sqrt((double)s->rows));
+    op_end(&op);
+}
+
+static void every_shape(void (*check)(int, const Shape *), int64_t most) {
+    static const int64_t rows[] = {1, 5, 64, 131}, cols[] = {1, 7, 16, 33, 768, 1000};
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+            for (size_t c = 0; c < sizeof cols / sizeof *cols; c++)
+                for (int kind = 0; kind < 4; kind++) {
+                    Shape s = {rows[r], cols[c], kind & 1, kind & 2, 0.25};
+                    if (s.rows * s.cols * s.cols <= most) check(precision, &s);
+                }
+}
+
+static void forward_agrees_with_float64(void **state) {
+    (void)state;
+    every_shape(check_forward, 1 << 30);
+}
+
+static void backward_agrees_with_central_differences(void **state) {
+    (void)state;
+    every_shape(check_backward, 3 << 20);
+}
+
+static void a_large_mean_does_not_cancel_the_variance(void **state) {
+    (void)state;
+    Shape s = {9, 768, true, false, 1000.0};
+    Op op = op_start(PRECISION_FP32, 1);
+    Forward f = forward(&op, &s);
+    double *want = op_hold(&op, 768 * 8);
+    for (int64_t row = 0; row < s.rows; row++) {
+        reference_row(&s, want, f.x.value + row * 768, f.w.value, f.b.value);
+        op_near("out", op_read(&op, &f.out) + row * 768, want, 768, 1e-3, 1.0);
+    }
+    op_end(&op);
+}
+
+static int64_t run(Op *op, const void *shape, unsigned char *out) {
+    const Shape *s = shape;
+    double *unused[3];
+    Forward f = forward(op, s);
+    Backward g = backward(op, s, &unused[0], &unused[1], &unused[2]);
+    int64_t at = op_append(out, 0, &f.out);
+    at = op_append(out, at, &g.dx);
+    at = op_append(out, at, &g.dw);
+    return op_append(out, at, &g.db);
+}
+
+static void bits_do_not_depend_on_threads(void **state) {
+    (void)state;
+    static const Shape shapes[] = {{1, 33, true, true, 0.1}, {256, 768, true, true, 0.1}, {1000, 7, false, true, 0.1}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) op_same_for_any_threads(run, &shapes[i], 4 << 20);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forward_agrees_with_float64),
+        cmocka_unit_test(backward_agrees_with_central_differences),
+        cmocka_unit_test(a_large_mean_does_not_cancel_the_variance),
+        cmocka_unit_test(bits_do_not_depend_on_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,208 @@
+// add, SwiGLU and rotary positions against float64 formulas; gradients against central differences.
+#include "op_check.h"
+
+static const int64_t COUNTS[] = {1, 7, 33, 768, 1000, 1024, 5000};
+enum { COUNT_CASES = sizeof COUNTS / sizeof *COUNTS };
+
+// Where the result is stored; in place is promised.
+static void check_add(int precision, int64_t count, int place) {
+    Op op = op_start(precision, 2);
+    Operand a = op_operand(&op, count, 1, 0.0, 1.0), b = op_operand(&op, count, 2, 0.0, 1.0);
+    Operand out = place == 0 ? op_output(&op, count) : place == 1 ? a : b;
+    double *want = op_hold(&op, count * 8);
+    for (int64_t i = 0; i < count; i++) want[i] = a.value[i] + b.value[i];
+    op.backend->add(op.backend, out.data, a.data, b.data, count);
+    op_near("add", op_read(&op, &out), want, count, op_bound(&op), 0.01);
+    op_end(&op);
+}
+
+static void add_agrees_and_works_in_place(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int i = 0; i < COUNT_CASES; i++)
+            for (int place = 0; place < 3; place++) check_add(precision, COUNTS[i], place);
+}
+
+// --- SwiGLU
+
+typedef struct Gated {
+    double gate, up, dout;
+} Gated;
+
+static double swiglu(double gate, double up) {
+    return gate / (1.0 + exp(-gate)) * up;
+}
+
+static double gated_loss(void *context) {
+    const Gated *g = context;
+    return g->dout * swiglu(g->gate, g->up);
+}
+
+static void check_swiglu(int precision, int64_t rows, int64_t ffn) {
+    Op op = op_start(precision, 2);
+    Operand in = op_operand(&op, rows * 2 * ffn, 1, 0.0, 12.0), out = op_output(&op, rows * ffn);
+    Operand dout = op_operand(&op, rows * ffn, 2, 0.0, 1.0), din = op_output(&op, rows * 2 * ffn);
+    double *want = op_hold(&op, rows * ffn * 8), *slope = op_hold(&op, rows * 2 * ffn * 8);
+    op.backend->swiglu_forward(op.backend, out.data, in.data, rows, ffn);
+    op.backend->swiglu_backward(op.backend, din.data, dout.data, in.data, rows, ffn);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < ffn; i++) {
+            int64_t at = row * 2 * ffn + i;
+            Gated g = {in.value[at], in.value[at + ffn], dout.value[row * ffn + i]};
+            want[row * ffn + i] = swiglu(g.gate, g.up);
+            slope[at] = op_slope(gated_loss, &g, &g.gate);
+            slope[at + ffn] = op_slope(gated_loss, &g, &g.up);
+        }
+    op_near("swiglu", op_read(&op, &out), want, rows * ffn, op_bound(&op), 1e-2);
+    op_near("swiglu backward", op_read(&op, &din), slope, rows * 2 * ffn, op_bound(&op), 0.1);
+    op_end(&op);
+}
+
+static void swiglu_agrees_with_float64(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int i = 0; i < COUNT_CASES; i++) {
+            check_swiglu(precision, 1, COUNTS[i]);
+            check_swiglu(precision, 5, COUNTS[i]);
+        }
+}
+
+// Far out on either side exp is 0 or infinite; silu is 0 or the gate itself.
+static void swiglu_is_finite_far_out(void **state) {
+    (void)state;
+    enum { N = 24 };
+    Op op = op_start(PRECISION_FP32, 1);
+    float in[2 * N], out[N], din[2 * N], dout[N];
+    for (int i = 0; i < N; i++) in[i] = (i % 2 ? 1.0f : -1.0f) * 50.0f * (float)(i + 1), in[N + i] = dout[i] = 1.0f;
+    op.backend->swiglu_forward(op.backend, out, in, 1, N);
+    op.backend->swiglu_backward(op.backend, din, dout, in, 1, N);
+    for (int i = 0; i < N; i++) {
+        assert_float_equal(out[i], (i % 2 ? in[i] : 0.0f), 1e-18);
+        assert_float_equal(din[i], (i % 2 ? 1.0f : 0.0f), 1e-18);
+        assert_float_equal(din[N + i], out[i], 0.0f);
+    }
+    op_end(&op);
+}
+
+// An element's bits do not tell whether it stood in a vector or in the remainder after the last one.
+static void swiglu_bits_do_not_depend_on_the_place(void **state) {
+    (void)state;
+    enum { N = 48 };
+    Op op = op_start(PRECISION_FP32, 1);
+    for (int seed = 0; seed < 200; seed++) {
+        float whole[2 * N], out[N], one[2], alone[1];
+        for (int i = 0; i < 2 * N; i++) whole[i] = (float)(20.0 * op_random((uint64_t)seed, i));
+        op.backend->swiglu_forward(op.backend, out, whole, 1, N);
+        for (int i = 0; i < N; i++) {
+            one[0] = whole[i], one[1] = whole[N + i];
+            op.backend->swiglu_forward(op.backend, alone, one, 1, 1);
+            assert_memory_equal(alone, &out[i], sizeof *alone);
+        }
+    }
+    op_end(&op);
+}
+
+// --- rotary positions
+
+static int64_t row_width(const AttentionShape *s) {
+    return (s->heads + 2 * s->kv_heads) * s->head_dim;
+}
+
+// The convention of Hugging Face: element i turns with element i + head_dim/2; values stay as they are.
+static void rope_reference(double *qkv, const AttentionShape *s, double theta, int direction) {
+    int64_t half = s->head_dim / 2;
+    for (int64_t row = 0; row < s->seq * s->batch; row++)
+        for (int64_t head = 0; head < s->heads + s->kv_heads; head++)
+            for (int64_t i = 0; i < half; i++) {
+                double *x = qkv + row * row_width(s) + head * s->head_dim + i, a = x[0], b = x[half];
+                double angle = (double)(row / s->batch) * pow(theta, -2.0 * (double)i / (double)s->head_dim);
+                x[0] = a * cos(angle) - direction * b * sin(angle);
+                x[half] = b * cos(angle) + direction * a * sin(angle);
+            }
+}
+
+static void check_rope(int precision, const AttentionShape *s, int direction) {
+    Op op = op_start(precision, 2);
+    int64_t count = s->batch * s->seq * row_width(s);
+    Operand qkv = op_operand(&op, count, 1, 0.0, 1.0);
+    double *want = op_hold(&op, count * 8);
+    memcpy(want, qkv.value, (size_t)count * 8);
+    rope_reference(want, s, 10000.0, direction);
+    op.backend->rope(op.backend, qkv.data, s, 10000.0, direction);
+    op_near("rope", op_read(&op, &qkv), want, count, precision == PRECISION_BF16 ? 0x1p-8 : 3e-7, 1.0);
+    op_end(&op);
+}
+
+static const AttentionShape ROPE_SHAPES[] = {
+    {.batch = 1, .seq = 1, .heads = 1, .kv_heads = 1, .head_dim = 2},
+    {.batch = 3, .seq = 33, .heads = 4, .kv_heads = 2, .head_dim = 6},
+    {.batch = 2, .seq = 700, .heads = 2, .kv_heads = 1, .head_dim = 64},
+    {.batch = 1, .seq = 5000, .heads = 1, .kv_heads = 1, .head_dim = 128},
+    {.batch = 2, .seq = 9, .heads = 3, .kv_heads = 3, .head_dim = 256},
+};
+
+static void rope_agrees_with_float64(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (size_t i = 0; i < sizeof ROPE_SHAPES / sizeof *ROPE_SHAPES; i++)
+            for (int direction = -1; direction <= 1; direction += 2) check_rope(precision, &ROPE_SHAPES[i], direction);
+}
+
+// backward(forward(x)) = x and <forward(x), y> = <x, backward(y)>: direction -1 is the transposed rotation.
+static void rope_backward_is_the_transpose(void **state) {
+    (void)state;
+    const AttentionShape *s = &ROPE_SHAPES[2];
+    Op op = op_start(PRECISION_FP32, 2);
+    int64_t count = s->batch * s->seq * row_width(s);
+    Operand x = op_operand(&op, count, 1, 0.0, 1.0), y = op_operand(&op, count, 2, 0.0, 1.0);
+    double *x_old = op_hold(&op, count * 8), *y_old = op_hold(&op, count * 8), left = 0, right = 0;
+    memcpy(x_old, x.value, (size_t)count * 8);
+    memcpy(y_old, y.value, (size_t)count * 8);
+    op.backend->rope(op.backend, x.data, s, 10000.0, 1);
+    op.backend->rope(op.backend, y.data, s, 10000.0, -1);
+    op_read(&op, &x);
+    op_read(&op, &y);
+    for (int64_t i = 0; i < count; i++) left += x.value[i] * y_old[i], right += x_old[i] * y.value[i];
+    assert_true(fabs(left - right) < 1e-3);
+    op.backend->rope(op.backend, x.data, s, 10000.0, -1);
+    op_near("there and back", op_read(&op, &x), x_old, count, 4e-7, 1.0);
+    op_end(&op);
+}
+
+// --- threads
+
+typedef struct Size {
+    int64_t rows, ffn;
+} Size;
+
+static int64_t run(Op *op, const void *shape, unsigned char *out) {
+    const Size *s = shape;
+    AttentionShape rope = {.batch = 2, .seq = s->rows, .heads = 4, .kv_heads = 2, .head_dim = 16};
+    Operand in = op_operand(op, s->rows * 2 * s->ffn, 1, 0.0, 8.0), y = op_output(op, s->rows * s->ffn);
+    Operand dout = op_operand(op, s->rows * s->ffn, 2, 0.0, 1.0), din = op_output(op, s->rows * 2 * s->ffn);
+    Operand qkv = op_operand(op, 2 * s->rows * row_width(&rope), 3, 0.0, 1.0);
+    op->backend->swiglu_forward(op->backend, y.data, in.data, s->rows, s->ffn);
+    op->backend->swiglu_backward(op->backend, din.data, dout.data, in.data, s->rows, s->ffn);
+    op->backend->add(op->backend, dout.data, dout.data, y.data, s->rows * s->ffn);
+    op->backend->rope(op->backend, qkv.data, &rope, 10000.0, 1);
+    int64_t at = op_append(out, 0, &y);
+    at = op_append(out, at, &din);
+    at = op_append(out, at, &dout);
+    return op_append(out, at, &qkv);
+}
+
+static void bits_do_not_depend_on_threads(void **state) {
+    (void)state;
+    static const Size sizes[] = {{1, 7}, {3, 1000}, {129, 1025}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) op_same_for_any_threads(run, &sizes[i], 8 << 20);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(add_agrees_and_works_in_place), cmocka_unit_test(swiglu_agrees_with_float64),
+        cmocka_unit_test(swiglu_is_finite_far_out),      cmocka_unit_test(swiglu_bits_do_not_depend_on_the_place),
+        cmocka_unit_test(rope_agrees_with_float64),      cmocka_unit_test(rope_backward_is_the_transpose),
+        cmocka_unit_test(bits_do_not_depend_on_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
