@@ -98,7 +98,9 @@ LIB_OBJ   := $(LIB_SRC:%.c=$(B)/%.o)
 LIB       := $(B)/libtrainer.a
 TEST_BIN  := $(patsubst %.c,$(B)/%,$(wildcard test/test_$(if $(T),$(patsubst test_%,%,$(T)),*).c))
 BENCH_BIN := $(patsubst %.c,$(B)/%,$(wildcard test/bench_*.c))
-HELP_OBJ  := $(patsubst %.c,$(B)/%.o,$(filter-out test/test_% test/bench_%,$(wildcard test/*.c)))
+TOOL_SRC  := $(wildcard test/tool_*.c test/ranks_*.c)
+TOOL_BIN  := $(TOOL_SRC:%.c=$(B)/%)
+HELP_OBJ  := $(patsubst %.c,$(B)/%.o,$(filter-out test/test_% test/bench_% $(TOOL_SRC),$(wildcard test/*.c)))
 MODEL_OBJ := $(TRAINERS:%=$(B)/%.test.o)
 
 # The .cu files hold no kernels: nvcc compiles them as C++ where it is found, gcc as C elsewhere. Kernels, where there
@@ -143,8 +145,9 @@ endif
 unit: $(TEST_BIN)
 	$(Q)$(PYTHON) test/run_tests.py $(if $(filter tsan,$(VARIANT)),--no-aslr) $(TEST_BIN)
 
-test: all $(TEST_BIN)
-	$(Q)$(PYTHON) test/run_tests.py --pytest test $(TEST_BIN)
+# Programs that tests start: pytest finds them through TEST_PROGRAMS.
+test: all $(TEST_BIN) $(TOOL_BIN)
+	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test $(TEST_BIN)
 
 asan tsan:
 	@$(MAKE) --no-print-directory VARIANT=$@ unit
@@ -270,6 +273,10 @@ $(B)/%.test.o: %.cu $(B)/flags
 $(TEST_BIN): $(B)/%: $(B)/%.o $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) $< $(HELP_OBJ) $(MODEL_OBJ) $(LIB) -lcmocka $(LDLIBS_) -o $@
+
+$(TOOL_BIN): $(B)/%: $(B)/%.o $(MODEL_OBJ) $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) $< $(MODEL_OBJ) $(LIB) $(LDLIBS_) -o $@
 
 $(BENCH_BIN): $(B)/%: $(B)/%.o $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
