@@ -1,0 +1,36 @@
+// Whether a run fits the machine it was started on, asked before anything is allocated: a run that does not fit is
+// refused in two lines (what it needs and what is there; what to run instead), so that no machine starts to swap.
+#ifndef FITS_H
+#define FITS_H
+
+#include "plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What is there.
+typedef struct Machine {
+    bool cuda;          // CUDA devices can be used
+    int cores;          // this process may run on
+    int64_t free_bytes; // of host memory that can be had without swapping; 0: unknown
+} Machine;
+
+// MemAvailable of /proc/meminfo, or the limit of this process's control group (v2 or v1) where that is less.
+void machine_look(Machine *machine, bool cuda_available);
+
+// 0 where the plan fits, else -1 with err (code 1, two lines). ranks_of_stage[s]: ranks of stage s on this host.
+// On CPUs the ranks' bytes, what they evict to host memory, and hardware.reserve_gib once for the host have to be free here; on GPUs
+// a device has to be there. On both each rank's bytes and the reserve have to be within hardware.memory_gib where that is given: on a
+// CPU the reserve belongs to the host and does not count against it.
+int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,
+                   const int64_t *ranks_of_stage, Error *err);
+
+// The same for this machine and all ranks of the run on it, as when the program starts its ranks itself.
+int plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda_available, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

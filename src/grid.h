@@ -1,0 +1,42 @@
+// Figures for people: a small table with aligned columns, thousands separated, bytes in units one reads at a glance.
+#ifndef GRID_H
+#define GRID_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { GRID_COLUMNS = 16, GRID_CELL = 40 };
+
+// Rows of text cells. The first row added is the heading. Owns its cells (grid_free); a zeroed Grid is an empty one.
+typedef struct Grid {
+    char (*cells)[GRID_CELL];
+    int64_t count, capacity;
+    int columns; // 1 .. GRID_COLUMNS, set before the first cell
+    bool failed; // memory ran out; grid_print then prints nothing
+} Grid;
+
+// The next cell, row by row; longer text is cut.
+void grid_cell(Grid *grid, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// Two spaces between columns. A column is flushed right where every cell under its heading begins with a digit or is
+// "-", else left. A last row that is not full is left out.
+void grid_print(const Grid *grid, FILE *file);
+
+void grid_free(Grid *grid);
+
+// 65,285,660,672. Written into `text`, which is returned.
+char *grid_count(int64_t value, char text[32]);
+
+// "1.92 GiB", and below one GiB "34.1 MiB". Written into `text`, which is returned.
+char *grid_bytes(int64_t bytes, char text[32]);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
