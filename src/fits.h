@@ -26,9 +26,6 @@ void machine_look(Machine *machine, bool cuda_available);
 int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,
                    const int64_t *ranks_of_stage, Error *err);
 
-// The same for this machine and all ranks of the run on it, as when the program starts its ranks itself.
-int plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda_available, Error *err);
-
 #ifdef __cplusplus
 }
 #endif

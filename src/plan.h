@@ -45,6 +45,10 @@ int64_t plan_slot_bytes(const Model *model, const Config *config, const Schedule
 // The table at start-up: model, parameters, world, and per stage layers, slots, bytes by category.
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file);
 
+// Whether all ranks of the run fit on this machine, as when the program starts them itself; fits.h has the rules. -1 with err (code 1):
+// two lines, what is needed and there, and what to run instead.
+int plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda_available, Error *err);
+
 #ifdef __cplusplus
 }
 #endif
