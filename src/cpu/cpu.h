@@ -124,18 +124,23 @@ static inline float cpu_tanhf(float x) {
     return x < 0.0f ? -y : y;
 }
 
-// --- matrix product by the calling thread alone; row-major. C (m, n) = alpha op(A) op(B) + beta C, op(A) (m, k), op(B)
-// (k, n), op transposing where asked. lda, ldb, ldc: elements from row to row of what is stored. beta 0: C is not read.
-// Call it inside a CPU_PARALLEL region: outside, oneDNN would start threads of its own.
-void cpu_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
-              int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+// --- matrix product by the calling thread alone. A stored matrix with row-major rows `stride` elements apart; read as
+// it is or transposed, fp32 or bf16.
+typedef struct CpuOperand {
+    const void *data;
+    int64_t stride;
+    bool transposed, bf16;
+} CpuOperand;
 
-// Fills the calling thread's settings so that cpu_gemm stays on it even where the region has one thread only.
-static inline void cpu_stay_alone(void) {
-#ifdef _OPENMP
-    omp_set_num_threads(1);
-#endif
-}
+// Blocks that fit a core's second-level cache; a caller that cuts C into tiles of at most ROWS x COLS packs nothing
+// twice. DEPTH: how much of k is summed in registers before C is updated.
+enum { CPU_GEMM_ROWS = 256, CPU_GEMM_COLS = 384, CPU_GEMM_DEPTH = 256 };
+enum { CPU_GEMM_ROOM = (CPU_GEMM_ROWS + CPU_GEMM_COLS) * CPU_GEMM_DEPTH }; // floats
+
+// C (m, n) fp32, rows `stride` apart = alpha op(A) op(B) + beta C with op(A) (m, k), op(B) (k, n). beta 0: C is not
+// read. room: CPU_GEMM_ROOM floats of this thread's own. C's bits depend on k, not on m, n or the strides.
+void cpu_gemm(float *room, int64_t m, int64_t n, int64_t k, float alpha, CpuOperand a, CpuOperand b, float beta,
+              float *c, int64_t stride);
 
 // --- operations (see backend.h)
 // linear.c

@@ -1,0 +1,305 @@
+// The CPU as a device: its memory, its clock, and the table of operations. Work is done when a call returns, so streams
+// and events cost nothing: an event is the time at which it was recorded.
+#include "cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+struct Event {
+    double seconds;
+};
+
+double clock_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// --- scratch and rows
+
+float *cpu_scratch(CpuBackend *cpu, int64_t floats) {
+    CpuScratch *mine = &cpu->scratch[cpu_thread()];
+    if (mine->floats >= floats) return mine->memory;
+    free(mine->memory);
+    void *memory = NULL;
+    // Operations have no way to fail; a few megabytes that cannot be had leave nothing sensible to do.
+    if (posix_memalign(&memory, 64, (size_t)floats * sizeof(float)) != 0) {
+        fprintf(stderr, "out of memory: %lld bytes of scratch for one thread\n", (long long)floats * 4);
+        abort();
+    }
+    mine->memory = memory;
+    mine->floats = floats;
+    return mine->memory;
+}
+
+static void widen(float *restrict to, const uint16_t *restrict from, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] = cpu_bf16_to_float(from[i]);
+}
+
+static void narrow(uint16_t *restrict to, const float *restrict from, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] = cpu_float_to_bf16(from[i]);
+}
+
+const float *cpu_load(const Backend *backend, float *room, const void *from, int64_t offset, int64_t count) {
+    if (!cpu_is_bf16(backend)) return (const float *)from + offset;
+    widen(room, (const uint16_t *)from + offset, count);
+    return room;
+}
+
+void cpu_store(const Backend *backend, void *to, int64_t offset, const float *from, int64_t count) {
+    if (cpu_is_bf16(backend)) narrow((uint16_t *)to + offset, from, count);
+}
+
+// --- memory
+
+static void note_peak(Backend *backend) {
+    if (memory_total(&backend->held) > memory_total(&backend->peak)) backend->peak = backend->held;
+}
+
+// "weights 1.20 GiB, own slots 3.00 GiB"
+static void describe_held(const Backend *backend, char *text, size_t size) {
+    size_t used = 0;
+    snprintf(text, size, "nothing");
+    for (int c = 0; c < MEMORY_CATEGORIES; c++) {
+        double gib = (double)backend->held.bytes[c] / (1 << 30);
+        if (backend->held.bytes[c] == 0 || used >= size) continue;
+        used += (size_t)snprintf(text + used, size - used, "%s%s %.2f GiB", used > 0 ? ", " : "", memory_name(c), gib);
+    }
+}
+
+// Zeroed and aligned, with the address calloc gave kept in front: large pieces come straight from the kernel, zero
+// without being touched. Huge pages, where the kernel grants them, spare the strided reads of packing their misses.
+static void *allocate_zeroed(int64_t bytes) {
+    void *whole = calloc(1, (size_t)bytes + MEMORY_ALIGN + sizeof(void *));
+    if (whole == NULL) return NULL;
+    uintptr_t at = ((uintptr_t)whole + sizeof(void *) + MEMORY_ALIGN - 1) & ~(uintptr_t)(MEMORY_ALIGN - 1);
+    ((void **)at)[-1] = whole;
+    enum { PAGE = 4096, HUGE = 1 << 21 };
+    uintptr_t first = (at + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
+    if (bytes >= 2 * HUGE) madvise((void *)first, (size_t)(at + (uintptr_t)bytes - first), MADV_HUGEPAGE);
+    return (void *)at;
+}
+
+static void *cpu_allocate(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
+    int64_t held = memory_total(&backend->held), limit = INT64_MAX / 2;
+    if (backend->memory_size > 0) limit = backend->memory_size;
+    void *memory = bytes < 0 || bytes > limit - held ? NULL : allocate_zeroed(bytes);
+    if (memory == NULL) {
+        char rest[512];
+        describe_held(backend, rest, sizeof rest);
+        error_set(err, EXIT_FAILED,
+                  "%s: no %lld bytes (%.2f GiB) left for %s (%s); this rank already holds %s, and the machine has %.2f "
+                  "GiB; use more stages, fewer slots or a smaller micro-batch",
+                  backend->device, (long long)bytes, (double)bytes / (1 << 30), what, memory_name(category), rest,
+                  (double)backend->memory_size / (1 << 30));
+        return NULL;
+    }
+    backend->held.bytes[category] += bytes;
+    note_peak(backend);
+    return memory;
+}
+
+static void cpu_release(Backend *backend, MemoryCategory category, void *memory, int64_t bytes) {
+    if (memory == NULL) return;
+    free(((void **)memory)[-1]);
+    backend->held.bytes[category] -= bytes;
+}
+
+static void cpu_copy(Backend *backend, Stream stream, void *to, const void *from, int64_t bytes) {
+    (void)backend, (void)stream;
+    memcpy(to, from, (size_t)bytes);
+}
+
+static void cpu_transfer(Backend *backend, void *to, const void *from, int64_t bytes) {
+    (void)backend;
+    memcpy(to, from, (size_t)bytes);
+}
+
+static void cpu_zero(Backend *backend, void *memory, int64_t bytes) {
+    CpuBackend *cpu = cpu_self(backend);
+    enum { PIECE = 1 << 20 };
+    CPU_PARALLEL_FOR(cpu)
+    for (int64_t at = 0; at < bytes; at += PIECE)
+        memset((char *)memory + at, 0, (size_t)(bytes - at < PIECE ? bytes - at : PIECE));
+}
+
+// --- time
+
+static Event *cpu_event_create(Backend *backend) {
+    (void)backend;
+    return calloc(1, sizeof(Event));
+}
+
+static void cpu_event_destroy(Backend *backend, Event *event) {
+    (void)backend;
+    free(event);
+}
+
+static void cpu_event_record(Backend *backend, Event *event, Stream stream) {
+    (void)backend, (void)stream;
+    event->seconds = clock_seconds();
+}
+
+static bool cpu_event_done(Backend *backend, Event *event) {
+    (void)backend, (void)event;
+    return true;
+}
+
+static double cpu_event_seconds(Backend *backend, const Event *event) {
+    (void)backend;
+    return event->seconds;
+}
+
+static int cpu_synchronize(Backend *backend, Error *err) {
+    (void)backend, (void)err;
+    return 0;
+}
+
+// --- precision
+
+enum { PIECE = 1 << 16 };
+
+static void cpu_from_float(Backend *backend, void *to, const float *from, int64_t count) {
+    CpuBackend *cpu = cpu_self(backend);
+    CPU_PARALLEL_FOR(cpu)
+    for (int64_t at = 0; at < count; at += PIECE) {
+        int64_t n = count - at < PIECE ? count - at : PIECE;
+        if (cpu_is_bf16(backend))
+            narrow((uint16_t *)to + at, from + at, n);
+        else
+            memcpy((float *)to + at, from + at, (size_t)n * sizeof(float));
+    }
+}
+
+static void cpu_to_float(Backend *backend, float *to, const void *from, int64_t count) {
+    CpuBackend *cpu = cpu_self(backend);
+    CPU_PARALLEL_FOR(cpu)
+    for (int64_t at = 0; at < count; at += PIECE) {
+        int64_t n = count - at < PIECE ? count - at : PIECE;
+        if (cpu_is_bf16(backend))
+            widen(to + at, (const uint16_t *)from + at, n);
+        else
+            memcpy(to + at, (const float *)from + at, (size_t)n * sizeof(float));
+    }
+}
+
+// --- life
+
+static void cpu_destroy(Backend *backend) {
+    CpuBackend *cpu = cpu_self(backend);
+    for (int t = 0; t < cpu->threads; t++) free(cpu->scratch[t].memory);
+    free(cpu->scratch);
+    free(cpu);
+}
+
+// The processor's name as Linux tells it, "CPU" where it does not.
+static void processor_name(char *name, size_t size) {
+    snprintf(name, size, "CPU");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    if (file == NULL) return;
+    char line[256];
+    while (fgets(line, sizeof line, file) != NULL) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || colon == NULL) continue;
+        colon[strcspn(colon, "\n")] = '\0';
+        snprintf(name, size, "%s", colon + 2);
+        break;
+    }
+    fclose(file);
+}
+
+static int64_t number_in(const char *path) {
+    FILE *file = fopen(path, "r");
+    if (file == NULL) return INT64_MAX;
+    long long value = 0;
+    int read = fscanf(file, "%lld", &value);
+    fclose(file);
+    return read == 1 && value > 0 ? value : INT64_MAX; // "max": no limit
+}
+
+// Physical memory, or what a container leaves of it.
+static int64_t memory_size(void) {
+    int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    int64_t size = pages > 0 && page > 0 ? pages * page : INT64_MAX;
+    const char *const limits[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
+    for (int i = 0; i < 2; i++) {
+        int64_t limit = number_in(limits[i]);
+        if (limit < size) size = limit;
+    }
+    return size == INT64_MAX ? 0 : size;
+}
+
+static int default_threads(void) {
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+static void fill_table(Backend *b) {
+    b->destroy = cpu_destroy;
+    b->allocate = cpu_allocate;
+    b->release = cpu_release;
+    b->copy = cpu_copy;
+    b->upload = cpu_transfer;
+    b->download = cpu_transfer;
+    b->zero = cpu_zero;
+    b->event_create = cpu_event_create;
+    b->event_destroy = cpu_event_destroy;
+    b->event_record = cpu_event_record;
+    b->event_done = cpu_event_done;
+    b->event_seconds = cpu_event_seconds;
+    b->synchronize = cpu_synchronize;
+    b->from_float = cpu_from_float;
+    b->to_float = cpu_to_float;
+    b->linear_forward = cpu_linear_forward;
+    b->linear_backward_input = cpu_linear_backward_input;
+    b->linear_backward_weight = cpu_linear_backward_weight;
+    b->rmsnorm_forward = cpu_rmsnorm_forward;
+    b->rmsnorm_backward = cpu_rmsnorm_backward;
+    b->layernorm_forward = cpu_layernorm_forward;
+    b->layernorm_backward = cpu_layernorm_backward;
+    b->add = cpu_add;
+    b->swiglu_forward = cpu_swiglu_forward;
+    b->swiglu_backward = cpu_swiglu_backward;
+    b->rope = cpu_rope;
+    b->attention_scratch = cpu_attention_scratch;
+    b->attention_forward = cpu_attention_forward;
+    b->attention_backward = cpu_attention_backward;
+    b->embedding_forward = cpu_embedding_forward;
+    b->embedding_backward = cpu_embedding_backward;
+    b->cross_entropy_stats = cpu_cross_entropy_stats;
+    b->cross_entropy_gradient = cpu_cross_entropy_gradient;
+    b->squared_norms = cpu_squared_norms;
+    b->adamw = cpu_adamw;
+}
+
+Backend *backend_cpu_create(int precision, int threads, Error *err) {
+    if (threads <= 0) threads = default_threads();
+#ifndef _OPENMP
+    threads = 1;
+#endif
+    CpuBackend *cpu = calloc(1, sizeof *cpu);
+    CpuScratch *scratch = calloc((size_t)threads, sizeof *scratch);
+    if (cpu == NULL || scratch == NULL) {
+        free(cpu), free(scratch);
+        error_set(err, EXIT_FAILED, "no memory to create the CPU backend");
+        return NULL;
+    }
+    cpu->threads = threads;
+    cpu->scratch = scratch;
+    Backend *backend = &cpu->backend;
+    backend->self = cpu;
+    backend->precision = precision;
+    backend->element = precision == PRECISION_BF16 ? 2 : 4;
+    backend->memory_size = memory_size();
+    char name[64];
+    processor_name(name, sizeof name);
+    snprintf(backend->device, sizeof backend->device, "%s, %d thread%s", name, threads, threads == 1 ? "" : "s");
+    fill_table(backend);
+    return backend;
+}
