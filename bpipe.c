@@ -19,10 +19,11 @@ typedef struct List_ {
 } List_;
 
 static void list_push_(List_ *list, ActionKind kind, int microbatch, int peer) {
+    if (list->failed) return;
     if (list->count == list->capacity) {
         int64_t capacity = list->capacity == 0 ? 64 : 2 * list->capacity;
         Action *actions = realloc(list->actions, (size_t)capacity * sizeof *actions);
-        if (actions == NULL) list->failed = true;
+        list->failed = actions == NULL;
         if (list->failed) return;
         list->actions = actions;
         list->capacity = capacity;
@@ -119,6 +120,7 @@ static Schedule *schedule_make_(const char *name, int stages, int microbatches, 
     }
     for (int s = 0; s < stages; s++) {
         int warm_up = stages - s > least_warm_up ? stages - s : least_warm_up;
+        warm_up = least_(warm_up, microbatches);
         if (stage_fill_(&schedule->stage[s], microbatches, warm_up, schedule->forward_only, err) != 0) {
             schedule_free(schedule);
             return NULL;
