@@ -27,13 +27,15 @@ static Chunk chunk_find_(const AdamwTensor *tensors, int64_t index) {
     return (Chunk){tensor, first, left < CHUNK ? left : CHUNK};
 }
 
-static double sum_of_squares_(const float *restrict x, int64_t count) {
-    double lanes[LANES] = {0};
-    int64_t whole = lanes_whole(count);
-    for (int64_t i = 0; i < whole; i += LANES)
-        for (int lane = 0; lane < LANES; lane++) lanes[lane] += (double)x[i + lane] * (double)x[i + lane];
-    for (int64_t i = whole; i < count; i++) lanes[i - whole] += (double)x[i] * (double)x[i];
-    return lanes_fold_double(lanes);
+static double sum_of_squares_(const float *x, int64_t count) {
+    LanesDouble sum = {0}, v;
+    int64_t whole = lanes_whole(count, LANES_DOUBLE);
+    for (int64_t i = 0; i < whole; i += LANES_DOUBLE) {
+        lanes_load_double(&v, x + i);
+        sum += v * v;
+    }
+    for (int64_t i = whole; i < count; i++) sum[i - whole] += (double)x[i] * (double)x[i];
+    return lanes_fold_double(&sum);
 }
 
 // Chunks start where their tensor starts and add up in order: a tensor's norm has the same bits whichever tensors stand

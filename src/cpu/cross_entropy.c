@@ -17,24 +17,25 @@ static int64_t piece_length_(int64_t count, int64_t column) {
     return left < PIECE ? left : PIECE;
 }
 
+// Wide enough for a loop over the lanes to stay one, which is then a maximum of vectors.
+enum { MAX_LANES = 128 };
+
 static float piece_max_(const float *restrict x, int64_t n, float max) {
-    float lanes[LANES];
-    for (int lane = 0; lane < LANES; lane++) lanes[lane] = max;
-    int64_t whole = lanes_whole(n);
-    for (int64_t i = 0; i < whole; i += LANES)
-        for (int lane = 0; lane < LANES; lane++) lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
-    for (int64_t i = whole; i < n; i++) lanes[i - whole] = x[i] > lanes[i - whole] ? x[i] : lanes[i - whole];
-    for (int lane = 0; lane < LANES; lane++) max = lanes[lane] > max ? lanes[lane] : max;
+    float lanes[MAX_LANES];
+    for (int lane = 0; lane < MAX_LANES; lane++) lanes[lane] = max;
+    int64_t whole = lanes_whole(n, MAX_LANES);
+    for (int64_t i = 0; i < whole; i += MAX_LANES)
+        for (int lane = 0; lane < MAX_LANES; lane++)
+            lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
+    for (int64_t i = whole; i < n; i++) max = x[i] > max ? x[i] : max;
+    for (int lane = 0; lane < MAX_LANES; lane++) max = lanes[lane] > max ? lanes[lane] : max;
     return max;
 }
 
 static float piece_exp_sum_(const float *restrict x, int64_t n, float max) {
-    float lanes[LANES] = {0};
-    int64_t whole = lanes_whole(n);
-    for (int64_t i = 0; i < whole; i += LANES)
-        for (int lane = 0; lane < LANES; lane++) lanes[lane] += cpu_expf(x[i + lane] - max);
-    for (int64_t i = whole; i < n; i++) lanes[i - whole] += cpu_expf(x[i] - max);
-    return lanes_fold(lanes);
+    float exps[PIECE];
+    for (int64_t i = 0; i < n; i++) exps[i] = cpu_expf(x[i] - max);
+    return lanes_sum(exps, n);
 }
 
 // A NaN passes the maximum by but not the sum, so that it reaches the loss. Columns that are all -inf sum to zero.

@@ -1,28 +1,57 @@
 // Sums of long rows in an order that vector units like and no compiler may change: element i adds to partial sum
 // i % LANES, and the partial sums are folded in halves. The order depends on the row's length alone, so the result is
 // the same on every instruction set and for any number of threads, without fast-math.
+//
+// Vector types, because gcc makes shuffles of the same loop over an array. They are passed by address: by value, their
+// calling convention depends on the instruction set.
 #ifndef LANES_H
 #define LANES_H
 
 #include <stdint.h>
+#include <string.h>
 
-enum { LANES = 16 };
+enum { LANES = 16, LANES_DOUBLE = 8 };
 
-// The elements that fill whole groups of lanes; the others follow, one each in the first lanes.
-static inline int64_t lanes_whole(int64_t count) {
-    return count - count % LANES;
+typedef float Lanes __attribute__((vector_size(64)));
+typedef double LanesDouble __attribute__((vector_size(64)));
+typedef float LanesHalf __attribute__((vector_size(32))); // as many floats as LanesDouble has doubles
+
+// The elements that fill whole vectors; the others follow, one each in the first lanes.
+static inline int64_t lanes_whole(int64_t count, int64_t lanes) {
+    return count - count % lanes;
 }
 
-static inline float lanes_fold(float lanes[LANES]) {
-    for (int width = LANES / 2; width; width /= 2)
-        for (int lane = 0; lane < width; lane++) lanes[lane] += lanes[lane + width];
-    return lanes[0];
+static inline void lanes_load(Lanes *lanes, const float *from) {
+    memcpy(lanes, from, sizeof *lanes);
 }
 
-static inline double lanes_fold_double(double lanes[LANES]) {
+static inline void lanes_load_double(LanesDouble *lanes, const float *from) {
+    LanesHalf half;
+    memcpy(&half, from, sizeof half);
+    *lanes = __builtin_convertvector(half, LanesDouble);
+}
+
+static inline float lanes_fold(Lanes *lanes) {
     for (int width = LANES / 2; width; width /= 2)
-        for (int lane = 0; lane < width; lane++) lanes[lane] += lanes[lane + width];
-    return lanes[0];
+        for (int lane = 0; lane < width; lane++) (*lanes)[lane] += (*lanes)[lane + width];
+    return (*lanes)[0];
+}
+
+static inline double lanes_fold_double(LanesDouble *lanes) {
+    for (int width = LANES_DOUBLE / 2; width; width /= 2)
+        for (int lane = 0; lane < width; lane++) (*lanes)[lane] += (*lanes)[lane + width];
+    return (*lanes)[0];
+}
+
+static inline float lanes_sum(const float *x, int64_t count) {
+    Lanes sum = {0}, v;
+    int64_t whole = lanes_whole(count, LANES);
+    for (int64_t i = 0; i < whole; i += LANES) {
+        lanes_load(&v, x + i);
+        sum += v;
+    }
+    for (int64_t i = whole; i < count; i++) sum[i - whole] += x[i];
+    return lanes_fold(&sum);
 }
 
 #endif

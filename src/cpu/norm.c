@@ -27,10 +27,6 @@ typedef struct Norm {
     bool centered; // LayerNorm
 } Norm;
 
-typedef struct RowStatistics {
-    float mean, rstd;
-} RowStatistics;
-
 static int64_t stride_(const Norm *norm) {
     return (norm->cols + LANES - 1) / LANES * LANES;
 }
@@ -44,31 +40,25 @@ static int64_t block_end_(const Norm *norm, int64_t block) {
     return end < norm->rows ? end : norm->rows;
 }
 
-static float row_sum_(const float *restrict x, int64_t cols) {
-    float lanes[LANES] = {0};
-    int64_t whole = lanes_whole(cols);
-    for (int64_t i = 0; i < whole; i += LANES)
-        for (int lane = 0; lane < LANES; lane++) lanes[lane] += x[i + lane];
-    for (int64_t i = whole; i < cols; i++) lanes[i - whole] += x[i];
-    return lanes_fold(lanes);
+static float row_mean_(const Norm *norm, const float *x) {
+    return norm->centered ? (float)((double)lanes_sum(x, norm->cols) / (double)norm->cols) : 0.0f;
 }
 
-static float row_squares_(const float *restrict x, float mean, int64_t cols) {
-    float lanes[LANES] = {0};
-    int64_t whole = lanes_whole(cols);
-    for (int64_t i = 0; i < whole; i += LANES)
-        for (int lane = 0; lane < LANES; lane++) lanes[lane] += (x[i + lane] - mean) * (x[i + lane] - mean);
-    for (int64_t i = whole; i < cols; i++) lanes[i - whole] += (x[i] - mean) * (x[i] - mean);
-    return lanes_fold(lanes);
+static float rstd_(const Norm *norm, float squares) {
+    return (float)(1.0 / sqrt((double)squares / (double)norm->cols + norm->eps));
 }
 
-// The variance is taken around the mean, in a second pass: E[x^2] - E[x]^2 cancels where the mean is large.
-static RowStatistics row_statistics_(const Norm *norm, const float *x) {
-    RowStatistics s = {0};
-    if (norm->centered) s.mean = (float)((double)row_sum_(x, norm->cols) / (double)norm->cols);
-    double variance = (double)row_squares_(x, s.mean, norm->cols) / (double)norm->cols;
-    s.rstd = (float)(1.0 / sqrt(variance + norm->eps));
-    return s;
+// Around the mean, in a second pass: E[x^2] - E[x]^2 cancels where the mean is large.
+static float row_squares_(const float *x, float mean, int64_t cols) {
+    Lanes sum = {0}, v;
+    int64_t whole = lanes_whole(cols, LANES);
+    for (int64_t i = 0; i < whole; i += LANES) {
+        lanes_load(&v, x + i);
+        v -= mean;
+        sum += v * v;
+    }
+    for (int64_t i = whole; i < cols; i++) sum[i - whole] += (x[i] - mean) * (x[i] - mean);
+    return lanes_fold(&sum);
 }
 
 static void add_rows_(float *restrict sum, const float *restrict a, const float *restrict b, int64_t cols) {
@@ -79,12 +69,14 @@ static void accumulate_row_(float *restrict sum, const float *restrict x, int64_
     for (int64_t i = 0; i < cols; i++) sum[i] += x[i];
 }
 
-static void normalize_row_(float *restrict out, const float *restrict x, const float *restrict w,
-                           const float *restrict b, int64_t cols, RowStatistics s) {
+static void normalize_row_(const Norm *norm, float *restrict out, const float *restrict x, const float *restrict w,
+                           const float *restrict b) {
+    int64_t cols = norm->cols;
+    float mean = row_mean_(norm, x), rstd = rstd_(norm, row_squares_(x, mean, cols));
     if (b)
-        for (int64_t i = 0; i < cols; i++) out[i] = (x[i] - s.mean) * s.rstd * w[i] + b[i];
+        for (int64_t i = 0; i < cols; i++) out[i] = (x[i] - mean) * rstd * w[i] + b[i];
     else
-        for (int64_t i = 0; i < cols; i++) out[i] = (x[i] - s.mean) * s.rstd * w[i];
+        for (int64_t i = 0; i < cols; i++) out[i] = (x[i] - mean) * rstd * w[i];
 }
 
 static void forward_block_(Backend *backend, const Norm *norm, int64_t block, void *out, void *sum, const void *x,
@@ -102,7 +94,7 @@ static void forward_block_(Backend *backend, const Norm *norm, int64_t block, vo
             in = cpu_load(backend, room + 2 * stride, sum, row * cols, cols);
         }
         float *to = cpu_place(backend, room + 3 * stride, out, row * cols);
-        normalize_row_(to, in, w, b, cols, row_statistics_(norm, in));
+        normalize_row_(norm, to, in, w, b);
         cpu_store(backend, out, row * cols, to, cols);
     }
 }
@@ -113,37 +105,42 @@ static void forward_(Backend *backend, const Norm *norm, void *out, void *sum, c
     for (int64_t block = 0; block < blocks; block++) forward_block_(backend, norm, block, out, sum, x, delta);
 }
 
-// The two means of the backward formula, before their division by cols: sum of g and sum of g * xhat.
-static void row_products_(const float *restrict dout, const float *restrict x, const float *restrict w, int64_t cols,
-                          RowStatistics s, float *g_sum, float *gx_sum) {
-    float g[LANES] = {0}, gx[LANES] = {0};
-    int64_t whole = lanes_whole(cols);
-    for (int64_t i = 0; i < whole; i += LANES)
-        for (int lane = 0; lane < LANES; lane++) {
-            float value = dout[i + lane] * w[i + lane];
-            g[lane] += value;
-            gx[lane] += value * ((x[i + lane] - s.mean) * s.rstd);
-        }
-    for (int64_t i = whole; i < cols; i++) {
-        float value = dout[i] * w[i];
-        g[i - whole] += value;
-        gx[i - whole] += value * ((x[i] - s.mean) * s.rstd);
+typedef struct RowSums {
+    float squares, g, gx; // of (x - mean)^2, g, g * (x - mean)
+} RowSums;
+
+static RowSums row_sums_(const float *dout, const float *x, const float *w, float mean, int64_t cols) {
+    Lanes squares = {0}, g = {0}, gx = {0}, value, weight, centered;
+    int64_t whole = lanes_whole(cols, LANES);
+    for (int64_t i = 0; i < whole; i += LANES) {
+        lanes_load(&value, dout + i);
+        lanes_load(&weight, w + i);
+        lanes_load(&centered, x + i);
+        value *= weight;
+        centered -= mean;
+        squares += centered * centered;
+        g += value;
+        gx += value * centered;
     }
-    *g_sum = lanes_fold(g);
-    *gx_sum = lanes_fold(gx);
+    for (int64_t i = whole; i < cols; i++) {
+        squares[i - whole] += (x[i] - mean) * (x[i] - mean);
+        g[i - whole] += dout[i] * w[i];
+        gx[i - whole] += dout[i] * w[i] * (x[i] - mean);
+    }
+    return (RowSums){lanes_fold(&squares), lanes_fold(&g), lanes_fold(&gx)};
 }
 
 static void backward_row_(const Norm *norm, float *restrict dx, float *restrict dw, const float *restrict dout,
                           const float *restrict x, const float *restrict w) {
     int64_t cols = norm->cols;
-    RowStatistics s = row_statistics_(norm, x);
-    float g_sum, gx_sum;
-    row_products_(dout, x, w, cols, s, &g_sum, &gx_sum);
-    float g_mean = norm->centered ? (float)((double)g_sum / (double)cols) : 0.0f;
-    float gx_mean = (float)((double)gx_sum / (double)cols);
+    float mean = row_mean_(norm, x);
+    RowSums sums = row_sums_(dout, x, w, mean, cols);
+    float rstd = rstd_(norm, sums.squares);
+    float g_mean = norm->centered ? (float)((double)sums.g / (double)cols) : 0.0f;
+    float gx_mean = (float)((double)sums.gx * (double)rstd / (double)cols);
     for (int64_t i = 0; i < cols; i++) {
-        float xhat = (x[i] - s.mean) * s.rstd;
-        dx[i] += s.rstd * (dout[i] * w[i] - g_mean - xhat * gx_mean);
+        float xhat = (x[i] - mean) * rstd;
+        dx[i] += rstd * (dout[i] * w[i] - g_mean - xhat * gx_mean);
         dw[i] += dout[i] * xhat;
     }
 }
