@@ -264,6 +264,7 @@ static void fill_table(Backend *b) {
     b->layernorm_forward = cpu_layernorm_forward;
     b->layernorm_backward = cpu_layernorm_backward;
     b->add = cpu_add;
+    b->accumulate = cpu_accumulate;
     b->swiglu_forward = cpu_swiglu_forward;
     b->swiglu_backward = cpu_swiglu_backward;
     b->rope = cpu_rope;

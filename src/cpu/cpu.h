@@ -161,6 +161,7 @@ void cpu_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, co
                             const void *w, int64_t rows, int64_t cols, double eps);
 // pointwise.c
 void cpu_add(Backend *backend, void *out, const void *a, const void *b, int64_t count);
+void cpu_accumulate(Backend *backend, float *to, const float *from, int64_t count);
 void cpu_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_t rows, int64_t ffn);
 void cpu_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
                          int64_t ffn);

@@ -28,6 +28,17 @@ void cpu_add(Backend *backend, void *out, const void *a, const void *b, int64_t 
     }
 }
 
+void cpu_accumulate(Backend *backend, float *to, const float *from, int64_t count) {
+    int64_t pieces = pieces_(count);
+    CPU_PARALLEL_FOR(cpu_self(backend))
+    for (int64_t piece = 0; piece < pieces; piece++) {
+        float *restrict sum = to + piece * PIECE;
+        const float *restrict term = from + piece * PIECE;
+        int64_t n = piece_length_(count, piece);
+        for (int64_t i = 0; i < n; i++) sum[i] += term[i];
+    }
+}
+
 // --- SwiGLU (Shazeer 2020)
 
 static void swiglu_piece_(float *restrict out, const float *restrict gate, const float *restrict up, int64_t n) {
