@@ -1,0 +1,431 @@
+// What a run says: the figures, the step line, and a file of JSON lines that survives crashes, resumes and full disks.
+#include "metrics.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define NEAR(a, b) assert_true(fabs((a) - (b)) <= 1e-12 * fabs(b))
+
+// ---- a folder of our own, and what goes to stdout -------------------------------------------------------------------
+
+typedef struct Desk {
+    char folder[64], path[CONFIG_TEXT];
+    int stdout_copy;
+} Desk;
+
+static Desk desk;
+
+static int desk_open(void **state) {
+    (void)state;
+    strcpy(desk.folder, P_tmpdir "/test_metrics_XXXXXX");
+    if (mkdtemp(desk.folder) == NULL) return -1;
+    snprintf(desk.path, sizeof desk.path, "%s/a/b/metrics.jsonl", desk.folder);
+    unsetenv("TRAINER_TTY");
+    return 0;
+}
+
+static int desk_close(void **state) {
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", desk.folder);
+    return system(command);
+}
+
+static void listen_to_stdout(void) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/stdout", desk.folder);
+    fflush(stdout);
+    desk.stdout_copy = dup(STDOUT_FILENO);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    dup2(fileno(file), STDOUT_FILENO);
+    fclose(file);
+}
+
+// A whole file; the caller frees it.
+static char *read_whole(const char *path) {
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    char *text = calloc(1, 1 << 20);
+    size_t length = fread(text, 1, (1 << 20) - 1, file);
+    assert_true(length < (1 << 20) - 1);
+    fclose(file);
+    return text;
+}
+
+static char *heard(void) {
+    char path[128];
+    fflush(stdout);
+    dup2(desk.stdout_copy, STDOUT_FILENO);
+    close(desk.stdout_copy);
+    snprintf(path, sizeof path, "%s/stdout", desk.folder);
+    return read_whole(path);
+}
+
+static void write_whole(const char *path, const char *text, size_t length) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, length, file), length);
+    fclose(file);
+}
+
+// ---- a run of four stages ---------------------------------------------------------------------------------------------
+
+static const int64_t MIB = 1 << 20;
+
+// Four stages, four forwards and backwards each of 1 and 2 seconds: 1F1B, so that the phase takes 3 * (4 + 3) seconds.
+static StageFigures stages_of_1f1b[4];
+
+static StepFigures made_figures(int64_t step) {
+    for (int s = 0; s < 4; s++) {
+        StageFigures stage = {
+            .peak_bytes = (4 - s) * 512 * MIB,
+            .activation_bytes = 100 + s,
+            .slots_used = 4 - s,
+            .slots_lent = s,
+            .evictions = s < 2 ? 3 : 0,
+            .busy = 12.0,
+            .exposed = s == 2 ? 0.0004 : 0.0001,
+            .begin = 100.0 + s,
+            .end = 121.0 - s,
+        };
+        stages_of_1f1b[s] = stage;
+    }
+    StepFigures figures = {step, 3.25 + 0.1 * (double)(step % 3), 1.23, 3e-4, 0.5, 2048, 4, stages_of_1f1b};
+    return figures;
+}
+
+static const Peak known_peak = {8e6, 6e6, 0.02, 4};
+
+static Config *made_config(const char *path) {
+    static Config config;
+    memset(&config, 0, sizeof config);
+    config.train.steps = 60;
+    config.train.global_batch = 8;
+    config.schedule.micro_batch = config.parallel.data = 1;
+    config.parallel.pipeline = config.parallel.tensor = 1;
+    config.parallel.layers_per_stage[0] = 2;
+    snprintf(config.log.metrics, sizeof config.log.metrics, "%s", path);
+    return &config;
+}
+
+static Metrics *opened(const char *path, int64_t after_step) {
+    Error err = {0};
+    Metrics *metrics = metrics_open(made_config(path), &known_peak, after_step, &err);
+    if (metrics == NULL) fail_msg("%s", err.text);
+    return metrics;
+}
+
+static void log_steps(Metrics *metrics, int64_t first, int64_t last) {
+    Error err = {0};
+    listen_to_stdout();
+    int status = 0;
+    for (int64_t step = first; step <= last; step++) {
+        StepFigures figures = made_figures(step);
+        status += metrics_step(metrics, &figures, &err);
+        if (step % 2 == 0) status += metrics_val(metrics, step, 3.5, &err);
+    }
+    free(heard());
+    assert_int_equal(status, 0);
+}
+
+// ---- figures ------------------------------------------------------------------------------------------------------------
+
+static void bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1(void **state) {
+    (void)state;
+    StepFigures figures = made_figures(1);
+    NEAR(figures_bubble(&figures), 3.0 / 7.0);
+    NEAR(figures_exposed(&figures), 0.0004);
+    assert_int_equal(figures_evictions(&figures), 6);
+    figures.stages = 1;
+    stages_of_1f1b[0].busy = 21.0 + 1e-9; // clocks that disagree a little
+    assert_true(figures_bubble(&figures) == 0.0);
+    stages_of_1f1b[0].end = stages_of_1f1b[0].begin;
+    assert_true(figures_bubble(&figures) == 0.0);
+}
+
+static void deviation_is_against_the_last_128_values_in_standard_deviations(void **state) {
+    (void)state;
+    ZScore z = {{0}, 0};
+    for (int i = 0; i < 8; i++) assert_true(zscore_add(&z, i % 2 == 0 ? 1.0 : 3.0) == 0.0); // too few to judge by
+    NEAR(zscore_add(&z, 5.0), 3.0);                                                         // mean 2, deviation 1
+    for (int i = 0; i < ZSCORE_WINDOW; i++) zscore_add(&z, i % 2 == 0 ? 10.0 : 30.0);
+    NEAR(zscore_add(&z, 0.0), -2.0); // the first nine are forgotten: mean 20, deviation 10
+}
+
+static void deviation_of_equal_values_is_zero_and_infinity_is_not_kept(void **state) {
+    (void)state;
+    ZScore z = {{0}, 0};
+    for (int i = 0; i < 50; i++) assert_true(zscore_add(&z, 0.1) == 0.0);
+    assert_true(zscore_add(&z, 0.3) == 0.0);
+    assert_true(zscore_add(&z, INFINITY) > 1e300);
+    assert_true(isfinite(zscore_add(&z, 0.1)));
+}
+
+// ---- the line for people --------------------------------------------------------------------------------------------------
+
+static void step_line_says_everything_in_its_place(void **state) {
+    (void)state;
+    Metrics *metrics = opened("", -1);
+    StepFigures figures = made_figures(12);
+    Error err = {0};
+    listen_to_stdout();
+    int status = metrics_step(metrics, &figures, &err) + metrics_val(metrics, 12, 3.14159, &err);
+    char *text = heard();
+    metrics_close(metrics);
+    assert_int_equal(status, 0);
+    // MFU: 8e6 * 2048 / 0.5 s over 4 * 0.02e12
+    assert_string_equal(text, "step   12/60 | loss 3.2500 (z +0.0) | norm 1.23 (z +0.0) | lr 3.0e-04 | 500.0 ms | 4096 "
+                              "tok/s | MFU 41.0% | bubble 42.9% | mem 2.00 GiB@0 512.0 MiB@3 | xfer +0.4 ms\n"
+                              "val    12/60 | loss 3.1416\n");
+    free(text);
+}
+
+static void unknown_peak_is_said_and_never_a_number(void **state) {
+    (void)state;
+    Peak unknown = known_peak;
+    unknown.peak_tflops = 0.0;
+    Error err = {0};
+    Metrics *metrics = metrics_open(made_config(desk.path), &unknown, -1, &err);
+    StepFigures figures = made_figures(1);
+    listen_to_stdout();
+    metrics_run(metrics, made_config(desk.path), 5, &err);
+    metrics_step(metrics, &figures, &err);
+    char *text = heard(), *file = read_whole(desk.path);
+    metrics_close(metrics);
+    assert_non_null(strstr(text, "| MFU n/a |"));
+    assert_non_null(strstr(file, "\"peak_tflops\":null,"));
+    assert_non_null(strstr(file, "\"mfu\":null,\"mfu_causal\":null,"));
+    free(text);
+    free(file);
+}
+
+static void progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line(void **state) {
+    (void)state;
+    Error err = {0};
+    StepFigures figures = made_figures(1);
+    for (int terminal = 0; terminal < 2; terminal++) {
+        if (terminal == 1) setenv("TRAINER_TTY", "1", 1);
+        listen_to_stdout();
+        Metrics *metrics = opened("", -1);
+        metrics_progress(metrics, 1, 60);
+        metrics_step(metrics, &figures, &err);
+        metrics_progress(metrics, 2, 60);
+        metrics_close(metrics);
+        char *text = heard();
+        if (terminal == 0) assert_null(strstr(text, "\r"));
+        if (terminal == 0) assert_null(strstr(text, "running"));
+        if (terminal == 1)
+            assert_ptr_equal(strstr(text, "\r\033[Kstep    1/60 is running\r\033[Kstep    1/60 | loss"), text);
+        if (terminal == 1) assert_non_null(strstr(text, "\n\r\033[Kstep    2/60 is running, about 0 s left\r\033[K"));
+        free(text);
+    }
+    unsetenv("TRAINER_TTY");
+}
+
+// ---- the file ---------------------------------------------------------------------------------------------------------------
+
+static void step_line_of_the_file_has_every_key_with_its_unit(void **state) {
+    (void)state;
+    Metrics *metrics = opened(desk.path, -1);
+    StepFigures figures = made_figures(12);
+    figures.loss = 10.0 / 3.0;
+    figures.norm = 0.1;
+    figures.stages = 2;
+    Error err = {0};
+    listen_to_stdout();
+    int status = metrics_step(metrics, &figures, &err) + metrics_val(metrics, 12, 0.1, &err);
+    free(heard());
+    metrics_close(metrics);
+    assert_int_equal(status, 0);
+    char *file = read_whole(desk.path);
+    assert_string_equal(
+        file,
+        "{\"type\":\"step\",\"step\":12,\"loss\":3.3333333333333335,\"loss_z\":0,\"grad_norm\":0.10000000000000001,"
+        "\"norm_z\":0,\"lr\":0.00029999999999999997,\"step_ms\":500,\"tokens\":2048,\"tokens_per_s\":4096,"
+        "\"mfu\":0.4096,\"mfu_causal\":0.3072,\"bubble\":0.428571429,\"transfer_exposed_ms\":0.1,\"evictions\":6,"
+        "\"stages\":[{\"stage\":0,\"peak_bytes\":2147483648,\"activation_bytes\":100,\"slots_used\":4,"
+        "\"slots_lent\":0},{\"stage\":1,\"peak_bytes\":1610612736,\"activation_bytes\":101,\"slots_used\":3,"
+        "\"slots_lent\":1}]}\n"
+        "{\"type\":\"val\",\"step\":12,\"loss\":0.10000000000000001}\n");
+    free(file);
+}
+
+static void run_line_carries_the_configuration(void **state) {
+    (void)state;
+    Config *config = made_config(desk.path);
+    Metrics *metrics = opened(desk.path, -1);
+    Error err = {0};
+    assert_int_equal(metrics_run(metrics, config, INT64_C(65285660672), &err), 0);
+    metrics_close(metrics);
+    char *file = read_whole(desk.path);
+    assert_ptr_equal(strstr(file, "{\"type\":\"run\",\"version\":\""), file);
+    assert_non_null(strstr(file, "\",\"config\":{\"model\":{"));
+    assert_non_null(strstr(file, "},\"world\":4,\"parameters\":65285660672,\"microbatches\":8,\"peak_tflops\":0.02,"
+                                 "\"flops_per_token_full\":8000000,\"flops_per_token_causal\":6000000}\n"));
+    free(file);
+}
+
+static void what_is_no_number_is_null(void **state) {
+    (void)state;
+    Metrics *metrics = opened(desk.path, -1);
+    StepFigures figures = made_figures(1);
+    figures.loss = NAN;
+    figures.norm = INFINITY;
+    figures.seconds = 0.0;
+    Error err = {0};
+    listen_to_stdout();
+    metrics_step(metrics, &figures, &err);
+    free(heard());
+    metrics_close(metrics);
+    char *file = read_whole(desk.path);
+    assert_non_null(strstr(file, "\"loss\":null,"));
+    assert_non_null(strstr(file, "\"grad_norm\":null,"));
+    assert_non_null(strstr(file, "\"tokens_per_s\":null,\"mfu\":null,"));
+    assert_null(strstr(file, "inf"));
+    assert_null(strstr(file, "nan"));
+    free(file);
+}
+
+static void resume_continues_the_file_as_if_nothing_had_happened(void **state) {
+    (void)state;
+    Metrics *metrics = opened(desk.path, -1);
+    log_steps(metrics, 1, 40);
+    metrics_close(metrics);
+    char *whole = read_whole(desk.path);
+
+    // The same run, stopped in the middle of a line at step 31 after a checkpoint at step 20.
+    write_whole(desk.path, whole, (size_t)(strstr(whole, "{\"type\":\"step\",\"step\":31,") + 70 - whole));
+    metrics = opened(desk.path, 20);
+    log_steps(metrics, 21, 40); // the deviations as well: their window comes out of the file
+    metrics_close(metrics);
+    char *resumed = read_whole(desk.path);
+    assert_string_equal(resumed, whole);
+    free(resumed);
+    free(whole);
+}
+
+static void fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail(void **state) {
+    (void)state;
+    Metrics *metrics = opened(desk.path, -1);
+    log_steps(metrics, 1, 5);
+    metrics_close(metrics);
+    char *first = read_whole(desk.path);
+    size_t length = strlen(first);
+
+    char torn[1 << 16];
+    static const char *const tails[] = {"{", "{\"type\":\"st", "{\"type\":\"step\",\"step\":6,\"lo", "\0\0\0"};
+    for (int i = 0; i < 4; i++) {
+        memcpy(torn, first, length);
+        size_t extra = i == 3 ? 3 : strlen(tails[i]);
+        memcpy(torn + length, tails[i], extra);
+        write_whole(desk.path, torn, length + extra);
+        metrics_close(opened(desk.path, -1));
+        char *kept = read_whole(desk.path);
+        assert_string_equal(kept, first);
+        free(kept);
+    }
+
+    // A second run in the same file, resumed: the first one stays.
+    metrics = opened(desk.path, -1);
+    log_steps(metrics, 1, 3);
+    metrics_close(metrics);
+    metrics_close(opened(desk.path, 2));
+    char *both = read_whole(desk.path);
+    assert_ptr_equal(strstr(both, first), both);
+    const char *second = both + length;
+    assert_non_null(strstr(second, "{\"type\":\"step\",\"step\":2,"));
+    assert_null(strstr(second, "{\"type\":\"step\",\"step\":3,"));
+    free(both);
+    free(first);
+}
+
+static void a_file_that_is_not_ours_is_left_alone(void **state) {
+    (void)state;
+    char path[128];
+    snprintf(path, sizeof path, "%s/thesis.txt", desk.folder);
+    write_whole(path, "line\nall my work", 16);
+    Error err = {0};
+    assert_null(metrics_open(made_config(path), &known_peak, -1, &err));
+    assert_int_equal(err.code, EXIT_FAILED);
+    assert_non_null(strstr(err.text, "ends in something that is no metrics line; name another file"));
+    char *kept = read_whole(path);
+    assert_string_equal(kept, "line\nall my work");
+    free(kept);
+}
+
+static void full_disk_is_said_and_leaves_whole_lines(void **state) {
+    (void)state;
+    Error err = {0};
+    StepFigures figures = made_figures(1);
+    Metrics *metrics = opened("/dev/full", -1);
+    listen_to_stdout();
+    int status = metrics_step(metrics, &figures, &err);
+    free(heard());
+    metrics_close(metrics);
+    assert_int_equal(status, -1);
+    assert_int_equal(err.code, EXIT_FAILED);
+    assert_string_equal(
+        err.text, "log.metrics: cannot write to /dev/full: No space left on device; free some space there, or name a "
+                  "file elsewhere");
+
+    // Room for half a line only.
+    metrics = opened(desk.path, -1);
+    log_steps(metrics, 1, 3);
+    char *before = read_whole(desk.path);
+    struct rlimit old, tight = {strlen(before) + 100, RLIM_INFINITY};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    tight.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    memset(&err, 0, sizeof err);
+    listen_to_stdout();
+    setrlimit(RLIMIT_FSIZE, &tight);
+    status = metrics_step(metrics, &figures, &err);
+    setrlimit(RLIMIT_FSIZE, &old);
+    free(heard());
+    metrics_close(metrics);
+    char *after = read_whole(desk.path);
+    assert_int_equal(status, -1);
+    assert_string_equal(after, before);
+    free(before);
+    free(after);
+}
+
+static void a_folder_that_cannot_be_made_is_said(void **state) {
+    (void)state;
+    Error err = {0};
+    assert_null(metrics_open(made_config("/dev/null/x/metrics.jsonl"), &known_peak, -1, &err));
+    assert_string_equal(
+        err.text, "log.metrics: cannot make the folder of /dev/null/x/metrics.jsonl: Not a directory; name a file that "
+                  "can be written, or \"\" for none");
+}
+
+int main(void) {
+#define AT_A_DESK(test) cmocka_unit_test_setup_teardown(test, desk_open, desk_close)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1),
+        cmocka_unit_test(deviation_is_against_the_last_128_values_in_standard_deviations),
+        cmocka_unit_test(deviation_of_equal_values_is_zero_and_infinity_is_not_kept),
+        AT_A_DESK(step_line_says_everything_in_its_place),
+        AT_A_DESK(unknown_peak_is_said_and_never_a_number),
+        AT_A_DESK(progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line),
+        AT_A_DESK(step_line_of_the_file_has_every_key_with_its_unit),
+        AT_A_DESK(run_line_carries_the_configuration),
+        AT_A_DESK(what_is_no_number_is_null),
+        AT_A_DESK(resume_continues_the_file_as_if_nothing_had_happened),
+        AT_A_DESK(fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail),
+        AT_A_DESK(a_file_that_is_not_ours_is_left_alone),
+        AT_A_DESK(full_disk_is_said_and_leaves_whole_lines),
+        AT_A_DESK(a_folder_that_cannot_be_made_is_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
