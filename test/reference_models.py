@@ -1,0 +1,148 @@
+"""LLaMA (Touvron et al. 2023) and GPT-2/3 (Radford et al. 2019; Brown et al. 2020) in plain PyTorch, for gradients by autograd.
+
+A model is a dictionary of the configuration's `model` section; weights are a dictionary of tensors under Hugging Face's
+names, matrices as (out, in) and vectors as (rows,). Nothing here is fast, split or fused: it is what the papers say.
+"""
+
+import math
+
+import torch
+from torch.nn import functional
+
+
+def weight_shapes(model):
+    """Name -> shape, without padding of the vocabulary; a tied output matrix is listed under its own name as well."""
+    return gpt_shapes(model) if model["family"] == "gpt" else llama_shapes(model)
+
+
+def token_losses(model, weights, tokens):
+    """Cross-entropy of each next token, (sequences, seq_len), from tokens (sequences, seq_len + 1)."""
+    logits = gpt_logits if model["family"] == "gpt" else llama_logits
+    targets = tokens[:, 1:]
+    return functional.cross_entropy(
+        logits(model, weights, tokens[:, :-1]).flatten(0, 1), targets.flatten(), reduction="none"
+    ).view(targets.shape)
+
+
+def causal_attention(query, key, value):
+    """softmax(q k^T / sqrt(d)) v over (sequences, heads, positions, d), each position seeing itself and what is before it."""
+    positions = query.shape[-2]
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    later = torch.ones(positions, positions, dtype=torch.bool).triu(1)
+    return scores.masked_fill(later, -math.inf).softmax(-1) @ value
+
+
+def split_heads(x, heads):
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x):
+    return x.transpose(1, 2).flatten(2)
+
+
+# --- LLaMA
+
+
+def llama_shapes(model):
+    hidden, ffn = model["hidden"], model["ffn"]
+    kv = hidden // model["heads"] * model.get("kv_heads", model["heads"])
+    shapes = {"model.embed_tokens.weight": (model["vocab"], hidden)}
+    for layer in range(model["layers"]):
+        prefix = f"model.layers.{layer}."
+        shapes[prefix + "input_layernorm.weight"] = (hidden,)
+        shapes[prefix + "self_attn.q_proj.weight"] = (hidden, hidden)
+        shapes[prefix + "self_attn.k_proj.weight"] = (kv, hidden)
+        shapes[prefix + "self_attn.v_proj.weight"] = (kv, hidden)
+        shapes[prefix + "self_attn.o_proj.weight"] = (hidden, hidden)
+        shapes[prefix + "post_attention_layernorm.weight"] = (hidden,)
+        shapes[prefix + "mlp.gate_proj.weight"] = (ffn, hidden)
+        shapes[prefix + "mlp.up_proj.weight"] = (ffn, hidden)
+        shapes[prefix + "mlp.down_proj.weight"] = (hidden, ffn)
+    shapes["model.norm.weight"] = (hidden,)
+    shapes["lm_head.weight"] = (model["vocab"], hidden)
+    return shapes
+
+
+def rms_norm(x, weight, eps):
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def rotate(x, theta):
+    """Rotary positions (Su et al. 2021) in Hugging Face's convention: dimension i turns with dimension i + d/2."""
+    positions, width = x.shape[-2:]
+    rates = theta ** (-torch.arange(0, width, 2, dtype=x.dtype) / width)
+    angles = torch.arange(positions, dtype=x.dtype)[:, None] * rates
+    first, second = x.chunk(2, -1)
+    return torch.cat(
+        [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1
+    )
+
+
+def llama_attention(model, x, w):
+    heads, kv_heads = model["heads"], model.get("kv_heads", model["heads"])
+    theta = model.get("rope_theta", 10000.0)
+    query = rotate(split_heads(x @ w("self_attn.q_proj").T, heads), theta)
+    key = rotate(split_heads(x @ w("self_attn.k_proj").T, kv_heads), theta)
+    value = split_heads(x @ w("self_attn.v_proj").T, kv_heads)
+    key, value = (part.repeat_interleave(heads // kv_heads, 1) for part in (key, value))
+    return merge_heads(causal_attention(query, key, value)) @ w("self_attn.o_proj").T
+
+
+def llama_logits(model, weights, tokens):
+    eps = model.get("norm_eps", 1e-5)
+    x = weights["model.embed_tokens.weight"][tokens]
+    for layer in range(model["layers"]):
+
+        def w(name, prefix=f"model.layers.{layer}."):
+            return weights[f"{prefix}{name}.weight"]
+
+        x = x + llama_attention(model, rms_norm(x, w("input_layernorm"), eps), w)
+        y = rms_norm(x, w("post_attention_layernorm"), eps)
+        x = x + (functional.silu(y @ w("mlp.gate_proj").T) * (y @ w("mlp.up_proj").T)) @ w("mlp.down_proj").T
+    return rms_norm(x, weights["model.norm.weight"], eps) @ weights["lm_head.weight"].T
+
+
+# --- GPT
+
+
+def gpt_shapes(model):
+    hidden, ffn = model["hidden"], model["ffn"]
+    shapes = {
+        "transformer.wte.weight": (model["vocab"], hidden),
+        "transformer.wpe.weight": (model["seq_len"], hidden),
+    }
+    for layer in range(model["layers"]):
+        prefix = f"transformer.h.{layer}."
+        matrices = {
+            "attn.c_attn": (3 * hidden, hidden),
+            "attn.c_proj": (hidden, hidden),
+            "mlp.c_fc": (ffn, hidden),
+            "mlp.c_proj": (hidden, ffn),
+        }
+        for name, shape in (("ln_1", (hidden,)), ("ln_2", (hidden,)), *matrices.items()):
+            shapes[f"{prefix}{name}.weight"] = shape
+            shapes[f"{prefix}{name}.bias"] = shape[:1]
+    shapes["transformer.ln_f.weight"] = shapes["transformer.ln_f.bias"] = (hidden,)
+    shapes["lm_head.weight"] = (model["vocab"], hidden)
+    return shapes
+
+
+def gpt_logits(model, weights, tokens):
+    """The output matrix is read under its own name, so that the caller decides whether it is the embedding."""
+    eps = model.get("norm_eps", 1e-5)
+    x = weights["transformer.wte.weight"][tokens] + weights["transformer.wpe.weight"][: tokens.shape[1]]
+    for layer in range(model["layers"]):
+
+        def norm(name, x, prefix=f"transformer.h.{layer}."):
+            parameters = weights[f"{prefix}{name}.weight"], weights[f"{prefix}{name}.bias"]
+            return functional.layer_norm(x, x.shape[-1:], *parameters, eps)
+
+        def linear(name, x, prefix=f"transformer.h.{layer}."):
+            return functional.linear(x, weights[f"{prefix}{name}.weight"], weights[f"{prefix}{name}.bias"])
+
+        qkv = linear("attn.c_attn", norm("ln_1", x)).chunk(3, -1)
+        attention = causal_attention(*(split_heads(part, model["heads"]) for part in qkv))
+        x = x + linear("attn.c_proj", merge_heads(attention))
+        x = x + linear("mlp.c_proj", functional.gelu(linear("mlp.c_fc", norm("ln_2", x)), approximate="tanh"))
+    parameters = weights["transformer.ln_f.weight"], weights["transformer.ln_f.bias"]
+    return functional.layer_norm(x, x.shape[-1:], *parameters, eps) @ weights["lm_head.weight"].T

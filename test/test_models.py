@@ -1,0 +1,295 @@
+"""Losses, every gradient and the initial weights of both models, against PyTorch's autograd in float64.
+
+The trainer's side is test/tool_gradients.c, one batch through all stages in one process.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from reference_models import token_losses, weight_shapes
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOL = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build" / "release" / "test")) / "tool_gradients"
+
+torch.set_num_threads(1)
+
+# Sizes that are no multiple of a vector's or a tile's width; vocabulary 257 is padded to 384.
+LLAMA = {"family": "llama", "hidden": 72, "layers": 3, "heads": 6, "ffn": 100, "vocab": 257, "seq_len": 37}
+GPT = {"family": "gpt", "hidden": 60, "layers": 3, "heads": 4, "ffn": 100, "vocab": 257, "seq_len": 37}
+MODELS = {
+    "llama": LLAMA,
+    "llama_grouped": dict(LLAMA, kv_heads=2),
+    "llama_one_kv_head": dict(LLAMA, kv_heads=1, layers=2, rope_theta=500.0, norm_eps=1e-3),
+    "gpt": GPT,
+}
+MODES = ["none", "recompute", "flash"]
+
+
+# --- the trainer's side
+
+
+def read_records(path):
+    """Records of the tool: a line `name rows cols`, then that many float32."""
+    data, records, at = path.read_bytes(), {}, 0
+    while at < len(data):
+        end = data.index(b"\n", at)
+        name, rows, cols = data[at:end].split()
+        shape = int(rows), int(cols)
+        assert name.decode() not in records
+        records[name.decode()] = numpy.frombuffer(data, "<f4", shape[0] * shape[1], end + 1).reshape(shape)
+        at = end + 1 + 4 * shape[0] * shape[1]
+    return records
+
+
+def write_records(path, weights):
+    with path.open("wb") as file:
+        for name, weight in weights.items():
+            rows, cols = (*weight.shape, 1)[:2]
+            file.write(f"{name} {rows} {cols}\n".encode() + weight.numpy().astype("<f4").tobytes())
+
+
+def run_tool(folder, model, tokens, weights=None, b=1, mode="flash", p=1, layers="auto", threads=1, **train):
+    """What the tool writes for this batch; tokens (sequences, seq_len + 1)."""
+    config = {
+        "model": model,
+        "parallel": {"pipeline": p, "layers": layers},
+        "schedule": {"micro_batch": b},
+        "attention": {"mode": mode},
+        "train": {"global_batch": len(tokens), "precision": "fp32", **train},
+        "data": {"train": "none.bin"},
+        "hardware": {"device": "cpu"},
+    }
+    (folder / "config.yaml").write_text(json.dumps(config))
+    (folder / "tokens.bin").write_bytes(tokens.numpy().astype("<i4").tobytes())
+    options = []
+    if weights is not None:
+        write_records(folder / "weights.bin", weights)
+        options = ["-w", folder / "weights.bin"]
+    assert TOOL.exists(), f"{TOOL} is missing; make test builds it"
+    command = [TOOL, *options, folder / "config.yaml", folder / "tokens.bin", folder / "out.bin"]
+    result = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS=str(threads)))
+    assert result.returncode == 0, result.stderr
+    return read_records(folder / "out.bin")
+
+
+def parts(records, kind):
+    return {name[len(kind) + 1 :]: array for name, array in records.items() if name.startswith(kind + ":")}
+
+
+# --- the reference's side
+
+
+def random_tokens(model, sequences, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(model["vocab"], (sequences, model["seq_len"] + 1), generator=generator)
+    tokens[0, :2] = torch.tensor([0, model["vocab"] - 1])  # both ends of the vocabulary
+    return tokens
+
+
+def random_weights(model, seed=2):
+    """Weights far from their initial values, so that attention is uneven and no bias is zero and no norm's weight one."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, shape in weight_shapes(model).items():
+        noise = torch.randn(shape, generator=generator)
+        if len(shape) == 2:
+            weights[name] = noise * (0.5 if "embed" in name or ".wte." in name or ".wpe." in name else 0.15)
+        else:
+            weights[name] = 0.2 * noise + (0.0 if name.endswith(".bias") else 1.0)
+    if model["family"] == "gpt":
+        weights["lm_head.weight"] = weights["transformer.wte.weight"]
+    return weights
+
+
+def autograd(model, weights, tokens):
+    """Losses of each token and the gradients of their mean; embedding and output matrix apart, also where they are one."""
+    leaves = {name: weight.double().clone().requires_grad_() for name, weight in weights.items()}
+    losses = token_losses(model, leaves, tokens)
+    losses.mean().backward()
+    return losses.detach().numpy(), {name: leaf.grad.numpy() for name, leaf in leaves.items()}
+
+
+def relative_error(array, reference):
+    """Largest difference, relative to the largest entry."""
+    return abs(array - reference).max() / abs(reference).max()
+
+
+def cosine(a, b):
+    a, b = a.ravel().astype("f8"), b.ravel().astype("f8")
+    return a @ b / numpy.sqrt((a @ a) * (b @ b))
+
+
+def unpadded(array, shape):
+    """The tensor without padding, as `shape`; padding has to be zero."""
+    assert array[shape[0] :].size == 0 or not array[shape[0] :].any(), "padding is not zero"
+    return array[: shape[0]].reshape(shape)
+
+
+def check_against_autograd(model, tokens, weights, records, tolerance=2e-5):
+    losses, gradients = autograd(model, weights, tokens)
+    found = parts(records, "gradient")
+    assert set(found) == set(gradients)
+    assert abs(records["losses"].mean(dtype="f8") / losses.mean() - 1) < 1e-6
+    assert relative_error(records["losses"], losses) < 1e-5
+    errors = {name: relative_error(unpadded(found[name], g.shape), g) for name, g in gradients.items()}
+    assert {name: error for name, error in errors.items() if not error < tolerance} == {}
+    for name, weight in parts(records, "weight").items():
+        assert (unpadded(weight, weights[name].shape) == weights[name].numpy()).all(), name
+
+
+# --- gradients
+
+
+@pytest.mark.parametrize("b", [1, 3])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_those_of_autograd(tmp_path, name, mode, b):
+    model = MODELS[name]
+    tokens, weights = random_tokens(model, 6), random_weights(model)
+    check_against_autograd(model, tokens, weights, run_tool(tmp_path, model, tokens, weights, b=b, mode=mode))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["llama_grouped", "gpt"])
+def test_gradients_of_sequences_longer_than_a_tile(tmp_path, name, mode):
+    model = dict(MODELS[name], seq_len=331, layers=1)
+    tokens, weights = random_tokens(model, 2), random_weights(model)
+    check_against_autograd(model, tokens, weights, run_tool(tmp_path, model, tokens, weights, b=2, mode=mode))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt"])
+def test_gradients_with_a_vocabulary_that_needs_no_padding(tmp_path, name):
+    model = dict(MODELS[name], vocab=256)
+    tokens, weights = random_tokens(model, 4), random_weights(model)
+    records = run_tool(tmp_path, model, tokens, weights, b=2)
+    assert records["weight:lm_head.weight"].shape[0] == 256
+    check_against_autograd(model, tokens, weights, records)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt"])
+def test_gradients_of_initial_weights(tmp_path, name):
+    model = MODELS[name]
+    tokens = random_tokens(model, 6)
+    records = run_tool(tmp_path, model, tokens, b=2)
+    shapes = weight_shapes(model)
+    weights = {name: torch.tensor(unpadded(w, shapes[name])) for name, w in parts(records, "weight").items()}
+    check_against_autograd(model, tokens, weights, records)
+
+
+def test_the_tied_matrix_s_two_gradients_add_up_to_autograd_s_one(tmp_path):
+    tokens, weights = random_tokens(GPT, 3), random_weights(GPT)
+    found = parts(run_tool(tmp_path, GPT, tokens, weights), "gradient")
+    leaf = weights["transformer.wte.weight"].double().requires_grad_()
+    tied = {name: weight.double() for name, weight in weights.items()}
+    tied["transformer.wte.weight"] = tied["lm_head.weight"] = leaf
+    token_losses(GPT, tied, tokens).mean().backward()
+    total = found["transformer.wte.weight"].astype("f8") + found["lm_head.weight"]
+    assert relative_error(unpadded(total, leaf.shape), leaf.grad.numpy()) < 2e-5
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_attention_modes_agree(tmp_path, name):
+    model = MODELS[name]
+    tokens, weights = random_tokens(model, 4), random_weights(model)
+    runs = {mode: run_tool(tmp_path, model, tokens, weights, b=2, mode=mode) for mode in MODES}
+    for mode in MODES[1:]:
+        errors = {part: relative_error(runs[mode][part], runs["none"][part]) for part in runs["none"]}
+        assert {part: error for part, error in errors.items() if not error < 1e-5} == {}, mode
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_forward_alone_gives_the_same_losses(tmp_path, name):
+    records = run_tool(tmp_path, MODELS[name], random_tokens(MODELS[name], 4), random_weights(MODELS[name]), b=2)
+    assert (records["losses"] == records["evaluated"]).all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["llama_grouped", "gpt"])
+def test_bf16_is_near(tmp_path, name, mode):
+    model = MODELS[name]
+    tokens, weights = random_tokens(model, 6), random_weights(model)
+    weights = {name: weight.bfloat16().float() for name, weight in weights.items()}
+    records = run_tool(tmp_path, model, tokens, weights, b=3, mode=mode, precision="bf16")
+    losses, gradients = autograd(model, weights, tokens)
+    assert abs(records["losses"].mean(dtype="f8") / losses.mean() - 1) < 2e-2
+    likeness = {name: cosine(unpadded(records["gradient:" + name], g.shape), g) for name, g in gradients.items()}
+    assert {name: value for name, value in likeness.items() if not value > 0.99} == {}
+
+
+# --- the same bits however the work is cut
+
+
+def assert_same_bits(one, other):
+    assert set(one) == set(other)
+    assert [name for name in one if one[name].tobytes() != other[name].tobytes()] == []
+
+
+@pytest.mark.parametrize("name", ["llama_grouped", "gpt"])
+@pytest.mark.parametrize("layers", [[3, 2], [1, 3, 1], [1, 1, 1, 1, 1]], ids=lambda layers: f"{len(layers)}_stages")
+def test_stages_do_not_change_a_bit(tmp_path, name, layers):
+    model = dict(MODELS[name], layers=5)
+    tokens = random_tokens(model, 10)
+    whole = run_tool(tmp_path, model, tokens, b=2)
+    assert_same_bits(whole, run_tool(tmp_path, model, tokens, b=2, p=len(layers), layers=layers))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["llama_grouped", "gpt"])
+def test_threads_do_not_change_a_bit(tmp_path, name, mode):
+    model = MODELS[name]
+    tokens, weights = random_tokens(model, 6), random_weights(model)
+    runs = [run_tool(tmp_path, model, tokens, weights, b=3, mode=mode, threads=threads) for threads in (1, 2, 3)]
+    for run in runs[1:]:
+        assert_same_bits(runs[0], run)
+
+
+# --- initial weights
+
+
+def initial_weights(folder, model, **options):
+    shapes = weight_shapes(model)
+    records = run_tool(folder, model, random_tokens(model, 4), **options)
+    return {name: unpadded(array, shapes[name]) for name, array in parts(records, "weight").items()}
+
+
+@pytest.mark.parametrize("name", ["llama_grouped", "gpt"])
+def test_initial_weights_are_normal_with_the_scale_of_their_kind(tmp_path, name):
+    model = dict(MODELS[name], layers=4)
+    for tensor, weight in initial_weights(tmp_path, model).items():
+        if weight.ndim == 1:
+            assert (weight == (0.0 if tensor.endswith(".bias") else 1.0)).all(), tensor
+            continue
+        projections = ("o_proj.weight", "down_proj.weight", "attn.c_proj.weight", "mlp.c_proj.weight")
+        z = weight.astype("f8") / (0.02 / 8**0.5 if tensor.endswith(projections) else 0.02)
+        sigma = z.size**-0.5  # of the mean; of the variance sqrt(2) and of the fourth moment sqrt(96) of it
+        assert abs(z.mean()) < 5 * sigma, tensor
+        assert abs((z**2).mean() - 1) < 5 * 2**0.5 * sigma, tensor
+        assert abs((z**4).mean() - 3) < 6 * 96**0.5 * sigma, tensor
+
+
+@pytest.mark.parametrize("name", ["llama_grouped", "gpt"])
+def test_no_two_initial_matrices_and_no_two_seeds_are_alike(tmp_path, name):
+    weights = initial_weights(tmp_path, MODELS[name])
+    other = initial_weights(tmp_path, MODELS[name], seed=7)
+    matrices = {tensor: weight for tensor, weight in weights.items() if weight.ndim == 2}
+    rows = [tuple(weight[0, :8]) for tensor, weight in matrices.items() if name != "gpt" or tensor != "lm_head.weight"]
+    assert len({abs(x) for row in rows for x in row}) > 0.99 * 8 * len(rows)
+    assert all((weight != other[tensor]).mean() > 0.99 for tensor, weight in matrices.items())
+
+
+@pytest.mark.parametrize("name", ["llama_grouped", "gpt"])
+@pytest.mark.parametrize("p", [2, 3])
+def test_initial_weights_do_not_depend_on_the_stages(tmp_path, name, p):
+    assert_same_bits(initial_weights(tmp_path, MODELS[name]), initial_weights(tmp_path, MODELS[name], p=p))
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_the_tied_output_matrix_starts_as_the_embedding(tmp_path, p):
+    weights = initial_weights(tmp_path, GPT, p=p)
+    assert (weights["lm_head.weight"] == weights["transformer.wte.weight"]).all()
