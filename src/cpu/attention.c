@@ -92,36 +92,37 @@ static CpuOperand floats(const float *data, int64_t stride) {
 
 // --- rows
 
+typedef int32_t LanesMask __attribute__((vector_size(64)));
+
 static float row_max(const float *restrict x, int64_t n, float least) {
-    float lane[LANES];
-    for (int l = 0; l < LANES; l++) lane[l] = least;
-    int64_t i = 0;
-    for (; i < lanes_whole(n); i += LANES)
-        for (int l = 0; l < LANES; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
-    float most = least;
-    for (; i < n; i++) most = x[i] > most ? x[i] : most;
-    for (int l = 0; l < LANES; l++) most = lane[l] > most ? lane[l] : most;
-    return most;
+    Lanes most = (Lanes){0} + least, v;
+    int64_t whole = lanes_whole(n, LANES);
+    for (int64_t i = 0; i < whole; i += LANES) {
+        lanes_load(&v, x + i);
+        LanesMask above = v > most;
+        most = (Lanes)(((LanesMask)v & above) | ((LanesMask)most & ~above));
+    }
+    for (int64_t i = whole; i < n; i++) most[i - whole] = x[i] > most[i - whole] ? x[i] : most[i - whole];
+    float largest = most[0];
+    for (int l = 1; l < LANES; l++) largest = most[l] > largest ? most[l] : largest;
+    return largest;
 }
 
 // x = exp(x - shift); returns the sum.
 static float row_exp(float *restrict x, int64_t n, float shift) {
-    float lane[LANES] = {0};
     for (int64_t i = 0; i < n; i++) x[i] = cpu_expf(x[i] - shift);
-    int64_t i = 0;
-    for (; i < lanes_whole(n); i += LANES)
-        for (int l = 0; l < LANES; l++) lane[l] += x[i + l];
-    for (int l = 0; i < n; i++, l++) lane[l] += x[i];
-    return lanes_fold(lane);
+    return lanes_sum(x, n);
 }
 
 static float row_dot(const float *restrict x, const float *restrict y, int64_t n) {
-    float lane[LANES] = {0};
-    int64_t i = 0;
-    for (; i < lanes_whole(n); i += LANES)
-        for (int l = 0; l < LANES; l++) lane[l] += x[i + l] * y[i + l];
-    for (int l = 0; i < n; i++, l++) lane[l] += x[i] * y[i];
-    return lanes_fold(lane);
+    Lanes sum = {0}, a, b;
+    int64_t whole = lanes_whole(n, LANES);
+    for (int64_t i = 0; i < whole; i += LANES) {
+        lanes_load(&a, x + i), lanes_load(&b, y + i);
+        sum += a * b;
+    }
+    for (int64_t i = whole; i < n; i++) sum[i - whole] += x[i] * y[i];
+    return lanes_fold(&sum);
 }
 
 static void row_scale(float *restrict x, int64_t n, float factor) {

@@ -1,0 +1,251 @@
+// Attention in its three modes against a float64 reference whose own backward is checked by central differences.
+#include "cpu/cpu.h"
+#include "op_check.h"
+
+typedef struct Sizes {
+    int64_t batch, seq, heads, kv_heads, head_dim;
+} Sizes;
+
+// All shapes, with blocks, chunks and vectors cut at odd places.
+static const Sizes SIZES[] = {
+    {1, 1, 1, 1, 1},    {2, 1, 2, 1, 8},    {1, 2, 1, 1, 6},    {2, 17, 4, 2, 6},
+    {3, 64, 2, 2, 16},  {1, 65, 3, 1, 40},  {2, 100, 4, 4, 33}, {1, 257, 2, 1, 7},
+    {1, 320, 6, 2, 64}, {1, 530, 1, 1, 96}, {2, 128, 2, 2, 80},
+};
+enum { SIZES_COUNT = sizeof SIZES / sizeof *SIZES };
+
+static AttentionShape shape_of(const Sizes *s, int mode) {
+    return (AttentionShape){s->batch, s->seq, s->heads, s->kv_heads, s->head_dim, mode, SOFTMAX_FUSED};
+}
+
+static int64_t qkv_count(const Sizes *s) {
+    return s->batch * s->seq * (s->heads + 2 * s->kv_heads) * s->head_dim;
+}
+static int64_t out_count(const Sizes *s) {
+    return s->batch * s->seq * s->heads * s->head_dim;
+}
+
+// --- float64: one head of one sequence at a time, as the definition reads
+
+typedef struct Reference {
+    const Sizes *s;
+    double *qkv, *dout, *out, *dqkv, *p, *lse; // p (batch, heads, seq, seq), lse (batch, heads, seq)
+} Reference;
+
+// Element index of dimension 0 of a head's row: part 0 query, 1 key, 2 value.
+static int64_t at(const Sizes *s, int part, int64_t b, int64_t head, int64_t position) {
+    int64_t kv = head / (s->heads / s->kv_heads);
+    int64_t column = part == 0 ? head : s->heads + (part - 1) * s->kv_heads + kv;
+    return ((position * s->batch + b) * (s->heads + 2 * s->kv_heads) + column) * s->head_dim;
+}
+
+static int64_t out_at(const Sizes *s, int64_t b, int64_t head, int64_t position) {
+    return ((position * s->batch + b) * s->heads + head) * s->head_dim;
+}
+
+static double dot(const double *a, const double *b, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+static void reference_row(const Reference *r, int64_t b, int64_t head, int64_t i) {
+    const Sizes *s = r->s;
+    double *p = r->p + ((b * s->heads + head) * s->seq + i) * s->seq, most = -INFINITY, sum = 0;
+    double *out = r->out + out_at(s, b, head, i);
+    for (int64_t j = 0; j <= i; j++) {
+        p[j] = dot(r->qkv + at(s, 0, b, head, i), r->qkv + at(s, 1, b, head, j), s->head_dim);
+        p[j] /= sqrt((double)s->head_dim);
+        most = fmax(most, p[j]);
+    }
+    for (int64_t j = 0; j <= i; j++) sum += exp(p[j] - most);
+    for (int64_t j = 0; j < s->seq; j++) p[j] = j <= i ? exp(p[j] - most) / sum : 0.0;
+    for (int64_t d = 0; d < s->head_dim; d++) out[d] = 0;
+    for (int64_t j = 0; j <= i; j++)
+        for (int64_t d = 0; d < s->head_dim; d++) out[d] += p[j] * r->qkv[at(s, 2, b, head, j) + d];
+    r->lse[(b * s->heads + head) * s->seq + i] = most + log(sum);
+}
+
+static void reference_forward(const Reference *r) {
+    for (int64_t b = 0; b < r->s->batch; b++)
+        for (int64_t h = 0; h < r->s->heads; h++)
+            for (int64_t i = 0; i < r->s->seq; i++) reference_row(r, b, h, i);
+}
+
+static void reference_backward_row(const Reference *r, int64_t b, int64_t head, int64_t i) {
+    const Sizes *s = r->s;
+    const double *p = r->p + ((b * s->heads + head) * s->seq + i) * s->seq, *dout = r->dout + out_at(s, b, head, i);
+    int64_t q = at(s, 0, b, head, i);
+    double delta = 0, scale = 1 / sqrt((double)s->head_dim);
+    for (int64_t j = 0; j <= i; j++) delta += p[j] * dot(dout, r->qkv + at(s, 2, b, head, j), s->head_dim);
+    for (int64_t j = 0; j <= i; j++) {
+        int64_t k = at(s, 1, b, head, j), v = at(s, 2, b, head, j);
+        double ds = p[j] * (dot(dout, r->qkv + v, s->head_dim) - delta) * scale;
+        for (int64_t d = 0; d < s->head_dim; d++) {
+            r->dqkv[q + d] += ds * r->qkv[k + d];
+            r->dqkv[k + d] += ds * r->qkv[q + d];
+            r->dqkv[v + d] += p[j] * dout[d];
+        }
+    }
+}
+
+static void reference_backward(const Reference *r) {
+    for (int64_t i = 0; i < qkv_count(r->s); i++) r->dqkv[i] = 0;
+    for (int64_t b = 0; b < r->s->batch; b++)
+        for (int64_t h = 0; h < r->s->heads; h++)
+            for (int64_t i = 0; i < r->s->seq; i++) reference_backward_row(r, b, h, i);
+}
+
+static Reference reference_make(Op *op, const Sizes *s, double *qkv, double *dout) {
+    int64_t rows = s->batch * s->heads * s->seq;
+    Reference r = {s, qkv, dout, op_hold(op, out_count(s) * 8), op_hold(op, qkv_count(s) * 8), NULL, NULL};
+    r.p = op_hold(op, rows * s->seq * 8), r.lse = op_hold(op, rows * 8);
+    return r;
+}
+
+static double loss(void *context) {
+    Reference *r = context;
+    reference_forward(r);
+    return dot(r->dout, r->out, out_count(r->s));
+}
+
+static void the_reference_backward_agrees_with_central_differences(void **state) {
+    (void)state;
+    static const Sizes small[] = {{2, 5, 4, 2, 3}, {1, 9, 1, 1, 4}};
+    for (int i = 0; i < 2; i++) {
+        const Sizes *s = &small[i];
+        Op op = op_start(PRECISION_FP32, 1);
+        double *qkv = op_operand(&op, qkv_count(s), 1, 0, 1).value,
+               *dout = op_operand(&op, out_count(s), 2, 0, 1).value;
+        Reference r = reference_make(&op, s, qkv, dout);
+        reference_forward(&r);
+        reference_backward(&r);
+        double *slopes = op_hold(&op, qkv_count(s) * 8);
+        for (int64_t j = 0; j < qkv_count(s); j++) slopes[j] = op_slope(loss, &r, &qkv[j]);
+        op_near("dqkv", r.dqkv, slopes, qkv_count(s), 1e-7, 1.0);
+        op_end(&op);
+    }
+}
+
+// --- the operations
+
+typedef struct Attention {
+    Operand qkv, dout, out, dqkv, saved; // saved: probabilities or fp32 statistics, empty for recompute
+    unsigned char *scratch;
+    int64_t scratch_bytes;
+} Attention;
+
+enum { GUARD = 64 };
+
+static Operand saved_for(Op *op, const AttentionShape *s) {
+    int64_t rows = s->batch * s->heads * s->seq;
+    if (s->mode == ATTENTION_RECOMPUTE) return (Operand){0};
+    return s->mode == ATTENTION_NONE ? op_output(op, rows * s->seq) : op_blank(op, rows, sizeof(float));
+}
+
+static Attention run_attention(Op *op, const Sizes *sizes, int mode, double spread) {
+    AttentionShape shape = shape_of(sizes, mode);
+    Backend *backend = op->backend;
+    Attention a = {.qkv = op_operand(op, qkv_count(sizes), 1, 0, spread),
+                   .dout = op_operand(op, out_count(sizes), 2, 0, 1),
+                   .out = op_output(op, out_count(sizes)),
+                   .dqkv = op_output(op, qkv_count(sizes)),
+                   .saved = saved_for(op, &shape),
+                   .scratch_bytes = backend->attention_scratch(backend, &shape)};
+    a.scratch = op_poison(op, a.scratch_bytes + GUARD);
+    backend->attention_forward(backend, a.out.data, a.saved.data, a.scratch, a.qkv.data, &shape);
+    memset(a.scratch, 0xff, (size_t)a.scratch_bytes); // nothing may be kept there until the backward
+    backend->attention_backward(backend, a.dqkv.data, a.scratch, a.dout.data, a.out.data, a.saved.data, a.qkv.data,
+                                &shape);
+    for (int i = 0; i < GUARD; i++) assert_int_equal(a.scratch[a.scratch_bytes + i], 0xff);
+    return a;
+}
+
+static void check_attention(int precision, const Sizes *s, int mode, double spread) {
+    Op op = op_start(precision, 2);
+    Attention a = run_attention(&op, s, mode, spread);
+    Reference r = reference_make(&op, s, a.qkv.value, a.dout.value);
+    reference_forward(&r);
+    double bound = precision == PRECISION_BF16 ? 0x1p-7 : 1e-5 * fmax(1, spread * spread);
+    op_near("out", op_read(&op, &a.out), r.out, a.out.count, bound, spread);
+    if (mode == ATTENTION_NONE) op_near("p", op_read(&op, &a.saved), r.p, a.saved.count, bound, 0.1);
+    if (mode == ATTENTION_FLASH) op_near("lse", op_read(&op, &a.saved), r.lse, a.saved.count, 1e-5, 1.0);
+    reference_backward(&r);
+    double length = sqrt((double)s->seq);
+    op_near("dqkv", op_read(&op, &a.dqkv), r.dqkv, a.dqkv.count, bound, fmax(1, spread) * length);
+    op_end(&op);
+}
+
+static void every_mode_agrees_with_float64(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int i = 0; i < SIZES_COUNT; i++)
+            for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++)
+                check_attention(precision, &SIZES[i], mode, 1.0);
+}
+
+// Scores of some hundreds: exp overflows unless the maximum is taken off, also where it grows from chunk to chunk.
+static void large_scores_do_not_overflow(void **state) {
+    (void)state;
+    for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++)
+        check_attention(PRECISION_FP32, &(Sizes){1, 600, 1, 1, 16}, mode, 12.0);
+}
+
+// --- causality: a later position changes nothing before it, to the bit
+
+static void later_positions_change_nothing_before_them(void **state) {
+    (void)state;
+    Sizes s = {2, 300, 2, 1, 24};
+    int64_t cut = 271, width = (s.heads + 2 * s.kv_heads) * s.head_dim, out_width = s.heads * s.head_dim;
+    for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
+        Op op = op_start(PRECISION_FP32, 2);
+        AttentionShape shape = shape_of(&s, mode);
+        Attention a = run_attention(&op, &s, mode, 1.0);
+        float *qkv = a.qkv.data, *again = op_poison(&op, a.out.bytes);
+        for (int64_t i = cut * s.batch * width; i < a.qkv.count; i++) qkv[i] = -3 * qkv[i] + 1;
+        op.backend->attention_forward(op.backend, again, a.saved.data, a.scratch, qkv, &shape);
+        assert_memory_equal(again, a.out.data, (size_t)(cut * s.batch * out_width * 4));
+        op_end(&op);
+    }
+}
+
+static int64_t run(Op *op, const void *shape, unsigned char *out) {
+    int64_t at = 0;
+    for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
+        Attention a = run_attention(op, shape, mode, 1.0);
+        at = op_append(out, at, &a.out);
+        at = op_append(out, at, &a.dqkv);
+        if (a.saved.bytes > 0) at = op_append(out, at, &a.saved);
+    }
+    return at;
+}
+
+static void bits_do_not_depend_on_threads(void **state) {
+    (void)state;
+    static const Sizes shapes[] = {{1, 1, 1, 1, 6}, {2, 100, 6, 3, 40}, {1, 513, 2, 1, 64}, {3, 70, 1, 1, 96}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) op_same_for_any_threads(run, &shapes[i], 16 << 20);
+}
+
+static void scratch_grows_linearly_in_the_sequence(void **state) {
+    (void)state;
+    Op op = op_start(PRECISION_FP32, 3);
+    for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
+        AttentionShape one = shape_of(&(Sizes){1, 1024, 8, 8, 64}, mode), two = one;
+        two.seq *= 2;
+        int64_t small = op.backend->attention_scratch(op.backend, &one);
+        assert_true(op.backend->attention_scratch(op.backend, &two) <= 2 * small + 4096);
+    }
+    op_end(&op);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_reference_backward_agrees_with_central_differences),
+        cmocka_unit_test(every_mode_agrees_with_float64),
+        cmocka_unit_test(large_scores_do_not_overflow),
+        cmocka_unit_test(later_positions_change_nothing_before_them),
+        cmocka_unit_test(bits_do_not_depend_on_threads),
+        cmocka_unit_test(scratch_grows_linearly_in_the_sequence),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

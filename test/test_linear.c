@@ -1,0 +1,278 @@
+// Matrix products and linear layers against float64: the reference's own backward is checked by central differences on
+// small shapes, the operations against the reference on shapes that cut tiles, panels and vectors at odd places.
+#include "cpu/cpu.h"
+#include "op_check.h"
+
+typedef struct Shape {
+    int64_t rows, in, out;
+    bool bias, gelu;
+} Shape;
+
+static double gelu(double x) {
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+static double gelu_slope(double x) {
+    double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+
+// c (m, n) = a (m, k) b, b (k, n) or, where transposed, (n, k); at any strides.
+static void reference_product(double *c, int64_t m, int64_t n, int64_t k, const double *a, int64_t a_row, int64_t a_col,
+                              const double *b, int64_t b_row, int64_t b_col) {
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (int64_t l = 0; l < k; l++) sum += a[i * a_row + l * a_col] * b[l * b_row + j * b_col];
+            c[i * n + j] = sum;
+        }
+}
+
+// What one rounding to the run's precision, and a sum of `length` products in fp32, may cost.
+static double sum_bound(const Op *op, int64_t length) {
+    return (op->backend->precision == PRECISION_BF16 ? 0x1p-8 : 0) + 1e-6 + 2e-9 * (double)length;
+}
+
+// --- the products themselves
+
+static void check_product(int64_t m, int64_t n, int64_t k, int form) {
+    Op op = op_start(PRECISION_FP32, 1);
+    bool ta = form & 1, tb = form & 2, bf16 = form & 4, keep = form & 8;
+    Op source = op_start(bf16 ? PRECISION_BF16 : PRECISION_FP32, 1);
+    int64_t pad = 3, sa = (ta ? m : k) + pad, sb = (tb ? k : n) + pad, sc = n + pad;
+    Operand a = op_operand(&source, (ta ? k : m) * sa, 1, 0, 1), b = op_operand(&source, (tb ? n : k) * sb, 2, 0, 1);
+    Operand c = keep ? op_operand(&op, m * sc, 3, 0, 1) : op_output(&op, m * sc);
+    double *want = op_hold(&op, m * n * 8);
+    reference_product(want, m, n, k, a.value, ta ? 1 : sa, ta ? sa : 1, b.value, tb ? 1 : sb, tb ? sb : 1);
+    cpu_gemm(cpu_scratch(cpu_self(op.backend), CPU_GEMM_ROOM), m, n, k, 0.5f, (CpuOperand){a.data, sa, ta, bf16},
+             (CpuOperand){b.data, sb, tb, bf16}, keep ? -2.0f : 0.0f, c.data, sc);
+    for (int64_t i = 0; i < m; i++) {
+        double got[1024];
+        for (int64_t j = 0; j < n; j++) {
+            got[j] = (double)((float *)c.data)[i * sc + j];
+            want[i * n + j] = 0.5 * want[i * n + j] + (keep ? -2 * c.value[i * sc + j] : 0);
+        }
+        op_near("product", got, want + i * n, n, 2e-6, sqrt((double)k));
+    }
+    op_end(&source);
+    op_end(&op);
+}
+
+static void products_of_every_kind_agree_with_float64(void **state) {
+    (void)state;
+    static const int64_t shapes[][3] = {{1, 1, 1},   {1, 48, 64},  {7, 5, 3},     {8, 48, 16},  {9, 49, 17},
+                                        {64, 64, 1}, {65, 97, 70}, {257, 33, 40}, {37, 385, 9}, {13, 80, 513}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int form = 0; form < 16; form++) check_product(shapes[s][0], shapes[s][1], shapes[s][2], form);
+}
+
+static void nothing_is_written_beside_the_product(void **state) {
+    (void)state;
+    enum { M = 9, N = 50, K = 20, STRIDE = 64 };
+    Op op = op_start(PRECISION_FP32, 1);
+    Operand a = op_operand(&op, M * K, 1, 0, 1), b = op_operand(&op, K * N, 2, 0, 1);
+    float *c = op_poison(&op, (M + 1) * STRIDE * 4);
+    cpu_gemm(cpu_scratch(cpu_self(op.backend), CPU_GEMM_ROOM), M, N, K, 1.0f, (CpuOperand){a.data, K, false, false},
+             (CpuOperand){b.data, N, false, false}, 0.0f, c, STRIDE);
+    for (int64_t i = 0; i <= M; i++)
+        for (int64_t j = 0; j < STRIDE; j++) assert_int_equal(isnan(c[i * STRIDE + j]) != 0, i == M || j >= N);
+    op_end(&op);
+}
+
+// --- linear layers
+
+typedef struct Layer {
+    Operand x, w, b, dy, aux, y, z, dx, dw, db; // aux: input of the backward's GELU; z: forward's GELU input
+    double *dw_old, *db_old;
+} Layer;
+
+static double *copied(Op *op, const Operand *operand) {
+    return memcpy(op_hold(op, operand->count * 8), operand->value, (size_t)operand->count * 8);
+}
+
+static Layer run_layer(Op *op, const Shape *s) {
+    Backend *backend = op->backend;
+    Layer l = {.x = op_operand(op, s->rows * s->in, 1, 0, 1),
+               .w = op_operand(op, s->out * s->in, 2, 0, 1),
+               .b = op_operand(op, s->out, 3, 0, 1),
+               .dy = op_operand(op, s->rows * s->out, 4, 0, 1),
+               .aux = op_operand(op, s->rows * s->in, 5, 0, 4),
+               .y = op_output(op, s->rows * s->out),
+               .z = op_output(op, s->rows * s->out),
+               .dx = op_output(op, s->rows * s->in),
+               .dw = op_gradient(op, s->out * s->in, 6, 1),
+               .db = op_gradient(op, s->out, 7, 1)};
+    l.dw_old = copied(op, &l.dw), l.db_old = copied(op, &l.db);
+    Epilogue epilogue = s->gelu ? EPILOGUE_GELU : EPILOGUE_NONE;
+    backend->linear_forward(backend, l.y.data, s->gelu ? l.z.data : NULL, l.x.data, l.w.data, s->bias ? l.b.data : NULL,
+                            s->rows, s->in, s->out, epilogue);
+    backend->linear_backward_input(backend, l.dx.data, s->gelu ? l.aux.data : NULL, l.dy.data, l.w.data, s->rows, s->in,
+                                   s->out, epilogue);
+    backend->linear_backward_weight(backend, l.dw.data, s->bias ? l.db.data : NULL, l.dy.data, l.x.data, s->rows, s->in,
+                                    s->out);
+    return l;
+}
+
+static void reference_forward(const Shape *s, double *z, double *y, const double *x, const double *w, const double *b) {
+    reference_product(z, s->rows, s->out, s->in, x, s->in, 1, w, 1, s->in);
+    for (int64_t i = 0; i < s->rows * s->out; i++) {
+        if (s->bias) z[i] += b[i % s->out];
+        y[i] = s->gelu ? gelu(z[i]) : z[i];
+    }
+}
+
+static void reference_dx(const Shape *s, double *dx, const double *dy, const double *w, const double *aux) {
+    reference_product(dx, s->rows, s->in, s->out, dy, s->out, 1, w, s->in, 1);
+    for (int64_t i = 0; s->gelu && i < s->rows * s->in; i++) dx[i] *= gelu_slope(aux[i]);
+}
+
+static void reference_dw(const Shape *s, double *dw, double *db, const double *dy, const double *x) {
+    reference_product(dw, s->out, s->in, s->rows, dy, 1, s->out, x, s->in, 1);
+    for (int64_t j = 0; j < s->out; j++) db[j] = 0;
+    for (int64_t i = 0; i < s->rows * s->out; i++) db[i % s->out] += dy[i];
+}
+
+static void check_layer(int precision, const Shape *s) {
+    Op op = op_start(precision, 2);
+    Layer l = run_layer(&op, s);
+    double *z = op_hold(&op, s->rows * s->out * 8), *y = op_hold(&op, s->rows * s->out * 8);
+    double *dx = op_hold(&op, s->rows * s->in * 8), *dw = op_hold(&op, s->in * s->out * 8);
+    double *db = op_hold(&op, s->out * 8), length = sqrt((double)s->in);
+    reference_forward(s, z, y, l.x.value, l.w.value, l.b.value);
+    if (s->gelu) { // gelu is of what was stored
+        op_near("aux", op_read(&op, &l.z), z, s->rows * s->out, sum_bound(&op, s->in), length);
+        for (int64_t i = 0; i < s->rows * s->out; i++) y[i] = gelu(l.z.value[i]);
+    }
+    op_near("y", op_read(&op, &l.y), y, s->rows * s->out, sum_bound(&op, s->in), length);
+    reference_dx(s, dx, l.dy.value, l.w.value, l.aux.value);
+    op_near("dx", op_read(&op, &l.dx), dx, s->rows * s->in, sum_bound(&op, s->out), sqrt((double)s->out));
+    reference_dw(s, dw, db, l.dy.value, l.x.value);
+    for (int64_t i = 0; i < s->in * s->out; i++) dw[i] += l.dw_old[i];
+    for (int64_t i = 0; i < s->out; i++) db[i] = l.db_old[i] + (s->bias ? db[i] : 0);
+    length = sqrt((double)s->rows);
+    op_near("dw", op_read(&op, &l.dw), dw, s->in * s->out, 2e-6, length);
+    op_near("db", op_read(&op, &l.db), db, s->out, 2e-6, length);
+    op_end(&op);
+}
+
+static void layers_agree_with_float64(void **state) {
+    (void)state;
+    static const Shape shapes[] = {
+        {1, 1, 1, true, true},       {1, 768, 5, true, false},   {3, 7, 2, false, true},
+        {17, 33, 49, true, true},    {64, 96, 96, true, false},  {65, 97, 193, true, true},
+        {256, 40, 770, true, true},  {300, 770, 40, true, true}, {513, 129, 385, false, false},
+        {130, 520, 260, true, true}, {700, 8, 8, true, true},    {2, 300, 1000, true, true}};
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_layer(precision, &shapes[i]);
+}
+
+// sum of dy * layer(x): what the backward is the gradient of. With GELU in the backward the layer's input is gelu(aux).
+typedef struct Loss {
+    Shape shape;
+    double *x, *w, *b, *dy, *z, *y;
+    bool gelu_before;
+} Loss;
+
+static double loss(void *context) {
+    Loss *l = context;
+    double in[64], sum = 0;
+    Shape s = l->shape;
+    s.gelu = false;
+    for (int64_t i = 0; i < s.rows * s.in; i++) in[i] = l->gelu_before ? gelu(l->x[i]) : l->x[i];
+    reference_forward(&s, l->z, l->y, in, l->w, l->b);
+    for (int64_t i = 0; i < s.rows * s.out; i++) sum += l->dy[i] * l->y[i];
+    return sum;
+}
+
+static void the_reference_backward_agrees_with_central_differences(void **state) {
+    (void)state;
+    for (int gelu_before = 0; gelu_before < 2; gelu_before++) {
+        Op op = op_start(PRECISION_FP32, 1);
+        Shape s = {3, 4, 5, true, gelu_before};
+        Layer l = run_layer(&op, &s);
+        double room[128], dx[12], dw[20], db[5], slopes[20];
+        double *x = gelu_before ? l.aux.value : l.x.value;
+        Loss of = {s, x, l.w.value, l.b.value, l.dy.value, room, room + 64, gelu_before};
+        reference_dx(&s, dx, l.dy.value, l.w.value, x);
+        for (int i = 0; i < 12; i++) slopes[i] = op_slope(loss, &of, &x[i]);
+        op_near("dx", dx, slopes, 12, 1e-7, 1.0);
+        of.gelu_before = false;
+        reference_dw(&s, dw, db, l.dy.value, x);
+        for (int i = 0; i < 20; i++) slopes[i] = op_slope(loss, &of, &of.w[i]);
+        op_near("dw", dw, slopes, 20, 1e-7, 1.0);
+        for (int i = 0; i < 5; i++) slopes[i] = op_slope(loss, &of, &of.b[i]);
+        op_near("db", db, slopes, 5, 1e-7, 1.0);
+        op_end(&op);
+    }
+}
+
+static int64_t run(Op *op, const void *shape, unsigned char *out) {
+    Layer l = run_layer(op, shape);
+    const Operand *outputs[] = {&l.y, &l.z, &l.dx, &l.dw, &l.db};
+    int64_t at = 0;
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) at = op_append(out, at, outputs[i]);
+    return at;
+}
+
+static void bits_do_not_depend_on_threads(void **state) {
+    (void)state;
+    static const Shape shapes[] = {
+        {1, 40, 3, true, true}, {256, 768, 768, true, true}, {100, 3072, 70, true, true}, {2100, 65, 130, true, false}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) op_same_for_any_threads(run, &shapes[i], 16 << 20);
+}
+
+// --- the functions inside
+
+static void exp_is_accurate_from_zero_to_infinity(void **state) {
+    (void)state;
+    for (double x = -87.2; x < 88.7; x += 1e-4) {
+        float at = (float)x;
+        double want = exp((double)at);
+        if (fabs((double)cpu_expf(at) - want) > 2e-7 * want) fail_msg("exp(%g)", (double)at);
+    }
+    assert_true(cpu_expf(0.0f) == 1.0f && cpu_expf(-INFINITY) == 0.0f && cpu_expf(-1e30f) == 0.0f);
+    assert_true(isinf(cpu_expf(INFINITY)) && isinf(cpu_expf(1e30f)) && isnan(cpu_expf(NAN)));
+}
+
+static void gelu_is_accurate_far_from_zero_too(void **state) {
+    (void)state;
+    Op op = op_start(PRECISION_FP32, 1);
+    enum { N = 4001 };
+    Operand one = op_operand(&op, 1, 1, 1, 0), x = op_output(&op, N), y = op_output(&op, N), z = op_output(&op, N);
+    double want[N], *got;
+    for (int i = 0; i < N; i++) ((float *)x.data)[i] = (float)pow((i - N / 2) / 400.0, 3);
+    op_read(&op, &x);
+    op.backend->linear_forward(op.backend, y.data, z.data, x.data, one.data, NULL, N, 1, 1, EPILOGUE_GELU);
+    got = op_read(&op, &y);
+    for (int i = 0; i < N; i++) {
+        want[i] = gelu(x.value[i]);
+        if (x.value[i] < -4) want[i] = got[i] = fabs(got[i]) < 1e-3 ? 0 : got[i]; // float64's own 1 + tanh cancels
+    }
+    op_near("gelu", got, want, N, 3e-6, 1e-3);
+    Operand ones = op_operand(&op, N, 1, 1, 0);
+    op.backend->linear_backward_input(op.backend, y.data, x.data, ones.data, one.data, N, 1, 1, EPILOGUE_GELU);
+    for (int i = 0; i < N; i++) want[i] = gelu_slope(x.value[i]);
+    op_near("gelu'", op_read(&op, &y), want, N, 3e-6, 1.0);
+    op_end(&op);
+}
+
+static void the_peak_is_measured_in_a_fraction_of_a_second(void **state) {
+    (void)state;
+    double start = clock_seconds(), peak = backend_cpu_measure_peak(1);
+    assert_true(peak > 0);
+    assert_true(clock_seconds() - start < 30); // a tenth of a second; sanitizers and busy machines take longer
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_of_every_kind_agree_with_float64),
+        cmocka_unit_test(nothing_is_written_beside_the_product),
+        cmocka_unit_test(layers_agree_with_float64),
+        cmocka_unit_test(the_reference_backward_agrees_with_central_differences),
+        cmocka_unit_test(bits_do_not_depend_on_threads),
+        cmocka_unit_test(exp_is_accurate_from_zero_to_infinity),
+        cmocka_unit_test(gelu_is_accurate_far_from_zero_too),
+        cmocka_unit_test(the_peak_is_measured_in_a_fraction_of_a_second),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
