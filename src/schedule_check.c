@@ -376,26 +376,32 @@ static bool advance_stage_(Proof_ *proof, int s) {
     return moved;
 }
 
-// Names the circle of waiting, from some action on it back to itself.
+// The action at the front of a chain, and the chain that holds it up.
+static Action front_(const Proof_ *proof, Cause_ at) {
+    const Chains_ *chains = &proof->chains[at.stage];
+    return at.queue ? chains->queue[chains->q].action : chains->compute[chains->c].action;
+}
+
+static Cause_ cause_(const Proof_ *proof, Cause_ at) {
+    return at.queue ? transfer_cause_(proof, at.stage) : compute_cause_(proof, at.stage);
+}
+
+// Names the circle of waiting, from some action on it back to itself (or as much of it as a sentence holds).
 static int refuse_circle_(const Proof_ *proof, int s) {
-    const Schedule *schedule = proof->schedule;
-    Cause_ at = {s, proof->chains[s].c == proof->chains[s].computes};
-    char text[700] = "", name[32];
+    Cause_ first = {s, proof->chains[s].c == proof->chains[s].computes};
     // There are two chains a stage: after so many steps back the walk is on the circle.
-    for (int step = 0; step < 2 * schedule->stages; step++) {
-        at = at.queue ? transfer_cause_(proof, at.stage) : compute_cause_(proof, at.stage);
-    }
-    Cause_ first = at;
-    size_t used = 0;
-    for (bool closed = false; !closed && used + 80 < sizeof text;) {
-        const Chains_ *chains = &proof->chains[at.stage];
-        Action action = at.queue ? chains->queue[chains->q].action : chains->compute[chains->c].action;
-        closed = used > 0 && at.stage == first.stage && at.queue == first.queue;
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s of stage %d", used == 0 ? "" : " may wait for ",
-                                 action_text(action, name), at.stage);
-        at = at.queue ? transfer_cause_(proof, at.stage) : compute_cause_(proof, at.stage);
-    }
-    return error_set(proof->err, EXIT_USAGE, "schedule %s can stop for good: %s", schedule->name, text);
+    for (int step = 0; step < 2 * proof->schedule->stages; step++) first = cause_(proof, first);
+    char text[700], name[32];
+    size_t used =
+        (size_t)snprintf(text, sizeof text, "%s of stage %d", action_text(front_(proof, first), name), first.stage);
+    Cause_ at = first;
+    do {
+        const char *link = at.stage == first.stage && at.queue == first.queue ? "" : ", which";
+        at = cause_(proof, at);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s may wait for %s of stage %d", link,
+                                 action_text(front_(proof, at), name), at.stage);
+    } while ((at.stage != first.stage || at.queue != first.queue) && used + 80 < sizeof text);
+    return error_set(proof->err, EXIT_USAGE, "schedule %s can stop for good: %s", proof->schedule->name, text);
 }
 
 static int prove_progress_(Proof_ *proof) {

@@ -1,0 +1,585 @@
+// The proof, held against the definition: small schedules of every kind, sound or not, are run in all interleavings there
+// are, with transfers posted when the action before is complete and when it starts. Where the proof says yes, none hangs.
+#include "bpipe.h"
+#include "simulate.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Schedules that are not sound
+
+static Schedule *parsed(const char *text) {
+    Error err = {0};
+    Schedule *schedule = schedule_parse(text, &err);
+    if (schedule == NULL) print_error("%s\n", err.text);
+    assert_non_null(schedule);
+    return schedule;
+}
+
+static void an_unsound_schedule_is_refused_with_stage_and_action(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *error;
+    } rows[] = {
+        // complete
+        {"stages 1  microbatches 2  slots 2\nstage 0: F0 B0 F1\n",
+         "stage 0 lists 3 actions; 2 microbatches take at least 4"},
+        {"stages 1  microbatches 2  slots 2\nstage 0: F1 F0 B0 B1\n",
+         "stage 0: F1 is out of order; microbatches go forward and backward in ascending order"},
+        {"stages 1  microbatches 2  slots 2\nstage 0: F0 F1 B1 B0\n",
+         "stage 0: B1 is out of order; microbatches go forward and backward in ascending order"},
+        {"stages 1  microbatches 1  slots 1\nstage 0: B0 F0\n", "stage 0: B0 comes before its forward"},
+        {"stages 1  microbatches 1  slots 1\nstage 0: F0 B0 F1\n", "stage 0: F1 is of no microbatch of this schedule"},
+        {"stages 1  microbatches 1  slots 1\nstage 0: F0 E0>h L0<h\n", "stage 0: B0 is missing"},
+        // paired
+        {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>1 F1 L0<1 B0 B1\nstage 1: F0 B0 F1 B1\n",
+         "stage 0: E0>1 has no counterpart at its place in its partner's list"},
+        {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>1 F1 L0<1 B0 B1\nstage 1: A0<0 F0 B0 F1 B1\n",
+         "stage 0: L0<1 has no counterpart at its place in its partner's list"},
+        {"stages 2  microbatches 2  slots 9\nstage 0: F0 F1 B0 B1\nstage 1: A0<0 F0 B0 R0>0 F1 B1\n",
+         "stage 1: A0<0 has no counterpart at its place in its partner's list"},
+        {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>0 L0<0 F1 B0 B1\nstage 1: F0 B0 F1 B1\n",
+         "stage 0: E0>0 names a stage that is not its partner, p-1-s"},
+        // resident
+        {"stages 1  microbatches 1  slots 1\nstage 0: F0 E0>h B0 L0<h\n", "stage 0: B0 has its bundle still away"},
+        {"stages 1  microbatches 1  slots 1\nstage 0: E0>h F0 B0\n", "stage 0: E0>h evicts what is not there"},
+        {"stages 1  microbatches 1  slots 1\nstage 0: F0 B0 E0>h\n", "stage 0: E0>h evicts what is not there"},
+        {"stages 1  microbatches 1  slots 1\nstage 0: F0 L0<h B0\n",
+         "stage 0: L0<h loads what was not evicted to there"},
+        {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>h F1 L0<1 B0 B1\nstage 1: R0>0 F0 B0 F1 B1\n",
+         "stage 0: L0<1 loads what was not evicted to there"},
+        {"stages 2  microbatches 2  slots 9\nstage 0: F0 F1 B0 B1\nstage 1: R0>0 F0 B0 F1 B1\n",
+         "stage 1: R0>0 returns what is not here"},
+        // bounded
+        {"stages 1  microbatches 2  slots 1\nstage 0: F0 F1 B0 B1\n",
+         "stage 0: F1 finds all own slots of the stage taken"},
+        {"stages 2  microbatches 2  slots 1\nstage 0: F0 E0>1 L0<1 B0 F1 B1\nstage 1: A0<0 R0>0 F0 B0 F1 B1\n",
+         "stage 1: F0 finds all own slots of the stage taken"},
+        // live: on one stage ...
+        {"stages 1  microbatches 2  slots 2\nstage 0: F0 F1 E0>h L0<h B0 B1\n", NULL},
+        {"stages 1  microbatches 3  slots 2\nstage 0: F0 E0>h F1 L0<h E1>h F2 B0 L1<h B1 B2\n",
+         "stage 0: L0<h can find all own slots taken and no backward to free one"},
+        {"stages 1  microbatches 3  slots 2\nstage 0: F0 F1 E0>h L0<h B0 F2 E1>h L1<h B1 B2\n", NULL},
+        {"stages 1  microbatches 3  slots 2\nstage 0: F0 E0>h F1 E1>h F2 L0<h B0 L1<h B1 B2\n", NULL},
+        {"stages 1  microbatches 2  slots 1\nstage 0: F0 E0>h L0<h B0 F1 B1\n", NULL},
+        // F2 may take the slot that E0 frees, and leave none to L0, for which B0 waits.
+        {"stages 1  microbatches 3  slots 2\nstage 0: F0 F1 E0>h L0<h E1>h F2 B0 L1<h B1 B2\n",
+         "stage 0: L0<h can find all own slots taken and no backward to free one"},
+        {"stages 1  microbatches 3  slots 2\nstage 0: F0 E0>h F1 E1>h L0<h F2 B0 L1<h B1 B2\n", NULL},
+        // ... and between stages.
+        {"stages 2  microbatches 2  slots 2\nstage 0: B0 F0 F1 B1\nstage 1: F0 B0 F1 B1\n",
+         "stage 0: B0 comes before its forward"},
+        {"stages 2  microbatches 2  slots 2\nstage 0: F0 B0 F1 B1\nstage 1: F0 F1 B0 B1\n",
+         "schedule 1f1b can stop for good: B0 of stage 0 may wait for F1 of stage 1, which may wait for B0 of stage 0"},
+        {"stages 2  microbatches 9  slots 9\nstage 0: F0 F1 F2 F3 F4 F5 F6 F7 F8 B0 B1 B2 B3 B4 B5 B6 B7 B8\n"
+         "stage 1: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 F8 B8\n",
+         NULL},
+        // Four messages fit between the two; the fifth has no buffer.
+        {"stages 2  microbatches 10  slots 10\nstage 0: F0 F1 F2 F3 F4 F5 F6 F7 F8 F9 B0 B1 B2 B3 B4 B5 B6 B7 B8 B9\n"
+         "stage 1: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 F8 B8 F9 B9\n",
+         "F9 of stage 0 may wait for B4 of stage 1, which may wait for F9 of stage 0"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "# schedule 1f1b  %s", rows[i].text);
+        Schedule *schedule = parsed(text);
+        Error err = {0};
+        int status = schedule_check(schedule, &err);
+        bool as_told = rows[i].error == NULL ? status == 0 : strstr(err.text, rows[i].error) != NULL;
+        if (!as_told) print_error("row %zu: %s\n%s\n", i, text, err.text);
+        assert_true(as_told);
+        schedule_free(schedule);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// All interleavings
+
+enum { MOST_STAGES = 4, MOST_ACTIONS = 40, SEEN_BITS = 20, SEEN = 1 << SEEN_BITS };
+
+// How far a stage is. `c` and `q` count complete actions; the flags say whether the next one has started.
+typedef struct Place {
+    unsigned c : 5, q : 5, computing : 1, transferring : 1;
+} Place;
+
+typedef struct World {
+    Place at[MOST_STAGES];
+} World;
+
+typedef struct Explorer {
+    const Schedule *schedule;
+    Action compute[MOST_STAGES][MOST_ACTIONS], queue[MOST_STAGES][MOST_ACTIONS];
+    unsigned posted[MOST_STAGES][MOST_ACTIONS], computes[MOST_STAGES], transfers[MOST_STAGES];
+    bool post_at_start;
+    uint64_t *seen; // [SEEN] hash set of worlds, 0: empty
+    int worlds;
+    bool hangs;
+} Explorer;
+
+static uint64_t world_key(World world) {
+    uint64_t key = 1;
+    for (int s = 0; s < MOST_STAGES; s++) {
+        Place at = world.at[s];
+        key = key << 12 | (uint64_t)(at.c | at.q << 5 | at.computing << 10 | at.transferring << 11);
+    }
+    return key;
+}
+
+static bool first_visit(Explorer *explorer, World world) {
+    uint64_t key = world_key(world), slot = key * 0x9E3779B97F4A7C15u >> (64 - SEEN_BITS);
+    for (;; slot = (slot + 1) % SEEN) {
+        if (explorer->seen[slot] == key) return false;
+        if (explorer->seen[slot] == 0) break;
+    }
+    explorer->seen[slot] = key;
+    assert_true(++explorer->worlds < SEEN / 2);
+    return true;
+}
+
+// How many actions of a kind among the first n, of one microbatch (or all: -1).
+static int among(const Action *actions, unsigned n, ActionKind kind, int microbatch) {
+    int count = 0;
+    for (unsigned i = 0; i < n; i++) {
+        count += actions[i].kind == kind && (microbatch < 0 || actions[i].microbatch == microbatch);
+    }
+    return count;
+}
+
+static int own_used(const Explorer *explorer, World world, int s) {
+    Place at = world.at[s];
+    const Action *compute = explorer->compute[s], *queue = explorer->queue[s];
+    return among(compute, at.c + at.computing, ACTION_FORWARD, -1) - among(compute, at.c, ACTION_BACKWARD, -1) -
+           among(queue, at.q, ACTION_EVICT, -1) + among(queue, at.q + at.transferring, ACTION_LOAD, -1);
+}
+
+static int lent_used(const Explorer *explorer, World world, int s) {
+    Place at = world.at[s];
+    return among(explorer->queue[s], at.q + at.transferring, ACTION_ACCEPT, -1) -
+           among(explorer->queue[s], at.q, ACTION_RETURN, -1);
+}
+
+static bool done(const Explorer *explorer, World world, int s, ActionKind kind, int microbatch) {
+    if (s < 0 || s >= explorer->schedule->stages || microbatch < 0) return true;
+    return among(explorer->compute[s], world.at[s].c, kind, microbatch) > 0;
+}
+
+static bool compute_may_start(const Explorer *explorer, World world, int s) {
+    Place at = world.at[s];
+    if (at.computing || at.c == explorer->computes[s]) return false;
+    Action action = explorer->compute[s][at.c];
+    int i = action.microbatch;
+    if (action.kind == ACTION_FORWARD) {
+        return done(explorer, world, s - 1, ACTION_FORWARD, i) && done(explorer, world, s + 1, ACTION_FORWARD, i - 4) &&
+               own_used(explorer, world, s) < explorer->schedule->stage[s].own_slots;
+    }
+    // As many loads are due as the whole list has of this microbatch.
+    int loads = among(explorer->queue[s], explorer->transfers[s], ACTION_LOAD, i);
+    return done(explorer, world, s + 1, ACTION_BACKWARD, i) && done(explorer, world, s - 1, ACTION_BACKWARD, i - 4) &&
+           among(explorer->queue[s], at.q, ACTION_LOAD, i) == loads;
+}
+
+static bool at_head(const Explorer *explorer, World world, int s) {
+    Place at = world.at[s];
+    if (at.transferring || at.q == explorer->transfers[s]) return false;
+    Action action = explorer->queue[s][at.q];
+    if (action.kind == ACTION_EVICT && !done(explorer, world, s, ACTION_FORWARD, action.microbatch)) return false;
+    return explorer->posted[s][at.q] <= at.c + (explorer->post_at_start ? at.computing : 0u);
+}
+
+// Asked of the evictor.
+static bool transfer_may_start(const Explorer *explorer, World world, int s) {
+    if (!at_head(explorer, world, s)) return false;
+    Action action = explorer->queue[s][world.at[s].q];
+    bool load = action.kind == ACTION_LOAD;
+    if (!load && action.kind != ACTION_EVICT) return false;
+    if (load && own_used(explorer, world, s) >= explorer->schedule->stage[s].own_slots) return false;
+    if (action.peer == SCHEDULE_HOST) return true;
+    if (!at_head(explorer, world, action.peer)) return false;
+    Action other = explorer->queue[action.peer][world.at[action.peer].q];
+    if (other.microbatch != action.microbatch) return false;
+    if (load) return other.kind == ACTION_RETURN;
+    return other.kind == ACTION_ACCEPT &&
+           lent_used(explorer, world, action.peer) < explorer->schedule->stage[action.peer].lent_slots;
+}
+
+static void explore(Explorer *explorer, World world) {
+    if (explorer->hangs || !first_visit(explorer, world)) return;
+    bool moves = false, over = true;
+    for (int s = 0; s < explorer->schedule->stages; s++) {
+        Place at = world.at[s];
+        over &= at.c == explorer->computes[s] && at.q == explorer->transfers[s];
+        World next = world;
+        if (at.computing || compute_may_start(explorer, world, s)) {
+            next.at[s].computing = !at.computing;
+            next.at[s].c += at.computing;
+            moves = true;
+            explore(explorer, next);
+        }
+        ActionKind head = at.q < explorer->transfers[s] ? explorer->queue[s][at.q].kind : ACTION_FORWARD;
+        if (head != ACTION_EVICT && head != ACTION_LOAD) continue;
+        if (!at.transferring && !transfer_may_start(explorer, world, s)) continue;
+        next = world;
+        int peer = explorer->queue[s][at.q].peer;
+        for (int side = s;; side = peer) {
+            next.at[side].transferring = !at.transferring;
+            next.at[side].q += at.transferring;
+            if (side == peer || peer == SCHEDULE_HOST) break;
+        }
+        moves = true;
+        explore(explorer, next);
+    }
+    if (!moves && !over) explorer->hangs = true;
+}
+
+// Runs all interleavings, with the one way of posting and with the other.
+static bool can_hang(const Schedule *schedule) {
+    Explorer *explorer = calloc(1, sizeof *explorer);
+    assert_non_null(explorer);
+    explorer->schedule = schedule;
+    for (int s = 0; s < schedule->stages; s++) {
+        for (int64_t i = 0; i < schedule->stage[s].count; i++) {
+            Action action = schedule->stage[s].actions[i];
+            if (action.peer == SCHEDULE_NO_PEER) {
+                explorer->compute[s][explorer->computes[s]++] = action;
+            } else {
+                explorer->posted[s][explorer->transfers[s]] = explorer->computes[s];
+                explorer->queue[s][explorer->transfers[s]++] = action;
+            }
+        }
+    }
+    for (int way = 0; way < 2 && !explorer->hangs; way++) {
+        explorer->post_at_start = way == 1;
+        explorer->worlds = 0;
+        explorer->seen = calloc(SEEN, sizeof *explorer->seen);
+        assert_non_null(explorer->seen);
+        explore(explorer, (World){0});
+        free(explorer->seen);
+    }
+    bool hangs = explorer->hangs;
+    free(explorer);
+    return hangs;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Random schedules
+
+static unsigned random_below(uint64_t *state, unsigned bound) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(*state >> 33) % bound;
+}
+
+// An action and where in the list it goes, between the places of F and B.
+typedef struct Placed {
+    double place;
+    Action action;
+} Placed;
+
+typedef struct Draft {
+    Placed placed[MOST_ACTIONS];
+    int count;
+} Draft;
+
+static void draft_add(Draft *draft, double place, ActionKind kind, int microbatch, int peer) {
+    int at = draft->count++;
+    assert_true(at < MOST_ACTIONS);
+    for (; at > 0 && draft->placed[at - 1].place > place; at--) draft->placed[at] = draft->placed[at - 1];
+    draft->placed[at] = (Placed){place, {kind, microbatch, peer}};
+}
+
+static double place_of(const Draft *draft, ActionKind kind, int microbatch) {
+    for (int i = 0; i < draft->count; i++) {
+        Action action = draft->placed[i].action;
+        if (action.kind == kind && action.microbatch == microbatch) return draft->placed[i].place;
+    }
+    return 0;
+}
+
+static double between(uint64_t *random, double low, double high) {
+    return low + (high - low) * (1 + random_below(random, 1000)) / 1002.0;
+}
+
+// Some bundles of stage s leave at some time and come back in time, to the host or to the partner.
+static void draft_evictions(Draft *draft, int microbatches, int peer, uint64_t *random) {
+    for (int i = 0; i < microbatches; i++) {
+        if (random_below(random, 3) == 0) continue;
+        double evict = between(random, place_of(draft, ACTION_FORWARD, i), place_of(draft, ACTION_BACKWARD, i));
+        draft_add(draft, evict, ACTION_EVICT, i, peer);
+        draft_add(draft, between(random, evict, place_of(draft, ACTION_BACKWARD, i)), ACTION_LOAD, i, peer);
+    }
+}
+
+// The same transfers in the same order at the partner, at any places.
+static void draft_acceptor(const Draft *evictor, Draft *acceptor, int s, uint64_t *random) {
+    double place = -1, end = acceptor->placed[acceptor->count - 1].place + 1;
+    for (int i = 0; i < evictor->count; i++) {
+        Action action = evictor->placed[i].action;
+        if (action.peer < 0) continue;
+        place += (end - place) * random_below(random, 1000) / 1000.0 / (1 + random_below(random, 8));
+        ActionKind kind = action.kind == ACTION_EVICT ? ACTION_ACCEPT : ACTION_RETURN;
+        draft_add(acceptor, place, kind, action.microbatch, s);
+    }
+}
+
+static int peak(const StageSchedule *stage, const char *takes, const char *gives) {
+    int used = 0, most = 0;
+    for (int64_t i = 0; i < stage->count; i++) {
+        used +=
+            (strchr(takes, (int)stage->actions[i].kind) != NULL) - (strchr(gives, (int)stage->actions[i].kind) != NULL);
+        if (used > most) most = used;
+    }
+    return most;
+}
+
+static void draft_finish(const Draft *draft, StageSchedule *stage, uint64_t *random) {
+    free(stage->actions);
+    stage->actions = malloc((size_t)draft->count * sizeof *stage->actions);
+    stage->count = draft->count;
+    for (int i = 0; i < draft->count; i++) stage->actions[i] = draft->placed[i].action;
+    stage->own_slots = peak(stage, "FL", "BE") + (random_below(random, 3) == 0);
+    stage->lent_slots = peak(stage, "A", "R") + (random_below(random, 3) == 0);
+}
+
+// Every stage has a warm-up of its own, so that stages may wait for each other in circles too.
+static Schedule *random_schedule(uint64_t *random) {
+    int p = 1 + (int)random_below(random, 3), m = p == 3 ? 3 : 3 + (int)random_below(random, 4);
+    Schedule *schedule = schedule_gpipe(p, m, NULL);
+    Draft drafts[MOST_STAGES] = {0};
+    for (int s = 0; s < p; s++) {
+        int warm_up = p - s + (int)random_below(random, 3) - (random_below(random, 20) == 0);
+        if (warm_up < 1) warm_up = 1;
+        for (int i = 0; i < m; i++) {
+            draft_add(&drafts[s], i, ACTION_FORWARD, i, SCHEDULE_NO_PEER);
+            draft_add(&drafts[s], (i + warm_up < m ? i + warm_up : m) - 0.5 + 0.01 * i, ACTION_BACKWARD, i,
+                      SCHEDULE_NO_PEER);
+        }
+    }
+    bool pair = p > 1 && random_below(random, 4) > 0;
+    for (int s = 0; s < p; s++) {
+        if (pair && s == 0) draft_evictions(&drafts[0], m, p - 1, random);
+        if (!(pair && s == 0) && random_below(random, 3) == 0) draft_evictions(&drafts[s], m, SCHEDULE_HOST, random);
+    }
+    if (pair) draft_acceptor(&drafts[0], &drafts[p - 1], 0, random);
+    for (int s = 0; s < p; s++) draft_finish(&drafts[s], &schedule->stage[s], random);
+    schedule->slots = 99;
+    return schedule;
+}
+
+typedef struct Tally {
+    int accepted, hanging, overcautious;
+} Tally;
+
+static void assert_proof_is_right(const Schedule *schedule, Tally *tally) {
+    Error err = {0};
+    bool accepted = schedule_check(schedule, &err) == 0, hangs = can_hang(schedule);
+    if ((accepted && hangs) || (!accepted && strstr(err.text, " can ") == NULL)) {
+        schedule_write(schedule, stderr);
+        fail_msg("%s", accepted ? "accepted, and can hang" : err.text);
+    }
+    tally->accepted += accepted;
+    tally->hanging += hangs;
+    tally->overcautious += !accepted && !hangs;
+}
+
+static void the_proof_accepts_what_cannot_hang_and_nothing_else(void **state) {
+    (void)state;
+    Tally tally = {0};
+    uint64_t random = 1;
+    for (int round = 0; round < 4000; round++) {
+        Schedule *schedule = random_schedule(&random);
+        assert_proof_is_right(schedule, &tally);
+        schedule_free(schedule);
+    }
+    print_message("%d accepted, %d can hang, %d refused without need\n", tally.accepted, tally.hanging,
+                  tally.overcautious);
+    assert_true(tally.accepted > 1000 && tally.hanging > 300);
+    // The proof looks at one stage's slots at a time; what other stages rule out there, it does not see.
+    assert_true(tally.overcautious * 50 < tally.hanging);
+}
+
+static void no_interleaving_of_a_made_schedule_hangs(void **state) {
+    (void)state;
+    Tally tally = {0};
+    for (int m = 4; m <= 6; m++) {
+        Schedule *schedule = schedule_bpipe(4, m, 3, NULL);
+        assert_proof_is_right(schedule, &tally);
+        schedule_free(schedule);
+    }
+    assert_int_equal(tally.accepted, 3);
+}
+// ---------------------------------------------------------------------------------------------------------------------
+// Sound schedules, spoilt
+
+typedef enum Spoil { DROP, DOUBLE, OTHER_PEER, OTHER_MICROBATCH, OTHER_KIND, SPOILS } Spoil;
+
+static Schedule *copy_of(const Schedule *schedule) {
+    Schedule *copy = schedule_gpipe(schedule->stages, schedule->microbatches, NULL);
+    StageSchedule *stage = copy->stage;
+    for (int s = 0; s < schedule->stages; s++) {
+        const StageSchedule *from = &schedule->stage[s];
+        free(stage[s].actions);
+        stage[s] = *from;
+        // One more than there are: room for a spoiler.
+        stage[s].actions = malloc(((size_t)from->count + 1) * sizeof(Action));
+        memcpy(stage[s].actions, from->actions, (size_t)from->count * sizeof(Action));
+    }
+    *copy = *schedule;
+    copy->stage = stage;
+    return copy;
+}
+
+static void spoil(StageSchedule *stage, int64_t at, Spoil way, const Schedule *schedule) {
+    Action *action = &stage->actions[at];
+    size_t rest = (size_t)(stage->count - at);
+    if (way == DROP) {
+        memmove(action, action + 1, (rest - 1) * sizeof *action);
+        stage->count--;
+    } else if (way == DOUBLE) {
+        memmove(action + 1, action, rest * sizeof *action);
+        stage->count++;
+    } else if (way == OTHER_PEER) {
+        action->peer = action->peer == schedule->stages - 1 ? 0 : action->peer + 1;
+    } else if (way == OTHER_MICROBATCH) {
+        action->microbatch = (action->microbatch + 1) % schedule->microbatches;
+    } else {
+        const char *kinds = "FBEARL";
+        action->kind = (ActionKind)kinds[(strchr(kinds, (int)action->kind) - kinds + 1) % 6];
+    }
+}
+
+static void one_wrong_action_is_always_found(void **state) {
+    (void)state;
+    Schedule *sound[] = {schedule_1f1b(3, 5, NULL), schedule_gpipe(3, 4, NULL), schedule_forward(3, 4, NULL),
+                         schedule_bpipe(4, 9, 3, NULL), schedule_bpipe(9, 12, 6, NULL)};
+    for (size_t which = 0; which < sizeof sound / sizeof sound[0]; which++) {
+        for (int s = 0; s < sound[which]->stages; s++) {
+            for (int64_t at = 0; at < sound[which]->stage[s].count; at++) {
+                for (Spoil way = DROP; way < SPOILS; way++) {
+                    Schedule *spoilt = copy_of(sound[which]);
+                    spoil(&spoilt->stage[s], at, way, spoilt);
+                    Error err = {0};
+                    if (schedule_check(spoilt, &err) == 0) {
+                        schedule_write(spoilt, stderr);
+                        fail_msg("stage %d, action %d, way %d is accepted", s, (int)at, (int)way);
+                    }
+                    assert_int_equal(err.code, EXIT_USAGE);
+                    schedule_free(spoilt);
+                }
+            }
+        }
+        schedule_free(sound[which]);
+    }
+}
+
+// Runs the schedule with durations from nothing to a hundred, and with either winner of a slot.
+static void assert_simulation_ends(const Schedule *schedule, uint64_t *random) {
+    double times[4][64];
+    for (int i = 0; i < 4 * schedule->stages; i++) {
+        unsigned scale = random_below(random, 4);
+        times[i % 4][i / 4] = scale == 0 ? 0 : scale == 1 ? 100 : 0.25 * random_below(random, 12);
+    }
+    for (int queue_first = 0; queue_first < 2; queue_first++) {
+        SimulateCosts costs = {times[0], times[1], times[2], times[3], 0, queue_first};
+        Error err = {0};
+        Timeline *timeline = simulate_run(schedule, &costs, &err);
+        if (timeline == NULL) fail_msg("%s", err.text);
+        for (int s = 0; s < schedule->stages; s++) {
+            assert_true(timeline->stage[s].own_peak <= schedule->stage[s].own_slots);
+            assert_true(timeline->stage[s].lent_peak <= schedule->stage[s].lent_slots);
+        }
+        timeline_free(timeline);
+    }
+}
+
+static void two_actions_that_change_places_are_refused_or_harmless(void **state) {
+    (void)state;
+    Tally tally = {0};
+    uint64_t random = 7;
+    for (int s = 0; s < 4; s++) {
+        Schedule *schedule = schedule_bpipe(4, 6, 3, NULL);
+        for (int64_t at = 0; at < schedule->stage[s].count; at++) {
+            for (int64_t other = at + 1; other < schedule->stage[s].count && other < at + 8; other++) {
+                Schedule *changed = copy_of(schedule);
+                changed->stage[s].actions[at] = schedule->stage[s].actions[other];
+                changed->stage[s].actions[other] = schedule->stage[s].actions[at];
+                Error err = {0};
+                bool accepted = schedule_check(changed, &err) == 0;
+                if (accepted || strstr(err.text, " can ") != NULL) assert_proof_is_right(changed, &tally);
+                if (accepted) assert_simulation_ends(changed, &random);
+                schedule_free(changed);
+            }
+        }
+        schedule_free(schedule);
+    }
+    print_message("%d accepted, %d can hang, %d refused without need\n", tally.accepted, tally.hanging,
+                  tally.overcautious);
+    assert_true(tally.accepted > 0);
+}
+
+static void made_schedules_end_with_any_durations(void **state) {
+    (void)state;
+    uint64_t random = 3;
+    for (int round = 0; round < 1500; round++) {
+        int p = 2 + (int)random_below(&random, 15), m = p + (int)random_below(&random, 40);
+        Schedule *base = schedule_1f1b(p, m, NULL);
+        EvictTarget target = random_below(&random, 2) ? EVICT_TO_HOST : EVICT_TO_PEER;
+        int least = target == EVICT_TO_HOST ? bpipe_min_slots_host(p) : bpipe_min_slots(p);
+        Schedule *schedule = bpipe_balance(base, least + (int)random_below(&random, 2), target, NULL);
+        assert_non_null(schedule);
+        assert_simulation_ends(schedule, &random);
+        schedule_free(base);
+        schedule_free(schedule);
+    }
+}
+
+// Whatever bytes come in, there is an answer; and what is accepted runs to its end.
+static void spoilt_text_is_read_or_refused(void **state) {
+    (void)state;
+    const char *sound = "# schedule bpipe  stages 4  microbatches 4  slots 3\n"
+                        "stage 0: F0 F1 E1>3 F2 F3 B0 L1<3 B1 B2 B3\nstage 1: F0 F1 F2 B0 F3 B1 B2 B3\n"
+                        "stage 2: F0 F1 B0 F2 B1 F3 B2 B3\nstage 3: A1<0 F0 B0 R1>0 F1 B1 F2 B2 F3 B3\n";
+    const char *bytes = "# stage:FBEARLh<>0123459\n\t\x80";
+    uint64_t random = 5;
+    int read = 0, accepted = 0;
+    for (int round = 0; round < 60000; round++) {
+        char text[512];
+        snprintf(text, sizeof text, "%s", sound);
+        for (unsigned changes = 1 + random_below(&random, 3); changes > 0; changes--) {
+            size_t at = random_below(&random, (unsigned)strlen(text));
+            char byte = bytes[random_below(&random, (unsigned)strlen(bytes))];
+            unsigned way = random_below(&random, 3);
+            if (way == 0) text[at] = byte;
+            if (way == 1) memmove(text + at, text + at + 1, strlen(text + at));
+            if (way == 2) memmove(text + at + 1, text + at, strlen(text + at) + 1);
+        }
+        Error err = {0};
+        Schedule *schedule = schedule_parse(text, &err);
+        if (schedule == NULL) assert_int_equal(err.code, EXIT_USAGE);
+        if (schedule == NULL) continue;
+        read++;
+        if (schedule_check(schedule, &err) == 0) {
+            accepted++;
+            assert_simulation_ends(schedule, &random);
+        }
+        schedule_free(schedule);
+    }
+    print_message("%d of 60000 read, %d of them sound\n", read, accepted);
+    assert_true(read > 100 && accepted > 10);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_unsound_schedule_is_refused_with_stage_and_action),
+        cmocka_unit_test(no_interleaving_of_a_made_schedule_hangs),
+        cmocka_unit_test(the_proof_accepts_what_cannot_hang_and_nothing_else),
+        cmocka_unit_test(one_wrong_action_is_always_found),
+        cmocka_unit_test(two_actions_that_change_places_are_refused_or_harmless),
+        cmocka_unit_test(made_schedules_end_with_any_durations),
+        cmocka_unit_test(spoilt_text_is_read_or_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
