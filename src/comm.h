@@ -22,6 +22,7 @@ typedef enum CommType { COMM_FLOAT, COMM_BF16, COMM_DOUBLE } CommType;
 typedef struct CommRequest {
     void *handle[6];
     int64_t detail[4];
+    int64_t steps; // grows whenever a test got it a step further
     bool active;
 } CommRequest;
 
@@ -44,8 +45,18 @@ struct Comm {
     void (*destroy)(Comm *);
 };
 
-// Tests until complete, sleeping in between so that a waiting rank leaves its core to the others.
+// Tests until complete, sleeping in between so that a waiting rank leaves its core to the others. 0, or -1 with err.
 int comm_wait(Comm *comm, CommRequest *request, Error *err);
+
+// The pause between two looks that found nothing: it only yields at first, then sleeps, longer each time, up to 200
+// microseconds. *looks counts them; 0 at the start of a wait and after every look that found something.
+void comm_pause(int *looks);
+
+int64_t comm_type_bytes(CommType type);
+
+// Seconds to add to the clock of rank `peer` to get rank 0's: the quickest of a dozen round trips between the two, which
+// both call this; half that trip bounds the error. The result is known on `peer`; on rank 0 *offset is 0.
+int comm_clock_offset(Comm *comm, int peer, double *offset, Error *err);
 
 // A group of one rank.
 Comm *comm_self_create(const char *name, Error *err);

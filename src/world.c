@@ -1,0 +1,136 @@
+#include "world.h"
+#include "world_ops.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+// --- who started this process
+
+static int number_(const char *name) {
+    const char *text = getenv(name);
+    return text == NULL ? 0 : atoi(text);
+}
+
+int world_slurm_tasks(void) {
+    // A batch script runs outside of any step, though SLURM_NTASKS and SLURM_PROCID are set there too.
+    if (getenv("SLURM_STEP_ID") == NULL) return 0;
+    return getenv("SLURM_STEP_NUM_TASKS") != NULL ? number_("SLURM_STEP_NUM_TASKS") : number_("SLURM_NTASKS");
+}
+
+int world_slurm_error(int tasks, Error *err) {
+    return error_set(err, EXIT_USAGE,
+                     "this Slurm step has %d tasks, but they do not see each other: each believes to be alone; "
+                     "start them with srun --mpi=pmix",
+                     tasks);
+}
+
+int world_under_launcher(bool *under, Error *err) {
+    *under = false;
+    int tasks = world_slurm_tasks();
+    bool mpirun = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
+    bool pmi = getenv("PMIX_RANK") != NULL || getenv("PMI_RANK") != NULL;
+    // A shell that srun opened is a step of one task: what is typed there was started by hand.
+    bool shell = tasks == 1 && !mpirun;
+    if (!mpirun && !pmi && tasks > 1) return world_slurm_error(tasks, err);
+    *under = mpirun || (pmi && !shell);
+    return 0;
+}
+
+// --- joining
+
+static void sleep_precisely_(void) {
+    // Linux rounds sleeps up by 50 microseconds unless told otherwise, which is more than our shortest ones.
+    prctl(PR_SET_TIMERSLACK, 1000UL);
+}
+
+World *world_join(int *argc, char ***argv, Error *err) {
+    bool under;
+    if (world_under_launcher(&under, err) != 0) return NULL;
+    World *world = calloc(1, sizeof *world);
+    if (world == NULL) {
+        error_set(err, EXIT_FAILED, "out of memory");
+        return NULL;
+    }
+    world->size = world->local_size = world->nodes = 1;
+    if (gethostname(world->host, sizeof world->host - 1) != 0) strcpy(world->host, "localhost");
+    sleep_precisely_();
+    int started = under ? world_start_mpi(world, argc, argv, err) : world_start_alone(world, err);
+    if (started == 0) return world;
+    free(world);
+    return NULL;
+}
+
+void world_leave(World *world) {
+    if (world == NULL) return;
+    world->ops->leave(world);
+    free(world);
+}
+
+void world_abort(World *world, int code) {
+    fflush(stdout);
+    fflush(stderr);
+    if (world != NULL) world->ops->abort(world, code);
+    _exit(code);
+}
+
+// --- what is known
+
+int world_rank(const World *world) {
+    return world->rank;
+}
+
+int world_size(const World *world) {
+    return world->size;
+}
+
+int world_local_rank(const World *world) {
+    return world->local_rank;
+}
+
+int world_local_size(const World *world) {
+    return world->local_size;
+}
+
+int world_node(const World *world) {
+    return world->node;
+}
+
+int world_nodes(const World *world) {
+    return world->nodes;
+}
+
+const char *world_host(const World *world) {
+    return world->host;
+}
+
+double world_clock_offset(const World *world) {
+    return world->clock_offset;
+}
+
+// --- what all ranks do together
+
+int world_barrier(World *world, Error *err) {
+    return world->ops->barrier(world, err);
+}
+
+int world_broadcast(World *world, int root, void *data, int64_t bytes, Error *err) {
+    return world->ops->broadcast(world, root, data, bytes, err);
+}
+
+int world_gather(World *world, int root, void *all, const void *mine, int64_t bytes, Error *err) {
+    return world->ops->gather(world, root, all, mine, bytes, err);
+}
+
+int world_sum(World *world, double *data, int64_t count, Error *err) {
+    return world->ops->sum(world, data, count, err);
+}
+
+int world_max(World *world, double *data, int64_t count, Error *err) {
+    return world->ops->max(world, data, count, err);
+}
+
+Comm *world_split(World *world, const char *name, int color, int key, Error *err) {
+    return world->ops->split(world, name, color, key, err);
+}

@@ -1,0 +1,411 @@
+// Promises of comm.h and world.h that take several ranks. Started through mpirun by test_comm.py: every rank runs every
+// check, rank 0 names those that held, and the first that did not takes the job down.
+// `ranks_comm huge` sends one message of more than 2^32 bytes and needs 9 GB of memory.
+#include "comm.h"
+#include "world.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef HAVE_MPI
+#include "cpu/comm_mpi.h"
+
+typedef struct Test {
+    World *world;
+    Comm *all;
+    int rank, size;
+    Error error;
+} Test;
+
+static void fail_(Test *t, const char *what, long long got, long long wanted) {
+    fprintf(stderr, "rank %d of %d: %s: got %lld, wanted %lld; %s\n", t->rank, t->size, what, got, wanted,
+            t->error.text);
+    world_abort(t->world, 1);
+}
+
+#define EQUAL(t, what, got, wanted)                                                                                    \
+    do {                                                                                                               \
+        long long got_ = (long long)(got), wanted_ = (long long)(wanted);                                              \
+        if (got_ != wanted_) fail_(t, what, got_, wanted_);                                                            \
+    } while (0)
+
+static void done_(Test *t, const char *name) {
+    EQUAL(t, name, world_barrier(t->world, &t->error), 0);
+    if (t->rank == 0) printf("held: %s\n", name);
+    fflush(stdout);
+}
+
+static uint32_t hash_(uint32_t a, uint32_t b) {
+    uint32_t x = a * 2654435761u ^ (b + 0x9e3779b9u) * 2246822519u;
+    x ^= x >> 15;
+    x *= 2654435761u;
+    return x ^ x >> 13;
+}
+
+static void fill_bytes_(unsigned char *to, int64_t bytes, uint32_t seed) {
+    for (int64_t i = 0; i < bytes; i++) to[i] = (unsigned char)hash_(seed, (uint32_t)i);
+}
+
+static void check_bytes_(Test *t, const char *what, const unsigned char *at, int64_t bytes, uint32_t seed) {
+    for (int64_t i = 0; i < bytes; i++) EQUAL(t, what, at[i], (unsigned char)hash_(seed, (uint32_t)i));
+}
+
+static void send_(Test *t, int peer, const void *from, int64_t bytes, CommRequest *request) {
+    EQUAL(t, "send", t->all->send(t->all, peer, from, bytes, request, &t->error), 0);
+}
+
+static void receive_(Test *t, int peer, void *to, int64_t bytes, CommRequest *request) {
+    EQUAL(t, "receive", t->all->receive(t->all, peer, to, bytes, request, &t->error), 0);
+}
+
+static void wait_(Test *t, CommRequest *request) {
+    EQUAL(t, "wait", comm_wait(t->all, request, &t->error), 0);
+    EQUAL(t, "a finished request is free", request->active, false);
+    EQUAL(t, "a free request is complete", t->all->test(t->all, request, &t->error), 1);
+}
+
+// --- messages
+
+// Sizes on both sides of Open MPI's eager limit, where a small message could overtake a large one.
+static int64_t message_bytes_(int i) {
+    static const int64_t sizes[] = {8, 70000, 1, 4096, 0, 300000, 33, 5000};
+    return sizes[i % 8];
+}
+
+static void in_order_(Test *t) {
+    enum { MESSAGES = 64, LONGEST = 300000 };
+    int next = (t->rank + 1) % t->size, last = (t->rank + t->size - 1) % t->size;
+    unsigned char *out = malloc((size_t)MESSAGES * LONGEST), *in = malloc((size_t)MESSAGES * LONGEST);
+    CommRequest sends[MESSAGES] = {0}, receives[MESSAGES] = {0};
+    for (int i = 0; i < MESSAGES; i++) {
+        unsigned char *from = out + (size_t)i * LONGEST;
+        fill_bytes_(from, message_bytes_(i), hash_((uint32_t)t->rank, (uint32_t)i));
+        send_(t, next, from, message_bytes_(i), &sends[i]);
+    }
+    for (int i = 0; i < MESSAGES; i++) receive_(t, last, in + (size_t)i * LONGEST, message_bytes_(i), &receives[i]);
+    // Waited for backwards: nothing but the order of starting says which message is which.
+    for (int i = MESSAGES - 1; i >= 0; i--) {
+        wait_(t, &receives[i]);
+        wait_(t, &sends[i]);
+        check_bytes_(t, "message in order", in + (size_t)i * LONGEST, message_bytes_(i),
+                     hash_((uint32_t)last, (uint32_t)i));
+    }
+    free(out), free(in);
+    done_(t, "messages arrive in the order they were started");
+}
+
+static void many_at_once_(Test *t) {
+    enum { EACH = 300 };
+    int64_t total = (int64_t)t->size * EACH;
+    int64_t *out = malloc((size_t)total * 8), *in = calloc((size_t)total, 8);
+    CommRequest *requests = calloc((size_t)total * 2, sizeof *requests);
+    for (int i = 0; i < EACH; i++)
+        for (int q = 0; q < t->size; q++) {
+            int64_t at = (int64_t)q * EACH + i;
+            out[at] = (int64_t)t->rank << 32 | at;
+            if (q == t->rank) continue;
+            receive_(t, q, &in[at], 8, &requests[2 * at]);
+            send_(t, q, &out[at], 8, &requests[2 * at + 1]);
+        }
+    for (int64_t k = 2 * total - 1; k >= 0; k--) wait_(t, &requests[k]);
+    for (int q = 0; q < t->size; q++)
+        for (int i = 0; i < EACH && q != t->rank; i++)
+            EQUAL(t, "one of many", in[q * EACH + i], (int64_t)q << 32 | (t->rank * EACH + i));
+    free(out), free(in), free(requests);
+    done_(t, "hundreds of messages under way at once");
+}
+
+// With a limit of `limit` bytes a message takes the road of those that MPI cannot count. Only the sender's is small, so
+// that it shows whether the message is still one.
+static void one_long_message_(Test *t, int64_t bytes, int64_t limit) {
+    CommMpi *mpi = t->all->self;
+    unsigned char *data = malloc((size_t)bytes);
+    CommRequest request = {0};
+    int other = t->rank ^ 1;
+    if (t->rank > 1 || t->size < 2) return free(data);
+    mpi->limit = t->rank == 0 ? limit : COMM_MESSAGE_LIMIT;
+    if (t->rank == 0) {
+        fill_bytes_(data, bytes, (uint32_t)bytes);
+        send_(t, other, data, bytes, &request);
+        wait_(t, &request);
+    } else {
+        memset(data, 0, (size_t)bytes);
+        receive_(t, other, data, bytes, &request);
+        wait_(t, &request);
+        check_bytes_(t, "long message", data, bytes, (uint32_t)bytes);
+    }
+    mpi->limit = COMM_MESSAGE_LIMIT;
+    free(data);
+}
+
+static void long_messages_(Test *t) {
+    static const int64_t sizes[] = {999, 1000, 1001, 2000, 12345, 4000003};
+    for (int i = 0; i < 6; i++) one_long_message_(t, sizes[i], 1000);
+    done_(t, "a message longer than MPI can count is one message");
+}
+
+static void huge_message_(Test *t) {
+    one_long_message_(t, ((int64_t)1 << 32) + 12345, COMM_MESSAGE_LIMIT);
+    done_(t, "a message of more than 2^32 bytes");
+}
+
+static void wrong_messages_(Test *t) {
+    int64_t data[4] = {0};
+    CommRequest request = {0};
+    Error error = {0};
+    EQUAL(t, "peer out of range", t->all->send(t->all, t->size, data, 8, &request, &error), -1);
+    EQUAL(t, "names the group", strstr(error.text, "everyone group") != NULL, true);
+    for (int i = 0; i < 2; i++) {
+        int64_t sent = i == 0 ? 8 : 32, expected = i == 0 ? 32 : 8;
+        if (t->rank == 0) send_(t, 1, data, sent, &request), wait_(t, &request);
+        if (t->rank != 1) continue;
+        memset(&error, 0, sizeof error);
+        receive_(t, 0, data, expected, &request);
+        EQUAL(t, "wrong length", comm_wait(t->all, &request, &error), -1);
+        EQUAL(t, "names the peer", strstr(error.text, "rank 0") != NULL, true);
+        EQUAL(t, "names the group", strstr(error.text, "everyone group, rank 1") != NULL, true);
+    }
+    done_(t, "a message of another length than expected is an error that names group and peer");
+}
+
+// --- collectives against sums done here, one rank after another
+
+static float value_(int rank, int64_t i) {
+    // Magnitudes far apart, so that another order of adding shows in the bits.
+    uint32_t h = hash_((uint32_t)rank + 77, (uint32_t)i);
+    return ldexpf((float)(int32_t)h / 2147483648.0f, (int)(h % 23) - 11);
+}
+
+static uint16_t bf16_(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static float from_bf16_(uint16_t x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+static void store_(void *to, CommType type, int64_t at, int rank, int64_t i) {
+    if (type == COMM_FLOAT) ((float *)to)[at] = value_(rank, i);
+    if (type == COMM_DOUBLE) ((double *)to)[at] = (double)value_(rank, i) * (1 + 1e-9 * (double)(i % 1000));
+    if (type == COMM_BF16) ((uint16_t *)to)[at] = bf16_(value_(rank, i));
+}
+
+// Element i summed over `size` ranks in rank order.
+static void store_sum_(void *to, CommType type, int64_t at, int size, int64_t i) {
+    char x[8];
+    float single = 0;
+    double twice = 0;
+    for (int q = 0; q < size; q++) {
+        store_(x, type, 0, q, i);
+        float f;
+        double d;
+        uint16_t h;
+        memcpy(&f, x, 4), memcpy(&d, x, 8), memcpy(&h, x, 2);
+        if (type == COMM_BF16) f = from_bf16_(h);
+        single = q == 0 ? f : single + f;
+        twice = q == 0 ? d : twice + d;
+    }
+    if (type == COMM_FLOAT) ((float *)to)[at] = single;
+    if (type == COMM_DOUBLE) ((double *)to)[at] = twice;
+    if (type == COMM_BF16) ((uint16_t *)to)[at] = bf16_(single);
+}
+
+static void check_sums_(Test *t, const char *what, const void *got, CommType type, int64_t count, int64_t first) {
+    int64_t width = comm_type_bytes(type);
+    char wanted[8];
+    for (int64_t i = 0; i < count; i++) {
+        store_sum_(wanted, type, 0, t->size, first + i);
+        if (memcmp((const char *)got + i * width, wanted, (size_t)width) != 0) fail_(t, what, i, count);
+    }
+}
+
+static void all_reduce_(Test *t, CommType type, int64_t count) {
+    CommRequest request = {0};
+    char *data = malloc((size_t)(count * 8 + 8));
+    for (int64_t i = 0; i < count; i++) store_(data, type, i, t->rank, i);
+    EQUAL(t, "all_reduce", t->all->all_reduce(t->all, data, count, type, &request, &t->error), 0);
+    wait_(t, &request);
+    check_sums_(t, "all_reduce: bits of the serial sum, element", data, type, count, 0);
+    free(data);
+}
+
+static void reduce_scatter_(Test *t, CommType type, int64_t count, bool in_place) {
+    CommRequest request = {0};
+    int64_t total = count * t->size, width = comm_type_bytes(type);
+    char *in = malloc((size_t)(total * 8 + 8)), *apart = malloc((size_t)(count * 8 + 8));
+    char *out = in_place ? in + t->rank * count * width : apart;
+    for (int64_t i = 0; i < total; i++) store_(in, type, i, t->rank, i);
+    EQUAL(t, "reduce_scatter", t->all->reduce_scatter(t->all, out, in, count, type, &request, &t->error), 0);
+    wait_(t, &request);
+    check_sums_(t, "reduce_scatter: bits of the serial sum, element", out, type, count, t->rank * count);
+    free(in), free(apart);
+}
+
+static void all_gather_(Test *t, CommType type, int64_t count, bool in_place) {
+    CommRequest request = {0};
+    int64_t width = comm_type_bytes(type);
+    char *out = malloc((size_t)(count * t->size * 8 + 8)), *apart = malloc((size_t)(count * 8 + 8));
+    char *in = in_place ? out + t->rank * count * width : apart, wanted[8];
+    for (int64_t i = 0; i < count; i++) store_(in, type, i, t->rank, i);
+    EQUAL(t, "all_gather", t->all->all_gather(t->all, out, in, count, type, &request, &t->error), 0);
+    wait_(t, &request);
+    for (int64_t i = 0; i < count * t->size; i++) {
+        store_(wanted, type, 0, (int)(i / count), i % count);
+        if (memcmp(out + i * width, wanted, (size_t)width) != 0) fail_(t, "all_gather, element", i, count);
+    }
+    free(out), free(apart);
+}
+
+static void collectives_(Test *t) {
+    // 8192 floats is where sums stop going through in one trip; 5 million are more than one piece.
+    static const int64_t counts[] = {0, 1, 2, 3, 5, 1000, 8192, 8193, 100001, 5000000};
+    for (CommType type = COMM_FLOAT; type <= COMM_DOUBLE; type++)
+        for (int i = 0; i < 10; i++) {
+            int64_t count = counts[i];
+            all_reduce_(t, type, count);
+            if (count > 100001) count /= t->size;
+            reduce_scatter_(t, type, count, i % 2 == 0);
+            all_gather_(t, type, count, i % 2 == 1);
+        }
+    done_(t, "sums in rank order: the bits of a serial sum on every rank");
+    // Sums keep their scratch: one piece for the direct, one for the scattered form.
+    int64_t scratch = comm_mpi_scratch_bytes(t->all);
+    EQUAL(t, "scratch is bounded", scratch > 0 && scratch <= COMM_PIECE_BYTES + 4096, true);
+    done_(t, "scratch memory stays within one piece");
+}
+
+static void collectives_at_once_(Test *t) {
+    enum { EACH = 20, COUNT = 30011 };
+    float *data = malloc(sizeof(float) * EACH * COUNT);
+    CommRequest requests[EACH] = {0};
+    for (int k = 0; k < EACH; k++) {
+        int64_t count = k % 3 == 0 ? 100 : COUNT;
+        for (int64_t i = 0; i < count; i++) store_(data + k * COUNT, COMM_FLOAT, i, t->rank, i + k);
+        EQUAL(t, "all_reduce", t->all->all_reduce(t->all, data + k * COUNT, count, COMM_FLOAT, &requests[k], &t->error),
+              0);
+    }
+    // Every rank waits in its own order.
+    for (int k = 0; k < EACH; k++) wait_(t, &requests[t->rank % 2 == 0 ? EACH - 1 - k : k]);
+    for (int k = 0; k < EACH; k++)
+        check_sums_(t, "one of many sums, element", data + k * COUNT, COMM_FLOAT, k % 3 == 0 ? 100 : COUNT, k);
+    free(data);
+    done_(t, "many sums under way at once, finished in any order");
+}
+
+// --- the world
+
+static double cpu_seconds_(void) {
+    struct rusage use;
+    getrusage(RUSAGE_SELF, &use);
+    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
+           1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
+}
+
+static void waiting_sleeps_(Test *t) {
+    CommRequest request = {0};
+    int64_t word = 0;
+    struct timespec half = {0, 500000000};
+    done_(t, "all are here");
+    double before = cpu_seconds_();
+    if (t->rank == 0) nanosleep(&half, NULL);
+    for (int q = 1; q < t->size && t->rank == 0; q++) send_(t, q, &word, 8, &request), wait_(t, &request);
+    if (t->rank != 0) receive_(t, 0, &word, 8, &request), wait_(t, &request);
+    double used = cpu_seconds_() - before;
+    EQUAL(t, "milliseconds of CPU in half a second of waiting for a message, above 50", used < 0.05 ? 0 : used * 1000,
+          0);
+    before = cpu_seconds_();
+    if (t->rank == 0) nanosleep(&half, NULL);
+    EQUAL(t, "barrier", world_barrier(t->world, &t->error), 0);
+    EQUAL(t, "a barrier sleeps as well", cpu_seconds_() - before < 0.05, true);
+    if (t->rank == t->size - 1) printf("waiting took %.1f%% of a core\n", used * 200);
+    done_(t, "a waiting rank uses less than a tenth of a core");
+}
+
+static void world_operations_(Test *t) {
+    int32_t words[3] = {t->rank, t->rank * 2, 7}, all[3 * 64] = {0};
+    EQUAL(t, "gather", world_gather(t->world, t->size - 1, all, words, sizeof words, &t->error), 0);
+    for (int q = 0; q < t->size && t->rank == t->size - 1; q++) EQUAL(t, "gathered", all[3 * q + 1], 2 * q);
+    EQUAL(t, "broadcast", world_broadcast(t->world, t->size - 1, all, sizeof all, &t->error), 0);
+    EQUAL(t, "broadcast arrived", all[3 * t->size - 3], t->size - 1);
+    double sums[2], most[2] = {t->rank, -t->rank}, wanted[2];
+    for (int i = 0; i < 2; i++) {
+        store_(sums, COMM_DOUBLE, i, t->rank, i);
+        store_sum_(wanted, COMM_DOUBLE, i, t->size, i);
+    }
+    EQUAL(t, "sum", world_sum(t->world, sums, 2, &t->error), 0);
+    EQUAL(t, "the bits of the serial sum", memcmp(sums, wanted, sizeof sums), 0);
+    EQUAL(t, "max", world_max(t->world, most, 2, &t->error), 0);
+    EQUAL(t, "the largest", most[0] == t->size - 1 && most[1] == 0, true);
+    EQUAL(t, "local rank", world_local_rank(t->world), t->rank);
+    EQUAL(t, "local size", world_local_size(t->world), t->size);
+    EQUAL(t, "one host", world_nodes(t->world) == 1 && world_node(t->world) == 0, true);
+    EQUAL(t, "the clock of one host", world_clock_offset(t->world) == 0, true);
+    double offset;
+    EQUAL(t, "clock", comm_clock_offset(t->all, t->size - 1, &offset, &t->error), 0);
+    EQUAL(t, "clocks of one host differ by less than a millisecond", fabs(offset) < 1e-3, true);
+    done_(t, "gather, broadcast, sum, max, hosts and clocks");
+}
+
+static void groups_(Test *t) {
+    // Even ranks in reverse order; the odd ones in none.
+    Comm *even = world_split(t->world, "even", t->rank % 2 == 0 ? 5 : -1, -t->rank, &t->error);
+    EQUAL(t, "no error", t->error.code, 0);
+    EQUAL(t, "only even ranks have a group", even != NULL, t->rank % 2 == 0);
+    if (even != NULL) {
+        float one = 1;
+        CommRequest request = {0};
+        EQUAL(t, "size", even->size, (t->size + 1) / 2);
+        EQUAL(t, "ordered by key", even->rank, even->size - 1 - t->rank / 2);
+        EQUAL(t, "sum", even->all_reduce(even, &one, 1, COMM_FLOAT, &request, &t->error), 0);
+        EQUAL(t, "wait", comm_wait(even, &request, &t->error), 0);
+        EQUAL(t, "summed in the group", one == (float)even->size, true);
+        even->destroy(even);
+    }
+    Comm *own = world_split(t->world, "own", t->rank, 0, &t->error);
+    EQUAL(t, "a group of one", own->size == 1 && own->rank == 0, true);
+    own->destroy(own);
+    done_(t, "groups by color, ordered by key");
+}
+
+int main(int argc, char **argv) {
+    Test t = {0};
+    bool huge = argc > 1 && strcmp(argv[1], "huge") == 0;
+    t.world = world_join(&argc, &argv, &t.error);
+    if (t.world == NULL) return fprintf(stderr, "%s\n", t.error.text), 1;
+    t.rank = world_rank(t.world);
+    t.size = world_size(t.world);
+    t.all = world_split(t.world, "everyone", 0, t.rank, &t.error);
+    if (t.all == NULL || t.size < 2) fail_(&t, "ranks", t.size, 2);
+    if (huge) {
+        huge_message_(&t);
+    } else {
+        in_order_(&t);
+        many_at_once_(&t);
+        long_messages_(&t);
+        wrong_messages_(&t);
+        collectives_(&t);
+        collectives_at_once_(&t);
+        waiting_sleeps_(&t);
+        world_operations_(&t);
+        groups_(&t);
+    }
+    t.all->destroy(t.all);
+    world_leave(t.world);
+    return 0;
+}
+
+#else
+int main(void) {
+    fprintf(stderr, "built without MPI\n");
+    return 2;
+}
+#endif
