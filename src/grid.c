@@ -25,9 +25,9 @@ typedef struct Column_ {
     bool right;
 } Column_;
 
-static void measure_(const Grid *grid, Column_ *columns) {
+static void measure_(const Grid *grid, int64_t count, Column_ *columns) {
     for (int c = 0; c < grid->columns; c++) columns[c] = (Column_){0, true};
-    for (int64_t i = 0; i < grid->count; i++) {
+    for (int64_t i = 0; i < count; i++) {
         const char *cell = grid->cells[i];
         Column_ *column = &columns[i % grid->columns];
         int width = (int)strlen(cell);
@@ -40,8 +40,8 @@ static void measure_(const Grid *grid, Column_ *columns) {
 void grid_print(const Grid *grid, FILE *file) {
     Column_ columns[GRID_COLUMNS];
     if (grid->failed) return;
-    measure_(grid, columns);
     int64_t whole = grid->count / grid->columns * grid->columns;
+    measure_(grid, whole, columns);
     for (int64_t i = 0; i < whole; i++) {
         int c = (int)(i % grid->columns), last = grid->columns - 1;
         int width = columns[c].right ? columns[c].width : c == last ? 0 : -columns[c].width;

@@ -176,14 +176,14 @@ static bool category_used_(const Plan *plan, int category) {
     return false;
 }
 
-static void add_headings_(Grid *grid, const bool *used, Unit_ unit) {
+static void add_headings_(Grid *grid, const bool *used) {
     grid_cell(grid, "stage");
     grid_cell(grid, "layers");
     grid_cell(grid, "parameters");
     grid_cell(grid, "slots");
     for (int c = 0; c < MEMORY_CATEGORIES; c++)
         if (used[c]) grid_cell(grid, "%s", memory_name((MemoryCategory)c));
-    grid_cell(grid, "all %s", unit.name);
+    grid_cell(grid, "total");
 }
 
 static void add_stage_(Grid *grid, const PlanStage *stage, const bool *used, Unit_ unit) {
@@ -213,7 +213,7 @@ void plan_print(const Plan *plan, const Config *config, const Schedule *schedule
     Grid grid = {.columns = 5};
     for (int c = 0; c < MEMORY_CATEGORIES; c++) grid.columns += used[c] = category_used_(plan, c);
     fprintf(file, "memory of each rank, by stage, in %s\n", unit.name);
-    add_headings_(&grid, used, unit);
+    add_headings_(&grid, used);
     for (int s = 0; s < plan->stages; s++) add_stage_(&grid, &plan->stage[s], used, unit);
     grid_print(&grid, file);
     grid_free(&grid);

@@ -1,0 +1,442 @@
+// The plan: bytes and parameters against figures worked out by hand, against what is really allocated, and the refusal
+// of a machine that cannot run it.
+#include "engine.h"
+#include "fits.h"
+#include "grid.h"
+#include "plan.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const int64_t GIB = INT64_C(1) << 30;
+
+// A backend that is only asked for the attention's scratch.
+static int64_t scratch_of_1000(Backend *be, const AttentionShape *shape) {
+    (void)be;
+    (void)shape;
+    return 1000;
+}
+
+static Config load(const char *path, const char *const *overrides, int count) {
+    Config config;
+    Error err = {0};
+    if (config_load(&config, path, overrides, count, &err) != 0) fail_msg("%s", err.text);
+    return config;
+}
+
+typedef struct Made {
+    Config config;
+    Schedule *schedule;
+    Plan plan;
+} Made;
+
+static Made made(const char *path, const Model *model, const char *const *overrides, int count) {
+    Made all = {.config = load(path, overrides, count)};
+    Backend be = {.attention_scratch = scratch_of_1000};
+    Error err = {0};
+    all.schedule = plan_schedule(&all.config, &err);
+    if (all.schedule == NULL) fail_msg("%s", err.text);
+    if (plan_make(&all.plan, model, &all.config, all.schedule, &be, &err) != 0) fail_msg("%s", err.text);
+    return all;
+}
+
+static void unmake(Made *all) {
+    plan_free(&all->plan);
+    schedule_free(all->schedule);
+}
+
+#define LLAMA       "configs/llama65b.yaml"
+#define GPT         "configs/gpt3_96b.yaml"
+#define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
+
+// ---- figures of the big models ------------------------------------------------------------------------------------------
+
+static void parameters_are_those_of_the_published_models(void **state) {
+    (void)state;
+    Config llama = load(LLAMA, NULL, 0), gpt = load(GPT, NULL, 0);
+    // 80 (4 h h + 3 h f + 2 h) + 2 V h + h; 80 (4 h h + 2 h f + 9 h + f) + V h + s h + 2 h, the head being the embedding
+    assert_int_equal(model_parameters(&llama_model, &llama.model), INT64_C(65285660672));
+    assert_int_equal(model_parameters(&gpt_model, &gpt.model), INT64_C(96235077120));
+}
+
+static void flops_per_token_count_attention_in_full_and_causally(void **state) {
+    (void)state;
+    Config llama = load(LLAMA, NULL, 0), gpt = load(GPT, NULL, 0);
+    assert_true(fabs(model_flops_per_token(&llama, true) - 406.239e9) < 0.5e6);
+    assert_true(fabs(model_flops_per_token(&llama, false) - 398.186e9) < 0.5e6);
+    assert_true(fabs(model_flops_per_token(&gpt, true) - 596.855e9) < 0.5e6);
+    assert_true(fabs(model_flops_per_token(&gpt, false) - 587.040e9) < 0.5e6);
+}
+
+static void parameters_of_the_stages_add_up_to_the_model(void **state) {
+    (void)state;
+    Made llama = made(LLAMA, &llama_model, NULL, 0), gpt = made(GPT, &gpt_model, NULL, 0);
+    const int64_t layer = INT64_C(809517056); // 4 h h + 3 h f + 2 h
+    assert_int_equal(llama.plan.parameters, INT64_C(65285660672));
+    assert_int_equal(llama.plan.stage[3].parameters, 10 * layer);
+    assert_int_equal(llama.plan.stage[0].parameters, 10 * layer + 32000 * 8192);
+    assert_int_equal(llama.plan.stage[7].parameters, 10 * layer + 32000 * 8192 + 8192);
+    assert_int_equal(gpt.plan.parameters, INT64_C(96235077120));
+    // The tied head counts where the embedding is.
+    assert_int_equal(gpt.plan.stage[7].parameters - gpt.plan.stage[3].parameters, 2 * 9984);
+    unmake(&llama);
+    unmake(&gpt);
+}
+
+static void states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32(void **state) {
+    (void)state;
+    const char *fp32[] = {"train.precision=fp32"};
+    for (int full = 0; full < 2; full++) {
+        Made all = made(LLAMA, &llama_model, fp32, full);
+        const int64_t *middle = all.plan.stage[3].memory.bytes, *first = all.plan.stage[0].memory.bytes;
+        // On one of four tensor ranks; norms are not split; the vocabulary is padded to 32256.
+        int64_t elements = 10 * ((INT64_C(809517056) - 2 * 8192) / 4 + 2 * 8192), embedding = 32256 / 4 * 8192;
+        assert_int_equal(middle[MEMORY_WEIGHTS], elements * (full ? 4 : 2));
+        assert_int_equal(middle[MEMORY_GRADIENTS], elements * 4);
+        assert_int_equal(middle[MEMORY_MASTERS], full ? 0 : elements * 4);
+        assert_int_equal(middle[MEMORY_OPTIMIZER], elements * 8);
+        assert_int_equal(first[MEMORY_OPTIMIZER], (elements + embedding) * 8);
+        unmake(&all);
+    }
+}
+
+// ---- activations ------------------------------------------------------------------------------------------------------------
+
+static void llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash(void **state) {
+    (void)state;
+    const char *larger[] = {"schedule.micro_batch=4", "schedule.bpipe=on"};
+    Made all = made(LLAMA, &llama_model, larger, COUNT(larger));
+    // 2048 * 4 rows over 4 tensor ranks: 2048; (12 + 4) h + 6 f = 263168; flash 4 a s b / t.
+    const int64_t layer = INT64_C(2048) * 263168 + INT64_C(4) * 64 * 2048, message = INT64_C(2048) * 8192 * 2;
+    const PlanStage *stage = all.plan.stage;
+    for (int s = 0; s < 8; s++) {
+        bool ends =
+            s == 0 || s == 7; // the last stage keeps its output's gradient, and its partner's slots are as large
+        assert_int_equal(stage[s].at.bundle_bytes, 10 * layer + (s == 7 ? message : 0));
+        assert_int_equal(stage[s].slot_bytes, 10 * layer + (ends ? message : 0));
+        assert_true(stage[s].own_slots + stage[s].lent_slots <= 5);
+        assert_int_equal(stage[s].memory.bytes[MEMORY_OWN_SLOTS], stage[s].own_slots * stage[s].slot_bytes);
+        assert_int_equal(stage[s].memory.bytes[MEMORY_LENT_SLOTS], stage[s].lent_slots * stage[s].slot_bytes);
+        // Per neighbour two directions of two buffers.
+        assert_int_equal(stage[s].memory.bytes[MEMORY_EDGES], (ends ? 4 : 8) * message);
+    }
+    assert_int_equal(stage[0].own_slots, 5);
+    assert_int_equal(stage[7].own_slots, 1);
+    assert_int_equal(stage[0].host_slots, 0);
+    unmake(&all);
+}
+
+static void gpt_bundle_is_32_s_b_h_over_t(void **state) {
+    (void)state;
+    const char *recompute[] = {"schedule.micro_batch=2", "attention.mode=recompute"};
+    const char *stored[] = {"schedule.micro_batch=2", "attention.mode=none"};
+    Made all = made(GPT, &gpt_model, recompute, 2), quadratic = made(GPT, &gpt_model, stored, 2);
+    const int64_t layer = INT64_C(32) * 2048 * 2 * 9984 / 4;
+    assert_int_equal(all.plan.stage[2].slot_bytes, 10 * layer);
+    assert_int_equal(quadratic.plan.stage[2].slot_bytes, 10 * (layer + INT64_C(2) * 104 * 2048 * 2048 * 2 / 4));
+    // 1F1B: p - s microbatches, and no slot is sized for a partner that lends none.
+    for (int s = 0; s < 8; s++) {
+        assert_int_equal(all.plan.stage[s].own_slots, 8 - s);
+        assert_int_equal(all.plan.stage[s].lent_slots, 0);
+        assert_int_equal(all.plan.stage[s].slot_bytes, all.plan.stage[s].at.bundle_bytes);
+    }
+    unmake(&all);
+    unmake(&quadratic);
+}
+
+static void logits_and_tokens_lie_on_the_stages_that_use_them(void **state) {
+    (void)state;
+    const char *larger[] = {"schedule.micro_batch=4"};
+    Made all = made(LLAMA, &llama_model, larger, 1);
+    const int64_t message = INT64_C(2048) * 8192 * 2, rows = 8192;
+    // Norm and two gradients of the stream, logits of 32256 / 4 columns, three statistics a row here and of four ranks.
+    int64_t head = 3 * message + rows * (32256 / 4) * 2 + rows * 3 * 4 * (1 + 4);
+    for (int s = 0; s < 8; s++) {
+        const int64_t *bytes = all.plan.stage[s].memory.bytes;
+        assert_int_equal(bytes[MEMORY_HEAD], s == 7 ? head : 0);
+        assert_int_equal(bytes[MEMORY_DATA], (s == 0 ? 1 : s == 7 ? 2 : 0) * 32 * rows * 4);
+    }
+    unmake(&all);
+}
+
+static void slots_are_the_larger_of_uneven_pairs(void **state) {
+    (void)state;
+    const char *uneven[] = {"parallel.layers=[20,10,10,10,10,10,5,5]", "schedule.bpipe=on"};
+    Made all = made(LLAMA, &llama_model, uneven, COUNT(uneven));
+    const PlanStage *stage = all.plan.stage;
+    assert_int_equal(stage[0].slot_bytes, 20 * stage[0].at.layer_bundle);
+    assert_int_equal(stage[7].slot_bytes, stage[0].slot_bytes);
+    assert_int_equal(stage[6].slot_bytes, 10 * stage[0].at.layer_bundle);
+    unmake(&all);
+}
+
+// Allocates one stage for itself, as a run does, and compares by category. Slots: where there is one stage alone.
+static void compare_allocated(const char *path, const Model *model, const char *const *overrides, int count) {
+    Config config = load(path, overrides, count);
+    Error err = {0};
+    Backend *be = backend_cpu_create(config.train.precision, 1, &err);
+    Schedule *schedule = plan_schedule(&config, &err);
+    Plan plan;
+    assert_non_null(be);
+    if (schedule == NULL || plan_make(&plan, model, &config, schedule, be, &err) != 0) fail_msg("%s", err.text);
+    for (int s = 0; s < plan.stages; s++) {
+        Stage stage;
+        if (stage_create(&stage, model, &config, be, s, NULL, &err) != 0) fail_msg("%s", err.text);
+        EngineGroups alone = {NULL, NULL};
+        Engine *engine = plan.stages == 1 ? engine_create(&stage, &plan.stage[s], &alone, NULL, &err) : NULL;
+        if (plan.stages == 1 && engine == NULL) fail_msg("%s", err.text);
+        for (int c = 0; c < MEMORY_CATEGORIES; c++) {
+            bool engines = c == MEMORY_OWN_SLOTS || c == MEMORY_LENT_SLOTS || c == MEMORY_EDGES;
+            if (plan.stages == 1 || !engines) assert_int_equal(be->held.bytes[c], plan.stage[s].memory.bytes[c]);
+        }
+        engine_destroy(engine);
+        stage_destroy(&stage);
+        assert_int_equal(memory_total(&be->held), 0);
+    }
+    plan_free(&plan);
+    schedule_free(schedule);
+    be->destroy(be);
+}
+
+static void planned_bytes_are_the_bytes_allocated(void **state) {
+    (void)state;
+    const char *none[] = {"attention.mode=none", "model.layers=9"};
+    const char *one[] = {"parallel.pipeline=1", "train.precision=bf16", "attention.mode=recompute"};
+    compare_allocated("configs/llama_tiny.yaml", &llama_model, none, COUNT(none));
+    compare_allocated("configs/llama_tiny.yaml", &llama_model, one, COUNT(one));
+    compare_allocated("configs/gpt_tiny.yaml", &gpt_model, none, COUNT(none));
+    compare_allocated("configs/gpt_tiny.yaml", &gpt_model, one, COUNT(one));
+}
+
+// ---- the schedule a configuration asks for --------------------------------------------------------------------------------
+
+static void expect_schedule(const char *name, int slots, bool evicts, const char *overrides_text) {
+    char text[256];
+    const char *overrides[8];
+    int count = 0;
+    snprintf(text, sizeof text, "%s", overrides_text);
+    for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " ")) overrides[count++] = word;
+    Config config = load(LLAMA, overrides, count);
+    Error err = {0};
+    Schedule *schedule = plan_schedule(&config, &err);
+    if (schedule == NULL) fail_msg("%s: %s", overrides_text, err.text);
+    assert_string_equal(schedule->name, name);
+    assert_int_equal(schedule->slots, slots);
+    assert_int_equal(schedule->microbatches, config_microbatches(&config));
+    assert_int_equal(plan_evictions(schedule) > 0, evicts);
+    schedule_free(schedule);
+}
+
+static void schedule_is_the_one_asked_for(void **state) {
+    (void)state;
+    expect_schedule("1f1b", 8, false, "schedule.bpipe=off");
+    expect_schedule("1f1b", 8, false, "schedule.bpipe=off schedule.slots=2"); // slots mean nothing without BPipe
+    expect_schedule("gpipe", 128, false, "schedule.name=gpipe");
+    expect_schedule("bpipe", 5, true, "schedule.bpipe=on");
+    expect_schedule("bpipe", 6, true, "schedule.bpipe=on schedule.slots=6");
+    expect_schedule("bpipe", 2, true, "schedule.bpipe=on schedule.evict_to=host");
+    expect_schedule("bpipe", 3, true, "schedule.bpipe=on schedule.evict_to=host schedule.slots=3 schedule.name=gpipe");
+}
+
+static void auto_is_on_where_it_evicts_anything(void **state) {
+    (void)state;
+    expect_schedule("bpipe", 5, true, "schedule.bpipe=auto");
+    expect_schedule("1f1b", 8, false, "schedule.bpipe=auto schedule.slots=8");
+    expect_schedule("1f1b", 2, false, "schedule.bpipe=auto parallel.pipeline=2");
+    expect_schedule("1f1b", 1, false, "schedule.bpipe=auto parallel.pipeline=1");
+    expect_schedule("gpipe", 128, false, "schedule.bpipe=auto schedule.name=gpipe");
+}
+
+static void bundles_on_the_host_are_counted(void **state) {
+    (void)state;
+    const char *host[] = {"schedule.bpipe=on", "schedule.evict_to=host"};
+    Made all = made(LLAMA, &llama_model, host, COUNT(host));
+    for (int s = 0; s < 8; s++) {
+        const PlanStage *stage = &all.plan.stage[s];
+        assert_int_equal(stage->own_slots, s == 7 ? 1 : 2);
+        assert_int_equal(stage->slot_bytes, stage->at.bundle_bytes);
+        // 8 - s in flight: what is not in a slot is there, and one more while a swap is under way.
+        assert_true(stage->host_slots >= 8 - s - stage->own_slots && stage->host_slots <= 8 - s - stage->own_slots + 1);
+    }
+    unmake(&all);
+}
+
+// ---- the table for people ---------------------------------------------------------------------------------------------------
+
+static char *printed(const Made *all) {
+    char *text = NULL;
+    size_t length;
+    FILE *file = open_memstream(&text, &length);
+    plan_print(&all->plan, &all->config, all->schedule, file);
+    fclose(file);
+    return text;
+}
+
+static void table_says_model_world_and_every_stage(void **state) {
+    (void)state;
+    const char *on[] = {"schedule.bpipe=on", "schedule.micro_batch=4"};
+    Made all = made(LLAMA, &llama_model, on, COUNT(on));
+    char *text = printed(&all);
+    assert_non_null(strstr(text, "65,285,660,672 parameters"));
+    assert_non_null(strstr(text, "32 ranks: pipeline 8 x tensor 4 x data 1"));
+    assert_non_null(strstr(text, "bpipe, at most 5 slots a stage"));
+    assert_non_null(strstr(text, "in GiB\n"));
+    assert_non_null(strstr(text, "\n    0     0-9  8,357,314,560      5 "));
+    assert_non_null(strstr(text, "\n    7   70-79  8,357,322,752    1+4 "));
+    size_t widest = 0;
+    for (const char *line = text; *line != '\0'; line += strcspn(line, "\n") + 1)
+        if (strcspn(line, "\n") > widest) widest = strcspn(line, "\n");
+    assert_true(widest <= 132);
+    free(text);
+    unmake(&all);
+}
+
+static void grid_aligns_numbers_right_and_words_left(void **state) {
+    (void)state;
+    char *text = NULL, number[32];
+    size_t length;
+    FILE *file = open_memstream(&text, &length);
+    Grid grid = {.columns = 3};
+    const char *cells[] = {"what", "n", "note", "a", "1", "x", "long", "-", "yy", "b", "10.5", "", "left over"};
+    for (int i = 0; i < COUNT(cells); i++) grid_cell(&grid, "%s", cells[i]);
+    grid_print(&grid, file);
+    grid_free(&grid);
+    fclose(file);
+    assert_string_equal(text, "what     n  note\n"
+                              "a        1  x\n"
+                              "long     -  yy\n"
+                              "b     10.5  \n");
+    free(text);
+    assert_string_equal(grid_count(-1234567, number), "-1,234,567");
+    assert_string_equal(grid_count(999, number), "999");
+    assert_string_equal(grid_bytes(GIB * 3 / 2, number), "1.50 GiB");
+    assert_string_equal(grid_bytes(GIB / 2, number), "512.0 MiB");
+}
+
+// ---- does it fit ------------------------------------------------------------------------------------------------------------
+
+static int fits(const Made *all, const Machine *machine, Error *err) {
+    int64_t ranks[CONFIG_MAX_STAGES];
+    for (int s = 0; s < all->plan.stages; s++) ranks[s] = all->config.parallel.tensor * all->config.parallel.data;
+    memset(err, 0, sizeof *err);
+    return plan_check_fit(&all->plan, &all->config, "train_llama", machine, ranks, err);
+}
+
+static void without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead(void **state) {
+    (void)state;
+    Made all = made(LLAMA, &llama_model, NULL, 0);
+    Machine small = {false, 2, 23 * GIB};
+    Error err;
+    assert_int_equal(fits(&all, &small, &err), -1);
+    assert_int_equal(err.code, EXIT_FAILED);
+    char expected[512];
+    snprintf(expected, sizeof expected,
+             "configs/llama65b.yaml needs 32 GPUs with %.1f GiB each (stage 0 is the fullest); here: no CUDA device, 2 "
+             "cores and 23.0 GiB "
+             "of free memory\nrun instead: ./train_llama -c configs/llama_tiny.yaml, or ./train_llama -c "
+             "configs/llama65b.yaml --schedule "
+             "to see what each stage would do",
+             (double)memory_total(&all.plan.stage[0].memory) / (double)GIB + 4.0);
+    assert_string_equal(err.text, expected);
+    unmake(&all);
+}
+
+static void on_a_cpu_all_ranks_have_to_fit_beside_the_reserve(void **state) {
+    (void)state;
+    const char *cpu[] = {"hardware.device=cpu", "parallel.data=2", "train.global_batch=256"};
+    Made all = made(LLAMA, &llama_model, cpu, COUNT(cpu));
+    int64_t needed = 4 * GIB; // the reserve, once
+    for (int s = 0; s < 8; s++) needed += 8 * memory_total(&all.plan.stage[s].memory);
+    Machine machine = {false, 2, needed};
+    Error err;
+    assert_int_equal(fits(&all, &machine, &err), 0);
+    machine.free_bytes = needed - 1;
+    assert_int_equal(fits(&all, &machine, &err), -1);
+    assert_int_equal(err.code, EXIT_FAILED);
+    assert_non_null(
+        strstr(err.text, "GiB of host memory for 64 ranks and 4.0 GiB in reserve; here: no CUDA device, 2 cores and"));
+    const char *second = strchr(err.text, '\n');
+    assert_non_null(second);
+    assert_ptr_equal(strstr(second, "\nrun instead: ./train_llama -c configs/llama_tiny.yaml"), second);
+    assert_null(strchr(second + 1, '\n'));
+    machine.free_bytes = 0; // unknown: nothing to refuse on
+    assert_int_equal(fits(&all, &machine, &err), 0);
+    unmake(&all);
+}
+
+static void a_rank_has_to_fit_into_the_memory_that_is_given(void **state) {
+    (void)state;
+    // 1F1B: eight bundles of 5 GiB beside 35 GiB of states
+    const char *larger[] = {"schedule.micro_batch=4", "hardware.reserve_gib=6"};
+    const char *balanced[] = {"schedule.micro_batch=4", "hardware.reserve_gib=6", "schedule.bpipe=on"};
+    Machine gpus = {true, 64, 1000 * GIB};
+    Error err;
+    Made all = made(LLAMA, &llama_model, larger, COUNT(larger));
+    assert_int_equal(fits(&all, &gpus, &err), -1);
+    assert_non_null(strstr(err.text, "configs/llama65b.yaml:"));
+    assert_non_null(strstr(err.text, "more than hardware.memory_gib 80.00;"));
+    unmake(&all);
+    all = made(LLAMA, &llama_model, balanced, COUNT(balanced));
+    assert_int_equal(fits(&all, &gpus, &err), 0);
+    unmake(&all);
+}
+
+static void evicted_bundles_need_host_memory_beside_gpus_too(void **state) {
+    (void)state;
+    const char *host[] = {"schedule.bpipe=on", "schedule.evict_to=host"};
+    Made all = made(LLAMA, &llama_model, host, COUNT(host));
+    int64_t needed = 0;
+    for (int s = 0; s < 8; s++) needed += 4 * all.plan.stage[s].host_slots * all.plan.stage[s].slot_bytes;
+    Machine gpus = {true, 64, needed};
+    Error err;
+    assert_true(needed > 0);
+    assert_int_equal(fits(&all, &gpus, &err), 0);
+    gpus.free_bytes--;
+    assert_int_equal(fits(&all, &gpus, &err), -1);
+    unmake(&all);
+}
+
+static void this_machine_is_looked_at(void **state) {
+    (void)state;
+    Machine machine;
+    machine_look(&machine, false);
+    assert_false(machine.cuda);
+    assert_true(machine.cores >= 1 && machine.cores <= sysconf(_SC_NPROCESSORS_CONF));
+    assert_true(machine.free_bytes > 0 && machine.free_bytes <= sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
+    Made all = made(LLAMA, &llama_model, NULL, 0);
+    Error err = {0};
+    assert_int_equal(plan_check_machine(&all.plan, &all.config, "train_llama", false, &err), -1);
+    unmake(&all);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_are_those_of_the_published_models),
+        cmocka_unit_test(flops_per_token_count_attention_in_full_and_causally),
+        cmocka_unit_test(parameters_of_the_stages_add_up_to_the_model),
+        cmocka_unit_test(states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32),
+        cmocka_unit_test(llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash),
+        cmocka_unit_test(gpt_bundle_is_32_s_b_h_over_t),
+        cmocka_unit_test(logits_and_tokens_lie_on_the_stages_that_use_them),
+        cmocka_unit_test(slots_are_the_larger_of_uneven_pairs),
+        cmocka_unit_test(planned_bytes_are_the_bytes_allocated),
+        cmocka_unit_test(schedule_is_the_one_asked_for),
+        cmocka_unit_test(auto_is_on_where_it_evicts_anything),
+        cmocka_unit_test(bundles_on_the_host_are_counted),
+        cmocka_unit_test(table_says_model_world_and_every_stage),
+        cmocka_unit_test(grid_aligns_numbers_right_and_words_left),
+        cmocka_unit_test(without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead),
+        cmocka_unit_test(on_a_cpu_all_ranks_have_to_fit_beside_the_reserve),
+        cmocka_unit_test(a_rank_has_to_fit_into_the_memory_that_is_given),
+        cmocka_unit_test(evicted_bundles_need_host_memory_beside_gpus_too),
+        cmocka_unit_test(this_machine_is_looked_at),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
