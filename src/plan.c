@@ -191,7 +191,9 @@ static void add_stage_(Grid *grid, const PlanStage *stage, const bool *used, Uni
     char parameters[32];
     grid_cell(grid, "%d", at->stage);
     grid_cell(grid, "%lld-%lld", (long long)at->first_layer, (long long)(at->first_layer + at->layers - 1));
-    grid_cell(grid, "%s", grid_count(stage->parameters, parameters));
+    bool many = stage->parameters >= 1000000000;
+    grid_cell(grid, "%s%s", grid_count(many ? (stage->parameters + 500000) / 1000000 : stage->parameters, parameters),
+              many ? " M" : "");
     if (stage->lent_slots > 0)
         grid_cell(grid, "%d+%d", stage->own_slots, stage->lent_slots);
     else
