@@ -173,12 +173,33 @@ static void bits_do_not_depend_on_threads(void **state) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) op_same_for_any_threads(run, &shapes[i], 4 << 20);
 }
 
+// Blocks that finish out of turn are rare; many blocks, many times, catch sums in the order of arrival.
+static void weight_gradients_add_in_row_order_every_time(void **state) {
+    (void)state;
+    enum { ROWS = 4096, COLS = 32, TIMES = 40 };
+    const Shape s = {ROWS, COLS, true, false, 0.1};
+    float first[2 * COLS];
+    for (int time = 0; time < TIMES; time++) {
+        double *unused[3];
+        Op op = op_start(PRECISION_FP32, 1 + time % 4);
+        Backward g = backward(&op, &s, &unused[0], &unused[1], &unused[2]);
+        if (time == 0) {
+            memcpy(first, g.dw.data, sizeof first / 2);
+            memcpy(first + COLS, g.db.data, sizeof first / 2);
+        }
+        assert_memory_equal(first, g.dw.data, sizeof first / 2);
+        assert_memory_equal(first + COLS, g.db.data, sizeof first / 2);
+        op_end(&op);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward_agrees_with_float64),
         cmocka_unit_test(backward_agrees_with_central_differences),
         cmocka_unit_test(a_large_mean_does_not_cancel_the_variance),
         cmocka_unit_test(bits_do_not_depend_on_threads),
+        cmocka_unit_test(weight_gradients_add_in_row_order_every_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

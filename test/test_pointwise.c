@@ -138,6 +138,7 @@ static const AttentionShape ROPE_SHAPES[] = {
     {.batch = 3, .seq = 33, .heads = 4, .kv_heads = 2, .head_dim = 6},
     {.batch = 2, .seq = 700, .heads = 2, .kv_heads = 1, .head_dim = 64},
     {.batch = 1, .seq = 5000, .heads = 1, .kv_heads = 1, .head_dim = 128},
+    {.batch = 1, .seq = 200000, .heads = 1, .kv_heads = 1, .head_dim = 2}, // an angle of many turns
     {.batch = 2, .seq = 9, .heads = 3, .kv_heads = 3, .head_dim = 256},
 };
 

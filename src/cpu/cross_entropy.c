@@ -80,11 +80,7 @@ static RowSoftmax row_combine_(const float *gathered, int ranks, int64_t rows, i
     }
     for (int rank = 0; rank < ranks; rank++) {
         const float *stats = gathered + (rank * rows + row) * 3;
-        // A rank without any probability would give 0 * exp(-inf - -inf).
-        if (stats[0] != -INFINITY)
-            whole.sum += (double)stats[1] * exp((double)stats[0] - (double)whole.max);
-        else
-            whole.sum += (double)stats[1];
+        whole.sum += (double)stats[1] * exp((double)stats[0] - (double)whole.max);
         target += (double)stats[2];
     }
     whole.loss = (float)(log(whole.sum) + (double)whole.max - target);

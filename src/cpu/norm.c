@@ -9,8 +9,9 @@
 #include "cpu.h"
 #include "lanes.h"
 
-// Rows of one block add their dw in row order; blocks add theirs in block order.
-enum { ROWS_PER_BLOCK = 64 };
+// Rows of one backward block add their dw in row order; blocks add theirs in block order. The forward has no such sum,
+// and its blocks are for sharing w.
+enum { FORWARD_ROWS = 16, BACKWARD_ROWS = 32 };
 
 #ifdef _OPENMP
 #define BLOCKS_IN_ORDER_(cpu) CPU_PRAGMA_(omp parallel for num_threads((cpu)->threads) schedule(static, 1) ordered)
@@ -31,12 +32,12 @@ static int64_t stride_(const Norm *norm) {
     return (norm->cols + LANES - 1) / LANES * LANES;
 }
 
-static int64_t blocks_(const Norm *norm) {
-    return (norm->rows + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK;
+static int64_t blocks_(const Norm *norm, int64_t rows_per_block) {
+    return (norm->rows + rows_per_block - 1) / rows_per_block;
 }
 
-static int64_t block_end_(const Norm *norm, int64_t block) {
-    int64_t end = (block + 1) * ROWS_PER_BLOCK;
+static int64_t block_end_(const Norm *norm, int64_t block, int64_t rows_per_block) {
+    int64_t end = (block + 1) * rows_per_block;
     return end < norm->rows ? end : norm->rows;
 }
 
@@ -85,7 +86,7 @@ static void forward_block_(Backend *backend, const Norm *norm, int64_t block, vo
     float *room = cpu_scratch(cpu_self(backend), 5 * stride);
     const float *w = cpu_load(backend, room, norm->w, 0, cols);
     const float *b = norm->b ? cpu_load(backend, room + stride, norm->b, 0, cols) : NULL;
-    for (int64_t row = block * ROWS_PER_BLOCK; row < block_end_(norm, block); row++) {
+    for (int64_t row = block * FORWARD_ROWS; row < block_end_(norm, block, FORWARD_ROWS); row++) {
         const float *in = cpu_load(backend, room + 2 * stride, x, row * cols, cols);
         if (delta) {
             float *total = cpu_place(backend, room + 4 * stride, sum, row * cols);
@@ -100,7 +101,7 @@ static void forward_block_(Backend *backend, const Norm *norm, int64_t block, vo
 }
 
 static void forward_(Backend *backend, const Norm *norm, void *out, void *sum, const void *x, const void *delta) {
-    int64_t blocks = blocks_(norm);
+    int64_t blocks = blocks_(norm, FORWARD_ROWS);
     CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
     for (int64_t block = 0; block < blocks; block++) forward_block_(backend, norm, block, out, sum, x, delta);
 }
@@ -152,7 +153,7 @@ static void backward_block_(Backend *backend, const Norm *norm, int64_t block, f
     float *dw = room + 4 * stride, *db = room + 5 * stride;
     memset(dw, 0, (size_t)(2 * stride) * sizeof *dw);
     const float *w = cpu_load(backend, room, norm->w, 0, cols);
-    for (int64_t row = block * ROWS_PER_BLOCK; row < block_end_(norm, block); row++) {
+    for (int64_t row = block * BACKWARD_ROWS; row < block_end_(norm, block, BACKWARD_ROWS); row++) {
         const float *in = cpu_load(backend, room + stride, x, row * cols, cols);
         const float *upstream = cpu_load(backend, room + 2 * stride, dout, row * cols, cols);
         cpu_load(backend, room + 3 * stride, dx, row * cols, cols);
@@ -167,7 +168,7 @@ static void backward_block_(Backend *backend, const Norm *norm, int64_t block, f
 // a buffer per block nor a second pass over the rows is needed.
 static void backward_(Backend *backend, const Norm *norm, void *dx, float *dw, float *db, const void *dout,
                       const void *x) {
-    int64_t blocks = blocks_(norm), stride = stride_(norm);
+    int64_t blocks = blocks_(norm, BACKWARD_ROWS), stride = stride_(norm);
     BLOCKS_IN_ORDER_(cpu_self(backend))
     for (int64_t block = 0; block < blocks; block++) {
         float *room = cpu_scratch(cpu_self(backend), 6 * stride);
