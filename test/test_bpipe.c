@@ -1,0 +1,374 @@
+// Making schedules and writing them down, for every p <= 32 and m <= 256. That BPipe loses no time is in test_simulate.c,
+// what the proof finds in test_schedule_check.c.
+#include "bpipe.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static char *text_of(const Schedule *schedule) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    assert_non_null(file);
+    assert_int_equal(schedule_write(schedule, file), 0);
+    fclose(file);
+    return text;
+}
+
+static void assert_sound(const Schedule *schedule) {
+    Error err = {0};
+    if (schedule_check(schedule, &err) == 0) return;
+    char *text = text_of(schedule);
+    print_error("%s\n%s\n", err.text, schedule->stages <= 8 && schedule->microbatches <= 32 ? text : "");
+    free(text);
+    fail();
+}
+
+static Schedule *balanced(int stages, int microbatches, int slots, EvictTarget target) {
+    Error err = {0};
+    Schedule *base = schedule_1f1b(stages, microbatches, &err);
+    assert_non_null(base);
+    Schedule *schedule = bpipe_balance(base, slots, target, &err);
+    if (schedule == NULL) print_error("%s\n", err.text);
+    assert_non_null(schedule);
+    schedule_free(base);
+    return schedule;
+}
+
+static int64_t count_of(const StageSchedule *stage, ActionKind kind) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < stage->count; i++) count += stage->actions[i].kind == kind;
+    return count;
+}
+
+// What newest-first needs on one stage of 1F1B when a bundle is evicted only as its slot is needed, and each load starts
+// one action before its backward. The pass is measured against this.
+static int64_t newest_first(int in_flight, int microbatches, int slots) {
+    bool away[4096] = {false};
+    int used = 0, forwards = 0;
+    int64_t evictions = 0;
+    for (int backwards = 0; backwards < microbatches; backwards++) {
+        int until = backwards + in_flight < microbatches ? backwards + in_flight : microbatches;
+        // One load and then one forward; before the first backward, forwards alone.
+        bool load = away[backwards];
+        for (int wanted = until - forwards + load; wanted > 0; wanted--) {
+            if (used == slots) {
+                int newest = forwards - 1;
+                while (away[newest]) newest--;
+                away[newest] = true;
+                evictions++;
+                used--;
+            }
+            used++;
+            if (!load) forwards++;
+            away[backwards] = false;
+            load = false;
+        }
+        used--;
+    }
+    return evictions;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Text
+
+static void assert_text(Schedule *schedule, const char *expected) {
+    assert_non_null(schedule);
+    char *text = text_of(schedule);
+    assert_string_equal(text, expected);
+    assert_sound(schedule);
+    free(text);
+    schedule_free(schedule);
+}
+
+static void text_is_version_1_to_the_letter(void **state) {
+    (void)state;
+    assert_text(schedule_gpipe(2, 3, NULL), "# schedule gpipe  stages 2  microbatches 3  slots 3\n"
+                                            "stage 0: F0 F1 F2 B0 B1 B2\n"
+                                            "stage 1: F0 F1 F2 B0 B1 B2\n");
+    assert_text(schedule_1f1b(3, 4, NULL), "# schedule 1f1b  stages 3  microbatches 4  slots 3\n"
+                                           "stage 0: F0 F1 F2 B0 F3 B1 B2 B3\n"
+                                           "stage 1: F0 F1 B0 F2 B1 F3 B2 B3\n"
+                                           "stage 2: F0 B0 F1 B1 F2 B2 F3 B3\n");
+    assert_text(schedule_forward(2, 1, NULL), "# schedule forward  stages 2  microbatches 1  slots 1\n"
+                                              "stage 0: F0\n"
+                                              "stage 1: F0\n");
+    assert_text(schedule_bpipe(4, 8, 3, NULL),
+                "# schedule bpipe  stages 4  microbatches 8  slots 3\n"
+                "stage 0: F0 F1 E1>3 F2 F3 E3>3 L1<3 B0 F4 B1 F5 E5>3 L3<3 B2 F6 B3 F7 B4 L5<3 B5 B6 B7\n"
+                "stage 1: F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7\n"
+                "stage 2: F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7\n"
+                "stage 3: A1<0 A3<0 R1>0 F0 B0 F1 B1 A5<0 R3>0 F2 B2 F3 B3 F4 B4 R5>0 F5 B5 F6 B6 F7 B7\n");
+    assert_text(balanced(3, 4, 2, EVICT_TO_HOST), "# schedule bpipe  stages 3  microbatches 4  slots 2\n"
+                                                  "stage 0: F0 F1 E1>h F2 E2>h L1<h B0 F3 B1 L2<h B2 B3\n"
+                                                  "stage 1: F0 F1 B0 F2 B1 F3 B2 B3\n"
+                                                  "stage 2: F0 B0 F1 B1 F2 B2 F3 B3\n");
+}
+
+static void assert_same(const Schedule *a, const Schedule *b) {
+    assert_string_equal(a->name, b->name);
+    assert_int_equal(a->stages, b->stages);
+    assert_int_equal(a->microbatches, b->microbatches);
+    assert_int_equal(a->slots, b->slots);
+    assert_int_equal(a->forward_only, b->forward_only);
+    for (int s = 0; s < a->stages; s++) {
+        assert_int_equal(a->stage[s].count, b->stage[s].count);
+        assert_int_equal(a->stage[s].own_slots, b->stage[s].own_slots);
+        assert_int_equal(a->stage[s].lent_slots, b->stage[s].lent_slots);
+        assert_memory_equal(a->stage[s].actions, b->stage[s].actions, (size_t)a->stage[s].count * sizeof(Action));
+    }
+}
+
+static void assert_round_trip(Schedule *schedule) {
+    assert_non_null(schedule);
+    Error err = {0};
+    char *text = text_of(schedule);
+    Schedule *read = schedule_parse(text, &err);
+    if (read == NULL) print_error("%s\n", err.text);
+    assert_non_null(read);
+    assert_same(schedule, read);
+    free(text);
+    schedule_free(read);
+    schedule_free(schedule);
+}
+
+static void text_comes_back_as_the_schedule_it_was(void **state) {
+    (void)state;
+    for (int p = 1; p <= 9; p++) {
+        for (int m = p; m <= 24; m += 5) {
+            assert_round_trip(schedule_gpipe(p, m, NULL));
+            assert_round_trip(schedule_1f1b(p, m, NULL));
+            assert_round_trip(schedule_forward(p, m, NULL));
+            for (int slots = bpipe_min_slots(p); slots <= p + 1; slots++) {
+                assert_round_trip(schedule_bpipe(p, m, slots, NULL));
+                assert_round_trip(balanced(p, m, slots, EVICT_TO_HOST));
+            }
+        }
+    }
+}
+
+static void text_that_is_no_schedule_is_refused_with_its_line(void **state) {
+    (void)state;
+#define HEADER "# schedule 1f1b  stages 1  microbatches 1  slots 1\n"
+    static const struct {
+        const char *text, *error;
+    } rows[] = {
+        {"",
+         "schedule, line 1: \"\" where the header \"# schedule NAME  stages P  microbatches M  slots K\" should stand"},
+        {"# schedule 1f1b  stages 1  microbatches 1\n", "schedule, line 1: \"\" where the header"},
+        {"# schedule averyveryverylongname  stages 1", "schedule, line 1: \"ngname\" where the header"},
+        {"# schedule 1f1b  stages 99999999999  microbatches 1  slots 1\n", "schedule, line 1: \"99999999999\""},
+        {"# schedule 1f1b  stages 0  microbatches 1  slots 1\n",
+         "schedule, line 1: stages, microbatches and slots start"},
+        {"# schedule 1f1b  stages -1  microbatches 1  slots 1\n", "schedule, line 1: \"-1\" where the header"},
+        {HEADER, "schedule, line 2: \"\" where \"stage 0:\" should stand"},
+        {HEADER "stage 1: F0 B0\n", "schedule, line 2: \"stage\" where \"stage 0:\" should stand"},
+        {HEADER "stage 0: F0 X0\n", "schedule, line 2: \"X0\" where one of F3, B3, E3>q, E3>h, A3<q"},
+        {HEADER "stage 0: F0B0\n", "schedule, line 2: \"F0B0\" where one of"},
+        {HEADER "stage 0: F\n", "schedule, line 2: \"F\" where one of"},
+        {HEADER "stage 0: E0<1\n", "schedule, line 2: \"E0<1\" where one of"},
+        {HEADER "stage 0: A0<h\n", "schedule, line 2: \"A0<h\" where one of"},
+        {HEADER "stage 0: F99999999999\n", "schedule, line 2: \"F99999999999\" where one of"},
+        {HEADER "stage 0: \x01\xff\n", "schedule, line 2: \"\?\?\" where one of"},
+        {HEADER "stage 0: F0 B0\nstage 1: F0 B0\n", "schedule, line 3: \"stage\" where the end of the schedule"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Error err = {0};
+        assert_null(schedule_parse(rows[i].text, &err));
+        assert_int_equal(err.code, EXIT_USAGE);
+        if (strncmp(err.text, rows[i].error, strlen(rows[i].error)) != 0) print_error("row %zu: %s\n", i, err.text);
+        assert_memory_equal(err.text, rows[i].error, strlen(rows[i].error));
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Makers
+
+static void assert_error(Schedule *schedule, Error *err, const char *sentence) {
+    assert_null(schedule);
+    assert_int_equal(err->code, EXIT_USAGE);
+    assert_string_equal(err->text, sentence);
+    *err = (Error){0};
+}
+
+static void arguments_that_make_no_schedule_are_refused_with_the_remedy(void **state) {
+    (void)state;
+    Error err = {0};
+    const char *few =
+        "3 microbatches cannot fill 4 pipeline stages; use at least 4 microbatches per step or fewer stages";
+    assert_error(schedule_gpipe(4, 3, &err), &err, few);
+    assert_error(schedule_1f1b(4, 3, &err), &err, few);
+    assert_error(schedule_bpipe(4, 3, 3, &err), &err, few);
+    assert_error(schedule_1f1b(0, 3, &err), &err, "a schedule needs at least 1 stage and 1 microbatch, not 0 and 3");
+    assert_error(schedule_forward(1, -5, &err), &err,
+                 "a schedule needs at least 1 stage and 1 microbatch, not 1 and -5");
+    assert_error(schedule_bpipe(8, 64, 4, &err), &err,
+                 "4 slots are too few to balance 1f1b on 8 stages; the smallest number that works is 5");
+    Schedule *gpipe = schedule_gpipe(4, 8, &err), *bpipe = schedule_bpipe(4, 8, 3, &err);
+    assert_error(bpipe_balance(gpipe, 5, EVICT_TO_PEER, &err), &err,
+                 "5 slots are too few to balance gpipe on 4 stages; the smallest number that works is 8");
+    assert_error(bpipe_balance(gpipe, 1, EVICT_TO_HOST, &err), &err,
+                 "1 slots are too few to balance gpipe on 4 stages; the smallest number that works is 2");
+    assert_error(bpipe_balance(bpipe, 3, EVICT_TO_PEER, &err), &err,
+                 "schedule bpipe cannot be balanced; start from 1f1b or gpipe");
+    schedule_free(gpipe);
+    schedule_free(bpipe);
+}
+
+static void the_smallest_number_of_slots_is_half_of_p_plus_2_rounded_up(void **state) {
+    (void)state;
+    for (int p = 2; p <= 32; p++) {
+        assert_int_equal(bpipe_min_slots(p), (p + 2) / 2 + (p + 2) % 2);
+        assert_null(schedule_bpipe(p, 2 * p, bpipe_min_slots(p) - 1, NULL));
+        for (int s = 0; s < p; s++) {
+            int partner = bpipe_partner(p, s);
+            assert_int_equal(partner, 2 * s + 1 == p ? SCHEDULE_NO_PEER : p - 1 - s);
+        }
+    }
+    schedule_free(balanced(1, 3, bpipe_min_slots(1), EVICT_TO_PEER));
+    schedule_free(balanced(1, 3, bpipe_min_slots_host(1), EVICT_TO_HOST));
+}
+
+static void gpipe_1f1b_and_forward_are_sound_with_the_slots_they_say(void **state) {
+    (void)state;
+    for (int p = 1; p <= 32; p++) {
+        for (int m = 1; m <= 256; m += m < 70 ? 1 : 31) {
+            Schedule *schedule = schedule_forward(p, m, NULL);
+            assert_sound(schedule);
+            assert_int_equal(schedule->stage[p - 1].own_slots, 1);
+            schedule_free(schedule);
+            if (m < p) continue;
+            schedule = schedule_gpipe(p, m, NULL);
+            assert_sound(schedule);
+            assert_int_equal(schedule->stage[p - 1].own_slots, m);
+            schedule_free(schedule);
+            schedule = schedule_1f1b(p, m, NULL);
+            assert_sound(schedule);
+            for (int s = 0; s < p; s++) assert_int_equal(schedule->stage[s].own_slots, p - s);
+            schedule_free(schedule);
+        }
+    }
+}
+
+// The pass leaves F and B as they are: balancing never changes what is computed.
+static void assert_same_compute(const Schedule *base, const Schedule *schedule) {
+    for (int s = 0; s < base->stages; s++) {
+        int64_t next = 0;
+        for (int64_t i = 0; i < schedule->stage[s].count; i++) {
+            Action action = schedule->stage[s].actions[i];
+            if (action.peer != SCHEDULE_NO_PEER) continue;
+            assert_memory_equal(&action, &base->stage[s].actions[next], sizeof action);
+            next++;
+        }
+        assert_int_equal(next, base->stage[s].count);
+    }
+}
+
+static void assert_few_transfers(const Schedule *schedule) {
+    int p = schedule->stages, m = schedule->microbatches;
+    for (int s = 0; s < p; s++) {
+        int64_t evictions = count_of(&schedule->stage[s], ACTION_EVICT);
+        int64_t reference = newest_first(p - s, m, schedule->slots);
+        // The one more is the price of freeing slots ahead in the warm-up, so that no forward waits there.
+        if (evictions > reference + 1) print_error("p %d m %d stage %d: %d\n", p, m, s, (int)evictions);
+        assert_true(evictions <= reference + 1);
+    }
+}
+
+static void bpipe_is_sound_within_its_slots_and_with_few_transfers(void **state) {
+    (void)state;
+    for (int p = 2; p <= 32; p++) {
+        for (int m = p; m <= 256; m++) {
+            Schedule *base = schedule_1f1b(p, m, NULL);
+            Schedule *schedule = schedule_bpipe(p, m, bpipe_min_slots(p), NULL);
+            assert_sound(schedule);
+            assert_same_compute(base, schedule);
+            assert_few_transfers(schedule);
+            for (int s = 0; s < p; s++) {
+                const StageSchedule *stage = &schedule->stage[s];
+                assert_true(stage->own_slots + stage->lent_slots <= bpipe_min_slots(p));
+                if (s >= p / 2) assert_int_equal(count_of(stage, ACTION_EVICT), 0);
+            }
+            schedule_free(base);
+            schedule_free(schedule);
+        }
+    }
+}
+
+static void more_slots_mean_fewer_evictions_and_p_slots_none(void **state) {
+    (void)state;
+    for (int p = 4; p <= 32; p += 1) {
+        int64_t before = INT64_MAX;
+        for (int slots = bpipe_min_slots(p); slots <= p + 1; slots++) {
+            Schedule *schedule = schedule_bpipe(p, 4 * p, slots, NULL);
+            assert_sound(schedule);
+            int64_t evictions = count_of(&schedule->stage[0], ACTION_EVICT);
+            assert_true(slots > p ? evictions == 0 : evictions < before);
+            if (slots == p) assert_int_equal(evictions, 0);
+            before = evictions;
+            schedule_free(schedule);
+        }
+    }
+}
+
+static void the_transfers_of_p_8_m_64_are_those_of_newest_first(void **state) {
+    (void)state;
+    Schedule *schedule = schedule_bpipe(8, 64, 5, NULL);
+    static const int expected[] = {30, 24, 15, 0, 0, 0, 0, 0};
+    for (int s = 0; s < 8; s++) {
+        assert_int_equal(newest_first(8 - s, 64, 5), expected[s]);
+        assert_int_equal(count_of(&schedule->stage[s], ACTION_EVICT), expected[s]);
+        assert_int_equal(count_of(&schedule->stage[7 - s], ACTION_ACCEPT), expected[s]);
+    }
+    schedule_free(schedule);
+}
+
+static void host_eviction_is_sound_on_every_stage(void **state) {
+    (void)state;
+    for (int p = 1; p <= 32; p += p < 10 ? 1 : 3) {
+        for (int slots = bpipe_min_slots_host(p); slots <= p; slots += 1 + p / 8) {
+            for (int m = p; m <= 256; m += 37) {
+                Schedule *schedule = balanced(p, m, slots, EVICT_TO_HOST);
+                assert_sound(schedule);
+                for (int s = 0; s < p; s++) {
+                    assert_int_equal(count_of(&schedule->stage[s], ACTION_ACCEPT), 0);
+                    assert_int_equal(count_of(&schedule->stage[s], ACTION_EVICT) > 0, p - s > slots);
+                    assert_true(schedule->stage[s].own_slots <= slots);
+                }
+                schedule_free(schedule);
+            }
+        }
+    }
+    Schedule *gpipe = schedule_gpipe(4, 16, NULL), *schedule = bpipe_balance(gpipe, 3, EVICT_TO_HOST, NULL);
+    assert_sound(schedule);
+    schedule_free(gpipe);
+    schedule_free(schedule);
+}
+
+static void many_stages_and_microbatches_are_proved_too(void **state) {
+    (void)state;
+    Schedule *schedule = schedule_bpipe(64, 4096, bpipe_min_slots(64), NULL);
+    assert_sound(schedule);
+    schedule_free(schedule);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_is_version_1_to_the_letter),
+        cmocka_unit_test(text_comes_back_as_the_schedule_it_was),
+        cmocka_unit_test(text_that_is_no_schedule_is_refused_with_its_line),
+        cmocka_unit_test(arguments_that_make_no_schedule_are_refused_with_the_remedy),
+        cmocka_unit_test(the_smallest_number_of_slots_is_half_of_p_plus_2_rounded_up),
+        cmocka_unit_test(gpipe_1f1b_and_forward_are_sound_with_the_slots_they_say),
+        cmocka_unit_test(bpipe_is_sound_within_its_slots_and_with_few_transfers),
+        cmocka_unit_test(more_slots_mean_fewer_evictions_and_p_slots_none),
+        cmocka_unit_test(the_transfers_of_p_8_m_64_are_those_of_newest_first),
+        cmocka_unit_test(host_eviction_is_sound_on_every_stage),
+        cmocka_unit_test(many_stages_and_microbatches_are_proved_too),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

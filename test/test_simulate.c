@@ -1,0 +1,315 @@
+// The simulator against closed forms, and with it the promise that BPipe loses no time against 1F1B.
+// `test_simulate tables` prints the figures of docs/bpipe.md instead.
+#include "simulate.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { MOST_STAGES = 32 };
+
+// Times that are alike on all stages.
+typedef struct Times {
+    double forward, backward, transfer, edge;
+    bool queue_first;
+} Times;
+
+static Timeline *run(const Schedule *schedule, Times times) {
+    double forward[MOST_STAGES], backward[MOST_STAGES], transfer[MOST_STAGES], edge[MOST_STAGES];
+    for (int s = 0; s < MOST_STAGES; s++) {
+        forward[s] = times.forward;
+        backward[s] = times.backward;
+        transfer[s] = times.transfer;
+        edge[s] = times.edge;
+    }
+    SimulateCosts costs = {forward, backward, transfer, edge, 0, times.queue_first};
+    Error err = {0};
+    Timeline *timeline = simulate_run(schedule, &costs, &err);
+    if (timeline == NULL) fail_msg("%s", err.text);
+    return timeline;
+}
+
+static Schedule *parsed(const char *text) {
+    Error err = {0};
+    Schedule *schedule = schedule_parse(text, &err);
+    if (schedule == NULL) fail_msg("%s", err.text);
+    if (schedule_check(schedule, &err) != 0) fail_msg("%s", err.text);
+    return schedule;
+}
+
+static void assert_near(double value, double expected) {
+    if (fabs(value - expected) > 1e-9 * (1 + fabs(expected))) fail_msg("%.17g, not %.17g", value, expected);
+}
+
+static void assert_closed_form(Schedule *schedule, double forward, double backward) {
+    int p = schedule->stages, m = schedule->microbatches;
+    Timeline *timeline = run(schedule, (Times){forward, backward, 0, 0, false});
+    assert_near(timeline->makespan, (m + p - 1) * (forward + backward));
+    assert_near(timeline->bubble, (p - 1.0) / (m + p - 1.0));
+    assert_near(timeline->exposed, 0);
+    for (int s = 0; s < p; s++) {
+        assert_near(timeline->stage[s].busy, m * (forward + backward));
+        assert_near(timeline->stage[s].start[0], s * forward);
+        assert_near(timeline->stage[s].end[2 * m - 1], timeline->makespan - s * backward);
+        assert_true(timeline->stage[s].own_peak == schedule->stage[s].own_slots);
+    }
+    timeline_free(timeline);
+    schedule_free(schedule);
+}
+
+static void gpipe_and_1f1b_take_m_plus_p_minus_1_microbatches(void **state) {
+    (void)state;
+    for (int p = 1; p <= 32; p++) {
+        for (int m = p; m <= 100; m += 9) {
+            assert_closed_form(schedule_1f1b(p, m, NULL), 1, 2);
+            assert_closed_form(schedule_1f1b(p, m, NULL), 0.7, 0.9);
+            assert_closed_form(schedule_gpipe(p, m, NULL), 1, 2);
+            assert_closed_form(schedule_gpipe(p, m, NULL), 0.7, 3.1);
+        }
+        Schedule *schedule = schedule_forward(p, 5, NULL);
+        Timeline *timeline = run(schedule, (Times){1, 0, 0, 0.5, false});
+        assert_near(timeline->makespan, 5 + (p - 1) * 1.5);
+        timeline_free(timeline);
+        schedule_free(schedule);
+    }
+}
+
+static void a_full_edge_holds_up_the_sender_and_nothing_else(void **state) {
+    (void)state;
+    Schedule *schedule = schedule_forward(2, 8, NULL);
+    double forward[] = {1, 10}, edge[] = {0};
+    SimulateCosts costs = {.forward = forward, .backward = forward, .edge = edge};
+    for (int buffers = 1; buffers <= 3; buffers++) {
+        costs.edge_buffers = buffers;
+        Timeline *timeline = simulate_run(schedule, &costs, NULL);
+        // 2 * buffers messages find a place before their consumers are complete.
+        for (int i = 2 * buffers; i < 8; i++) {
+            assert_near(timeline->stage[0].start[i], timeline->stage[1].end[i - 2 * buffers]);
+        }
+        assert_near(timeline->stage[0].start[2 * buffers - 1], 2 * buffers - 1);
+        assert_near(timeline->makespan, 81);
+        timeline_free(timeline);
+    }
+    schedule_free(schedule);
+}
+
+// One stage, two own slots, the host: every time can be told by hand.
+static void a_transfer_runs_beside_compute_and_compute_waits_where_it_must(void **state) {
+    (void)state;
+    Schedule *schedule = parsed("# schedule bpipe  stages 1  microbatches 3  slots 2\n"
+                                "stage 0: F0 F1 E1>h F2 B0 L1<h B1 B2\n");
+    Timeline *timeline = run(schedule, (Times){1, 2, 5, 0, false});
+    // F0 0-1, F1 1-2, E1 2-7, F2 waits for the slot 2-7, 7-8, B0 8-10, L1 10-15, B1 waits for its load, 15-17, B2 17-19.
+    static const double start[] = {0, 1, 2, 7, 8, 10, 15, 17}, end[] = {1, 2, 7, 8, 10, 15, 17, 19};
+    for (int i = 0; i < 8; i++) {
+        assert_near(timeline->stage[0].start[i], start[i]);
+        assert_near(timeline->stage[0].end[i], end[i]);
+    }
+    assert_near(timeline->stage[0].wait_slot, 5);
+    assert_near(timeline->stage[0].wait_load, 5);
+    assert_near(timeline->exposed, 10);
+    assert_near(timeline->stage[0].transfer_busy, 10);
+    assert_near(timeline->bubble, 1 - 9.0 / 19);
+    assert_int_equal(timeline->stage[0].evictions, 1);
+    assert_int_equal(timeline->stage[0].loads, 1);
+    assert_int_equal(timeline->stage[0].own_peak, 2);
+    timeline_free(timeline);
+    schedule_free(schedule);
+}
+
+static void both_sides_of_a_transfer_share_its_time(void **state) {
+    (void)state;
+    Schedule *schedule = schedule_bpipe(8, 20, 5, NULL);
+    Timeline *timeline = run(schedule, (Times){1, 2, 1.25, 0.1, false});
+    for (int s = 0; s < 3; s++) {
+        const StageSchedule *evictor = &schedule->stage[s], *acceptor = &schedule->stage[7 - s];
+        int64_t other = 0;
+        for (int64_t i = 0; i < evictor->count; i++) {
+            if (evictor->actions[i].peer < 0) continue;
+            while (acceptor->actions[other].peer < 0) other++;
+            assert_true(timeline->stage[s].start[i] == timeline->stage[7 - s].start[other]);
+            assert_true(timeline->stage[s].end[i] == timeline->stage[7 - s].end[other]);
+            assert_near(timeline->stage[s].end[i] - timeline->stage[s].start[i], 1.25);
+            other++;
+        }
+        assert_int_equal(timeline->stage[7 - s].lent_peak, acceptor->lent_slots);
+    }
+    timeline_free(timeline);
+    schedule_free(schedule);
+}
+
+static void a_schedule_that_hangs_is_reported_with_its_action(void **state) {
+    (void)state;
+    Schedule *schedule = schedule_parse("# schedule bpipe  stages 1  microbatches 3  slots 2\n"
+                                        "stage 0: F0 F1 E0>h L0<h E1>h F2 B0 L1<h B1 B2\n",
+                                        NULL);
+    double one[] = {1};
+    SimulateCosts costs = {.forward = one, .backward = one, .transfer = one};
+    Error err = {0};
+    assert_null(simulate_run(schedule, &costs, &err));
+    assert_int_equal(err.code, EXIT_FAILED);
+    assert_string_equal(err.text, "schedule bpipe stops for good: stage 0 waits at B0");
+    // Durations decide here: where L0 gets the slot before F2 asks for it, nothing hangs.
+    costs.queue_first = true;
+    Timeline *timeline = simulate_run(schedule, &costs, NULL);
+    assert_non_null(timeline);
+    timeline_free(timeline);
+    schedule_free(schedule);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// No time lost
+
+typedef struct Loss {
+    double share;   // of the time of 1F1B
+    double exposed; // in forwards
+} Loss;
+
+static Loss loss_of(const Schedule *schedule, Times times) {
+    Timeline *timeline = run(schedule, times);
+    double base = (schedule->microbatches + schedule->stages - 1) * (times.forward + times.backward);
+    if (times.edge > 0) {
+        Schedule *plain = schedule_1f1b(schedule->stages, schedule->microbatches, NULL);
+        Timeline *reference = run(plain, times);
+        base = reference->makespan;
+        timeline_free(reference);
+        schedule_free(plain);
+    }
+    Loss loss = {timeline->makespan / base - 1, timeline->exposed / times.forward};
+    timeline_free(timeline);
+    return loss;
+}
+
+static void assert_no_loss(const Schedule *schedule, Times times) {
+    for (int winner = 0; winner < 2; winner++) {
+        times.queue_first = winner;
+        Loss loss = loss_of(schedule, times);
+        bool hidden = loss.exposed < 1e-9 || times.transfer > times.forward;
+        if (fabs(loss.share) < 1e-9 && hidden) continue;
+        fail_msg("p %d m %d slots %d: F %g B %g transfer %g: %g %% lost, compute waited %g", schedule->stages,
+                 schedule->microbatches, schedule->slots, times.forward, times.backward, times.transfer,
+                 100 * loss.share, loss.exposed);
+    }
+}
+
+// Up to a whole forward compute never even waits; up to (F+B)/2 it waits only where 1F1B is idle anyway.
+static void bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_backward(void **state) {
+    (void)state;
+    for (int p = 2; p <= 32; p++) {
+        for (int m = p; m <= 256; m++) {
+            Schedule *schedule = schedule_bpipe(p, m, bpipe_min_slots(p), NULL);
+            if (m < 3 * p || m % 5 == 0) assert_no_loss(schedule, (Times){1, 2, 1.5, 0, false});
+            if (m % 7 == p % 7) {
+                for (double transfer = 0; transfer <= 1; transfer += 0.25) {
+                    assert_no_loss(schedule, (Times){1, 2, transfer, 0, false});
+                }
+                assert_no_loss(schedule, (Times){1, 1, 1, 0, false});
+                assert_no_loss(schedule, (Times){1, 3, 2, 0, false});
+                assert_no_loss(schedule, (Times){0.7, 1.1, 0.7, 0.3, false});
+            }
+            schedule_free(schedule);
+        }
+    }
+}
+
+static void more_slots_lose_no_time_either(void **state) {
+    (void)state;
+    for (int p = 4; p <= 32; p += 1 + p / 8) {
+        for (int slots = bpipe_min_slots(p) + 1; slots <= p; slots += 1 + p / 6) {
+            for (int m = p; m <= 256; m += 41) {
+                Schedule *schedule = schedule_bpipe(p, m, slots, NULL);
+                assert_no_loss(schedule, (Times){1, 2, 1, 0, false});
+                assert_no_loss(schedule, (Times){1, 2, 1.5, 0, false});
+                schedule_free(schedule);
+            }
+        }
+    }
+}
+
+static void the_host_form_loses_no_time_while_a_transfer_takes_a_forward(void **state) {
+    (void)state;
+    for (int p = 2; p <= 32; p += 1 + p / 8) {
+        for (int slots = 2; slots <= p; slots += 1 + p / 6) {
+            for (int m = p; m <= 256; m += 61) {
+                Schedule *base = schedule_1f1b(p, m, NULL);
+                Schedule *host = bpipe_balance(base, slots, EVICT_TO_HOST, NULL);
+                // With two slots forwards of the warm-up wait until their predecessors have left, but not for too long.
+                if (slots > 2) assert_no_loss(host, (Times){1, 2, 1, 0, false});
+                assert_near(loss_of(host, (Times){1, 2, 1, 0, false}).share, 0);
+                assert_near(loss_of(host, (Times){1, 3, 1, 0, true}).share, 0);
+                schedule_free(base);
+                schedule_free(host);
+            }
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Figures
+
+static int64_t evictions_of(const Schedule *schedule, int s) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < schedule->stage[s].count; i++) count += schedule->stage[s].actions[i].kind == ACTION_EVICT;
+    return count;
+}
+
+static void table_of_transfers(void) {
+    printf("Evictions per stage in a step of m = 64 (each is one transfer out and one back)\n");
+    printf("| p | slots | bundles of stage 0 without | evictions of stage 0, 1, 2, ... | all, with one slot more |\n");
+    for (int p = 4; p <= 32; p += p < 10 ? 1 : p < 16 ? 2 : 8) {
+        Schedule *schedule = schedule_bpipe(p, 64, bpipe_min_slots(p), NULL);
+        Schedule *more = schedule_bpipe(p, 64, bpipe_min_slots(p) + 1, NULL);
+        int64_t all = 0, all_more = 0;
+        printf("| %d | %d | %d |", p, bpipe_min_slots(p), p);
+        for (int s = 0; s < p; s++) {
+            all += evictions_of(schedule, s);
+            all_more += evictions_of(more, s);
+            if (evictions_of(schedule, s) > 0) printf(" %d", (int)evictions_of(schedule, s));
+        }
+        printf(" = %d | %d |\n", (int)all, (int)all_more);
+        schedule_free(schedule);
+        schedule_free(more);
+    }
+}
+
+static void table_of_losses(const char *title, int more_slots, double backward) {
+    static const double transfers[] = {1, 1.5, 1.75, 2, 2.5, 3};
+    printf("\n%s: step time lost against 1F1B, m = 64, F = 1, B = %g, by time of one transfer\n| p |", title, backward);
+    for (int i = 0; i < 6; i++) printf(" %g |", transfers[i]);
+    printf("\n");
+    for (int p = 4; p <= 32; p *= 2) {
+        Schedule *schedule = schedule_bpipe(p, 64, bpipe_min_slots(p) + more_slots, NULL);
+        printf("| %d |", p);
+        for (int i = 0; i < 6; i++) {
+            printf(" %.1f %% |", 100 * loss_of(schedule, (Times){1, backward, transfers[i], 0, false}).share);
+        }
+        printf("\n");
+        schedule_free(schedule);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "tables") == 0) {
+        table_of_transfers();
+        table_of_losses("Smallest number of slots", 0, 2);
+        table_of_losses("One slot more", 1, 2);
+        table_of_losses("Recompute in the backward", 0, 3);
+        table_of_losses("A quick backward", 0, 1);
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpipe_and_1f1b_take_m_plus_p_minus_1_microbatches),
+        cmocka_unit_test(a_full_edge_holds_up_the_sender_and_nothing_else),
+        cmocka_unit_test(a_transfer_runs_beside_compute_and_compute_waits_where_it_must),
+        cmocka_unit_test(both_sides_of_a_transfer_share_its_time),
+        cmocka_unit_test(a_schedule_that_hangs_is_reported_with_its_action),
+        cmocka_unit_test(bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_backward),
+        cmocka_unit_test(more_slots_lose_no_time_either),
+        cmocka_unit_test(the_host_form_loses_no_time_while_a_transfer_takes_a_forward),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
