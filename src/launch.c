@@ -1,0 +1,257 @@
+#include "launch.h"
+#include "board.h"
+#include "launch_folder.h"
+#include "launch_mpirun.h"
+#include "launch_output.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct Launch {
+    const Log *log;
+    LaunchFolder folder;
+    Board *board;
+    LaunchOutput output;
+    sigset_t mask; // as it was before
+    int signals;   // signalfd
+    int errors;    // mpirun's stderr; -1 once it is closed
+    pid_t mpirun;
+    bool ended;
+    int status;      // of mpirun, as waitpid says it
+    int asked;       // how often we were told to stop
+    bool forwarded;  // the ranks know
+    double patience; // when mpirun is killed, after the second time
+} Launch;
+
+static double now_(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+// --- signals
+
+static void add_unless_ignored_(sigset_t *set, int number) {
+    struct sigaction action;
+    if (sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN) return;
+    sigaddset(set, number);
+}
+
+static int catch_signals_(Launch *launch, Error *err) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    sigaddset(&set, SIGTERM);
+    add_unless_ignored_(&set, SIGINT);
+    add_unless_ignored_(&set, SIGHUP); // nohup
+    signal(SIGCHLD, SIG_DFL);
+    sigprocmask(SIG_BLOCK, &set, &launch->mask);
+    launch->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return launch->signals >= 0 ? 0 : error_set(err, EXIT_FAILED, "cannot watch for signals; too many open files?");
+}
+
+static void asked_to_stop_(Launch *launch) {
+    enum { PATIENCE_S = 2 };
+    if (launch->ended) return;
+    if (++launch->asked == 1) {
+        log_line(launch->log,
+                 "asked to stop: the ranks end after the step under way; a second signal ends them at once");
+        return;
+    }
+    // mpirun ends its ranks and itself on SIGTERM, in about a second.
+    if (launch->asked == 2) launch->patience = now_() + PATIENCE_S;
+    kill(-launch->mpirun, SIGTERM);
+}
+
+static void take_signals_(Launch *launch) {
+    struct signalfd_siginfo info;
+    while (read(launch->signals, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo != SIGCHLD)
+            asked_to_stop_(launch);
+        else if (!launch->ended)
+            launch->ended = waitpid(launch->mpirun, &launch->status, WNOHANG) == launch->mpirun;
+    }
+}
+
+// SIGUSR1 kills a process that does not handle it yet.
+static bool all_ready_(const Launch *launch) {
+    BoardPage page;
+    for (int rank = 0; rank < board_ranks(launch->board); rank++)
+        if (board_read(launch->board, rank, &page) != 0 || !page.ready) return false;
+    return true;
+}
+
+static void pass_on_(Launch *launch) {
+    if (launch->asked > 0 && !launch->forwarded && all_ready_(launch)) {
+        kill(launch->mpirun, SIGUSR1);
+        launch->forwarded = true;
+    }
+    if (launch->asked > 1 && now_() > launch->patience) {
+        kill(-launch->mpirun, SIGKILL);
+        launch_folder_signal(&launch->folder, SIGKILL);
+    }
+}
+
+// --- watching
+
+static void take_errors_(Launch *launch) {
+    char bytes[1 << 14];
+    ssize_t count;
+    while ((count = read(launch->errors, bytes, sizeof bytes)) > 0)
+        launch_output_take(&launch->output, bytes, (size_t)count);
+    if (count != 0) return;
+    close(launch->errors);
+    launch->errors = -1;
+}
+
+static int patience_ms_(const Launch *launch) {
+    bool waiting = (launch->asked > 0 && !launch->forwarded) || launch->asked > 1;
+    return waiting ? 50 : launch->output.framed ? 500 : -1;
+}
+
+static void watch_(Launch *launch) {
+    while (!launch->ended) {
+        struct pollfd files[2] = {{launch->signals, POLLIN, 0}, {launch->errors, POLLIN, 0}};
+        int ready = poll(files, 2, patience_ms_(launch));
+        if (ready == 0 && launch->output.framed) launch_output_settle(&launch->output);
+        if (files[1].revents != 0) take_errors_(launch);
+        if (files[0].revents != 0) take_signals_(launch);
+        pass_on_(launch);
+    }
+    if (launch->errors >= 0) take_errors_(launch);
+    launch_output_end(&launch->output);
+}
+
+// --- the last word
+
+// The report that counts: the first that gives a reason, else the first that is not "done". -1: none.
+static int find_report_(const Launch *launch, BoardPage *found) {
+    int best = -1;
+    BoardPage page;
+    for (int rank = 0; rank < board_ranks(launch->board); rank++) {
+        if (board_read(launch->board, rank, &page) != 0 || page.reported == 0 || page.code == EXIT_DONE) continue;
+        bool reason = page.text[0] != '\0', had = best >= 0 && found->text[0] != '\0';
+        if (best >= 0 && (had != reason ? had : found->reported < page.reported)) continue;
+        best = rank;
+        *found = page;
+    }
+    return best;
+}
+
+// "rank 2 (stage 2) TEXT while at step 12 F3"
+static void say_of_rank_(const Launch *launch, int rank, const char *text, const char *hint) {
+    BoardPage page = {.stage = -1};
+    char stage[32] = "";
+    board_read(launch->board, rank, &page);
+    if (page.stage >= 0) snprintf(stage, sizeof stage, " (stage %d)", page.stage);
+    log_line(launch->log, "rank %d%s %s%s%s%s", rank, stage, text, page.action[0] != '\0' ? " while at " : "",
+             page.action, hint);
+}
+
+static int say_killed_(const Launch *launch, const LaunchComment *comment) {
+    char text[128];
+    const char *hint = comment->signal == SIGKILL  ? "; the kernel does that when memory runs out"
+                       : comment->signal == SIGBUS ? "; /dev/shm may be full"
+                                                   : "";
+    snprintf(text, sizeof text, "was killed by signal %d (%s)", comment->signal, strsignal(comment->signal));
+    say_of_rank_(launch, comment->rank, text, hint);
+    return EXIT_FAILED;
+}
+
+static int say_code_(const Launch *launch, int rank, int code) {
+    char text[64];
+    snprintf(text, sizeof text, "ended with exit code %d", code);
+    say_of_rank_(launch, rank, text, "");
+    return code <= EXIT_STOPPED ? code : EXIT_FAILED;
+}
+
+static int say_mpirun_(const Launch *launch) {
+    if (WIFSIGNALED(launch->status)) {
+        log_line(launch->log, "mpirun was killed by signal %d (%s), and its ranks with it", WTERMSIG(launch->status),
+                 strsignal(WTERMSIG(launch->status)));
+        return EXIT_FAILED;
+    }
+    if (launch->output.comment.length > 0) fputs(launch->output.comment.at, stderr);
+    log_line(launch->log, "mpirun ended with exit code %d and no rank said why; what it wrote stands above",
+             WEXITSTATUS(launch->status));
+    return EXIT_FAILED;
+}
+
+static int last_word_(const Launch *launch) {
+    BoardPage page;
+    LaunchComment comment = launch_output_comment(&launch->output);
+    int rank = find_report_(launch, &page);
+    if (rank >= 0 && page.text[0] != '\0') {
+        Log voice = {launch->log->program, rank, page.stage};
+        log_line(&voice, "%s", page.text);
+        return page.code;
+    }
+    bool clean = WIFEXITED(launch->status) && WEXITSTATUS(launch->status) == EXIT_DONE;
+    if (launch->asked > 1 && !clean) {
+        log_line(launch->log, "ended at once, on the second signal; what came after the last checkpoint is lost");
+        return EXIT_FAILED;
+    }
+    if (comment.rank >= 0 && comment.signal > 0) return say_killed_(launch, &comment);
+    if (rank >= 0) return page.code;
+    if (clean) return EXIT_DONE;
+    if (comment.rank >= 0 && comment.code > 0) return say_code_(launch, comment.rank, comment.code);
+    return say_mpirun_(launch);
+}
+
+// --- one launch
+
+static int start_(Launch *launch, int ranks, char **argv, Error *err) {
+    int ends[2];
+    launch->board = board_create(launch->folder.board, ranks, err);
+    if (launch->board == NULL || catch_signals_(launch, err) != 0) return -1;
+    if (pipe2(ends, O_CLOEXEC) != 0) return error_set(err, EXIT_FAILED, "cannot make a pipe; too many open files?");
+    launch->errors = ends[0];
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    launch->mpirun = launch_mpirun(ranks, argv, &launch->folder, &launch->mask, ends[1], err);
+    close(ends[1]);
+    return launch->mpirun > 0 ? 0 : -1;
+}
+
+static void end_(Launch *launch) {
+    launch_folder_remove(&launch->folder);
+    board_close(launch->board);
+    launch_output_free(&launch->output);
+    if (launch->errors >= 0) close(launch->errors);
+    if (launch->signals < 0) return;
+    take_signals_(launch); // what came too late would kill us below
+    close(launch->signals);
+    sigprocmask(SIG_SETMASK, &launch->mask, NULL);
+}
+
+static void announce_(const Log *log, int ranks) {
+    int cores = launch_cores(), threads = launch_threads(ranks);
+    log_line(log, "starting %d ranks on this machine through mpirun (%d core%s: %d thread%s each)", ranks, cores,
+             cores == 1 ? "" : "s", threads, threads == 1 ? "" : "s");
+}
+
+int launch_ranks(const Log *log, int ranks, char **argv, Error *err) {
+    Launch launch = {.log = log, .signals = -1, .errors = -1, .output = {.to = STDERR_FILENO}};
+#ifndef HAVE_MPI
+    return error_set(err, EXIT_USAGE,
+                     "this configuration takes %d ranks, but the program was built without MPI; install it "
+                     "(scripts/install_deps.sh) and run make again, or set parallel.pipeline, tensor and data to 1",
+                     ranks);
+#endif
+    if (launch_folder_create(&launch.folder, err) != 0) return -1;
+    int code = start_(&launch, ranks, argv, err);
+    if (code == 0) {
+        announce_(log, ranks);
+        watch_(&launch);
+        code = last_word_(&launch);
+    }
+    end_(&launch);
+    return code;
+}

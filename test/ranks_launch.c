@@ -1,0 +1,151 @@
+// A program that starts itself as several ranks, for test_launch.py: ranks_launch SCENARIO RANKS [MARK]. MARK is there
+// for finding its processes.
+#include "board.h"
+#include "launch.h"
+#include "world.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct Rank {
+    World *world;
+    Board *board;
+    int rank;
+} Rank;
+
+static void nap_(int ms) {
+    struct timespec nap = {ms / 1000, ms % 1000 * 1000000L};
+    nanosleep(&nap, NULL);
+}
+
+static int leave_(Rank *r, int code) {
+    world_leave(r->world);
+    return board_leave(r->board, code);
+}
+
+static int done_(Rank *r) {
+    if (r->rank == 0) printf("terminal %s threads %s\n", getenv(LAUNCH_TERMINAL_VARIABLE), getenv("OMP_NUM_THREADS"));
+    return leave_(r, EXIT_DONE);
+}
+
+static int three_(Rank *r) {
+    return leave_(r, EXIT_STOPPED);
+}
+
+// One rank fails; the others would wait for ever.
+static int error_(Rank *r) {
+    if (r->rank != 1) nap_(60000);
+    fprintf(stderr, "a line of rank 1\n");
+    if (!board_report(r->board, EXIT_USAGE, "F3: the input is torn; mend it")) fprintf(stderr, "said by the rank\n");
+    world_abort(r->world, EXIT_USAGE);
+}
+
+// All ranks find a reason at once; the first one's counts.
+static int errors_(Rank *r) {
+    char text[64];
+    nap_(100 * (world_size(r->world) - r->rank));
+    snprintf(text, sizeof text, "reason of rank %d", r->rank);
+    board_report(r->board, EXIT_FAILED, text);
+    return leave_(r, EXIT_FAILED);
+}
+
+static int silent_(Rank *r) {
+    if (r->rank != 1) nap_(60000);
+    exit(5);
+}
+
+static int killed_(Rank *r) {
+    if (r->rank != 2) nap_(60000);
+    raise(SIGKILL);
+    return 0;
+}
+
+static int crash_(Rank *r) {
+    if (r->rank != 0) nap_(60000);
+    raise(SIGSEGV);
+    return 0;
+}
+
+static int wait_(Rank *r) {
+    (void)r;
+    nap_(60000);
+    return 0;
+}
+
+// SIGUSR1 is blocked from the start of main, which is as good as handling it.
+static int stop_(Rank *r) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    struct timespec longest = {30, 0};
+    int got = sigtimedwait(&set, NULL, &longest);
+    fprintf(stderr, "rank %d got %s\n", r->rank, got == SIGUSR1 ? "SIGUSR1" : "nothing");
+    return leave_(r, got == SIGUSR1 ? EXIT_STOPPED : EXIT_FAILED);
+}
+
+static int lines_(Rank *r) {
+    for (int i = 0; i < 5 && r->rank == 0; i++) {
+        printf("step %d\n", i);
+        fflush(stdout);
+        nap_(300);
+    }
+    return leave_(r, EXIT_DONE);
+}
+
+// What ranks write may look like mpirun's frames; it has to come out all the same.
+static int frames_(Rank *r) {
+    char frame[75];
+    memset(frame, '-', 74);
+    frame[74] = '\0';
+    if (r->rank == 0) fprintf(stderr, "%s\ntable\n%s\nlast\n%s\nopen frame\n", frame, frame, frame);
+    return leave_(r, EXIT_DONE);
+}
+
+typedef struct Scenario {
+    const char *name;
+    int (*run)(Rank *);
+} Scenario;
+
+static int run_rank_(const char *name, int argc, char **argv) {
+    static const Scenario scenarios[] = {{"done", done_},     {"three", three_},   {"error", error_},
+                                         {"errors", errors_}, {"silent", silent_}, {"killed", killed_},
+                                         {"crash", crash_},   {"wait", wait_},     {"stop", stop_},
+                                         {"late", stop_},     {"lines", lines_},   {"frames", frames_}};
+    Error err = {0};
+    Rank r = {.board = board_attach(-1)};
+    if (strcmp(name, "late") == 0) nap_(1500);
+    r.world = world_join(&argc, &argv, &err);
+    if (r.world == NULL) return fprintf(stderr, "%s\n", err.text), err.code;
+    r.rank = world_rank(r.world);
+    board_set_stage(r.board, r.rank);
+    board_set_action(r.board, "step 11 B0");
+    board_set_action(r.board, "step 12 F3");
+    board_set_ready(r.board);
+    world_barrier(r.world, &err);
+    if (r.rank == 0) fprintf(stderr, "board %s\n", getenv(BOARD_VARIABLE) != NULL ? getenv(BOARD_VARIABLE) : "none");
+    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
+        if (strcmp(scenarios[i].name, name) == 0) return scenarios[i].run(&r);
+    return EXIT_USAGE;
+}
+
+int main(int argc, char **argv) {
+    Log log = {"ranks_launch", -1, -1};
+    Error err = {0};
+    bool under;
+    if (argc < 3) return EXIT_USAGE;
+    if (world_under_launcher(&under, &err) != 0) return log_line(&log, "%s", err.text), err.code;
+    if (under) {
+        // "late" must show that nothing is sent before a rank is ready: it dies of a signal that comes too early.
+        sigset_t set;
+        sigemptyset(&set);
+        sigaddset(&set, SIGUSR1);
+        if (strcmp(argv[1], "late") == 0) nap_(1000);
+        sigprocmask(SIG_BLOCK, &set, NULL);
+        return run_rank_(argv[1], argc, argv);
+    }
+    int code = launch_ranks(&log, atoi(argv[2]), argv, &err);
+    return err.code != 0 ? (log_line(&log, "%s", err.text), err.code) : code;
+}
