@@ -173,7 +173,7 @@ static void bits_do_not_depend_on_threads(void **state) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) op_same_for_any_threads(run, &shapes[i], 4 << 20);
 }
 
-// Blocks that finish out of turn are rare; many blocks, many times, catch sums in the order of arrival.
+// Rows that are summed out of turn are rare; many of them, many times, catch sums in the order of arrival.
 static void weight_gradients_add_in_row_order_every_time(void **state) {
     (void)state;
     enum { ROWS = 4096, COLS = 32, TIMES = 40 };

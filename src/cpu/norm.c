@@ -9,17 +9,9 @@
 #include "cpu.h"
 #include "lanes.h"
 
-// Rows of one backward block add their dw in row order; blocks add theirs in block order. The forward has no such sum,
-// and its blocks are for sharing w.
-enum { FORWARD_ROWS = 16, BACKWARD_ROWS = 32 };
-
-#ifdef _OPENMP
-#define BLOCKS_IN_ORDER_(cpu) CPU_PRAGMA_(omp parallel for num_threads((cpu)->threads) schedule(static, 1) ordered)
-#define WHEN_ITS_TURN_ CPU_PRAGMA_(omp ordered)
-#else
-#define BLOCKS_IN_ORDER_(cpu)
-#define WHEN_ITS_TURN_
-#endif
+// Rows of one backward block add their dw in row order; blocks add theirs in block order. Large inputs have at most
+// BACKWARD_BLOCKS, which bounds the memory for their sums. The forward has no such sum, and its blocks share w alone.
+enum { FORWARD_ROWS = 16, BACKWARD_ROWS = 32, BACKWARD_BLOCKS = 64 };
 
 typedef struct Norm {
     const void *w, *b; // b NULL: none
@@ -39,6 +31,11 @@ static int64_t blocks_(const Norm *norm, int64_t rows_per_block) {
 static int64_t block_end_(const Norm *norm, int64_t block, int64_t rows_per_block) {
     int64_t end = (block + 1) * rows_per_block;
     return end < norm->rows ? end : norm->rows;
+}
+
+static int64_t backward_rows_(const Norm *norm) {
+    int64_t rows = (norm->rows + BACKWARD_BLOCKS - 1) / BACKWARD_BLOCKS;
+    return rows > BACKWARD_ROWS ? rows : BACKWARD_ROWS;
 }
 
 static float row_mean_(const Norm *norm, const float *x) {
@@ -146,37 +143,37 @@ static void backward_row_(const Norm *norm, float *restrict dx, float *restrict 
     }
 }
 
-// room: 4 rows for bf16, then the block's own dw and db.
-static void backward_block_(Backend *backend, const Norm *norm, int64_t block, float *room, void *dx, const void *dout,
-                            const void *x) {
-    int64_t cols = norm->cols, stride = stride_(norm);
-    float *dw = room + 4 * stride, *db = room + 5 * stride;
+// room: the thread's, 4 rows for bf16. dw, db: the block's own sums, one after the other.
+static void backward_block_(Backend *backend, const Norm *norm, int64_t block, float *room, float *dw, void *dx,
+                            const void *dout, const void *x) {
+    int64_t cols = norm->cols, stride = stride_(norm), rows = backward_rows_(norm);
     memset(dw, 0, (size_t)(2 * stride) * sizeof *dw);
     const float *w = cpu_load(backend, room, norm->w, 0, cols);
-    for (int64_t row = block * BACKWARD_ROWS; row < block_end_(norm, block, BACKWARD_ROWS); row++) {
+    for (int64_t row = block * rows; row < block_end_(norm, block, rows); row++) {
         const float *in = cpu_load(backend, room + stride, x, row * cols, cols);
         const float *upstream = cpu_load(backend, room + 2 * stride, dout, row * cols, cols);
         cpu_load(backend, room + 3 * stride, dx, row * cols, cols);
         float *to = cpu_place(backend, room + 3 * stride, dx, row * cols);
         backward_row_(norm, to, dw, upstream, in, w);
-        if (norm->centered) accumulate_row_(db, upstream, cols);
+        if (norm->centered) accumulate_row_(dw + stride, upstream, cols);
         cpu_store(backend, dx, row * cols, to, cols);
     }
 }
 
-// Each thread keeps the sums of one block; taking turns, they add them to the gradient in block order, so that neither
-// a buffer per block nor a second pass over the rows is needed.
+// The blocks' sums wait in memory until all are there. Threads that took turns instead would need less of it, but with
+// more threads than cores each turn can cost a time slice.
 static void backward_(Backend *backend, const Norm *norm, void *dx, float *dw, float *db, const void *dout,
                       const void *x) {
-    int64_t blocks = blocks_(norm, BACKWARD_ROWS), stride = stride_(norm);
-    BLOCKS_IN_ORDER_(cpu_self(backend))
+    CpuBackend *cpu = cpu_self(backend);
+    int64_t blocks = blocks_(norm, backward_rows_(norm)), stride = stride_(norm);
+    float *sums = cpu_scratch(cpu, (2 * blocks + 4 * cpu->threads) * stride), *rooms = sums + 2 * blocks * stride;
+    CPU_PARALLEL_FOR_DYNAMIC(cpu)
+    for (int64_t block = 0; block < blocks; block++)
+        backward_block_(backend, norm, block, rooms + 4 * stride * cpu_thread(), sums + 2 * stride * block, dx, dout,
+                        x);
     for (int64_t block = 0; block < blocks; block++) {
-        float *room = cpu_scratch(cpu_self(backend), 6 * stride);
-        backward_block_(backend, norm, block, room, dx, dout, x);
-        WHEN_ITS_TURN_ {
-            accumulate_row_(dw, room + 4 * stride, norm->cols);
-            if (db) accumulate_row_(db, room + 5 * stride, norm->cols);
-        }
+        accumulate_row_(dw, sums + 2 * stride * block, norm->cols);
+        if (db) accumulate_row_(db, sums + 2 * stride * block + stride, norm->cols);
     }
 }
 
