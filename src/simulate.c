@@ -48,6 +48,8 @@ typedef struct Run_ {
     Edge_ *up;   // [stages] B from s to s-1
     End_ *ends;  // heap, earliest first
     int ends_count;
+    int *stirred; // [stages] those with something to look at
+    int stirred_count;
     int buffers;
     double now;
 } Run_;
@@ -199,8 +201,8 @@ static void start_message_(Run_ *run, int s, bool forward) {
 }
 
 static void start_all_(Run_ *run) {
-    for (int s = 0; s < run->schedule->stages; s++) {
-        if (!run->stages[s].stirred) continue;
+    for (int i = 0; i < run->stirred_count; i++) {
+        int s = run->stirred[i];
         run->stages[s].stirred = false;
         start_message_(run, s, true);
         start_message_(run, s, false);
@@ -208,13 +210,16 @@ static void start_all_(Run_ *run) {
         start_compute_(run, s);
         if (!run->costs->queue_first) start_transfer_(run, s);
     }
+    run->stirred_count = 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Ends
 
 static void stir_(Run_ *run, int s) {
-    if (s >= 0 && s < run->schedule->stages) run->stages[s].stirred = true;
+    if (s < 0 || s >= run->schedule->stages || run->stages[s].stirred) return;
+    run->stages[s].stirred = true;
+    run->stirred[run->stirred_count++] = s;
 }
 
 static void end_compute_(Run_ *run, int s) {
@@ -302,7 +307,7 @@ static int stage_prepare_(Run_ *run, int s) {
             stage->queue[stage->transfers++] = i;
         }
     }
-    stage->stirred = true;
+    stir_(run, s);
     if (run->costs->edge == NULL) return 0;
     if (s + 1 < run->schedule->stages) run->down[s].time = run->costs->edge[s];
     if (s > 0) run->up[s].time = run->costs->edge[s - 1];
@@ -317,8 +322,9 @@ static int run_prepare_(Run_ *run, Error *err) {
     run->down = calloc(stages, sizeof *run->down);
     run->up = calloc(stages, sizeof *run->up);
     run->ends = calloc(4 * stages, sizeof *run->ends);
+    run->stirred = calloc(stages, sizeof *run->stirred);
     bool failed = run->timeline == NULL || run->timeline->stage == NULL || run->stages == NULL || run->down == NULL ||
-                  run->up == NULL || run->ends == NULL;
+                  run->up == NULL || run->ends == NULL || run->stirred == NULL;
     if (!failed) run->timeline->stages = run->schedule->stages;
     for (int s = 0; s < run->schedule->stages && !failed; s++) failed = stage_prepare_(run, s) != 0;
     return failed ? error_set(err, EXIT_FAILED, "no memory to simulate a schedule of this size") : 0;
@@ -335,6 +341,7 @@ static void run_free_(Run_ *run) {
     free(run->down);
     free(run->up);
     free(run->ends);
+    free(run->stirred);
 }
 
 static int run_to_end_(Run_ *run, Error *err) {

@@ -202,8 +202,8 @@ static void bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_back
     for (int p = 2; p <= 32; p++) {
         for (int m = p; m <= 256; m++) {
             Schedule *schedule = schedule_bpipe(p, m, bpipe_min_slots(p), NULL);
-            if (m < 3 * p || m % 5 == 0) assert_no_loss(schedule, (Times){1, 2, 1.5, 0, false});
-            if (m % 7 == p % 7) {
+            if (m < 2 * p || m % 8 == p % 8) assert_no_loss(schedule, (Times){1, 2, 1.5, 0, false});
+            if (m % 16 == p % 16) {
                 for (double transfer = 0; transfer <= 1; transfer += 0.25) {
                     assert_no_loss(schedule, (Times){1, 2, transfer, 0, false});
                 }
