@@ -68,7 +68,7 @@ static void norm_tensors(TensorTable *table, int64_t hidden, const char *prefix,
 static void linear_tensors(TensorTable *table, int64_t rows, int64_t cols, int split, int parts, const char *prefix, const char *name) {
     int init = split == SPLIT_COLS ? INIT_OUTPUT : INIT_NORMAL; // only projections into the residual stream are split by columns
     TensorSpec *matrix = table_add(table, rows, cols, split, init, "%s%s.weight", prefix, name);
-    matrix->decay = true;
+    matrix->decay = matrix->transposed = true;
     matrix->parts = parts;
     int bias_split = split == SPLIT_COLS ? SPLIT_NONE : split;
     table_add(table, rows, 1, bias_split, INIT_ZERO, "%s%s.bias", prefix, name)->parts = parts;

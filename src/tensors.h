@@ -29,6 +29,7 @@ typedef struct TensorSpec {
     bool decay;      // weight decay applies
     bool joined;     // lies directly behind the tensor before it, so that one product serves both
     bool shard_summed; // not split, but with sequence parallelism each rank sees its rows only: gradients add up over t
+    bool transposed; // checkpoints hold it as (in, out): GPT-2 in Hugging Face's form
     int64_t tied_to;   // index of the tensor whose weight this one is, or -1
 } TensorSpec;
 
@@ -47,37 +48,65 @@ void table_free(TensorTable *table);
 // Parameters of specs [begin, end), unpadded, tied weights not counted again.
 int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end);
 
+// Which part of every tensor a rank holds, and which part of that it keeps optimizer states for (ZeRO-1).
+typedef struct Split {
+    int tensor_rank, tensor_ranks;
+    int data_rank, data_ranks;
+} Split;
+
 // One tensor on this rank. Pointers into the flat runs of StageTensors.
 typedef struct Tensor {
     const TensorSpec *spec;
     int64_t index;      // in the table
     int64_t rows, cols; // of this rank's part, padding included
     int64_t count;      // rows * cols
-    int64_t offset;     // elements, into weights, masters and moments
-    int64_t gradient_offset;
-    bool alias; // shares another tensor's weight on this very stage: no states of its own
+    int64_t offset;     // elements, into the weights
+    int64_t unit;       // it lies in
+    bool alias;         // shares another tensor's weight on this very stage: no states of its own
     void *weight;
     float *gradient;
-    float *master; // NULL in fp32
-    float *m, *v;
 } Tensor;
+
+// A tensor and what is joined to it: what data ranks divide among themselves. Data rank r owns the r-th piece: it sums that piece's
+// gradients, keeps its optimizer states and updates its weights. Units depend on the model and the split alone, not on the stage.
+typedef struct Unit {
+    int64_t first, tensors;  // its tensors on this stage
+    int64_t offset;          // elements, into the weights; of an alias, the embedding's
+    int64_t gradient_offset; // elements, into the gradients
+    int64_t count;           // elements, padded so that pieces are equal
+    int64_t piece;           // count / data_ranks
+    int64_t state_offset;    // elements, into masters and each moment, of this rank's piece
+    bool alias;
+} Unit;
+
+// The part of a tensor that lies in this rank's piece of its unit: elements [begin, end) of the tensor. Empty where begin >= end.
+typedef struct TensorPiece {
+    int64_t begin, end;
+    void *weight;    // of element `begin`, as all that follow
+    float *gradient; // the sum over data ranks, once reduced
+    float *master;   // NULL in fp32
+    float *m, *v;    // NULL for an alias
+} TensorPiece;
 
 typedef struct StageTensors {
     const TensorTable *table; // the caller's
     Tensor *tensors;
     int64_t count;
-    int64_t elements;          // of weights, masters and each moment
+    Unit *units;
+    int64_t unit_count;
+    int64_t elements;          // of the weights
     int64_t gradient_elements; // elements, and the separate gradients of aliases behind them
+    int64_t state_elements;    // of masters and each moment: this rank's pieces
     void *weights;
     float *gradients, *masters, *moments; // moments: m, then v
-    int tensor_rank, tensor_ranks;
+    Split split;
     int64_t element; // bytes of one weight
 } StageTensors;
 
-// Lays out the specs [begin, end) of the table for one tensor rank; allocates no device memory. A head that is tied to an embedding inside
-// the same range becomes an alias. -1 with err only when host memory is out.
-int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
-                   int tensor_rank, int tensor_ranks, int precision, Error *err);
+// Lays out the specs [begin, end) of the table for one rank; allocates no device memory. A head that is tied to an embedding on the
+// same stage becomes an alias. -1 with err only when host memory is out.
+int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count, const Split *split,
+                   int precision, Error *err);
 
 // Bytes that tensors_allocate takes, by category.
 void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes);
@@ -94,8 +123,8 @@ int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks);
 int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks);
 int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, int tensor_ranks);
 
-// Fills the optimizer's list (room for `count` entries): every tensor with states of its own. Returns how many.
-int64_t tensors_adamw_list(const StageTensors *tensors, AdamwTensor *list);
+// What of tensor `index` of this stage this rank owns.
+TensorPiece tensors_piece(const StageTensors *tensors, int64_t index);
 
 void tensors_free(StageTensors *tensors, Backend *be);
 
