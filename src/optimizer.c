@@ -1,18 +1,26 @@
 #include "optimizer.h"
 
+#include "zero.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+// One tensor of which this rank owns a piece.
+typedef struct Owned {
+    int64_t table_index;
+    bool counted; // its squares enter the norm here and nowhere else
+} Owned;
+
 struct Optimizer {
     Stage *stage;
     OptimizerGroups groups;
-    AdamwTensor *list;
+    Zero *zero;
+    AdamwTensor *list; // what this rank owns, in table order
+    Owned *owned;      // alike
     int64_t count;
-    int64_t *table_index; // of each list entry
-    bool *counted;        // list entry's squares enter the norm here and nowhere else
-    double *squares;      // (tensor ranks, table entries): who holds a tensor fills its place, the others leave zero
-    double *own;          // of the list
+    double *squares; // (tensor ranks, table entries): who holds a tensor fills its place, the others leave zero
+    double *own;     // of the list
 };
 
 // A weight that lives on several ranks enters the norm once: replicas on tensor rank 0, a tied head where the embedding is.
@@ -22,6 +30,20 @@ static bool counted_here_(const Stage *stage, const Tensor *tensor) {
     return !tied_copy && !replica;
 }
 
+static void list_owned_(Optimizer *optimizer) {
+    const StageTensors *tensors = &optimizer->stage->tensors;
+    for (int64_t i = 0; i < tensors->count; i++) {
+        const Tensor *tensor = &tensors->tensors[i];
+        TensorPiece piece = tensors_piece(tensors, i);
+        if (tensor->alias || piece.begin >= piece.end) continue;
+        AdamwTensor entry = {
+            piece.weight, piece.master, piece.m, piece.v, piece.gradient, piece.end - piece.begin, tensor->spec->decay};
+        Owned owned = {tensor->index, counted_here_(optimizer->stage, tensor)};
+        optimizer->list[optimizer->count] = entry;
+        optimizer->owned[optimizer->count++] = owned;
+    }
+}
+
 Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups, Error *err) {
     Optimizer *optimizer = (Optimizer *)calloc(1, sizeof *optimizer);
     int64_t held = stage->tensors.count, all = stage->table.count * stage->at.shape.tensor_ranks;
@@ -29,33 +51,26 @@ Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups, Error *
         optimizer->stage = stage;
         optimizer->groups = *groups;
         optimizer->list = (AdamwTensor *)calloc((size_t)held, sizeof *optimizer->list);
-        optimizer->table_index = (int64_t *)calloc((size_t)held, sizeof *optimizer->table_index);
-        optimizer->counted = (bool *)calloc((size_t)held, sizeof *optimizer->counted);
+        optimizer->owned = (Owned *)calloc((size_t)held, sizeof *optimizer->owned);
         optimizer->own = (double *)calloc((size_t)held, sizeof *optimizer->own);
         optimizer->squares = (double *)calloc((size_t)all, sizeof *optimizer->squares);
     }
-    if (optimizer == NULL || optimizer->list == NULL || optimizer->table_index == NULL || optimizer->counted == NULL ||
-        optimizer->own == NULL || optimizer->squares == NULL) {
+    if (optimizer == NULL || optimizer->list == NULL || optimizer->owned == NULL || optimizer->own == NULL ||
+        optimizer->squares == NULL)
         error_set(err, EXIT_FAILED, "out of host memory for the optimizer's lists");
-        optimizer_destroy(optimizer);
-        return NULL;
+    else if ((optimizer->zero = zero_create(stage, groups->data, err)) != NULL) {
+        list_owned_(optimizer);
+        return optimizer;
     }
-    optimizer->count = tensors_adamw_list(&stage->tensors, optimizer->list);
-    int64_t entry = 0;
-    for (int64_t i = 0; i < held; i++) {
-        const Tensor *tensor = &stage->tensors.tensors[i];
-        if (tensor->alias) continue;
-        optimizer->table_index[entry] = tensor->index;
-        optimizer->counted[entry++] = counted_here_(stage, tensor);
-    }
-    return optimizer;
+    optimizer_destroy(optimizer);
+    return NULL;
 }
 
 void optimizer_destroy(Optimizer *optimizer) {
     if (optimizer == NULL) return;
+    zero_destroy(optimizer->zero);
     free(optimizer->list);
-    free(optimizer->table_index);
-    free(optimizer->counted);
+    free(optimizer->owned);
     free(optimizer->own);
     free(optimizer->squares);
     free(optimizer);
@@ -87,29 +102,35 @@ static int sum_(Comm *comm, float *data, int64_t count, Error *err) {
     return comm_wait(comm, &request, err);
 }
 
+static TensorPiece piece_of_(const Stage *stage, const Tensor *tensor) {
+    return tensors_piece(&stage->tensors, tensor - stage->tensors.tensors);
+}
+
 // Gradients of one weight that was used in two places: the embedding's and the head's, each with a buffer of its own wherever they
-// are, added once, embedding first.
+// are, added once, embedding first. Of each rank's piece, behind the sum over data ranks, so that the order of additions is the same for
+// every number of stages.
 static int meet_tied_(Optimizer *optimizer, Error *err) {
     Stage *stage = optimizer->stage;
     const Tensor *head = stage->head == NULL ? NULL : &stage->head[stage->model->head_matrix];
     if (head != NULL && head->alias) {
-        float *embedding = stage->embedding[0].gradient;
-        stage->be->accumulate(stage->be, embedding, head->gradient, head->count);
+        TensorPiece to = piece_of_(stage, &stage->embedding[0]), from = piece_of_(stage, head);
+        if (to.begin < to.end) stage->be->accumulate(stage->be, to.gradient, from.gradient, to.end - to.begin);
         stage->be->zero(stage->be, head->gradient, head->count * 4);
         return 0;
     }
-    Comm *tied = optimizer->groups.tied;
-    if (tied == NULL) return 0;
-    const Tensor *tensor = stage->embedding != NULL ? &stage->embedding[0] : head;
-    return sum_(tied, tensor->gradient, tensor->count, err);
+    if (optimizer->groups.tied == NULL) return 0;
+    TensorPiece piece = piece_of_(stage, stage->embedding != NULL ? &stage->embedding[0] : head);
+    return piece.begin < piece.end ? sum_(optimizer->groups.tied, piece.gradient, piece.end - piece.begin, err) : 0;
 }
 
 // With sequence parallelism a norm's weights saw only this rank's rows.
 static int meet_shards_(Optimizer *optimizer, Error *err) {
     Stage *stage = optimizer->stage;
     for (int64_t i = 0; stage->at.shape.sequence && i < stage->tensors.count; i++) {
-        const Tensor *tensor = &stage->tensors.tensors[i];
-        if (tensor->spec->shard_summed && sum_(optimizer->groups.tensor, tensor->gradient, tensor->count, err) != 0)
+        if (!stage->tensors.tensors[i].spec->shard_summed) continue;
+        TensorPiece piece = tensors_piece(&stage->tensors, i);
+        if (piece.begin < piece.end &&
+            sum_(optimizer->groups.tensor, piece.gradient, piece.end - piece.begin, err) != 0)
             return -1;
     }
     return 0;
@@ -134,17 +155,33 @@ static int64_t stage_of_(const Optimizer *optimizer, int64_t table_index) {
     }
 }
 
-int optimizer_norm(Optimizer *optimizer, double *norm, Error *err) {
+// squares[tensor rank][table entry]: data ranks add up their pieces first. Behind that every place has one contributor, so the sum over the
+// world is exact in any order.
+static int gather_squares_(Optimizer *optimizer, Error *err) {
     Stage *stage = optimizer->stage;
-    if (meet_tied_(optimizer, err) != 0 || meet_shards_(optimizer, err) != 0) return -1;
-    stage->be->squared_norms(stage->be, optimizer->own, optimizer->list, optimizer->count);
+    Comm *data = optimizer->groups.data;
     int64_t entries = stage->table.count, ranks = stage->at.shape.tensor_ranks;
+    double *mine = optimizer->squares + stage->at.shape.tensor_rank * entries;
+    stage->be->squared_norms(stage->be, optimizer->own, optimizer->list, optimizer->count);
     memset(optimizer->squares, 0, (size_t)(entries * ranks) * sizeof *optimizer->squares);
     for (int64_t i = 0; i < optimizer->count; i++)
-        if (optimizer->counted[i])
-            optimizer->squares[stage->at.shape.tensor_rank * entries + optimizer->table_index[i]] = optimizer->own[i];
-    // Every place has one contributor, so this sum is exact in any order.
-    if (world_sum(optimizer->groups.world, optimizer->squares, entries * ranks, err) != 0) return -1;
+        if (optimizer->owned[i].counted) mine[optimizer->owned[i].table_index] = optimizer->own[i];
+    if (data != NULL) {
+        CommRequest request = {0};
+        if (data->all_reduce(data, mine, entries, COMM_DOUBLE, &request, err) != 0 ||
+            comm_wait(data, &request, err) != 0)
+            return -1;
+        if (data->rank > 0) memset(mine, 0, (size_t)entries * sizeof *mine);
+    }
+    return world_sum(optimizer->groups.world, optimizer->squares, entries * ranks, err);
+}
+
+int optimizer_norm(Optimizer *optimizer, double *norm, Error *err) {
+    const Stage *stage = optimizer->stage;
+    int64_t entries = stage->table.count, ranks = stage->at.shape.tensor_ranks;
+    if (zero_reduce_gradients(optimizer->zero, err) != 0 || meet_tied_(optimizer, err) != 0 ||
+        meet_shards_(optimizer, err) != 0 || gather_squares_(optimizer, err) != 0)
+        return -1;
     int64_t bad = not_finite_(optimizer->squares, entries * ranks);
     if (bad >= 0) {
         err->everywhere = true;
@@ -173,5 +210,9 @@ int optimizer_update(Optimizer *optimizer, int64_t step, double norm, Error *err
                         clip > 0.0 && norm > clip ? clip / norm : 1.0,
                         step};
     stage->be->adamw(stage->be, optimizer->list, optimizer->count, &update);
-    return stage->be->synchronize(stage->be, err);
+    // adamw cleared what it read; the pieces of other data ranks, which only fed their sums, are cleared here.
+    if (optimizer->groups.data != NULL)
+        stage->be->zero(stage->be, stage->tensors.gradients, stage->tensors.gradient_elements * 4);
+    if (stage->be->synchronize(stage->be, err) != 0) return -1;
+    return zero_gather_weights(optimizer->zero, err);
 }

@@ -13,6 +13,7 @@ extern "C" {
 typedef struct OptimizerGroups {
     World *world;
     Comm *tensor; // NULL: one tensor rank
+    Comm *data;   // NULL: one data rank
     Comm *
         tied; // first and last stage of the same tensor and data rank, where an embedding and a head on two stages are one weight
 } OptimizerGroups;

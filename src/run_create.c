@@ -22,10 +22,11 @@ static int check_world_(const Run *run, Error *err) {
     if (want == have) return 0;
     err->everywhere = true;
     return error_set(err, EXIT_USAGE,
-                     "%s: this job has %lld ranks, the configuration needs %lld (pipeline %lld x tensor %lld x data %lld); start %lld ranks, or "
+                     "%s: this job has %lld ranks, the configuration needs %lld (pipeline %lld x tensor %lld x data "
+                     "%lld); start %lld ranks, or "
                      "change parallel.*",
-                     run->config->path, (long long)have, (long long)want, (long long)p->pipeline, (long long)p->tensor, (long long)p->data,
-                     (long long)want);
+                     run->config->path, (long long)have, (long long)want, (long long)p->pipeline, (long long)p->tensor,
+                     (long long)p->data, (long long)want);
 }
 
 static int threads_(const World *world) {
@@ -63,7 +64,8 @@ static int create_groups_(Run *run, Error *err) {
     if (split_(run, &run->pipeline, "pipeline", p > 1 ? column : -1, at.stage, err) != 0) return -1;
     if (split_(run, &run->tensor, "tensor", t > 1 ? at.data * p + at.stage : -1, at.tensor, err) != 0) return -1;
     if (split_(run, &run->data, "data", d > 1 ? at.stage * t + at.tensor : -1, at.data, err) != 0) return -1;
-    if (split_(run, &run->pair, "pair", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage, err) != 0) return -1;
+    if (split_(run, &run->pair, "pair", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage, err) != 0)
+        return -1;
     bool tied = run->model->family == FAMILY_GPT && p > 1;
     return split_(run, &run->tied, "tied", tied && end ? column : -1, at.stage, err);
 }
@@ -74,11 +76,12 @@ static int create_stage_(Run *run, Error *err) {
     if (run->schedule == NULL || plan_make(&run->plan, run->model, config, run->schedule, run->be, err) != 0) return -1;
     run->validation = schedule_forward((int)config->parallel.pipeline, (int)config_microbatches(config), err);
     if (run->validation == NULL) return -1;
-    if (stage_create(&run->stage, run->model, config, run->be, run->at.stage, run->tensor, err) != 0) return -1;
+    if (stage_create(&run->stage, run->model, config, run->be, run->at.stage, run->tensor, run->at.data, err) != 0)
+        return -1;
     EngineGroups groups = {run->pipeline, run->pair};
     run->engine = engine_create(&run->stage, &run->plan.stage[run->at.stage], &groups, run->board, err);
     if (run->engine == NULL) return -1;
-    OptimizerGroups meeting = {run->world, run->tensor, run->tied};
+    OptimizerGroups meeting = {run->world, run->tensor, run->data, run->tied};
     run->optimizer = optimizer_create(&run->stage, &meeting, err);
     return run->optimizer == NULL ? -1 : 0;
 }
@@ -86,7 +89,8 @@ static int create_stage_(Run *run, Error *err) {
 static int create_metrics_(Run *run, Error *err) {
     if (world_rank(run->world) != 0) return 0;
     const Config *config = run->config;
-    Peak peak = {model_flops_per_token(config, true), model_flops_per_token(config, false), run->be->peak_tflops, config_world(config)};
+    Peak peak = {model_flops_per_token(config, true), model_flops_per_token(config, false), run->be->peak_tflops,
+                 config_world(config)};
     plan_print(&run->plan, config, run->schedule, stderr);
     run->metrics = metrics_open(config, &peak, -1, err);
     return run->metrics == NULL ? -1 : metrics_run(run->metrics, config, run->plan.parameters, err);

@@ -47,13 +47,16 @@ static int agree_(Run *run, double *loss, bool *stop, Error *err) {
     return 0;
 }
 
-static int64_t step_tokens_(const Config *config) { return config->train.global_batch * config->model.seq_len; }
+static int64_t step_tokens_(const Config *config) {
+    return config->train.global_batch * config->model.seq_len;
+}
 
 static int check_loss_(const Run *run, int64_t step, double loss, Error *err) {
     if (isfinite(loss)) return 0;
     err->everywhere = true;
     return error_set(err, EXIT_FAILED,
-                     "step %lld: the loss on stage %lld is %g; weights are as they were before the step; lower train.lr or look at the data of "
+                     "step %lld: the loss on stage %lld is %g; weights are as they were before the step; lower "
+                     "train.lr or look at the data of "
                      "this step",
                      (long long)step, (long long)run->config->parallel.pipeline - 1, loss);
 }
@@ -102,14 +105,16 @@ static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *st
     return gathered;
 }
 
-static int report_(Run *run, const EngineRun *pipeline, int64_t step, double loss, double norm, double seconds, Error *err) {
+static int report_(Run *run, const EngineRun *pipeline, int64_t step, double loss, double norm, double seconds,
+                   Error *err) {
     int stages = (int)run->config->parallel.pipeline;
     StageFigures *figures = (StageFigures *)calloc((size_t)stages, sizeof *figures);
     if (figures == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the figures of %d stages", stages);
     int status = gather_figures_(run, pipeline, figures, err);
     if (status == 0 && run->metrics != NULL) {
-        StepFigures say = {step,   loss, norm, optimizer_lr(&run->config->train, step), seconds, step_tokens_(run->config), stages,
-                           figures};
+        StepFigures say = {
+            step,   loss,   norm, optimizer_lr(&run->config->train, step), seconds, step_tokens_(run->config),
+            stages, figures};
         status = metrics_step(run->metrics, &say, err);
     }
     free(figures);
@@ -130,7 +135,8 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     if (sum_losses_(run, &loss, err) != 0 || agree_(run, &loss, stop, err) != 0) return -1;
     loss /= (double)tokens;
     if (check_loss_(run, step, loss, err) != 0) return -1;
-    if (optimizer_norm(run->optimizer, &norm, err) != 0 || optimizer_update(run->optimizer, step, norm, err) != 0) return -1;
+    if (optimizer_norm(run->optimizer, &norm, err) != 0 || optimizer_update(run->optimizer, step, norm, err) != 0)
+        return -1;
     return report_(run, &pipeline, step, loss, norm, clock_seconds() - start, err);
 }
 
@@ -163,7 +169,8 @@ int run_train(Run *run, Error *err) {
         if (train_step_(run, step, &stop, err) != 0) return -1;
         if (stop) {
             err->everywhere = true;
-            return error_set(err, EXIT_FAILED, "stopped on request after step %lld; nothing was saved", (long long)step);
+            return error_set(err, EXIT_FAILED, "stopped on request after step %lld; nothing was saved",
+                             (long long)step);
         }
         if (validates_(run, step) && validate_(run, step, err) != 0) return -1;
     }

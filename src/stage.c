@@ -17,7 +17,8 @@ void stage_shape(StageShape *at, const Model *model, const Config *config, Backe
     at->bundle_bytes = at->layers * at->layer_bundle + (at->last ? at->message_bytes : 0);
 }
 
-static int layout_tensors_(StageTensors *tensors, const TensorTable *table, const StageShape *at, const Config *config, Error *err) {
+static int layout_tensors_(StageTensors *tensors, const TensorTable *table, const StageShape *at, const Config *config,
+                           int data_rank, Error *err) {
     int64_t ranges[3][2];
     int count = 0;
     if (at->first) ranges[count][0] = 0, ranges[count++][1] = table->first_layer;
@@ -25,7 +26,8 @@ static int layout_tensors_(StageTensors *tensors, const TensorTable *table, cons
     ranges[count][1] = ranges[count][0] + at->layers * table->per_layer;
     count++;
     if (at->last) ranges[count][0] = table->head, ranges[count++][1] = table->count;
-    return tensors_layout(tensors, table, ranges, count, at->shape.tensor_rank, at->shape.tensor_ranks, config->train.precision, err);
+    Split split = {at->shape.tensor_rank, at->shape.tensor_ranks, data_rank, (int)config->parallel.data};
+    return tensors_layout(tensors, table, ranges, count, &split, config->train.precision, err);
 }
 
 static int64_t layout_workspace_(Stage *stage, Layout *layout) {
@@ -58,7 +60,7 @@ int stage_bytes(MemoryBytes *bytes, const Model *model, const Config *config, co
     TensorTable table;
     model_table(model, &config->model, &table);
     StageTensors tensors;
-    int laid = layout_tensors_(&tensors, &table, at, config, err);
+    int laid = layout_tensors_(&tensors, &table, at, config, 0, err);
     if (laid == 0) tensors_bytes(&tensors, bytes);
     tensors_free(&tensors, NULL);
     table_free(&table);
@@ -92,14 +94,16 @@ static int allocate_work_(Stage *stage, Error *err) {
 static int allocate_data_(Stage *stage, Error *err) {
     Backend *be = stage->be;
     int64_t bytes = memory_round(stage->microbatches * stage->at.shape.rows * 4);
-    if (stage->at.first && (stage->tokens = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "tokens", err)) == NULL) return -1;
+    if (stage->at.first && (stage->tokens = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "tokens", err)) == NULL)
+        return -1;
     if (!stage->at.last) return 0;
     if ((stage->targets = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "targets", err)) == NULL) return -1;
     if ((stage->losses = (float *)be->allocate(be, MEMORY_DATA, bytes, "losses", err)) == NULL) return -1;
     return 0;
 }
 
-int stage_create(Stage *stage, const Model *model, const Config *config, Backend *be, int index, Comm *tensor, Error *err) {
+int stage_create(Stage *stage, const Model *model, const Config *config, Backend *be, int index, Comm *tensor,
+                 int data_rank, Error *err) {
     memset(stage, 0, sizeof *stage);
     stage->model = model;
     stage->config = config;
@@ -110,7 +114,7 @@ int stage_create(Stage *stage, const Model *model, const Config *config, Backend
     stage->pass.tensor = tensor;
     stage->pass.shape = &stage->at.shape;
     model_table(model, &config->model, &stage->table);
-    if (layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, err) != 0) return -1;
+    if (layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, data_rank, err) != 0) return -1;
     if (tensors_allocate(&stage->tensors, be, err) != 0) return -1;
     find_groups_(stage);
     if (allocate_work_(stage, err) != 0 || allocate_data_(stage, err) != 0) return -1;
@@ -135,15 +139,20 @@ void stage_destroy(Stage *stage) {
     memset(stage, 0, sizeof *stage);
 }
 
-static char *layer_bundle_(const Stage *stage, void *bundle, int64_t layer) { return (char *)bundle + layer * stage->at.layer_bundle; }
+static char *layer_bundle_(const Stage *stage, void *bundle, int64_t layer) {
+    return (char *)bundle + layer * stage->at.layer_bundle;
+}
 
-static const Tensor *layer_tensors_(const Stage *stage, int64_t layer) { return stage->layers + layer * stage->table.per_layer; }
+static const Tensor *layer_tensors_(const Stage *stage, int64_t layer) {
+    return stage->layers + layer * stage->table.per_layer;
+}
 
 static void poll_(Pass *pass) {
     if (pass->poll != NULL) pass->poll(pass->poll_argument);
 }
 
-int stage_forward(Stage *stage, int64_t microbatch, void *bundle, const void *input, void *output, float scale, Error *err) {
+int stage_forward(Stage *stage, int64_t microbatch, void *bundle, const void *input, void *output, float scale,
+                  Error *err) {
     Pass *pass = &stage->pass;
     const StageShape *at = &stage->at;
     int64_t rows = at->shape.rows;
@@ -175,6 +184,8 @@ int stage_backward(Stage *stage, int64_t microbatch, void *bundle, const void *i
     for (int64_t l = at->layers - 1; l >= 0; l--) {
         stage->model->layer_backward(pass, layer_tensors_(stage, l), layer_bundle_(stage, bundle, l), dx);
         poll_(pass);
+        if (microbatch == stage->microbatches - 1 && stage->layer_done != NULL)
+            stage->layer_done(stage->layer_done_argument, l);
     }
     if (at->first)
         embedding_block_backward(pass, stage->model, stage->embedding, dx, stage->tokens + microbatch * at->shape.rows);

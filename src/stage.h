@@ -37,6 +37,9 @@ typedef struct Stage {
     int32_t *tokens, *targets; // (microbatches, rows) on the device; tokens on the first, targets on the last stage
     float *losses;             // (microbatches, rows) on the last stage
     int64_t microbatches;
+    // Called in the last microbatch's backward, once the gradients of a layer's tensors are complete. May be NULL.
+    void (*layer_done)(void *argument, int64_t layer);
+    void *layer_done_argument;
 } Stage;
 
 void stage_shape(StageShape *at, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
@@ -44,9 +47,9 @@ void stage_shape(StageShape *at, const Model *model, const Config *config, Backe
 // Bytes that stage_create takes, by category; slots and edges are the engine's. -1 only when host memory is out.
 int stage_bytes(MemoryBytes *bytes, const Model *model, const Config *config, const StageShape *at, Error *err);
 
-// Allocates and initializes the stage. tensor: the tensor group, NULL for one rank. Returns -1 with err.
+// Allocates and initializes the stage. tensor: the tensor group, NULL for one rank. data_rank: of parallel.data. -1 with err.
 int stage_create(Stage *stage, const Model *model, const Config *config, Backend *be, int index, Comm *tensor,
-                 Error *err);
+                 int data_rank, Error *err);
 void stage_destroy(Stage *stage);
 
 // One microbatch. bundle: its slot. input: the previous stage's message (not read by the first stage). output: where the message for the

@@ -10,7 +10,8 @@
 // Flat runs start every tensor that is not joined on a multiple of this, so that it is aligned in bf16 as in fp32.
 enum { TENSOR_ALIGN_ELEMENTS = MEMORY_ALIGN / 2 };
 
-TensorSpec *table_add(TensorTable *table, int64_t rows, int64_t cols, int split, int init, const char *name_format, ...) {
+TensorSpec *table_add(TensorTable *table, int64_t rows, int64_t cols, int split, int init, const char *name_format,
+                      ...) {
     if (table->count == table->capacity) {
         table->capacity = table->capacity == 0 ? 64 : 2 * table->capacity;
         table->specs = (TensorSpec *)realloc(table->specs, (size_t)table->capacity * sizeof *table->specs);
@@ -43,10 +44,6 @@ int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end) {
     return total;
 }
 
-static int64_t align_elements_(int64_t elements) {
-    return (elements + TENSOR_ALIGN_ELEMENTS - 1) / TENSOR_ALIGN_ELEMENTS * TENSOR_ALIGN_ELEMENTS;
-}
-
 // Index on this stage of the tensor whose weight `spec` is, or -1.
 static int64_t find_tied_(const StageTensors *tensors, const TensorSpec *spec) {
     for (int64_t i = 0; spec->tied_to >= 0 && i < tensors->count; i++)
@@ -59,65 +56,106 @@ int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks) {
     return (spec->rows + unit - 1) / unit * unit;
 }
 
-static void add_tensor_(StageTensors *tensors, const TensorSpec *spec, int64_t index) {
-    int64_t owner = find_tied_(tensors, spec);
-    Tensor *tensor = &tensors->tensors[tensors->count++];
-    int64_t ranks = tensors->tensor_ranks;
-    tensor->spec = spec;
-    tensor->index = index;
-    tensor->rows = tensor_padded_rows(spec, tensors->tensor_ranks) / (spec->split == SPLIT_ROWS ? ranks : 1);
-    tensor->cols = spec->split == SPLIT_COLS ? spec->cols / ranks : spec->cols;
-    tensor->count = tensor->rows * tensor->cols;
-    tensor->alias = owner >= 0;
-    if (tensor->alias) {
-        tensor->offset = tensors->tensors[owner].offset;
-        return;
-    }
-    if (!spec->joined) tensors->elements = align_elements_(tensors->elements);
-    tensor->offset = tensor->gradient_offset = tensors->elements;
-    tensors->elements += tensor->count;
+// The first tensor of a unit opens it where the last one ended.
+static Unit *open_unit_(StageTensors *tensors, bool alias, int64_t offset) {
+    Unit *unit = &tensors->units[tensors->unit_count++];
+    memset(unit, 0, sizeof *unit);
+    unit->first = tensors->count;
+    unit->offset = offset;
+    unit->alias = alias;
+    return unit;
 }
 
-int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count, int tensor_rank,
-                   int tensor_ranks, int precision, Error *err) {
+static void add_tensor_(StageTensors *tensors, const TensorSpec *spec, int64_t index) {
+    int64_t owner = find_tied_(tensors, spec), ranks = tensors->split.tensor_ranks;
+    bool alias = owner >= 0;
+    Unit *unit = spec->joined ? &tensors->units[tensors->unit_count - 1]
+                              : open_unit_(tensors, alias, alias ? tensors->tensors[owner].offset : 0);
+    Tensor *tensor = &tensors->tensors[tensors->count++];
+    tensor->spec = spec;
+    tensor->index = index;
+    tensor->rows = tensor_padded_rows(spec, (int)ranks) / (spec->split == SPLIT_ROWS ? ranks : 1);
+    tensor->cols = spec->split == SPLIT_COLS ? spec->cols / ranks : spec->cols;
+    tensor->count = tensor->rows * tensor->cols;
+    tensor->alias = alias;
+    tensor->unit = tensors->unit_count - 1;
+    tensor->offset = unit->count; // within the unit, until units have their places
+    unit->count += tensor->count;
+    unit->tensors++;
+}
+
+// Gives every unit its place: own weights first, the gradients of aliases behind all others.
+static void place_units_(StageTensors *tensors) {
+    int64_t align = (int64_t)TENSOR_ALIGN_ELEMENTS * tensors->split.data_ranks;
+    for (int64_t u = 0; u < tensors->unit_count; u++) {
+        Unit *unit = &tensors->units[u];
+        unit->count = (unit->count + align - 1) / align * align;
+        unit->piece = unit->count / tensors->split.data_ranks;
+        if (unit->alias) continue;
+        unit->offset = unit->gradient_offset = tensors->elements;
+        unit->state_offset = tensors->state_elements;
+        tensors->elements += unit->count;
+        tensors->state_elements += unit->piece;
+    }
+    tensors->gradient_elements = tensors->elements;
+    for (int64_t u = 0; u < tensors->unit_count; u++) {
+        if (!tensors->units[u].alias) continue;
+        tensors->units[u].gradient_offset = tensors->gradient_elements;
+        tensors->gradient_elements += tensors->units[u].count;
+    }
+    for (int64_t i = 0; i < tensors->count; i++)
+        tensors->tensors[i].offset += tensors->units[tensors->tensors[i].unit].offset;
+}
+
+int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
+                   const Split *split, int precision, Error *err) {
     memset(tensors, 0, sizeof *tensors);
     tensors->table = table;
-    tensors->tensor_rank = tensor_rank;
-    tensors->tensor_ranks = tensor_ranks;
+    tensors->split = *split;
     tensors->element = precision == PRECISION_BF16 ? 2 : 4;
     int64_t total = 0;
     for (int r = 0; r < range_count; r++) total += ranges[r][1] - ranges[r][0];
     tensors->tensors = (Tensor *)calloc((size_t)total + 1, sizeof *tensors->tensors);
-    if (tensors->tensors == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the table of %lld tensors", (long long)total);
+    tensors->units = (Unit *)calloc((size_t)total + 1, sizeof *tensors->units);
+    if (tensors->tensors == NULL || tensors->units == NULL)
+        return error_set(err, EXIT_FAILED, "out of host memory for the table of %lld tensors", (long long)total);
     for (int r = 0; r < range_count; r++)
         for (int64_t i = ranges[r][0]; i < ranges[r][1]; i++) add_tensor_(tensors, &table->specs[i], i);
-    tensors->elements = align_elements_(tensors->elements);
-    tensors->gradient_elements = tensors->elements;
-    for (int64_t i = 0; i < tensors->count; i++) {
-        Tensor *tensor = &tensors->tensors[i];
-        if (!tensor->alias) continue;
-        tensor->gradient_offset = tensors->gradient_elements;
-        tensors->gradient_elements = align_elements_(tensors->gradient_elements + tensor->count);
-    }
+    place_units_(tensors);
     return 0;
 }
 
 void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes) {
     bytes->bytes[MEMORY_WEIGHTS] += memory_round(tensors->elements * tensors->element);
     bytes->bytes[MEMORY_GRADIENTS] += memory_round(tensors->gradient_elements * 4);
-    if (tensors->element != 4) bytes->bytes[MEMORY_MASTERS] += memory_round(tensors->elements * 4);
-    bytes->bytes[MEMORY_OPTIMIZER] += memory_round(tensors->elements * 8);
+    if (tensors->element != 4) bytes->bytes[MEMORY_MASTERS] += memory_round(tensors->state_elements * 4);
+    bytes->bytes[MEMORY_OPTIMIZER] += memory_round(tensors->state_elements * 8);
 }
 
 static void bind_(StageTensors *tensors) {
     for (int64_t i = 0; i < tensors->count; i++) {
         Tensor *tensor = &tensors->tensors[i];
+        const Unit *unit = &tensors->units[tensor->unit];
         tensor->weight = (char *)tensors->weights + tensor->offset * tensors->element;
-        tensor->gradient = tensors->gradients + tensor->gradient_offset;
-        tensor->m = tensors->moments + tensor->offset;
-        tensor->v = tensors->moments + tensors->elements + tensor->offset;
-        tensor->master = tensors->masters == NULL ? NULL : tensors->masters + tensor->offset;
+        tensor->gradient = tensors->gradients + unit->gradient_offset + (tensor->offset - unit->offset);
     }
+}
+
+TensorPiece tensors_piece(const StageTensors *tensors, int64_t index) {
+    const Tensor *tensor = &tensors->tensors[index];
+    const Unit *unit = &tensors->units[tensor->unit];
+    int64_t within = tensor->offset - unit->offset, begin = tensors->split.data_rank * unit->piece - within;
+    TensorPiece piece = {begin < 0 ? 0 : begin, begin + unit->piece, NULL, NULL, NULL, NULL, NULL};
+    if (piece.end > tensor->count) piece.end = tensor->count;
+    if (piece.begin >= piece.end) return piece;
+    int64_t state = unit->state_offset + (piece.begin - begin);
+    piece.weight = (char *)tensor->weight + piece.begin * tensors->element;
+    piece.gradient = tensor->gradient + piece.begin;
+    if (tensor->alias) return piece;
+    piece.master = tensors->masters == NULL ? NULL : tensors->masters + state;
+    piece.m = tensors->moments + state;
+    piece.v = tensors->moments + tensors->state_elements + state;
+    return piece;
 }
 
 int tensors_allocate(StageTensors *tensors, Backend *be, Error *err) {
@@ -155,32 +193,52 @@ int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, in
 // A tied tensor starts as the one it is tied to, also where the two lie on different stages.
 static uint64_t stream_(const TensorTable *table, const TensorSpec *spec) {
     uint64_t hash = 14695981039346656037ull;
-    for (const char *name = (spec->tied_to < 0 ? spec : &table->specs[spec->tied_to])->name; *name != 0; name++) hash = (hash ^ (uint8_t)*name) * 1099511628211ull;
+    for (const char *name = (spec->tied_to < 0 ? spec : &table->specs[spec->tied_to])->name; *name != 0; name++)
+        hash = (hash ^ (uint8_t)*name) * 1099511628211ull;
     return hash;
 }
 
-static void init_row_(const Tensor *tensor, const StageTensors *tensors, int64_t row, float scale, int64_t seed, float *out) {
-    int64_t global = tensor_global_row(tensor, row, tensors->tensor_rank, tensors->tensor_ranks);
+static void init_row_(const Tensor *tensor, const StageTensors *tensors, int64_t row, float scale, int64_t seed,
+                      float *out) {
+    int64_t global = tensor_global_row(tensor, row, tensors->split.tensor_rank, tensors->split.tensor_ranks);
     if (global < 0 || tensor->spec->init == INIT_ZERO) {
         memset(out, 0, (size_t)tensor->cols * sizeof *out);
     } else if (tensor->spec->init == INIT_ONE) {
         for (int64_t c = 0; c < tensor->cols; c++) out[c] = 1.0f;
     } else {
-        int64_t first = global * tensor->spec->cols + tensor_global_col(tensor, 0, tensors->tensor_rank, tensors->tensor_ranks);
-        random_normal_fill(out, tensor->cols, scale, (uint64_t)seed, stream_(tensors->table, tensor->spec), (uint64_t)first);
+        int64_t first = global * tensor->spec->cols +
+                        tensor_global_col(tensor, 0, tensors->split.tensor_rank, tensors->split.tensor_ranks);
+        random_normal_fill(out, tensor->cols, scale, (uint64_t)seed, stream_(tensors->table, tensor->spec),
+                           (uint64_t)first);
     }
 }
 
-// Fills the tensor in pieces of whole rows, so that the host copy stays small whatever the tensor's size.
-static void init_tensor_(const Tensor *tensor, const StageTensors *tensors, Backend *be, int64_t seed, float scale, float *rows,
-                         int64_t piece) {
-    for (int64_t begin = 0; begin < tensor->rows; begin += piece) {
-        int64_t count = tensor->rows - begin < piece ? tensor->rows - begin : piece;
-        for (int64_t r = 0; r < count; r++) init_row_(tensor, tensors, begin + r, scale, seed, rows + r * tensor->cols);
-        float *to = (tensor->master != NULL ? tensor->master : (float *)tensor->weight) + begin * tensor->cols;
-        be->upload(be, to, rows, count * tensor->cols * 4);
+// Writes rows [begin, begin + count) of the tensor, and of the masters as much as this rank owns.
+static void put_rows_(const Tensor *tensor, const TensorPiece *piece, Backend *be, const float *rows, int64_t begin,
+                      int64_t count) {
+    int64_t first = begin * tensor->cols, last = first + count * tensor->cols;
+    if (be->precision == PRECISION_FP32) {
+        be->upload(be, (float *)tensor->weight + first, rows, (last - first) * 4);
+        return;
     }
-    if (tensor->master != NULL) be->from_float(be, tensor->weight, tensor->master, tensor->count);
+    // Weights and masters start as one number: the fp32 value goes through the gradient's place, which nothing uses yet.
+    be->upload(be, tensor->gradient + first, rows, (last - first) * 4);
+    be->from_float(be, (char *)tensor->weight + first * be->element, tensor->gradient + first, last - first);
+    be->zero(be, tensor->gradient + first, (last - first) * 4);
+    int64_t from = first > piece->begin ? first : piece->begin, to = last < piece->end ? last : piece->end;
+    if (from < to) be->upload(be, piece->master + (from - piece->begin), rows + (from - first), (to - from) * 4);
+}
+
+// Fills the tensor in pieces of whole rows, so that the host copy stays small whatever the tensor's size.
+static void init_tensor_(const StageTensors *tensors, int64_t index, Backend *be, int64_t seed, float scale,
+                         float *rows, int64_t most) {
+    const Tensor *tensor = &tensors->tensors[index];
+    TensorPiece piece = tensors_piece(tensors, index);
+    for (int64_t begin = 0; begin < tensor->rows; begin += most) {
+        int64_t count = tensor->rows - begin < most ? tensor->rows - begin : most;
+        for (int64_t r = 0; r < count; r++) init_row_(tensor, tensors, begin + r, scale, seed, rows + r * tensor->cols);
+        put_rows_(tensor, &piece, be, rows, begin, count);
+    }
 }
 
 int tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, Error *err) {
@@ -194,30 +252,21 @@ int tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layer
         const Tensor *tensor = &tensors->tensors[i];
         if (tensor->alias) continue;
         float scale = tensor->spec->init == INIT_OUTPUT ? (float)(0.02 / sqrt(2.0 * (double)layers)) : 0.02f;
-        init_tensor_(tensor, tensors, be, seed, scale, rows, floats / tensor->cols);
+        init_tensor_(tensors, i, be, seed, scale, rows, floats / tensor->cols);
     }
     free(rows);
     return 0;
-}
-
-int64_t tensors_adamw_list(const StageTensors *tensors, AdamwTensor *list) {
-    int64_t used = 0;
-    for (int64_t i = 0; i < tensors->count; i++) {
-        const Tensor *t = &tensors->tensors[i];
-        if (t->alias) continue;
-        AdamwTensor entry = {t->weight, t->master, t->m, t->v, t->gradient, t->count, t->spec->decay};
-        list[used++] = entry;
-    }
-    return used;
 }
 
 void tensors_free(StageTensors *tensors, Backend *be) {
     MemoryBytes bytes = {{0}};
     tensors_bytes(tensors, &bytes);
     if (tensors->weights != NULL) be->release(be, MEMORY_WEIGHTS, tensors->weights, bytes.bytes[MEMORY_WEIGHTS]);
-    if (tensors->gradients != NULL) be->release(be, MEMORY_GRADIENTS, tensors->gradients, bytes.bytes[MEMORY_GRADIENTS]);
+    if (tensors->gradients != NULL)
+        be->release(be, MEMORY_GRADIENTS, tensors->gradients, bytes.bytes[MEMORY_GRADIENTS]);
     if (tensors->masters != NULL) be->release(be, MEMORY_MASTERS, tensors->masters, bytes.bytes[MEMORY_MASTERS]);
     if (tensors->moments != NULL) be->release(be, MEMORY_OPTIMIZER, tensors->moments, bytes.bytes[MEMORY_OPTIMIZER]);
     free(tensors->tensors);
+    free(tensors->units);
     memset(tensors, 0, sizeof *tensors);
 }

@@ -29,7 +29,7 @@ typedef struct TensorSpec {
     bool decay;      // weight decay applies
     bool joined;     // lies directly behind the tensor before it, so that one product serves both
     bool shard_summed; // not split, but with sequence parallelism each rank sees its rows only: gradients add up over t
-    bool transposed; // checkpoints hold it as (in, out): GPT-2 in Hugging Face's form
+    bool transposed;   // checkpoints hold it as (in, out): GPT-2 in Hugging Face's form
     int64_t tied_to;   // index of the tensor whose weight this one is, or -1
 } TensorSpec;
 
@@ -105,8 +105,8 @@ typedef struct StageTensors {
 
 // Lays out the specs [begin, end) of the table for one rank; allocates no device memory. A head that is tied to an embedding on the
 // same stage becomes an alias. -1 with err only when host memory is out.
-int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count, const Split *split,
-                   int precision, Error *err);
+int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
+                   const Split *split, int precision, Error *err);
 
 // Bytes that tensors_allocate takes, by category.
 void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes);
