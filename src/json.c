@@ -1,0 +1,365 @@
+#include "json.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Values are handed out from chunks that never move, so that pointers between them hold while more are read.
+enum { CHUNK_VALUES = 256 };
+
+typedef struct JsonChunk {
+    struct JsonChunk *before;
+    int used;
+    JsonValue values[CHUNK_VALUES];
+} JsonChunk;
+
+typedef struct Parser {
+    Json *json;
+    char *begin, *at, *end; // the copy; *end is NUL
+    const char *name;
+    int depth;
+    Error *err;
+} Parser;
+
+static int fail_(const Parser *parser, const char *what) {
+    return error_set(parser->err, EXIT_FAILED, "%s: byte %lld: %s", parser->name,
+                     (long long)(parser->at - parser->begin), what);
+}
+
+static JsonValue *take_value_(Parser *parser) {
+    JsonChunk *chunk = parser->json->chunks_;
+    if (chunk == NULL || chunk->used == CHUNK_VALUES) {
+        JsonChunk *fresh = calloc(1, sizeof *fresh);
+        if (fresh == NULL) {
+            fail_(parser, "out of memory");
+            return NULL;
+        }
+        fresh->before = chunk;
+        parser->json->chunks_ = chunk = fresh;
+    }
+    return &chunk->values[chunk->used++];
+}
+
+static void skip_space_(Parser *parser) {
+    while (parser->at < parser->end && strchr(" \t\r\n", *parser->at) != NULL && *parser->at != '\0') parser->at++;
+}
+
+// --- texts, decoded in place: what a text says is never longer than how it is written
+
+static int hex4_(const char *at, const char *end, uint32_t *code) {
+    if (end - at < 4) return -1;
+    *code = 0;
+    for (int i = 0; i < 4; i++) {
+        char c = at[i];
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
+        if (digit < 0) return -1;
+        *code = *code * 16 + (uint32_t)digit;
+    }
+    return 0;
+}
+
+static char *put_utf8_(char *to, uint32_t code) {
+    if (code < 0x80) {
+        *to++ = (char)code;
+        return to;
+    }
+    if (code < 0x800) {
+        *to++ = (char)(0xC0 | code >> 6);
+    } else if (code < 0x10000) {
+        *to++ = (char)(0xE0 | code >> 12);
+        *to++ = (char)(0x80 | (code >> 6 & 0x3F));
+    } else {
+        *to++ = (char)(0xF0 | code >> 18);
+        *to++ = (char)(0x80 | (code >> 12 & 0x3F));
+        *to++ = (char)(0x80 | (code >> 6 & 0x3F));
+    }
+    *to++ = (char)(0x80 | (code & 0x3F));
+    return to;
+}
+
+// at stands behind "\u".
+static int decode_unicode_(Parser *parser, char **to) {
+    uint32_t code, low;
+    if (hex4_(parser->at, parser->end, &code) != 0) return fail_(parser, "\\u needs four hexadecimal digits");
+    parser->at += 4;
+    if (code >= 0xDC00 && code < 0xE000) return fail_(parser, "second half of a surrogate pair without the first");
+    if (code >= 0xD800 && code < 0xDC00) {
+        bool pair = parser->end - parser->at >= 6 && parser->at[0] == '\\' && parser->at[1] == 'u' &&
+                    hex4_(parser->at + 2, parser->end, &low) == 0 && low >= 0xDC00 && low < 0xE000;
+        if (!pair) return fail_(parser, "first half of a surrogate pair without the second");
+        parser->at += 6;
+        code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+    }
+    if (code == 0) return fail_(parser, "NUL inside a text");
+    *to = put_utf8_(*to, code);
+    return 0;
+}
+
+static int decode_escape_(Parser *parser, char **to) {
+    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
+    char letter = parser->at < parser->end ? *parser->at : '\0';
+    if (letter == 'u') {
+        parser->at++;
+        return decode_unicode_(parser, to);
+    }
+    const char *found = letter == '\0' ? NULL : strchr(letters, letter);
+    if (found == NULL) return fail_(parser, "unknown escape in a text");
+    parser->at++;
+    *(*to)++ = meanings[found - letters];
+    return 0;
+}
+
+// Bytes of the UTF-8 character at `at`, 0 where it is none: overlong forms, surrogates and what lies beyond U+10FFFF are none.
+static int utf8_length_(const char *at, const char *end) {
+    const unsigned char *c = (const unsigned char *)at;
+    int length = c[0] < 0x80 ? 1 : c[0] < 0xC2 ? 0 : c[0] < 0xE0 ? 2 : c[0] < 0xF0 ? 3 : c[0] < 0xF5 ? 4 : 0;
+    if (length == 0 || end - at < length) return 0;
+    for (int i = 1; i < length; i++)
+        if ((c[i] & 0xC0) != 0x80) return 0;
+    bool overlong = (c[0] == 0xE0 && c[1] < 0xA0) || (c[0] == 0xF0 && c[1] < 0x90);
+    bool beyond = (c[0] == 0xED && c[1] >= 0xA0) || (c[0] == 0xF4 && c[1] >= 0x90);
+    return overlong || beyond ? 0 : length;
+}
+
+// at stands on the opening quote; on return behind the closing one.
+static int parse_text_(Parser *parser, const char **text) {
+    char *to = ++parser->at;
+    *text = to;
+    while (parser->at < parser->end && *parser->at != '"') {
+        if (*parser->at == '\\') {
+            parser->at++;
+            if (decode_escape_(parser, &to) != 0) return -1;
+            continue;
+        }
+        if ((unsigned char)*parser->at < 0x20) return fail_(parser, "control character inside a text");
+        int length = utf8_length_(parser->at, parser->end);
+        if (length == 0) return fail_(parser, "not UTF-8");
+        while (length-- > 0) *to++ = *parser->at++;
+    }
+    if (parser->at == parser->end) return fail_(parser, "a text does not end");
+    parser->at++;
+    *to = '\0';
+    return 0;
+}
+
+// --- numbers
+
+static bool digit_(char c) {
+    return c >= '0' && c <= '9';
+}
+
+static const char *skip_digits_(const char *at) {
+    while (digit_(*at)) at++;
+    return at;
+}
+
+static int parse_number_(Parser *parser, JsonValue *value) {
+    const char *at = parser->at + (*parser->at == '-'), *integer = at;
+    at = skip_digits_(at);
+    if (at == integer || (integer[0] == '0' && at - integer > 1)) return fail_(parser, "malformed number");
+    bool whole = *at != '.' && *at != 'e' && *at != 'E';
+    if (*at == '.') {
+        const char *fraction = ++at;
+        at = skip_digits_(at);
+        if (at == fraction) return fail_(parser, "malformed number");
+    }
+    if (*at == 'e' || *at == 'E') {
+        at++;
+        at += *at == '+' || *at == '-';
+        const char *exponent = at;
+        at = skip_digits_(at);
+        if (at == exponent) return fail_(parser, "malformed number");
+    }
+    value->type = JSON_NUMBER;
+    value->number = strtod(parser->at, NULL);
+    errno = 0;
+    value->integer = whole ? strtoll(parser->at, NULL, 10) : 0;
+    value->whole = whole && errno == 0;
+    parser->at += at - parser->at;
+    return 0;
+}
+
+// --- values
+
+static int parse_word_(Parser *parser, JsonValue *value) {
+    static const struct {
+        const char *word;
+        JsonType type;
+        bool truth;
+    } words[] = {{"null", JSON_NULL, false}, {"true", JSON_BOOL, true}, {"false", JSON_BOOL, false}};
+    for (int i = 0; i < 3; i++) {
+        size_t length = strlen(words[i].word);
+        if ((size_t)(parser->end - parser->at) < length || memcmp(parser->at, words[i].word, length) != 0) continue;
+        value->type = words[i].type;
+        value->truth = words[i].truth;
+        parser->at += length;
+        return 0;
+    }
+    return fail_(parser, parser->at == parser->end ? "ends too early" : "unexpected character");
+}
+
+static int compare_keys_(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static int check_keys_(Parser *parser, const JsonValue *object) {
+    const char **keys = malloc((size_t)object->count * sizeof *keys + 1), *twice = NULL;
+    if (keys == NULL) return fail_(parser, "out of memory");
+    int64_t n = 0;
+    for (const JsonValue *member = object->first; member != NULL; member = member->next) keys[n++] = member->key;
+    qsort(keys, (size_t)n, sizeof *keys, compare_keys_);
+    for (int64_t i = 1; i < n && twice == NULL; i++)
+        if (strcmp(keys[i - 1], keys[i]) == 0) twice = keys[i];
+    free(keys);
+    if (twice == NULL) return 0;
+    return error_set(parser->err, EXIT_FAILED, "%s: byte %lld: the key \"%.200s\" stands twice in one object",
+                     parser->name, (long long)(parser->at - parser->begin), twice);
+}
+
+static int parse_value_(Parser *parser, JsonValue *value);
+
+static int parse_key_(Parser *parser, JsonValue *member) {
+    if (parser->at == parser->end || *parser->at != '"') return fail_(parser, "a key in quotes is expected");
+    if (parse_text_(parser, &member->key) != 0) return -1;
+    skip_space_(parser);
+    if (parser->at == parser->end || *parser->at != ':') return fail_(parser, "a colon is expected behind a key");
+    parser->at++;
+    return 0;
+}
+
+// What an array and an object have in common: entries, commas, and the closing bracket.
+static int parse_entries_(Parser *parser, JsonValue *value, char closing) {
+    JsonValue **link = &value->first;
+    parser->at++;
+    skip_space_(parser);
+    if (parser->at < parser->end && *parser->at == closing) return parser->at++, 0;
+    for (;;) {
+        JsonValue *entry = take_value_(parser);
+        if (entry == NULL) return -1;
+        skip_space_(parser);
+        if (closing == '}' && parse_key_(parser, entry) != 0) return -1;
+        if (parse_value_(parser, entry) != 0) return -1;
+        *link = entry;
+        link = &entry->next;
+        value->count++;
+        skip_space_(parser);
+        char next = parser->at < parser->end ? *parser->at : '\0';
+        if (next != ',' && next != closing)
+            return fail_(parser, closing == '}' ? "a comma or } is expected" : "a comma or ] is expected");
+        parser->at++;
+        if (next == closing) return 0;
+    }
+}
+
+static int parse_container_(Parser *parser, JsonValue *value) {
+    bool object = *parser->at == '{';
+    value->type = object ? JSON_OBJECT : JSON_ARRAY;
+    if (++parser->depth > JSON_MAX_DEPTH) return fail_(parser, "nested too deeply");
+    if (parse_entries_(parser, value, object ? '}' : ']') != 0) return -1;
+    parser->depth--;
+    return object ? check_keys_(parser, value) : 0;
+}
+
+static int parse_value_(Parser *parser, JsonValue *value) {
+    skip_space_(parser);
+    char c = parser->at < parser->end ? *parser->at : '\0';
+    if (c == '{' || c == '[') return parse_container_(parser, value);
+    if (c == '"') {
+        value->type = JSON_TEXT;
+        return parse_text_(parser, &value->text);
+    }
+    return c == '-' || digit_(c) ? parse_number_(parser, value) : parse_word_(parser, value);
+}
+
+int json_parse(Json *json, const char *text, int64_t length, const char *name, Error *err) {
+    memset(json, 0, sizeof *json);
+    if (length > JSON_MAX_BYTES)
+        return error_set(err, EXIT_FAILED, "%s: %lld bytes of JSON are more than the %d that are read", name,
+                         (long long)length, JSON_MAX_BYTES);
+    json->text_ = malloc((size_t)length + 1);
+    if (json->text_ == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", name);
+    memcpy(json->text_, text, (size_t)length);
+    json->text_[length] = '\0';
+    Parser parser = {json, json->text_, json->text_, json->text_ + length, name, 0, err};
+    JsonValue *root = take_value_(&parser);
+    if (root == NULL || parse_value_(&parser, root) != 0) return -1;
+    skip_space_(&parser);
+    if (parser.at != parser.end) return fail_(&parser, "more text behind the end");
+    json->root = root;
+    return 0;
+}
+
+static int read_error_(const char *path, Error *err) {
+    return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
+}
+
+// Reads to the end and not to a size that was asked for before: one byte more than is allowed tells that a file is too long.
+static int read_all_(FILE *file, const char *path, char **text, int64_t *length, Error *err) {
+    int64_t room = 0;
+    *length = 0;
+    do {
+        room = room == 0 ? 1 << 16 : 2 * room;
+        char *grown = realloc(*text, (size_t)room);
+        if (grown == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", path);
+        *text = grown;
+        *length += (int64_t)fread(*text + *length, 1, (size_t)(room - *length), file);
+    } while (*length == room && room <= JSON_MAX_BYTES);
+    return ferror(file) ? read_error_(path, err) : 0;
+}
+
+int json_read_file(Json *json, const char *path, Error *err) {
+    memset(json, 0, sizeof *json);
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) return read_error_(path, err);
+    char *text = NULL;
+    int64_t length;
+    int status = read_all_(file, path, &text, &length, err);
+    fclose(file);
+    if (status == 0) status = json_parse(json, text, length, path, err);
+    free(text);
+    return status;
+}
+
+void json_free(Json *json) {
+    while (json->chunks_ != NULL) {
+        JsonChunk *chunk = json->chunks_;
+        json->chunks_ = chunk->before;
+        free(chunk);
+    }
+    free(json->text_);
+    memset(json, 0, sizeof *json);
+}
+
+const JsonValue *json_find(const JsonValue *object, const char *key) {
+    if (object == NULL || object->type != JSON_OBJECT) return NULL;
+    for (const JsonValue *member = object->first; member != NULL; member = member->next)
+        if (strcmp(member->key, key) == 0) return member;
+    return NULL;
+}
+
+int64_t json_integer(const JsonValue *object, const char *key, int64_t otherwise) {
+    const JsonValue *value = json_find(object, key);
+    return value != NULL && value->type == JSON_NUMBER && value->whole ? value->integer : otherwise;
+}
+
+const char *json_text(const JsonValue *object, const char *key, const char *otherwise) {
+    const JsonValue *value = json_find(object, key);
+    return value != NULL && value->type == JSON_TEXT ? value->text : otherwise;
+}
+
+void json_write_text(FILE *file, const char *text) {
+    fputc('"', file);
+    for (; *text != '\0'; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            fprintf(file, "\\%c", c);
+        else if (c < 0x20 || c == 0x7F)
+            fprintf(file, "\\u%04x", c);
+        else
+            fputc(c, file);
+    }
+    fputc('"', file);
+}
