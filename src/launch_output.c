@@ -56,9 +56,9 @@ static bool is_comment_(const LaunchText *block) {
     return says_any_(block, phrases, sizeof phrases / sizeof *phrases);
 }
 
-static bool is_count_(const LaunchText *line) {
+static bool is_remark_(const LaunchText *line) {
     static const char *const phrases[] = {"more process has sent help message", "more processes have sent help message",
-                                          "orte_base_help_aggregate"};
+                                          "orte_base_help_aggregate", "mpirun: Forwarding signal"};
     return says_any_(line, phrases, sizeof phrases / sizeof *phrases);
 }
 
@@ -68,7 +68,7 @@ static void take_line_(LaunchOutput *output) {
     enum { LONGEST_BLOCK = 1 << 14 };
     bool frame = is_frame_(&output->line);
     if (!output->framed && !frame) {
-        if (is_count_(&output->line))
+        if (is_remark_(&output->line))
             move_(&output->comment, &output->line);
         else
             pass_(output, &output->line);

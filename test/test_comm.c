@@ -1,0 +1,131 @@
+// Groups and worlds of one rank, and who counts as started by a launcher. What takes several ranks: ranks_comm.c.
+#include "comm.h"
+#include "world.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static void one_rank_keeps_its_sums(void **state) {
+    (void)state;
+    Error err = {0};
+    CommRequest request = {0};
+    float data[3] = {1, 2, 3}, apart[3] = {0};
+    Comm *comm = comm_self_create("tensor", &err);
+    assert_non_null(comm);
+    assert_int_equal(comm->size, 1);
+    assert_int_equal(comm->all_reduce(comm, data, 3, COMM_FLOAT, &request, &err), 0);
+    assert_int_equal(comm_wait(comm, &request, &err), 0);
+    assert_int_equal(comm->all_gather(comm, apart, data, 3, COMM_FLOAT, &request, &err), 0);
+    assert_int_equal(comm_wait(comm, &request, &err), 0);
+    assert_memory_equal(apart, data, sizeof data);
+    assert_int_equal(comm->reduce_scatter(comm, data, data, 3, COMM_FLOAT, &request, &err), 0);
+    assert_int_equal(comm_wait(comm, &request, &err), 0);
+    assert_true(data[0] == 1 && data[1] == 2 && data[2] == 3);
+    assert_false(request.active);
+    comm->destroy(comm);
+}
+
+static void one_rank_has_nobody_to_send_to(void **state) {
+    (void)state;
+    Error err = {0};
+    CommRequest request = {0};
+    Comm *comm = comm_self_create("pipeline", &err);
+    assert_int_equal(comm->send(comm, 0, &err, 1, &request, &err), -1);
+    assert_int_equal(err.code, EXIT_FAILED);
+    assert_non_null(strstr(err.text, "pipeline"));
+    comm->destroy(comm);
+}
+
+static void a_world_of_one_is_complete(void **state) {
+    (void)state;
+    Error err = {0};
+    int argc = 1;
+    char *words[] = {"test", NULL}, **argv = words;
+    World *world = world_join(&argc, &argv, &err);
+    double value = 2.5;
+    int32_t mine = 7, all = 0;
+    assert_non_null(world);
+    assert_int_equal(world_rank(world), 0);
+    assert_int_equal(world_size(world), 1);
+    assert_int_equal(world_local_size(world), 1);
+    assert_int_equal(world_nodes(world), 1);
+    assert_true(strlen(world_host(world)) > 0);
+    assert_int_equal(world_barrier(world, &err), 0);
+    assert_int_equal(world_sum(world, &value, 1, &err), 0);
+    assert_int_equal(world_max(world, &value, 1, &err), 0);
+    assert_true(value == 2.5);
+    assert_int_equal(world_gather(world, 0, &all, &mine, sizeof mine, &err), 0);
+    assert_int_equal(all, 7);
+    assert_null(world_split(world, "none", -1, 0, &err));
+    assert_int_equal(err.code, 0);
+    Comm *comm = world_split(world, "data", 0, 0, &err);
+    assert_int_equal(comm->size, 1);
+    comm->destroy(comm);
+    world_leave(world);
+}
+
+// --- environments as launchers make them
+
+static const char *const VARIABLES[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK",    "PMI_RANK",     "SLURM_STEP_ID",
+                                        "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_JOB_ID"};
+
+typedef struct Launched {
+    const char *how;
+    const char *set[6]; // NAME=VALUE
+    int status;
+    bool under;
+} Launched;
+
+static const Launched CASES[] = {
+    {"by hand", {NULL}, 0, false},
+    {"mpirun -n 4", {"OMPI_COMM_WORLD_SIZE=4", "PMIX_RANK=0"}, 0, true},
+    {"mpirun -n 1", {"OMPI_COMM_WORLD_SIZE=1", "PMIX_RANK=0"}, 0, true},
+    {"another MPI's mpiexec", {"PMI_RANK=2"}, 0, true},
+    {"batch script, no srun", {"SLURM_JOB_ID=7", "SLURM_NTASKS=4", "SLURM_PROCID=0"}, 0, false},
+    {"mpirun in a batch script", {"SLURM_JOB_ID=7", "SLURM_NTASKS=4", "OMPI_COMM_WORLD_SIZE=4"}, 0, true},
+    {"srun --mpi=pmix", {"SLURM_STEP_ID=0", "SLURM_NTASKS=4", "SLURM_STEP_NUM_TASKS=4", "PMIX_RANK=3"}, 0, true},
+    {"srun without pmix", {"SLURM_STEP_ID=0", "SLURM_NTASKS=4", "SLURM_STEP_NUM_TASKS=4"}, -1, false},
+    {"srun of an old Slurm", {"SLURM_STEP_ID=0", "SLURM_NTASKS=4"}, -1, false},
+    {"srun --pty bash", {"SLURM_STEP_ID=0", "SLURM_NTASKS=8", "SLURM_STEP_NUM_TASKS=1"}, 0, false},
+    {"srun --mpi=pmix --pty bash", {"SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=1", "PMIX_RANK=0"}, 0, false},
+};
+
+static void set_environment_(const Launched *launched) {
+    for (size_t i = 0; i < sizeof VARIABLES / sizeof *VARIABLES; i++) unsetenv(VARIABLES[i]);
+    for (int i = 0; i < 6 && launched->set[i] != NULL; i++) {
+        char name[64];
+        const char *value = strchr(launched->set[i], '=');
+        snprintf(name, sizeof name, "%.*s", (int)(value - launched->set[i]), launched->set[i]);
+        setenv(name, value + 1, 1);
+    }
+}
+
+static void launchers_are_recognised(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        Error err = {0};
+        bool under = true;
+        set_environment_(&CASES[i]);
+        int status = world_under_launcher(&under, &err);
+        if (status != CASES[i].status || under != CASES[i].under) fail_msg("%s: %d %d", CASES[i].how, status, under);
+        if (status == 0) continue;
+        assert_int_equal(err.code, EXIT_USAGE);
+        assert_non_null(strstr(err.text, "srun --mpi=pmix"));
+        assert_non_null(strstr(err.text, "4 tasks"));
+    }
+    set_environment_(&CASES[0]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank_keeps_its_sums),
+        cmocka_unit_test(one_rank_has_nobody_to_send_to),
+        cmocka_unit_test(launchers_are_recognised),
+        cmocka_unit_test(a_world_of_one_is_complete),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,250 @@
+"""The parent of self-started ranks: exit codes, the last word, signals, and that nothing stays behind.
+
+The program is test/ranks_launch.c; `board PATH` on its stderr says where the files of one launch lie.
+"""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build" / "release" / "test")) / "ranks_launch"
+WITHOUT_MPI = "built without MPI" in subprocess.run([PROGRAM, "done", "2"], capture_output=True, text=True).stderr
+
+pytestmark = pytest.mark.skipif(WITHOUT_MPI, reason="built without MPI")
+
+
+class Job:
+    """One launch; its processes carry a mark in their arguments."""
+
+    def __init__(self, scenario, ranks=4, **environment):
+        self.mark = uuid.uuid4().hex
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("OMP")}
+        self.start = time.monotonic()
+        self.parent = subprocess.Popen(
+            [PROGRAM, scenario, str(ranks), self.mark],
+            env={**inherited, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.stderr = b""
+
+    def read_until(self, text):
+        """Reads stderr up to a line with this text."""
+        os.set_blocking(self.parent.stderr.fileno(), False)
+        deadline = time.monotonic() + 30
+        while text.encode() not in self.stderr:
+            assert time.monotonic() < deadline, self.stderr
+            select.select([self.parent.stderr], [], [], 1)
+            self.stderr += self.parent.stderr.read() or b""
+        return self
+
+    def started(self):
+        return self.read_until("/board\n")
+
+    def end(self):
+        os.set_blocking(self.parent.stderr.fileno(), True)
+        stdout, stderr = self.parent.communicate(timeout=60)
+        self.seconds = time.monotonic() - self.start
+        self.stdout, self.stderr = stdout.decode(), (self.stderr + stderr).decode()
+        self.code = self.parent.returncode
+        self.lines = self.stderr.splitlines()
+        return self
+
+    @property
+    def folder(self):
+        said = self.stderr.decode() if isinstance(self.stderr, bytes) else self.stderr
+        return Path(re.search(r"board (\S+)/board", said)[1])
+
+    def processes(self):
+        found = subprocess.run(["pgrep", "-f", self.mark], capture_output=True, text=True)
+        return [int(pid) for pid in found.stdout.split()]
+
+    def pid_of(self, name):
+        for pid in self.processes():
+            if Path(f"/proc/{pid}/comm").read_text().strip().startswith(name) and pid != self.parent.pid:
+                return pid
+        raise AssertionError(f"no {name} among {self.processes()}")
+
+    def leaves_nothing(self):
+        assert self.processes() == []
+        assert not self.folder.exists()
+        return True
+
+
+def run(scenario, ranks=4, **environment):
+    job = Job(scenario, ranks, **environment).end()
+    assert job.leaves_nothing()
+    assert "MPI_ABORT" not in job.stderr and "Primary job" not in job.stderr and "mpirun noticed" not in job.stderr
+    return job
+
+
+# --- endings
+
+
+def test_a_normal_end():
+    job = run("done")
+    cores = len(os.sched_getaffinity(0))
+    threads = max(1, cores // 4)
+    assert job.code == 0
+    assert job.stdout == f"terminal 0 threads {threads}\n"
+    assert f"starting 4 ranks on this machine through mpirun ({cores} core" in job.lines[0]
+
+
+def test_threads_are_the_users_where_given():
+    assert run("done", 2, OMP_NUM_THREADS="3").stdout == "terminal 0 threads 3\n"
+
+
+def test_a_stop_with_its_checkpoint_saved_is_code_3():
+    job = run("three")
+    assert job.code == 3
+    assert job.seconds < 10
+
+
+def test_the_reason_of_the_failing_rank_is_the_last_line_and_stands_once():
+    job = run("error")
+    assert job.code == 2
+    assert job.lines[-1] == "ranks_launch: [rank 1 stage 1] F3: the input is torn; mend it"
+    assert job.stderr.count("the input is torn") == 1
+    assert "a line of rank 1" in job.lines
+    assert job.seconds < 10
+
+
+def test_of_several_reasons_the_first_counts():
+    job = run("errors", 3)
+    assert job.code == 1
+    assert job.lines[-1] == "ranks_launch: [rank 2 stage 2] reason of rank 2"
+    assert job.stderr.count("reason of rank") == 1
+
+
+def test_a_rank_that_leaves_without_a_word():
+    job = run("silent")
+    assert job.code == 1
+    assert job.lines[-1] == "ranks_launch: rank 1 (stage 1) ended with exit code 5 while at step 12 F3"
+
+
+def test_a_killed_rank_is_named_with_what_it_did():
+    job = run("killed")
+    assert job.code == 1
+    assert job.lines[-1].startswith("ranks_launch: rank 2 (stage 2) was killed by signal 9 (Killed) while at step 12 F3")
+    assert job.seconds < 15
+
+
+def test_a_crashed_rank_is_named():
+    job = run("crash", 2)
+    assert job.code == 1
+    assert job.lines[-1].startswith("ranks_launch: rank 0 (stage 0) was killed by signal 11")
+
+
+def test_without_mpirun_the_remedy_is_named():
+    done = subprocess.run([PROGRAM, "done", "2"], env={"PATH": "/nowhere"}, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "mpirun" in done.stderr and "scripts/install_deps.sh" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+# --- output
+
+
+def test_lines_of_rank_0_come_at_once():
+    job, times = Job("lines", 2), []
+    for line in job.parent.stdout:
+        times.append(time.monotonic())
+        assert line.decode() == f"step {len(times) - 1}\n"
+    job.end()
+    assert job.code == 0 and len(times) == 5
+    gaps = [b - a for a, b in zip(times, times[1:])]
+    assert min(gaps) > 0.1, gaps
+
+
+def test_what_ranks_write_comes_out_even_where_it_looks_like_mpiruns():
+    job = run("frames", 2)
+    frame = "-" * 74
+    assert f"{frame}\ntable\n{frame}\nlast\n{frame}\nopen frame\n" in job.stderr
+
+
+def test_ranks_know_that_the_parent_writes_to_a_terminal():
+    main, terminal = pty.openpty()
+    done = subprocess.run([PROGRAM, "done", "2"], stdout=terminal, stderr=subprocess.DEVNULL)
+    os.close(terminal)
+    assert done.returncode == 0
+    assert os.read(main, 1000).startswith(b"terminal 1 ")
+    os.close(main)
+
+
+# --- signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_request_to_stop_reaches_all_ranks_as_sigusr1(number):
+    job = Job("stop", 3).started()
+    job.parent.send_signal(number)
+    job.end()
+    assert job.code == 3
+    assert [f"rank {r} got SIGUSR1" in job.lines for r in range(3)] == [True] * 3
+    assert job.leaves_nothing()
+
+
+def test_a_request_to_stop_waits_until_the_ranks_can_take_it():
+    job = Job("late", 3).read_until("starting")
+    job.parent.send_signal(signal.SIGTERM)
+    job.end()
+    assert job.code == 3, job.stderr
+    assert job.stderr.count("got SIGUSR1") == 3
+    assert job.leaves_nothing()
+
+
+def test_a_second_request_ends_everything_at_once():
+    job = Job("wait", 3).started()
+    job.parent.send_signal(signal.SIGTERM)
+    job.read_until("asked to stop")
+    told = time.monotonic()
+    job.parent.send_signal(signal.SIGTERM)
+    job.end()
+    assert time.monotonic() - told < 8
+    assert job.code == 1
+    assert "second signal" in job.lines[-1]
+    assert job.leaves_nothing()
+
+
+# --- whatever dies first
+
+
+def test_a_launch_keeps_all_its_files_in_one_folder():
+    job = Job("wait", 2).started()
+    inside = [path.name for path in job.folder.rglob("*")]
+    assert any(name.startswith("vader_segment") for name in inside), inside
+    assert any(name.startswith("ompi.") for name in inside), inside
+    job.parent.send_signal(signal.SIGTERM)
+    job.read_until("asked to stop")
+    job.parent.send_signal(signal.SIGTERM)
+    job.end()
+    assert job.leaves_nothing()
+
+
+def test_a_killed_mpirun_leaves_nothing():
+    job = Job("wait", 3).started()
+    os.kill(job.pid_of("mpirun"), signal.SIGKILL)
+    job.end()
+    assert job.code == 1
+    assert job.lines[-1].startswith("ranks_launch: mpirun was killed by signal 9")
+    assert job.leaves_nothing()
+
+
+def test_a_killed_parent_leaves_nothing():
+    job = Job("wait", 3).started()
+    job.parent.kill()
+    job.parent.wait()
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline and (job.processes() or job.folder.exists()):
+        time.sleep(0.1)
+    assert job.leaves_nothing()
+    job.end()
