@@ -1,4 +1,4 @@
-"""LLaMA (Touvron et al. 2023) and GPT-2/3 (Radford et al. 2019; Brown et al. 2020) in plain PyTorch, for gradients by autograd.
+"""LLaMA (Touvron et al. 2023) and GPT-2/3 (Radford et al. 2019; Brown et al. 2020) in plain PyTorch, for autograd.
 
 A model is a dictionary of the configuration's `model` section; weights are a dictionary of tensors under Hugging Face's
 names, matrices as (out, in) and vectors as (rows,). Nothing here is fast, split or fused: it is what the papers say.
@@ -25,7 +25,7 @@ def token_losses(model, weights, tokens):
 
 
 def causal_attention(query, key, value):
-    """softmax(q k^T / sqrt(d)) v over (sequences, heads, positions, d), each position seeing itself and what is before it."""
+    """softmax(q k^T / sqrt(d)) v over (sequences, heads, positions, d); a position sees itself and those before it."""
     positions = query.shape[-2]
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     later = torch.ones(positions, positions, dtype=torch.bool).triu(1)

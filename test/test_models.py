@@ -93,7 +93,7 @@ def random_tokens(model, sequences, seed=1):
 
 
 def random_weights(model, seed=2):
-    """Weights far from their initial values, so that attention is uneven and no bias is zero and no norm's weight one."""
+    """Far from initial weights, so that attention is uneven, no bias is zero and no norm's weight is one."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in weight_shapes(model).items():
@@ -108,7 +108,7 @@ def random_weights(model, seed=2):
 
 
 def autograd(model, weights, tokens):
-    """Losses of each token and the gradients of their mean; embedding and output matrix apart, also where they are one."""
+    """Losses of each token and the gradients of their mean; embedding and output matrix apart, also where tied."""
     leaves = {name: weight.double().clone().requires_grad_() for name, weight in weights.items()}
     losses = token_losses(model, leaves, tokens)
     losses.mean().backward()

@@ -8,7 +8,7 @@
 // TOKENS: int32, global_batch sequences of seq_len + 1 tokens; sequence k belongs to microbatch k / micro_batch.
 // WEIGHTS and OUT are records, each a line `NAME ROWS COLS` and then rows * cols float32. WEIGHTS gives tensors by name,
 // without padding, in place of the initial ones. OUT has `weight:NAME` and `gradient:NAME` of each tensor, padding
-// included; `losses`, (sequence, position); and `evaluated`, the same from a forward that computes no gradient.
+// included, `losses` (sequence, position), and `evaluated`, the same from a forward that computes no gradient.
 #include "stage.h"
 
 #include <stdlib.h>
@@ -89,7 +89,7 @@ static int tool_create_(Tool *tool, const char *path) {
     const Model *model = config->model.family == FAMILY_LLAMA ? &llama_model : &gpt_model;
     while (tool->stages_made < tool->stage_count) {
         int s = tool->stages_made++;
-        if (stage_create(&tool->stages[s], model, config, tool->be, s, NULL, tool->err) != 0) return -1;
+        if (stage_create(&tool->stages[s], model, config, tool->be, s, NULL, 0, tool->err) != 0) return -1;
     }
     return buffers_create_(tool);
 }
