@@ -213,31 +213,29 @@ static void init_row_(const Tensor *tensor, const StageTensors *tensors, int64_t
     }
 }
 
-// Writes rows [begin, begin + count) of the tensor, and of the masters as much as this rank owns.
-static void put_rows_(const Tensor *tensor, const TensorPiece *piece, Backend *be, const float *rows, int64_t begin,
-                      int64_t count) {
-    int64_t first = begin * tensor->cols, last = first + count * tensor->cols;
+void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const float *values, int64_t first, int64_t last) {
+    const Tensor *tensor = &tensors->tensors[index];
     if (be->precision == PRECISION_FP32) {
-        be->upload(be, (float *)tensor->weight + first, rows, (last - first) * 4);
+        be->upload(be, (float *)tensor->weight + first, values, (last - first) * 4);
         return;
     }
     // Weights and masters start as one number: the fp32 value goes through the gradient's place, which nothing uses yet.
-    be->upload(be, tensor->gradient + first, rows, (last - first) * 4);
+    be->upload(be, tensor->gradient + first, values, (last - first) * 4);
     be->from_float(be, (char *)tensor->weight + first * be->element, tensor->gradient + first, last - first);
     be->zero(be, tensor->gradient + first, (last - first) * 4);
-    int64_t from = first > piece->begin ? first : piece->begin, to = last < piece->end ? last : piece->end;
-    if (from < to) be->upload(be, piece->master + (from - piece->begin), rows + (from - first), (to - from) * 4);
+    TensorPiece piece = tensors_piece(tensors, index);
+    int64_t from = first > piece.begin ? first : piece.begin, to = last < piece.end ? last : piece.end;
+    if (from < to) be->upload(be, piece.master + (from - piece.begin), values + (from - first), (to - from) * 4);
 }
 
 // Fills the tensor in pieces of whole rows, so that the host copy stays small whatever the tensor's size.
 static void init_tensor_(const StageTensors *tensors, int64_t index, Backend *be, int64_t seed, float scale,
                          float *rows, int64_t most) {
     const Tensor *tensor = &tensors->tensors[index];
-    TensorPiece piece = tensors_piece(tensors, index);
     for (int64_t begin = 0; begin < tensor->rows; begin += most) {
         int64_t count = tensor->rows - begin < most ? tensor->rows - begin : most;
         for (int64_t r = 0; r < count; r++) init_row_(tensor, tensors, begin + r, scale, seed, rows + r * tensor->cols);
-        put_rows_(tensor, &piece, be, rows, begin, count);
+        tensors_put(tensors, be, index, rows, begin * tensor->cols, (begin + count) * tensor->cols);
     }
 }
 
