@@ -6,7 +6,7 @@
 // forward before the first goes backward, in bundles that start as NaN: what a backward needs and its bundle lacks,
 // shows.
 // TOKENS: int32, global_batch sequences of seq_len + 1 tokens; sequence k belongs to microbatch k / micro_batch.
-// WEIGHTS and OUT are records, each a line `NAME ROWS COLS` and then rows * cols float32. WEIGHTS gives tensors by name,
+// WEIGHTS and OUT are records, each a line `NAME ROWS COLS` then rows * cols float32. WEIGHTS gives tensors by name,
 // without padding, in place of the initial ones. OUT has `weight:NAME` and `gradient:NAME` of each tensor, padding
 // included, `losses` (sequence, position), and `evaluated`, the same from a forward that computes no gradient.
 #include "stage.h"
