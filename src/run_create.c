@@ -1,4 +1,6 @@
 // Run, first part: taking a place in the world.
+#include "fits.h"
+#include "roster.h"
 #include "run.h"
 
 #include <stdlib.h>
@@ -70,10 +72,33 @@ static int create_groups_(Run *run, Error *err) {
     return split_(run, &run->tied, "tied", tied && end ? column : -1, at.stage, err);
 }
 
+// Ranks that a launcher started check what their host has room for before any of them allocates.
+static int check_host_(Run *run, const Roster *roster, Error *err) {
+    int64_t of_stage[CONFIG_MAX_STAGES];
+    Machine machine;
+    roster_count(roster, world_node(run->world), of_stage, (int)run->config->parallel.pipeline);
+    machine_look(&machine, false);
+    return plan_check_fit(&run->plan, run->config, run->log->program, &machine, of_stage, err);
+}
+
+// What the run will be, and who does what in it: checked on every host, then told once.
+static int settle_(Run *run, Error *err) {
+    run->schedule = plan_schedule(run->config, err);
+    if (run->schedule == NULL || plan_make(&run->plan, run->model, run->config, run->schedule, run->be, err) != 0)
+        return -1;
+    Roster roster = {0};
+    int status = roster_make(&roster, run->world, run->at, run->be->device, err);
+    if (status == 0) status = check_host_(run, &roster, err);
+    if (status == 0 && world_rank(run->world) == 0) {
+        plan_print(&run->plan, run->config, run->schedule, stderr);
+        if (roster.count > 1) roster_print(&roster, stderr);
+    }
+    roster_free(&roster);
+    return status;
+}
+
 static int create_stage_(Run *run, Error *err) {
     const Config *config = run->config;
-    run->schedule = plan_schedule(config, err);
-    if (run->schedule == NULL || plan_make(&run->plan, run->model, config, run->schedule, run->be, err) != 0) return -1;
     run->validation = schedule_forward((int)config->parallel.pipeline, (int)config_microbatches(config), err);
     if (run->validation == NULL) return -1;
     if (stage_create(&run->stage, run->model, config, run->be, run->at.stage, run->tensor, run->at.data, err) != 0)
@@ -91,7 +116,6 @@ static int create_metrics_(Run *run, Error *err) {
     const Config *config = run->config;
     Peak peak = {model_flops_per_token(config, true), model_flops_per_token(config, false), run->be->peak_tflops,
                  config_world(config)};
-    plan_print(&run->plan, config, run->schedule, stderr);
     run->metrics = metrics_open(config, &peak, -1, err);
     return run->metrics == NULL ? -1 : metrics_run(run->metrics, config, run->plan.parameters, err);
 }
@@ -110,7 +134,7 @@ int run_create(Run *run, const Config *config, const Model *model, World *world,
     board_set_action(board, "start-up");
     if (create_groups_(run, err) != 0 || run_open_data(config, &run->train, &run->val, err) != 0) return -1;
     run->be = backend_cpu_create(config->train.precision, threads_(world), err);
-    if (run->be == NULL || find_peak_(run, err) != 0) return -1;
+    if (run->be == NULL || find_peak_(run, err) != 0 || settle_(run, err) != 0) return -1;
     if (create_stage_(run, err) != 0 || batch_create(&run->batch, &run->stage, run->at.data, err) != 0) return -1;
     return create_metrics_(run, err);
 }

@@ -1,0 +1,36 @@
+// Who is where: host, device and coordinates of every rank, known to all after start-up.
+#ifndef ROSTER_H
+#define ROSTER_H
+
+#include "topology.h"
+#include "world.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct RosterEntry {
+    char host[64], device[96];
+    int node, stage, tensor, data;
+} RosterEntry;
+
+typedef struct Roster {
+    RosterEntry *ranks; // [world]
+    int count;
+} Roster;
+
+// Collective.
+int roster_make(Roster *roster, World *world, Coordinates at, const char *device, Error *err);
+void roster_free(Roster *roster);
+
+// Ranks of each stage on one host, into of_stage[stages].
+void roster_count(const Roster *roster, int node, int64_t *of_stage, int stages);
+
+// The start-up table; of a large job the ranks of the first nodes.
+void roster_print(const Roster *roster, FILE *file);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
