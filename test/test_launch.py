@@ -103,6 +103,11 @@ def test_threads_are_the_users_where_given():
     assert run("done", 2, OMP_NUM_THREADS="3").stdout == "terminal 0 threads 3\n"
 
 
+def test_ranks_talk_through_shared_memory():
+    job = run("transport", 3)
+    assert sorted(job.stdout.splitlines()) == [f"rank {r} maps 2 others" for r in range(3)]
+
+
 def test_a_stop_with_its_checkpoint_saved_is_code_3():
     job = run("three")
     assert job.code == 3
