@@ -7,9 +7,10 @@
 //   - Per stage, all (c, q) that its own rules can reach are visited. Running actions one after the other reaches
 //     whatever running them at once does, since slots are taken at starts and given up at ends; and posting at the
 //     launch of the action before, instead of at its end, reaches nothing more.
-//   - Where a state has all slots taken and F next, F waits for the queue: its head must be a posted E, and F needs it.
-//     Where L is at the head, it waits for compute: next must be a B whose own bundle is there, and L needs it.
-//   - These needs of all states, added to data, order, queues, posting and edge buffers, must leave a graph without a
+//   - Where a state has all slots taken and F next, the head of the queue is a posted E, and F needs that.
+//   - Where a state has all slots taken and L at the head, an F that stands after L in the list has overtaken it. That is
+//     refused: a later backward might yet make room, but nobody needs a schedule that depends on the outcome of a race.
+//   - These needs of F in all states, added to data, order, queues, posting and edge buffers, must leave a graph without a
 //     cycle. Then the schedule cannot hang: in a hung state every next action waits for one that is not complete and
 //     comes before it in the graph, and so on backwards for ever, in a finite graph.
 // The graph has only chains (a stage's compute, a stage's queue) and needs of the form "that chain has come this far",
@@ -223,53 +224,29 @@ static void row_add_(Row_ *row, int64_t q) {
     if (q > row->high) row->high = q;
 }
 
-// F is next and no slot is free: only an eviction that is under way already can help.
-static int grid_forward_blocked_(Grid_ *grid, int64_t c, int64_t q) {
-    Chains_ *chains = &grid->proof->chains[grid->stage];
-    Link_ *forward = &chains->compute[c];
-    bool evict = q < chains->transfers && chains->queue[q].action.kind == ACTION_EVICT && chains->queue[q].needs <= c;
-    if (!evict) {
-        return refuse_(grid->proof, grid->stage, forward->action,
-                       "can find all own slots taken and none on its way out");
-    }
-    if (forward->needs < q + 1) forward->needs = q + 1;
-    return 0;
-}
-
-// L is at the head of the queue and no slot is free: only a backward that does not wait for this queue can help.
-static int grid_load_blocked_(Grid_ *grid, int64_t c, int64_t q) {
-    Chains_ *chains = &grid->proof->chains[grid->stage];
-    Link_ *load = &chains->queue[q];
-    const Link_ *next = c < chains->computes ? &chains->compute[c] : NULL;
-    if (next == NULL || next->action.kind != ACTION_BACKWARD || next->needs > q) {
-        return refuse_(grid->proof, grid->stage, load->action,
-                       "can find all own slots taken and no backward to free one");
-    }
-    if (load->needs < c + 1) load->needs = c + 1;
-    return 0;
-}
-
-// One reachable state: what can come next, and what waits for what.
+// What comes next in one reachable state, and what waits for what.
 static int grid_visit_(Grid_ *grid, int64_t c, int64_t q) {
     const Chains_ *chains = &grid->proof->chains[grid->stage];
     bool full = grid->in_flight - grid->away[q] >= grid->proof->schedule->stage[grid->stage].own_slots;
-    bool can_transfer = false;
     if (q < chains->transfers) {
         const Link_ *head = &chains->queue[q];
-        bool own = head->action.kind == ACTION_EVICT || head->action.kind == ACTION_LOAD;
-        can_transfer = !own || head->needs <= c;
-        if (can_transfer && full && head->action.kind == ACTION_LOAD) {
-            can_transfer = false;
-            if (grid_load_blocked_(grid, c, q) != 0) return -1;
-        }
+        ActionKind kind = head->action.kind;
         // Lent slots are taken and given back in queue order, so A and R hold up nothing here that order does not.
-        if (!own) return row_add_(&grid->row, q + 1), 0;
+        if (kind == ACTION_ACCEPT || kind == ACTION_RETURN) return row_add_(&grid->row, q + 1), 0;
+        bool posted = head->needs <= c;
+        if (posted && kind == ACTION_LOAD && full) {
+            return refuse_(grid->proof, grid->stage, head->action,
+                           "can find its slot taken by a forward that stands after it in the list");
+        }
+        if (posted) row_add_(&grid->row, q + 1);
     }
-    if (can_transfer) row_add_(&grid->row, q + 1);
     if (c == chains->computes) return 0;
-    bool forward = chains->compute[c].action.kind == ACTION_FORWARD;
-    if (forward && full) return grid_forward_blocked_(grid, c, q);
-    if (forward || chains->compute[c].needs <= q) row_add_(&grid->next, q);
+    Link_ *next = &chains->compute[c];
+    bool forward = next->action.kind == ACTION_FORWARD;
+    // In list order F finds a slot, so something that stands before F is still in the queue; and after the lines above
+    // what is at the head can only be an E that is posted. In the end F needs the latest such E of all states.
+    if (forward && full && next->needs < q + 1) next->needs = q + 1;
+    if (forward ? !full : next->needs <= q) row_add_(&grid->next, q);
     return 0;
 }
 
