@@ -113,17 +113,6 @@ static inline float cpu_expf(float x) {
     return x < -87.3f ? 0.0f : y;
 }
 
-// tanh from the same exp; below |x| = 0.5, where that cancels, a rational of the series' continued fraction.
-static inline float cpu_tanhf(float x) {
-    float z = x < 0.0f ? -x : x;
-    float e = cpu_expf(-2.0f * z);
-    float large = (1.0f - e) / (1.0f + e);
-    float q = x * x;
-    float small = z * (10395.0f + q * (1260.0f + q * 21.0f)) / (10395.0f + q * (4725.0f + q * (210.0f + q)));
-    float y = z < 0.5f ? small : large;
-    return x < 0.0f ? -y : y;
-}
-
 // --- matrix product by the calling thread alone. A stored matrix with row-major rows `stride` elements apart; read as
 // it is or transposed, fp32 or bf16.
 typedef struct CpuOperand {
@@ -137,10 +126,10 @@ typedef struct CpuOperand {
 enum { CPU_GEMM_ROWS = 256, CPU_GEMM_COLS = 384, CPU_GEMM_DEPTH = 256 };
 enum { CPU_GEMM_ROOM = (CPU_GEMM_ROWS + CPU_GEMM_COLS) * CPU_GEMM_DEPTH }; // floats
 
-// C (m, n) fp32, rows `stride` apart = alpha op(A) op(B) + beta C with op(A) (m, k), op(B) (k, n). beta 0: C is not
-// read. room: CPU_GEMM_ROOM floats of this thread's own. C's bits depend on k, not on m, n or the strides.
-void cpu_gemm(float *room, int64_t m, int64_t n, int64_t k, float alpha, CpuOperand a, CpuOperand b, float beta,
-              float *c, int64_t stride);
+// C (m, n) fp32, rows `stride` apart, = or += op(A) op(B) with op(A) (m, k), op(B) (k, n). room: CPU_GEMM_ROOM floats of
+// this thread's own. C's bits depend on k, not on m, n or the strides.
+void cpu_gemm(float *room, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
+              int64_t stride);
 
 // --- operations (see backend.h)
 // linear.c

@@ -5,28 +5,15 @@
 // op(A) is cut into panels of MR rows, op(B) into panels of NR columns; a panel stores, for each k, its MR (NR) elements
 // side by side, so that the kernel streams both. Packing also undoes transposition and widens bf16, so the kernel
 // knows neither. All sums over k run in one order that depends on k alone.
-#include "cpu.h"
+#include "gemm.h"
 
 #if defined(__FMA__)
 #include <immintrin.h>
 #endif
 
-#if defined(__AVX512F__)
-enum { LANES = 16, MR = 8, NV = 3 };
-#elif defined(__AVX__)
-enum { LANES = 8, MR = 4, NV = 3 };
-#elif defined(__aarch64__)
-enum { LANES = 4, MR = 8, NV = 3 };
-#else
-enum { LANES = 4, MR = 4, NV = 2 };
-#endif
-enum {
-    NR = NV * LANES,
-    KC = CPU_GEMM_DEPTH,
-    MC = CPU_GEMM_ROWS,
-    NC = CPU_GEMM_COLS,
-};
-_Static_assert(MC % MR == 0 && NC % NR == 0, "blocks are whole panels");
+enum { LANES = GEMM_LANES, MR = GEMM_ROWS, NV = GEMM_VECTORS, NR = GEMM_COLS };
+enum { KC = CPU_GEMM_DEPTH, MC = CPU_GEMM_ROWS, NC = CPU_GEMM_COLS };
+_Static_assert(MC % MR == 0 && NC % (6 * LANES) == 0, "blocks are whole panels");
 
 typedef float Vec __attribute__((vector_size(LANES * 4)));
 typedef float Loose __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
@@ -43,28 +30,81 @@ static inline Vec multiply_add(Vec a, Vec b, Vec c) {
 #endif
 }
 
-// tile (MR, NR) = the product of two panels over `depth`.
-static void kernel(int64_t depth, const float *restrict a, const float *restrict b, float *restrict tile) {
+// A whole tile of C (MR, vectors * LANES) = or += the product of two panels over `depth`.
+static inline __attribute__((always_inline)) void kernel(int vectors, int64_t depth, const float *restrict a,
+                                                         const float *restrict b, bool accumulate, float *restrict c,
+                                                         int64_t stride) {
     Vec sums[MR][NV];
 #pragma GCC unroll 8
-    for (int i = 0; i < MR; i++)
+    for (int i = 0; i < MR; i++) {
+        // C is wanted at the end only: by then it has come from memory.
+        if (accumulate) __builtin_prefetch(c + i * stride), __builtin_prefetch(c + i * stride + vectors * LANES - 1);
 #pragma GCC unroll 4
-        for (int j = 0; j < NV; j++) sums[i][j] = (Vec){0};
-    for (int64_t k = 0; k < depth; k++, a += MR, b += NR) {
+        for (int j = 0; j < vectors; j++) sums[i][j] = (Vec){0};
+    }
+    for (int64_t k = 0; k < depth; k++, a += MR, b += vectors * LANES) {
         Vec row[NV];
 #pragma GCC unroll 4
-        for (int j = 0; j < NV; j++) row[j] = *(const Loose *)(b + j * LANES);
+        for (int j = 0; j < vectors; j++) row[j] = *(const Loose *)(b + j * LANES);
 #pragma GCC unroll 8
         for (int i = 0; i < MR; i++) {
             Vec factor = (Vec){0} + a[i];
 #pragma GCC unroll 4
-            for (int j = 0; j < NV; j++) sums[i][j] = multiply_add(factor, row[j], sums[i][j]);
+            for (int j = 0; j < vectors; j++) sums[i][j] = multiply_add(factor, row[j], sums[i][j]);
         }
     }
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < NV; j++) *(Loose *)(tile + i * NR + j * LANES) = sums[i][j];
+        for (int j = 0; j < vectors; j++) {
+            Loose *to = (Loose *)(c + i * stride + j * LANES);
+            if (accumulate) sums[i][j] += *to;
+            *to = sums[i][j];
+        }
+}
+
+static void kernel_of(int vectors, int64_t depth, const float *a, const float *b, bool accumulate, float *c,
+                      int64_t stride) {
+    if (vectors == NV)
+        kernel(NV, depth, a, b, accumulate, c, stride);
+    else if (vectors == 2)
+        kernel(2, depth, a, b, accumulate, c, stride);
+    else
+        kernel(1, depth, a, b, accumulate, c, stride);
+}
+
+// A tile at the edge of C goes through one that is whole.
+static void kernel_at_edge(int vectors, int64_t rows, int64_t cols, int64_t depth, const float *a, const float *b,
+                           bool accumulate, float *c, int64_t stride) {
+    float tile[MR * NR] __attribute__((aligned(64)));
+    kernel_of(vectors, depth, a, b, false, tile, NR);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++)
+            c[i * stride + j] = accumulate ? c[i * stride + j] + tile[i * NR + j] : tile[i * NR + j];
+}
+
+int gemm_vectors(int64_t n) {
+    int best = NV;
+    for (int v = NV - 1; v > 0; v--) {
+        int64_t width = v * LANES, least = best * LANES;
+        if ((n + width - 1) / width * width < (n + least - 1) / least * least) best = v;
+    }
+    return best;
+}
+
+void gemm_multiply(int vectors, int64_t m, int64_t n, int64_t depth, const float *a, int64_t depth_a, const float *b,
+                   bool accumulate, float *c, int64_t stride) {
+    int64_t width = vectors * LANES;
+    for (int64_t j = 0; j < n; j += width)
+        for (int64_t i = 0; i < m; i += MR) {
+            const float *panel_a = a + i * depth_a, *panel_b = b + j * depth;
+            float *to = c + i * stride + j;
+            if (m - i >= MR && n - j >= width)
+                kernel_of(vectors, depth, panel_a, panel_b, accumulate, to, stride);
+            else
+                kernel_at_edge(vectors, m - i < MR ? m - i : MR, n - j < width ? n - j : width, depth, panel_a, panel_b,
+                               accumulate, to, stride);
+        }
 }
 
 // --- packing. A panel's element (k, w) stands at panel[k * width + w].
@@ -137,6 +177,13 @@ static inline __attribute__((always_inline)) void pack_across(float *restrict to
         for (int64_t k = 0; k < depth; k++) to[k * width + w] = element(from, w * stride + k, bf16);
 }
 
+static inline __attribute__((always_inline)) void copy_run(float *restrict to, int width, const void *restrict from,
+                                                           int64_t at, bool bf16) {
+#pragma GCC unroll 6
+    for (int i = 0; i + 8 <= width; i += 8) *(Eight *)(to + i) = eight(from, at + i, bf16);
+    for (int i = width & ~7; i < width; i++) to[i] = element(from, at + i, bf16);
+}
+
 // All panels of a block whose rows (one per k) are contiguous in w: row by row, as memory likes to be read.
 static inline __attribute__((always_inline)) void pack_along(float *restrict to, int width, int64_t count,
                                                              int64_t depth, const void *restrict from, int64_t stride,
@@ -144,19 +191,18 @@ static inline __attribute__((always_inline)) void pack_along(float *restrict to,
     int64_t whole = count / width * width;
     for (int64_t k = 0; k < depth; k++) {
         for (int64_t w = 0; w < whole; w += width)
-            for (int i = 0; i < width; i++) to[w * depth + k * width + i] = element(from, k * stride + w + i, bf16);
+            copy_run(to + w * depth + k * width, width, from, k * stride + w, bf16);
         for (int64_t w = whole; w < count; w++)
             to[whole * depth + k * width + w - whole] = element(from, k * stride + w, bf16);
     }
 }
 
-// `across`: contiguous in k. What a last panel lacks is zero, since the kernel computes it all the same.
 static inline __attribute__((always_inline)) void pack_as(float *restrict to, int width, int64_t count, int64_t depth,
-                                                          const void *restrict from, int64_t stride, bool across,
+                                                          const void *restrict from, int64_t stride, bool along,
                                                           bool bf16) {
     int64_t whole = count / width * width;
     if (whole < count) memset(to + whole * depth, 0, sizeof(float) * (size_t)(width * depth));
-    if (!across) {
+    if (along) {
         pack_along(to, width, count, depth, from, stride, bf16);
         return;
     }
@@ -165,64 +211,53 @@ static inline __attribute__((always_inline)) void pack_as(float *restrict to, in
                     advance(from, w * stride, bf16), stride, bf16);
 }
 
-static void pack_a(float *to, int64_t count, int64_t depth, const CpuOperand *a, int64_t row, int64_t k) {
-    const void *from = advance(a->data, a->transposed ? k * a->stride + row : row * a->stride + k, a->bf16);
-    if (a->bf16)
-        pack_as(to, MR, count, depth, from, a->stride, !a->transposed, true);
+// The widths that occur get code of their own.
+static inline __attribute__((always_inline)) void pack_width(float *to, int width, int64_t count, int64_t depth,
+                                                             const void *from, int64_t stride, bool along, bool bf16) {
+    if (width == MR)
+        pack_as(to, MR, count, depth, from, stride, along, bf16);
+    else if (width == NR)
+        pack_as(to, NR, count, depth, from, stride, along, bf16);
+    else if (width == 2 * LANES)
+        pack_as(to, 2 * LANES, count, depth, from, stride, along, bf16);
     else
-        pack_as(to, MR, count, depth, from, a->stride, !a->transposed, false);
+        pack_as(to, width, count, depth, from, stride, along, bf16);
 }
 
-static void pack_b(float *to, int64_t count, int64_t depth, const CpuOperand *b, int64_t k, int64_t col) {
-    const void *from = advance(b->data, b->transposed ? col * b->stride + k : k * b->stride + col, b->bf16);
-    if (b->bf16)
-        pack_as(to, NR, count, depth, from, b->stride, b->transposed, true);
+void gemm_pack(float *to, int width, int64_t count, int64_t depth, CpuOperand from) {
+    if (from.bf16)
+        pack_width(to, width, count, depth, from.data, from.stride, from.transposed, true);
     else
-        pack_as(to, NR, count, depth, from, b->stride, b->transposed, false);
+        pack_width(to, width, count, depth, from.data, from.stride, from.transposed, false);
 }
 
-// --- from the kernel's tile to C
-
-static inline void update_row(float *restrict c, const float *restrict tile, int64_t cols, float alpha, float beta) {
-    if (beta == 0.0f)
-        for (int64_t j = 0; j < cols; j++) c[j] = alpha * tile[j];
-    else
-        for (int64_t j = 0; j < cols; j++) c[j] = alpha * tile[j] + beta * c[j];
+// op(matrix) from (row, col) on.
+static CpuOperand part(CpuOperand matrix, int64_t row, int64_t col) {
+    int64_t at = matrix.transposed ? col * matrix.stride + row : row * matrix.stride + col;
+    matrix.data = advance(matrix.data, at, matrix.bf16);
+    return matrix;
 }
 
-static void multiply_block(int64_t m, int64_t n, int64_t depth, float alpha, const float *a, const float *b, float beta,
-                           float *c, int64_t stride) {
-    float tile[MR * NR] __attribute__((aligned(64)));
-    for (int64_t j = 0; j < n; j += NR) {
-        int64_t cols = n - j < NR ? n - j : NR;
-        for (int64_t i = 0; i < m; i += MR) {
-            int64_t rows = m - i < MR ? m - i : MR;
-            kernel(depth, a + i * depth, b + j * depth, tile);
-            for (int64_t r = 0; r < rows; r++) {
-                float *to = c + (i + r) * stride + j;
-                if (cols == NR)
-                    update_row(to, tile + r * NR, NR, alpha, beta);
-                else
-                    update_row(to, tile + r * NR, cols, alpha, beta);
-            }
-        }
-    }
+static CpuOperand flipped(CpuOperand matrix) {
+    matrix.transposed = !matrix.transposed;
+    return matrix;
 }
 
-void cpu_gemm(float *room, int64_t m, int64_t n, int64_t k, float alpha, CpuOperand a, CpuOperand b, float beta,
-              float *c, int64_t stride) {
+void cpu_gemm(float *room, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
+              int64_t stride) {
     float *panels_a = room, *panels_b = room + MC * KC;
-    // An empty sum still has to write beta C.
+    int vectors = gemm_vectors(n);
+    // An empty sum still has to clear C.
     for (int64_t k0 = 0; k0 == 0 || k0 < k; k0 += KC) {
         int64_t depth = k - k0 < KC ? k - k0 : KC;
-        float keep = k0 == 0 ? beta : 1.0f;
         for (int64_t i = 0; i < m; i += MC) {
             int64_t rows = m - i < MC ? m - i : MC;
-            pack_a(panels_a, rows, depth, &a, i, k0);
+            gemm_pack(panels_a, MR, rows, depth, part(a, i, k0));
             for (int64_t j = 0; j < n; j += NC) {
                 int64_t cols = n - j < NC ? n - j : NC;
-                pack_b(panels_b, cols, depth, &b, k0, j);
-                multiply_block(rows, cols, depth, alpha, panels_a, panels_b, keep, c + i * stride + j, stride);
+                gemm_pack(panels_b, vectors * LANES, cols, depth, flipped(part(b, k0, j)));
+                gemm_multiply(vectors, rows, cols, depth, panels_a, depth, panels_b, accumulate || k0 > 0,
+                              c + i * stride + j, stride);
             }
         }
     }

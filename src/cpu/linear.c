@@ -111,8 +111,8 @@ void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, con
         Tile t = tile_at(&tiles, i, rows, out);
         int64_t stride;
         float *sums = tile_place(backend, room, forward.aux != NULL ? aux : y, out, &t, &stride);
-        cpu_gemm(room, t.rows, t.cols, in, 1.0f, operand_part(backend, x, in, t.row, 0, false),
-                 operand_part(backend, w, in, t.col, 0, true), 0.0f, sums, stride);
+        cpu_gemm(room, t.rows, t.cols, in, operand_part(backend, x, in, t.row, 0, false),
+                 operand_part(backend, w, in, t.col, 0, true), false, sums, stride);
         finish_forward(backend, &forward, &t, sums, stride);
     }
 }
@@ -139,8 +139,8 @@ void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, cons
         Tile t = tile_at(&tiles, i, rows, in);
         int64_t stride;
         float *sums = tile_place(backend, room, dx, in, &t, &stride);
-        cpu_gemm(room, t.rows, t.cols, out, 1.0f, operand_part(backend, dy, out, t.row, 0, false),
-                 operand_part(backend, w, in, 0, t.col, false), 0.0f, sums, stride);
+        cpu_gemm(room, t.rows, t.cols, out, operand_part(backend, dy, out, t.row, 0, false),
+                 operand_part(backend, w, in, 0, t.col, false), false, sums, stride);
         finish_backward_input(backend, dx, gelu_at, in, &t, sums, stride);
     }
 }
@@ -166,8 +166,8 @@ void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, const
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
         float *room = cpu_scratch(cpu, TILE_ROOM);
         Tile t = tile_at(&tiles, i, out, in);
-        cpu_gemm(room, t.rows, t.cols, rows, 1.0f, operand_part(backend, dy, out, 0, t.row, true),
-                 operand_part(backend, x, in, 0, t.col, false), 1.0f, dw + t.row * in + t.col, in);
+        cpu_gemm(room, t.rows, t.cols, rows, operand_part(backend, dy, out, 0, t.row, true),
+                 operand_part(backend, x, in, 0, t.col, false), true, dw + t.row * in + t.col, in);
         if (dbias != NULL && t.col == 0) column_sums(backend, dbias, dy, rows, out, t.row, t.rows);
     }
 }

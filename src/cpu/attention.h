@@ -1,0 +1,69 @@
+// What the two forms of attention on the CPU share: strided views of one head, and who computes what.
+#ifndef CPU_ATTENTION_H
+#define CPU_ATTENTION_H
+
+#include "cpu.h"
+
+// One query head of one sequence.
+typedef struct Head {
+    const Backend *backend;
+    const AttentionShape *shape;
+    int64_t sequence, head;
+} Head;
+
+// What a backward reads and writes. dk, dv: (seq, head_dim) sums of one key/value head, this thread's own.
+typedef struct AttentionBackward {
+    void *dqkv;
+    const void *dout, *out, *saved, *qkv;
+    float *scratch;
+    float *dk, *dv;
+} AttentionBackward;
+
+static inline float head_scale(const Head *h) {
+    return (float)(1.0 / sqrt((double)h->shape->head_dim));
+}
+
+// Of all (sequence, head) pairs: where this one's statistics stand.
+static inline int64_t head_index(const Head *h) {
+    return h->sequence * h->shape->heads + h->head;
+}
+
+static inline int64_t qkv_width(const AttentionShape *s) {
+    return (s->heads + 2 * s->kv_heads) * s->head_dim;
+}
+static inline int64_t out_width(const AttentionShape *s) {
+    return s->heads * s->head_dim;
+}
+
+// Rows of this head from `position` on.
+CpuOperand head_query(const Head *h, const void *qkv, int64_t position);
+CpuOperand head_key(const Head *h, const void *qkv, int64_t position);
+CpuOperand head_value(const Head *h, const void *qkv, int64_t position);
+CpuOperand head_output(const Head *h, const void *out, int64_t position);
+
+static inline CpuOperand transposed(CpuOperand a) {
+    a.transposed = !a.transposed;
+    return a;
+}
+
+static inline CpuOperand floats(const float *data, int64_t stride) {
+    return (CpuOperand){data, stride, false, false};
+}
+
+// rows (count, head_dim) become the rows of what `to` views.
+void head_store(const Head *h, CpuOperand to, const float *rows, int64_t count);
+
+// delta (count) = row sums of dout * out, which is what the softmax's backward takes from every dp of a row.
+void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_t count, float *delta);
+
+// flash.c. `span` counts runs of flash_span() queries: units of work for a thread, each with all keys it sees.
+// scratch: flash_scratch_floats(shape) of this thread's own.
+int64_t flash_spans(int64_t seq);
+int64_t flash_scratch_floats(const AttentionShape *shape);
+void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span);
+
+// dq of the heads that share a key/value head, and their sums in b->dk and b->dv (cleared by the caller).
+void flash_backward(const Backend *backend, const AttentionShape *shape, const AttentionBackward *b, int64_t sequence,
+                    int64_t kv_head);
+
+#endif

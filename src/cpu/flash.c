@@ -1,0 +1,254 @@
+// Flash attention (Dao et al. 2022) for vector units. Everything is computed transposed, (keys, queries), with as many
+// queries side by side as the matrix kernel has columns: maxima and sums over keys then run down the vectors without
+// crossing lanes, and what one product leaves, scores or their gradients, already has the layout in which the next one
+// reads its right factor. Keys and values are packed once for all the queries that see them. Nothing of size seq * seq
+// exists; scratch grows with seq * head_dim.
+#include "attention.h"
+#include "gemm.h"
+
+// Queries of a block; keys of a chunk; blocks of a span.
+enum { Q = GEMM_COLS, KEYS = 256, SPAN = 8 };
+
+int64_t flash_spans(int64_t seq) {
+    return (seq + SPAN * Q - 1) / (SPAN * Q);
+}
+
+typedef struct Block {
+    int64_t first, count, keys; // keys: those that its last query sees
+} Block;
+
+static Block block_at(int64_t seq, int64_t first) {
+    int64_t count = seq - first < Q ? seq - first : Q;
+    return (Block){first, count, first + count};
+}
+
+static int64_t round_up(int64_t n, int64_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
+
+// --- packed operands. Left factors in panels of GEMM_ROWS rows: "keys" forms have a panel for every few keys, "dims"
+// forms are cut into chunks of KEYS keys, each with panels of dimensions.
+typedef struct Packed {
+    int64_t keys;
+    float *k_keys;          // (seq, head_dim)
+    float *v_dims;          // forward: (head_dim, chunk) per chunk
+    float *k_dims, *v_keys; // backward
+} Packed;
+
+static int64_t keys_floats(const AttentionShape *s) {
+    return round_up(s->seq, GEMM_ROWS) * s->head_dim;
+}
+static int64_t dims_floats(const AttentionShape *s) {
+    return round_up(s->head_dim, GEMM_ROWS) * s->seq;
+}
+
+int64_t flash_scratch_floats(const AttentionShape *s) {
+    return 2 * keys_floats(s) + dims_floats(s);
+}
+
+// Keys of the chunk at k0 as it was packed; a block may want fewer of them.
+static int64_t chunk_keys(const Packed *packed, int64_t k0) {
+    return packed->keys - k0 < KEYS ? packed->keys - k0 : KEYS;
+}
+
+static void pack_dims(float *to, const AttentionShape *s, int64_t keys, CpuOperand from) {
+    const char *data = from.data;
+    for (int64_t k0 = 0; k0 < keys; k0 += KEYS) {
+        int64_t width = keys - k0 < KEYS ? keys - k0 : KEYS;
+        from.data = data + k0 * from.stride * (from.bf16 ? 2 : 4);
+        gemm_pack(to + k0 * round_up(s->head_dim, GEMM_ROWS), GEMM_ROWS, s->head_dim, width, transposed(from));
+    }
+}
+
+static Packed pack_forward(const Head *h, float *scratch, const void *qkv, int64_t keys) {
+    Packed packed = {.keys = keys, .k_keys = scratch, .v_dims = scratch + keys_floats(h->shape)};
+    gemm_pack(packed.k_keys, GEMM_ROWS, keys, h->shape->head_dim, head_key(h, qkv, 0));
+    pack_dims(packed.v_dims, h->shape, keys, head_value(h, qkv, 0));
+    return packed;
+}
+
+static Packed pack_backward(const Head *h, float *scratch, const void *qkv) {
+    int64_t seq = h->shape->seq;
+    Packed packed = {.keys = seq, .k_keys = scratch, .v_keys = scratch + keys_floats(h->shape)};
+    packed.k_dims = packed.v_keys + keys_floats(h->shape);
+    gemm_pack(packed.k_keys, GEMM_ROWS, seq, h->shape->head_dim, head_key(h, qkv, 0));
+    gemm_pack(packed.v_keys, GEMM_ROWS, seq, h->shape->head_dim, head_value(h, qkv, 0));
+    pack_dims(packed.k_dims, h->shape, seq, head_key(h, qkv, 0));
+    return packed;
+}
+
+// --- a thread's room for one block
+typedef struct Room {
+    float *scores, *slopes;  // (KEYS, Q)
+    float *turned;           // scores or slopes with keys and queries exchanged, packed as a left factor
+    float *query, *dout;     // (head_dim, Q): right factors of scores and of their gradients
+    float *query_t, *dout_t; // (Q, head_dim) packed as right factors of dk and dv
+    float *sums;             // (head_dim, Q): out or dq, transposed
+    float *rows;             // (Q, head_dim)
+} Room;
+
+static Room room_take(const Head *h) {
+    int64_t tile = KEYS * Q, narrow = h->shape->head_dim * Q, wide = round_up(h->shape->head_dim, GEMM_COLS) * Q;
+    float *at = cpu_scratch(cpu_self((Backend *)h->backend), 3 * tile + 2 * narrow + 4 * wide);
+    Room room = {.scores = at, .slopes = at + tile, .turned = at + 2 * tile};
+    room.query = at + 3 * tile, room.dout = room.query + narrow;
+    room.query_t = room.dout + narrow, room.dout_t = room.query_t + wide;
+    room.sums = room.dout_t + wide, room.rows = room.sums + wide;
+    return room;
+}
+
+// The block's transposed result becomes rows of what `to` views.
+static void store_block(const Head *h, const Room *room, const Block *block, CpuOperand to) {
+    int64_t d = h->shape->head_dim;
+    gemm_pack(room->rows, (int)d, d, block->count, floats(room->sums, Q));
+    head_store(h, to, room->rows, block->count);
+}
+
+// --- columns: query j of the block stands in lane j
+
+// Scores of keys that come after their query: never seen.
+static void hide_later_keys(float *scores, const Block *block, int64_t k0, int64_t width) {
+    for (int64_t k = block->first - k0 > 0 ? block->first - k0 : 0; k < width; k++) {
+        int64_t hidden = k0 + k - block->first < Q ? k0 + k - block->first : Q;
+        for (int64_t j = 0; j < hidden; j++) scores[k * Q + j] = -INFINITY;
+    }
+}
+
+static void column_max(float *restrict most, const float *restrict x, int64_t keys) {
+    for (int64_t k = 0; k < keys; k++)
+        for (int j = 0; j < Q; j++) most[j] = x[k * Q + j] > most[j] ? x[k * Q + j] : most[j];
+}
+
+// x = exp(scale x - shift), total += x
+static void column_exp(float *restrict x, float *restrict total, const float *restrict shift, float scale,
+                       int64_t keys) {
+    for (int64_t k = 0; k < keys; k++)
+        for (int j = 0; j < Q; j++) {
+            float e = cpu_expf(scale * x[k * Q + j] - shift[j]);
+            x[k * Q + j] = e;
+            total[j] += e;
+        }
+}
+
+static void column_scale(float *restrict x, const float *restrict factor, int64_t rows) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int j = 0; j < Q; j++) x[r * Q + j] *= factor[j];
+}
+
+// ds = p (dp - delta) scale
+static void column_slopes(float *restrict ds, const float *restrict p, const float *restrict delta, float scale,
+                          int64_t keys) {
+    for (int64_t k = 0; k < keys; k++)
+        for (int j = 0; j < Q; j++) ds[k * Q + j] = p[k * Q + j] * (ds[k * Q + j] - delta[j]) * scale;
+}
+
+// --- forward
+
+typedef struct Softmax {
+    float most[Q], total[Q], shift[Q], shrink[Q];
+} Softmax;
+
+// One chunk's scores become exponentials. What was summed before shrinks where the maximum has grown.
+static void softmax_chunk(Softmax *s, float *scores, int64_t width, float scale) {
+    for (int j = 0; j < Q; j++) s->shrink[j] = s->most[j];
+    column_max(s->most, scores, width);
+    for (int j = 0; j < Q; j++) {
+        s->shrink[j] = cpu_expf(scale * (s->shrink[j] - s->most[j]));
+        s->total[j] *= s->shrink[j];
+        s->shift[j] = scale * s->most[j];
+    }
+    column_exp(scores, s->total, s->shift, scale, width);
+}
+
+static void block_forward(const Head *h, const Room *room, const Packed *packed, void *out, float *lse, const void *qkv,
+                          const Block *block) {
+    int64_t d = h->shape->head_dim;
+    Softmax s = {.total = {0}};
+    for (int j = 0; j < Q; j++) s.most[j] = -INFINITY;
+    gemm_pack(room->query, Q, block->count, d, head_query(h, qkv, block->first));
+    for (int64_t k0 = 0; k0 < block->keys; k0 += KEYS) {
+        int64_t width = block->keys - k0 < KEYS ? block->keys - k0 : KEYS;
+        gemm_multiply(GEMM_VECTORS, width, Q, d, packed->k_keys + k0 * d, d, room->query, false, room->scores, Q);
+        hide_later_keys(room->scores, block, k0, width);
+        softmax_chunk(&s, room->scores, width, head_scale(h));
+        if (k0 > 0) column_scale(room->sums, s.shrink, d);
+        gemm_multiply(GEMM_VECTORS, d, Q, width, packed->v_dims + k0 * round_up(d, GEMM_ROWS), chunk_keys(packed, k0),
+                      room->scores, k0 > 0, room->sums, Q);
+    }
+    for (int64_t j = 0; j < block->count; j++) lse[block->first + j] = s.shift[j] + logf(s.total[j]);
+    for (int j = 0; j < Q; j++) s.shrink[j] = 1.0f / s.total[j];
+    column_scale(room->sums, s.shrink, d);
+    store_block(h, room, block, head_output(h, out, block->first));
+}
+
+void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span) {
+    int64_t first = span * SPAN * Q, end = first + SPAN * Q < h->shape->seq ? first + SPAN * Q : h->shape->seq;
+    Room room = room_take(h);
+    Packed packed = pack_forward(h, scratch, qkv, end);
+    for (; first < end; first += Q) {
+        Block block = block_at(h->shape->seq, first);
+        block_forward(h, &room, &packed, out, lse, qkv, &block);
+    }
+}
+
+// --- backward
+
+// dkv (width, head_dim) += columns of x (width, Q), for the block's queries, times their rows of `factor`.
+static void add_products(const Head *h, const Room *room, float *dkv, const float *x, const float *factor,
+                         int64_t width, int64_t queries) {
+    int64_t d = h->shape->head_dim;
+    gemm_pack(room->turned, GEMM_ROWS, width, queries, floats(x, Q));
+    gemm_multiply(gemm_vectors(d), width, d, queries, room->turned, queries, factor, true, dkv, d);
+}
+
+typedef struct BlockStatistics {
+    float lse[Q], delta[Q], unused[Q];
+} BlockStatistics;
+
+// Packs the block's queries and output gradients. Lanes without a query compute zeros times something finite.
+static BlockStatistics block_start(const Head *h, const Room *room, const AttentionBackward *b, const Block *block) {
+    BlockStatistics s = {.lse = {0}};
+    int64_t d = h->shape->head_dim, n = block->count;
+    int wide = gemm_vectors(d) * GEMM_LANES;
+    CpuOperand query = head_query(h, b->qkv, block->first), dout = head_output(h, b->dout, block->first);
+    gemm_pack(room->query, Q, n, d, query);
+    gemm_pack(room->dout, Q, n, d, dout);
+    gemm_pack(room->query_t, wide, d, n, transposed(query));
+    gemm_pack(room->dout_t, wide, d, n, transposed(dout));
+    head_delta(h, b, block->first, n, s.delta);
+    memcpy(s.lse, (const float *)b->saved + head_index(h) * h->shape->seq + block->first, sizeof(float) * (size_t)n);
+    return s;
+}
+
+static void block_backward(const Head *h, const Room *room, const Packed *packed, const AttentionBackward *b,
+                           const Block *block) {
+    int64_t d = h->shape->head_dim;
+    BlockStatistics s = block_start(h, room, b, block);
+    for (int64_t k0 = 0; k0 < block->keys; k0 += KEYS) {
+        int64_t width = block->keys - k0 < KEYS ? block->keys - k0 : KEYS;
+        gemm_multiply(GEMM_VECTORS, width, Q, d, packed->k_keys + k0 * d, d, room->query, false, room->scores, Q);
+        hide_later_keys(room->scores, block, k0, width);
+        column_exp(room->scores, s.unused, s.lse, head_scale(h), width);
+        add_products(h, room, b->dv + k0 * d, room->scores, room->dout_t, width, block->count);
+        gemm_multiply(GEMM_VECTORS, width, Q, d, packed->v_keys + k0 * d, d, room->dout, false, room->slopes, Q);
+        column_slopes(room->slopes, room->scores, s.delta, head_scale(h), width);
+        add_products(h, room, b->dk + k0 * d, room->slopes, room->query_t, width, block->count);
+        gemm_multiply(GEMM_VECTORS, d, Q, width, packed->k_dims + k0 * round_up(d, GEMM_ROWS), chunk_keys(packed, k0),
+                      room->slopes, k0 > 0, room->sums, Q);
+    }
+    store_block(h, room, block, head_query(h, b->dqkv, block->first));
+}
+
+void flash_backward(const Backend *backend, const AttentionShape *shape, const AttentionBackward *b, int64_t sequence,
+                    int64_t kv_head) {
+    int64_t group = shape->heads / shape->kv_heads;
+    Head h = {backend, shape, sequence, kv_head * group};
+    Packed packed = pack_backward(&h, b->scratch, b->qkv);
+    for (int64_t g = 0; g < group; g++, h.head++) {
+        Room room = room_take(&h);
+        for (int64_t first = 0; first < shape->seq; first += Q) {
+            Block block = block_at(shape->seq, first);
+            block_backward(&h, &room, &packed, b, &block);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+// Speed of the matrix products at the shapes of GPT-2 124M (4 sequences of 64), and of flash against stored attention,
+// with the bytes each keeps for the backward. An argument sets the number of threads.
+#include "backend.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct Bench {
+    Backend *backend;
+    float *x, *w, *y, *z, *bias;
+    int64_t rows, in, out;
+    Epilogue epilogue;
+    AttentionShape shape;
+    float *saved, *scratch;
+} Bench;
+
+static float *filled(Backend *backend, int64_t count) {
+    Error err = {0};
+    float *x = backend->allocate(backend, MEMORY_WORKSPACE, count * 4, "a benchmark's operand", &err);
+    if (x == NULL) {
+        fprintf(stderr, "bench_ops: %s\n", err.text);
+        exit(1);
+    }
+    for (int64_t i = 0; i < count; i++) x[i] = (float)((i * 2654435761u & 0xffff) / 65536.0 - 0.5);
+    return x;
+}
+
+static void dropped(Backend *backend, float *x, int64_t count) {
+    backend->release(backend, MEMORY_WORKSPACE, x, count * 4);
+}
+
+// The best of some runs: what else the machine does only makes a run slower.
+static double best_seconds(Bench *bench, void (*op)(Bench *)) {
+    double best = INFINITY, begin = clock_seconds();
+    op(bench);
+    for (int i = 0; i < 3 || (i < 1000 && clock_seconds() - begin < 0.4); i++) {
+        double start = clock_seconds();
+        op(bench);
+        best = fmin(best, clock_seconds() - start);
+    }
+    return best;
+}
+
+// --- linear layers
+
+static void forward(Bench *b) {
+    b->backend->linear_forward(b->backend, b->y, b->z, b->x, b->w, b->bias, b->rows, b->in, b->out, b->epilogue);
+}
+
+static void backward_input(Bench *b) {
+    b->backend->linear_backward_input(b->backend, b->x, b->z, b->y, b->w, b->rows, b->in, b->out, EPILOGUE_NONE);
+}
+
+static void backward_weight(Bench *b) {
+    b->backend->linear_backward_weight(b->backend, b->w, b->bias, b->y, b->x, b->rows, b->in, b->out);
+}
+
+typedef struct Layer {
+    const char *name;
+    int64_t in, out, times; // how often in the model
+    Epilogue epilogue;
+} Layer;
+
+static void bench_linear(Backend *backend, double peak) {
+    static const Layer layers[] = {{"qkv", 768, 2304, 12, EPILOGUE_NONE},
+                                   {"attention out", 768, 768, 12, EPILOGUE_NONE},
+                                   {"ffn up + gelu", 768, 3072, 12, EPILOGUE_GELU},
+                                   {"ffn down", 3072, 768, 12, EPILOGUE_NONE},
+                                   {"head", 768, 50304, 1, EPILOGUE_NONE}};
+    double seconds = 0, work = 0;
+    printf("%-15s %16s  %10s %10s %10s  GFLOP/s (share of %.0f, the measured peak)\n", "linear", "rows x in x out",
+           "forward", "dx", "dw", peak);
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        const Layer *l = &layers[i];
+        Bench b = {.backend = backend, .rows = 256, .in = l->in, .out = l->out, .epilogue = l->epilogue};
+        int64_t counts[] = {b.rows * b.in, b.in * b.out, b.rows * b.out, b.rows * b.out, b.out};
+        float **operands[] = {&b.x, &b.w, &b.y, &b.z, &b.bias};
+        for (int o = 0; o < 5; o++) *operands[o] = filled(backend, counts[o]);
+        void (*const ops[])(Bench *) = {forward, backward_input, backward_weight};
+        double flop = 2.0 * (double)b.rows * (double)b.in * (double)b.out;
+        printf("%-15s %4ld x%5ld x%5ld ", l->name, (long)b.rows, (long)b.in, (long)b.out);
+        for (int o = 0; o < 3; o++) {
+            double best = best_seconds(&b, ops[o]);
+            printf(" %4.0f (%2.0f%%)", flop / best * 1e-9, 100 * flop / best * 1e-9 / peak);
+            seconds += best * (double)l->times, work += flop * (double)l->times;
+        }
+        printf("\n");
+        for (int o = 0; o < 5; o++) dropped(backend, *operands[o], counts[o]);
+    }
+    printf("%-15s %.1f GFLOP in %.3f s: %.0f GFLOP/s, %.0f%% of the peak\n\n", "all of a step", work * 1e-9, seconds,
+           work / seconds * 1e-9, 100 * work / seconds * 1e-9 / peak);
+}
+
+// --- attention
+
+static void attention_forward(Bench *b) {
+    b->backend->attention_forward(b->backend, b->y, b->saved, b->scratch, b->x, &b->shape);
+}
+
+static void attention_backward(Bench *b) {
+    b->backend->attention_backward(b->backend, b->w, b->scratch, b->z, b->y, b->saved, b->x, &b->shape);
+}
+
+typedef struct Timing {
+    double forward, backward;
+    int64_t saved, scratch;
+} Timing;
+
+static Timing time_attention(Backend *backend, AttentionShape shape) {
+    int64_t rows = shape.batch * shape.seq, out = rows * shape.heads * shape.head_dim, qkv = 3 * out;
+    int64_t saved = shape.batch * shape.heads * shape.seq;
+    if (shape.mode == ATTENTION_NONE) saved *= shape.seq;
+    Bench b = {.backend = backend, .shape = shape};
+    int64_t counts[] = {qkv, qkv, out, out, saved, backend->attention_scratch(backend, &shape) / 4};
+    float **operands[] = {&b.x, &b.w, &b.y, &b.z, &b.saved, &b.scratch};
+    for (int o = 0; o < 6; o++) *operands[o] = filled(backend, counts[o]);
+    Timing t = {best_seconds(&b, attention_forward), 0, shape.mode == ATTENTION_RECOMPUTE ? 0 : saved * 4,
+                counts[5] * 4};
+    t.backward = best_seconds(&b, attention_backward);
+    for (int o = 0; o < 6; o++) dropped(backend, *operands[o], counts[o]);
+    return t;
+}
+
+static void bench_attention(Backend *backend, int64_t head_dim) {
+    static const char *const names[] = {"none", "recompute", "flash"};
+    printf("attention, 12 heads of %ld, 2048 tokens; time of none over its own: 1 or more is no slower\n",
+           (long)head_dim);
+    printf("  seq  mode       forward ms  backward ms  none / mode   saved MiB  scratch MiB\n");
+    for (int64_t seq = 256; seq <= 2048; seq *= 2) {
+        double none = 0;
+        for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
+            AttentionShape shape = {2048 / seq, seq, 12, 12, head_dim, mode, SOFTMAX_FUSED};
+            Timing t = time_attention(backend, shape);
+            if (mode == ATTENTION_NONE) none = t.forward + t.backward;
+            printf("%5ld  %-9s %11.2f  %11.2f  %11.2f  %10.2f  %11.2f\n", (long)seq, names[mode], t.forward * 1e3,
+                   t.backward * 1e3, none / (t.forward + t.backward), (double)t.saved / (1 << 20),
+                   (double)t.scratch / (1 << 20));
+        }
+    }
+    printf("\n");
+}
+
+int main(int argc, char **argv) {
+    Error err = {0};
+    Backend *backend = backend_cpu_create(PRECISION_FP32, argc > 1 ? atoi(argv[1]) : 0, &err);
+    if (backend == NULL) {
+        fprintf(stderr, "bench_ops: %s\n", err.text);
+        return 1;
+    }
+    double peak = 1e3 * backend_cpu_measure_peak(argc > 1 ? atoi(argv[1]) : 0);
+    printf("%s\n", backend->device);
+    bench_linear(backend, peak);
+    bench_attention(backend, 64);
+    bench_attention(backend, 128);
+    backend->destroy(backend);
+    return 0;
+}
