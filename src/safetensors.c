@@ -152,7 +152,7 @@ int safetensors_open(SafeFile *file, const char *path, Error *err) {
     file->fd = -1;
     file->path = strdup(path);
     if (file->path == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", path);
-    file->fd = open(path, O_RDONLY | O_CLOEXEC);
+    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a named pipe must not hold us up
     struct stat status;
     if (file->fd < 0 || fstat(file->fd, &status) != 0)
         return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
