@@ -4,7 +4,9 @@
 
 #include "backend.h"
 #include "grid.h"
+#include "launch.h"
 #include "version.h"
+#include "world.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -171,6 +173,16 @@ static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
     return S_ISREG(status.st_mode) ? cut_(metrics, after_step, err) : 0;
 }
 
+// mpirun gives its first rank a terminal of its own, wherever that rank's output goes in the end: only a parent that sees
+// a terminal itself can say so.
+static bool writes_to_terminal_(void) {
+    const char *parent = getenv(LAUNCH_TERMINAL_VARIABLE);
+    bool under = false;
+    Error ignored = {0};
+    if (parent != NULL) return strcmp(parent, "1") == 0;
+    return world_under_launcher(&under, &ignored) == 0 && !under && isatty(STDOUT_FILENO);
+}
+
 Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step, Error *err) {
     Metrics *metrics = calloc(1, sizeof *metrics);
     if (metrics == NULL) {
@@ -181,9 +193,7 @@ Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step
     metrics->fd = -1;
     metrics->steps = config->train.steps;
     snprintf(metrics->path, sizeof metrics->path, "%s", config->log.metrics);
-    // Ranks write into a pipe of their launcher; the one who has the terminal says so.
-    const char *tty = getenv("TRAINER_TTY");
-    metrics->terminal = isatty(STDOUT_FILENO) || (tty != NULL && strcmp(tty, "1") == 0);
+    metrics->terminal = writes_to_terminal_();
     if (open_file_(metrics, after_step, err) == 0) return metrics;
     metrics_close(metrics);
     return NULL;
