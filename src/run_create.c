@@ -31,6 +31,25 @@ static int check_world_(const Run *run, Error *err) {
                      (long long)p->data, (long long)want);
 }
 
+// Collective. Where any rank failed, all do, with the error of the lowest that did: said once, and no rank is left waiting for one
+// that has gone. Ranks of one host look at the same files and the same memory, but not at the same instant.
+static int fail_together_(World *world, int status, Error *err) {
+    int size = world_size(world), rank = world_rank(world);
+    double failed = status == 0 ? 0.0 : size - rank;
+    if (world_max(world, &failed, 1, err) != 0) return -1;
+    if (failed == 0.0) return 0;
+    Error first;
+    memset(&first, 0, sizeof first);
+    int speaker = size - (int)failed;
+    if (rank == speaker)
+        error_set(&first, err->code, "%s%s%s", world_nodes(world) > 1 ? world_host(world) : "",
+                  world_nodes(world) > 1 ? ": " : "", err->text);
+    first.everywhere = true;
+    if (world_broadcast(world, speaker, &first, sizeof first, err) != 0) return -1;
+    *err = first;
+    return -1;
+}
+
 static int threads_(const World *world) {
     if (getenv("OMP_NUM_THREADS") != NULL) return 0;
     long cores = sysconf(_SC_NPROCESSORS_ONLN), threads = cores / world_local_size(world);
@@ -88,7 +107,7 @@ static int settle_(Run *run, Error *err) {
         return -1;
     Roster roster = {0};
     int status = roster_make(&roster, run->world, run->at, run->be->device, err);
-    if (status == 0) status = check_host_(run, &roster, err);
+    if (status == 0) status = fail_together_(run->world, check_host_(run, &roster, err), err);
     if (status == 0 && world_rank(run->world) == 0) {
         plan_print(&run->plan, run->config, run->schedule, stderr);
         if (roster.count > 1) roster_print(&roster, stderr);
@@ -132,7 +151,8 @@ int run_create(Run *run, const Config *config, const Model *model, World *world,
     log->stage = run->at.stage;
     board_set_stage(board, run->at.stage);
     board_set_action(board, "start-up");
-    if (create_groups_(run, err) != 0 || run_open_data(config, &run->train, &run->val, err) != 0) return -1;
+    if (create_groups_(run, err) != 0) return -1;
+    if (fail_together_(world, run_open_data(config, &run->train, &run->val, err), err) != 0) return -1;
     run->be = backend_cpu_create(config->train.precision, threads_(world), err);
     if (run->be == NULL || find_peak_(run, err) != 0 || settle_(run, err) != 0) return -1;
     if (create_stage_(run, err) != 0 || batch_create(&run->batch, &run->stage, run->at.data, err) != 0) return -1;
