@@ -172,17 +172,19 @@ typedef struct Walk_ {
     int backwards; // done so far; the next one to run
     int used;      // own slots taken, in list order
     int slots;
+    int ahead;
     int peer;
 } Walk_;
 
-// Evicts the newest bundle at home. The one whose backward is next stays: then there is nothing to evict.
-static void walk_evict_(Walk_ *walk) {
+// Evicts the newest bundle at home, if that is newer than microbatch `needed`.
+static bool walk_evict_(Walk_ *walk, int needed) {
     int newest = walk->forwards - 1;
-    while (newest > walk->backwards && walk->away[newest]) newest--;
-    if (newest <= walk->backwards) return;
+    while (newest > needed && walk->away[newest]) newest--;
+    if (newest <= needed) return false;
     walk->away[newest] = true;
     walk->used--;
     list_push_(&walk->list, ACTION_EVICT, newest, walk->peer);
+    return true;
 }
 
 static void walk_load_(Walk_ *walk, int microbatch) {
@@ -194,20 +196,21 @@ static void walk_load_(Walk_ *walk, int microbatch) {
 // Before a forward there has to be a free slot. In a row of forwards the slot of the next one is freed during this one,
 // so that compute does not wait for it.
 static void walk_before_forward_(Walk_ *walk, bool forward_follows) {
-    if (walk->used + (forward_follows ? 2 : 1) > walk->slots) walk_evict_(walk);
+    if (walk->used + (forward_follows ? 2 : 1) > walk->slots) walk_evict_(walk, walk->backwards);
 }
 
-// Before B(i) runs, i+1 comes home into the slot of the newest. After the last forward nothing more has to leave: each
-// backward frees a slot, and the next bundle that is away takes it.
-static void walk_before_backward_(Walk_ *walk, int microbatches) {
+// Before B(i) runs, the first of i+1 ... i+ahead that is away comes home, into the slot of the newest.
+static void walk_swap_(Walk_ *walk) {
     int next = walk->backwards + 1;
-    if (walk->forwards < microbatches) {
-        if (next == walk->forwards || !walk->away[next]) return;
-        if (walk->used == walk->slots) walk_evict_(walk);
-        walk_load_(walk, next);
-        return;
-    }
-    for (next--; next < microbatches && walk->used < walk->slots; next++) {
+    int last = walk->backwards + least_(walk->ahead, walk->forwards - 1 - walk->backwards);
+    while (next <= last && !walk->away[next]) next++;
+    if (next > last || (walk->used == walk->slots && !walk_evict_(walk, next))) return;
+    walk_load_(walk, next);
+}
+
+// After the last forward nothing more has to leave: each backward frees a slot, and the next bundle that is away takes it.
+static void walk_home_(Walk_ *walk) {
+    for (int next = walk->backwards; next < walk->forwards && walk->used < walk->slots; next++) {
         if (walk->away[next]) walk_load_(walk, next);
     }
 }
@@ -218,7 +221,8 @@ static void walk_stage_(Walk_ *walk, const StageSchedule *base, int microbatches
         bool forward = action.kind == ACTION_FORWARD;
         bool forward_follows = i + 1 < base->count && base->actions[i + 1].kind == ACTION_FORWARD;
         if (forward) walk_before_forward_(walk, forward_follows);
-        if (!forward) walk_before_backward_(walk, microbatches);
+        if (!forward && walk->forwards < microbatches) walk_swap_(walk);
+        if (!forward && walk->forwards == microbatches) walk_home_(walk);
         list_push_(&walk->list, action.kind, action.microbatch, action.peer);
         if (forward) walk->forwards++;
         if (!forward) walk->backwards++;
@@ -226,9 +230,11 @@ static void walk_stage_(Walk_ *walk, const StageSchedule *base, int microbatches
     }
 }
 
-static int balance_stage_(Schedule *schedule, int s, const StageSchedule *base, EvictTarget target, Error *err) {
+static int balance_stage_(Schedule *schedule, int s, const StageSchedule *base, EvictTarget target, int ahead,
+                          Error *err) {
     int peer = target == EVICT_TO_HOST ? SCHEDULE_HOST : bpipe_partner(schedule->stages, s);
-    Walk_ walk = {.slots = schedule->slots, .peer = peer, .away = calloc((size_t)schedule->microbatches, sizeof(bool))};
+    Walk_ walk = {.slots = schedule->slots, .ahead = ahead, .peer = peer};
+    walk.away = calloc((size_t)schedule->microbatches, sizeof *walk.away);
     if (walk.away == NULL) return error_set(err, EXIT_FAILED, "no memory for a schedule of this size");
     walk_stage_(&walk, base, schedule->microbatches);
     free(walk.away);
@@ -291,13 +297,17 @@ static int balance_allowed_(const Schedule *base, int slots, EvictTarget target,
                      base->name, base->stages, least);
 }
 
-Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, Error *err) {
+Schedule *bpipe_balance_ahead(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err) {
     if (balance_allowed_(base, slots, target, err) != 0) return NULL;
+    if (ahead < 1) {
+        error_set(err, EXIT_USAGE, "bundles have to come home at least 1 backward ahead, not %d", ahead);
+        return NULL;
+    }
     Schedule *schedule = schedule_new_("bpipe", base->stages, base->microbatches, slots, err);
     if (schedule == NULL) return NULL;
     int status = 0;
     for (int s = 0; s < base->stages && status == 0; s++) {
-        status = balance_stage_(schedule, s, &base->stage[s], target, err);
+        status = balance_stage_(schedule, s, &base->stage[s], target, ahead, err);
     }
     for (int s = 0; s < base->stages && status == 0 && target == EVICT_TO_PEER; s++) {
         if (most_open_(&schedule->stage[s], ACTION_EVICT, ACTION_LOAD) > 0)
@@ -309,6 +319,10 @@ Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, Err
     }
     schedule_size_slots_(schedule);
     return schedule;
+}
+
+Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, Error *err) {
+    return bpipe_balance_ahead(base, slots, target, 1, err);
 }
 
 Schedule *schedule_bpipe(int stages, int microbatches, int slots, Error *err) {

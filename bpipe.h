@@ -107,6 +107,11 @@ Schedule *schedule_bpipe(int stages, int microbatches, int slots, Error *err);
 // as the base needs, nothing is evicted. docs/bpipe.md says how it chooses and what that costs.
 Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, Error *err);
 
+// The same for slow transfers: bundles come home up to `ahead` (>= 1; bpipe_balance: 1) backwards before their own, so that
+// a swap has `ahead` times a forward and a backward to hide behind, and more bundles are on the way. With slots to spare
+// this is the better use of them where 2 transfers take longer than a forward and a backward; see docs/bpipe.md.
+Schedule *bpipe_balance_ahead(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err);
+
 // Smallest `slots` for 1F1B. Peer: ceil((p+2)/2), what a pair needs (p+1) and a place to move to, over two stages.
 // Host: 2, one slot for compute and one that is being exchanged; 1 with one stage.
 int bpipe_min_slots(int stages);

@@ -2,6 +2,7 @@
 // what the proof finds in test_schedule_check.c.
 #include "bpipe.h"
 
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -327,6 +328,31 @@ static void the_transfers_of_p_8_m_64_are_those_of_newest_first(void **state) {
     schedule_free(schedule);
 }
 
+static void bundles_that_come_home_earlier_cost_transfers_and_stay_within_the_slots(void **state) {
+    (void)state;
+    for (int p = 2; p <= 32; p += 1 + p / 8) {
+        Schedule *base = schedule_1f1b(p, 5 * p, NULL);
+        assert_null(bpipe_balance_ahead(base, p, EVICT_TO_PEER, 0, NULL));
+        for (int slots = bpipe_min_slots(p); slots <= p; slots += 1 + p / 6) {
+            int64_t before = 0;
+            for (int ahead = 1; ahead <= 5; ahead++) {
+                Schedule *schedule =
+                    bpipe_balance_ahead(base, slots, EVICT_TO_PEER, ahead == 5 ? INT_MAX : ahead, NULL);
+                assert_sound(schedule);
+                int64_t evictions = 0;
+                for (int s = 0; s < p; s++) evictions += count_of(&schedule->stage[s], ACTION_EVICT);
+                assert_true(evictions >= before);
+                before = evictions;
+                schedule_free(schedule);
+                schedule = bpipe_balance_ahead(base, 2 + slots / 3, EVICT_TO_HOST, ahead, NULL);
+                assert_sound(schedule);
+                schedule_free(schedule);
+            }
+        }
+        schedule_free(base);
+    }
+}
+
 static void host_eviction_is_sound_on_every_stage(void **state) {
     (void)state;
     for (int p = 1; p <= 32; p += p < 10 ? 1 : 3) {
@@ -367,6 +393,7 @@ int main(void) {
         cmocka_unit_test(bpipe_is_sound_within_its_slots_and_with_few_transfers),
         cmocka_unit_test(more_slots_mean_fewer_evictions_and_p_slots_none),
         cmocka_unit_test(the_transfers_of_p_8_m_64_are_those_of_newest_first),
+        cmocka_unit_test(bundles_that_come_home_earlier_cost_transfers_and_stay_within_the_slots),
         cmocka_unit_test(host_eviction_is_sound_on_every_stage),
         cmocka_unit_test(many_stages_and_microbatches_are_proved_too),
     };
