@@ -1,7 +1,7 @@
 // Flash attention (Dao et al. 2022) for vector units. Everything is computed transposed, (keys, queries), with as many
 // queries side by side as the matrix kernel has columns: maxima and sums over keys then run down the vectors without
 // crossing lanes, and what one product leaves, scores or their gradients, already has the layout in which the next one
-// reads its right factor. Keys and values are packed once for all the queries that see them. Nothing of size seq * seq
+// reads a factor. Keys and values are packed once for all the queries that see them. Nothing of size seq * seq
 // exists; scratch grows with seq * head_dim.
 #include "attention.h"
 #include "gemm.h"
@@ -46,9 +46,9 @@ int64_t flash_scratch_floats(const AttentionShape *s) {
     return 2 * keys_floats(s) + dims_floats(s);
 }
 
-// Keys of the chunk at k0 as it was packed; a block may want fewer of them.
-static int64_t chunk_keys(const Packed *packed, int64_t k0) {
-    return packed->keys - k0 < KEYS ? packed->keys - k0 : KEYS;
+// The chunk at k0 of a "dims" form; a block may want fewer keys of it than were packed.
+static GemmLeft dims_panels(const Packed *packed, const float *form, int64_t k0, int64_t d) {
+    return gemm_panels(form + k0 * round_up(d, GEMM_ROWS), packed->keys - k0 < KEYS ? packed->keys - k0 : KEYS);
 }
 
 static void pack_dims(float *to, const AttentionShape *s, int64_t keys, CpuOperand from) {
@@ -80,7 +80,6 @@ static Packed pack_backward(const Head *h, float *scratch, const void *qkv) {
 // --- a thread's room for one block
 typedef struct Room {
     float *scores, *slopes;  // (KEYS, Q)
-    float *turned;           // scores or slopes with keys and queries exchanged, packed as a left factor
     float *query, *dout;     // (head_dim, Q): right factors of scores and of their gradients
     float *query_t, *dout_t; // (Q, head_dim) packed as right factors of dk and dv
     float *sums;             // (head_dim, Q): out or dq, transposed
@@ -89,9 +88,9 @@ typedef struct Room {
 
 static Room room_take(const Head *h) {
     int64_t tile = KEYS * Q, narrow = h->shape->head_dim * Q, wide = round_up(h->shape->head_dim, GEMM_COLS) * Q;
-    float *at = cpu_scratch(cpu_self((Backend *)h->backend), 3 * tile + 2 * narrow + 4 * wide);
-    Room room = {.scores = at, .slopes = at + tile, .turned = at + 2 * tile};
-    room.query = at + 3 * tile, room.dout = room.query + narrow;
+    float *at = cpu_scratch(cpu_self((Backend *)h->backend), 2 * tile + 2 * narrow + 4 * wide);
+    Room room = {.scores = at, .slopes = at + tile};
+    room.query = at + 2 * tile, room.dout = room.query + narrow;
     room.query_t = room.dout + narrow, room.dout_t = room.query_t + wide;
     room.sums = room.dout_t + wide, room.rows = room.sums + wide;
     return room;
@@ -168,12 +167,13 @@ static void block_forward(const Head *h, const Room *room, const Packed *packed,
     gemm_pack(room->query, Q, block->count, d, head_query(h, qkv, block->first));
     for (int64_t k0 = 0; k0 < block->keys; k0 += KEYS) {
         int64_t width = block->keys - k0 < KEYS ? block->keys - k0 : KEYS;
-        gemm_multiply(GEMM_VECTORS, width, Q, d, packed->k_keys + k0 * d, d, room->query, false, room->scores, Q);
+        gemm_multiply(GEMM_VECTORS, width, Q, d, gemm_panels(packed->k_keys + k0 * d, d), room->query, false,
+                      room->scores, Q);
         hide_later_keys(room->scores, block, k0, width);
         softmax_chunk(&s, room->scores, width, head_scale(h));
         if (k0 > 0) column_scale(room->sums, s.shrink, d);
-        gemm_multiply(GEMM_VECTORS, d, Q, width, packed->v_dims + k0 * round_up(d, GEMM_ROWS), chunk_keys(packed, k0),
-                      room->scores, k0 > 0, room->sums, Q);
+        gemm_multiply(GEMM_VECTORS, d, Q, width, dims_panels(packed, packed->v_dims, k0, d), room->scores, k0 > 0,
+                      room->sums, Q);
     }
     for (int64_t j = 0; j < block->count; j++) lse[block->first + j] = s.shift[j] + logf(s.total[j]);
     for (int j = 0; j < Q; j++) s.shrink[j] = 1.0f / s.total[j];
@@ -192,14 +192,6 @@ void flash_forward(const Head *h, void *out, float *lse, float *scratch, const v
 }
 
 // --- backward
-
-// dkv (width, head_dim) += columns of x (width, Q), for the block's queries, times their rows of `factor`.
-static void add_products(const Head *h, const Room *room, float *dkv, const float *x, const float *factor,
-                         int64_t width, int64_t queries) {
-    int64_t d = h->shape->head_dim;
-    gemm_pack(room->turned, GEMM_ROWS, width, queries, floats(x, Q));
-    gemm_multiply(gemm_vectors(d), width, d, queries, room->turned, queries, factor, true, dkv, d);
-}
 
 typedef struct BlockStatistics {
     float lse[Q], delta[Q], unused[Q];
@@ -223,18 +215,21 @@ static BlockStatistics block_start(const Head *h, const Room *room, const Attent
 static void block_backward(const Head *h, const Room *room, const Packed *packed, const AttentionBackward *b,
                            const Block *block) {
     int64_t d = h->shape->head_dim;
+    int vectors = gemm_vectors(d);
     BlockStatistics s = block_start(h, room, b, block);
     for (int64_t k0 = 0; k0 < block->keys; k0 += KEYS) {
         int64_t width = block->keys - k0 < KEYS ? block->keys - k0 : KEYS;
-        gemm_multiply(GEMM_VECTORS, width, Q, d, packed->k_keys + k0 * d, d, room->query, false, room->scores, Q);
+        gemm_multiply(GEMM_VECTORS, width, Q, d, gemm_panels(packed->k_keys + k0 * d, d), room->query, false,
+                      room->scores, Q);
         hide_later_keys(room->scores, block, k0, width);
         column_exp(room->scores, s.unused, s.lse, head_scale(h), width);
-        add_products(h, room, b->dv + k0 * d, room->scores, room->dout_t, width, block->count);
-        gemm_multiply(GEMM_VECTORS, width, Q, d, packed->v_keys + k0 * d, d, room->dout, false, room->slopes, Q);
+        gemm_multiply(vectors, width, d, block->count, gemm_rows(room->scores), room->dout_t, true, b->dv + k0 * d, d);
+        gemm_multiply(GEMM_VECTORS, width, Q, d, gemm_panels(packed->v_keys + k0 * d, d), room->dout, false,
+                      room->slopes, Q);
         column_slopes(room->slopes, room->scores, s.delta, head_scale(h), width);
-        add_products(h, room, b->dk + k0 * d, room->slopes, room->query_t, width, block->count);
-        gemm_multiply(GEMM_VECTORS, d, Q, width, packed->k_dims + k0 * round_up(d, GEMM_ROWS), chunk_keys(packed, k0),
-                      room->slopes, k0 > 0, room->sums, Q);
+        gemm_multiply(vectors, width, d, block->count, gemm_rows(room->slopes), room->query_t, true, b->dk + k0 * d, d);
+        gemm_multiply(GEMM_VECTORS, d, Q, width, dims_panels(packed, packed->k_dims, k0, d), room->slopes, k0 > 0,
+                      room->sums, Q);
     }
     store_block(h, room, block, head_query(h, b->dqkv, block->first));
 }

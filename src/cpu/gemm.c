@@ -31,9 +31,10 @@ static inline Vec multiply_add(Vec a, Vec b, Vec c) {
 }
 
 // A whole tile of C (MR, vectors * LANES) = or += the product of two panels over `depth`.
-static inline __attribute__((always_inline)) void kernel(int vectors, int64_t depth, const float *restrict a,
+static inline __attribute__((always_inline)) void kernel(int vectors, bool rows, int64_t depth, const float *restrict a,
                                                          const float *restrict b, bool accumulate, float *restrict c,
                                                          int64_t stride) {
+    const int64_t next_row = rows ? NR : 1, next_k = rows ? 1 : MR;
     Vec sums[MR][NV];
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++) {
@@ -42,13 +43,13 @@ static inline __attribute__((always_inline)) void kernel(int vectors, int64_t de
 #pragma GCC unroll 4
         for (int j = 0; j < vectors; j++) sums[i][j] = (Vec){0};
     }
-    for (int64_t k = 0; k < depth; k++, a += MR, b += vectors * LANES) {
+    for (int64_t k = 0; k < depth; k++, a += next_k, b += vectors * LANES) {
         Vec row[NV];
 #pragma GCC unroll 4
         for (int j = 0; j < vectors; j++) row[j] = *(const Loose *)(b + j * LANES);
 #pragma GCC unroll 8
         for (int i = 0; i < MR; i++) {
-            Vec factor = (Vec){0} + a[i];
+            Vec factor = (Vec){0} + a[i * next_row];
 #pragma GCC unroll 4
             for (int j = 0; j < vectors; j++) sums[i][j] = multiply_add(factor, row[j], sums[i][j]);
         }
@@ -63,24 +64,23 @@ static inline __attribute__((always_inline)) void kernel(int vectors, int64_t de
         }
 }
 
-static void kernel_of(int vectors, int64_t depth, const float *a, const float *b, bool accumulate, float *c,
-                      int64_t stride) {
-    if (vectors == NV)
-        kernel(NV, depth, a, b, accumulate, c, stride);
-    else if (vectors == 2)
-        kernel(2, depth, a, b, accumulate, c, stride);
-    else
-        kernel(1, depth, a, b, accumulate, c, stride);
-}
+typedef void Kernel(int64_t depth, const float *a, const float *b, bool accumulate, float *c, int64_t stride);
 
-// A tile at the edge of C goes through one that is whole.
-static void kernel_at_edge(int vectors, int64_t rows, int64_t cols, int64_t depth, const float *a, const float *b,
-                           bool accumulate, float *c, int64_t stride) {
-    float tile[MR * NR] __attribute__((aligned(64)));
-    kernel_of(vectors, depth, a, b, false, tile, NR);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j++)
-            c[i * stride + j] = accumulate ? c[i * stride + j] + tile[i * NR + j] : tile[i * NR + j];
+#define KERNEL(name, vectors, rows)                                                                                    \
+    static void name(int64_t depth, const float *a, const float *b, bool accumulate, float *c, int64_t stride) {       \
+        kernel(vectors, rows, depth, a, b, accumulate, c, stride);                                                     \
+    }
+KERNEL(panels_wide, NV, false)
+KERNEL(panels_double, 2, false)
+KERNEL(panels_single, 1, false)
+KERNEL(rows_wide, NV, true)
+KERNEL(rows_double, 2, true)
+KERNEL(rows_single, 1, true)
+
+static Kernel *kernel_of(int vectors, bool rows) {
+    if (vectors == NV) return rows ? rows_wide : panels_wide;
+    if (vectors == 2) return rows ? rows_double : panels_double;
+    return rows ? rows_single : panels_single;
 }
 
 int gemm_vectors(int64_t n) {
@@ -92,19 +92,31 @@ int gemm_vectors(int64_t n) {
     return best;
 }
 
-void gemm_multiply(int vectors, int64_t m, int64_t n, int64_t depth, const float *a, int64_t depth_a, const float *b,
-                   bool accumulate, float *c, int64_t stride) {
+// A tile at the edge of C goes through one that is whole.
+static void add_edge(int64_t rows, int64_t cols, const float *tile, bool accumulate, float *c, int64_t stride) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++)
+            c[i * stride + j] = accumulate ? c[i * stride + j] + tile[i * NR + j] : tile[i * NR + j];
+}
+
+void gemm_multiply(int vectors, int64_t m, int64_t n, int64_t depth, GemmLeft left, const float *b, bool accumulate,
+                   float *c, int64_t stride) {
     int64_t width = vectors * LANES;
-    for (int64_t j = 0; j < n; j += width)
-        for (int64_t i = 0; i < m; i += MR) {
-            const float *panel_a = a + i * depth_a, *panel_b = b + j * depth;
+    Kernel *multiply = kernel_of(vectors, left.rows);
+    float tile[MR * NR] __attribute__((aligned(64)));
+    for (int64_t j = 0; j < n; j += width, b += width * depth) {
+        const float *a = left.data;
+        for (int64_t i = 0; i < m; i += MR, a += left.next) {
+            int64_t rows = m - i < MR ? m - i : MR, cols = n - j < width ? n - j : width;
             float *to = c + i * stride + j;
-            if (m - i >= MR && n - j >= width)
-                kernel_of(vectors, depth, panel_a, panel_b, accumulate, to, stride);
-            else
-                kernel_at_edge(vectors, m - i < MR ? m - i : MR, n - j < width ? n - j : width, depth, panel_a, panel_b,
-                               accumulate, to, stride);
+            if (rows == MR && cols == width) {
+                multiply(depth, a, b, accumulate, to, stride);
+            } else {
+                multiply(depth, a, b, false, tile, NR);
+                add_edge(rows, cols, tile, accumulate, to, stride);
+            }
         }
+    }
 }
 
 // --- packing. A panel's element (k, w) stands at panel[k * width + w].
@@ -168,8 +180,11 @@ static inline __attribute__((always_inline)) void pack_across(float *restrict to
     int64_t w = 0;
     for (; w + 8 <= count; w += 8) {
         int64_t k = 0;
-        for (; k + 8 <= depth; k += 8)
+        for (; k + 8 <= depth; k += 8) {
+            const float *ahead = advance(from, (w + 8) * stride + k, bf16);
+            for (int i = 0; i < 8; i++) __builtin_prefetch(advance(ahead, i * stride, bf16));
             transpose8(to + k * width + w, width, advance(from, w * stride + k, bf16), stride, bf16);
+        }
         for (; k < depth; k++)
             for (int i = 0; i < 8; i++) to[k * width + w + i] = element(from, (w + i) * stride + k, bf16);
     }
@@ -190,6 +205,7 @@ static inline __attribute__((always_inline)) void pack_along(float *restrict to,
                                                              bool bf16) {
     int64_t whole = count / width * width;
     for (int64_t k = 0; k < depth; k++) {
+        for (int64_t w = 0; w < whole; w += 16) __builtin_prefetch(advance(from, (k + 6) * stride + w, bf16));
         for (int64_t w = 0; w < whole; w += width)
             copy_run(to + w * depth + k * width, width, from, k * stride + w, bf16);
         for (int64_t w = whole; w < count; w++)
@@ -256,7 +272,7 @@ void cpu_gemm(float *room, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOpe
             for (int64_t j = 0; j < n; j += NC) {
                 int64_t cols = n - j < NC ? n - j : NC;
                 gemm_pack(panels_b, vectors * LANES, cols, depth, flipped(part(b, k0, j)));
-                gemm_multiply(vectors, rows, cols, depth, panels_a, depth, panels_b, accumulate || k0 > 0,
+                gemm_multiply(vectors, rows, cols, depth, gemm_panels(panels_a, depth), panels_b, accumulate || k0 > 0,
                               c + i * stride + j, stride);
             }
         }

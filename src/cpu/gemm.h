@@ -25,9 +25,24 @@ int gemm_vectors(int64_t n);
 // GEMM_ROWS wide as it is, the right one gemm_vectors * GEMM_LANES wide and transposed.
 void gemm_pack(float *to, int width, int64_t count, int64_t depth, CpuOperand from);
 
-// C (m, n), rows `stride` apart, = or += the product of packed panels over their first `depth` k. depth_a: what the left
-// factor was packed with.
-void gemm_multiply(int vectors, int64_t m, int64_t n, int64_t depth, const float *a, int64_t depth_a, const float *b,
-                   bool accumulate, float *c, int64_t stride);
+// A left factor: packed panels, `next` floats from one to the next (its k times GEMM_ROWS); or, where `rows` says so, a
+// plain matrix with rows GEMM_COLS floats apart, which the kernel reads just as well (up to GEMM_ROWS - 1 rows beyond
+// its last have to be there, with any contents).
+typedef struct GemmLeft {
+    const float *data;
+    int64_t next;
+    bool rows;
+} GemmLeft;
+
+static inline GemmLeft gemm_panels(const float *panels, int64_t depth) {
+    return (GemmLeft){panels, depth * GEMM_ROWS, false};
+}
+static inline GemmLeft gemm_rows(const float *matrix) {
+    return (GemmLeft){matrix, GEMM_ROWS * GEMM_COLS, true};
+}
+
+// C (m, n), rows `stride` apart, = or += left times the packed panels b over `depth` k.
+void gemm_multiply(int vectors, int64_t m, int64_t n, int64_t depth, GemmLeft left, const float *b, bool accumulate,
+                   float *c, int64_t stride);
 
 #endif
