@@ -23,6 +23,19 @@ static void add_agrees_and_works_in_place(void **state) {
             for (int place = 0; place < 3; place++) check_add(precision, COUNTS[i], place);
 }
 
+static void accumulate_adds_floats_in_both_precisions(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int i = 0; i < COUNT_CASES; i++) {
+            Op op = op_start(precision, 3);
+            Operand to = op_gradient(&op, COUNTS[i], 1, 1.0), from = op_gradient(&op, COUNTS[i], 2, 1.0);
+            op.backend->accumulate(op.backend, to.data, from.data, COUNTS[i]);
+            for (int64_t k = 0; k < COUNTS[i]; k++)
+                assert_true(((float *)to.data)[k] == (float)to.value[k] + (float)from.value[k]);
+            op_end(&op);
+        }
+}
+
 // --- SwiGLU
 
 typedef struct Gated {
