@@ -16,7 +16,8 @@
 int path_join(char path[CHECKPOINT_PATH], const char *dir, const char *name, Error *err) {
     int length = snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name);
     if (length < CHECKPOINT_PATH) return 0;
-    return error_set(err, EXIT_FAILED, "%.200s...: the path is longer than %d bytes; use a shorter one", dir, CHECKPOINT_PATH - 1);
+    return error_set(err, EXIT_FAILED, "%.200s...: the path is longer than %d bytes; use a shorter one", dir,
+                     CHECKPOINT_PATH - 1);
 }
 
 int checkpoint_path(char path[CHECKPOINT_PATH], const char *dir, int64_t step, Error *err) {
@@ -68,7 +69,9 @@ int checkpoint_file_path(char path[CHECKPOINT_PATH], const char *dir, const char
     bool inside = real == NULL || real_dir == NULL || within_(real, real_dir) || within_hub_store_(real, real_dir);
     free(real_dir);
     free(real);
-    return inside ? 0 : error_set(err, EXIT_FAILED, "%s: is a link that leads out of its directory; copy the file there", path);
+    return inside ? 0
+                  : error_set(err, EXIT_FAILED, "%s: is a link that leads out of its directory; copy the file there",
+                              path);
 }
 
 // --- what is written, down to the disk
@@ -76,7 +79,8 @@ int checkpoint_file_path(char path[CHECKPOINT_PATH], const char *dir, const char
 static int io_error_(const char *path, const char *what, Error *err) {
     int code = errno;
     bool full = code == ENOSPC || code == EDQUOT || code == EFBIG;
-    return error_set(err, EXIT_FAILED, "%s: cannot be %s: %s%s", path, what, strerror(code), full ? "; free some space there" : "");
+    return error_set(err, EXIT_FAILED, "%s: cannot be %s: %s%s", path, what, strerror(code),
+                     full ? "; free some space there" : "");
 }
 
 int file_write(const char *dir, const char *name, const void *data, int64_t bytes, Error *err) {
@@ -203,7 +207,8 @@ int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, in
     *list = NULL;
     *count = 0;
     DIR *stream = opendir(dir);
-    if (stream == NULL) return errno == ENOENT ? 0 : error_set(err, EXIT_FAILED, "%s: cannot be read: %s", dir, strerror(errno));
+    if (stream == NULL)
+        return errno == ENOENT ? 0 : error_set(err, EXIT_FAILED, "%s: cannot be read: %s", dir, strerror(errno));
     int status = 0;
     for (struct dirent *entry; status == 0 && (entry = readdir(stream)) != NULL;)
         if (step_of_name_(entry->d_name) >= 0) status = add_name_(list, count, entry->d_name);

@@ -41,7 +41,8 @@ typedef struct ManifestFile {
 
 typedef struct Manifest {
     int64_t step;
-    int64_t saved; // when: nanoseconds since 1970. A run that went back to an earlier step writes newer checkpoints of smaller number
+    int64_t
+        saved; // when: nanoseconds since 1970. A run that went back to an earlier step writes newer checkpoints of smaller number
     ManifestFile *file;
     int64_t count;
 } Manifest;

@@ -46,13 +46,14 @@ static int lay_file_(CheckpointLayout *layout, int file, int precision, Error *e
     if (safetensors_header_begin(&header, err) != 0) return -1;
     for (int64_t i = 0; i < layout->table->count; i++)
         for (int kind = 0; kind < STATE_KINDS; kind++)
-            if (file_holds_(layout, file, i, (StateKind)kind, precision)) add_tensor_(layout, &header, i, (StateKind)kind, precision);
+            if (file_holds_(layout, file, i, (StateKind)kind, precision))
+                add_tensor_(layout, &header, i, (StateKind)kind, precision);
     int64_t data = header.data;
     if (safetensors_header_end(&header, err) != 0) return -1;
     LayoutFile *out = &layout->file[file];
     bool model = file < layout->groups;
-    snprintf(out->name, sizeof out->name, "%s-%05d-of-%05d.safetensors", model ? "model" : "optimizer", file % layout->groups + 1,
-             layout->groups);
+    snprintf(out->name, sizeof out->name, "%s-%05d-of-%05d.safetensors", model ? "model" : "optimizer",
+             file % layout->groups + 1, layout->groups);
     out->header = header.text;
     out->header_bytes = (int64_t)header.bytes;
     out->bytes = out->header_bytes + data;
@@ -118,8 +119,8 @@ static int64_t rows_together_(const Tensor *tensor, int tensor_rank, int tensor_
     return count;
 }
 
-int tensor_blocks(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t begin, int64_t end, BlockVisitor visit,
-                  void *context) {
+int tensor_blocks(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t begin, int64_t end,
+                  BlockVisitor visit, void *context) {
     while (begin < end) {
         int64_t row = begin / tensor->cols, col = begin % tensor->cols, left = end - begin;
         Block block = {begin, 1, tensor->cols - col, tensor_global_row(tensor, row, tensor_rank, tensor_ranks),
@@ -138,11 +139,7 @@ FileBlock block_in_file(const TensorSpec *spec, const Block *block, int64_t elem
     bool turned = spec->transposed;
     int64_t width = turned ? spec->rows : spec->cols;
     int64_t row = turned ? block->col : block->row, col = turned ? block->row : block->col;
-    FileBlock at = {(row * width + col) * element, turned ? block->cols : block->rows, (turned ? block->rows : block->cols) * element,
-                    width * element};
-    if (at.run == at.stride) { // one run
-        at.run = at.stride = at.rows * at.run;
-        at.rows = 1;
-    }
+    FileBlock at = {(row * width + col) * element, turned ? block->cols : block->rows,
+                    (turned ? block->rows : block->cols) * element, width * element};
     return at;
 }

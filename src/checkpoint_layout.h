@@ -66,11 +66,11 @@ typedef int (*BlockVisitor)(void *context, const Block *block);
 
 // Calls `visit` for the rectangles that together are the elements [begin, end) of the rank's tensor, padding left out. Stops and
 // returns what visit returned where that is not 0.
-int tensor_blocks(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t begin, int64_t end, BlockVisitor visit,
-                  void *context);
+int tensor_blocks(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t begin, int64_t end,
+                  BlockVisitor visit, void *context);
 
-// A rectangle as it lies in a file: `rows` runs of `run` bytes, `stride` bytes apart, the first at `offset` behind the tensor's
-// beginning.
+// A rectangle as it lies in a file: `rows` runs of `run` bytes, `stride` bytes apart (from beginning to beginning: where the two are
+// equal it is one run), the first at `offset` behind the tensor's beginning.
 typedef struct FileBlock {
     int64_t offset, rows, run, stride;
 } FileBlock;

@@ -16,8 +16,8 @@
 enum { TAIL_BYTES = 32, MANIFEST_VERSION = 1 };
 
 static void write_files_(const Manifest *manifest, FILE *file) {
-    fprintf(file, "{\n  \"format\": %d,\n  \"step\": %" PRId64 ",\n  \"saved\": %" PRId64 ",\n  \"files\": [", MANIFEST_VERSION,
-            manifest->step, manifest->saved);
+    fprintf(file, "{\n  \"format\": %d,\n  \"step\": %" PRId64 ",\n  \"saved\": %" PRId64 ",\n  \"files\": [",
+            MANIFEST_VERSION, manifest->step, manifest->saved);
     for (int64_t i = 0; i < manifest->count; i++) {
         const ManifestFile *entry = &manifest->file[i];
         fprintf(file, "%s\n    {\"name\": ", i == 0 ? "" : ",");
@@ -55,7 +55,8 @@ static int changed_(const char *path, Error *err) {
 
 static int read_text_(const char *path, char **text, int64_t *length, Error *err) {
     FILE *file = fopen(path, "rb");
-    if (file == NULL && errno == ENOENT) return error_set(err, EXIT_FAILED, "%s: is not there: the checkpoint is incomplete", path);
+    if (file == NULL && errno == ENOENT)
+        return error_set(err, EXIT_FAILED, "%s: is not there: the checkpoint is incomplete", path);
     *text = file == NULL ? NULL : malloc(JSON_MAX_BYTES);
     if (*text == NULL) {
         if (file != NULL) fclose(file);
@@ -80,7 +81,8 @@ static int read_entry_(ManifestFile *file, const JsonValue *entry, const char *p
 static int read_manifest_(Manifest *manifest, const JsonValue *root, const char *path, Error *err) {
     int64_t format = json_integer(root, "format", -1);
     if (format != MANIFEST_VERSION)
-        return error_set(err, EXIT_FAILED, "%s: has format %" PRId64 ", this program reads format %d", path, format, MANIFEST_VERSION);
+        return error_set(err, EXIT_FAILED, "%s: has format %" PRId64 ", this program reads format %d", path, format,
+                         MANIFEST_VERSION);
     const JsonValue *files = json_find(root, "files");
     manifest->step = json_integer(root, "step", -1);
     manifest->saved = json_integer(root, "saved", -1);
@@ -98,7 +100,8 @@ int manifest_read(Manifest *manifest, const Crc64 *crc, const char *dir, Error *
     char path[CHECKPOINT_PATH], tail[TAIL_BYTES + 1];
     char *text = NULL;
     int64_t length = 0;
-    if (checkpoint_file_path(path, dir, CHECKPOINT_MANIFEST, err) != 0 || read_text_(path, &text, &length, err) != 0) return -1;
+    if (checkpoint_file_path(path, dir, CHECKPOINT_MANIFEST, err) != 0 || read_text_(path, &text, &length, err) != 0)
+        return -1;
     int64_t body = length - TAIL_BYTES;
     if (body > 0) snprintf(tail, sizeof tail, TAIL_FORMAT, checksum_(crc, text, (size_t)body));
     Json json = {0};
@@ -134,10 +137,11 @@ static int read_checksum_(int fd, const char *path, const Crc64 *crc, uint64_t *
 
 static int check_open_(int fd, const char *path, const ManifestFile *file, const Crc64 *crc, Error *err) {
     struct stat status;
-    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return error_set(err, EXIT_FAILED, "%s: is no regular file", path);
+    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
+        return error_set(err, EXIT_FAILED, "%s: is no regular file", path);
     if (status.st_size != file->bytes)
-        return error_set(err, EXIT_FAILED, "%s: has %lld bytes where %lld were written", path, (long long)status.st_size,
-                         (long long)file->bytes);
+        return error_set(err, EXIT_FAILED, "%s: has %lld bytes where %lld were written", path,
+                         (long long)status.st_size, (long long)file->bytes);
     uint64_t raw = 0;
     if (read_checksum_(fd, path, crc, &raw, err) != 0) return -1;
     if (crc64_finish(crc, raw, file->bytes) == file->crc) return 0;
@@ -159,7 +163,8 @@ int checkpoint_verify(const char *dir, Error *err) {
     Manifest manifest;
     crc64_init(&crc);
     int status = manifest_read(&manifest, &crc, dir, err);
-    for (int64_t i = 0; status == 0 && i < manifest.count; i++) status = manifest_check(&manifest.file[i], &crc, dir, err);
+    for (int64_t i = 0; status == 0 && i < manifest.count; i++)
+        status = manifest_check(&manifest.file[i], &crc, dir, err);
     manifest_free(&manifest);
     return status;
 }

@@ -17,7 +17,8 @@ typedef struct ModelNumber {
     bool real;           // double, else int64_t
 } ModelNumber;
 
-#define NUMBER(field, llama, gpt, real) {"model." #field, {llama, gpt}, offsetof(ModelConfig, field), real}
+#define NUMBER(field, llama, gpt, real)                                                                                \
+    { "model." #field, {llama, gpt}, offsetof(ModelConfig, field), real }
 
 static const ModelNumber numbers[] = {
     NUMBER(vocab, "vocab_size", "vocab_size", false),
@@ -45,11 +46,15 @@ static void write_family_(const Config *config, FILE *file) {
     fprintf(file, "  \"architectures\": [\"%s\"],\n", llama ? "LlamaForCausalLM" : "GPT2LMHeadModel");
     fprintf(file, "  \"model_type\": \"%s\",\n", llama ? "llama" : "gpt2");
     if (llama) {
-        fputs("  \"hidden_act\": \"silu\",\n  \"attention_bias\": false,\n  \"mlp_bias\": false,\n  \"rope_scaling\": null,\n", file);
+        fputs("  \"hidden_act\": \"silu\",\n  \"attention_bias\": false,\n  \"mlp_bias\": false,\n  \"rope_scaling\": "
+              "null,\n",
+              file);
         fprintf(file, "  \"head_dim\": %lld,\n", (long long)(config->model.hidden / config->model.heads));
     } else {
         // Trained without dropout, and so to be trained on.
-        fputs("  \"activation_function\": \"gelu_new\",\n  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n", file);
+        fputs("  \"activation_function\": \"gelu_new\",\n  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  "
+              "\"resid_pdrop\": 0.0,\n",
+              file);
     }
     fprintf(file, "  \"tie_word_embeddings\": %s,\n", llama ? "false" : "true");
 }
@@ -61,17 +66,20 @@ void model_config_write(const Config *config, FILE *file) {
     for (int i = 0; i < NUMBERS; i++) {
         const char *word = numbers[i].word[config->model.family];
         if (word == NULL) continue;
-        fprintf(file, numbers[i].real ? "  \"%s\": %.17g,\n" : "  \"%s\": %.0f,\n", word, number_of_(&config->model, &numbers[i]));
+        fprintf(file, numbers[i].real ? "  \"%s\": %.17g,\n" : "  \"%s\": %.0f,\n", word,
+                number_of_(&config->model, &numbers[i]));
     }
-    fputs("  \"initializer_range\": 0.02,\n  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n  \"use_cache\": true,\n", file);
+    fputs("  \"initializer_range\": 0.02,\n  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n  \"use_cache\": "
+          "true,\n",
+          file);
     fprintf(file, "  \"torch_dtype\": \"%s\"\n}\n", config->train.precision == PRECISION_BF16 ? "bfloat16" : "float32");
 }
 
 void training_state_write(const Config *config, const TrainingState *state, FILE *file) {
     fprintf(file, "{\n  \"format\": 1,\n  \"version\": \"%s\",\n  \"step\": %lld,\n  \"samples\": %lld,\n", VERSION,
             (long long)state->step, (long long)state->samples);
-    fprintf(file, "  \"tokens\": %lld,\n  \"seed\": %lld,\n  \"config\": ", (long long)(state->samples * config->model.seq_len),
-            (long long)state->seed);
+    fprintf(file, "  \"tokens\": %lld,\n  \"seed\": %lld,\n  \"config\": ",
+            (long long)(state->samples * config->model.seq_len), (long long)state->seed);
     config_write_json(config, file);
     fputs("\n}\n", file);
 }
@@ -127,7 +135,8 @@ static int list_numbers_(const Config *config, const JsonValue *root, bool exact
         if (there < 0.0)
             used += snprintf(text + used, (size_t)(size - used), "%s%s is not said there", between, numbers[i].key);
         else
-            used += snprintf(text + used, (size_t)(size - used), "%s%s is %.10g there and %.10g here", between, numbers[i].key, there, here);
+            used += snprintf(text + used, (size_t)(size - used), "%s%s is %.10g there and %.10g here", between,
+                             numbers[i].key, there, here);
     }
     return used;
 }
@@ -149,19 +158,23 @@ static const char *variant_(const JsonValue *root, int family) {
         if (is_set_(root, "rope_scaling")) return "rope_scaling is set";
         return NULL;
     }
-    if (!text_is_(root, "activation_function", "gelu_new", "gelu_pytorch_tanh")) return "activation_function is not gelu_new";
+    if (!text_is_(root, "activation_function", "gelu_new", "gelu_pytorch_tanh"))
+        return "activation_function is not gelu_new";
     if (is_set_(root, "scale_attn_by_inverse_layer_idx")) return "scale_attn_by_inverse_layer_idx is set";
     const JsonValue *scale = json_find(root, "scale_attn_weights");
     return scale != NULL && scale->type == JSON_BOOL && !scale->truth ? "scale_attn_weights is off" : NULL;
 }
 
 static int compare_(const Config *config, const JsonValue *root, const char *path, bool exact, Error *err) {
-    const char *want = config->model.family == FAMILY_LLAMA ? "llama" : "gpt2", *have = json_text(root, "model_type", "");
+    const char *want = config->model.family == FAMILY_LLAMA ? "llama" : "gpt2",
+               *have = json_text(root, "model_type", "");
     if (strcmp(want, have) != 0)
-        return error_set(err, EXIT_USAGE, "%s: model_type is \"%.40s\", and %s trains \"%s\"", path, have, config->path, want);
+        return error_set(err, EXIT_USAGE, "%s: model_type is \"%.40s\", and %s trains \"%s\"", path, have, config->path,
+                         want);
     char text[700];
     if (list_numbers_(config, root, exact, text, sizeof text) > 0)
-        return error_set(err, EXIT_USAGE, "%s: is of another model than %s: %s; make them equal", path, config->path, text);
+        return error_set(err, EXIT_USAGE, "%s: is of another model than %s: %s; make them equal", path, config->path,
+                         text);
     const char *variant = variant_(root, config->model.family);
     if (variant == NULL) return 0;
     return error_set(err, EXIT_USAGE, "%s: %s, which this program does not compute; use another model", path, variant);

@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-#define CHECKPOINT_CONFIG "config.json"
-#define CHECKPOINT_INDEX "model.safetensors.index.json"
+#define CHECKPOINT_CONFIG   "config.json"
+#define CHECKPOINT_INDEX    "model.safetensors.index.json"
 #define CHECKPOINT_TRAINING "training.json"
 
 void model_config_write(const Config *config, FILE *file);

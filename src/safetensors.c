@@ -147,24 +147,35 @@ static int read_header_(SafeFile *file, Error *err) {
     return status;
 }
 
+int safetensors_reopen(SafeFile *file, Error *err) {
+    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a named pipe must not hold us up
+    struct stat status;
+    if (file->fd < 0 || fstat(file->fd, &status) != 0)
+        return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", file->path, strerror(errno));
+    if (!S_ISREG(status.st_mode)) return bad_(file, err, NULL, "is no regular file");
+    if (file->tensors != NULL && status.st_size != file->bytes)
+        return bad_(file, err, NULL, "its length changed while it was read");
+    file->bytes = status.st_size;
+    return 0;
+}
+
 int safetensors_open(SafeFile *file, const char *path, Error *err) {
     memset(file, 0, sizeof *file);
     file->fd = -1;
     file->path = strdup(path);
     if (file->path == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", path);
-    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a named pipe must not hold us up
-    struct stat status;
-    if (file->fd < 0 || fstat(file->fd, &status) != 0)
-        return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
-    if (!S_ISREG(status.st_mode)) return bad_(file, err, NULL, "is no regular file");
-    file->bytes = status.st_size;
-    return read_header_(file, err);
+    return safetensors_reopen(file, err) != 0 ? -1 : read_header_(file, err);
+}
+
+void safetensors_release(SafeFile *file) {
+    if (file->path != NULL && file->fd >= 0) close(file->fd); // without a path it was never opened
+    file->fd = -1;
 }
 
 void safetensors_close(SafeFile *file) {
     for (int64_t i = 0; i < file->count; i++) free(file->tensors[i].name);
     free(file->tensors);
-    if (file->path != NULL && file->fd >= 0) close(file->fd); // without a path it was never opened
+    safetensors_release(file);
     free(file->path);
     memset(file, 0, sizeof *file);
 }

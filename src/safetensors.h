@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -45,6 +46,10 @@ typedef struct SafeFile {
 // Opens a file for reading and checks its header. -1 with err (EXIT_FAILED); safetensors_close in both cases.
 int safetensors_open(SafeFile *file, const char *path, Error *err);
 void safetensors_close(SafeFile *file);
+
+// Closes the descriptor and keeps the table; and opens it again for reading, if the file is as long as it was.
+void safetensors_release(SafeFile *file);
+int safetensors_reopen(SafeFile *file, Error *err);
 
 // Reads bytes [offset, offset + bytes) of the file. -1 with err where the file ends before or cannot be read.
 int safetensors_read(const SafeFile *file, int64_t offset, void *to, int64_t bytes, Error *err);

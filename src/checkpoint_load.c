@@ -1,0 +1,332 @@
+// Loading: which checkpoint, whether it is whole and this model's, and a rank's part of it. Nothing is loaded before everything was
+// checked on every rank, and an error of one rank is everybody's: no rank trains on what others do not have.
+#include "checkpoint.h"
+
+#include "checkpoint_model.h"
+#include "checkpoint_source.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// --- one answer of all ranks
+
+// Collective. Where any rank has an error, -1 and the lowest such rank's everywhere.
+static int agree_(World *world, const Error *mine, Error *err) {
+    int ranks = world_size(world);
+    double first = mine->code != 0 ? ranks - world_rank(world) : 0;
+    if (world_max(world, &first, 1, err) != 0) return -1;
+    if (first == 0.0) return 0;
+    Error shared = *mine;
+    if (world_broadcast(world, ranks - (int)first, &shared, sizeof shared, err) != 0) return -1;
+    *err = shared;
+    err->everywhere = true;
+    return -1;
+}
+
+// One line for all ranks.
+static void __attribute__((format(printf, 3, 4))) say_(World *world, const Log *log, const char *format, ...) {
+    if (world_rank(world) != 0) return;
+    Log all = *log;
+    all.rank = -1;
+    char text[1200];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    log_line(&all, "%s", text);
+}
+
+// Collective. Every byte is read once, by one rank.
+static int verify_(const char *dir, World *world, Error *err) {
+    Crc64 crc;
+    Manifest manifest;
+    Error mine = {0};
+    crc64_init(&crc);
+    int status = manifest_read(&manifest, &crc, dir, &mine);
+    for (int64_t i = world_rank(world); status == 0 && i < manifest.count; i += world_size(world))
+        status = manifest_check(&manifest.file[i], &crc, dir, &mine);
+    manifest_free(&manifest);
+    return agree_(world, &mine, err);
+}
+
+// --- which tensors
+
+typedef struct Load {
+    Source source;
+    Stage *stage;
+    ModelFound found;
+    bool states; // masters and moments too
+} Load;
+
+// The tensor that holds one state of a spec; with `optional`, NULL without error where there is none.
+static SourceTensor *find_(Load *load, const TensorSpec *spec, StateKind kind, bool optional, Error *err) {
+    const TensorTable *table = &load->stage->table;
+    const TensorSpec *stored = spec_stored(table, spec);
+    char name[96];
+    snprintf(name, sizeof name, "%s%s", stored->name, state_suffix[kind]);
+    SourceTensor *found = source_find(&load->source, name);
+    // A LLaMA whose head is its embedding starts with two equal ones.
+    bool head = spec->vocabulary && spec - table->specs >= table->head;
+    if (found == NULL && head && load->found.tied && kind == STATE_WEIGHT)
+        found = source_find(&load->source, table->specs[0].name);
+    if (found == NULL && !optional)
+        error_set(err, EXIT_FAILED, "%s: tensor %s is missing; this checkpoint cannot be loaded", load->source.dir,
+                  name);
+    return found;
+}
+
+static int check_state_(Load *load, const TensorSpec *spec, StateKind kind, Error *err) {
+    SourceTensor *found = find_(load, spec, kind, kind == STATE_MASTER, err);
+    if (found == NULL) return kind == STATE_MASTER ? 0 : -1;
+    return source_check(&load->source, found, spec, err);
+}
+
+static int check_tensors_(Load *load, Error *err) {
+    const TensorTable *table = &load->stage->table;
+    for (int64_t i = 0; i < table->count; i++)
+        for (int kind = 0; kind < (load->states ? STATE_KINDS : 1); kind++)
+            if (check_state_(load, &table->specs[i], (StateKind)kind, err) != 0) return -1;
+    return 0;
+}
+
+static bool ends_with_(const char *text, const char *end) {
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+// What is no weight: masks and tables that older files hold, and a tied head that is written out.
+static bool harmless_(const TensorTable *table, const char *name) {
+    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+    for (int i = 0; i < 3; i++)
+        if (ends_with_(name, ends[i])) return true;
+    for (int64_t i = 0; i < table->count; i++)
+        if (table->specs[i].tied_to >= 0 && strcmp(table->specs[i].name, name) == 0) return true;
+    return false;
+}
+
+// A weight that this model has no place for means that the other one computes something else, as with biases or a third norm.
+static int check_rest_(const Load *load, Error *err) {
+    const Source *source = &load->source;
+    for (int64_t i = 0; i < source->tensor_count; i++) {
+        const SourceTensor *entry = &source->tensors[i];
+        if (entry->asked || harmless_(&load->stage->table, entry->tensor->name)) continue;
+        return error_set(err, EXIT_USAGE,
+                         "%s: has tensor %s, which this model has no place for: it is of another architecture",
+                         source->files[entry->file].path, entry->tensor->name);
+    }
+    return 0;
+}
+
+// --- their contents
+
+typedef struct Range {
+    int64_t begin, end;
+} Range;
+
+// Up to SOURCE_PIECE elements from `at` on, ending with a whole row where that can be.
+static Range next_(const Tensor *tensor, int64_t at, int64_t end) {
+    int64_t most = (at + SOURCE_PIECE) / tensor->cols * tensor->cols;
+    return (Range){at, most > at && most < end ? most : end};
+}
+
+// The fp32 value of a weight: the master where there is one, whichever precision either run has.
+static int load_weight_(Load *load, int64_t index, Error *err) {
+    StageTensors *tensors = &load->stage->tensors;
+    const Tensor *tensor = &tensors->tensors[index];
+    SourceTensor *found = load->states ? find_(load, tensor->spec, STATE_MASTER, true, err) : NULL;
+    if (found == NULL) found = find_(load, tensor->spec, STATE_WEIGHT, false, err);
+    if (found == NULL) return -1;
+    for (Range range = next_(tensor, 0, tensor->count); range.begin < range.end;
+         range = next_(tensor, range.end, tensor->count)) {
+        if (source_read(&load->source, found, tensor, &tensors->split, range.begin, range.end, err) != 0) return -1;
+        tensors_put(tensors, load->stage->be, index, load->source.values, range.begin, range.end);
+    }
+    return 0;
+}
+
+static int load_moment_(Load *load, int64_t index, StateKind kind, Error *err) {
+    StageTensors *tensors = &load->stage->tensors;
+    const Tensor *tensor = &tensors->tensors[index];
+    Backend *be = load->stage->be;
+    TensorPiece piece = tensors_piece(tensors, index);
+    float *to = kind == STATE_M ? piece.m : piece.v;
+    SourceTensor *found = find_(load, tensor->spec, kind, false, err);
+    if (found == NULL) return -1;
+    for (Range range = next_(tensor, piece.begin, piece.end); range.begin < range.end;
+         range = next_(tensor, range.end, piece.end)) {
+        if (source_read(&load->source, found, tensor, &tensors->split, range.begin, range.end, err) != 0) return -1;
+        be->upload(be, to + (range.begin - piece.begin), load->source.values, (range.end - range.begin) * 4);
+    }
+    return 0;
+}
+
+static int load_tensors_(Load *load, Error *err) {
+    const StageTensors *tensors = &load->stage->tensors;
+    for (int64_t i = 0; i < tensors->count; i++) {
+        if (tensors->tensors[i].alias) continue;
+        if (load_weight_(load, i, err) != 0) return -1;
+        if (!load->states) continue;
+        if (load_moment_(load, i, STATE_M, err) != 0 || load_moment_(load, i, STATE_V, err) != 0) return -1;
+    }
+    return load->stage->be->synchronize(load->stage->be, err);
+}
+
+// Collective. All ranks have found everything before the first one loads.
+static int load_(Load *load, int prepared, Error *mine, World *world, Error *err) {
+    if (prepared == 0) prepared = check_tensors_(load, mine);
+    if (prepared == 0 && !load->states) prepared = check_rest_(load, mine);
+    if (agree_(world, mine, err) != 0) return -1;
+    if (load_tensors_(load, mine) != 0 && mine->code == 0)
+        error_set(mine, EXIT_FAILED, "%s: cannot be loaded", load->source.dir);
+    return agree_(world, mine, err);
+}
+
+// --- resume
+
+static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, Error *err) {
+    Crc64 crc;
+    Manifest manifest;
+    crc64_init(&crc);
+    int status = model_config_compare(load->stage->config, dir, true, &load->found, err);
+    if (status == 0) status = training_state_read(state, dir, err);
+    if (status == 0) {
+        status = manifest_read(&manifest, &crc, dir, err);
+        if (status == 0) status = source_open_manifest(&load->source, dir, &manifest, err);
+        manifest_free(&manifest);
+    }
+    return status;
+}
+
+static int load_checkpoint_(ResumePoint *point, const char *dir, Stage *stage, World *world, const Log *log,
+                            Error *err) {
+    Load *load = calloc(1, sizeof *load);
+    TrainingState state = {0};
+    Error mine = {0};
+    int prepared = load == NULL ? error_set(&mine, EXIT_FAILED, "%s: out of host memory", dir) : 0;
+    if (prepared == 0) {
+        load->stage = stage;
+        load->states = true;
+        prepared = open_checkpoint_(load, dir, &state, &mine);
+    }
+    int status = load == NULL ? agree_(world, &mine, err) : load_(load, prepared, &mine, world, err);
+    if (load != NULL) source_close(&load->source);
+    free(load);
+    if (status != 0) return -1;
+    *point = (ResumePoint){true, state.step, state.samples};
+    say_(world, log, "resumed from %s after step %lld", dir, (long long)state.step);
+    if (state.seed != stage->config->train.seed)
+        say_(world, log,
+             "%s was trained with another train.seed: from here on samples come in the order of the new one", dir);
+    return 0;
+}
+
+// What `dir` offers, found by rank 0.
+typedef struct Candidates {
+    int64_t count;
+    bool itself; // dir is a checkpoint
+    CheckpointName *names;
+} Candidates;
+
+static bool has_(const char *dir, const char *name) {
+    char path[CHECKPOINT_PATH];
+    return path_join(path, dir, name, NULL) == 0 && access(path, F_OK) == 0;
+}
+
+static int look_(Candidates *candidates, const char *dir, Error *err) {
+    candidates->itself = has_(dir, CHECKPOINT_MANIFEST) || has_(dir, CHECKPOINT_TRAINING);
+    candidates->count = 1;
+    if (candidates->itself) return 0;
+    Crc64 crc;
+    crc64_init(&crc);
+    if (checkpoint_list(dir, &crc, &candidates->names, &candidates->count, err) != 0) return -1;
+    if (candidates->count > 0 || (!has_(dir, CHECKPOINT_INDEX) && !has_(dir, "model.safetensors"))) return 0;
+    return error_set(err, EXIT_USAGE,
+                     "--resume %s: is a model without the state of a training run; give it as checkpoint.init_from",
+                     dir);
+}
+
+// Collective: rank 0's answer everywhere.
+static int find_candidates_(Candidates *candidates, const char *dir, World *world, Error *err) {
+    Error mine = {0};
+    if (world_rank(world) == 0) look_(candidates, dir, &mine);
+    if (agree_(world, &mine, err) != 0) return -1;
+    int64_t shared[2] = {candidates->count, candidates->itself};
+    if (world_broadcast(world, 0, shared, sizeof shared, err) != 0) return -1;
+    candidates->count = shared[0];
+    candidates->itself = shared[1] != 0;
+    return 0;
+}
+
+static int candidate_path_(char path[CHECKPOINT_PATH], const Candidates *candidates, int64_t i, const char *dir,
+                           World *world, Error *err) {
+    Error mine = {0};
+    memset(path, 0, CHECKPOINT_PATH);
+    if (world_rank(world) == 0) {
+        if (!candidates->itself)
+            path_join(path, dir, candidates->names[i].name, &mine);
+        else if (snprintf(path, CHECKPOINT_PATH, "%s", dir) >= CHECKPOINT_PATH)
+            error_set(&mine, EXIT_FAILED, "%.200s...: the path is too long", dir);
+    }
+    if (agree_(world, &mine, err) != 0) return -1;
+    return world_broadcast(world, 0, path, CHECKPOINT_PATH, err);
+}
+
+// The first one that is whole is taken; what is wrong with those before it is said.
+static int try_candidates_(const Candidates *candidates, ResumePoint *point, const char *dir, Stage *stage,
+                           World *world, const Log *log, Error *err) {
+    for (int64_t i = 0; i < candidates->count; i++) {
+        char path[CHECKPOINT_PATH];
+        Error damage = {0};
+        if (candidate_path_(path, candidates, i, dir, world, err) != 0) return -1;
+        if (verify_(path, world, &damage) == 0) return load_checkpoint_(point, path, stage, world, log, err);
+        if (!damage.everywhere || candidates->itself) { // the ranks cannot talk, or there is no other
+            *err = damage;
+            return -1;
+        }
+        say_(world, log, "%s%s", damage.text, i + 1 < candidates->count ? "; trying the checkpoint before it" : "");
+    }
+    err->everywhere = true;
+    return error_set(err, EXIT_FAILED,
+                     "--resume %s: none of its %lld checkpoints is whole; without --resume training starts at step 0",
+                     dir, (long long)candidates->count);
+}
+
+int checkpoint_resume(ResumePoint *point, const char *dir, Stage *stage, World *world, const Log *log, Error *err) {
+    memset(point, 0, sizeof *point);
+    char plain[CHECKPOINT_PATH];
+    snprintf(plain, sizeof plain, "%s", dir);
+    for (size_t n = strlen(plain); n > 1 && plain[n - 1] == '/'; n--) plain[n - 1] = '\0';
+    Candidates candidates = {0};
+    int status = find_candidates_(&candidates, plain, world, err);
+    if (status == 0 && candidates.count > 0)
+        status = try_candidates_(&candidates, point, plain, stage, world, log, err);
+    if (status == 0 && candidates.count == 0) say_(world, log, "no checkpoint in %s: training starts at step 0", plain);
+    free(candidates.names);
+    return status;
+}
+
+// --- init_from
+
+static int open_model_(Load *load, const char *dir, Error *err) {
+    if (source_open_model(&load->source, dir, err) != 0) return -1;
+    return model_config_compare(load->stage->config, dir, false, &load->found, err);
+}
+
+int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log *log, Error *err) {
+    // Our own checkpoints say what their bytes have to be, others do not.
+    Error mine = {0};
+    double own = has_(dir, CHECKPOINT_MANIFEST);
+    if (world_max(world, &own, 1, err) != 0 || (own > 0.0 && verify_(dir, world, err) != 0)) return -1;
+    Load *load = calloc(1, sizeof *load);
+    int prepared = load == NULL ? error_set(&mine, EXIT_FAILED, "%s: out of host memory", dir) : 0;
+    if (prepared == 0) {
+        load->stage = stage;
+        prepared = open_model_(load, dir, &mine);
+    }
+    int status = load == NULL ? agree_(world, &mine, err) : load_(load, prepared, &mine, world, err);
+    if (load != NULL) source_close(&load->source);
+    free(load);
+    if (status == 0) say_(world, log, "weights from %s", dir);
+    return status;
+}

@@ -1,0 +1,44 @@
+// The tensors of a directory of safetensors files, by name, and reading a rank's part of one.
+#ifndef CHECKPOINT_SOURCE_H
+#define CHECKPOINT_SOURCE_H
+
+#include "checkpoint_files.h"
+#include "checkpoint_layout.h"
+
+typedef struct SourceTensor {
+    const SafeTensor *tensor;
+    int64_t file;
+    bool asked; // somebody looked for it
+} SourceTensor;
+
+typedef struct Source {
+    char dir[CHECKPOINT_PATH];
+    SafeFile *files;
+    int64_t file_count;
+    SourceTensor *tensors; // by name
+    int64_t tensor_count;
+    int64_t open; // the one file that is open, or -1
+    void *raw;    // SOURCE_PIECE elements as they lie in a file
+    float *values;
+} Source;
+
+// Elements that are read at a time: what loading takes of host memory is 12 times as many bytes.
+enum { SOURCE_PIECE = 4 << 20 };
+
+// The files a manifest lists. -1 with err; source_close in every case.
+int source_open_manifest(Source *source, const char *dir, const Manifest *manifest, Error *err);
+// The model in a directory: its index, or model.safetensors.
+int source_open_model(Source *source, const char *dir, Error *err);
+void source_close(Source *source);
+
+// NULL where there is none of that name. Names may lack the model's prefix ("transformer.", "model.").
+SourceTensor *source_find(Source *source, const char *name);
+
+// Compares a tensor's shape with what the spec is stored as, and its type with numbers. -1 with err that names both shapes.
+int source_check(const Source *source, const SourceTensor *found, const TensorSpec *spec, Error *err);
+
+// Reads elements [begin, end) of a rank's tensor as fp32 into source->values (at most SOURCE_PIECE); padding is zero.
+int source_read(Source *source, const SourceTensor *found, const Tensor *tensor, const Split *split, int64_t begin,
+                int64_t end, Error *err);
+
+#endif

@@ -1,0 +1,234 @@
+#include "checkpoint_write.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// Bytes that go to the disk in one call.
+enum { WRITE_PIECE = 4 << 20 };
+
+// --- what this rank writes
+
+// Replicas are written by the first tensor rank, a weight that is tied to the embedding where the embedding is. Data ranks write the
+// piece whose states they own.
+static bool writes_(const Stage *stage, const Tensor *tensor) {
+    bool replica = tensor->spec->split == SPLIT_NONE && stage->at.shape.tensor_rank > 0;
+    return tensor->spec->tied_to < 0 && !replica;
+}
+
+static void add_part_(Writer *writer, int64_t index, StateKind kind) {
+    const StageTensors *tensors = &writer->stage->tensors;
+    const Tensor *tensor = &tensors->tensors[index];
+    TensorPiece piece = tensors_piece(tensors, index);
+    const void *sources[STATE_KINDS] = {piece.weight, piece.master, piece.m, piece.v};
+    if (piece.begin >= piece.end || sources[kind] == NULL) return;
+    WritePart part = {tensor,
+                      kind,
+                      layout_file(&writer->layout, tensor->index, kind),
+                      piece.begin,
+                      piece.end,
+                      kind == STATE_WEIGHT ? tensors->element : 4,
+                      sources[kind],
+                      writer->image_bytes};
+    writer->image_bytes += memory_round((part.end - part.begin) * part.element);
+    if (tensor->spec->transposed && tensor->rows * part.element > writer->scratch_bytes)
+        writer->scratch_bytes = tensor->rows * part.element;
+    writer->parts[writer->part_count++] = part;
+}
+
+static void find_parts_(Writer *writer) {
+    const StageTensors *tensors = &writer->stage->tensors;
+    for (int64_t i = 0; i < tensors->count; i++)
+        if (writes_(writer->stage, &tensors->tensors[i])) add_part_(writer, i, STATE_WEIGHT);
+    for (int64_t i = 0; i < tensors->count; i++)
+        for (int kind = STATE_MASTER; kind < STATE_KINDS; kind++)
+            if (writes_(writer->stage, &tensors->tensors[i])) add_part_(writer, i, (StateKind)kind);
+}
+
+int writer_create(Writer *writer, const Stage *stage, Error *err) {
+    memset(writer, 0, sizeof *writer);
+    writer->stage = stage;
+    writer->scratch_bytes = WRITE_PIECE;
+    crc64_init(&writer->crc);
+    if (layout_create(&writer->layout, &stage->table, stage->config->train.precision, err) != 0) return -1;
+    writer->parts = calloc((size_t)stage->tensors.count * STATE_KINDS, sizeof *writer->parts);
+    writer->shares = calloc((size_t)writer->layout.files, sizeof *writer->shares);
+    if (writer->parts == NULL || writer->shares == NULL)
+        return error_set(err, EXIT_FAILED, "out of host memory for a checkpoint's parts");
+    find_parts_(writer);
+    return 0;
+}
+
+void writer_free(Writer *writer) {
+    layout_free(&writer->layout);
+    free(writer->parts);
+    free(writer->shares);
+    free(writer->image);
+    free(writer->scratch);
+}
+
+int writer_allocate(Writer *writer, Error *err) {
+    if (writer->image == NULL) writer->image = malloc((size_t)writer->image_bytes + 1);
+    if (writer->scratch == NULL) writer->scratch = malloc((size_t)writer->scratch_bytes);
+    if (writer->image != NULL && writer->scratch != NULL) return 0;
+    return error_set(err, EXIT_FAILED, "out of host memory for the copy of %.2f GiB that a checkpoint is written from",
+                     (double)writer->image_bytes / 1073741824.0);
+}
+
+void writer_copy(Writer *writer) {
+    Backend *be = writer->stage->be;
+    for (int64_t i = 0; i < writer->part_count; i++) {
+        const WritePart *part = &writer->parts[i];
+        be->download(be, writer->image + part->image, part->source, (part->end - part->begin) * part->element);
+    }
+}
+
+// --- bytes into one file
+
+typedef struct OpenFile {
+    Writer *writer;
+    int fd;
+    int64_t bytes; // of the whole file
+    WriteShare *share;
+    const WritePart *part;
+    const char *path;
+    Error *err;
+} OpenFile;
+
+static int write_error_(const OpenFile *file) {
+    int code = errno;
+    bool full = code == ENOSPC || code == EDQUOT || code == EFBIG;
+    return error_set(file->err, EXIT_FAILED, "%s: cannot be written: %s%s", file->path, strerror(code),
+                     full ? "; free some space there" : "");
+}
+
+static int put_(const OpenFile *file, int64_t offset, const char *data, int64_t bytes, uint64_t *raw) {
+    while (bytes > 0) {
+        if (atomic_load(&file->writer->cancel)) return error_set(file->err, EXIT_FAILED, "the run ended");
+        int64_t piece = bytes < WRITE_PIECE ? bytes : WRITE_PIECE;
+        ssize_t put = pwrite(file->fd, data, (size_t)piece, (off_t)offset);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return write_error_(file);
+        *raw = crc64_add(&file->writer->crc, *raw, data, (size_t)put);
+        data += put;
+        offset += put;
+        bytes -= put;
+    }
+    return 0;
+}
+
+// Rows of at->run bytes that follow each other in memory, at->stride apart in the file.
+static int put_rows_(const OpenFile *file, const FileBlock *at, const char *data) {
+    const Crc64 *crc = &file->writer->crc;
+    bool together = at->run == at->stride;
+    int64_t rows = together ? 1 : at->rows, run = together ? at->rows * at->run : at->run;
+    uint64_t raw = 0, step = rows > 1 ? crc64_shift(crc, at->stride) : 0;
+    for (int64_t r = 0; r < rows; r++) {
+        // Behind what is there already lie the gap and the new run, together one stride.
+        uint64_t own = 0;
+        if (put_(file, at->offset + r * at->stride, data + r * run, run, &own) != 0) return -1;
+        raw = (r == 0 ? 0 : crc64_times(raw, step)) ^ own;
+    }
+    int64_t behind = file->bytes - (at->offset + (rows - 1) * at->stride + run);
+    file->share->raw ^= crc64_times(raw, crc64_shift(crc, behind));
+    file->share->bytes += rows * run;
+    return 0;
+}
+
+// to (cols, rows) = transpose of from (rows, cols), whose rows are `stride` elements apart. In tiles, so that the rows read stay in the
+// cache until they are used up.
+enum { TILE = 32 };
+
+static void transpose4_(uint32_t *to, const uint32_t *from, int64_t rows, int64_t cols, int64_t stride) {
+    for (int64_t r0 = 0; r0 < rows; r0 += TILE)
+        for (int64_t c = 0; c < cols; c++)
+            for (int64_t r = r0; r < rows && r < r0 + TILE; r++) to[c * rows + r] = from[r * stride + c];
+}
+
+static void transpose2_(uint16_t *to, const uint16_t *from, int64_t rows, int64_t cols, int64_t stride) {
+    for (int64_t r0 = 0; r0 < rows; r0 += TILE)
+        for (int64_t c = 0; c < cols; c++)
+            for (int64_t r = r0; r < rows && r < r0 + TILE; r++) to[c * rows + r] = from[r * stride + c];
+}
+
+// A few columns at a time become rows of the file.
+static int put_transposed_(const OpenFile *file, const Block *block, FileBlock at, const char *data) {
+    int64_t stride = file->part->tensor->cols, most = file->writer->scratch_bytes / at.run, rows = at.rows;
+    void *scratch = file->writer->scratch;
+    for (int64_t row = 0; row < rows; row += most) {
+        at.rows = rows - row < most ? rows - row : most;
+        if (file->part->element == 4)
+            transpose4_(scratch, (const uint32_t *)data + row, block->rows, at.rows, stride);
+        else
+            transpose2_(scratch, (const uint16_t *)data + row, block->rows, at.rows, stride);
+        if (put_rows_(file, &at, scratch) != 0) return -1;
+        at.offset += at.rows * at.stride;
+    }
+    return 0;
+}
+
+static int put_block_(void *context, const Block *block) {
+    const OpenFile *file = context;
+    const WritePart *part = file->part;
+    const TensorSpec *spec = part->tensor->spec;
+    const char *data = file->writer->image + part->image + (block->first - part->begin) * part->element;
+    FileBlock at = block_in_file(spec, block, part->element);
+    at.offset += file->writer->layout.offset[part->tensor->index * STATE_KINDS + part->kind];
+    return spec->transposed ? put_transposed_(file, block, at, data) : put_rows_(file, &at, data);
+}
+
+// --- all files
+
+// The header is written by the rank that has the file's first tensor from its first element on.
+static bool owns_header_(const Writer *writer, int file) {
+    const StageTensors *tensors = &writer->stage->tensors;
+    if (tensors->split.tensor_rank > 0 || tensors->split.data_rank > 0) return false;
+    for (int64_t i = 0; i < tensors->count; i++) {
+        const Tensor *tensor = &tensors->tensors[i];
+        if (layout_group(&writer->layout, tensor->index) == file % writer->layout.groups) return true;
+    }
+    return false;
+}
+
+static int write_parts_(OpenFile *file, int index) {
+    Writer *writer = file->writer;
+    const Split *split = &writer->stage->tensors.split;
+    const LayoutFile *layout = &writer->layout.file[index];
+    FileBlock header = {0, 1, layout->header_bytes, layout->header_bytes};
+    if (owns_header_(writer, index) && put_rows_(file, &header, layout->header) != 0) return -1;
+    for (int64_t i = 0; i < writer->part_count; i++) {
+        const WritePart *part = file->part = &writer->parts[i];
+        if (part->file != index) continue;
+        if (tensor_blocks(part->tensor, split->tensor_rank, split->tensor_ranks, part->begin, part->end, put_block_,
+                          file) != 0)
+            return -1;
+    }
+    return fsync(file->fd) != 0 ? write_error_(file) : 0;
+}
+
+static bool touches_(const Writer *writer, int file) {
+    for (int64_t i = 0; i < writer->part_count; i++)
+        if (writer->parts[i].file == file) return true;
+    return owns_header_(writer, file);
+}
+
+static int write_file_(Writer *writer, int index, const char *dir, Error *err) {
+    char path[CHECKPOINT_PATH];
+    if (path_join(path, dir, writer->layout.file[index].name, err) != 0) return -1;
+    OpenFile file = {writer, -1, writer->layout.file[index].bytes, &writer->shares[index], NULL, path, err};
+    file.fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666); // others write into it too: not cut
+    if (file.fd < 0) return write_error_(&file);
+    int status = write_parts_(&file, index);
+    if (close(file.fd) != 0 && status == 0) status = write_error_(&file);
+    return status;
+}
+
+int writer_write(Writer *writer, const char *dir, Error *err) {
+    memset(writer->shares, 0, (size_t)writer->layout.files * sizeof *writer->shares);
+    if (directory_make(dir, err) != 0) return -1;
+    for (int file = 0; file < writer->layout.files; file++)
+        if (touches_(writer, file) && write_file_(writer, file, dir, err) != 0) return -1;
+    return 0;
+}
