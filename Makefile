@@ -79,14 +79,16 @@ WARN := -Wall -Wextra
 endif
 ifeq ($(VARIANT),tsan)
 OPT  := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
-WARN := -Wall -Wextra -Wno-unknown-pragmas
+WARN := -Wall -Wextra -Wno-tsan
 endif
 
 # No fast-math, and no contraction: where two loops must agree to the bit, the compiler may not fuse one of them.
 MATH      := -march=$(MARCH) -ffp-contract=off -fno-math-errno
 DEFINES   := -D_GNU_SOURCE $(if $(HAVE_DNNL),-DHAVE_DNNL) $(if $(HAVE_MPI),-DHAVE_MPI)
 INCLUDES  := -I. -Isrc
-HOST      := $(OPT) $(MATH) $(if $(HAVE_OPENMP),-fopenmp) $(WARN)
+# Some variables are read by an OpenMP pragma and nothing else.
+SERIAL    := -Wno-unknown-pragmas -Wno-unused-variable -Wno-unused-parameter
+HOST      := $(OPT) $(MATH) $(WARN) $(if $(HAVE_OPENMP),-fopenmp,$(SERIAL))
 CFLAGS_   := -std=c11 $(HOST) $(DEFINES) $(INCLUDES) $(if $(HAVE_MPI),$(MPI_CFLAGS)) $(CFLAGS)
 LDFLAGS_  := $(OPT) $(if $(HAVE_OPENMP),-fopenmp) $(LDFLAGS)
 LDLIBS_   := $(if $(HAVE_DNNL),-ldnnl) $(if $(HAVE_MPI),$(MPI_LIBS)) -lyaml -lm -lpthread $(LDLIBS)
