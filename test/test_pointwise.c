@@ -213,9 +213,13 @@ static void bits_do_not_depend_on_threads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(add_agrees_and_works_in_place), cmocka_unit_test(swiglu_agrees_with_float64),
-        cmocka_unit_test(swiglu_is_finite_far_out),      cmocka_unit_test(swiglu_bits_do_not_depend_on_the_place),
-        cmocka_unit_test(rope_agrees_with_float64),      cmocka_unit_test(rope_backward_is_the_transpose),
+        cmocka_unit_test(add_agrees_and_works_in_place),
+        cmocka_unit_test(accumulate_adds_floats_in_both_precisions),
+        cmocka_unit_test(swiglu_agrees_with_float64),
+        cmocka_unit_test(swiglu_is_finite_far_out),
+        cmocka_unit_test(swiglu_bits_do_not_depend_on_the_place),
+        cmocka_unit_test(rope_agrees_with_float64),
+        cmocka_unit_test(rope_backward_is_the_transpose),
         cmocka_unit_test(bits_do_not_depend_on_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
