@@ -19,7 +19,6 @@
 #include "bpipe.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 // One entry of a stage's compute chain or of its transfer queue.
 typedef struct Link_ {
@@ -124,7 +123,8 @@ static int prove_transfer_(Proof_ *proof, int s, Action action, Used_ *used) {
 
 static int prove_action_(Proof_ *proof, int s, Action action, Used_ *used) {
     const StageSchedule *stage = &proof->schedule->stage[s];
-    bool transfer = memchr("EARL", (int)action.kind, 4) != NULL;
+    bool own = action.kind == ACTION_EVICT || action.kind == ACTION_LOAD;
+    bool transfer = own || action.kind == ACTION_ACCEPT || action.kind == ACTION_RETURN;
     bool compute = action.kind == ACTION_FORWARD || action.kind == ACTION_BACKWARD;
     if (!transfer && !compute) {
         return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: an action of unknown kind %d",

@@ -481,6 +481,12 @@ static void one_wrong_action_is_always_found(void **state) {
         }
         schedule_free(sound[which]);
     }
+    Schedule *schedule = schedule_bpipe(4, 9, 3, NULL);
+    Error err = {0};
+    schedule->stage[0].actions[2].kind = (ActionKind)('E' + 256);
+    assert_int_equal(schedule_check(schedule, &err), -1);
+    assert_string_equal(err.text, "schedule bpipe: stage 0: an action of unknown kind 325");
+    schedule_free(schedule);
 }
 
 // Runs the schedule with durations from nothing to a hundred, and with either winner of a slot.
