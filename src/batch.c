@@ -31,7 +31,8 @@ static int load_(Batch *batch, const Dataset *dataset, int64_t first, SampleOrde
     int64_t position = first + batch->data_rank * stage->microbatches * b;
     for (int64_t i = 0; i < stage->microbatches; i++) {
         for (int64_t j = 0; j < b; j++, position++) {
-            int64_t sample = order == ORDER_FILE ? position : dataset_shuffled(dataset, batch->config->train.seed, position);
+            int64_t sample =
+                order == ORDER_FILE ? position : dataset_shuffled(dataset, batch->config->train.seed, position);
             if (dataset_fetch(dataset, sample, batch->tokens + j, batch->targets + j, b, err) != 0) return -1;
         }
         Backend *be = stage->be;
@@ -41,8 +42,17 @@ static int load_(Batch *batch, const Dataset *dataset, int64_t first, SampleOrde
     return 0;
 }
 
+void batch_seek(Batch *batch, int64_t step, int64_t samples) {
+    batch->first_step = step;
+    batch->first_sample = samples;
+}
+
+int64_t batch_position(const Batch *batch, int64_t step) {
+    return batch->first_sample + (step - batch->first_step) * batch->config->train.global_batch;
+}
+
 int batch_train(Batch *batch, const Dataset *dataset, int64_t step, Error *err) {
-    return load_(batch, dataset, (step - 1) * batch->config->train.global_batch, ORDER_SHUFFLED, err);
+    return load_(batch, dataset, batch_position(batch, step - 1), ORDER_SHUFFLED, err);
 }
 
 int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *err) {

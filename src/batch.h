@@ -13,13 +13,19 @@ typedef struct Batch {
     Stage *stage;
     const Config *config;
     int data_rank;
-    int32_t *tokens, *targets; // (rows) of one microbatch on the host
+    int64_t first_step, first_sample; // step first_step + 1 begins with this sample
+    int32_t *tokens, *targets;        // (rows) of one microbatch on the host
 } Batch;
 
 int batch_create(Batch *batch, Stage *stage, int data_rank, Error *err);
 void batch_destroy(Batch *batch);
 
-// Training step 1, 2, ...: samples [(step-1)*B, step*B) of the shuffled order. Data rank r takes the r-th of d equal runs of them, microbatch
+// Goes on behind `step`, up to which `samples` samples were taken. Without it step 1 begins with sample 0.
+void batch_seek(Batch *batch, int64_t step, int64_t samples);
+// Samples that are taken once `step` is done: position of the next one, over all data ranks.
+int64_t batch_position(const Batch *batch, int64_t step);
+
+// A training step: the B samples of the shuffled order from batch_position(step - 1) on. Data rank r takes the r-th of d equal runs of them, microbatch
 // by microbatch. Inputs go to the first stage, targets to the last; other stages need nothing.
 int batch_train(Batch *batch, const Dataset *dataset, int64_t step, Error *err);
 

@@ -21,6 +21,8 @@ static const OptionRow rows[] = {
     {"config", 'c', "FILE", OPTION_TEXT, offsetof(Options, config), "the run's configuration, a YAML file"},
     {"override", 'o', "KEY=VALUE", OPTION_LIST, offsetof(Options, overrides),
      "set one key, as in -o train.steps=10; repeatable, the last one wins"},
+    {"resume", 0, "DIR", OPTION_TEXT, offsetof(Options, resume),
+     "go on from the newest complete checkpoint in DIR, or from DIR itself"},
     {"schedule", 0, NULL, OPTION_FLAG, offsetof(Options, schedule),
      "print the pipeline schedule as text and exit; starts no rank"},
     {"help", 'h', NULL, OPTION_FLAG, offsetof(Options, help), "print this and exit"},

@@ -14,6 +14,7 @@ typedef struct Options {
     const char *config;     // points into argv; NULL only with help, help_config or version
     const char **overrides; // "key=value" in the order given, each pointing into argv; the array belongs to Options
     int override_count;
+    const char *resume; // NULL: start anew
     bool schedule;
     bool help, help_config, version;
 } Options;

@@ -4,6 +4,7 @@
 
 #include "batch.h"
 #include "board.h"
+#include "checkpoint.h"
 #include "engine.h"
 #include "metrics.h"
 #include "optimizer.h"
@@ -30,14 +31,17 @@ typedef struct Run {
     Optimizer *optimizer;
     Dataset *train, *val;
     Batch batch;
-    Metrics *metrics; // rank 0
+    Metrics *metrics;       // rank 0
+    Checkpoint *checkpoint; // NULL without checkpoint.dir
+    ResumePoint from;
 } Run;
 
-// Takes this rank's place in `world`, allocates and initializes. Collective. -1 with err; run_destroy in both cases.
-int run_create(Run *run, const Config *config, const Model *model, World *world, Board *board, Log *log, Error *err);
+// Takes this rank's place in `world`, allocates and initializes, or goes on from a checkpoint in `resume` (NULL: none). Collective. -1 with err; run_destroy in both cases.
+int run_create(Run *run, const Config *config, const Model *model, const char *resume, World *world, Board *board,
+               Log *log, Error *err);
 
-// Trains to train.steps. Returns 0 or -1 with err; a stop on request (SIGUSR1, SIGTERM, SIGINT) ends after the step under way, on all
-// ranks after the same one.
+// Trains to train.steps, saving as checkpoint.* says. Returns 0 or -1 with err; a stop on request (SIGUSR1, SIGTERM, SIGINT) ends after
+// the step under way, on all ranks after the same one, with code EXIT_STOPPED once its checkpoint is saved.
 int run_train(Run *run, Error *err);
 
 void run_destroy(Run *run);

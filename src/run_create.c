@@ -130,16 +130,30 @@ static int create_stage_(Run *run, Error *err) {
     return run->optimizer == NULL ? -1 : 0;
 }
 
+// A checkpoint to go on from comes before weights to start from.
+static int load_(Run *run, const char *resume, Error *err) {
+    const char *model = run->config->checkpoint.init_from;
+    if (resume != NULL) {
+        if (checkpoint_resume(&run->from, resume, &run->stage, run->world, run->log, err) != 0) return -1;
+        batch_seek(&run->batch, run->from.step, run->from.samples);
+    }
+    if (!run->from.found && model[0] != '\0' &&
+        checkpoint_init_from(model, &run->stage, run->world, run->log, err) != 0)
+        return -1;
+    return checkpoint_create(&run->checkpoint, &run->stage, run->world, run->log, err);
+}
+
 static int create_metrics_(Run *run, Error *err) {
     if (world_rank(run->world) != 0) return 0;
     const Config *config = run->config;
     Peak peak = {model_flops_per_token(config, true), model_flops_per_token(config, false), run->be->peak_tflops,
                  config_world(config)};
-    run->metrics = metrics_open(config, &peak, -1, err);
+    run->metrics = metrics_open(config, &peak, run->from.found ? run->from.step : -1, err);
     return run->metrics == NULL ? -1 : metrics_run(run->metrics, config, run->plan.parameters, err);
 }
 
-int run_create(Run *run, const Config *config, const Model *model, World *world, Board *board, Log *log, Error *err) {
+int run_create(Run *run, const Config *config, const Model *model, const char *resume, World *world, Board *board,
+               Log *log, Error *err) {
     memset(run, 0, sizeof *run);
     run->config = config;
     run->model = model;
@@ -156,6 +170,7 @@ int run_create(Run *run, const Config *config, const Model *model, World *world,
     run->be = backend_cpu_create(config->train.precision, threads_(world), err);
     if (run->be == NULL || find_peak_(run, err) != 0 || settle_(run, err) != 0) return -1;
     if (create_stage_(run, err) != 0 || batch_create(&run->batch, &run->stage, run->at.data, err) != 0) return -1;
+    if (load_(run, resume, err) != 0) return -1;
     return create_metrics_(run, err);
 }
 
@@ -164,6 +179,7 @@ static void destroy_comm_(Comm *comm) {
 }
 
 void run_destroy(Run *run) {
+    checkpoint_destroy(run->checkpoint);
     metrics_close(run->metrics);
     batch_destroy(&run->batch);
     optimizer_destroy(run->optimizer);

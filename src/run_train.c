@@ -22,6 +22,7 @@ static void listen_(void) {
     action.sa_flags = SA_RESTART;
     int signals[] = {SIGUSR1, SIGTERM, SIGINT};
     for (int i = 0; i < 3; i++) sigaction(signals[i], &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); // a checkpoint beyond the limit of a file's size is an error to report, not the end
 }
 
 // Sum of the losses of the microbatches, in row order; zero on ranks that have none or only repeat them.
@@ -160,19 +161,57 @@ static bool validates_(const Run *run, int64_t step) {
     return run->val != NULL && (step % run->config->data.val_every == 0 || step == run->config->train.steps);
 }
 
+static int save_(Run *run, int64_t step, Error *err) {
+    board_set_action(run->board, "saving");
+    return checkpoint_save(run->checkpoint, step, batch_position(&run->batch, step), err);
+}
+
+static int stopped_(Run *run, int64_t step, Error *err) {
+    int code = EXIT_FAILED;
+    char said[CONFIG_TEXT + 64] = "nothing was saved, since checkpoint.dir is empty";
+    if (run->checkpoint != NULL) {
+        if (save_(run, step, err) != 0 || checkpoint_finish(run->checkpoint, err) != 0) return -1;
+        bool saved = checkpoint_saved(run->checkpoint) == step;
+        code = saved ? EXIT_STOPPED : EXIT_FAILED;
+        snprintf(said, sizeof said, saved ? "go on with --resume %s" : "its checkpoint could not be written to %s",
+                 run->config->checkpoint.dir);
+    }
+    err->everywhere = true;
+    return error_set(err, code, "stopped on request after step %lld; %s", (long long)step, said);
+}
+
+static bool saves_(const Run *run, int64_t step) {
+    int64_t every = run->config->checkpoint.every;
+    return run->checkpoint != NULL && every > 0 && (step % every == 0 || step == run->config->train.steps);
+}
+
+static int step_(Run *run, int64_t step, Error *err) {
+    bool stop = false;
+    if (run->metrics != NULL) metrics_progress(run->metrics, step, run->config->train.steps);
+    if (train_step_(run, step, &stop, err) != 0 || checkpoint_poll(run->checkpoint, err) != 0) return -1;
+    if (stop) return stopped_(run, step, err);
+    if (validates_(run, step) && validate_(run, step, err) != 0) return -1;
+    return saves_(run, step) ? save_(run, step, err) : 0;
+}
+
+// Nothing is left half written, also where training ends with an error that all ranks have found.
+static int end_(Run *run, int status, Error *err) {
+    int64_t steps = run->config->train.steps;
+    Error failure = {0};
+    if (status != 0 && !err->everywhere) return -1;
+    int finished = checkpoint_finish(run->checkpoint, status == 0 ? err : &failure);
+    if (status != 0 || finished != 0) return -1;
+    if (run->from.step >= steps || !saves_(run, steps) || checkpoint_saved(run->checkpoint) == steps) return 0;
+    err->everywhere = true;
+    return error_set(err, EXIT_FAILED, "training is done, but its last checkpoint could not be written to %s",
+                     run->config->checkpoint.dir);
+}
+
 int run_train(Run *run, Error *err) {
+    int status = 0;
     listen_();
     board_set_ready(run->board);
-    for (int64_t step = 1; step <= run->config->train.steps; step++) {
-        bool stop = false;
-        if (run->metrics != NULL) metrics_progress(run->metrics, step, run->config->train.steps);
-        if (train_step_(run, step, &stop, err) != 0) return -1;
-        if (stop) {
-            err->everywhere = true;
-            return error_set(err, EXIT_FAILED, "stopped on request after step %lld; nothing was saved",
-                             (long long)step);
-        }
-        if (validates_(run, step) && validate_(run, step, err) != 0) return -1;
-    }
-    return 0;
+    for (int64_t step = run->from.step + 1; status == 0 && step <= run->config->train.steps; step++)
+        status = step_(run, step, err);
+    return end_(run, status, err);
 }

@@ -56,7 +56,7 @@ static int rank_fail_(World *world, Board *board, const Log *log, const Error *e
     return code;
 }
 
-static int rank_main_(const Config *config, const Model *model, Log *log, int argc, char **argv) {
+static int rank_main_(const Config *config, const Model *model, const char *resume, Log *log, int argc, char **argv) {
     Error err = {0};
     World *world = world_join(&argc, &argv, &err);
     if (world == NULL) return fail_(log, &err);
@@ -64,7 +64,7 @@ static int rank_main_(const Config *config, const Model *model, Log *log, int ar
     Board *board = board_attach(world_rank(world));
     Run run;
     int code = EXIT_DONE;
-    if (run_create(&run, config, model, world, board, log, &err) != 0 || run_train(&run, &err) != 0)
+    if (run_create(&run, config, model, resume, world, board, log, &err) != 0 || run_train(&run, &err) != 0)
         code = rank_fail_(world, board, log, &err);
     run_destroy(&run);
     world_leave(world);
@@ -73,12 +73,12 @@ static int rank_main_(const Config *config, const Model *model, Log *log, int ar
     return code;
 }
 
-static int train_(const Config *config, const Model *model, Log *log, int argc, char **argv) {
+static int train_(const Config *config, const Model *model, const char *resume, Log *log, int argc, char **argv) {
     Error err = {0};
     bool under = false;
     if (world_under_launcher(&under, &err) != 0) return fail_(log, &err);
     if (!under && check_start_(config, log->program, model, &err) != 0) return fail_(log, &err);
-    if (under || config_world(config) == 1) return rank_main_(config, model, log, argc, argv);
+    if (under || config_world(config) == 1) return rank_main_(config, model, resume, log, argc, argv);
     int code = launch_ranks(log, (int)config_world(config), argv, &err);
     return err.code != 0 ? fail_(log, &err) : code;
 }
@@ -97,7 +97,7 @@ static int run_options_(const Options *options, const Model *model, Log *log, in
     else if (options->schedule)
         code = print_schedule_(config, &err) == 0 ? EXIT_DONE : fail_(log, &err);
     else
-        code = train_(config, model, log, argc, argv);
+        code = train_(config, model, options->resume, log, argc, argv);
     free(config);
     return code;
 }
