@@ -66,8 +66,9 @@ void model_config_write(const Config *config, FILE *file) {
     for (int i = 0; i < NUMBERS; i++) {
         const char *word = numbers[i].word[config->model.family];
         if (word == NULL) continue;
-        fprintf(file, numbers[i].real ? "  \"%s\": %.17g,\n" : "  \"%s\": %.0f,\n", word,
-                number_of_(&config->model, &numbers[i]));
+        fprintf(file, "  \"%s\": ", word);
+        json_write_number(file, number_of_(&config->model, &numbers[i]));
+        fputs(",\n", file);
     }
     fputs("  \"initializer_range\": 0.02,\n  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n  \"use_cache\": "
           "true,\n",

@@ -1,4 +1,5 @@
 #include "config_schema.h"
+#include "json.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,30 +60,6 @@ int config_error(const Config *config, const char *name, Error *err, const char 
     return rc;
 }
 
-static void write_text_(FILE *file, const char *text) {
-    fputc('"', file);
-    for (; *text != '\0'; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            fprintf(file, "\\%c", c);
-        else if (c < 0x20 || c == 0x7F)
-            fprintf(file, "\\u%04x", c);
-        else
-            fputc(c, file);
-    }
-    fputc('"', file);
-}
-
-// As few digits as read back as the same double; %g drops the zeros at the end.
-static void write_number_(FILE *file, double value) {
-    char text[40];
-    for (int digits = 15; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) break;
-    }
-    fputs(text, file);
-}
-
 static void write_layers_(FILE *file, const ParallelConfig *parallel) {
     for (int64_t s = 0; s < parallel->pipeline; s++) {
         fprintf(file, "%s%lld", s == 0 ? "[" : ",", (long long)parallel->layers_per_stage[s]);
@@ -95,7 +72,7 @@ static void write_value_(FILE *file, const Config *config, const ConfigKey *key)
     bool zero = (key->type == KEY_INT && *(const int64_t *)field == 0) ||
                 (key->type == KEY_NUMBER && *(const double *)field == 0);
     if (zero && key->zero_word != NULL) {
-        write_text_(file, key->zero_word);
+        json_write_text(file, key->zero_word);
         return;
     }
     switch (key->type) {
@@ -103,16 +80,16 @@ static void write_value_(FILE *file, const Config *config, const ConfigKey *key)
         fprintf(file, "%lld", (long long)*(const int64_t *)field);
         break;
     case KEY_NUMBER:
-        write_number_(file, *(const double *)field);
+        json_write_number(file, *(const double *)field);
         break;
     case KEY_BOOL:
         fputs(*(const bool *)field ? "true" : "false", file);
         break;
     case KEY_WORD:
-        write_text_(file, key->words[*(const int *)field]);
+        json_write_text(file, key->words[*(const int *)field]);
         break;
     case KEY_TEXT:
-        write_text_(file, field);
+        json_write_text(file, field);
         break;
     case KEY_LAYERS:
         write_layers_(file, &config->parallel);

@@ -363,3 +363,13 @@ void json_write_text(FILE *file, const char *text) {
     }
     fputc('"', file);
 }
+
+// %g drops the zeros at the end.
+void json_write_number(FILE *file, double value) {
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
+    fputs(text, file);
+}

@@ -55,6 +55,8 @@ const char *json_text(const JsonValue *object, const char *key, const char *othe
 
 // Writes text as a JSON string with its quotes.
 void json_write_text(FILE *file, const char *text);
+// Writes a finite number with as few digits as read back as the same double.
+void json_write_number(FILE *file, double value);
 
 #ifdef __cplusplus
 }
