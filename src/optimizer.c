@@ -176,7 +176,7 @@ static int gather_squares_(Optimizer *optimizer, Error *err) {
     return world_sum(optimizer->groups.world, optimizer->squares, entries * ranks, err);
 }
 
-int optimizer_norm(Optimizer *optimizer, double *norm, Error *err) {
+int optimizer_norm(Optimizer *optimizer, int64_t step, double *norm, Error *err) {
     const Stage *stage = optimizer->stage;
     int64_t entries = stage->table.count, ranks = stage->at.shape.tensor_ranks;
     if (zero_reduce_gradients(optimizer->zero, err) != 0 || meet_tied_(optimizer, err) != 0 ||
@@ -185,11 +185,12 @@ int optimizer_norm(Optimizer *optimizer, double *norm, Error *err) {
     int64_t bad = not_finite_(optimizer->squares, entries * ranks);
     if (bad >= 0) {
         err->everywhere = true;
-        return error_set(
-            err, EXIT_FAILED,
-            "the gradient of %s on stage %lld is not finite (sum of squares %g); weights are as they were before",
-            stage->table.specs[bad % entries].name, (long long)stage_of_(optimizer, bad % entries),
-            optimizer->squares[bad]);
+        return error_set(err, EXIT_FAILED,
+                         "step %lld: the gradient of %s on stage %lld is not finite, its sum of squares is %s; weights "
+                         "are as they were before the step; lower train.lr or look at the data of this step",
+                         (long long)step, stage->table.specs[bad % entries].name,
+                         (long long)stage_of_(optimizer, bad % entries),
+                         isnan(optimizer->squares[bad]) ? "nan" : "inf");
     }
     double total = 0.0;
     for (int64_t i = 0; i < entries; i++)

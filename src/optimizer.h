@@ -30,7 +30,7 @@ double optimizer_lr(const TrainConfig *train, int64_t step);
 // The gradient's norm over all stages, before clipping. Adds up what shared weights got on either side first. Squares are summed
 // per tensor in fixed blocks and added in table order, whoever holds the tensor, so that the norm does not depend on the partition into
 // stages. A norm that is not finite is an error (-1) that names the stage and tensor; weights are untouched. Collective.
-int optimizer_norm(Optimizer *optimizer, double *norm, Error *err);
+int optimizer_norm(Optimizer *optimizer, int64_t step, double *norm, Error *err);
 
 // One AdamW update with the gradient clipped to train.grad_clip (0: not); clears the gradients.
 int optimizer_update(Optimizer *optimizer, int64_t step, double norm, Error *err);

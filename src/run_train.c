@@ -56,10 +56,9 @@ static int check_loss_(const Run *run, int64_t step, double loss, Error *err) {
     if (isfinite(loss)) return 0;
     err->everywhere = true;
     return error_set(err, EXIT_FAILED,
-                     "step %lld: the loss on stage %lld is %g; weights are as they were before the step; lower "
-                     "train.lr or look at the data of "
-                     "this step",
-                     (long long)step, (long long)run->config->parallel.pipeline - 1, loss);
+                     "step %lld: the loss on stage %lld is %s; weights are as they were before the step; lower "
+                     "train.lr or look at the data of this step",
+                     (long long)step, (long long)run->config->parallel.pipeline - 1, isnan(loss) ? "nan" : "inf");
 }
 
 static void own_figures_(const Run *run, const EngineRun *pipeline, StageFigures *mine) {
@@ -136,7 +135,7 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     if (sum_losses_(run, &loss, err) != 0 || agree_(run, &loss, stop, err) != 0) return -1;
     loss /= (double)tokens;
     if (check_loss_(run, step, loss, err) != 0) return -1;
-    if (optimizer_norm(run->optimizer, &norm, err) != 0 || optimizer_update(run->optimizer, step, norm, err) != 0)
+    if (optimizer_norm(run->optimizer, step, &norm, err) != 0 || optimizer_update(run->optimizer, step, norm, err) != 0)
         return -1;
     return report_(run, &pipeline, step, loss, norm, clock_seconds() - start, err);
 }
