@@ -103,6 +103,47 @@ static void store_block(const Head *h, const Room *room, const Block *block, Cpu
     head_store(h, to, room->rows, block->count);
 }
 
+// --- products that leave out what the diagonal hides: of the keys from the block's first query on, every next STEP see
+// STEP queries less.
+enum { STEP = GEMM_ROWS > GEMM_LANES ? (int)GEMM_ROWS : (int)GEMM_LANES };
+_Static_assert(Q % STEP == 0 && KEYS % STEP == 0, "what sees less starts with a panel");
+
+// Keys [from, to) of the chunk, and the queries before which they see none.
+typedef struct Part {
+    int64_t from, to, hidden;
+} Part;
+
+static Part part_at(const Block *block, int64_t k0, int64_t width, int64_t from) {
+    int64_t hidden = k0 + from - block->first;
+    if (hidden < 0) return (Part){from, width < from - hidden ? width : from - hidden, 0};
+    return (Part){from, width < from + STEP ? width : from + STEP, hidden};
+}
+
+// x (width, Q) = keys (width, head_dim) times right (head_dim, Q); zero where it is left out.
+static void keys_by_queries(const Block *block, int64_t d, int64_t k0, int64_t width, const float *keys,
+                            const float *right, float *x) {
+    for (Part p = part_at(block, k0, width, 0);; p = part_at(block, k0, width, p.to)) {
+        int64_t skip = p.hidden, n = Q - skip;
+        GemmRight seen = {right + skip, (int)(n / GEMM_LANES), Q, 0};
+        gemm_multiply(p.to - p.from, n, d, gemm_panels(keys + (k0 + p.from) * d, d), seen, false, x + p.from * Q + skip,
+                      Q);
+        for (int64_t k = p.from; skip > 0 && k < p.to; k++) memset(x + k * Q, 0, sizeof(float) * (size_t)skip);
+        if (p.to == width) return;
+    }
+}
+
+// to (width, head_dim) += x (width, Q) times the block's rows in right (Q, head_dim), packed.
+static void add_queries(const Block *block, int64_t d, int64_t k0, int64_t width, const float *x, GemmRight right,
+                        float *to) {
+    for (Part p = part_at(block, k0, width, 0);; p = part_at(block, k0, width, p.to)) {
+        GemmRight seen = right;
+        seen.data += p.hidden * right.step;
+        gemm_multiply(p.to - p.from, d, block->count - p.hidden, gemm_rows(x + p.from * Q + p.hidden), seen, true,
+                      to + (k0 + p.from) * d, d);
+        if (p.to == width) return;
+    }
+}
+
 // --- columns: query j of the block stands in lane j
 
 // Scores of keys that come after their query: never seen.
@@ -123,7 +164,7 @@ static void column_exp(float *restrict x, float *restrict total, const float *re
                        int64_t keys) {
     for (int64_t k = 0; k < keys; k++)
         for (int j = 0; j < Q; j++) {
-            float e = cpu_expf(scale * x[k * Q + j] - shift[j]);
+            float e = cpu_expf(cpu_fmaf(scale, x[k * Q + j], -shift[j]));
             x[k * Q + j] = e;
             total[j] += e;
         }
@@ -167,13 +208,12 @@ static void block_forward(const Head *h, const Room *room, const Packed *packed,
     gemm_pack(room->query, Q, block->count, d, head_query(h, qkv, block->first));
     for (int64_t k0 = 0; k0 < block->keys; k0 += KEYS) {
         int64_t width = block->keys - k0 < KEYS ? block->keys - k0 : KEYS;
-        gemm_multiply(GEMM_VECTORS, width, Q, d, gemm_panels(packed->k_keys + k0 * d, d), room->query, false,
-                      room->scores, Q);
+        keys_by_queries(block, d, k0, width, packed->k_keys, room->query, room->scores);
         hide_later_keys(room->scores, block, k0, width);
         softmax_chunk(&s, room->scores, width, head_scale(h));
         if (k0 > 0) column_scale(room->sums, s.shrink, d);
-        gemm_multiply(GEMM_VECTORS, d, Q, width, dims_panels(packed, packed->v_dims, k0, d), room->scores, k0 > 0,
-                      room->sums, Q);
+        gemm_multiply(d, Q, width, dims_panels(packed, packed->v_dims, k0, d),
+                      gemm_columns(room->scores, GEMM_VECTORS, width), k0 > 0, room->sums, Q);
     }
     for (int64_t j = 0; j < block->count; j++) lse[block->first + j] = s.shift[j] + logf(s.total[j]);
     for (int j = 0; j < Q; j++) s.shrink[j] = 1.0f / s.total[j];
@@ -219,17 +259,15 @@ static void block_backward(const Head *h, const Room *room, const Packed *packed
     BlockStatistics s = block_start(h, room, b, block);
     for (int64_t k0 = 0; k0 < block->keys; k0 += KEYS) {
         int64_t width = block->keys - k0 < KEYS ? block->keys - k0 : KEYS;
-        gemm_multiply(GEMM_VECTORS, width, Q, d, gemm_panels(packed->k_keys + k0 * d, d), room->query, false,
-                      room->scores, Q);
+        keys_by_queries(block, d, k0, width, packed->k_keys, room->query, room->scores);
         hide_later_keys(room->scores, block, k0, width);
         column_exp(room->scores, s.unused, s.lse, head_scale(h), width);
-        gemm_multiply(vectors, width, d, block->count, gemm_rows(room->scores), room->dout_t, true, b->dv + k0 * d, d);
-        gemm_multiply(GEMM_VECTORS, width, Q, d, gemm_panels(packed->v_keys + k0 * d, d), room->dout, false,
-                      room->slopes, Q);
+        add_queries(block, d, k0, width, room->scores, gemm_columns(room->dout_t, vectors, block->count), b->dv);
+        keys_by_queries(block, d, k0, width, packed->v_keys, room->dout, room->slopes);
         column_slopes(room->slopes, room->scores, s.delta, head_scale(h), width);
-        gemm_multiply(vectors, width, d, block->count, gemm_rows(room->slopes), room->query_t, true, b->dk + k0 * d, d);
-        gemm_multiply(GEMM_VECTORS, d, Q, width, dims_panels(packed, packed->k_dims, k0, d), room->slopes, k0 > 0,
-                      room->sums, Q);
+        add_queries(block, d, k0, width, room->slopes, gemm_columns(room->query_t, vectors, block->count), b->dk);
+        gemm_multiply(d, Q, width, dims_panels(packed, packed->k_dims, k0, d),
+                      gemm_columns(room->slopes, GEMM_VECTORS, width), k0 > 0, room->sums, Q);
     }
     store_block(h, room, block, head_query(h, b->dqkv, block->first));
 }

@@ -32,8 +32,8 @@ static inline Vec multiply_add(Vec a, Vec b, Vec c) {
 
 // A whole tile of C (MR, vectors * LANES) = or += the product of two panels over `depth`.
 static inline __attribute__((always_inline)) void kernel(int vectors, bool rows, int64_t depth, const float *restrict a,
-                                                         const float *restrict b, bool accumulate, float *restrict c,
-                                                         int64_t stride) {
+                                                         const float *restrict b, int64_t step, bool accumulate,
+                                                         float *restrict c, int64_t stride) {
     const int64_t next_row = rows ? NR : 1, next_k = rows ? 1 : MR;
     Vec sums[MR][NV];
 #pragma GCC unroll 8
@@ -43,7 +43,7 @@ static inline __attribute__((always_inline)) void kernel(int vectors, bool rows,
 #pragma GCC unroll 4
         for (int j = 0; j < vectors; j++) sums[i][j] = (Vec){0};
     }
-    for (int64_t k = 0; k < depth; k++, a += next_k, b += vectors * LANES) {
+    for (int64_t k = 0; k < depth; k++, a += next_k, b += step) {
         Vec row[NV];
 #pragma GCC unroll 4
         for (int j = 0; j < vectors; j++) row[j] = *(const Loose *)(b + j * LANES);
@@ -64,11 +64,13 @@ static inline __attribute__((always_inline)) void kernel(int vectors, bool rows,
         }
 }
 
-typedef void Kernel(int64_t depth, const float *a, const float *b, bool accumulate, float *c, int64_t stride);
+typedef void Kernel(int64_t depth, const float *a, const float *b, int64_t step, bool accumulate, float *c,
+                    int64_t stride);
 
 #define KERNEL(name, vectors, rows)                                                                                    \
-    static void name(int64_t depth, const float *a, const float *b, bool accumulate, float *c, int64_t stride) {       \
-        kernel(vectors, rows, depth, a, b, accumulate, c, stride);                                                     \
+    static void name(int64_t depth, const float *a, const float *b, int64_t step, bool accumulate, float *c,           \
+                     int64_t stride) {                                                                                 \
+        kernel(vectors, rows, depth, a, b, step, accumulate, c, stride);                                               \
     }
 KERNEL(panels_wide, NV, false)
 KERNEL(panels_double, 2, false)
@@ -99,20 +101,20 @@ static void add_edge(int64_t rows, int64_t cols, const float *tile, bool accumul
             c[i * stride + j] = accumulate ? c[i * stride + j] + tile[i * NR + j] : tile[i * NR + j];
 }
 
-void gemm_multiply(int vectors, int64_t m, int64_t n, int64_t depth, GemmLeft left, const float *b, bool accumulate,
-                   float *c, int64_t stride) {
-    int64_t width = vectors * LANES;
-    Kernel *multiply = kernel_of(vectors, left.rows);
+void gemm_multiply(int64_t m, int64_t n, int64_t depth, GemmLeft left, GemmRight right, bool accumulate, float *c,
+                   int64_t stride) {
+    int64_t width = right.vectors * (int64_t)LANES;
+    Kernel *multiply = kernel_of(right.vectors, left.rows);
     float tile[MR * NR] __attribute__((aligned(64)));
-    for (int64_t j = 0; j < n; j += width, b += width * depth) {
+    for (int64_t j = 0; j < n; j += width, right.data += right.next) {
         const float *a = left.data;
         for (int64_t i = 0; i < m; i += MR, a += left.next) {
             int64_t rows = m - i < MR ? m - i : MR, cols = n - j < width ? n - j : width;
             float *to = c + i * stride + j;
             if (rows == MR && cols == width) {
-                multiply(depth, a, b, accumulate, to, stride);
+                multiply(depth, a, right.data, right.step, accumulate, to, stride);
             } else {
-                multiply(depth, a, b, false, tile, NR);
+                multiply(depth, a, right.data, right.step, false, tile, NR);
                 add_edge(rows, cols, tile, accumulate, to, stride);
             }
         }
@@ -272,8 +274,8 @@ void cpu_gemm(float *room, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOpe
             for (int64_t j = 0; j < n; j += NC) {
                 int64_t cols = n - j < NC ? n - j : NC;
                 gemm_pack(panels_b, vectors * LANES, cols, depth, flipped(part(b, k0, j)));
-                gemm_multiply(vectors, rows, cols, depth, gemm_panels(panels_a, depth), panels_b, accumulate || k0 > 0,
-                              c + i * stride + j, stride);
+                gemm_multiply(rows, cols, depth, gemm_panels(panels_a, depth), gemm_columns(panels_b, vectors, depth),
+                              accumulate || k0 > 0, c + i * stride + j, stride);
             }
         }
     }

@@ -10,7 +10,7 @@ enum { GEMM_LANES = 16, GEMM_ROWS = 8, GEMM_VECTORS = 3 };
 #elif defined(__AVX__)
 enum { GEMM_LANES = 8, GEMM_ROWS = 4, GEMM_VECTORS = 3 };
 #elif defined(__aarch64__)
-enum { GEMM_LANES = 4, GEMM_ROWS = 8, GEMM_VECTORS = 3 };
+enum { GEMM_LANES = 4, GEMM_ROWS = 8, GEMM_VECTORS = 2 };
 #else
 enum { GEMM_LANES = 4, GEMM_ROWS = 4, GEMM_VECTORS = 2 };
 #endif
@@ -41,8 +41,21 @@ static inline GemmLeft gemm_rows(const float *matrix) {
     return (GemmLeft){matrix, GEMM_ROWS * GEMM_COLS, true};
 }
 
-// C (m, n), rows `stride` apart, = or += left times the packed panels b over `depth` k.
-void gemm_multiply(int vectors, int64_t m, int64_t n, int64_t depth, GemmLeft left, const float *b, bool accumulate,
-                   float *c, int64_t stride);
+// A right factor: packed panels of `vectors` vectors, `step` floats from one k to the next and `next` from panel to
+// panel. Both exceed what the panels need where only some of their columns, or of their k, are meant.
+typedef struct GemmRight {
+    const float *data;
+    int vectors;
+    int64_t step, next;
+} GemmRight;
+
+static inline GemmRight gemm_columns(const float *panels, int vectors, int64_t depth) {
+    int64_t width = vectors * (int64_t)GEMM_LANES;
+    return (GemmRight){panels, vectors, width, width * depth};
+}
+
+// C (m, n), rows `stride` apart, = or += left times right over `depth` k.
+void gemm_multiply(int64_t m, int64_t n, int64_t depth, GemmLeft left, GemmRight right, bool accumulate, float *c,
+                   int64_t stride);
 
 #endif
