@@ -3,6 +3,8 @@
 // direction of an edge are under way per stage, so the heap has at most four entries a stage.
 #include "simulate.h"
 
+#include "shares.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +16,7 @@ typedef struct Edge_ {
     int arrived;  // messages that have arrived
     int consumed; // actions of the receiver that are complete
     double time;  // of one message
+    int share;    // resource it uses on its way, -1: none
     bool sending;
 } Edge_;
 
@@ -52,6 +55,8 @@ typedef struct Run_ {
     int stirred_count;
     int buffers;
     double now;
+    Shares *shares; // NULL: nothing is shared
+    bool no_memory;
 } Run_;
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -84,6 +89,18 @@ static End_ ends_pop_(Run_ *run) {
         swap_ends_(&run->ends[at], &run->ends[least]);
         at = least;
     }
+}
+
+// Something that takes `duration` has started; `share`: the resource it has to share meanwhile, -1 for none.
+static void ends_in_(Run_ *run, double duration, int share, EndKind_ kind, int stage) {
+    if (share < 0)
+        ends_push_(run, duration, kind, stage);
+    else if (shares_add(run->shares, share, run->now, duration, (ShareUser){(int)kind, stage}) != 0)
+        run->no_memory = true;
+}
+
+static int share_of_(const int *resources, int i) {
+    return resources == NULL ? -1 : resources[i];
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -139,7 +156,8 @@ static void start_compute_(Run_ *run, int s) {
     note_peak_(&run->timeline->stage[s].own_peak, stage->own);
     stage->computing = true;
     run->timeline->stage[s].start[stage->compute[stage->c]] = run->now;
-    ends_push_(run, forward ? run->costs->forward[s] : run->costs->backward[s], END_COMPUTE_, s);
+    int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
+    ends_in_(run, forward ? run->costs->forward[s] : run->costs->backward[s], share, END_COMPUTE_, s);
 }
 
 // The transfer at the head of stage s's queue, if it has been posted.
@@ -188,7 +206,9 @@ static void start_transfer_(Run_ *run, int s) {
     if (evict) stage->here[action.microbatch] = false;
     if (load) stage->own++;
     note_peak_(&run->timeline->stage[s].own_peak, stage->own);
-    ends_push_(run, run->costs->transfer == NULL ? 0 : run->costs->transfer[s], END_TRANSFER_, s);
+    const SimulateShares *shares = run->costs->shares;
+    int share = run->shares == NULL ? -1 : share_of_(evict ? shares->evict : shares->load, s);
+    ends_in_(run, run->costs->transfer == NULL ? 0 : run->costs->transfer[s], share, END_TRANSFER_, s);
 }
 
 static void start_message_(Run_ *run, int s, bool forward) {
@@ -197,7 +217,7 @@ static void start_message_(Run_ *run, int s, bool forward) {
     if (edge->left - edge->consumed >= run->buffers) return;
     edge->sending = true;
     edge->left++;
-    ends_push_(run, edge->time, forward ? END_FORWARD_MESSAGE_ : END_BACKWARD_MESSAGE_, s);
+    ends_in_(run, edge->time, edge->share, forward ? END_FORWARD_MESSAGE_ : END_BACKWARD_MESSAGE_, s);
 }
 
 static void start_all_(Run_ *run) {
@@ -235,7 +255,7 @@ static void end_compute_(Run_ *run, int s) {
     if (in != NULL) in->consumed++;
     if (out != NULL) out->made++;
     line->end[place] = run->now;
-    line->busy += forward ? run->costs->forward[s] : run->costs->backward[s];
+    line->busy += run->now - line->start[place];
     // The neighbours may send, and the partner's queue may have waited for what is posted now.
     stir_(run, s - 1);
     stir_(run, s);
@@ -283,6 +303,19 @@ static void end_(Run_ *run, End_ end) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The run
 
+static void prepare_edges_(Run_ *run, int s) {
+    const SimulateCosts *costs = run->costs;
+    run->down[s].share = run->up[s].share = -1;
+    if (s + 1 < run->schedule->stages) {
+        if (costs->edge != NULL) run->down[s].time = costs->edge[s];
+        if (run->shares != NULL) run->down[s].share = share_of_(costs->shares->down, s);
+    }
+    if (s > 0) {
+        if (costs->edge != NULL) run->up[s].time = costs->edge[s - 1];
+        if (run->shares != NULL) run->up[s].share = share_of_(costs->shares->up, s - 1);
+    }
+}
+
 static int stage_prepare_(Run_ *run, int s) {
     const StageSchedule *list = &run->schedule->stage[s];
     Stage_ *stage = &run->stages[s];
@@ -308,9 +341,7 @@ static int stage_prepare_(Run_ *run, int s) {
         }
     }
     stir_(run, s);
-    if (run->costs->edge == NULL) return 0;
-    if (s + 1 < run->schedule->stages) run->down[s].time = run->costs->edge[s];
-    if (s > 0) run->up[s].time = run->costs->edge[s - 1];
+    prepare_edges_(run, s);
     return 0;
 }
 
@@ -325,6 +356,11 @@ static int run_prepare_(Run_ *run, Error *err) {
     run->stirred = calloc(stages, sizeof *run->stirred);
     bool failed = run->timeline == NULL || run->timeline->stage == NULL || run->stages == NULL || run->down == NULL ||
                   run->up == NULL || run->ends == NULL || run->stirred == NULL;
+    const SimulateShares *shared = run->costs->shares;
+    if (shared != NULL && shared->count > 0) {
+        run->shares = shares_create(shared->count, shared->capacity);
+        failed = failed || run->shares == NULL;
+    }
     if (!failed) run->timeline->stages = run->schedule->stages;
     for (int s = 0; s < run->schedule->stages && !failed; s++) failed = stage_prepare_(run, s) != 0;
     return failed ? error_set(err, EXIT_FAILED, "no memory to simulate a schedule of this size") : 0;
@@ -342,15 +378,28 @@ static void run_free_(Run_ *run) {
     free(run->up);
     free(run->ends);
     free(run->stirred);
+    shares_free(run->shares);
+}
+
+// Moves time to the next end of anything; false when nothing is under way.
+static bool next_end_(Run_ *run) {
+    double shared = run->shares == NULL ? -1 : shares_next(run->shares);
+    if (run->ends_count == 0 && shared < 0) return false;
+    run->now = run->ends_count == 0 || (shared >= 0 && shared < run->ends[0].time) ? shared : run->ends[0].time;
+    return true;
 }
 
 static int run_to_end_(Run_ *run, Error *err) {
     start_all_(run);
-    while (run->ends_count > 0) {
-        run->now = run->ends[0].time;
-        while (run->ends_count > 0 && run->ends[0].time == run->now) end_(run, ends_pop_(run));
+    while (next_end_(run)) {
+        while (run->ends_count > 0 && run->ends[0].time <= run->now) end_(run, ends_pop_(run));
+        while (run->shares != NULL && shares_next(run->shares) >= 0 && shares_next(run->shares) <= run->now) {
+            ShareUser user = shares_pop(run->shares);
+            end_(run, (End_){run->now, (EndKind_)user.kind, user.stage});
+        }
         start_all_(run);
     }
+    if (run->no_memory) return error_set(err, EXIT_FAILED, "no memory to simulate a schedule of this size");
     for (int s = 0; s < run->schedule->stages; s++) {
         const Stage_ *stage = &run->stages[s];
         if (stage->c == stage->computes && stage->q == stage->transfers) continue;

@@ -11,14 +11,25 @@
 extern "C" {
 #endif
 
+// What actions share with others, each given by the number of a resource or -1 for none. While n users of a resource are under way, each
+// runs at min(1, capacity / n) of the speed it has alone, which is what SimulateCosts says. Arrays may be NULL: nothing of that kind shares.
+typedef struct SimulateShares {
+    int count;              // resources
+    const double *capacity; // [count] users that run at full speed: 1 for a network card that one message fills
+    const int *compute;     // [stages] of F and B: the cores of a host
+    const int *down, *up;   // [stages-1] of messages from s to s+1, and from s+1 to s: the network of the sender's node
+    const int *evict, *load; // [stages] by evictor, of a bundle leaving and of one coming back
+} SimulateShares;
+
 // Durations in any one unit (seconds, or forwards). Arrays belong to the caller.
 typedef struct SimulateCosts {
-    const double *forward;  // [stages]
-    const double *backward; // [stages], recompute included; unused in a forward-only schedule
-    const double *transfer; // [stages] one bundle, either way, by evictor; NULL: 0
-    const double *edge;     // [stages-1] one message between s and s+1, either way; NULL: 0
-    int edge_buffers;       // send and receive buffers per neighbour and direction; 0: SCHEDULE_EDGE_BUFFERS
-    bool queue_first;       // who gets a slot that F and L ask for in the same instant: F unless this is set
+    const double *forward;        // [stages]
+    const double *backward;       // [stages], recompute included; unused in a forward-only schedule
+    const double *transfer;       // [stages] one bundle, either way, by evictor; NULL: 0
+    const double *edge;           // [stages-1] one message between s and s+1, either way; NULL: 0
+    int edge_buffers;             // send and receive buffers per neighbour and direction; 0: SCHEDULE_EDGE_BUFFERS
+    bool queue_first;             // who gets a slot that F and L ask for in the same instant: F unless this is set
+    const SimulateShares *shares; // NULL: everybody has everything alone
 } SimulateCosts;
 
 typedef struct StageTimeline {

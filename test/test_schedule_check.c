@@ -497,7 +497,7 @@ static void assert_simulation_ends(const Schedule *schedule, uint64_t *random) {
         times[i % 4][i / 4] = scale == 0 ? 0 : scale == 1 ? 100 : 0.25 * random_below(random, 12);
     }
     for (int queue_first = 0; queue_first < 2; queue_first++) {
-        SimulateCosts costs = {times[0], times[1], times[2], times[3], 0, queue_first};
+        SimulateCosts costs = {times[0], times[1], times[2], times[3], 0, queue_first, NULL};
         Error err = {0};
         Timeline *timeline = simulate_run(schedule, &costs, &err);
         if (timeline == NULL) fail_msg("%s", err.text);

@@ -1,5 +1,6 @@
 // The simulator against closed forms, and with it the promise that BPipe loses no time against 1F1B.
 // `test_simulate tables` prints the figures of docs/bpipe.md instead.
+#include "shares.h"
 #include "simulate.h"
 
 #include <math.h>
@@ -26,7 +27,7 @@ static Timeline *run(const Schedule *schedule, Times times) {
         transfer[s] = times.transfer;
         edge[s] = times.edge;
     }
-    SimulateCosts costs = {forward, backward, transfer, edge, 0, times.queue_first};
+    SimulateCosts costs = {forward, backward, transfer, edge, 0, times.queue_first, NULL};
     Error err = {0};
     Timeline *timeline = simulate_run(schedule, &costs, &err);
     if (timeline == NULL) fail_msg("%s", err.text);
@@ -165,6 +166,75 @@ static void a_schedule_that_hangs_is_reported_with_its_action(void **state) {
     costs = (SimulateCosts){.forward = four, .backward = four, .transfer = four};
     schedule->stage[3].lent_slots = 1;
     assert_null(simulate_run(schedule, &costs, NULL));
+    schedule_free(schedule);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Sharing
+
+// Two stages that send nothing in time, on `cores` cores: F = 1, B = 2.
+static Timeline *run_on_cores(int microbatches, double cores) {
+    const double forward[] = {1, 1}, backward[] = {2, 2};
+    const int compute[] = {0, 0};
+    SimulateShares shares = {.count = 1, .capacity = &cores, .compute = compute};
+    SimulateCosts costs = {.forward = forward, .backward = backward, .shares = &shares};
+    Schedule *schedule = schedule_1f1b(2, microbatches, NULL);
+    Timeline *timeline = simulate_run(schedule, &costs, NULL);
+    assert_non_null(timeline);
+    schedule_free(schedule);
+    return timeline;
+}
+
+static void ranks_that_share_a_core_take_the_time_of_all_their_work(void **state) {
+    (void)state;
+    for (int m = 2; m <= 64; m *= 2) {
+        Timeline *two = run_on_cores(m, 2), *one = run_on_cores(m, 1);
+        assert_near(two->makespan, 3 * (m + 1));
+        assert_near(one->makespan, 3 * 2 * m); // never idle: one of the two always has something to do
+        timeline_free(two);
+        timeline_free(one);
+    }
+}
+
+static void expect_done(Shares *shares, double when, int who) {
+    assert_near(shares_next(shares), when);
+    assert_int_equal(shares_pop(shares).stage, who);
+}
+
+static void users_of_a_resource_get_equal_parts_of_it(void **state) {
+    (void)state;
+    const double capacity[] = {1, 2};
+    Shares *shares = shares_create(2, capacity);
+    assert_true(shares_next(shares) < 0);
+    // User 0 has done 1 of 4 when user 1 comes for 1: that takes 2, and 2 are left for user 0.
+    assert_int_equal(shares_add(shares, 0, 0, 4, (ShareUser){0, 0}), 0);
+    assert_int_equal(shares_add(shares, 0, 1, 1, (ShareUser){0, 1}), 0);
+    expect_done(shares, 3, 1);
+    expect_done(shares, 5, 0);
+    // Three users of two places run at two thirds of their speed.
+    for (int i = 0; i < 3; i++) assert_int_equal(shares_add(shares, 1, 6, 2, (ShareUser){0, i}), 0);
+    for (int i = 0; i < 3; i++) assert_near((shares_pop(shares), shares_next(shares)), i < 2 ? 9 : -1);
+    shares_free(shares);
+}
+
+// Stage 1 of three sends both ways. With one network card for both, what leaves at the same time takes longer, and nothing else does.
+static void messages_that_leave_through_one_card_slow_each_other_down(void **state) {
+    (void)state;
+    const double capacity = 1, one[] = {1, 1, 1}, two[] = {2, 2, 2}, edge[] = {3, 3};
+    const int down[] = {-1, 0}, up[] = {0, -1}, none[] = {-1, -1};
+    SimulateShares shares = {.count = 1, .capacity = &capacity, .down = down, .up = up};
+    SimulateCosts costs = {.forward = one, .backward = two, .edge = edge, .shares = &shares};
+    Schedule *schedule = schedule_1f1b(3, 16, NULL);
+    Timeline *shared = simulate_run(schedule, &costs, NULL);
+    shares.down = shares.up = none;
+    Timeline *alone = simulate_run(schedule, &costs, NULL);
+    costs.shares = NULL;
+    Timeline *plain = simulate_run(schedule, &costs, NULL);
+    assert_true(shared->makespan > alone->makespan + 0.5);
+    assert_near(alone->makespan, plain->makespan);
+    timeline_free(shared);
+    timeline_free(alone);
+    timeline_free(plain);
     schedule_free(schedule);
 }
 
@@ -357,6 +427,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_transfer_runs_beside_compute_and_compute_waits_where_it_must),
         cmocka_unit_test(both_sides_of_a_transfer_share_its_time),
         cmocka_unit_test(a_schedule_that_hangs_is_reported_with_its_action),
+        cmocka_unit_test(ranks_that_share_a_core_take_the_time_of_all_their_work),
+        cmocka_unit_test(users_of_a_resource_get_equal_parts_of_it),
+        cmocka_unit_test(messages_that_leave_through_one_card_slow_each_other_down),
         cmocka_unit_test(bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_backward),
         cmocka_unit_test(more_slots_lose_no_time_either),
         cmocka_unit_test(bundles_that_come_home_earlier_bear_slower_transfers),
