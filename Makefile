@@ -280,9 +280,9 @@ $(TOOL_BIN): $(B)/%: $(B)/%.o $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) $< $(MODEL_OBJ) $(LIB) $(LDLIBS_) -o $@
 
-$(BENCH_BIN): $(B)/%: $(B)/%.o $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
+$(BENCH_BIN): $(B)/%: $(B)/%.o $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_) $< $(HELP_OBJ) $(MODEL_OBJ) $(LIB) $(LDLIBS_) -o $@
+	$(Q)$(CC) $(LDFLAGS_) $< $(MODEL_OBJ) $(LIB) $(LDLIBS_) -o $@
 
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
