@@ -1,0 +1,261 @@
+"""The promise that BPipe never changes training: losses and gradient norms are the same bits for every number of stages,
+every schedule, any slots and any number of threads. And what a run says while it trains."""
+
+import math
+import re
+from collections import Counter
+
+import pytest
+from trainer_runs import ROOT, close, command, run, trained
+
+pytestmark = pytest.mark.usefixtures("ranks")
+
+OFF = "schedule.bpipe=off"
+
+# What may vary without a bit of difference, by name; BPipe is on unless switched off.
+LAYOUTS = {
+    "p1_gpipe": ["parallel.pipeline=1", OFF, "schedule.name=gpipe"],
+    "p2": ["parallel.pipeline=2"],
+    "p2_off": ["parallel.pipeline=2", OFF],
+    "p3": ["parallel.pipeline=3"],
+    "p4": [],
+    "p4_off": [OFF],
+    "p4_gpipe": [OFF, "schedule.name=gpipe"],
+    "p4_gpipe_to_host": ["schedule.name=gpipe", "schedule.evict_to=host", "schedule.slots=3"],
+    "p4_to_host": ["schedule.evict_to=host"],
+    "p4_one_slot_more": ["schedule.slots=4"],
+    "p4_slots_to_spare": ["schedule.slots=6"],
+    "p4_uneven": ["parallel.layers=[1,4,2,1]"],
+    "p4_adjacent": ["parallel.placement=adjacent"],
+    "p5": ["parallel.pipeline=5"],
+    "p5_uneven_adjacent": ["parallel.pipeline=5", "parallel.layers=[1,1,3,2,1]", "parallel.placement=adjacent"],
+    "p6": ["parallel.pipeline=6", "parallel.layers=[1,1,2,2,1,1]"],
+    "p8": ["parallel.pipeline=8"],
+    "p8_off": ["parallel.pipeline=8", OFF],
+    "p8_one_slot_more": ["parallel.pipeline=8", "schedule.slots=6"],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_losses_and_norms_are_the_same_bits(small, layout):
+    ended = small.train(*LAYOUTS[layout])
+    assert len(ended.bits) == 3 * 2 + 2
+    assert ended.bits == small.alone.bits
+
+
+@pytest.mark.parametrize("threads", ["2", "3"])
+def test_threads_do_not_change_a_bit(small, threads):
+    assert small.train("parallel.pipeline=1", OFF, threads=threads).bits == small.alone.bits
+    assert small.train("parallel.pipeline=2", threads=threads).bits == small.alone.bits
+
+
+@pytest.mark.parametrize("mode", ["none", "recompute"])
+def test_attention_modes_have_their_own_bits_but_the_same_losses(small, mode):
+    one = small.train("parallel.pipeline=1", OFF, f"attention.mode={mode}")
+    four = small.train(f"attention.mode={mode}")
+    assert one.bits == four.bits
+    assert close(one.losses, small.alone.losses, 1e-4)
+
+
+def test_another_seed_is_another_run(small):
+    assert small.train("train.seed=1338").bits != small.alone.bits
+    assert small.train("train.seed=1338").bits == small.train("train.seed=1338", "parallel.pipeline=2").bits
+
+
+def test_the_micro_batch_changes_rounding_alone(small):
+    assert close(small.train("schedule.micro_batch=4").losses, small.alone.losses, 1e-5)
+
+
+# ---- learning -------------------------------------------------------------------------------------------------------
+
+
+def unigram_entropy(paths):
+    """In nats a token: what knowing the frequencies of tokens, and nothing of their order, gets to."""
+    counts = Counter()
+    for path in paths:
+        counts.update(memoryview(path.read_bytes()[1024:]).cast("H").tolist())
+    total = sum(counts.values())
+    return -sum(count / total * math.log(count / total) for count in counts.values())
+
+
+# A narrower, shorter form of the ready-made configurations: the same text, stages and schedule, some seconds.
+SHORTENED = ["model.hidden=96", "model.seq_len=32", "train.steps=60", "train.lr=4.0e-3", "data.val_every=60", "data.val_batches=1"]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt"])
+def test_the_ready_made_runs_learn_more_than_frequencies(family, tmp_path):
+    text = sorted((ROOT / "data").glob("bible_train_*.bin"))
+    if not text:
+        pytest.skip("no tiny data set; make data")
+    metrics = tmp_path / "metrics.jsonl"
+    config = ROOT / "configs" / f"{family}_tiny.yaml"
+    narrow = SHORTENED + (["model.ffn=192"] if family == "llama" else ["model.ffn=384"])
+    ended = trained(config, f"log.metrics={metrics}", *narrow, family=family).read_metrics(metrics)
+    entropy, steps = unigram_entropy(text), ended.steps
+    assert 2.5 < entropy < 3.5  # English text on byte level
+    assert steps[0]["loss"] > entropy + 1.0
+    assert sum(step["loss"] for step in steps[-5:]) / 5 < entropy - 0.35
+    assert ended.of_type("val")[-1]["loss"] < entropy - 0.35
+
+
+# ---- precision: bf16 --------------------------------------------------------------------------------------------------
+
+
+def test_bf16_learns_as_fp32_does(small):
+    sixteen = small.train("train.precision=bf16")
+    for key, relative in (("loss", 2e-3), ("grad_norm", 0.1)):
+        assert close([step[key] for step in sixteen.steps], [step[key] for step in small.alone.steps], relative)
+    assert sixteen.losses != small.alone.losses
+
+
+def test_bf16_stages_and_schedules_do_not_change_a_bit(small):
+    one = small.train("parallel.pipeline=1", OFF, "train.precision=bf16")
+    assert small.train("train.precision=bf16").bits == one.bits
+    assert small.train("train.precision=bf16", OFF, "parallel.pipeline=2").bits == one.bits
+
+
+def test_bf16_halves_the_bundles(small):
+    def bundles(*overrides):
+        return [stage["activation_bytes"] for stage in small.train(*overrides).steps[-1]["stages"]]
+
+    assert all(0.45 < b / f < 0.6 for b, f in zip(bundles("train.precision=bf16"), bundles()))
+
+
+# ---- what a step says -------------------------------------------------------------------------------------------------
+
+MEMORY = r"\d+(?:\.\d+)? [KMG]iB@\d"
+STEP_LINE = re.compile(
+    r"step +(\d+)/(\d+) \| loss (\d+\.\d{4}) \(z [+-]\d+\.\d\) \| norm (\d+\.\d\d) \(z [+-]\d+\.\d\) \| lr \d\.\de[+-]\d\d"
+    rf" \| \d+\.\d ms \| \d+ tok/s \| MFU (?:\d+\.\d%|n/a) \| bubble \d+\.\d% \| mem {MEMORY}(?: {MEMORY})? \| xfer \+\d+\.\d ms"
+)
+STEP_KEYS = (
+    "type step loss loss_z grad_norm norm_z lr step_ms tokens tokens_per_s mfu mfu_causal bubble transfer_exposed_ms evictions stages"
+)
+
+
+def test_every_step_is_a_line_on_stdout_and_agrees_with_the_file(small):
+    ended = small.train()
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("step")]
+    matches = [STEP_LINE.fullmatch(line) for line in lines]
+    assert all(matches), lines
+    assert [match[1] for match in matches] == ["1", "2", "3"]
+    assert [match[2] for match in matches] == ["3"] * 3
+    assert [match[3] for match in matches] == [f"{step['loss']:.4f}" for step in ended.steps]
+    assert [match[4] for match in matches] == [f"{step['grad_norm']:.2f}" for step in ended.steps]
+
+
+def test_validation_is_said_where_it_was_asked_for_and_at_the_end(small):
+    ended = small.train()
+    assert [entry["step"] for entry in ended.of_type("val")] == [2, 3]
+    assert re.findall(r"^val +(\d)/3 \| loss \d\.\d{4}$", ended.stdout, re.M) == ["2", "3"]
+    assert small.train("data.val_every=0").of_type("val") == []
+
+
+def test_every_step_has_the_promised_keys(small):
+    ended = small.train()
+    for step in ended.steps:
+        assert list(step) == STEP_KEYS.split()
+        assert [list(stage) for stage in step["stages"]] == [
+            ["stage", "peak_bytes", "activation_bytes", "slots_used", "slots_lent"]
+        ] * 4
+        assert step["tokens"] == 16 * 32
+        assert step["tokens_per_s"] == pytest.approx(step["tokens"] / (step["step_ms"] / 1000), rel=1e-6)
+        assert 0 <= step["bubble"] <= 1
+        assert step["transfer_exposed_ms"] >= 0
+    assert list(ended.head) == (
+        "type version config world parameters microbatches peak_tflops flops_per_token_full flops_per_token_causal".split()
+    )
+    assert ended.head["world"] == 4 and ended.head["microbatches"] == 8
+
+
+def flops_per_token(family, causal):
+    """Six a weight of the matrix products, and attention: 12 L q s a token, half of it where causal."""
+    layers, hidden, vocab, length = 8, 64, 100, 32
+    kv, ffn, matrices = (32, 96, 3) if family == "llama" else (64, 128, 2)
+    weights = layers * (hidden * (hidden + 2 * kv) + hidden * hidden + matrices * hidden * ffn) + hidden * vocab
+    return 6 * weights + (6 if causal else 12) * layers * hidden * length
+
+
+def test_mfu_is_flops_over_time_and_the_peak_of_all_ranks(small):
+    ended = small.train("parallel.pipeline=2")
+    head = ended.head
+    assert head["flops_per_token_full"] == flops_per_token(small.family, False)
+    assert head["flops_per_token_causal"] == flops_per_token(small.family, True)
+    assert head["world"] == 2 and head["peak_tflops"] == 0.05
+    for step in ended.steps:
+        rate = step["tokens"] / (step["step_ms"] / 1000) / (2 * 0.05 * 1e12)
+        assert step["mfu"] == pytest.approx(head["flops_per_token_full"] * rate, rel=1e-6)
+        assert step["mfu_causal"] == pytest.approx(head["flops_per_token_causal"] * rate, rel=1e-6)
+
+
+def test_an_unknown_peak_is_measured_and_shared_by_the_ranks_of_the_machine(small):
+    one = small.train("parallel.pipeline=1", OFF, "hardware.peak_tflops=auto", "train.steps=1").head["peak_tflops"]
+    four = small.train("hardware.peak_tflops=auto", "train.steps=1").head["peak_tflops"]
+    assert one > 0
+    assert 0.1 < 4 * four / one < 10  # other work on this machine moves both, but not by the number of ranks
+
+
+def test_parameters_are_counted_unpadded_and_once(small):
+    layers, hidden, vocab = 8, 64, 100
+    if small.family == "llama":
+        expected = layers * (hidden * (64 + 2 * 32) + hidden * hidden + 3 * hidden * 96 + 2 * hidden) + hidden + 2 * vocab * hidden
+    else:
+        matrices = 4 * hidden * hidden + 2 * hidden * 128
+        vectors = 3 * hidden + hidden + 128 + hidden + 4 * hidden
+        expected = layers * (matrices + vectors) + 2 * hidden + (vocab + 32) * hidden
+    assert small.alone.head["parameters"] == expected
+    assert small.train("parallel.pipeline=3", "train.steps=1").head["parameters"] == expected
+
+
+def evictions(schedule):
+    return len(re.findall(r"\bE\d+>", schedule))
+
+
+@pytest.mark.parametrize("layout", ["p4", "p4_off", "p4_to_host", "p8", "p8_one_slot_more"])
+def test_the_evictions_of_a_step_are_those_of_the_schedule(small, layout):
+    options = [part for override in LAYOUTS[layout] for part in ("-o", override)]
+    written = command(small.family, "-c", small.config, "--schedule", *options)
+    assert written.returncode == 0, written.stderr
+    assert (evictions(written.stdout) > 0) == (layout != "p4_off")
+    assert [step["evictions"] for step in small.train(*LAYOUTS[layout]).steps] == [evictions(written.stdout)] * 3
+
+
+def test_bpipe_levels_the_memory_of_the_stages_and_1f1b_does_not(small):
+    wide = ["parallel.pipeline=8", "train.global_batch=32", "train.steps=1", "data.val_every=0"]
+
+    def spread(*overrides):
+        stages = small.train(*wide, *overrides).steps[-1]["stages"]
+        sizes = [stage["activation_bytes"] for stage in stages]
+        bundle = sizes[0] // stages[0]["slots_used"]
+        return (max(sizes) - min(sizes)) / bundle, max(sizes) / bundle, stages
+
+    uneven, most_off, off = spread(OFF)
+    level, most_on, on = spread()
+    assert uneven == pytest.approx(7, abs=0.2) and most_off == pytest.approx(8, abs=0.2)
+    assert level < 1.5 and most_on <= 5.2
+    assert [stage["slots_used"] for stage in off] == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert all(stage["slots_used"] + stage["slots_lent"] <= 5 for stage in on)
+    assert max(s["peak_bytes"] for s in on) < max(s["peak_bytes"] for s in off)
+
+
+def test_a_stage_of_one_microbatch_more_or_less_never_passes_its_slots(small):
+    for slots in (3, 4, 5):
+        stages = small.train(f"schedule.slots={slots}", "train.steps=1").steps[-1]["stages"]
+        assert all(stage["slots_used"] + stage["slots_lent"] <= slots for stage in stages)
+        assert all(stage["activation_bytes"] < stage["peak_bytes"] for stage in stages)
+
+
+# ---- what is not finite -----------------------------------------------------------------------------------------------
+
+
+DIVERGES = ["train.lr=100", "train.warmup_steps=0", "train.grad_clip=0", "train.weight_decay=100", "train.steps=60"]
+
+
+def test_what_is_not_finite_stops_the_run_before_weights_change(small):
+    ended = run(small.config, *DIVERGES, family=small.family)
+    assert ended.code == 1
+    sentence = r"step (\d+): the (loss|gradient of \S+) on stage [0-3] is (nan|inf|not finite, .* is (nan|inf)); weights are as they were"
+    last = re.search(sentence, ended.said[-1])
+    assert last, ended.said[-1]
+    assert [step["step"] for step in ended.steps] == list(range(1, int(last[1])))
+    assert all(step["loss"] is not None and step["grad_norm"] is not None for step in ended.steps)

@@ -1,0 +1,231 @@
+"""What the end-to-end tests share: small data sets and configurations, and one run of a trainer with all that it said."""
+
+import json
+import os
+import re
+import struct
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# `make test` names the folder of the test programs; the trainers of the same build stand above it.
+BUILD = Path(os.environ["TEST_PROGRAMS"]).parent if "TEST_PROGRAMS" in os.environ else ROOT
+FAMILIES = ("llama", "gpt")
+TIME_LIMIT = 120
+
+MODELS = {
+    "llama": "{family: llama, hidden: 64, layers: 8, heads: 8, kv_heads: 4, ffn: 96, vocab: 100, seq_len: 32}",
+    "gpt": "{family: gpt, hidden: 64, layers: 8, heads: 8, ffn: 128, vocab: 100, seq_len: 32}",
+}
+
+
+def trainer(family):
+    return BUILD / f"train_{family}"
+
+
+def built_with_mpi():
+    """True where the trainers can start ranks."""
+    try:
+        symbols = subprocess.run(["ldd", trainer("llama")], capture_output=True, text=True).stdout
+    except OSError:
+        return True
+    return "libmpi" in symbols or "libmpich" in symbols
+
+
+# ---- input ----------------------------------------------------------------------------------------------------------
+
+
+def write_tokens(path, tokens, magic=20240520, version=1, count=None):
+    """A token file of the GPT-2 kind, as llm.c writes them."""
+    header = struct.pack("<3i", magic, version, len(tokens) if count is None else count)
+    path.write_bytes(header.ljust(1024, b"\0") + struct.pack(f"<{len(tokens)}H", *tokens))
+    return path
+
+
+def made_tokens(count, vocab=100, seed=1):
+    """Numbers that look random, with some of them much more frequent than others."""
+    state, tokens = seed, []
+    for _ in range(count):
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        tokens.append((state >> 40) % vocab * ((state >> 33) % 7) // 7)
+    return tokens
+
+
+def write_config(folder, family="llama", **sections):
+    """A small run in `folder`; sections hold YAML text that replaces the default of the same name."""
+    for split, count in (("train", 6000), ("val", 1600)):
+        if not (folder / f"{split}_000.bin").exists():
+            write_tokens(folder / f"{split}_000.bin", made_tokens(count, seed=count))
+    chosen = {
+        "model": MODELS[family],
+        "parallel": "{pipeline: 4}",
+        "schedule": "{bpipe: on, micro_batch: 2}",
+        "train": "{global_batch: 16, steps: 3, lr: 3.0e-3, warmup_steps: 2}",
+        "data": f'{{train: "{folder}/train_*.bin", val: "{folder}/val_*.bin", val_every: 2, val_batches: 2}}',
+        "hardware": "{device: cpu, peak_tflops: 0.05, reserve_gib: 0.1}",
+        **sections,
+    }
+    path = folder / f"{family}_{uuid.uuid4().hex}.yaml"
+    path.write_text("".join(f"{section}: {text}\n" for section, text in chosen.items()))
+    return path
+
+
+# ---- processes ------------------------------------------------------------------------------------------------------
+
+
+def environment(**changes):
+    """Ours without what a test run may have been started with; None takes a variable away."""
+    foreign = re.compile("OMP_|OMPI_|PMIX_|PMI_|SLURM_|TRAINER_")
+    kept = {name: value for name, value in os.environ.items() if not foreign.match(name)}
+    return {**kept, **changes}
+
+
+def mpirun(ranks):
+    """A bare mpirun in front of a trainer, as a user types it."""
+    return ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
+
+
+def mpirun_environment(**changes):
+    return environment(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", **changes)
+
+
+def processes_with(text):
+    """Processes whose command line has this text, such as the path of a configuration."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and text in (entry / "cmdline").read_text(errors="replace"):
+                found.append(int(entry.name))
+        except OSError:
+            pass
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def ownerless_folders():
+    """Folders of launches that no process belongs to any more."""
+    folders = {str(path) for base in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")) for path in Path(base).glob("trainer-*")}
+    for entry in Path("/proc").iterdir():
+        try:
+            if folders and entry.name.isdigit():
+                block = (entry / "environ").read_text(errors="replace")
+                folders = {folder for folder in folders if f"TRAINER_BOARD={folder}/" not in block}
+        except OSError:
+            pass
+    return folders
+
+
+def nothing_left(config, seconds=8):
+    """Waits until no process of the run and no folder without an owner is there."""
+    deadline = time.monotonic() + seconds
+    while processes_with(str(config)) or ownerless_folders():
+        if time.monotonic() > deadline:
+            raise AssertionError((processes_with(str(config)), ownerless_folders()))
+        time.sleep(0.1)
+    return True
+
+
+class Job:
+    """A trainer that runs beside the test."""
+
+    def __init__(self, config, *overrides, family="llama", prefix=(), arguments=(), env=None, stdout=subprocess.PIPE):
+        options = [part for override in overrides for part in ("-o", override)]
+        self.config, self.family = config, family
+        self.parent = subprocess.Popen(
+            [*prefix, trainer(family), "-c", config, *options, *arguments],
+            cwd=ROOT,
+            env=env if env is not None else mpirun_environment() if prefix else environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ranks(self):
+        """The processes of the ranks, lowest first: those of a trainer whose parent is mpirun."""
+        found = []
+        for pid in processes_with(str(self.config)):
+            try:
+                block = Path(f"/proc/{pid}/environ").read_text(errors="replace")
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+            except OSError:
+                continue
+            rank = re.search(r"OMPI_COMM_WORLD_RANK=(\d+)", block)
+            if rank is not None and name == f"train_{self.family}":
+                found.append((int(rank[1]), pid))
+        return [pid for _, pid in sorted(found)]
+
+    def end(self):
+        try:
+            stdout, stderr = self.parent.communicate(timeout=TIME_LIMIT)
+        except subprocess.TimeoutExpired:
+            self.parent.kill()
+            raise
+        return Ended(self.config, self.parent.returncode, stdout or "", stderr)
+
+
+class Ended:
+    """What a run left: exit code, stdout, stderr and the lines of its metrics file."""
+
+    def __init__(self, config, code, stdout, stderr):
+        self.config, self.code, self.stdout, self.stderr = config, code, stdout, stderr
+        self.said = stderr.splitlines()
+        self.lines = []
+
+    def read_metrics(self, path):
+        self.lines = path.read_text().splitlines() if path.exists() else []
+        return self
+
+    def of_type(self, kind):
+        return [entry for entry in map(json.loads, self.lines) if entry["type"] == kind]
+
+    @property
+    def head(self):
+        return self.of_type("run")[0]
+
+    @property
+    def steps(self):
+        return self.of_type("step")
+
+    @property
+    def losses(self):
+        """Everything that has to be the same whoever computes it, in order: losses, norms, validation losses."""
+        return [value for entry in map(json.loads, self.lines) for value in (entry.get("loss"), entry.get("grad_norm")) if value]
+
+    @property
+    def bits(self):
+        """The same as text: 17 significant digits are the bits of a double."""
+        pattern = re.compile(r'"(?:loss|grad_norm)":([^,}]+)')
+        return [digits for line in self.lines if '"type":"run"' not in line for digits in pattern.findall(line)]
+
+
+def start(config, *overrides, **keywords):
+    return Job(config, *overrides, **keywords)
+
+
+def run(config, *overrides, **keywords):
+    """One run to its end, whatever it is; its metrics are read."""
+    metrics = config.parent / f"{uuid.uuid4().hex}.jsonl"
+    return Job(config, f"log.metrics={metrics}", *overrides, **keywords).end().read_metrics(metrics)
+
+
+def trained(config, *overrides, **keywords):
+    """One run that has to end well."""
+    ended = run(config, *overrides, **keywords)
+    assert ended.code == 0, (overrides, ended.stdout, ended.stderr)
+    return ended
+
+
+def command(family, *arguments, env=None):
+    return subprocess.run(
+        [trainer(family), *arguments], cwd=ROOT, env=env or environment(), capture_output=True, text=True, timeout=TIME_LIMIT
+    )
+
+
+def close(left, right, relative):
+    """Two lists of numbers, each pair within `relative` of the larger."""
+    assert len(left) == len(right) and len(left) > 0
+    worst = max(abs(a - b) / max(abs(a), abs(b)) for a, b in zip(left, right))
+    assert worst <= relative, worst
+    return True
