@@ -50,6 +50,7 @@ static int catch_signals_(Launch *launch, Error *err) {
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
     sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGUSR1); // what the ranks understand, its parent does too: #SBATCH --signal=USR1@300
     add_unless_ignored_(&set, SIGINT);
     add_unless_ignored_(&set, SIGHUP); // nohup
     signal(SIGCHLD, SIG_DFL);

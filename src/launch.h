@@ -7,7 +7,7 @@
 //        |
 //      mpirun -- rank 0, 1, ...
 //
-// Signals: TERM, INT and HUP to the parent reach the ranks as SIGUSR1 (mpirun would kill them on TERM), once all of them
+// Signals: TERM, INT, HUP and USR1 to the parent reach the ranks as SIGUSR1 (mpirun would kill them on TERM), once all of them
 // handle it; a second one ends everything at once. stdout of the ranks is the parent's. stderr passes through line by
 // line, except for what mpirun has to say about ranks that failed: instead of it the parent says why, last.
 #ifndef LAUNCH_H
