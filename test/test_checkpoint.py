@@ -1,0 +1,447 @@
+"""Saving, resuming in other layouts, and what becomes of damage, kills and full disks."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import numpy
+import pytest
+
+from training import GPT, LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, saving, verify, without_mpi
+
+several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def trained(request, tmp_path_factory):
+    """A run of eight steps over two stages with BPipe, saved after step 4, and what it went on to."""
+    if without_mpi():
+        pytest.skip("built without MPI")
+    trainer = Trainer(tmp_path_factory.mktemp(request.param), MODELS[request.param])
+    trainer.saved = trainer.folder / "saved"
+    trainer.whole = trainer.run(layout(p=2, bpipe=True), saving(trainer.saved, 4))
+    return trainer
+
+
+# --- one model in any layout
+
+SAME_BITS = {
+    "one_stage": layout(p=1),
+    "four_stages_bpipe": layout(p=4, bpipe=True),
+    "four_stages_gpipe": layout(p=4, schedule_name="gpipe"),
+    "eight_stages_adjacent": layout(p=8, bpipe=True, parallel_placement="adjacent"),
+    "uneven_stages_more_slots": layout(p=2, bpipe=True, schedule_slots=4, parallel_layers=[5, 3]),
+}
+
+
+@pytest.mark.parametrize("change", SAME_BITS)
+def test_resume_continues_with_the_same_bits_in_another_layout(trained, change):
+    resumed = trained.run(SAME_BITS[change], resume=trained.saved / "step_00000004")
+    assert "resumed from" in resumed.stderr
+    assert resumed.curve() == trained.whole.curve(first=5)
+
+
+OTHER_SUMS = {
+    "two_tensor_ranks": layout(p=2, t=2),
+    "two_data_ranks": layout(p=2, d=2),
+    "tensor_and_data_ranks_in_sequence": layout(p=2, t=2, d=2, bpipe=True, parallel_sequence=True),
+    "larger_micro_batch": layout(p=2, b=2),
+}
+
+
+@pytest.mark.parametrize("change", OTHER_SUMS)
+def test_resume_continues_alike_where_sums_are_split_differently(trained, change):
+    resumed = trained.run(OTHER_SUMS[change], resume=trained.saved / "step_00000004")
+    numpy.testing.assert_allclose(resumed.curve(), trained.whole.curve(first=5), rtol=1e-5)
+
+
+# Rank r of t has the r-th part of a matrix, and rank r of d the r-th piece of an optimizer state: what is written is one model.
+SPLITS = {"tensor": layout(p=2, t=2), "data": layout(p=2, d=2), "both": layout(t=2, d=2), "four": layout(d=4)}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_split_runs_resume_with_the_same_bits_in_other_stages(trained, tmp_path, split):
+    whole = trained.run(SPLITS[split], saving(tmp_path, 4))
+    stages = {"parallel.pipeline": 1 if SPLITS[split]["parallel.pipeline"] == 2 else 2}
+    resumed = trained.run(SPLITS[split], stages, resume=tmp_path / "step_00000004")
+    assert resumed.curve() == whole.curve(first=5)
+
+
+def test_files_are_the_same_whoever_wrote_them(trained, tmp_path):
+    """Eight ranks that share files write what one rank writes alone, from the same state."""
+    start = trained.saved / "step_00000004"
+    for name, change in {"one": layout(), "eight": layout(p=2, t=2, d=2)}.items():
+        trained.run(change, saving(tmp_path / name, 1), {"train.steps": 5, "train.lr": 0}, resume=start)
+    one, eight = (tmp_path / name / "step_00000005" for name in ("one", "eight"))
+    names = [name for name in checkpoint_names(one) if name.startswith("model")]
+    assert len(names) == 11 and checkpoint_names(one) == checkpoint_names(eight)
+    for name in names:
+        assert (one / name).read_bytes() == (eight / name).read_bytes(), name
+    assert verify(one) is None and verify(eight) is None
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_bf16_resumes_with_the_same_bits(model, tmp_path):
+    trainer = Trainer(tmp_path, MODELS[model])
+    bf16 = {"train.precision": "bf16"}
+    whole = trainer.run(bf16, saving(tmp_path / "saved", 4))
+    resumed = trainer.run(bf16, resume=tmp_path / "saved" / "step_00000004")
+    assert resumed.curve() == whole.curve(first=5)
+    other = trainer.run(resume=tmp_path / "saved" / "step_00000004")
+    numpy.testing.assert_allclose([c[1] for c in other.curve()], [c[1] for c in whole.curve(first=5)], rtol=2e-2)
+
+
+def test_metrics_go_on_behind_the_checkpoint(tmp_path):
+    trainer = Trainer(tmp_path, LLAMA)
+    one_file = {"log.metrics": str(tmp_path / "metrics.jsonl")}
+    whole = trainer.run(one_file, saving(tmp_path / "saved", 3))
+    shutil.rmtree(tmp_path / "saved" / "step_00000006")
+    shutil.rmtree(tmp_path / "saved" / "step_00000008")
+    trainer.run(one_file, resume=tmp_path / "saved")
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["type"] == "step"] == list(range(1, 9))
+    assert [line["loss"] for line in lines if line["type"] == "step"] == [c[1] for c in whole.curve()]
+
+
+def test_steps_are_a_total_and_a_finished_run_has_nothing_to_do(tmp_path):
+    trainer = Trainer(tmp_path, LLAMA)
+    trainer.run(saving(tmp_path / "saved", 8))
+    assert checkpoint_names(tmp_path / "saved") == ["step_00000008"]
+    assert trainer.run(resume=tmp_path / "saved").curve() == []
+    assert [c[0] for c in trainer.run({"train.steps": 10}, resume=tmp_path / "saved").curve()] == [9, 10]
+
+
+def test_a_larger_batch_goes_on_where_the_samples_ended(tmp_path):
+    """The position in the data is one number: 4 steps of 8 samples and 2 of 16 take the same samples as 8 steps of 8."""
+    trainer = Trainer(tmp_path, LLAMA)
+    trainer.run(saving(tmp_path / "saved", 4), {"train.steps": 4, "train.lr": 0})
+    smaller = trainer.run({"train.lr": 0}, resume=tmp_path / "saved")
+    larger = trainer.run({"train.global_batch": 16, "train.steps": 6, "train.lr": 0}, resume=tmp_path / "saved")
+    losses = [c[1] for c in smaller.curve()]
+    numpy.testing.assert_allclose([c[1] for c in larger.curve()], [sum(losses[:2]) / 2, sum(losses[2:]) / 2], rtol=1e-6)
+
+
+# --- which checkpoints there are
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    trainer = Trainer(tmp_path, LLAMA)
+    trainer.run(saving(tmp_path / "saved", 1, keep=2))
+    assert checkpoint_names(tmp_path / "saved") == ["step_00000007", "step_00000008"]
+
+
+def test_what_was_saved_last_is_the_newest_whatever_its_number(tmp_path):
+    """A run that went back to an earlier step, or a new one in an old folder, is what one goes on with."""
+    trainer = Trainer(tmp_path, LLAMA)
+    trainer.run(saving(tmp_path / "saved", 4))
+    trainer.run(saving(tmp_path / "saved", 3, keep=2), {"train.steps": 3})
+    assert checkpoint_names(tmp_path / "saved") == ["step_00000003", "step_00000008"]
+    assert "step_00000003 after step 3" in trainer.run(resume=tmp_path / "saved").stderr
+
+
+def test_without_a_checkpoint_training_starts_at_step_0_and_says_so(tmp_path):
+    trainer = Trainer(tmp_path, LLAMA)
+    fresh = trainer.run()
+    for place in ("absent", "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        result = trainer.run(resume=tmp_path / place)
+        assert f"no checkpoint in {tmp_path / place}: training starts at step 0" in result.stderr
+        assert result.curve() == fresh.curve()
+
+
+def test_every_0_saves_nothing(tmp_path):
+    Trainer(tmp_path, LLAMA).run(saving(tmp_path / "saved", 0))
+    assert checkpoint_names(tmp_path / "saved") == []
+
+
+# --- stopping
+
+
+@several_ranks
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_stop_saves_and_ends_with_3(tmp_path, p, sent):
+    trainer = Trainer(tmp_path, LLAMA)
+    long = {"train.steps": 100000, "train.schedule": "constant"}
+    process = trainer.start(layout(p=p), long, saving(tmp_path / "saved", 50000))
+    while not process.metrics.exists() or process.metrics.read_text().count("\n") < 4:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(sent)
+    stopped = trainer.end(process)
+    assert stopped.code == 3, stopped.stderr
+    last = max(stopped.steps)
+    assert f"stopped on request after step {last}" in stopped.stderr
+    assert checkpoint_names(tmp_path / "saved") == [f"step_{last:08}"]
+    whole = trainer.run(long, {"train.steps": last + 2})
+    resumed = trainer.run(long, {"train.steps": last + 2}, resume=tmp_path / "saved")
+    assert resumed.curve() == whole.curve(first=last + 1)
+
+
+def test_a_stop_without_a_place_to_save_ends_with_1(tmp_path):
+    trainer = Trainer(tmp_path, LLAMA)
+    process = trainer.start({"train.steps": 100000})
+    while not process.metrics.exists() or process.metrics.read_text().count("\n") < 2:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    stopped = trainer.end(process)
+    assert stopped.code == 1 and "nothing was saved" in stopped.stderr
+
+
+# --- damage
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Checkpoints of about 30 kB after steps 1, 2 and 3."""
+    model = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq_len=8)
+    trainer = Trainer(tmp_path_factory.mktemp("small"), model)
+    trainer.config["train"].update(global_batch=4, steps=3)
+    trainer.saved = trainer.folder / "saved"
+    trainer.whole = trainer.run(saving(trainer.saved, 1))
+    return trainer
+
+
+def copy_of(small, tmp_path):
+    shutil.copytree(small.saved, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_every_flipped_byte_is_noticed(small, tmp_path):
+    saved = copy_of(small, tmp_path) / "step_00000003"
+    bytes_there = sum(file.stat().st_size for file in saved.iterdir())
+    result = subprocess.run([TOOLS / "tool_verify", "--flip", saved], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert int(result.stdout) == bytes_there
+    assert verify(saved) is None
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def truncate(path):
+    os.truncate(path, path.stat().st_size - 1)
+
+
+DAMAGE = {"flipped": flip, "torn": truncate, "gone": lambda path: path.unlink()}
+FILES = ["model-00002-of-00004.safetensors", "optimizer-00004-of-00004.safetensors", "config.json", "training.json", "manifest.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_resume_names_the_damage_and_falls_back(small, tmp_path, name, damage):
+    saved = copy_of(small, tmp_path)
+    DAMAGE[damage](saved / "step_00000002" / name)
+    shutil.rmtree(saved / "step_00000003")
+    resumed = small.run(resume=saved)
+    assert f"step_00000002/{name}" in resumed.stderr and "trying the checkpoint before it" in resumed.stderr
+    assert "resumed from " + str(saved / "step_00000001") in resumed.stderr
+    assert resumed.curve() == small.whole.curve(first=2)
+
+
+def test_a_damaged_checkpoint_is_never_trained_on(small, tmp_path):
+    saved = copy_of(small, tmp_path)
+    for step in (1, 2, 3):
+        flip(saved / f"step_0000000{step}" / FILES[0])
+    alone = small.run(resume=saved / "step_00000003", code=1)
+    assert FILES[0] in alone.stderr and alone.steps == {}
+    none = small.run(resume=saved, code=1)
+    assert "none of its 3 checkpoints is whole" in none.stderr and none.steps == {}
+
+
+@several_ranks
+def test_ranks_agree_on_the_damage(small, tmp_path):
+    saved = copy_of(small, tmp_path)
+    flip(saved / "step_00000003" / FILES[1])
+    resumed = small.run(layout(p=2), resume=saved)
+    assert resumed.stderr.count("the checksum differs") == 1 and resumed.curve() == small.whole.curve(first=3)
+
+
+def test_another_model_is_refused_with_the_sizes(small, tmp_path):
+    result = small.run({"model.hidden": 16, "model.ffn": 24}, resume=small.saved, code=2)
+    assert "model.hidden is 8 there and 16 here" in result.stderr
+    assert "model.ffn is 8 there and 24 here" in result.stderr and result.steps == {}
+
+
+def crc64(data):
+    """CRC-64/XZ, bit by bit."""
+    value = (1 << 64) - 1
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (0xC96C5795D7870F42 if value & 1 else 0)
+    return f"{value ^ ((1 << 64) - 1):016x}"
+
+
+def write_manifest(saved, names=None):
+    """A manifest that agrees with the files as they are now, so that what comes behind it is tested too; names: others for some."""
+    manifest = json.loads((saved / "manifest.json").read_text())
+    manifest.pop("crc64")
+    for entry in manifest["files"]:
+        data = (saved / entry["name"]).read_bytes()
+        entry.update(bytes=len(data), crc64=crc64(data), name=(names or {}).get(entry["name"], entry["name"]))
+    body = json.dumps(manifest)[:-1] + ",\n"
+    (saved / "manifest.json").write_text(f'{body}  "crc64": "{crc64(body.encode())}"\n}}\n')
+
+
+def test_checksums_are_crc64_xz_of_the_files(small, tmp_path):
+    assert crc64(b"123456789") == "995dc9bbdf1939fa"
+    saved = small.saved / "step_00000003"
+    files = json.loads((saved / "manifest.json").read_text())["files"]
+    assert {file["name"] for file in files} == set(checkpoint_names(saved)) - {"manifest.json"}
+    for file in files:
+        data = (saved / file["name"]).read_bytes()
+        assert (file["bytes"], file["crc64"]) == (len(data), crc64(data)), file["name"]
+
+
+def test_a_missing_tensor_is_named(small, tmp_path):
+    saved = copy_of(small, tmp_path) / "step_00000003"
+    path = saved / FILES[1]
+    path.write_bytes(path.read_bytes().replace(b"lm_head.weight.exp_avg_sq", b"lm_head.weight.exp_avg_no"))
+    write_manifest(saved)
+    assert verify(saved) is None
+    result = small.run(resume=saved, code=1)
+    assert "tensor lm_head.weight.exp_avg_sq is missing" in result.stderr and result.steps == {}
+
+
+@pytest.mark.parametrize("name", ["../copy/step_00000003/config.json", "/etc/hostname", "..", ".hidden", ""])
+def test_a_manifest_names_no_file_elsewhere(small, tmp_path, name):
+    saved = copy_of(small, tmp_path) / "step_00000003"
+    write_manifest(saved, {"config.json": name})
+    assert "names" in verify(saved) and "differs" not in verify(saved)
+
+
+def test_a_link_out_of_the_directory_is_refused(small, tmp_path):
+    saved = copy_of(small, tmp_path) / "step_00000003"
+    shutil.move(saved / FILES[0], tmp_path / "elsewhere")
+    (saved / FILES[0]).symlink_to(tmp_path / "elsewhere")
+    assert "leads out of its directory" in verify(saved)
+    os.rename(tmp_path / "elsewhere", saved / "inside")
+    (saved / FILES[0]).unlink()
+    (saved / FILES[0]).symlink_to("inside")
+    assert verify(saved) is None
+
+
+# --- kills and disks
+
+KILLER = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+// Counts what a save does to the disk and kills the process before the KILL_AT-th time.
+static void count(void) {
+    static int calls;
+    const char *at = getenv("KILL_AT");
+    if (at != NULL && ++calls == atoi(at)) raise(SIGKILL);
+}
+#define REAL(type, name, ...) ((type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name))
+ssize_t pwrite(int f, const void *d, size_t n, off_t o) { count(); return REAL(ssize_t, "pwrite", int, const void *, size_t, off_t)(f, d, n, o); }
+int fsync(int f) { count(); return REAL(int, "fsync", int)(f); }
+int rename(const char *a, const char *b) { count(); return REAL(int, "rename", const char *, const char *)(a, b); }
+int renameat2(int a, const char *b, int c, const char *d, unsigned e) { count(); return REAL(int, "renameat2", int, const char *, int, const char *, unsigned)(a, b, c, d, e); }
+int remove(const char *a) { count(); return REAL(int, "remove", const char *)(a); }
+int mkdir(const char *a, mode_t m) { count(); return REAL(int, "mkdir", const char *, mode_t)(a, m); }
+int open(const char *p, int f, ...) { if (f & O_CREAT) count(); return REAL(int, "open", const char *, int, mode_t)(p, f, 0666); }
+"""
+
+
+@pytest.fixture(scope="module")
+def killer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("killer")
+    (folder / "killer.c").write_text(KILLER)
+    command = ["gcc", "-shared", "-fPIC", "-o", folder / "killer.so", folder / "killer.c", "-ldl"]
+    subprocess.run(command, check=True)
+    return folder / "killer.so"
+
+
+def test_a_kill_at_any_point_leaves_a_checkpoint_to_go_on_from(small, tmp_path, killer):
+    """Every call of one save that changes the disk, the removal of the checkpoint before included."""
+    saved, points = tmp_path / "saved", 0
+    once = saving(saved, 1, keep=1)
+    while True:
+        points += 1
+        shutil.rmtree(saved, ignore_errors=True)
+        saved.mkdir()
+        shutil.copytree(small.saved / "step_00000001", saved / "step_00000001")
+        environment = {"LD_PRELOAD": str(killer), "KILL_AT": str(points)}
+        killed = small.end(small.start(once, {"train.steps": 2}, resume=saved, environment=environment))
+        whole = [name for name in checkpoint_names(saved) if name.startswith("step_")]
+        assert whole and [verify(saved / name) for name in whole] == [None] * len(whole), points
+        if killed.code == 0:
+            break
+        assert killed.code == -signal.SIGKILL
+        if points % 8 == 1:  # and it can be gone on from; leftovers are swept
+            assert small.run(once, resume=saved).curve()[-1] == small.whole.curve()[-1]
+            assert checkpoint_names(saved) == ["step_00000003"]
+    assert points > 40
+    assert whole == ["step_00000002"]
+
+
+@several_ranks
+def test_a_rank_that_is_killed_while_saving_ends_the_run_and_harms_nothing(small, tmp_path):
+    saved = tmp_path / "saved"
+    for delay in (0.0, 0.03, 0.1):
+        process = small.start(layout(p=2), saving(saved, 1, keep=2), {"train.steps": 1000000}, start_new_session=True)
+        deadline = time.monotonic() + 60
+        while len([name for name in checkpoint_names(saved) if name.startswith("step_")] if saved.exists() else []) < 2:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(delay)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        whole = [name for name in checkpoint_names(saved) if name.startswith("step_")]
+        assert whole and [verify(saved / name) for name in whole] == [None] * len(whole)
+        shutil.rmtree(saved)
+
+
+def full_disk(folder):
+    """A small disk of our own, or None where we may not mount one."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", folder], capture_output=True)
+    return folder if mounted.returncode == 0 else None
+
+
+def test_a_full_disk_stops_no_training_and_harms_no_checkpoint(small, tmp_path):
+    disk = full_disk(tmp_path / "disk")
+    if disk is None:
+        pytest.skip("needs the right to mount a small tmpfs")
+    try:
+        (disk / "ballast").write_bytes(bytes(300 << 10))
+        first = small.run(saving(disk / "saved", 1), {"train.steps": 1})
+        assert "saved" in first.stderr
+        process = small.start(saving(disk / "saved", 2), {"train.steps": 4}, resume=disk / "saved")
+        result = small.end(process)
+        assert result.code == 1 and sorted(result.steps) == [2, 3, 4]
+        assert "checkpoint of step 2 could not be written" in result.stderr and "No space left" in result.stderr
+        assert "its last checkpoint could not be written" in result.stderr
+        assert checkpoint_names(disk / "saved") == ["step_00000001"] and verify(disk / "saved" / "step_00000001") is None
+        (disk / "ballast").unlink()
+        small.run(saving(disk / "saved", 2), {"train.steps": 4}, resume=disk / "saved")
+        assert "step_00000004" in checkpoint_names(disk / "saved")
+    finally:
+        subprocess.run(["umount", disk])
+
+
+def test_a_limit_on_file_sizes_is_an_error_and_not_the_end(small, tmp_path):
+    command, _ = small.prepare(saving(tmp_path / "saved", 2), {"train.steps": 4, "log.metrics": ""})
+    result = subprocess.run(["bash", "-c", 'ulimit -f 2; exec "$@"', "-", *command], capture_output=True, text=True)
+    assert result.returncode == 1 and "File too large" in result.stderr
+    assert result.stdout.count("step ") == 4 and checkpoint_names(tmp_path / "saved") == []
+
+
+def test_a_place_that_cannot_be_made_is_refused_at_the_start(small, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = small.run(saving(tmp_path / "file" / "saved", 1), code=1)
+    assert "checkpoint.dir" in result.stderr and result.steps == {}
