@@ -28,9 +28,9 @@ static inline int cpu_thread(void) {
     return omp_get_thread_num();
 }
 #else
-#define CPU_PARALLEL(cpu)
-#define CPU_PARALLEL_FOR(cpu)
-#define CPU_PARALLEL_FOR_DYNAMIC(cpu)
+#define CPU_PARALLEL(cpu)             (void)(cpu);
+#define CPU_PARALLEL_FOR(cpu)         (void)(cpu);
+#define CPU_PARALLEL_FOR_DYNAMIC(cpu) (void)(cpu);
 static inline int cpu_thread(void) {
     return 0;
 }

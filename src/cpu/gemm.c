@@ -131,11 +131,12 @@ static inline const void *advance(const void *from, int64_t elements, bool bf16)
     return (const char *)from + elements * (bf16 ? 2 : 4);
 }
 
-static inline __attribute__((always_inline)) Eight eight(const void *from, int64_t at, bool bf16) {
-    if (!bf16) return *(const Eight *)((const float *)from + at);
-    Eight out;
-    for (int i = 0; i < 8; i++) out[i] = element(from, at + i, true);
-    return out;
+// By address: how a vector is returned depends on the instruction set.
+static inline __attribute__((always_inline)) void load8(Eight *to, const void *from, int64_t at, bool bf16) {
+    if (!bf16)
+        *to = *(const Eight *)((const float *)from + at);
+    else
+        for (int i = 0; i < 8; i++) (*to)[i] = element(from, at + i, true);
 }
 
 #if defined(__has_builtin)
@@ -153,7 +154,7 @@ static inline __attribute__((always_inline)) void transpose8(float *restrict to,
                                                              const void *restrict from, int64_t stride, bool bf16) {
     Eight a[8], b[8];
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) a[i] = eight(from, i * stride, bf16);
+    for (int i = 0; i < 8; i++) load8(&a[i], from, i * stride, bf16);
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i += 2) {
         b[i] = SHUFFLE(a[i], a[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
@@ -197,7 +198,7 @@ static inline __attribute__((always_inline)) void pack_across(float *restrict to
 static inline __attribute__((always_inline)) void copy_run(float *restrict to, int width, const void *restrict from,
                                                            int64_t at, bool bf16) {
 #pragma GCC unroll 6
-    for (int i = 0; i + 8 <= width; i += 8) *(Eight *)(to + i) = eight(from, at + i, bf16);
+    for (int i = 0; i + 8 <= width; i += 8) load8((Eight *)(to + i), from, at + i, bf16);
     for (int i = width & ~7; i < width; i++) to[i] = element(from, at + i, bf16);
 }
 
