@@ -1,0 +1,296 @@
+"""Models go to transformers and come from there: the same losses, the same next tokens, the same names.
+
+transformers is looked for in .deps/transformers, where scripts/install_deps.sh puts it, and among the system's packages.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy
+import pytest
+
+from training import ROOT, TOOLS, Trainer, layout, saving, verify, without_mpi, write_tokens
+
+sys.path.insert(0, str(ROOT / ".deps" / "transformers"))
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", HF_HOME="/nonexistent")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed; run scripts/install_deps.sh")
+torch = pytest.importorskip("torch")
+torch.set_num_threads(1)
+
+# Heads, kv_heads and ffn all differ, so that a matrix that is transposed, or whose heads are mixed up, shows.
+MODELS = {
+    "llama": {"family": "llama", "hidden": 48, "layers": 3, "heads": 6, "kv_heads": 2, "ffn": 80, "vocab": 257, "seq_len": 32},
+    "gpt": {"family": "gpt", "hidden": 48, "layers": 3, "heads": 6, "ffn": 80, "vocab": 257, "seq_len": 32},
+}
+
+
+def source_text():
+    """Bytes of this project's own sources: a text that is always there."""
+    return b"".join(path.read_bytes() for path in sorted((ROOT / "src").glob("*.c")))
+
+
+def windows(count, length=32):
+    """Sequences with one token more, and the same ones as a file in which they follow each other."""
+    tokens = numpy.frombuffer(source_text(), "u1")[-(count * length + 1) :].astype(int)
+    return torch.tensor(numpy.stack([tokens[i * length : i * length + length + 1] for i in range(count)])), tokens
+
+
+def loss_of(model, rows):
+    with torch.no_grad():
+        logits = model(rows[:, :-1]).logits.float()
+        return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), rows[:, 1:].reshape(-1)).item()
+
+
+def load(folder):
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    return model.eval()
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def trained(request, tmp_path_factory):
+    """A model that has learnt something: what is in the wrong place would cost it what it learnt."""
+    folder = tmp_path_factory.mktemp(request.param)
+    text = numpy.frombuffer(source_text(), "u1").astype(int)
+    trainer = Trainer(folder, MODELS[request.param], train=text)
+    rows, tokens = windows(64)
+    val = {"data.val": str(write_tokens(folder / "val.bin", tokens)), "data.val_every": 1000, "data.val_batches": 4}
+    steps = {"train.steps": 300, "train.global_batch": 16, "train.lr": 1.0e-2, "train.warmup_steps": 20}
+    ranks = layout(b=8) if without_mpi() else layout(p=2, t=2, b=8)
+    trainer.result = trainer.run(val, steps, saving(folder / "saved", 300), ranks)
+    trainer.loss, trainer.rows, trainer.val = trainer.result.vals[300], rows, val
+    trainer.saved = folder / "saved" / "step_00000300"
+    return trainer
+
+
+def test_transformers_computes_the_same_loss(trained):
+    assert trained.loss < 3
+    model = load(trained.saved)
+    assert type(model).__name__ in ("LlamaForCausalLM", "GPT2LMHeadModel")
+    assert loss_of(model, trained.rows) == pytest.approx(trained.loss, abs=1e-3)
+
+
+def next_tokens(trained, folder, row, *changes):
+    command, _ = trained.prepare(layout(), {"train.global_batch": 1}, *changes)
+    words = [str(token) for token in row.tolist()]
+    result = subprocess.run([TOOLS / "tool_next", command[2], folder, *words], capture_output=True, text=True, check=True)
+    return [int(word) for word in result.stdout.split()]
+
+
+def test_transformers_chooses_the_same_next_tokens(trained):
+    model, same = load(trained.saved), []
+    for row in trained.rows[:8, :-1]:
+        with torch.no_grad():
+            logits = model(row[None]).logits[0]
+        ours = torch.tensor(next_tokens(trained, trained.saved, row))
+        best, second = logits.topk(2).values.T
+        clear = best - second > 1e-3
+        assert torch.equal(logits.argmax(-1)[clear], ours[clear])
+        same.append(clear.float().mean())
+    assert numpy.mean(same) > 0.9
+
+
+def test_files_read_as_safetensors(trained):
+    from safetensors.torch import load_file
+
+    index = json.loads((trained.saved / "model.safetensors.index.json").read_text())
+    names, total = set(), 0
+    for name in sorted(set(index["weight_map"].values())):
+        tensors = load_file(trained.saved / name)
+        names |= set(tensors)
+        total += sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        assert {index["weight_map"][tensor] for tensor in tensors} == {name}
+    assert names == set(index["weight_map"]) and total == index["metadata"]["total_size"]
+    for path in trained.saved.glob("optimizer-*.safetensors"):
+        assert all(name.endswith((".exp_avg", ".exp_avg_sq")) for name in load_file(path))
+
+
+# --- from transformers to here
+
+
+def make_model(trained, **more):
+    size = trained.config["model"]
+    if size["family"] == "llama":
+        config = transformers.LlamaConfig(
+            vocab_size=size["vocab"],
+            hidden_size=size["hidden"],
+            intermediate_size=size["ffn"],
+            num_hidden_layers=size["layers"],
+            num_attention_heads=size["heads"],
+            num_key_value_heads=size["kv_heads"],
+            max_position_embeddings=size["seq_len"],
+            rms_norm_eps=1e-5,
+            initializer_range=0.2,
+            **more,
+        )
+        return transformers.LlamaForCausalLM(config).eval()
+    config = transformers.GPT2Config(
+        vocab_size=size["vocab"],
+        n_embd=size["hidden"],
+        n_inner=size["ffn"],
+        n_layer=size["layers"],
+        n_head=size["heads"],
+        n_positions=size["seq_len"],
+        initializer_range=0.2,
+        bos_token_id=256,
+        eos_token_id=256,
+        **more,
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    with torch.no_grad():  # biases and norms are more than zeros and ones
+        for name, weight in model.named_parameters():
+            if name.endswith("bias") or "ln_" in name:
+                weight += 0.2 * torch.randn_like(weight)
+    return model
+
+
+def first_loss(trained, folder, *changes, code=0):
+    """The loss before the first update, over all of a data set."""
+    data = {"data.train": str(trained.folder / "val.bin"), "train.global_batch": 64, "train.steps": 1}
+    start = {"checkpoint.init_from": str(folder)}
+    result = trained.run(data, start, layout(), *changes, code=code)
+    return result.steps[1]["loss"] if code == 0 else result
+
+
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize("files", ["single", "sharded"])
+def test_a_model_of_transformers_trains_on_from_its_loss(trained, tmp_path, precision, files):
+    torch.manual_seed(1)
+    model = make_model(trained).to(TYPES[precision])
+    model.save_pretrained(tmp_path, safe_serialization=True, max_shard_size="30KB" if files == "sharded" else "1GB")
+    assert (tmp_path / "model.safetensors").exists() == (files == "single")
+    assert first_loss(trained, tmp_path) == pytest.approx(loss_of(model.float(), trained.rows), abs=1e-3)
+
+
+@pytest.mark.skipif(without_mpi(), reason="built without MPI")
+def test_ranks_start_from_their_parts(trained, tmp_path):
+    torch.manual_seed(2)
+    model = make_model(trained)
+    model.save_pretrained(tmp_path, safe_serialization=True)
+    ranks = layout(p=3, t=2, d=2)
+    assert first_loss(trained, tmp_path, ranks) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+
+
+def test_our_own_checkpoint_starts_a_new_run(trained):
+    loss = first_loss(trained, trained.saved)
+    assert loss == pytest.approx(trained.loss, abs=1e-5)
+    assert loss_of(load(trained.saved), trained.rows) == pytest.approx(loss, abs=1e-3)
+
+
+def rewrite(folder, change):
+    """Tensors of a model file by another name, or others; change takes and returns a dictionary."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = change(load_file(folder / "model.safetensors"))
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+
+
+def saved_model(trained, folder, **more):
+    torch.manual_seed(3)
+    model = make_model(trained, **more)
+    model.save_pretrained(folder, safe_serialization=True, max_shard_size="1GB")
+    return model
+
+
+def test_names_may_lack_the_models_prefix(trained, tmp_path):
+    model = saved_model(trained, tmp_path)
+    rewrite(tmp_path, lambda tensors: {name.removeprefix("transformer.").removeprefix("model."): t for name, t in tensors.items()})
+    assert first_loss(trained, tmp_path) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+
+
+def test_a_tied_head_may_be_left_out_or_written(trained, tmp_path):
+    gpt = trained.config["model"]["family"] == "gpt"
+    model = saved_model(trained, tmp_path, tie_word_embeddings=True)
+    embedding = "transformer.wte.weight" if gpt else "model.embed_tokens.weight"
+    rewrite(tmp_path, lambda tensors: {name: t for name, t in tensors.items() if name != "lm_head.weight"})
+    assert first_loss(trained, tmp_path) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+    rewrite(tmp_path, lambda tensors: {**tensors, "lm_head.weight": tensors[embedding].clone()})
+    assert first_loss(trained, tmp_path) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+
+
+def test_what_old_files_hold_besides_weights_is_passed_over(trained, tmp_path):
+    gpt = trained.config["model"]["family"] == "gpt"
+    model = saved_model(trained, tmp_path)
+    mask = {"transformer.h.0.attn.bias": torch.ones(1, 1, 32, 32).bool(), "transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}
+    table = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    rewrite(tmp_path, lambda tensors: {**tensors, **(mask if gpt else table)})
+    assert first_loss(trained, tmp_path) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+
+
+def refuse(trained, tmp_path, expected, *changes, code=2):
+    result = first_loss(trained, tmp_path, *changes, code=code)
+    assert expected in result.stderr and result.steps == {}, result.stderr
+
+
+def test_other_models_are_refused_with_what_differs(trained, tmp_path):
+    saved_model(trained, tmp_path)
+    refuse(trained, tmp_path, "model.vocab is 257 there and 300 here", {"model.vocab": 300})
+    refuse(trained, tmp_path, "model.norm_eps is 1e-05 there and 0.001 here", {"model.norm_eps": 1e-3})
+    (tmp_path / "config.json").unlink()
+    refuse(trained, tmp_path, "[257, 48], this model's is [300, 48]", {"model.vocab": 300})
+    rewrite(tmp_path, lambda tensors: {**tensors, "model.extra.weight": torch.ones(3)})
+    refuse(trained, tmp_path, "model.extra.weight, which this model has no place for")
+
+
+def test_a_missing_weight_is_named(trained, tmp_path):
+    saved_model(trained, tmp_path)
+    gpt = trained.config["model"]["family"] == "gpt"
+    name = "transformer.h.2.mlp.c_fc.bias" if gpt else "model.layers.2.mlp.up_proj.weight"
+    rewrite(tmp_path, lambda tensors: {n: t for n, t in tensors.items() if n != name})
+    refuse(trained, tmp_path, f"tensor {name} is missing", code=1)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere.safetensors", "/etc/passwd", ".."])
+def test_an_index_names_no_file_elsewhere(trained, tmp_path, name):
+    folder = tmp_path / "model"
+    shutil.copytree(trained.saved, folder)
+    (folder / "manifest.json").unlink()
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    index["weight_map"] = {tensor: name for tensor in index["weight_map"]}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    refuse(trained, folder, "which is no plain file name", code=1)
+
+
+def test_the_store_of_a_hub_cache_is_followed(trained, tmp_path):
+    """models--x/snapshots/HASH/model.safetensors is a link to models--x/blobs/HASH there; no other link leads out."""
+    store, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc"
+    store.mkdir(), snapshot.mkdir(parents=True)
+    model = saved_model(trained, snapshot)
+    for name in ("model.safetensors", "config.json"):
+        shutil.move(snapshot / name, store / name)
+        (snapshot / name).symlink_to(f"../../blobs/{name}")
+    assert first_loss(trained, snapshot) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+    shutil.move(store, tmp_path / "other")
+    (snapshot / "model.safetensors").unlink()
+    (snapshot / "model.safetensors").symlink_to("../../other/model.safetensors")
+    refuse(trained, snapshot, "leads out of its directory", code=1)
+
+
+def test_a_place_without_a_model_says_what_is_expected(trained, tmp_path):
+    refuse(trained, tmp_path, "holds neither model.safetensors nor", code=1)
+    refuse(trained, tmp_path / "absent", "no such directory", code=1)
+
+
+def test_a_resumed_run_does_not_start_over(trained, tmp_path):
+    """init_from is for step 0: a checkpoint comes before it."""
+    torch.manual_seed(4)
+    make_model(trained).save_pretrained(tmp_path, safe_serialization=True)
+    start = {"checkpoint.init_from": str(tmp_path), "train.steps": 301, "train.global_batch": 16}
+    result = trained.run(start, layout(b=8), resume=trained.saved)
+    assert "resumed from" in result.stderr and list(result.steps) == [301]
+    assert result.steps[301]["loss"] < 3
+
+
+def test_a_bf16_run_saves_what_transformers_loads(trained, tmp_path):
+    steps = {"train.precision": "bf16", "train.steps": 20, "train.global_batch": 16}
+    bf16 = trained.run(steps, trained.val, saving(tmp_path, 20), layout(b=8))
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "step_00000020", torch_dtype="auto")
+    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+    assert verify(tmp_path / "step_00000020") is None
+    assert loss_of(model.float().eval(), trained.rows) == pytest.approx(bf16.vals[20], rel=1e-2)
