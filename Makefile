@@ -11,6 +11,7 @@ BUILD   ?= build
 DNNL    ?= 1
 MPI     ?= 1
 OPENMP  ?= 1
+CUDA    ?= 0
 MARCH   ?= native
 T       ?=
 comma := ,
@@ -110,7 +111,7 @@ MODEL_OBJ := $(TRAINERS:%=$(B)/%.test.o)
 ifneq ($(HAVE_NVCC),)
 CUDA_ARCH ?= $(foreach gen,80 90,-gencode arch=compute_$(gen),code=sm_$(gen)) -gencode arch=compute_90,code=compute_90
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
-CUDA_SRC  := $(wildcard src/cuda/*.cu src/cuda/*.cpp)
+CUDA_SRC  := $(if $(filter 1,$(CUDA)),$(wildcard src/cuda/*.cu src/cuda/*.cpp src/cuda/kernels/*.cu))
 NVFLAGS   := -ccbin $(CXX) -std=c++17 $(DEFINES) $(if $(CUDA_SRC),-DHAVE_CUDA) $(INCLUDES) \
              -Xcompiler $(subst $(space),$(comma),$(strip $(HOST)))
 CUDA_INC  := $(if $(FRONTEND),-DHAVE_CUDNN_FRONTEND -isystem $(dir $(FRONTEND)))
