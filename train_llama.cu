@@ -6,54 +6,6 @@
 // A layer's tensors, in table order. q, k and v lie one behind the other, so one product makes all three; gate and up likewise.
 enum { INPUT_NORM, Q_PROJ, K_PROJ, V_PROJ, O_PROJ, MLP_NORM, GATE_PROJ, UP_PROJ, DOWN_PROJ };
 
-// What the backward of a layer needs of its forward: the bundle, (12 h + 4 kv + 6 f) * s * b / t bytes in 16 bit plus what the attention saves.
-typedef struct LlamaBundle {
-    void *x;         // (shard_rows, h)        the layer's input
-    void *norm1;     // (shard_rows, h)
-    void *qkv;       // (rows, (h + 2 kv)/t)   q and k already rotated
-    void *saved;     //                        the attention's, see backend.h
-    void *attention; // (rows, h/t)
-    void *x2;        // (shard_rows, h)        the residual stream between attention and MLP
-    void *norm2;     // (shard_rows, h)
-    void *gate_up;   // (rows, 2f/t)
-    void *act;       // (rows, f/t)            silu(gate) * up
-} LlamaBundle;
-
-static int64_t bundle_layout(LlamaBundle *bundle, const void *base, const Shape *s) {
-    Layout layout = {(char *)base, 0};
-    int64_t stream = s->shard_rows * s->hidden * s->element;
-    bundle->x = layout_take(&layout, stream);
-    bundle->norm1 = layout_take(&layout, stream);
-    bundle->qkv = layout_take(&layout, s->rows * s->qkv_cols * s->element);
-    bundle->saved = layout_take(&layout, s->saved_bytes);
-    bundle->attention = layout_take(&layout, s->rows * s->query_cols * s->element);
-    bundle->x2 = layout_take(&layout, stream);
-    bundle->norm2 = layout_take(&layout, stream);
-    bundle->gate_up = layout_take(&layout, s->rows * 2 * s->ffn * s->element);
-    bundle->act = layout_take(&layout, s->rows * s->ffn * s->element);
-    return layout.used;
-}
-
-// Temporaries of one layer. The attention's gradients reuse the MLP's place: they are never alive together.
-typedef struct LlamaWork {
-    void *delta;      // (shard_rows, h)   what a block adds to the residual stream; in the backward the gradient of a norm's output
-    void *dgate_up;   // (rows, 2f/t)
-    void *dact;       // (rows, f/t)
-    void *dqkv;       // (rows, (h + 2 kv)/t)
-    void *dattention; // (rows, h/t)
-} LlamaWork;
-
-static int64_t work_layout(LlamaWork *work, void *base, const Shape *s) {
-    Layout layout = {(char *)base, 0};
-    work->delta = layout_take(&layout, s->shard_rows * s->hidden * s->element);
-    Layout attention = layout;
-    work->dgate_up = layout_take(&layout, s->rows * 2 * s->ffn * s->element);
-    work->dact = layout_take(&layout, s->rows * s->ffn * s->element);
-    work->dqkv = layout_take(&attention, s->rows * s->qkv_cols * s->element);
-    work->dattention = layout_take(&attention, s->rows * s->query_cols * s->element);
-    return layout.used > attention.used ? layout.used : attention.used;
-}
-
 static void llama_embedding_tensors(const ModelConfig *c, TensorTable *table) {
     TensorSpec *tokens = table_add(table, c->vocab, c->hidden, SPLIT_ROWS, INIT_NORMAL, "model.embed_tokens.weight");
     tokens->vocabulary = tokens->decay = true;
@@ -63,8 +15,10 @@ static void norm_tensor(TensorTable *table, int64_t hidden, const char *prefix, 
     table_add(table, hidden, 1, SPLIT_NONE, INIT_ONE, "%s%s.weight", prefix, name)->shard_summed = true;
 }
 
-static TensorSpec *matrix_tensor(TensorTable *table, int64_t rows, int64_t cols, int split, const char *prefix, const char *name) {
-    int init = split == SPLIT_COLS ? INIT_OUTPUT : INIT_NORMAL; // only projections into the residual stream are split by columns
+static TensorSpec *matrix_tensor(TensorTable *table, int64_t rows, int64_t cols, int split, const char *prefix,
+                                 const char *name) {
+    int init = split == SPLIT_COLS ? INIT_OUTPUT
+                                   : INIT_NORMAL; // only projections into the residual stream are split by columns
     TensorSpec *spec = table_add(table, rows, cols, split, init, "%s%s.weight", prefix, name);
     spec->decay = true;
     return spec;
@@ -90,16 +44,6 @@ static void llama_head_tensors(const ModelConfig *c, TensorTable *table) {
     matrix_tensor(table, c->vocab, c->hidden, SPLIT_ROWS, "", "lm_head")->vocabulary = true;
 }
 
-static int64_t llama_layer_bundle(const Shape *shape) {
-    LlamaBundle bundle;
-    return bundle_layout(&bundle, NULL, shape);
-}
-
-static int64_t llama_layer_work(const Shape *shape) {
-    LlamaWork work;
-    return work_layout(&work, NULL, shape);
-}
-
 static void norm_forward(Pass *pass, const Tensor *norm, void *out, void *sum, const void *x, const void *delta) {
     const Shape *s = pass->shape;
     pass->be->rmsnorm_forward(pass->be, out, sum, x, delta, norm->weight, s->shard_rows, s->hidden, s->norm_eps);
@@ -107,16 +51,17 @@ static void norm_forward(Pass *pass, const Tensor *norm, void *out, void *sum, c
 
 static void norm_backward(Pass *pass, const Tensor *norm, void *dx, const void *dout, const void *x) {
     const Shape *s = pass->shape;
-    pass->be->rmsnorm_backward(pass->be, dx, norm->gradient, dout, x, norm->weight, s->shard_rows, s->hidden, s->norm_eps);
+    pass->be->rmsnorm_backward(pass->be, dx, norm->gradient, dout, x, norm->weight, s->shard_rows, s->hidden,
+                               s->norm_eps);
 }
 
 static void llama_layer_forward(Pass *pass, const Tensor *t, void *base, void *y) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
-    LlamaBundle a;
-    LlamaWork work;
-    bundle_layout(&a, base, s);
-    work_layout(&work, pass->work, s);
+    LayerBundle a;
+    LayerWork work;
+    layer_bundle_layout(&a, base, s);
+    layer_work_layout(&work, pass->work, s);
 
     norm_forward(pass, &t[INPUT_NORM], a.norm1, NULL, a.x, NULL);
     column_forward(pass, a.qkv, NULL, a.norm1, &t[Q_PROJ], NULL, s->qkv_cols, EPILOGUE_NONE);
@@ -125,8 +70,8 @@ static void llama_layer_forward(Pass *pass, const Tensor *t, void *base, void *y
     row_forward(pass, work.delta, a.attention, &t[O_PROJ], NULL, s->query_cols);
 
     norm_forward(pass, &t[MLP_NORM], a.norm2, a.x2, a.x, work.delta);
-    column_forward(pass, a.gate_up, NULL, a.norm2, &t[GATE_PROJ], NULL, 2 * s->ffn, EPILOGUE_NONE);
-    be->swiglu_forward(be, a.act, a.gate_up, s->rows, s->ffn);
+    column_forward(pass, a.mlp, NULL, a.norm2, &t[GATE_PROJ], NULL, 2 * s->ffn, EPILOGUE_NONE);
+    be->swiglu_forward(be, a.act, a.mlp, s->rows, s->ffn);
     row_forward(pass, work.delta, a.act, &t[DOWN_PROJ], NULL, s->ffn);
     be->add(be, y, a.x2, work.delta, s->shard_rows * s->hidden);
 }
@@ -134,14 +79,14 @@ static void llama_layer_forward(Pass *pass, const Tensor *t, void *base, void *y
 static void llama_layer_backward(Pass *pass, const Tensor *t, const void *base, void *dx) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
-    LlamaBundle a;
-    LlamaWork work;
-    bundle_layout(&a, base, s);
-    work_layout(&work, pass->work, s);
+    LayerBundle a;
+    LayerWork work;
+    layer_bundle_layout(&a, base, s);
+    layer_work_layout(&work, pass->work, s);
 
     row_backward(pass, work.dact, NULL, dx, a.act, &t[DOWN_PROJ], NULL, s->ffn, EPILOGUE_NONE);
-    be->swiglu_backward(be, work.dgate_up, work.dact, a.gate_up, s->rows, s->ffn);
-    column_backward(pass, work.delta, work.dgate_up, a.norm2, &t[GATE_PROJ], NULL, 2 * s->ffn);
+    be->swiglu_backward(be, work.dmlp, work.dact, a.mlp, s->rows, s->ffn);
+    column_backward(pass, work.delta, work.dmlp, a.norm2, &t[GATE_PROJ], NULL, 2 * s->ffn);
     norm_backward(pass, &t[MLP_NORM], dx, work.delta, a.x2);
 
     row_backward(pass, work.dattention, NULL, dx, a.attention, &t[O_PROJ], NULL, s->query_cols, EPILOGUE_NONE);
@@ -151,14 +96,6 @@ static void llama_layer_backward(Pass *pass, const Tensor *t, const void *base, 
     norm_backward(pass, &t[INPUT_NORM], dx, work.delta, a.x);
 }
 
-static void llama_norm_forward(Pass *pass, const Tensor *head, void *out, const void *x) {
-    norm_forward(pass, &head[0], out, NULL, x, NULL);
-}
-
-static void llama_norm_backward(Pass *pass, const Tensor *head, void *dx, const void *dout, const void *x) {
-    norm_backward(pass, &head[0], dx, dout, x);
-}
-
 extern const Model llama_model;
 const Model llama_model = {
     FAMILY_LLAMA,
@@ -166,14 +103,15 @@ const Model llama_model = {
     llama_embedding_tensors,
     llama_layer_tensors,
     llama_head_tensors,
-    llama_layer_bundle,
-    llama_layer_work,
+    2, // gate and up
     llama_layer_forward,
     llama_layer_backward,
-    llama_norm_forward,
-    llama_norm_backward,
+    norm_forward,
+    norm_backward,
     1,     // head: norm, lm_head
     false, // positions are rotations
 };
 
-int main(int argc, char **argv) { return trainer_main("train_llama", &llama_model, argc, argv); }
+int main(int argc, char **argv) {
+    return trainer_main("train_llama", &llama_model, argc, argv);
+}

@@ -1,8 +1,42 @@
 #include "blocks.h"
 
-static bool split_(const Pass *pass) { return pass->shape->tensor_ranks > 1; }
+int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *s) {
+    LayerBundle counted;
+    LayerBundle *to = bundle == NULL ? &counted : bundle;
+    Layout layout = {(char *)base, 0};
+    int64_t stream = s->shard_rows * s->hidden * s->element;
+    to->x = layout_take(&layout, stream);
+    to->norm1 = layout_take(&layout, stream);
+    to->qkv = layout_take(&layout, s->rows * s->qkv_cols * s->element);
+    to->saved = layout_take(&layout, s->saved_bytes);
+    to->attention = layout_take(&layout, s->rows * s->query_cols * s->element);
+    to->x2 = layout_take(&layout, stream);
+    to->norm2 = layout_take(&layout, stream);
+    to->mlp = layout_take(&layout, s->rows * s->mlp_cols * s->element);
+    to->act = layout_take(&layout, s->rows * s->ffn * s->element);
+    return layout.used;
+}
 
-static CommType comm_type_(const Pass *pass) { return pass->shape->element == 2 ? COMM_BF16 : COMM_FLOAT; }
+int64_t layer_work_layout(LayerWork *work, void *base, const Shape *s) {
+    LayerWork counted;
+    LayerWork *to = work == NULL ? &counted : work;
+    Layout layout = {(char *)base, 0};
+    to->delta = layout_take(&layout, s->shard_rows * s->hidden * s->element);
+    Layout attention = layout;
+    to->dmlp = layout_take(&layout, s->rows * s->mlp_cols * s->element);
+    to->dact = layout_take(&layout, s->mlp_cols > s->ffn ? s->rows * s->ffn * s->element : 0);
+    to->dqkv = layout_take(&attention, s->rows * s->qkv_cols * s->element);
+    to->dattention = layout_take(&attention, s->rows * s->query_cols * s->element);
+    return layout.used > attention.used ? layout.used : attention.used;
+}
+
+static bool split_(const Pass *pass) {
+    return pass->shape->tensor_ranks > 1;
+}
+
+static CommType comm_type_(const Pass *pass) {
+    return pass->shape->element == 2 ? COMM_BF16 : COMM_FLOAT;
+}
 
 static void poll_(Pass *pass) {
     if (pass->poll != NULL) pass->poll(pass->poll_argument);
@@ -18,33 +52,44 @@ static const void *gather_(Pass *pass, const void *x) {
     const Shape *s = pass->shape;
     if (!s->sequence) return x;
     CommRequest request = {0};
-    int started = pass->tensor->all_gather(pass->tensor, pass->full, x, s->shard_rows * s->hidden, comm_type_(pass), &request, pass->err);
+    int started = pass->tensor->all_gather(pass->tensor, pass->full, x, s->shard_rows * s->hidden, comm_type_(pass),
+                                           &request, pass->err);
     finish_(pass, started, &request);
     return pass->full;
 }
 
 // Where a product may put its part of a sum over tensor ranks, and the sum of these parts into `to` (shard).
-static void *partial_(Pass *pass, void *to) { return split_(pass) && pass->shape->sequence ? pass->full : to; }
+static void *partial_(Pass *pass, void *to) {
+    return split_(pass) && pass->shape->sequence ? pass->full : to;
+}
 
 static void reduce_(Pass *pass, void *to) {
     const Shape *s = pass->shape;
     if (!split_(pass)) return;
     CommRequest request = {0};
     Comm *t = pass->tensor;
-    int started = s->sequence ? t->reduce_scatter(t, to, pass->full, s->shard_rows * s->hidden, comm_type_(pass), &request, pass->err)
+    int started = s->sequence ? t->reduce_scatter(t, to, pass->full, s->shard_rows * s->hidden, comm_type_(pass),
+                                                  &request, pass->err)
                               : t->all_reduce(t, to, s->rows * s->hidden, comm_type_(pass), &request, pass->err);
     finish_(pass, started, &request);
 }
 
-static const void *weight_(const Tensor *tensor) { return tensor == NULL ? NULL : tensor->weight; }
-static float *gradient_(const Tensor *tensor) { return tensor == NULL ? NULL : tensor->gradient; }
-
-void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias, int64_t out, Epilogue epilogue) {
-    const Shape *s = pass->shape;
-    pass->be->linear_forward(pass->be, y, aux, gather_(pass, x), w->weight, weight_(bias), s->rows, s->hidden, out, epilogue);
+static const void *weight_(const Tensor *tensor) {
+    return tensor == NULL ? NULL : tensor->weight;
+}
+static float *gradient_(const Tensor *tensor) {
+    return tensor == NULL ? NULL : tensor->gradient;
 }
 
-void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out) {
+void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias, int64_t out,
+                    Epilogue epilogue) {
+    const Shape *s = pass->shape;
+    pass->be->linear_forward(pass->be, y, aux, gather_(pass, x), w->weight, weight_(bias), s->rows, s->hidden, out,
+                             epilogue);
+}
+
+void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
+                     int64_t out) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
     be->linear_backward_weight(be, w->gradient, gradient_(bias), dy, gather_(pass, x), s->rows, s->hidden, out);
@@ -60,8 +105,8 @@ void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tens
     reduce_(pass, y);
 }
 
-void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t in,
-                  Epilogue epilogue) {
+void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
+                  const Tensor *bias, int64_t in, Epilogue epilogue) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
     const void *whole = gather_(pass, dy);
@@ -75,7 +120,8 @@ void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv
     poll_(pass);
 }
 
-void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const void *out, const void *saved, const void *qkv) {
+void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const void *out, const void *saved,
+                              const void *qkv) {
     poll_(pass);
     pass->be->attention_backward(pass->be, dqkv, pass->scratch, dout, out, saved, qkv, &pass->shape->attention);
     poll_(pass);
@@ -84,16 +130,17 @@ void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const vo
 void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tensors, void *x, const int32_t *tokens) {
     const Shape *s = pass->shape;
     const void *positions = model->learned_positions && s->tensor_rank == 0 ? tensors[1].weight : NULL;
-    pass->be->embedding_forward(pass->be, partial_(pass, x), tokens, tensors[0].weight, positions, s->rows, s->hidden, s->batch,
-                                s->vocab_first, s->vocab_count);
+    pass->be->embedding_forward(pass->be, partial_(pass, x), tokens, tensors[0].weight, positions, s->rows, s->hidden,
+                                s->batch, s->vocab_first, s->vocab_count);
     reduce_(pass, x);
 }
 
-void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *dx, const int32_t *tokens) {
+void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *dx,
+                              const int32_t *tokens) {
     const Shape *s = pass->shape;
     float *positions = model->learned_positions ? tensors[1].gradient : NULL;
-    pass->be->embedding_backward(pass->be, tensors[0].gradient, positions, gather_(pass, dx), tokens, s->rows, s->hidden, s->batch,
-                                 s->vocab_first, s->vocab_count);
+    pass->be->embedding_backward(pass->be, tensors[0].gradient, positions, gather_(pass, dx), tokens, s->rows,
+                                 s->hidden, s->batch, s->vocab_first, s->vocab_count);
 }
 
 void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape) {
@@ -114,18 +161,19 @@ static void gather_stats_(Pass *pass, const HeadWork *work) {
     finish_(pass, started, &request);
 }
 
-void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss, const int32_t *targets,
-                float scale) {
+void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
+                const int32_t *targets, float scale) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
     const Tensor *matrix = &tensors[model->head_matrix];
-    model->norm_forward(pass, tensors, work->norm, x);
+    model->norm_forward(pass, tensors, work->norm, NULL, x, NULL);
     column_forward(pass, work->logits, NULL, work->norm, matrix, NULL, s->vocab_width, EPILOGUE_NONE);
     poll_(pass);
-    be->cross_entropy_stats(be, work->stats, work->logits, targets, s->rows, s->vocab_width, s->vocab_first, s->vocab_count);
+    be->cross_entropy_stats(be, work->stats, work->logits, targets, s->rows, s->vocab_width, s->vocab_first,
+                            s->vocab_count);
     gather_stats_(pass, work);
-    be->cross_entropy_gradient(be, work->logits, loss, work->gathered, s->tensor_ranks, targets, s->rows, s->vocab_width, s->vocab_first,
-                               s->vocab_count, scale);
+    be->cross_entropy_gradient(be, work->logits, loss, work->gathered, s->tensor_ranks, targets, s->rows,
+                               s->vocab_width, s->vocab_first, s->vocab_count, scale);
     poll_(pass);
     if (scale == 0.0f) return;
     column_backward(pass, work->dnorm, work->logits, work->norm, matrix, NULL, s->vocab_width);

@@ -27,10 +27,11 @@ double model_flops_per_token(const Config *config, bool full) {
     return 6.0 * dense + (full ? 12.0 : 6.0) * layers * q * (double)m->seq_len;
 }
 
-void shape_from_config(Shape *shape, const Config *config, Backend *be, int tensor_rank) {
+void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int tensor_rank) {
     const ModelConfig *m = &config->model;
     int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, s = m->seq_len, dim = m->hidden / m->heads;
-    AttentionShape attention = {b, s, m->heads / t, m->kv_heads / t, dim, config->attention.mode, config->attention.softmax};
+    AttentionShape attention = {
+        b, s, m->heads / t, m->kv_heads / t, dim, config->attention.mode, config->attention.softmax};
     shape->batch = b;
     shape->seq = s;
     shape->rows = s * b;
@@ -40,6 +41,7 @@ void shape_from_config(Shape *shape, const Config *config, Backend *be, int tens
     shape->query_cols = attention.heads * dim;
     shape->qkv_cols = (attention.heads + 2 * attention.kv_heads) * dim;
     shape->ffn = m->ffn / t;
+    shape->mlp_cols = model->mlp_products * shape->ffn;
     shape->vocab_width = config_padded_vocab(config) / t;
     shape->vocab_first = tensor_rank * shape->vocab_width;
     int64_t left = m->vocab - shape->vocab_first;
@@ -51,6 +53,8 @@ void shape_from_config(Shape *shape, const Config *config, Backend *be, int tens
     shape->rope_theta = m->rope_theta;
     shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
     int64_t pairs = b * attention.heads * s;
-    shape->saved_bytes = attention.mode == ATTENTION_FLASH ? pairs * 4 : attention.mode == ATTENTION_NONE ? pairs * s * shape->element : 0;
+    shape->saved_bytes = attention.mode == ATTENTION_FLASH  ? pairs * 4
+                         : attention.mode == ATTENTION_NONE ? pairs * s * shape->element
+                                                            : 0;
     shape->scratch_bytes = be->attention_scratch(be, &attention);
 }

@@ -14,6 +14,8 @@
 extern "C" {
 #endif
 
+typedef struct Model Model;
+
 // Sizes of one microbatch on one tensor rank. b sequences of s tokens; t tensor ranks.
 typedef struct Shape {
     int64_t batch, seq;  // b, s
@@ -23,6 +25,7 @@ typedef struct Shape {
     int64_t query_cols;  // h/t
     int64_t qkv_cols;    // (h + 2 kv)/t
     int64_t ffn;         // f/t
+    int64_t mlp_cols;    // width of the MLP's first product: 2f/t where gate and up are one, else f/t
     int64_t vocab_width; // padded vocabulary / t: width of the logits
     int64_t vocab_first; // first vocabulary row here
     int64_t vocab_count; // vocabulary rows here that are not padding
@@ -36,7 +39,7 @@ typedef struct Shape {
 } Shape;
 
 // Fills the shape of a configuration on tensor rank `tensor_rank`. be is asked for the attention's scratch only.
-void shape_from_config(Shape *shape, const Config *config, Backend *be, int tensor_rank);
+void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int tensor_rank);
 
 // One forward or backward on its way: where it runs and what it may use. An error of a collective is kept in `err`; later operations
 // of the pass then do nothing harmful and the caller ends the run.
@@ -46,13 +49,13 @@ typedef struct Pass {
     const Shape *shape;
     void *full;           // (rows, hidden) for gathered or partial sums; NULL with one tensor rank
     void *scratch;        // attention
-    void *work;           // the model's own temporaries, layer_work bytes
+    void *work;           // a layer's temporaries, see blocks.h
     void (*poll)(void *); // lets transfers move on; called between layers and around collectives. May be NULL
     void *poll_argument;
     Error *err;
 } Pass;
 
-typedef struct Model {
+struct Model {
     int family;       // ModelFamily
     const char *name; // "llama"
     // --- the table. The three append their tensors in order; every layer appends the same number.
@@ -60,20 +63,19 @@ typedef struct Model {
     void (*layer_tensors)(const ModelConfig *, int64_t layer, TensorTable *);
     void (*head_tensors)(const ModelConfig *,
                          TensorTable *); // final norm, then the output matrix; a tied one names the embedding
-    // --- bytes. A layer's bundle is all that its backward needs of its forward; it begins with the layer's input (shard_rows, hidden).
-    int64_t (*layer_bundle)(const Shape *);
-    int64_t (*layer_work)(const Shape *);
+    int mlp_products; // 2: the MLP's first product makes gate and up at once; 1: it makes the activation's input
     // --- one layer. `tensors` are the layer's, in table order. Reads its input from the bundle, writes y (shard_rows, hidden).
     void (*layer_forward)(Pass *, const Tensor *tensors, void *bundle, void *y);
     // dx (shard_rows, hidden): gradient of y on entry, of the input on return. Adds to the tensors' gradients.
     void (*layer_backward)(Pass *, const Tensor *tensors, const void *bundle, void *dx);
-    // --- the final norm: tensors are the head's.
-    void (*norm_forward)(Pass *, const Tensor *tensors, void *out, const void *x);
-    void (*norm_backward)(Pass *, const Tensor *tensors, void *dx, const void *dout, const void *x);
+    // --- a norm: its first tensor and what stands behind it in the table. The head's tensors begin with the final norm.
+    // out = norm(sum), sum = x + delta; with delta NULL sum is x and not written.
+    void (*norm_forward)(Pass *, const Tensor *norm, void *out, void *sum, const void *x, const void *delta);
+    void (*norm_backward)(Pass *, const Tensor *norm, void *dx, const void *dout, const void *x); // dx +=
     // Index of the output matrix among the head's tensors, and whether the embedding's second tensor is a table of positions.
     int head_matrix;
     bool learned_positions;
-} Model;
+};
 
 // The whole model's table. The caller frees it.
 void model_table(const Model *model, const ModelConfig *config, TensorTable *table);

@@ -10,9 +10,9 @@ void stage_shape(StageShape *at, const Model *model, const Config *config, Backe
     at->layers = config->parallel.layers_per_stage[stage];
     at->first = stage == 0;
     at->last = stage == at->stages - 1;
-    shape_from_config(&at->shape, config, be, tensor_rank);
+    shape_from_config(&at->shape, model, config, be, tensor_rank);
     at->message_bytes = memory_round(at->shape.shard_rows * at->shape.hidden * at->shape.element);
-    at->layer_bundle = model->layer_bundle(&at->shape);
+    at->layer_bundle = layer_bundle_layout(NULL, NULL, &at->shape);
     // The last stage keeps the gradient of its output from the head, which runs with the forward, until the backward.
     at->bundle_bytes = at->layers * at->layer_bundle + (at->last ? at->message_bytes : 0);
 }
@@ -32,7 +32,7 @@ static int layout_tensors_(StageTensors *tensors, const TensorTable *table, cons
 
 static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     const Shape *s = &stage->at.shape;
-    stage->pass.work = layout_take(layout, stage->model->layer_work(s));
+    stage->pass.work = layout_take(layout, layer_work_layout(NULL, NULL, s));
     stage->pass.scratch = layout_take(layout, s->scratch_bytes);
     stage->pass.full = s->tensor_ranks > 1 ? layout_take(layout, s->rows * s->hidden * s->element) : NULL;
     stage->gradient = stage->at.first ? layout_take(layout, stage->at.message_bytes) : NULL;
