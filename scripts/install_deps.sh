@@ -34,12 +34,12 @@ END
     if [ "$dev" = 1 ]; then
         printf '%s | make format and make lint check less\n' clang-format clang-tidy cppcheck shellcheck
     fi
-    if [ -n "$nvcc" ] && ! have_pip; then
-        echo 'python3-pip | no cuDNN attention on GPUs'
+    if ! have_pip; then
+        echo "python3-pip | the tests against transformers are skipped${nvcc:+, and no cuDNN attention on GPUs}"
     fi
 }
 
-have_pip() { python3 -m pip --version >/dev/null 2>&1; }
+have_pip() { "$python" -m pip --version >/dev/null 2>&1; }
 installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed$'; }
 available() { [ -n "$(apt-cache madison "$1" 2>/dev/null)" ]; }
 
@@ -107,8 +107,8 @@ install_frontend() {
     say "getting the cuDNN frontend headers (nvidia-cudnn-frontend, a Python wheel) into $target"
     rm -rf $target $target.new
     mkdir -p $target.new
-    if python3 -m pip download -q --no-deps -d $target.new 'nvidia-cudnn-frontend>=1.5,<1.19' &&
-        python3 - $target.new <<'END' && [ -f $target.new/include/cudnn_frontend.h ]; then
+    if "$python" -m pip download -q --no-deps -d $target.new 'nvidia-cudnn-frontend>=1.5,<1.19' &&
+        "$python" - $target.new <<'END' && [ -f $target.new/include/cudnn_frontend.h ]; then
 import pathlib, sys, zipfile
 place = pathlib.Path(sys.argv[1])
 for wheel in place.glob("*.whl"):
@@ -130,6 +130,26 @@ END
     fi
 }
 
+# Hugging Face's own reader of the checkpoints, for the tests. The system's PyTorch may be old, so is this version; what it needs
+# besides PyTorch and NumPy comes with it and touches nothing of the system's.
+install_transformers() {
+    local target=.deps/transformers
+    if [ -d $target/transformers ]; then
+        say "transformers is there"
+        return
+    fi
+    say "getting transformers (Python wheels, 115 MB) into $target, for the tests"
+    rm -rf $target $target.new
+    if "$python" -m pip install -q --no-deps --disable-pip-version-check --root-user-action=ignore --target $target.new \
+        transformers==4.36.2 tokenizers==0.15.2 safetensors==0.4.5 huggingface-hub==0.23.5 regex filelock packaging pyyaml tqdm \
+        requests urllib3 certifi idna charset-normalizer fsspec typing-extensions; then
+        mv $target.new $target
+    else
+        rm -rf $target.new
+        say "warning: transformers could not be had; the tests against it are skipped"
+    fi
+}
+
 dev=0
 case "${1:-}" in
 '') ;;
@@ -137,6 +157,8 @@ case "${1:-}" in
 *) fail "unknown argument $1; the only one is --dev" ;;
 esac
 
+# The packages of the system belong to the system's Python.
+python=$(command -v /usr/bin/python3 || command -v python3 || echo python3)
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
     fail "no apt-get here; install these by other means: a C and a C++ compiler with OpenMP, make, libyaml, oneDNN," \
@@ -144,3 +166,4 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
 fi
 install_packages
 if [ -n "$nvcc" ]; then install_frontend; fi
+install_transformers
