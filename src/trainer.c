@@ -58,10 +58,10 @@ static int rank_fail_(World *world, Board *board, const Log *log, const Error *e
 
 static int rank_main_(const Config *config, const Model *model, const char *resume, Log *log, int argc, char **argv) {
     Error err = {0};
+    Board *board = board_attach(-1);
     World *world = world_join(&argc, &argv, &err);
-    if (world == NULL) return fail_(log, &err);
+    if (world == NULL) return board_report(board, err.code, err.text) ? board_leave(board, err.code) : fail_(log, &err);
     log->rank = world_size(world) > 1 ? world_rank(world) : -1;
-    Board *board = board_attach(world_rank(world));
     Run run;
     int code = EXIT_DONE;
     if (run_create(&run, config, model, resume, world, board, log, &err) != 0 || run_train(&run, &err) != 0)
