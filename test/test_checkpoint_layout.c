@@ -1,0 +1,151 @@
+// Where a rank's elements lie in a checkpoint: every element of the model in one place, whoever holds it.
+#include "checkpoint_layout.h"
+
+#include "model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+// A file of one tensor, as marks: how often each element was named, and that its value is the number of its place in the tensor.
+typedef struct Marks {
+    const Tensor *tensor;
+    const float *local; // the rank's values: row-major number in the whole tensor, -1 in the padding
+    int64_t begin, end;
+    int *named;
+    int64_t seen; // elements of the range
+} Marks;
+
+static int mark_(void *context, const Block *block) {
+    Marks *marks = context;
+    const TensorSpec *spec = marks->tensor->spec;
+    FileBlock at = block_in_file(spec, block, 1);
+    for (int64_t r = 0; r < at.rows; r++)
+        for (int64_t c = 0; c < at.run; c++) {
+            int64_t place = at.offset + r * at.stride + c;
+            int64_t row = spec->transposed ? place % spec->rows : place / spec->cols;
+            int64_t col = spec->transposed ? place / spec->rows : place % spec->cols;
+            int64_t down = spec->transposed ? c : r, right = spec->transposed ? r : c;
+            int64_t element = block->first + down * marks->tensor->cols + right;
+            assert_true(element >= marks->begin && element < marks->end);
+            assert_true(marks->local[element] == (float)(row * spec->cols + col));
+            marks->named[place]++;
+            marks->seen++;
+        }
+    return 0;
+}
+
+// Elements of the range that are no padding.
+static int64_t real_(const Marks *marks) {
+    int64_t real = 0;
+    for (int64_t i = marks->begin; i < marks->end; i++) real += marks->local[i] >= 0.0f;
+    return real;
+}
+
+static float *number_(const Tensor *tensor, int rank, int ranks) {
+    float *local = calloc((size_t)tensor->count + 1, sizeof *local);
+    assert_non_null(local);
+    for (int64_t i = 0; i < tensor->count; i++) {
+        int64_t row = tensor_global_row(tensor, i / tensor->cols, rank, ranks);
+        int64_t col = tensor_global_col(tensor, i % tensor->cols, rank, ranks);
+        local[i] = row < 0 ? -1.0f : (float)(row * tensor->spec->cols + col);
+    }
+    return local;
+}
+
+static void check_rank_(const TensorSpec *spec, int rank, int ranks, int64_t piece, int *named) {
+    int64_t rows = tensor_padded_rows(spec, ranks) / (spec->split == SPLIT_ROWS ? ranks : 1);
+    int64_t cols = spec->split == SPLIT_COLS ? spec->cols / ranks : spec->cols;
+    Tensor tensor = {.spec = spec, .rows = rows, .cols = cols, .count = rows * cols};
+    float *local = number_(&tensor, rank, ranks);
+    for (int64_t begin = 0; begin < tensor.count; begin += piece) {
+        int64_t end = begin + piece < tensor.count ? begin + piece : tensor.count;
+        Marks marks = {&tensor, local, begin, end, named, 0};
+        assert_int_equal(tensor_blocks(&tensor, rank, ranks, begin, end, mark_, &marks), 0);
+        assert_int_equal(marks.seen, real_(&marks));
+    }
+    free(local);
+}
+
+// Tensor ranks that split it, and any pieces of its elements that data ranks own, name every element once.
+static void every_element_has_one_place(void **state) {
+    (void)state;
+    const TensorSpec specs[] = {
+        {.rows = 24, .cols = 8, .parts = 1, .split = SPLIT_NONE},
+        {.rows = 24, .cols = 1, .parts = 1, .split = SPLIT_NONE},
+        {.rows = 24, .cols = 1, .parts = 3, .split = SPLIT_ROWS},
+        {.rows = 24, .cols = 5, .parts = 1, .split = SPLIT_ROWS},
+        {.rows = 24, .cols = 5, .parts = 3, .split = SPLIT_ROWS},
+        {.rows = 24, .cols = 5, .parts = 3, .split = SPLIT_ROWS, .transposed = true},
+        {.rows = 5, .cols = 24, .parts = 1, .split = SPLIT_COLS},
+        {.rows = 5, .cols = 24, .parts = 1, .split = SPLIT_COLS, .transposed = true},
+        {.rows = 131, .cols = 3, .parts = 1, .split = SPLIT_ROWS, .vocabulary = true},
+    };
+    const int ranks[] = {1, 2, 4};
+    const int64_t pieces[] = {1, 3, 7, 8, 40, 1000};
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
+        for (int t = 0; t < 3; t++)
+            for (int k = 0; k < 6; k++) {
+                int64_t count = specs[i].rows * specs[i].cols;
+                int *named = calloc((size_t)count, sizeof *named);
+                assert_non_null(named);
+                int copies = specs[i].split == SPLIT_NONE ? 1 : ranks[t];
+                for (int rank = 0; rank < copies; rank++) check_rank_(&specs[i], rank, ranks[t], pieces[k], named);
+                for (int64_t e = 0; e < count; e++) assert_int_equal(named[e], 1);
+                free(named);
+            }
+}
+
+static void check_files_(const Model *model, const ModelConfig *size, int precision, int per_parameter) {
+    TensorTable table = {0};
+    CheckpointLayout layout;
+    Error err = {0};
+    model_table(model, size, &table);
+    assert_int_equal(layout_create(&layout, &table, precision, &err), 0);
+    assert_int_equal(layout.groups, size->layers + 2);
+    int64_t bytes = 0;
+    for (int f = 0; f < layout.files; f++) bytes += layout.file[f].bytes - layout.file[f].header_bytes;
+    assert_int_equal(bytes, model_parameters(model, size) * per_parameter);
+    assert_int_equal(layout.model_bytes, model_parameters(model, size) * (precision == PRECISION_BF16 ? 2 : 4));
+    for (int64_t i = 0; i < table.count; i++) {
+        assert_true((layout.offset[i * STATE_KINDS + STATE_WEIGHT] < 0) == (table.specs[i].tied_to >= 0));
+        if (precision == PRECISION_FP32) assert_true(layout.offset[i * STATE_KINDS + STATE_MASTER] < 0);
+    }
+    layout_free(&layout);
+    table_free(&table);
+}
+
+// 12 bytes a parameter in fp32 (weight, two moments), 14 in bf16 (2, master, two moments); padding and tied heads take nothing.
+static void files_hold_every_parameter_once(void **state) {
+    (void)state;
+    ModelConfig llama = {.family = FAMILY_LLAMA,
+                         .hidden = 8192,
+                         .layers = 80,
+                         .heads = 64,
+                         .kv_heads = 64,
+                         .ffn = 22016,
+                         .vocab = 32000,
+                         .seq_len = 2048};
+    ModelConfig gpt = {.family = FAMILY_GPT,
+                       .hidden = 9984,
+                       .layers = 80,
+                       .heads = 104,
+                       .kv_heads = 104,
+                       .ffn = 39936,
+                       .vocab = 50257,
+                       .seq_len = 2048};
+    check_files_(&llama_model, &llama, PRECISION_FP32, 12);
+    check_files_(&llama_model, &llama, PRECISION_BF16, 14);
+    check_files_(&gpt_model, &gpt, PRECISION_FP32, 12);
+    check_files_(&gpt_model, &gpt, PRECISION_BF16, 14);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_element_has_one_place),
+        cmocka_unit_test(files_hold_every_parameter_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,282 @@
+// Files in the safetensors format: what is written reads back, and no size in a file is believed.
+#include "safetensors.h"
+
+#include "crc64.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static char path[] = "/tmp/safetensors_XXXXXX";
+
+static int make_path(void **state) {
+    (void)state;
+    int fd = mkstemp(path);
+    return fd < 0 ? -1 : close(fd);
+}
+
+static int remove_path(void **state) {
+    (void)state;
+    return unlink(path);
+}
+
+static void write_bytes(const void *data, size_t bytes) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    fclose(file);
+}
+
+// A header and `data` bytes of zeros behind it.
+static void write_file(const char *header, size_t data) {
+    size_t length = strlen(header);
+    char *text = calloc(1, 8 + length + data + 1);
+    assert_non_null(text);
+    for (int i = 0; i < 8; i++) text[i] = (char)(length >> (8 * i) & 0xFF);
+    memcpy(text + 8, header, length);
+    write_bytes(text, 8 + length + data);
+    free(text);
+}
+
+static void what_is_written_reads_back(void **state) {
+    (void)state;
+    SafeHeader header;
+    Error err = {0};
+    assert_int_equal(safetensors_header_begin(&header, &err), 0);
+    assert_int_equal(safetensors_header_add(&header, "a", SAFE_F32, 2, 3, 5), 0);
+    assert_int_equal(safetensors_header_add(&header, "b", SAFE_BF16, 1, 7, 1), 60);
+    assert_int_equal(header.data, 74);
+    assert_int_equal(safetensors_header_end(&header, &err), 0);
+    assert_int_equal(header.bytes % 8, 0);
+    float values[15];
+    for (int i = 0; i < 15; i++) values[i] = 0.5f * (float)i;
+    char *all = calloc(1, header.bytes + 74);
+    assert_non_null(all);
+    memcpy(all, header.text, header.bytes);
+    memcpy(all + header.bytes, values, sizeof values);
+    write_bytes(all, header.bytes + 74);
+    SafeFile file;
+    assert_int_equal(safetensors_open(&file, path, &err), 0);
+    assert_int_equal(file.count, 2);
+    const SafeTensor *a = &file.tensors[0], *b = &file.tensors[1];
+    assert_string_equal(a->name, "a");
+    assert_true(a->type == SAFE_F32 && a->dimensions == 2 && a->shape[0] == 3 && a->shape[1] == 5);
+    assert_true(b->type == SAFE_BF16 && b->dimensions == 1 && b->shape[0] == 7 && b->bytes == 14);
+    assert_int_equal(b->offset, a->offset + 60);
+    float back[4];
+    safetensors_release(&file);
+    assert_int_equal(safetensors_reopen(&file, &err), 0);
+    assert_int_equal(safetensors_read(&file, a->offset + 5 * 4, back, sizeof back, &err), 0);
+    assert_memory_equal(back, values + 5, sizeof back);
+    assert_int_equal(safetensors_read(&file, file.bytes - 2, back, 4, &err), -1);
+    char text[32];
+    assert_string_equal(safetensors_shape(a, text, sizeof text), "[3, 5]");
+    safetensors_close(&file);
+    free(all);
+    free(header.text);
+}
+
+typedef struct Bad {
+    const char *header;
+    size_t data;
+    const char *says;
+} Bad;
+
+#define TENSOR(name, shape, begin, end)                                                                                \
+    "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
+
+static const Bad bad[] = {
+    {"[]", 0, "no JSON object"},
+    {"{", 0, "byte"},
+    {"{\"a\":1}", 0, "dtype"},
+    {"{\"a\":{\"dtype\":\"F33\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "no dtype that is known"},
+    {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "no shape"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "no data_offsets"},
+    {"{" TENSOR("a", "[-1]", "0", "4") "}", 4, "no number of elements"},
+    {"{" TENSOR("a", "[1.5]", "0", "4") "}", 4, "no number of elements"},
+    {"{" TENSOR("a", "[\"1\"]", "0", "4") "}", 4, "no number of elements"},
+    {"{" TENSOR("a", "[1,1,1,1,1,1,1,1,1]", "0", "4") "}", 4, "too many dimensions"},
+    {"{" TENSOR("a", "[2]", "0", "4") "}", 4, "do not agree with its shape"},
+    {"{" TENSOR("a", "[1]", "0", "8") "}", 8, "do not agree with its shape"},
+    {"{" TENSOR("a", "[4]", "0", "16") "}", 12, "outside the file"},
+    {"{" TENSOR("a", "[1]", "4", "0") "}", 4, "outside the file"},
+    {"{" TENSOR("a", "[1]", "-4", "0") "}", 4, "outside the file"},
+    {"{" TENSOR("a", "[1]", "0", "9223372036854775807") "}", 4, "outside the file"},
+    {"{" TENSOR("a", "[1]", "9223372036854775807", "9223372036854775807") "}", 4, "outside the file"},
+    {"{" TENSOR("a", "[4611686018427387904,4]", "0", "0") "}", 0, "larger than the file"},
+    {"{" TENSOR("a", "[4294967296,4294967296]", "0", "0") "}", 0, "larger than the file"},
+    {"{" TENSOR("a", "[9223372036854775807]", "0", "4") "}", 4, "larger than the file"},
+    {"{" TENSOR("a", "[1]", "4", "8") "}", 8, "does not begin where"},
+    {"{" TENSOR("a", "[1]", "0", "4") "," TENSOR("b", "[1]", "0", "4") "}", 4, "does not begin where"},
+    {"{" TENSOR("a", "[1]", "0", "4") "," TENSOR("b", "[1]", "8", "12") "}", 12, "does not begin where"},
+    {"{" TENSOR("a", "[2]", "0", "8") "," TENSOR("b", "[1]", "4", "8") "}", 8, "does not begin where"},
+    {"{" TENSOR("a", "[1]", "0", "4") "," TENSOR("a", "[1]", "4", "8") "}", 8, "stands twice"},
+    {"{" TENSOR("a", "[1]", "0", "4") "}", 5, "behind the last tensor"},
+    {"{}", 1, "behind the last tensor"},
+};
+
+static void no_size_in_a_header_is_believed(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        SafeFile file;
+        Error err = {0};
+        write_file(bad[i].header, bad[i].data);
+        if (safetensors_open(&file, path, &err) == 0) fail_msg("taken: %s", bad[i].header);
+        assert_int_equal(err.code, EXIT_FAILED);
+        assert_ptr_equal(strstr(err.text, path), err.text);
+        if (strstr(err.text, bad[i].says) == NULL) fail_msg("expected \"%s\" in: %s", bad[i].says, err.text);
+        safetensors_close(&file);
+    }
+}
+
+static void odd_but_right_headers_are_taken(void **state) {
+    (void)state;
+    const char *good[] = {"{}", "{\"__metadata__\":{\"format\":\"pt\",\"a\":\"b\"}}   ",
+                          "{" TENSOR("b", "[1]", "4", "8") "," TENSOR("a", "[1]", "0", "4") "}",
+                          "{" TENSOR("a", "[]", "0", "4") "," TENSOR("b", "[1,1,1]", "4", "8") "}",
+                          "{" TENSOR("a", "[0,9223372036854775807]", "0", "0") "," TENSOR("b", "[2]", "0", "8") "}"};
+    const size_t data[] = {0, 0, 8, 8, 8};
+    for (int i = 0; i < 5; i++) {
+        SafeFile file;
+        Error err = {0};
+        write_file(good[i], data[i]);
+        if (safetensors_open(&file, path, &err) != 0) fail_msg("%s", err.text);
+        safetensors_close(&file);
+    }
+}
+
+static void a_length_word_beyond_the_file_is_refused(void **state) {
+    (void)state;
+    const uint64_t lengths[] = {1, 3, 1ull << 20, 1ull << 40, 1ull << 62, 1ull << 63, ~0ull, ~0ull - 7};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        char text[10] = {0};
+        memcpy(text, &lengths[i], 8);
+        memcpy(text + 8, "{}", 2);
+        write_bytes(text, sizeof text);
+        SafeFile file;
+        Error err = {0};
+        assert_int_equal(safetensors_open(&file, path, &err), -1);
+        safetensors_close(&file);
+    }
+    for (size_t bytes = 0; bytes < 8; bytes++) {
+        write_bytes("\0\0\0\0\0\0\0\0", bytes);
+        SafeFile file;
+        Error err = {0};
+        assert_int_equal(safetensors_open(&file, path, &err), -1);
+        assert_non_null(strstr(err.text, "too short"));
+        safetensors_close(&file);
+    }
+}
+
+static void what_is_no_file_is_refused(void **state) {
+    (void)state;
+    const char *const places[] = {"/tmp", "/no/such/file", "/dev/zero"};
+    for (int i = 0; i < 3; i++) {
+        SafeFile file;
+        Error err = {0};
+        assert_int_equal(safetensors_open(&file, places[i], &err), -1);
+        safetensors_close(&file);
+    }
+}
+
+// Under the sanitizers this finds every read beyond what is there.
+static void no_damage_of_a_file_is_harmful(void **state) {
+    (void)state;
+    const char *header =
+        "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("a", "[2,3]", "0", "24") "," TENSOR("b", "[2]", "24", "32") "}";
+    size_t length = strlen(header), bytes = 8 + length + 32;
+    unsigned random = 7;
+    char *text = malloc(bytes);
+    assert_non_null(text);
+    for (int round = 0; round < 3000; round++) {
+        memset(text, 0, bytes);
+        text[0] = (char)length;
+        memcpy(text + 8, header, length);
+        for (int k = 0; k < 1 + round % 3; k++) {
+            random = random * 1103515245u + 12345u;
+            text[(random >> 8) % (8 + length)] = (char)(random >> 20);
+        }
+        write_bytes(text, round % 5 == 0 ? (random >> 8) % bytes : bytes);
+        SafeFile file;
+        Error err = {0};
+        if (safetensors_open(&file, path, &err) != 0) assert_int_equal(err.code, EXIT_FAILED);
+        for (int64_t i = 0; err.code == 0 && i < file.count; i++)
+            assert_true(file.tensors[i].offset >= 8 && file.tensors[i].offset + file.tensors[i].bytes <= file.bytes);
+        safetensors_close(&file);
+    }
+    free(text);
+}
+
+static void numbers_become_fp32(void **state) {
+    (void)state;
+    const uint16_t halves[] = {0x0000, 0x8000, 0x3C00, 0xC000, 0x0001, 0x03FF, 0x0400, 0x7BFF, 0x7C00, 0xFC00, 0x3555};
+    const float expected[] = {0.0f,     -0.0f,    1.0f,     -2.0f,     0x1p-24f,   0x1.ff8p-15f,
+                              0x1p-14f, 65504.0f, INFINITY, -INFINITY, 0x1.554p-2f};
+    float out[11];
+    safetensors_to_float(out, halves, SAFE_F16, 11);
+    assert_memory_equal(out, expected, sizeof out);
+    uint16_t nan = 0x7E00;
+    safetensors_to_float(out, &nan, SAFE_F16, 1);
+    assert_true(isnan(out[0]));
+    const uint16_t brain[] = {0x3F80, 0xC049, 0x0001, 0x7F80};
+    const float brains[] = {1.0f, -3.140625f, 0x1p-133f, INFINITY};
+    safetensors_to_float(out, brain, SAFE_BF16, 4);
+    assert_memory_equal(out, brains, sizeof brains);
+    const double wide[] = {1.0 / 3.0, -1e300};
+    safetensors_to_float(out, wide, SAFE_F64, 2);
+    assert_true(out[0] == (float)(1.0 / 3.0) && isinf(out[1]));
+}
+
+// --- checksums
+
+static void checksums_are_crc64_xz(void **state) {
+    (void)state;
+    Crc64 *crc = malloc(sizeof *crc);
+    assert_non_null(crc);
+    crc64_init(crc);
+    assert_true(crc64_finish(crc, crc64_add(crc, 0, "123456789", 9), 9) == 0x995DC9BBDF1939FAull);
+    assert_true(crc64_finish(crc, 0, 0) == 0);
+    free(crc);
+}
+
+static void checksums_of_pieces_add_up_in_any_order(void **state) {
+    (void)state;
+    Crc64 *crc = malloc(sizeof *crc);
+    uint8_t data[1000];
+    unsigned random = 3;
+    assert_non_null(crc);
+    crc64_init(crc);
+    for (int i = 0; i < 1000; i++) data[i] = (uint8_t)((random = random * 1103515245u + 12345u) >> 16);
+    uint64_t whole = crc64_add(crc, 0, data, 1000);
+    for (int step = 1; step < 300; step += 7) {
+        uint64_t sum = 0;
+        for (int end = 1000; end > 0; end -= step) { // from the back
+            int begin = end > step ? end - step : 0;
+            sum ^= crc64_times(crc64_add(crc, 0, data + begin, (size_t)(end - begin)), crc64_shift(crc, 1000 - end));
+        }
+        assert_true(sum == whole);
+    }
+    int64_t far = (1ll << 40) + 12345;
+    assert_true(crc64_times(crc64_shift(crc, far), crc64_shift(crc, 7)) == crc64_shift(crc, far + 7));
+    free(crc);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_reads_back),
+        cmocka_unit_test(no_size_in_a_header_is_believed),
+        cmocka_unit_test(odd_but_right_headers_are_taken),
+        cmocka_unit_test(a_length_word_beyond_the_file_is_refused),
+        cmocka_unit_test(what_is_no_file_is_refused),
+        cmocka_unit_test(no_damage_of_a_file_is_harmful),
+        cmocka_unit_test(numbers_become_fp32),
+        cmocka_unit_test(checksums_are_crc64_xz),
+        cmocka_unit_test(checksums_of_pieces_add_up_in_any_order),
+    };
+    return cmocka_run_group_tests(tests, make_path, remove_path);
+}
