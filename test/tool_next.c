@@ -34,7 +34,8 @@ static int print_next_(Stage *stage, char **words, int count, Error *err) {
     be->upload(be, stage->targets, tokens, count * 4);
     if (stage_forward(stage, 0, bundle, NULL, NULL, 0.0f, err) != 0) return -1;
     be->download(be, logits, stage->head_work.logits, s->rows * s->vocab_width * 4);
-    for (int64_t row = 0; row < s->rows; row++) printf("%lld\n", (long long)largest_(logits + row * s->vocab_width, s->vocab_count));
+    for (int64_t row = 0; row < s->rows; row++)
+        printf("%lld\n", (long long)largest_(logits + row * s->vocab_width, s->vocab_count));
     be->release(be, MEMORY_OWN_SLOTS, bundle, stage->at.bundle_bytes);
     free(tokens);
     free(logits);
