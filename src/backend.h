@@ -54,6 +54,11 @@ typedef struct AdamwStep {
     int64_t step;          // 1 at the first update: bias correction
 } AdamwStep;
 
+// What another process of this host needs in order to reach memory allocated here: plain bytes, to be sent to it.
+typedef struct Loan {
+    unsigned char handle[96];
+} Loan;
+
 struct Backend {
     char device[96];     // "AMD EPYC, 2 threads", "NVIDIA H200"
     int precision;       // Precision
@@ -77,6 +82,17 @@ struct Backend {
     void (*download)(Backend *, void *to, const void *from,
                      int64_t bytes); // device to host, waits for the compute stream
     void (*zero)(Backend *, void *memory, int64_t bytes);
+
+    // Host memory that copy and STREAM_EVICT can reach at full speed from now on. NULL where all memory is alike.
+    int (*pin)(Backend *, void *host, int64_t bytes, Error *err);
+    void (*unpin)(Backend *, void *host);
+
+    // --- memory of one process in the hands of another on the same host; copy, upload and download take it. lend: the whole
+    // of an allocation in MEMORY_LENT_SLOTS. borrow: NULL with err where it cannot be reached; give_back before the lender
+    // releases.
+    int (*lend)(Backend *, const void *memory, int64_t bytes, Loan *loan, Error *err);
+    void *(*borrow)(Backend *, const Loan *loan, int64_t bytes, Error *err);
+    void (*give_back)(Backend *, void *memory, int64_t bytes);
 
     // --- time. An event marks a point of a stream; done says whether the device has passed it.
     Event *(*event_create)(Backend *);

@@ -1,19 +1,12 @@
 #include "engine.h"
 
-
+#include "away.h"
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 // What a compute action lacks, in the order in which it is asked: a wait for a load or a slot counts as exposed transfer only where
 // the input is already there.
 typedef enum Lack { LACK_NOTHING, LACK_INPUT, LACK_OUTPUT, LACK_SLOT, LACK_LOAD } Lack;
-
-typedef struct HostPool {
-    char *memory;     // count * slot_bytes of host memory, for evict_to: host
-    int *microbatch;  // -1: free
-    int64_t count;
-} HostPool;
 
 // The transfer queue: items are actions of the list in list order; [0, done) are complete, item `done` may be under way.
 typedef struct Queue {
@@ -22,7 +15,6 @@ typedef struct Queue {
     bool under_way;
     Slot *slot;          // of the transfer under way
     CommRequest request; // to or from the partner
-    Event *copied;       // to or from host memory
 } Queue;
 
 struct Engine {
@@ -33,7 +25,9 @@ struct Engine {
     Comm *pair;
     int partner; // rank in pair
     SlotPool own, lent;
-    HostPool host;
+    Away host, partners; // where this stage evicts to by itself: host memory, slots that its partner lends
+    bool alone;          // the evictor of this pair moves bundles by itself; A and R are bookkeeping
+    char note[256];
     Edge forward_in, forward_out, backward_in, backward_out;
     Queue queue;
     // --- the run under way
@@ -56,16 +50,10 @@ static int64_t compute_microbatches_(const Engine *engine) { return engine->sche
 
 // ---------------------------------------------------------------- the queue
 
-static bool host_transfer_(const Action *action) { return action->peer == SCHEDULE_HOST; }
-
-static char *host_slot_(Engine *engine, int microbatch, bool take) {
-    HostPool *host = &engine->host;
-    for (int64_t i = 0; i < host->count; i++) {
-        if (host->microbatch[i] != (take ? -1 : microbatch)) continue;
-        host->microbatch[i] = take ? microbatch : -1;
-        return host->memory + i * engine->own.slot_bytes;
-    }
-    return NULL;
+// Where the transfer goes by a copy of ours, or NULL: by messages.
+static Away *away_(Engine *engine, const Action *action) {
+    if (action->peer == SCHEDULE_HOST) return &engine->host;
+    return engine->alone ? &engine->partners : NULL;
 }
 
 // Which pool a transfer moves, and between which states its slot goes.
@@ -94,18 +82,16 @@ static Slot *transfer_slot_(Engine *engine, const Action *action, const Movement
 }
 
 static int start_transfer_(Engine *engine, const Action *action, const Movement *move, Error *err) {
-    Queue *queue = &engine->queue;
+    void *memory = engine->queue.slot->memory;
+    Comm *pair = engine->pair;
+    Away *away = away_(engine, action);
+    if (away != NULL)
+        return move->sends ? away_put(away, action->microbatch, memory, err)
+                           : away_get(away, action->microbatch, memory, err);
     int64_t bytes = move->pool->slot_bytes;
-    if (host_transfer_(action)) {
-        char *host = host_slot_(engine, action->microbatch, move->sends);
-        if (host == NULL) return error_set(err, EXIT_FAILED, "no place in host memory for microbatch %d", action->microbatch);
-        engine->be->copy(engine->be, STREAM_EVICT, move->sends ? host : queue->slot->memory,
-                         move->sends ? queue->slot->memory : host, bytes);
-        engine->be->event_record(engine->be, queue->copied, STREAM_EVICT);
-        return 0;
-    }
-    if (move->sends) return engine->pair->send(engine->pair, engine->partner, queue->slot->memory, bytes, &queue->request, err);
-    return engine->pair->receive(engine->pair, engine->partner, queue->slot->memory, bytes, &queue->request, err);
+    CommRequest *request = &engine->queue.request;
+    return move->sends ? pair->send(pair, engine->partner, memory, bytes, request, err)
+                       : pair->receive(pair, engine->partner, memory, bytes, request, err);
 }
 
 // 1 when the head of the queue was started, 0 when it has to wait, -1 with err.
@@ -124,7 +110,8 @@ static int queue_start_(Engine *engine, Error *err) {
 }
 
 static int queue_test_(Engine *engine, const Action *action, Error *err) {
-    if (host_transfer_(action)) return engine->be->event_done(engine->be, engine->queue.copied);
+    Away *away = away_(engine, action);
+    if (away != NULL) return away_done(away);
     return engine->pair->test(engine->pair, &engine->queue.request, err);
 }
 
@@ -151,6 +138,17 @@ static int queue_progress_(Engine *engine, Error *err) {
         if (moved <= 0) return moved;
     }
     return 0;
+}
+
+// A or R where the evictor moves bundles by itself: nothing to wait for, and nothing to do but to keep the books.
+static int note_lent_(Engine *engine, int64_t i, Error *err) {
+    const Action *action = action_(engine, i);
+    bool accept = action->kind == ACTION_ACCEPT;
+    char who[32];
+    Slot *slot = accept ? slots_free(&engine->lent, false) : slots_find(&engine->lent, action->microbatch);
+    engine->times[i].begin = engine->times[i].end = clock_seconds();
+    return slots_move(&engine->lent, slot, accept ? SLOT_FREE : SLOT_HELD, accept ? SLOT_HELD : SLOT_FREE,
+                      action->microbatch, action_text(*action, who), err);
 }
 
 // Moves everything that can be moved beside compute. The first error stays; the run ends at the next look at it.
@@ -332,17 +330,19 @@ static void collect_(Engine *engine, EngineRun *run) {
     *run = engine->run;
 }
 
+static int post_(Engine *engine, int64_t i, Error *err) {
+    ActionKind kind = action_(engine, i)->kind;
+    if (kind == ACTION_FORWARD || kind == ACTION_BACKWARD) return compute_(engine, i, err);
+    if (engine->alone && (kind == ACTION_ACCEPT || kind == ACTION_RETURN)) return note_lent_(engine, i, err);
+    engine->queue.actions[engine->queue.posted++] = i;
+    progress_(engine);
+    return 0;
+}
+
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err) {
     if (begin_(engine, label, schedule, scale, err) != 0) return -1;
-    for (int64_t i = 0; i < engine->list->count; i++) {
-        ActionKind kind = action_(engine, i)->kind;
-        if (kind == ACTION_FORWARD || kind == ACTION_BACKWARD) {
-            if (compute_(engine, i, err) != 0) return -1;
-        } else {
-            engine->queue.actions[engine->queue.posted++] = i;
-            progress_(engine);
-        }
-    }
+    for (int64_t i = 0; i < engine->list->count; i++)
+        if (post_(engine, i, err) != 0) return -1;
     if (drain_(engine, err) != 0) return -1;
     collect_(engine, run);
     return 0;
@@ -361,17 +361,14 @@ static int create_edges_(Engine *engine, Comm *pipeline, Error *err) {
     return edge_create(&engine->backward_out, be, previous, s - 1, true, bytes, err);
 }
 
-static int create_host_(Engine *engine, int64_t count, Error *err) {
-    HostPool *host = &engine->host;
-    if (count == 0) return 0;
-    host->microbatch = (int *)malloc((size_t)count * sizeof *host->microbatch);
-    void *memory = mmap(NULL, (size_t)(count * engine->own.slot_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (host->microbatch == NULL || memory == MAP_FAILED)
-        return error_set(err, EXIT_FAILED, "out of host memory for %lld evicted bundles of %lld bytes", (long long)count,
-                         (long long)engine->own.slot_bytes);
-    host->memory = (char *)memory;
-    host->count = count;
-    for (int64_t i = 0; i < count; i++) host->microbatch[i] = -1;
+static int create_away_(Engine *engine, const PlanStage *plan, Comm *control, Error *err) {
+    if (away_host(&engine->host, engine->be, plan->host_slots, plan->slot_bytes, err) != 0) return -1;
+    if (control == NULL) return 0;
+    char why[256];
+    if (away_pair(&engine->partners, engine->be, &engine->lent, control, &engine->alone, why, err) != 0) return -1;
+    if (why[0] != '\0')
+        snprintf(engine->note, sizeof engine->note,
+                 "stage %d sends what it evicts as messages, which its partner has to take: %.160s", engine->index, why);
     return 0;
 }
 
@@ -387,16 +384,18 @@ Engine *engine_create(Stage *stage, const PlanStage *plan, const EngineGroups *g
     engine->index = stage->at.stage;
     engine->pair = groups->pair;
     engine->partner = groups->pair == NULL ? -1 : 1 - groups->pair->rank;
-    engine->queue.copied = engine->be->event_create(engine->be);
     stage->pass.poll = progress_;
     stage->pass.poll_argument = engine;
     if (slots_create(&engine->own, engine->be, "own", MEMORY_OWN_SLOTS, plan->own_slots, plan->slot_bytes, err) == 0 &&
         slots_create(&engine->lent, engine->be, "lent", MEMORY_LENT_SLOTS, plan->lent_slots, plan->slot_bytes, err) == 0 &&
-        create_host_(engine, plan->host_slots, err) == 0 && create_edges_(engine, groups->pipeline, err) == 0)
+        create_away_(engine, plan, groups->pair_control, err) == 0 &&
+        create_edges_(engine, groups->pipeline, err) == 0)
         return engine;
     engine_destroy(engine);
     return NULL;
 }
+
+const char *engine_note(const Engine *engine) { return engine->note; }
 
 void engine_destroy(Engine *engine) {
     if (engine == NULL) return;
@@ -405,14 +404,13 @@ void engine_destroy(Engine *engine) {
         be->event_destroy(be, engine->begin_events[i]);
         be->event_destroy(be, engine->end_events[i]);
     }
-    be->event_destroy(be, engine->queue.copied);
     free(engine->times);
     free(engine->begin_events);
     free(engine->end_events);
     free(engine->forward_action);
     free(engine->queue.actions);
-    if (engine->host.memory != NULL) munmap(engine->host.memory, (size_t)(engine->host.count * engine->own.slot_bytes));
-    free(engine->host.microbatch);
+    away_destroy(&engine->partners);
+    away_destroy(&engine->host);
     edge_destroy(&engine->forward_in);
     edge_destroy(&engine->forward_out);
     edge_destroy(&engine->backward_in);

@@ -35,13 +35,17 @@ typedef struct EngineRun {
 typedef struct Engine Engine;
 
 typedef struct EngineGroups {
-    Comm *pipeline; // rank = stage; NULL or size 1: one stage
-    Comm *pair;     // this stage and its partner, the evictor first; NULL where there is none
+    Comm *pipeline;     // rank = stage; NULL or size 1: one stage
+    Comm *pair;         // this stage and its partner, the evictor first; NULL where there is none
+    Comm *pair_control; // the same two, messages in host memory; NULL: bundles go over `pair`
 } EngineGroups;
 
 // Allocates slots and edge buffers as `plan` says for this stage. board may be NULL.
 Engine *engine_create(Stage *stage, const PlanStage *plan, const EngineGroups *groups, Board *board, Error *err);
 void engine_destroy(Engine *engine);
+
+// One sentence about how this stage's transfers go where it is not the quickest way; empty otherwise.
+const char *engine_note(const Engine *engine);
 
 // Runs the stage's list of `schedule`, whose slots must not exceed the plan's. scale: of the loss's gradient; 0 for forward-only lists.
 // label ("step 12") stands before the action's name on the board. On return everything is complete on the device and all messages have arrived. -1 with err: the sentence names the action.

@@ -122,9 +122,11 @@ static int create_stage_(Run *run, Error *err) {
     if (run->validation == NULL) return -1;
     if (stage_create(&run->stage, run->model, config, run->be, run->at.stage, run->tensor, run->at.data, err) != 0)
         return -1;
-    EngineGroups groups = {run->pipeline, run->pair};
+    EngineGroups groups = {run->pipeline, run->pair, run->pair};
     run->engine = engine_create(&run->stage, &run->plan.stage[run->at.stage], &groups, run->board, err);
     if (run->engine == NULL) return -1;
+    if (engine_note(run->engine)[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
+        log_line(run->log, "%s", engine_note(run->engine));
     OptimizerGroups meeting = {run->world, run->tensor, run->data, run->tied};
     run->optimizer = optimizer_create(&run->stage, &meeting, err);
     return run->optimizer == NULL ? -1 : 0;

@@ -86,7 +86,9 @@ static void *allocate_zeroed(int64_t bytes) {
 static void *cpu_allocate(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
     int64_t held = memory_total(&backend->held), limit = INT64_MAX / 2;
     if (backend->memory_size > 0) limit = backend->memory_size;
-    void *memory = bytes < 0 || bytes > limit - held ? NULL : allocate_zeroed(bytes);
+    bool possible = bytes >= 0 && bytes <= limit - held;
+    void *memory = possible && category == MEMORY_LENT_SLOTS ? cpu_shared_allocate(cpu_self(backend), bytes) : NULL;
+    if (possible && memory == NULL) memory = allocate_zeroed(bytes);
     if (memory == NULL) {
         char rest[512];
         describe_held(backend, rest, sizeof rest);
@@ -104,7 +106,7 @@ static void *cpu_allocate(Backend *backend, MemoryCategory category, int64_t byt
 
 static void cpu_release(Backend *backend, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory == NULL) return;
-    free(((void **)memory)[-1]);
+    if (!cpu_shared_release(cpu_self(backend), memory)) free(((void **)memory)[-1]);
     backend->held.bytes[category] -= bytes;
 }
 
@@ -248,6 +250,9 @@ static void fill_table(Backend *b) {
     b->upload = cpu_transfer;
     b->download = cpu_transfer;
     b->zero = cpu_zero;
+    b->lend = cpu_lend;
+    b->borrow = cpu_borrow;
+    b->give_back = cpu_give_back;
     b->event_create = cpu_event_create;
     b->event_destroy = cpu_event_destroy;
     b->event_record = cpu_event_record;

@@ -42,10 +42,18 @@ typedef struct CpuScratch {
     char apart[48]; // a cache line of its own for each thread's entry
 } CpuScratch;
 
+// Memory that other processes can map (loan.c).
+typedef struct CpuShared {
+    void *memory;
+    int64_t bytes;
+    int fd;
+} CpuShared;
+
 typedef struct CpuBackend {
     Backend backend; // first, so that a Backend * of this implementation is a CpuBackend *
     int threads;
     CpuScratch *scratch; // (threads), grown by cpu_scratch
+    CpuShared shared;
 } CpuBackend;
 
 static inline CpuBackend *cpu_self(Backend *backend) {
@@ -178,6 +186,13 @@ void cpu_cross_entropy_gradient(Backend *backend, void *logits, float *loss, con
                                 const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
                                 float scale);
 // optimizer_cpu.c
+// Zeroed, page-aligned memory to be lent, or NULL where none can be had (or one piece is out already).
+void *cpu_shared_allocate(CpuBackend *cpu, int64_t bytes);
+bool cpu_shared_release(CpuBackend *cpu, void *memory); // false: it is no such memory
+int cpu_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);
+void *cpu_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err);
+void cpu_give_back(Backend *backend, void *memory, int64_t bytes);
+
 void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count);
 void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
 
