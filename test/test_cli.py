@@ -1,0 +1,485 @@
+"""The command line from the outside: results on stdout, status and errors on stderr, exit codes, and that a run which ends,
+however it ends, says why in its last line and leaves nothing behind."""
+
+import os
+import pty
+import re
+import resource
+import signal
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from trainer_runs import (
+    FAMILIES,
+    ROOT,
+    Job,
+    command,
+    environment,
+    made_tokens,
+    mpirun,
+    nothing_left,
+    run,
+    start,
+    trained,
+    trainer,
+    write_config,
+    write_tokens,
+)
+
+OFF = "schedule.bpipe=off"
+WITHOUT_GPU = not Path("/dev/nvidia0").exists()
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    return write_config(tmp_path_factory.mktemp("cli"))
+
+
+# ---- what needs no run ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "option,holds",
+    [
+        ("--help", r"usage: train_{family} -c FILE"),
+        ("-h", r"exit codes: 0 done"),
+        ("--help-config", r"micro_batch +b: sequences in one microbatch\n +default 1; an integer from 1"),
+        ("--version", r"^train_{family} \d+\.\d+\.\d+\n$"),
+    ],
+)
+def test_questions_are_answered_on_stdout(family, option, holds):
+    answer = command(family, option)
+    assert answer.returncode == 0 and answer.stderr == ""
+    assert re.search(holds.format(family=family), answer.stdout)
+
+
+def test_help_names_every_option_of_the_readme_and_its_example_runs_from_the_repository():
+    text = command("llama", "--help").stdout
+    example = re.search(r"example: \./(train_llama -c (\S+) .*)", text)
+    assert (ROOT / example[2]).exists()
+    for option in ("-c, --config FILE", "-o, --override KEY=VALUE", "--schedule", "--help-config", "--version"):
+        assert option in text
+
+
+@pytest.mark.parametrize(
+    "arguments,says",
+    [
+        ([], "no configuration; give one with -c FILE"),
+        (["-c", "nowhere.yaml"], "nowhere.yaml: cannot be opened"),
+        (["-c", "configs/llama_tiny.yaml", "--schedul"], "did you mean --schedule?"),
+        (["-c", "configs/llama_tiny.yaml", "-o", "train.step=3"], "train.steps"),
+        (["-c", "configs/llama_tiny.yaml", "-o", "train.steps=many"], "-o train.steps: "),
+        (["-c", "configs/llama_tiny.yaml", "-o", "parallel.pipeline=9"], "-o parallel.pipeline: 9 stages for 8 layers"),
+        (["-c", "configs/llama_tiny.yaml", "-o", "schedule.slots=2"], "use slots 3 or more, or auto"),
+        (["-c", "configs/gpt_tiny.yaml"], "configs/gpt_tiny.yaml:15: model.family: train_llama trains llama; use train_gpt for gpt"),
+    ],
+)
+def test_bad_usage_is_code_2_and_one_sentence(arguments, says):
+    ended = command("llama", *arguments)
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert re.fullmatch(r"train_llama: [^\n]+\n", ended.stderr)
+    assert says in ended.stderr
+
+
+def test_a_llama_is_none_of_train_gpts_models():
+    ended = command("gpt", "-c", "configs/llama_tiny.yaml")
+    assert ended.returncode == 2
+    assert "train_gpt trains gpt; use train_llama for llama" in ended.stderr
+
+
+@pytest.mark.skipif(not WITHOUT_GPU, reason="this machine has a GPU")
+@pytest.mark.parametrize("family,name", [("llama", "llama65b"), ("gpt", "gpt3_96b")])
+def test_a_run_too_large_for_this_machine_says_in_two_lines_what_it_needs_what_is_there_and_what_to_run(family, name):
+    def little_memory():
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+
+    ended = subprocess.run(
+        [trainer(family), "-c", f"configs/{name}.yaml"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=20,
+        preexec_fn=little_memory,
+    )
+    assert ended.returncode == 1 and ended.stdout == ""
+    needs, instead = ended.stderr.splitlines()
+    assert re.search(r"needs 32 GPUs with \d+\.\d GiB each \(stage 0 is the fullest\); here: no CUDA device, \d+ cores? and", needs)
+    assert f"run instead: ./train_{family} -c configs/{family}_tiny.yaml" in instead
+
+
+def test_a_run_larger_than_the_memory_of_a_cpu_is_refused_before_it_starts(config):
+    ended = run(config, "model.hidden=65536", "model.ffn=262144", "model.heads=64", "model.kv_heads=64")
+    assert ended.code == 1 and ended.stdout == ""
+    assert len(ended.said) == 2 and "GiB of host memory for 4 ranks" in ended.said[0]
+
+
+@pytest.mark.skipif(not WITHOUT_GPU, reason="this machine has a GPU")
+def test_cuda_where_there_is_none_is_refused_in_two_lines(config):
+    ended = run(config, "hardware.device=cuda")
+    assert ended.code == 1 and ended.stdout == "" and len(ended.said) == 2
+    assert "no CUDA device" in ended.said[0] and "run instead: " in ended.said[1]
+
+
+# ---- the schedule -----------------------------------------------------------------------------------------------------
+
+
+def read_schedule(text):
+    """The header's figures, and per stage a list of (kind, microbatch, peer)."""
+    header, *lines = text.splitlines()
+    figures = re.fullmatch(r"# schedule (\w+)  stages (\d+)  microbatches (\d+)  slots (\d+)", header)
+    stages = []
+    for number, line in enumerate(lines):
+        prefix, _, actions = line.partition(": ")
+        assert prefix == f"stage {number}"
+        words = [re.fullmatch(r"([FB])(\d+)|([ER])(\d+)>(\d+|h)|([AL])(\d+)<(\d+|h)", word) for word in actions.split(" ")]
+        assert all(words), line
+        stages.append([tuple(part for part in word.groups() if part is not None) for word in words])
+    assert len(stages) == int(figures[2])
+    return figures[1], int(figures[3]), int(figures[4]), stages
+
+
+def most_slots(actions):
+    """Own and lent slots in list order, at their most."""
+    held, most = 0, 0
+    for kind, *_ in actions:
+        held += {"F": 1, "L": 1, "A": 1, "B": -1, "E": -1, "R": -1}[kind]
+        most = max(most, held)
+    return most
+
+
+BIG = {
+    "llama65b": ["configs/llama65b.yaml"],
+    "llama65b_bpipe": ["configs/llama65b.yaml", "schedule.bpipe=on"],
+    "llama65b_b4": ["configs/llama65b.yaml", "schedule.bpipe=on", "schedule.micro_batch=4"],
+    "tiny": ["configs/llama_tiny.yaml"],
+    "tiny_gpipe": ["configs/llama_tiny.yaml", OFF, "schedule.name=gpipe"],
+    "tiny_to_host": ["configs/llama_tiny.yaml", "schedule.evict_to=host"],
+    "one_stage": ["configs/llama_tiny.yaml", OFF, "parallel.pipeline=1"],
+    "odd": ["configs/llama_tiny.yaml", "parallel.pipeline=5"],
+    "eight_slots_to_spare": ["configs/llama_tiny.yaml", "parallel.pipeline=8", "schedule.slots=6"],
+}
+
+
+@pytest.mark.parametrize("case", BIG)
+def test_schedules_are_printed_whole_in_order_and_within_their_slots(case):
+    path, *overrides = BIG[case]
+    written = command("llama", "-c", path, "--schedule", *[part for o in overrides for part in ("-o", o)])
+    assert written.returncode == 0 and written.stderr == ""
+    name, microbatches, slots, stages = read_schedule(written.stdout)
+    for number, actions in enumerate(stages):
+        for kind in "FB":
+            assert [int(a[1]) for a in actions if a[0] == kind] == list(range(microbatches))
+        assert most_slots(actions) <= slots
+        moved = {kind: [(int(a[1]), a[2]) for a in actions if a[0] == kind] for kind in "ELAR"}
+        assert sorted(moved["E"]) == sorted(moved["L"]) and sorted(moved["A"]) == sorted(moved["R"])
+        for peer in {peer for _, peer in moved["E"] if peer != "h"}:
+            assert int(peer) == len(stages) - 1 - number
+            accepted = [(int(a[1]), str(number)) for a in stages[int(peer)] if a[0] == "A"]
+            assert [(i, str(number)) for i, _ in moved["E"]] == accepted
+    evicts = any(a[0] == "E" for actions in stages for a in actions)
+    assert evicts == (name == "bpipe")
+
+
+@pytest.mark.parametrize("p,slots", [(2, 2), (3, 3), (4, 3), (5, 4), (8, 5)])
+def test_bpipe_takes_no_more_than_half_of_p_and_one_slots(p, slots):
+    overrides = ["-o", f"parallel.pipeline={p}", "-o", "schedule.bpipe=on"]
+    assert read_schedule(command("llama", "-c", "configs/llama_tiny.yaml", "--schedule", *overrides).stdout)[2] == slots
+
+
+# ---- who starts the ranks -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("ranks")
+def test_the_start_is_said_in_one_line_and_the_rest_is_on_the_right_stream(config):
+    ended = trained(config, "parallel.pipeline=8")
+    cores = len(os.sched_getaffinity(0))
+    first = rf"train_llama: starting 8 ranks on this machine through mpirun \({cores} cores?: \d+ threads? each\)"
+    assert re.fullmatch(first, ended.said[0])
+    assert re.search(r"^stage +layers +parameters", ended.stderr, re.M) and re.search(r"^rank +stage", ended.stderr, re.M)
+    assert all(re.match(r"(step|val) +\d+/3 \| loss ", line) for line in ended.stdout.splitlines())
+    assert len(ended.stdout.splitlines()) == 5
+    assert not re.search(r"^(step|val) +\d+/", ended.stderr, re.M)
+    assert nothing_left(config)
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_under_a_bare_mpirun_ranks_join_and_train_the_same(family, tmp_path):
+    config = write_config(tmp_path, family)
+    joined = trained(config, family=family, prefix=mpirun(4))
+    started = trained(config, family=family)
+    assert joined.bits == started.bits and len(joined.bits) == 8
+    assert "starting" not in joined.stderr
+    assert [line.split("|")[1] for line in joined.stdout.splitlines()] == [l.split("|")[1] for l in started.stdout.splitlines()]
+    assert nothing_left(config)
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("ranks_started", [3, 5])
+def test_another_number_of_ranks_than_configured_is_one_sentence_and_no_hang(config, ranks_started):
+    began = time.monotonic()
+    ended = run(config, prefix=mpirun(ranks_started))
+    ours = [line for line in ended.said if line.startswith("train_llama")]
+    assert ended.code != 0 and len(ours) == 1
+    assert f"this job has {ranks_started} ranks, the configuration needs 4 (pipeline 4 x tensor 1 x data 1)" in ours[0]
+    assert time.monotonic() - began < 30
+    assert nothing_left(config)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_what_all_ranks_of_a_bare_mpirun_find_is_said_once(config):
+    for override in ("data.train=nowhere.bin", "hardware.memory_gib=0.0001"):
+        ended = run(config, override, prefix=mpirun(4))
+        ours = [line for line in ended.said if line.startswith("train_llama")]
+        assert ended.code != 0 and len(ours) == 1, ended.stderr
+        assert ended.stdout == ""
+
+
+def test_one_rank_needs_no_mpirun(config):
+    ended = trained(config, "parallel.pipeline=1", OFF, env=environment(PATH="/nowhere"))
+    assert "starting" not in ended.stderr and len(ended.steps) == 3
+
+
+# ---- data ---------------------------------------------------------------------------------------------------------------
+
+
+def missing(path):
+    return path
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def short_header(path):
+    path.write_bytes(b"\0" * 100)
+
+
+def bad_magic(path):
+    path.write_bytes(struct.pack("<I", 0x46554747).ljust(4096, b"\1"))
+
+
+def bad_version(path):
+    write_tokens(path, made_tokens(2000), version=9)
+
+
+def truncated(path):
+    write_tokens(path, made_tokens(2000), count=2001)
+
+
+def too_long(path):
+    write_tokens(path, made_tokens(2000), count=1999)
+
+
+def out_of_range(path):
+    tokens = made_tokens(2000)
+    tokens[1234] = 100
+    write_tokens(path, tokens)
+
+
+def too_few(path):
+    write_tokens(path, made_tokens(512))  # a batch of 16 sequences of 32 needs the target of its last token too
+
+
+def no_tokens(path):
+    write_tokens(path, [])
+
+
+DAMAGE = {
+    missing: r"no file matches \S+; make the tiny data set with `make data`",
+    empty: r"0 bytes, fewer than the 1024 of a token file's header",
+    short_header: r"100 bytes, fewer than the 1024",
+    bad_magic: r"is not a token file: its first word is 0x46554747, expected 20240520 .* or 20240801",
+    bad_version: r"version 9, expected version 1",
+    truncated: r"is truncated: its header promises 2001 tokens",
+    too_long: r"is too long: its header promises 1999 tokens",
+    out_of_range: r"token 1234 is 100, outside a vocabulary of 100; set model.vocab",
+    too_few: r"has 512 tokens in 1 file, enough for 15 sequences of 32; 16 sequences are needed, at least 513 tokens",
+    no_tokens: r"has 0 tokens in 1 file.*at least 513 tokens",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_data_that_cannot_be_used_is_one_sentence_before_any_rank_starts(config, tmp_path, damage):
+    path = tmp_path / "spoilt.bin"
+    damage(path)
+    ended = run(config, f"data.train={path}")
+    assert ended.code == 2 and ended.stdout == "" and len(ended.said) == 1
+    assert re.match(rf"train_llama: data\.train: {path}.*" if damage is not missing else "train_llama: data.train: ", ended.said[0])
+    assert re.search(DAMAGE[damage], ended.said[0]), ended.said[0]
+    assert nothing_left(config)
+
+
+def test_a_validation_shard_too_small_for_the_batches_says_how_many_tokens_are_needed(config, tmp_path):
+    path = write_tokens(tmp_path / "few.bin", made_tokens(1000))
+    ended = run(config, f"data.val={path}")
+    assert ended.code == 2 and len(ended.said) == 1
+    assert re.search(r"data\.val: .* has 1000 tokens .*; 32 sequences are needed, at least 1025 tokens", ended.said[0])
+    assert trained(config, f"data.val={path}", "data.val_batches=1", "train.steps=1", "parallel.pipeline=1", OFF).of_type("val")
+
+
+def write_spoilt_far_behind(path):
+    """What a look at the beginning does not find: good tokens, then a third as many bad ones."""
+    good, bad = 1 << 24, 1 << 22
+    with open(path, "wb") as file:
+        file.write(struct.pack("<3i", 20240520, 1, good + bad).ljust(1024, b"\0"))
+        file.seek(1024 + 2 * good)
+        file.write(struct.pack("<H", 999) * bad)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_token_out_of_range_far_behind_ends_the_run_when_it_is_met(config, tmp_path):
+    path = tmp_path / "far.bin"
+    write_spoilt_far_behind(path)
+    ended = run(config, f"data.train={path}")
+    assert ended.code == 1
+    token = re.search(rf"train_llama: \[rank \d stage [03]\] {path}: token (\d+) is 999, outside a vocabulary of 100", ended.said[-1])
+    assert token and int(token[1]) >= 1 << 24
+    assert sum("outside a vocabulary" in line for line in ended.said) == 1
+    assert nothing_left(config)
+
+
+# ---- a run that is stopped ------------------------------------------------------------------------------------------------
+
+LONG = ["train.steps=1000000", "data.val_every=0"]
+
+
+def running(config, tmp_path, *overrides, **keywords):
+    """A run that has done some steps, and its metrics file."""
+    metrics = tmp_path / "metrics.jsonl"
+    job = start(config, f"log.metrics={metrics}", *LONG, *overrides, **keywords)
+    deadline = time.monotonic() + 30
+    while not metrics.exists() or metrics.read_text().count("\n") < 4:
+        assert time.monotonic() < deadline and job.parent.poll() is None, job.parent.poll()
+        time.sleep(0.02)
+    return job, metrics
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_request_to_stop_ends_the_run_within_seconds_after_a_whole_step(config, tmp_path, number):
+    job, metrics = running(config, tmp_path)
+    told = time.monotonic()
+    job.parent.send_signal(number)
+    ended = job.end().read_metrics(metrics)
+    assert time.monotonic() - told < 10
+    assert ended.code == 1
+    last = re.search(r"stopped on request after step (\d+)", ended.said[-1])
+    assert last and "nothing was saved" in ended.said[-1], ended.stderr
+    assert ended.steps[-1]["step"] == int(last[1])
+    assert nothing_left(config)
+
+
+def test_one_rank_stops_on_request_too(config, tmp_path):
+    job, metrics = running(config, tmp_path, "parallel.pipeline=1", OFF)
+    job.parent.send_signal(signal.SIGTERM)
+    ended = job.end().read_metrics(metrics)
+    assert ended.code == 1 and "stopped on request after step" in ended.said[-1]
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_request_during_the_start_is_kept_and_obeyed(config, tmp_path):
+    job = Job(config, *LONG)
+    line = job.parent.stderr.readline()
+    assert "starting 4 ranks" in line
+    job.parent.send_signal(signal.SIGTERM)
+    ended = job.end()
+    assert ended.code == 1 and "stopped on request after step" in ended.said[-1], ended.stderr
+    assert nothing_left(config)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_killed_rank_takes_the_run_down_and_is_named_with_what_it_did(config, tmp_path):
+    job, metrics = running(config, tmp_path)
+    ranks = job.ranks()
+    assert len(ranks) == 4
+    os.kill(ranks[2], signal.SIGKILL)
+    told = time.monotonic()
+    ended = job.end()
+    assert time.monotonic() - told < 10
+    assert ended.code == 1
+    assert re.match(r"train_llama: rank 2 \(stage 2\) was killed by signal 9 \(Killed\) while at step \d+ ", ended.said[-1])
+    assert nothing_left(config)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_killed_parent_takes_its_ranks_with_it(config, tmp_path):
+    job, metrics = running(config, tmp_path)
+    assert len(job.ranks()) == 4
+    job.parent.kill()
+    job.parent.wait()
+    assert nothing_left(config, seconds=15)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_killed_rank_of_a_bare_mpirun_ends_the_others(config, tmp_path):
+    job, metrics = running(config, tmp_path, prefix=mpirun(4))
+    os.kill(job.ranks()[1], signal.SIGKILL)
+    assert job.end().code != 0
+    assert nothing_left(config)
+
+
+# ---- terminals ------------------------------------------------------------------------------------------------------------
+
+
+def on_terminal(config, *overrides, **keywords):
+    """What a run writes to a terminal."""
+    ours, its = pty.openpty()
+    job = Job(config, *overrides, stdout=its, **keywords)
+    os.close(its)
+    text = b""
+    while True:
+        try:
+            part = os.read(ours, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        text += part
+    os.close(ours)
+    assert job.end().code == 0
+    return text.decode()
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", OFF)], ids=["four_ranks", "one_rank"])
+def test_a_terminal_gets_a_progress_line_with_the_time_left(config, overrides):
+    text = on_terminal(config, *overrides)
+    assert "\r\x1b[Kstep    1/3 is running" in text
+    assert re.search(r"step    3/3 is running, about \d+ s left\r\x1b\[K", text)
+    assert re.search(r"\x1b\[Kstep    3/3 \| loss ", text)
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("prefix", [(), ("mpirun",)], ids=["self_started", "bare_mpirun"])
+@pytest.mark.parametrize("into", ["pipe", "file"])
+def test_a_pipe_and_a_file_get_plain_lines(config, tmp_path, prefix, into):
+    started = {"prefix": mpirun(4)} if prefix else {}
+    if into == "pipe":
+        text = trained(config, **started).stdout
+    else:
+        with open(tmp_path / "out", "w+") as file:
+            assert Job(config, stdout=file, **started).end().code == 0
+        text = (tmp_path / "out").read_bytes().decode()
+    assert text.count("\n") == 5
+    assert "\r" not in text and "\x1b" not in text and "running" not in text
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_reader_that_goes_away_ends_the_run(config, tmp_path):
+    job = Job(config, *LONG)
+    assert job.parent.stdout.readline().startswith("step")
+    job.parent.stdout.close()
+    job.parent.stdout = None
+    began = time.monotonic()
+    while job.parent.poll() is None and time.monotonic() - began < 15:
+        time.sleep(0.05)
+    ended = job.parent.poll()
+    job.parent.kill()
+    assert ended not in (None, 0)
+    assert nothing_left(config)

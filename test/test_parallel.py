@@ -1,0 +1,173 @@
+"""Tensor, sequence and data parallelism: losses and norms agree to rounding whatever t and d are, to the bit whatever p and
+the schedule are, and each rank holds what the formulas say."""
+
+import re
+
+import pytest
+from trainer_runs import close, environment, run, trained, write_config
+
+pytestmark = pytest.mark.usefixtures("ranks")
+
+OFF = "schedule.bpipe=off"
+
+
+def layout(p, t=1, d=1, sequence=False):
+    on = ["schedule.bpipe=on"] if p > 1 else [OFF]
+    return [f"parallel.pipeline={p}", f"parallel.tensor={t}", f"parallel.data={d}", f"parallel.sequence={str(sequence).lower()}", *on]
+
+
+def name(grid):
+    p, t, d, sequence = grid
+    return f"p{p}_t{t}_d{d}" + ("_sequence" if sequence else "")
+
+
+GRIDS = [
+    (1, 2, 1, False),
+    (1, 2, 1, True),
+    (1, 4, 1, False),
+    (1, 4, 1, True),
+    (1, 1, 2, False),
+    (1, 1, 4, False),
+    (2, 2, 1, True),
+    (2, 2, 2, False),
+    (2, 2, 2, True),
+    (4, 2, 1, True),
+    (4, 1, 2, False),
+    (2, 4, 1, True),
+    (2, 1, 4, False),
+    (1, 4, 2, True),
+    (1, 2, 4, False),
+    (1, 8, 1, True),
+    (1, 1, 8, False),
+]
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=name)
+def test_losses_and_norms_agree_to_rounding(small, grid):
+    if grid[1] == 8 and small.family == "llama":
+        pytest.skip("8 does not divide 4 key and value heads")
+    ended = small.train(*layout(*grid))
+    assert ended.head["world"] == grid[0] * grid[1] * grid[2]
+    assert close(ended.losses, small.alone.losses, 1e-5)
+
+
+@pytest.mark.parametrize("grid", [(1, 2, 1, True), (1, 2, 1, False), (1, 1, 2, False), (1, 2, 2, True)], ids=name)
+def test_with_the_same_t_and_d_pipelines_and_schedules_do_not_change_a_bit(small, grid):
+    one = small.train(*layout(*grid))
+    for stages in (2, 3) if grid[1] * grid[2] == 4 else (2, 4):
+        assert small.train(*layout(stages, *grid[1:])).bits == one.bits
+    assert small.train(*layout(2, *grid[1:]), OFF, "parallel.placement=adjacent").bits == one.bits
+
+
+@pytest.mark.parametrize("grid", [(1, 2, 1, True), (2, 1, 2, False)], ids=name)
+def test_threads_do_not_change_a_bit(small, grid):
+    assert small.train(*layout(*grid), threads="2").bits == small.train(*layout(*grid)).bits
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt"])
+def test_data_ranks_take_the_samples_of_one(family, tmp_path):
+    """With one sequence a microbatch, the batch of a step is the same sequences whatever d is."""
+    config = write_config(tmp_path, family, schedule="{micro_batch: 1}", parallel="{pipeline: 1}")
+    one = trained(config, family=family, env=environment(OMP_NUM_THREADS="1"))
+    assert close(trained(config, "parallel.data=2", family=family).losses, one.losses, 1e-5)
+
+
+@pytest.mark.parametrize("grid", [(2, 2, 1, True), (2, 1, 2, False)], ids=name)
+def test_bf16_agrees_with_itself_to_its_precision(small, grid):
+    sixteen = "train.precision=bf16"
+    one, many = small.train(*layout(1), sixteen), small.train(*layout(*grid), sixteen)
+    assert close([s["loss"] for s in many.steps], [s["loss"] for s in one.steps], 2e-3)
+    assert small.train(*layout(1, *grid[1:]), sixteen).bits == many.bits
+
+
+# ---- bytes ----------------------------------------------------------------------------------------------------------
+
+
+def test_sequence_parallelism_divides_the_bundle_by_t(small):
+    def bundle(t, sequence):
+        stages = small.train(*layout(2, t, 1, sequence), OFF, "train.steps=1").steps[-1]["stages"]
+        return stages[1]["activation_bytes"] / stages[1]["slots_used"]
+
+    whole = bundle(1, False)
+    assert bundle(2, True) / whole == pytest.approx(0.5, abs=0.01)
+    assert bundle(4, True) / whole == pytest.approx(0.25, abs=0.01)
+    assert 0.5 < bundle(2, False) / whole < 1  # norms and residuals are whole on every tensor rank
+
+
+def column(table, stage, heading):
+    """A figure of the start-up table, in MiB."""
+    lines = table.splitlines()
+    head = next(line for line in lines if line.startswith("stage") and "weights" in line)
+    row = next(line for line in lines[lines.index(head) + 1 :] if re.match(rf"\s*{stage} ", line))
+    headings, cells = re.split(r"\s{2,}", head.strip()), row.split()
+    return float(cells[headings.index(heading)])
+
+
+WIDE = {
+    "llama": "{family: llama, hidden: 256, layers: 2, heads: 4, kv_heads: 4, ffn: 768, vocab: 256, seq_len: 16}",
+    "gpt": "{family: gpt, hidden: 256, layers: 2, heads: 4, ffn: 1024, vocab: 256, seq_len: 16}",
+}
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt"])
+@pytest.mark.parametrize("d", [1, 2, 4])
+def test_a_parameter_takes_6_and_12_over_d_bytes_in_bf16(family, d, tmp_path):
+    config = write_config(
+        tmp_path,
+        family,
+        model=WIDE[family],
+        parallel=f"{{data: {d}}}",
+        schedule="{}",
+        train="{global_batch: 8, steps: 1, precision: bf16}",
+    )
+    table = trained(config, family=family).stderr
+    parameters = int(re.search(r", ([\d,]+) parameters", table)[1].replace(",", "")) / 2**20
+    bytes_a_parameter = [column(table, 0, part) / parameters for part in ("weights", "gradients", "masters", "optimizer")]
+    gradients = 4 if family == "llama" else 4 * (1 + 256 * 256 / 2**20 / parameters)  # a tied head's own buffer
+    assert bytes_a_parameter == pytest.approx([2, gradients, 4 / d, 8 / d], rel=0.04)
+
+
+# ---- places ---------------------------------------------------------------------------------------------------------
+
+
+def places(ended):
+    """(stage, tensor, data) of each rank, from the table at start-up."""
+    lines = ended.said
+    first = next(i for i, line in enumerate(lines) if re.match(r"rank +stage +tensor +data", line)) + 1
+    rows = [line.split() for line in lines[first:] if re.match(r" *\d+ +\d+ +\d+ +\d+ ", line)]
+    assert [int(row[0]) for row in rows] == list(range(len(rows)))
+    return [tuple(map(int, row[1:4])) for row in rows]
+
+
+def test_placement_linear_counts_tensor_first_then_stage_then_data(small):
+    found = places(small.train(*layout(2, 2, 2), "train.steps=1", "parallel.placement=linear"))
+    assert found == [(stage, tensor, data) for data in range(2) for stage in range(2) for tensor in range(2)]
+
+
+@pytest.mark.parametrize("p,order", [(4, [0, 3, 1, 2]), (5, [0, 4, 1, 3, 2]), (8, [0, 7, 1, 6, 2, 5, 3, 4])])
+def test_placement_adjacent_makes_the_stages_of_a_pair_neighbours(small, p, order):
+    found = places(small.train(*layout(p), "train.steps=1", "parallel.placement=adjacent"))
+    assert [stage for stage, _, _ in found] == order
+
+
+# ---- what does not divide -----------------------------------------------------------------------------------------------
+
+
+def refused(small, *overrides):
+    ended = run(small.config, *overrides, family=small.family)
+    assert ended.code == 2 and ended.stdout == "" and len(ended.said) == 1
+    return ended.said[0]
+
+
+def test_t_that_does_not_divide_lists_those_that_do(small):
+    said = refused(small, "parallel.tensor=3", OFF)
+    assert "-o parallel.tensor: 3 does not divide" in said
+    assert "1, 2, 4" in said
+
+
+def test_d_that_does_not_divide_the_batch_is_refused(small):
+    assert "global_batch" in refused(small, "parallel.data=3")
+
+
+def test_fewer_microbatches_than_stages_are_refused(small):
+    assert "microbatches" in refused(small, "parallel.data=4")

@@ -1,0 +1,74 @@
+// Which rank is where: every rank has one place and every place one rank, and pairs are neighbours where that was asked.
+#include "bpipe.h"
+#include "topology.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static ParallelConfig grid(int p, int t, int d, int placement) {
+    ParallelConfig parallel = {.pipeline = p, .tensor = t, .data = d, .placement = placement};
+    return parallel;
+}
+
+static void a_rank_and_its_place_lead_to_each_other(void **state) {
+    (void)state;
+    static const int placements[] = {PLACEMENT_LINEAR, PLACEMENT_ADJACENT};
+    for (int i = 0; i < 2; i++)
+        for (int p = 1; p <= 9; p++)
+            for (int t = 1; t <= 4; t++)
+                for (int d = 1; d <= 3; d++) {
+                    ParallelConfig parallel = grid(p, t, d, placements[i]);
+                    for (int rank = 0; rank < p * t * d; rank++) {
+                        Coordinates at = topology_coordinates(&parallel, rank);
+                        assert_in_range(at.stage, 0, p - 1);
+                        assert_in_range(at.tensor, 0, t - 1);
+                        assert_in_range(at.data, 0, d - 1);
+                        assert_int_equal(topology_rank(&parallel, at), rank);
+                    }
+                }
+}
+
+static void linear_counts_tensor_then_stage_then_data(void **state) {
+    (void)state;
+    ParallelConfig parallel = grid(4, 2, 2, PLACEMENT_LINEAR);
+    Coordinates at = {.data = 1, .stage = 3, .tensor = 1};
+    assert_int_equal(topology_rank(&parallel, at), (1 * 4 + 3) * 2 + 1);
+}
+
+static void adjacent_puts_the_stages_of_a_pair_side_by_side(void **state) {
+    (void)state;
+    for (int p = 2; p <= 9; p++)
+        for (int t = 1; t <= 4; t++) {
+            ParallelConfig parallel = grid(p, t, 2, PLACEMENT_ADJACENT);
+            for (int stage = 0; stage < p / 2; stage++) {
+                Coordinates low = {.data = 1, .stage = stage, .tensor = 0}, high = low;
+                high.stage = bpipe_partner(p, stage);
+                // Pair k of even p: rank ((data * p/2 + k) * 2 + half) * t + tensor.
+                assert_int_equal(topology_rank(&parallel, low), (p + 2 * stage) * t);
+                assert_int_equal(topology_rank(&parallel, high), (p + 2 * stage + 1) * t);
+            }
+        }
+}
+
+static void the_middle_of_an_odd_pipeline_comes_last(void **state) {
+    (void)state;
+    for (int p = 1; p <= 9; p += 2) {
+        ParallelConfig parallel = grid(p, 1, 1, PLACEMENT_ADJACENT);
+        Coordinates middle = {.data = 0, .stage = p / 2, .tensor = 0};
+        assert_int_equal(topology_rank(&parallel, middle), p - 1);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rank_and_its_place_lead_to_each_other),
+        cmocka_unit_test(linear_counts_tensor_then_stage_then_data),
+        cmocka_unit_test(adjacent_puts_the_stages_of_a_pair_side_by_side),
+        cmocka_unit_test(the_middle_of_an_odd_pipeline_comes_last),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
