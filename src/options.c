@@ -23,6 +23,9 @@ static const OptionRow rows[] = {
      "set one key, as in -o train.steps=10; repeatable, the last one wins"},
     {"resume", 0, "DIR", OPTION_TEXT, offsetof(Options, resume),
      "go on from the newest complete checkpoint in DIR, or from DIR itself"},
+    {"plan", 0, NULL, OPTION_FLAG, offsetof(Options, plan),
+     "print memory, step time and whether BPipe pays, and exit; starts no rank"},
+    {"json", 0, NULL, OPTION_FLAG, offsetof(Options, json), "--plan as JSON"},
     {"schedule", 0, NULL, OPTION_FLAG, offsetof(Options, schedule),
      "print the pipeline schedule as text and exit; starts no rank"},
     {"help", 'h', NULL, OPTION_FLAG, offsetof(Options, help), "print this and exit"},
@@ -124,7 +127,9 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         if (taken < 0) return -1;
         i += taken;
     }
-    if (options->config != NULL || options->help || options->help_config || options->version) return 0;
+    if (options->help || options->help_config || options->version) return 0;
+    if (options->json && !options->plan) return error_set(err, EXIT_USAGE, "--json: belongs to --plan; give that too");
+    if (options->config != NULL) return 0;
     return error_set(err, EXIT_USAGE, "no configuration; give one with -c FILE (--help explains)");
 }
 

@@ -16,6 +16,7 @@ typedef struct Options {
     int override_count;
     const char *resume; // NULL: start anew
     bool schedule;
+    bool plan, json;
     bool help, help_config, version;
 } Options;
 

@@ -2,6 +2,7 @@
 
 #include "launch.h"
 #include "options.h"
+#include "plan_answer.h"
 #include "run.h"
 #include "version.h"
 
@@ -93,6 +94,10 @@ static int run_options_(const Options *options, const Model *model, Log *log, in
     int code = EXIT_DONE;
     if (config_load(config, options->config, options->overrides, options->override_count, &err) != 0 ||
         check_family_(config, log->program, model, &err) != 0)
+        code = fail_(log, &err);
+    else if (options->plan)
+        code = plan_command(config, model, options->json, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
+    else if (verdict_resolve(config, model, log, &err) != 0)
         code = fail_(log, &err);
     else if (options->schedule)
         code = print_schedule_(config, &err) == 0 ? EXIT_DONE : fail_(log, &err);

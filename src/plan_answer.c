@@ -1,0 +1,70 @@
+#include "plan_answer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const double GIB = 1024.0 * 1024.0 * 1024.0;
+
+static int make_plain_(PlanAnswer *answer, const Model *model, Error *err) {
+    Config *plain = malloc(sizeof *plain);
+    if (plain == NULL) return error_set(err, EXIT_FAILED, "no memory to plan");
+    *plain = answer->config;
+    plain->schedule.bpipe = BPIPE_OFF;
+    plain->schedule.name = SCHEDULE_NAME_1F1B;
+    Schedule *schedule = planner_schedule(plain, err);
+    int status = schedule == NULL ? -1 : plan_make(&answer->plan_1f1b, model, plain, schedule, answer->planner.be, err);
+    schedule_free(schedule);
+    free(plain);
+    return status;
+}
+
+// What was forecast for the verdict is this very configuration, but for BPipe that has nothing to move.
+static void take_time_(PlanAnswer *answer) {
+    const Verdict *verdict = &answer->verdict;
+    bool bpipe = answer->config.schedule.bpipe == BPIPE_ON && verdict->bpipe.possible;
+    answer->time = bpipe ? verdict->bpipe.time : verdict->plain.time;
+}
+
+int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *model, const Log *log, Error *err) {
+    memset(answer, 0, sizeof *answer);
+    answer->config = *config;
+    if (planner_create(&answer->planner, config, model, log, err) != 0) return -1;
+    if (verdict_make(&answer->verdict, &answer->planner, err) != 0) return -1;
+    if (config->schedule.bpipe == BPIPE_AUTO)
+        answer->config.schedule.bpipe = answer->verdict.use_bpipe ? BPIPE_ON : BPIPE_OFF;
+    answer->schedule = plan_schedule(&answer->config, err);
+    if (answer->schedule == NULL) return -1;
+    if (plan_make(&answer->plan, model, &answer->config, answer->schedule, answer->planner.be, err) != 0) return -1;
+    take_time_(answer);
+    return make_plain_(answer, model, err);
+}
+
+void plan_answer_free(PlanAnswer *answer) {
+    plan_free(&answer->plan);
+    plan_free(&answer->plan_1f1b);
+    schedule_free(answer->schedule);
+    planner_free(&answer->planner);
+    memset(answer, 0, sizeof *answer);
+}
+
+bool plan_answer_fits(const PlanAnswer *answer, int stage) {
+    const Hardware *hardware = &answer->planner.hardware;
+    const Verdict *verdict = &answer->verdict;
+    double reserve = answer->config.hardware.reserve_gib * GIB;
+    if (hardware->memory_bytes > 0)
+        return (double)memory_total(&answer->plan.stage[stage].memory) + reserve <= (double)hardware->memory_bytes;
+    bool bpipe = answer->config.schedule.bpipe == BPIPE_ON && verdict->bpipe.possible;
+    return bpipe ? verdict->bpipe.fits : verdict->plain.fits; // all ranks share the host
+}
+
+int plan_command(const Config *config, const Model *model, bool json, const Log *log, Error *err) {
+    PlanAnswer *answer = malloc(sizeof *answer);
+    if (answer == NULL) return error_set(err, EXIT_FAILED, "no memory to plan");
+    int status = plan_answer_make(answer, config, model, log, err);
+    if (status == 0) status = json ? plan_write_json(answer, stdout) : plan_report(answer, stdout, err);
+    if (status == 0 && fflush(stdout) != 0)
+        status = error_set(err, EXIT_FAILED, "the plan could not be written to stdout");
+    plan_answer_free(answer);
+    free(answer);
+    return status;
+}

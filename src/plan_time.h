@@ -1,0 +1,68 @@
+// How long a step will take: stage times from a profile or from the model of the hardware, the pipeline by simulation of the very schedule
+// that would run, and what comes behind it: sums of gradients over data ranks, the tied head's, norm, optimizer and gathered weights.
+#ifndef PLAN_TIME_H
+#define PLAN_TIME_H
+
+#include "hardware_model.h"
+#include "plan.h"
+#include "profile.h"
+#include "simulate.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Where times come from.
+typedef struct TimeSource {
+    const Hardware *hardware;
+    const Profile *profile; // NULL: the model of the hardware
+} TimeSource;
+
+// Seconds of one microbatch on one stage. Collectives over tensor ranks are in forward and backward, and once more by themselves.
+typedef struct StageTime {
+    double forward, backward;
+    double tensor;
+    double reduction; // of the stage's gradients over data ranks, a step, as far as the last backward does not hide it
+    double optimizer; // norm, AdamW, gathering the weights, a step
+} StageTime;
+
+// What the simulator wants, and owns: for the plan's step time and for the trace of a plan.
+typedef struct PlanCosts {
+    SimulateCosts costs;
+    SimulateShares shares;
+    StageTime *stage; // [stages]
+    double tied;      // sum of the tied head's gradient between first and last stage, a step
+    double *times_;
+    int *resources_;
+} PlanCosts;
+
+// -1 with err (code 1): no memory, or no times because nothing is known of the device.
+int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, const Schedule *schedule,
+                    const Plan *plan, const TimeSource *source, Error *err);
+void plan_costs_free(PlanCosts *costs);
+
+// One step. Seconds; fractions.
+typedef struct PlanTime {
+    bool known; // false: nothing is known of the device, and the rest is 0
+    double step, pipeline, bubble, exposed;
+    double tensor;               // collectives over tensor ranks, of the slowest stage
+    double reduction, optimizer; // behind the pipeline
+    double slowest;              // forward and backward of one microbatch on the slowest stage
+    double mfu;
+    double stage_mfu; // of that stage, as if every stage were like it and never idle; 0: no peak known
+    double estimate;  // MFU by the paper's formula from stage_mfu; 0: no peak known, or ranks share cores
+} PlanTime;
+
+// config_microbatches(config) microbatches are planned, which may be more than `schedule` has: a schedule of many stages and microbatches
+// repeats itself, so that from a few rounds of it the time of all follows.
+int plan_time(PlanTime *time, const Config *config, const Model *model, const Schedule *schedule, const Plan *plan,
+              const TimeSource *source, Error *err);
+
+// Microbatches that are enough to know a schedule of `stages` stages by: the slots of a longer one are the same.
+int plan_enough_microbatches(int stages);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,59 @@
+// The fewest ranks that would do, for a configuration in which nothing fits.
+#include "config_schema.h"
+#include "plan_answer.h"
+
+#include <stdlib.h>
+
+// The configuration cut into p stages and t tensor ranks, at micro-batch size 1; false where it cannot be.
+static bool cut_(const Config *from, int64_t p, int64_t t, Config *to) {
+    Error ignored = {0};
+    *to = *from;
+    to->parallel.pipeline = p;
+    to->parallel.tensor = t;
+    to->parallel.data = 1;
+    to->parallel.layers_given = 0;
+    to->schedule.micro_batch = 1;
+    to->schedule.slots = 0;
+    to->schedule.bpipe = BPIPE_OFF;
+    return config_check(to, &ignored) == 0;
+}
+
+static int try_(const Planner *planner, Config *config, int64_t p, int64_t t, SmallestWorld *found, Error *err) {
+    if (!cut_(planner->config, p, t, config)) return 0;
+    Planner like = *planner;
+    like.config = config;
+    for (int bpipe = 0; bpipe < 2; bpipe++) {
+        Forecast forecast;
+        if (planner_fit(&like, (Variant){1, bpipe == 1, config->attention.mode}, &forecast, err) != 0) return -1;
+        if (!forecast.possible || !forecast.fits) continue;
+        *found = (SmallestWorld){p * t, p, t, bpipe == 1};
+        return 0;
+    }
+    return 0;
+}
+
+// More stages hold less each, so the fewest that fit lie between those that do not and those that do.
+static int fewest_stages_(const Planner *planner, Config *config, int64_t t, SmallestWorld *best, Error *err) {
+    int64_t batch = planner->config->train.global_batch, layers = planner->config->model.layers;
+    int64_t fails = 0, fits = (layers < batch ? layers : batch) + 1;
+    SmallestWorld found = {0};
+    while (fits - fails > 1) {
+        SmallestWorld at = {0};
+        int64_t p = fails + (fits - fails) / 2;
+        if (try_(planner, config, p, t, &at, err) != 0) return -1;
+        if (at.ranks > 0) found = at;
+        *(at.ranks > 0 ? &fits : &fails) = p;
+    }
+    if (found.ranks > 0 && (best->ranks == 0 || found.ranks < best->ranks)) *best = found;
+    return 0;
+}
+
+int plan_smallest_world(const Planner *planner, SmallestWorld *world, Error *err) {
+    *world = (SmallestWorld){0};
+    Config *config = malloc(sizeof *config);
+    int status = config == NULL ? error_set(err, EXIT_FAILED, "no memory to plan") : 0;
+    for (int64_t t = 1; status == 0 && t <= planner->config->hardware.gpus_per_node; t *= 2)
+        status = fewest_stages_(planner, config, t, world, err);
+    free(config);
+    return status;
+}

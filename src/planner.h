@@ -1,0 +1,71 @@
+// Questions to a plan: what would this configuration take and reach with another micro-batch size, with or without BPipe, with another
+// attention? Answers come from the same tables and schedules that a run would use; nothing is allocated and no rank started.
+#ifndef PLANNER_H
+#define PLANNER_H
+
+#include "plan_time.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Planner {
+    const Config *config;
+    const Model *model;
+    Hardware hardware;
+    Profile profile;
+    bool measured; // times come from `profile`
+    Backend *be;   // answers for the attention's scratch; allocates nothing
+} Planner;
+
+// Looks at the device and for a profile. Where hardware.profile exists but is of something else, `log` says so and the model of the hardware
+// is used; where it was named on the command line, that is an error, and so is its absence. -1 with err; planner_free in both cases.
+int planner_create(Planner *planner, const Config *config, const Model *model, const Log *log, Error *err);
+void planner_free(Planner *planner);
+
+// A backend for plans: that of the CPU with the threads a run would have, or one that only knows what a GPU's would allocate.
+Backend *planner_backend(const Config *config, Error *err);
+
+// What is varied.
+typedef struct Variant {
+    int64_t micro_batch;
+    bool bpipe;
+    int attention; // AttentionMode
+} Variant;
+
+// The configuration as it stands; bpipe where it is on.
+Variant planner_variant(const Planner *planner);
+
+typedef struct Forecast {
+    Variant variant;
+    bool possible;      // the batch can be cut that way and, with bpipe, something is evicted
+    int fullest;        // stage
+    int64_t peak_bytes; // its
+    bool fits;          // with the reserve; true where no limit is known
+    PlanTime time;      // known: false unless asked for
+    int64_t slot_bytes; // the largest
+} Forecast;
+
+// Bytes alone: quick. -1 with err.
+int planner_fit(const Planner *planner, Variant variant, Forecast *forecast, Error *err);
+// Bytes and time.
+int planner_forecast(const Planner *planner, Variant variant, Forecast *forecast, Error *err);
+
+// The configuration of a variant, into `config`.
+void planner_config(const Planner *planner, Variant variant, Config *config);
+
+// Schedule (as short as plan_time takes it) and bytes of a variant that is possible.
+Schedule *planner_schedule(const Config *config, Error *err);
+
+// Bytes that one rank may hold beside the reserve, by hardware.memory_gib; on a CPU without it, an even part of what the host has free. 0:
+// unknown.
+int64_t planner_limit(const Planner *planner);
+
+// The largest micro-batch size that fits, 0 for none.
+int planner_largest(const Planner *planner, bool bpipe, int attention, int64_t *micro_batch, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
