@@ -1,4 +1,5 @@
 // Run, second part: the loop over steps.
+#include "compare.h"
 #include "run.h"
 
 #include <math.h>
@@ -189,6 +190,7 @@ static int step_(Run *run, int64_t step, Error *err) {
     if (run->metrics != NULL) metrics_progress(run->metrics, step, run->config->train.steps);
     if (train_step_(run, step, &stop, err) != 0 || checkpoint_poll(run->checkpoint, err) != 0) return -1;
     if (stop) return stopped_(run, step, err);
+    if (step == run->from.step + 1 && compare_plan(run, err) != 0) return -1;
     if (validates_(run, step) && validate_(run, step, err) != 0) return -1;
     return saves_(run, step) ? save_(run, step, err) : 0;
 }

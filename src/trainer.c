@@ -22,8 +22,8 @@ static int check_family_(const Config *config, const char *program, const Model 
     return error_set(err, EXIT_USAGE, "%s: model.family: %s trains %s; use train_%s for %s", where, program, model->name, word, word);
 }
 
-static int print_schedule_(const Config *config, Error *err) {
-    Schedule *schedule = plan_schedule(config, err);
+static int print_schedule_(Config *config, const Model *model, const Log *log, Error *err) {
+    Schedule *schedule = verdict_resolve(config, model, log, err) == 0 ? plan_schedule(config, err) : NULL;
     if (schedule == NULL) return -1;
     int written = schedule_write(schedule, stdout);
     schedule_free(schedule);
@@ -34,7 +34,7 @@ static int print_schedule_(const Config *config, Error *err) {
 // Before any rank starts: is the data there, and does the machine have what the plan asks for?
 static int check_start_(const Config *config, const char *program, const Model *model, Error *err) {
     Schedule *schedule = plan_schedule(config, err);
-    Backend *be = schedule == NULL ? NULL : backend_cpu_create(config->train.precision, 1, err);
+    Backend *be = schedule == NULL ? NULL : planner_backend(config, err);
     Plan plan = {0};
     int status = be == NULL ? -1 : plan_make(&plan, model, config, schedule, be, err);
     if (status == 0) status = plan_check_machine(&plan, config, program, false, err);
@@ -57,7 +57,7 @@ static int rank_fail_(World *world, Board *board, const Log *log, const Error *e
     return code;
 }
 
-static int rank_main_(const Config *config, const Model *model, const char *resume, Log *log, int argc, char **argv) {
+static int rank_main_(Config *config, const Model *model, const char *resume, Log *log, int argc, char **argv) {
     Error err = {0};
     Board *board = board_attach(-1);
     World *world = world_join(&argc, &argv, &err);
@@ -65,7 +65,9 @@ static int rank_main_(const Config *config, const Model *model, const char *resu
     log->rank = world_size(world) > 1 ? world_rank(world) : -1;
     Run run;
     int code = EXIT_DONE;
-    if (run_create(&run, config, model, resume, world, board, log, &err) != 0 || run_train(&run, &err) != 0)
+    memset(&run, 0, sizeof run);
+    if (verdict_agree(config, model, world, log, &err) != 0 ||
+        run_create(&run, config, model, resume, world, board, log, &err) != 0 || run_train(&run, &err) != 0)
         code = rank_fail_(world, board, log, &err);
     run_destroy(&run);
     world_leave(world);
@@ -74,13 +76,28 @@ static int rank_main_(const Config *config, const Model *model, const char *resu
     return code;
 }
 
-static int train_(const Config *config, const Model *model, const char *resume, Log *log, int argc, char **argv) {
+// The ranks get the command line as it was given, and what was decided for them behind it.
+static int launch_(const Config *config, bool decided, Log *log, int argc, char **argv, Error *err) {
+    char bpipe[32];
+    char **with = (char **)calloc((size_t)argc + 3, sizeof *with);
+    if (with == NULL) return error_set(err, EXIT_FAILED, "out of memory");
+    memcpy(with, argv, (size_t)argc * sizeof *with);
+    snprintf(bpipe, sizeof bpipe, "schedule.bpipe=%s", config_word("schedule.bpipe", config->schedule.bpipe));
+    char option[] = "-o";
+    if (decided) with[argc] = option, with[argc + 1] = bpipe;
+    int code = launch_ranks(log, (int)config_world(config), with, err);
+    free(with);
+    return code;
+}
+
+static int train_(Config *config, const Model *model, const char *resume, Log *log, int argc, char **argv) {
     Error err = {0};
-    bool under = false;
+    bool under = false, undecided = config->schedule.bpipe == BPIPE_AUTO;
     if (world_under_launcher(&under, &err) != 0) return fail_(log, &err);
-    if (!under && check_start_(config, log->program, model, &err) != 0) return fail_(log, &err);
+    if (!under && (verdict_resolve(config, model, log, &err) != 0 || check_start_(config, log->program, model, &err) != 0))
+        return fail_(log, &err);
     if (under || config_world(config) == 1) return rank_main_(config, model, resume, log, argc, argv);
-    int code = launch_ranks(log, (int)config_world(config), argv, &err);
+    int code = launch_(config, undecided, log, argc, argv, &err);
     return err.code != 0 ? fail_(log, &err) : code;
 }
 
@@ -97,10 +114,8 @@ static int run_options_(const Options *options, const Model *model, Log *log, in
         code = fail_(log, &err);
     else if (options->plan)
         code = plan_command(config, model, options->json, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
-    else if (verdict_resolve(config, model, log, &err) != 0)
-        code = fail_(log, &err);
     else if (options->schedule)
-        code = print_schedule_(config, &err) == 0 ? EXIT_DONE : fail_(log, &err);
+        code = print_schedule_(config, model, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
     else
         code = train_(config, model, options->resume, log, argc, argv);
     free(config);

@@ -70,12 +70,14 @@ static double gib_(int64_t bytes) {
     return (double)bytes / GIB;
 }
 
-// "stage 0 needs 74.10 GiB and 4.00 in reserve of 80.00"
+// "stage 0 needs 74.10 GiB, 4.00 GiB are in reserve of 80.00 GiB"
 static void say_need_(Verdict *verdict, const Planner *planner, const Forecast *forecast) {
-    char peak[32];
-    double all = gib_(planner->hardware.memory_bytes), reserve = planner->config->hardware.reserve_gib;
-    say_(verdict, "stage %d needs %s", forecast->fullest, grid_bytes(forecast->peak_bytes, peak));
-    if (all > 0) say_(verdict, ", %.2f GiB are in reserve of %.2f", reserve, all);
+    char peak[32], reserve[32], all[32];
+    grid_bytes(forecast->peak_bytes, peak);
+    grid_bytes((int64_t)(planner->config->hardware.reserve_gib * GIB), reserve);
+    say_(verdict, "stage %d needs %s", forecast->fullest, peak);
+    if (planner->hardware.memory_bytes > 0)
+        say_(verdict, ", %s are in reserve of %s", reserve, grid_bytes(planner->hardware.memory_bytes, all));
 }
 
 static void say_mfu_(Verdict *verdict, const PlanTime *time) {
@@ -196,6 +198,16 @@ int verdict_resolve(Config *config, const Model *model, const Log *log, Error *e
     }
     free(verdict);
     return status;
+}
+
+int verdict_agree(Config *config, const Model *model, World *world, const Log *log, Error *err) {
+    if (config->schedule.bpipe != BPIPE_AUTO) return 0;
+    if (world_rank(world) == 0) verdict_resolve(config, model, log, err);
+    // Still auto: rank 0 has an error to tell.
+    if (world_broadcast(world, 0, &config->schedule.bpipe, sizeof config->schedule.bpipe, err) != 0) return -1;
+    if (config->schedule.bpipe != BPIPE_AUTO) return 0;
+    err->everywhere = true;
+    return error_set(err, EXIT_FAILED, "rank 0 could not decide schedule.bpipe");
 }
 
 bool verdict_reserves(const Verdict *verdict, const Planner *planner, double *plain, double *bpipe) {

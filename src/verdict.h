@@ -6,6 +6,7 @@
 #define VERDICT_H
 
 #include "planner.h"
+#include "world.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,6 +31,9 @@ int verdict_make(Verdict *verdict, const Planner *planner, Error *err);
 
 // Turns schedule.bpipe: auto into on or off, as the verdict says, and tells `log` why. Everything else is left alone.
 int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err);
+
+// The same on all ranks of a job, each of which may see another machine: rank 0 decides. Collective.
+int verdict_agree(Config *config, const Model *model, World *world, const Log *log, Error *err);
 
 // Reserves (GiB) up to which this micro-batch size fits without and with BPipe; negative where not even without a reserve. False where
 // no limit is known.
