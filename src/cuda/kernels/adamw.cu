@@ -1,0 +1,223 @@
+// AdamW (Loshchilov & Hutter 2019) and the squared norms of the gradients, over all tensors of a stage in one launch
+// each. Tensors are cut into chunks of equal size, a block a chunk, so that many small tensors and one large one keep
+// the device busy alike; a block finds its tensor by bisection in the table of first chunks (a dozen reads of L2 beside
+// half a megabyte of work).
+//
+// A chunk begins where its tensor begins, so a tensor's norm has the same bits whichever tensors stand beside it.
+#include "row.cuh"
+
+#include <math.h>
+
+namespace {
+
+enum { THREADS = 256, CHUNK = 1 << 14 };
+
+struct Entry {
+    void *weight;
+    float *master, *m, *v, *gradient; // master: where the fp32 weight stands; weight NULL: nowhere else
+    int64_t count, first_chunk;
+    int decay, aligned;
+};
+
+// Tensors at most in one launch: the table takes half of the scratch, the norms' partial sums the other half.
+static int64_t table_limit(const CudaBackend *cuda) {
+    return cuda->scratch_bytes / 2 / (int64_t)sizeof(Entry);
+}
+
+struct Found {
+    const Entry *entry;
+    int64_t begin, end; // elements
+};
+
+__device__ __forceinline__ Found chunk_find(const Entry *entries, int count, int64_t chunk) {
+    int low = 0, high = count - 1; // the last entry that begins at `chunk` or before, and is not empty
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (entries[middle].first_chunk <= chunk)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    const Entry *entry = entries + low;
+    int64_t begin = (chunk - entry->first_chunk) * CHUNK, end = begin + CHUNK;
+    return Found{entry, begin, end < entry->count ? end : entry->count};
+}
+
+// --- the update. With c1 = 1 - beta1^t and c2 = 1 - beta2^t:
+// w -= lr * (m / c1) / (sqrt(v / c2) + eps) + lr * weight_decay * w.
+
+struct Coefficients {
+    float gradient_scale, beta1, beta2, rest1, rest2, rate, root_scale, eps, decay;
+};
+
+static Coefficients coefficients_of(const AdamwStep *step) {
+    double correction1 = 1.0 - pow(step->beta1, (double)step->step);
+    double correction2 = 1.0 - pow(step->beta2, (double)step->step);
+    Coefficients c = {};
+    c.gradient_scale = (float)step->gradient_scale;
+    c.beta1 = (float)step->beta1, c.rest1 = (float)(1.0 - step->beta1);
+    c.beta2 = (float)step->beta2, c.rest2 = (float)(1.0 - step->beta2);
+    c.rate = (float)(step->lr / correction1);
+    c.root_scale = (float)(1.0 / sqrt(correction2));
+    c.eps = (float)step->eps;
+    c.decay = (float)(step->lr * step->weight_decay);
+    return c;
+}
+
+// Four loads of W floats are in flight before the first is used; with bf16 weights W is 8, so that their store is 16
+// bytes wide as well.
+template <typename T, int W>
+__device__ __forceinline__ void adamw_piece(const Entry &t, int64_t at, const Coefficients &c, float decay) {
+    Floats<W> g = load_floats<W>(t.gradient + at), m = load_floats<W>(t.m + at), v = load_floats<W>(t.v + at);
+    Floats<W> w = load_floats<W>(t.master + at);
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        float scaled = g.v[i] * c.gradient_scale;
+        m.v[i] = c.beta1 * m.v[i] + c.rest1 * scaled;
+        v.v[i] = c.beta2 * v.v[i] + c.rest2 * (scaled * scaled);
+        float change = c.rate * m.v[i] / (sqrtf(v.v[i]) * c.root_scale + c.eps);
+        w.v[i] -= change + decay * w.v[i];
+        g.v[i] = 0.0f;
+    }
+    store_floats<float, W>(t.gradient + at, g);
+    store_floats<float, W>(t.m + at, m);
+    store_floats<float, W>(t.v + at, v);
+    store_floats<float, W>(t.master + at, w);
+    if (t.weight) store_floats<T, W>((T *)t.weight + at, w);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS) adamw_kernel(const Entry *entries, int count, const Coefficients c) {
+    constexpr int W = PACK<T>;
+    Found chunk = chunk_find(entries, count, blockIdx.x);
+    const Entry t = *chunk.entry;
+    float decay = t.decay ? c.decay : 0.0f;
+    int64_t whole = chunk.begin + (t.aligned ? (chunk.end - chunk.begin) / W * W : 0);
+    for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W) adamw_piece<T, W>(t, at, c, decay);
+    for (int64_t at = whole + threadIdx.x; at < chunk.end; at += THREADS) adamw_piece<T, 1>(t, at, c, decay);
+}
+
+// --- squared norms, in double. A chunk's sum in a tree that its length fixes; a tensor's sum of chunks likewise.
+
+template <int W> __device__ __forceinline__ void add_squares(double &sum, const float *x) {
+    Floats<W> value = load_floats<W>(x);
+#pragma unroll
+    for (int i = 0; i < W; i++) sum += (double)value.v[i] * (double)value.v[i];
+}
+
+// The sum is thread 0's.
+__device__ __forceinline__ double block_sum_double(double x, double *room) {
+    for (int lane = WARP / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(ALL_LANES, x, lane);
+    if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = x;
+    __syncthreads();
+    double sum = 0.0;
+    if (threadIdx.x == 0)
+        for (int warp = 0; warp < THREADS / WARP; warp++) sum += room[warp];
+    return sum;
+}
+
+// Elements of a thread are the same ones whether they are read four at a time or one by one, so that where a tensor
+// begins in memory changes no bit.
+__global__ void __launch_bounds__(THREADS) squares_kernel(double *sums, const Entry *entries, int count) {
+    SHARED(double, room, THREADS / WARP);
+    enum { W = 4 };
+    Found chunk = chunk_find(entries, count, blockIdx.x);
+    const float *x = chunk.entry->gradient;
+    double sum = 0.0;
+    int64_t whole = chunk.begin + (chunk.end - chunk.begin) / W * W;
+    if (chunk.entry->aligned) {
+#pragma unroll 4
+        for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W) add_squares<W>(sum, x + at);
+    } else {
+        for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W)
+            for (int i = 0; i < W; i++) add_squares<1>(sum, x + at + i);
+    }
+    if (whole + threadIdx.x < chunk.end) add_squares<1>(sum, x + whole + threadIdx.x);
+    sum = block_sum_double(sum, room);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(THREADS) norms_kernel(double *norms, const double *sums, const Entry *entries) {
+    SHARED(double, room, THREADS / WARP);
+    const Entry *t = entries + blockIdx.x;
+    int64_t chunks = (t->count + CHUNK - 1) / CHUNK;
+    double sum = 0.0;
+    for (int64_t i = threadIdx.x; i < chunks; i += THREADS) sum += sums[t->first_chunk + i];
+    sum = block_sum_double(sum, room);
+    if (threadIdx.x == 0) norms[blockIdx.x] = sum;
+}
+
+// --- the table. It is built for each call, a few kilobytes, and copied in stream order; a copy from ordinary memory has
+// left that memory when the call returns.
+
+constexpr int64_t TABLE_PIECE = 256;
+
+static Entry entry_make(const AdamwTensor *t, int64_t first_chunk, int64_t weight_bytes) {
+    Entry e = {};
+    e.master = t->master ? t->master : (float *)t->weight;
+    e.weight = t->master ? t->weight : nullptr;
+    e.m = t->m, e.v = t->v, e.gradient = t->gradient, e.count = t->count, e.first_chunk = first_chunk;
+    e.decay = t->decay;
+    // Eight floats at a time beside bf16 weights: those are 32 bytes.
+    uintptr_t floats = (uintptr_t)e.master | (uintptr_t)e.m | (uintptr_t)e.v | (uintptr_t)e.gradient;
+    e.aligned = (floats & (weight_bytes == 2 ? 31 : 15)) == 0 && ((uintptr_t)e.weight & 15) == 0;
+    return e;
+}
+
+// Copies entries for `count` tensors to the scratch; returns their chunks.
+static int64_t table_upload(CudaBackend *cuda, const AdamwTensor *tensors, int64_t count) {
+    Entry piece[TABLE_PIECE];
+    int64_t chunks = 0;
+    for (int64_t begin = 0; begin < count; begin += TABLE_PIECE) {
+        int64_t n = count - begin < TABLE_PIECE ? count - begin : TABLE_PIECE;
+        for (int64_t i = 0; i < n; i++) {
+            piece[i] = entry_make(&tensors[begin + i], chunks, cuda->backend.element);
+            chunks += (tensors[begin + i].count + CHUNK - 1) / CHUNK;
+        }
+        cuda_note(cuda,
+                  cudaMemcpyAsync((Entry *)cuda->scratch + begin, piece, (size_t)n * sizeof *piece,
+                                  cudaMemcpyHostToDevice, cuda_compute(cuda)),
+                  "the table of tensors");
+    }
+    return chunks;
+}
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+} // namespace
+
+void cuda_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
+    CudaBackend *cuda = cuda_self(backend);
+    Coefficients c = coefficients_of(step);
+    for (int64_t begin = 0; begin < tensor_count; begin += table_limit(cuda)) {
+        int64_t count = smaller(tensor_count - begin, table_limit(cuda));
+        int64_t chunks = table_upload(cuda, tensors + begin, count);
+        FOR_ELEMENT(backend, CUDA_LAUNCH(cuda, (unsigned)chunks, THREADS, 0, (adamw_kernel<T>),
+                                         (const Entry *)cuda->scratch, (int)count, c));
+    }
+}
+
+// Half of the scratch holds a double for each chunk and tensor: 2 million, or 34e9 elements.
+void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
+    CudaBackend *cuda = cuda_self(backend);
+    const Entry *entries = (const Entry *)cuda->scratch;
+    double *norms = (double *)((char *)cuda->scratch + cuda->scratch_bytes / 2);
+    for (int64_t begin = 0; begin < tensor_count; begin += table_limit(cuda)) {
+        int64_t count = smaller(tensor_count - begin, table_limit(cuda));
+        int64_t chunks = table_upload(cuda, tensors + begin, count);
+        double *sums = norms + count;
+        if ((count + chunks) * (int64_t)sizeof(double) > cuda->scratch_bytes / 2) {
+            cuda_refuse(cuda, "norms of gradients on a GPU take 30e9 elements at most");
+            return;
+        }
+        CUDA_LAUNCH(cuda, (unsigned)chunks, THREADS, 0, squares_kernel, sums, entries, (int)count);
+        CUDA_LAUNCH(cuda, (unsigned)count, THREADS, 0, norms_kernel, norms, (const double *)sums, entries);
+        cuda_note(cuda,
+                  cudaMemcpyAsync(out + begin, norms, (size_t)count * sizeof *norms, cudaMemcpyDeviceToHost,
+                                  cuda_compute(cuda)),
+                  "norms of gradients");
+        cuda_note(cuda, cudaStreamSynchronize(cuda_compute(cuda)), "norms of gradients");
+    }
+}

@@ -1,0 +1,167 @@
+// Softmax and cross-entropy over a vocabulary that may be split over tensor ranks, a block a row. Pass 1 reads each
+// logit once and keeps, per thread, a maximum and the sum of exponentials below it, rescaled when the maximum grows.
+// Pass 2 reads each logit once and leaves its gradient in its place. No logit is ever stored in fp32.
+#include "row.cuh"
+
+#include <math.h>
+
+namespace {
+
+constexpr int THREADS = 512, AHEAD = 4;
+
+struct Columns {
+    int64_t width;
+    int64_t first, count;
+};
+
+// Of columns that are all -inf the sum is to be zero, so exponentials are taken below 0 there and not below -inf.
+__device__ __forceinline__ float base_of(float max) {
+    return max == -INFINITY ? 0.0f : max;
+}
+
+// AHEAD pieces are loaded before the first is used: 64 bytes in flight a thread, 64 KB with two blocks of 512 threads
+// on a multiprocessor.
+template <typename T, int W>
+__device__ __forceinline__ void online_softmax(float *max, float *sum, const T *row, int64_t count) {
+    for (int64_t at = threadIdx.x * W; at < count; at += AHEAD * THREADS * W) {
+        Piece<T, W> piece[AHEAD];
+        float most = *max;
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (at + k * THREADS * W < count) piece[k] = piece_load<W>(row + at + k * THREADS * W);
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            if (at + k * THREADS * W >= count) continue;
+            Floats<W> x = piece_floats(piece[k]);
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                if (at + k * THREADS * W + i < count) most = fmaxf(most, x.v[i]);
+        }
+        float base = base_of(most);
+        *sum *= expf(*max - base);
+        *max = most;
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            if (at + k * THREADS * W >= count) continue;
+            Floats<W> x = piece_floats(piece[k]);
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                if (at + k * THREADS * W + i < count) *sum += expf(x.v[i] - base);
+        }
+    }
+}
+
+// A NaN passes the maximum by but not the sum, so that it reaches the loss.
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS, 2)
+    stats_kernel(float *stats, const T *logits, const int32_t *targets, const Columns c) {
+    SHARED(float, room, 2 * WARP);
+    const T *row = logits + (int64_t)blockIdx.x * c.width;
+    float max = -INFINITY, sum[1] = {0.0f};
+    online_softmax<T, W>(&max, sum, row, c.count);
+    float whole = block_max(max, room);
+    sum[0] *= expf(max - base_of(whole));
+    block_sum(sum, room + WARP);
+    if (threadIdx.x > 0) return;
+    int64_t own = targets[blockIdx.x] - c.first;
+    float *out = stats + (int64_t)blockIdx.x * 3;
+    out[0] = whole;
+    out[1] = sum[0];
+    out[2] = own >= 0 && own < c.count ? load_floats<1>(row + own).v[0] : 0.0f;
+}
+
+struct Gathered {
+    const float *stats; // (ranks, rows, 3)
+    int ranks;
+    int64_t rows;
+};
+
+// All ranks' statistics of a row in rank order, in double: the loss is a difference of numbers larger than itself.
+__device__ __forceinline__ float combine(const Gathered &g, int64_t row, float *max, double *sum) {
+    double target = 0.0;
+    *max = -INFINITY, *sum = 0.0;
+    for (int rank = 0; rank < g.ranks; rank++) *max = fmaxf(*max, g.stats[(rank * g.rows + row) * 3]);
+    for (int rank = 0; rank < g.ranks; rank++) {
+        const float *stats = g.stats + (rank * g.rows + row) * 3;
+        *sum += (double)stats[1] * exp((double)stats[0] - (double)*max);
+        target += (double)stats[2];
+    }
+    return (float)(log(*sum) + (double)*max - target);
+}
+
+// One thread combines; what all need of it are two floats.
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS) gradient_kernel(T *logits, float *loss, const Gathered gathered,
+                                                           const int32_t *targets, const Columns c, float scale) {
+    SHARED(float, shared, 2);
+    int64_t row = blockIdx.x, own = targets[row] - c.first;
+    if (threadIdx.x == 0) {
+        double sum;
+        loss[row] = combine(gathered, row, &shared[0], &sum);
+        shared[1] = (float)((double)scale / sum);
+    }
+    if (scale == 0.0f) return;
+    __syncthreads();
+    float max = shared[0], factor = shared[1];
+    T *x = logits + row * c.width;
+    for (int64_t at = threadIdx.x * W; at < c.width; at += AHEAD * THREADS * W) {
+        Piece<T, W> piece[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (at + k * THREADS * W < c.width) piece[k] = piece_load<W>(x + at + k * THREADS * W);
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            int64_t column = at + k * THREADS * W;
+            if (column >= c.width) continue;
+            Floats<W> y = piece_floats(piece[k]);
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                y.v[i] = column + i < c.count ? expf(y.v[i] - max) * factor : 0.0f;
+                if (column + i == own && own < c.count) y.v[i] -= scale; // before rounding
+            }
+            store_floats<T, W>(x + column, y);
+        }
+    }
+}
+
+template <typename T, int W>
+void stats_launch(CudaBackend *cuda, float *stats, const T *logits, const int32_t *targets, int64_t rows,
+                  const Columns &c) {
+    CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (stats_kernel<T, W>), stats, logits, targets, c);
+}
+
+template <typename T, int W>
+void gradient_launch(CudaBackend *cuda, T *logits, float *loss, const Gathered &gathered, const int32_t *targets,
+                     const Columns &c, float scale) {
+    int threads = scale == 0.0f ? (int)WARP : THREADS; // evaluation: the loss alone
+    CUDA_LAUNCH(cuda, (unsigned)gathered.rows, threads, 0, (gradient_kernel<T, W>), logits, loss, gathered, targets, c,
+                scale);
+}
+
+} // namespace
+
+void cuda_cross_entropy_stats(Backend *backend, float *stats, const void *logits, const int32_t *targets, int64_t rows,
+                              int64_t width, int64_t first, int64_t count) {
+    CudaBackend *cuda = cuda_self(backend);
+    Columns c = {width, first, count};
+    FOR_ELEMENT(backend, {
+        if (width % PACK<T> == 0 && aligned_16(logits))
+            stats_launch<T, PACK<T>>(cuda, stats, (const T *)logits, targets, rows, c);
+        else
+            stats_launch<T, 1>(cuda, stats, (const T *)logits, targets, rows, c);
+    });
+}
+
+void cuda_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
+                                 const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
+                                 float scale) {
+    CudaBackend *cuda = cuda_self(backend);
+    Columns c = {width, first, count};
+    Gathered g = {gathered, ranks, rows};
+    FOR_ELEMENT(backend, {
+        if (width % PACK<T> == 0 && aligned_16(logits))
+            gradient_launch<T, PACK<T>>(cuda, (T *)logits, loss, g, targets, c, scale);
+        else
+            gradient_launch<T, 1>(cuda, (T *)logits, loss, g, targets, c, scale);
+    });
+}

@@ -1,0 +1,172 @@
+// Token and position embeddings. The gradient of the token table is a scatter whose order of sums is promised: rows that
+// meet in one token add up in row order.
+//
+// No atomic sum could keep that. Instead a first launch notes for each token the first and the last row that names it,
+// by atomic maxima, whose result does not depend on their order. In the second launch the block of a token's first row
+// adds all its rows, in order; other blocks of that token end at once. Most tokens of a microbatch stand there once or
+// a few times, so blocks seldom look beyond their own row; those that do read 4 bytes for each row in between, from L2.
+#include "vector.cuh"
+
+namespace {
+
+enum { THREADS = 256, WARP = 32, WARPS = THREADS / WARP };
+
+struct Table {
+    const int32_t *tokens;
+    int64_t rows, hidden, batch, first, count;
+};
+
+// Vocabulary row of this rank that `row` names, or -1.
+__device__ __forceinline__ int64_t table_token(const Table &t, int64_t row) {
+    int64_t token = t.tokens[row] - t.first;
+    return token >= 0 && token < t.count ? token : -1;
+}
+
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS) embedding_kernel(T *x, const T *wte, const T *wpe, const Table t) {
+    int64_t row = blockIdx.x, token = table_token(t, row);
+    const T *from = wte + token * t.hidden, *position = wpe ? wpe + row / t.batch * t.hidden : nullptr;
+    T *to = x + row * t.hidden;
+#pragma unroll 4
+    for (int64_t column = threadIdx.x * W; column < t.hidden; column += THREADS * W) {
+        Floats<W> value = {}, place = {};
+        if (token >= 0) value = load_floats<W>(from + column);
+        if (position) place = load_floats<W>(position + column);
+#pragma unroll
+        for (int i = 0; i < W; i++) value.v[i] += place.v[i];
+        store_floats<T, W>(to + column, value);
+    }
+}
+
+// Of each token, counted so that zero means none: rows - its first row, and its last row + 1.
+struct Span {
+    int first, last;
+};
+
+__global__ void __launch_bounds__(THREADS) spans_kernel(Span *spans, const Table t) {
+    int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (row >= t.rows) return;
+    int64_t token = table_token(t, row);
+    if (token < 0) return;
+    atomicMax(&spans[token].first, (int)(t.rows - row));
+    atomicMax(&spans[token].last, (int)row + 1);
+}
+
+// Adds dx's rows `base + bit` for the bits of `matches`, lowest first. Four loads go out before the first sum, which
+// then takes them in order.
+template <typename T, int W>
+__device__ __forceinline__ void add_matches(Floats<W> &sum, const T *dx, int64_t hidden, int64_t base,
+                                            unsigned matches) {
+    enum { AHEAD = 4 };
+    while (matches) {
+        Piece<T, W> piece[AHEAD];
+        bool there[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            there[k] = matches != 0;
+            if (there[k]) piece[k] = piece_load<W>(dx + (base + __ffs((int)matches) - 1) * hidden);
+            matches &= matches - 1;
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            if (!there[k]) continue;
+            Floats<W> value = piece_floats(piece[k]);
+#pragma unroll
+            for (int i = 0; i < W; i++) sum.v[i] += value.v[i];
+        }
+    }
+}
+
+// Block (row, part of the columns). The scan is over THREADS rows at a time, a warp's 32 rows to one word.
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS)
+    embedding_backward_kernel(float *dwte, const T *dx, const Span *spans, const Table t) {
+    SHARED(unsigned, matches, WARPS);
+    int64_t row = blockIdx.x, token = table_token(t, row);
+    if (token < 0) return;
+    Span span = spans[token];
+    if (t.rows - span.first != row) return;
+    int64_t column = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * W;
+    bool mine = column < t.hidden;
+    const T *from = dx + column;
+    float *to = dwte + token * t.hidden + column;
+    Floats<W> sum = {};
+    if (mine) {
+        Floats<W> value = load_floats<W>(from + row * t.hidden);
+        sum = load_floats<W>(to);
+#pragma unroll
+        for (int i = 0; i < W; i++) sum.v[i] += value.v[i];
+    }
+    for (int64_t base = row + 1; base < span.last; base += THREADS) {
+        int64_t other = base + threadIdx.x;
+        bool same = other < span.last && t.tokens[other] - t.first == token;
+        unsigned found = __ballot_sync(0xffffffffu, same);
+        if (threadIdx.x % WARP == 0) matches[threadIdx.x / WARP] = found;
+        __syncthreads();
+        for (int w = 0; mine && w < WARPS; w++) add_matches<T, W>(sum, from, t.hidden, base + w * WARP, matches[w]);
+        __syncthreads();
+    }
+    if (mine) store_floats<float, W>(to, sum);
+}
+
+// One position's rows follow one another: the sum over the batch, in order.
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS)
+    position_backward_kernel(float *dwpe, const T *dx, int64_t hidden, int64_t batch) {
+    int64_t column = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * W, position = blockIdx.x;
+    if (column >= hidden) return;
+    Floats<W> sum = load_floats<W>(dwpe + position * hidden + column);
+#pragma unroll 4
+    for (int64_t b = 0; b < batch; b++) {
+        Floats<W> value = load_floats<W>(dx + (position * batch + b) * hidden + column);
+#pragma unroll
+        for (int i = 0; i < W; i++) sum.v[i] += value.v[i];
+    }
+    store_floats<float, W>(dwpe + position * hidden + column, sum);
+}
+
+template <typename T, int W>
+void backward_launch(CudaBackend *cuda, float *dwte, float *dwpe, const T *dx, const Table &t) {
+    unsigned parts = launch_blocks(t.hidden, THREADS * W);
+    Span *spans = (Span *)cuda->scratch;
+    cuda_note(cuda, cudaMemsetAsync(spans, 0, (size_t)t.count * sizeof *spans, cuda_compute(cuda)), "embedding");
+    CUDA_LAUNCH(cuda, launch_blocks(t.rows, THREADS), THREADS, 0, spans_kernel, spans, t);
+    dim3 grid((unsigned)t.rows, parts), positions((unsigned)(t.rows / t.batch), parts);
+    CUDA_LAUNCH(cuda, grid, THREADS, 0, (embedding_backward_kernel<T, W>), dwte, dx, spans, t);
+    if (dwpe) CUDA_LAUNCH(cuda, positions, THREADS, 0, (position_backward_kernel<T, W>), dwpe, dx, t.hidden, t.batch);
+}
+
+} // namespace
+
+void cuda_embedding_forward(Backend *backend, void *x, const int32_t *tokens, const void *wte, const void *wpe,
+                            int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count) {
+    CudaBackend *cuda = cuda_self(backend);
+    Table t = {tokens, rows, hidden, batch, first, count};
+    FOR_ELEMENT(backend, {
+        if (hidden % PACK<T> == 0 && aligned_16(x, wte, wpe))
+            CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (embedding_kernel<T, PACK<T>>), (T *)x, (const T *)wte,
+                        (const T *)wpe, t);
+        else
+            CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (embedding_kernel<T, 1>), (T *)x, (const T *)wte,
+                        (const T *)wpe, t);
+    });
+}
+
+void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, const void *dx, const int32_t *tokens,
+                             int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count) {
+    CudaBackend *cuda = cuda_self(backend);
+    Table t = {tokens, rows, hidden, batch, first, count};
+    if (rows == 0) return;
+    if (count * (int64_t)sizeof(Span) > cuda->scratch_bytes || rows >= INT32_MAX) {
+        cuda_refuse(cuda, "the embedding's gradient on a GPU takes 4 million vocabulary rows at most");
+        return;
+    }
+    // 4 columns at a time at least in fp32, which dwte is in either precision: 8 bf16 are 32 bytes of it, two accesses.
+    FOR_ELEMENT(backend, {
+        constexpr int W = PACK<T>;
+        if (hidden % W == 0 && aligned_16(dwte, dwpe, dx) && (((uintptr_t)dwte | (uintptr_t)dwpe) & (4 * W - 1)) == 0)
+            backward_launch<T, W>(cuda, dwte, dwpe, (const T *)dx, t);
+        else
+            backward_launch<T, 1>(cuda, dwte, dwpe, (const T *)dx, t);
+    });
+}

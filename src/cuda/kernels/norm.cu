@@ -1,0 +1,360 @@
+// RMSNorm (Zhang & Sennrich 2019) and LayerNorm (Ba et al. 2016), which are one computation: RMSNorm is LayerNorm with
+// its mean taken as zero and no bias.
+//
+//     xhat = (x - mean) * rstd,  out = xhat * w + b
+//     g = dout * w,  dx = rstd * (g - mean(g) - xhat * mean(g * xhat)),  dw = sum dout * xhat,  db = sum dout
+//
+// A block has a row in registers, so each element is read once and written once. Statistics are fp32, of the values as
+// stored (rounded in bf16), which is what backward will see; variances are taken around the mean.
+//
+// Weight gradients: each block of the backward walks a run of rows in order and keeps its own sums in shared memory,
+// where a thread meets its own columns alone; a second launch adds the blocks' sums in block order. The number of
+// blocks follows from the shape and the device, so a rerun gives the same bits.
+#include "row.cuh"
+
+namespace {
+
+struct Forward {
+    void *out, *sum;
+    const void *x, *delta, *w, *b;
+    int cols;
+    float eps;
+};
+
+template <typename T, int W, int UNITS, bool CENTERED>
+__global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward a) {
+    SHARED(float, room, 2 * WARP);
+    int64_t row = (int64_t)blockIdx.x * a.cols;
+    const T *x = (const T *)a.x + row, *delta = a.delta ? (const T *)a.delta + row : nullptr;
+    Piece<T, W> in[UNITS], more[UNITS], weight[UNITS], bias[UNITS];
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        int column = row_column<W>(u);
+        if (column >= a.cols) continue;
+        in[u] = piece_load<W>(x + column);
+        if (delta) more[u] = piece_load<W>(delta + column);
+        weight[u] = piece_load<W>((const T *)a.w + column);
+        if (CENTERED) bias[u] = piece_load<W>((const T *)a.b + column);
+    }
+    float mean[1] = {0.0f}, squares[1] = {0.0f};
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        int column = row_column<W>(u);
+        if (column >= a.cols) continue;
+        if (delta) {
+            Floats<W> total = piece_floats(in[u]), term = piece_floats(more[u]);
+#pragma unroll
+            for (int i = 0; i < W; i++) total.v[i] += term.v[i];
+            in[u] = piece_round<T, W>(total);
+            piece_store((T *)a.sum + row + column, in[u]);
+        }
+        Floats<W> value = piece_floats(in[u]);
+#pragma unroll
+        for (int i = 0; i < W; i++) mean[0] += value.v[i];
+    }
+    if (CENTERED) {
+        block_sum(mean, room);
+        mean[0] /= (float)a.cols;
+    } else {
+        mean[0] = 0.0f;
+    }
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        if (row_column<W>(u) >= a.cols) continue;
+        if (CENTERED) piece_repack(in[u]);
+        Floats<W> value = piece_floats(in[u]);
+#pragma unroll
+        for (int i = 0; i < W; i++) squares[0] += (value.v[i] - mean[0]) * (value.v[i] - mean[0]);
+    }
+    block_sum(squares, room + WARP);
+    float rstd = 1.0f / sqrtf(squares[0] / (float)a.cols + a.eps);
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        int column = row_column<W>(u);
+        if (column >= a.cols) continue;
+        piece_repack(in[u]);
+        Floats<W> y = piece_floats(in[u]), w = piece_floats(weight[u]), b = {};
+        if (CENTERED) b = piece_floats(bias[u]);
+#pragma unroll
+        for (int i = 0; i < W; i++) y.v[i] = (y.v[i] - mean[0]) * rstd * w.v[i] + b.v[i];
+        store_floats<T, W>((T *)a.out + row + column, y);
+    }
+}
+
+// --- sums over rows. A block's sums are in "slots": `group` columns of a thread stand together, and those of all
+// threads next to each other, so that a warp's accesses fall into 32 different banks.
+
+struct Slots {
+    int width, group; // W, and 4 or 1 of it
+    int threads;
+    int64_t count; // of one array; at least the columns
+};
+
+static Slots slots_make(int64_t cols, int width, int threads) {
+    int64_t units = (cols / width + threads - 1) / threads;
+    return Slots{width, width >= 4 ? 4 : 1, threads, units * width * threads};
+}
+
+// Column of slot i; below the row's length or padding.
+__device__ __forceinline__ int64_t slot_column(const Slots &s, int64_t i) {
+    int64_t part = i / ((int64_t)s.group * s.threads); // which group of which unit
+    int64_t thread = i / s.group % s.threads, parts = s.width / s.group;
+    return (part / parts * s.threads + thread) * s.width + part % parts * s.group + i % s.group;
+}
+
+// Adds the W values of this thread's unit u to their slots.
+template <int W> __device__ __forceinline__ void slots_add(float *slots, int u, const Floats<W> &x) {
+    constexpr int G = W >= 4 ? 4 : 1;
+#pragma unroll
+    for (int g = 0; g < W / G; g++) {
+        float *at = slots + ((int64_t)(u * (W / G) + g) * blockDim.x + threadIdx.x) * G;
+        Floats<G> sum = load_floats<G>(at);
+#pragma unroll
+        for (int i = 0; i < G; i++) sum.v[i] += x.v[g * G + i];
+        store_floats<float, G>(at, sum);
+    }
+}
+
+// to[column] += sums of all blocks, array `blockIdx.y` of each block's. SEGMENTS runs of blocks are added side by side,
+// each in block order, and then in order of the runs: that many loads in flight where one chain would wait for each.
+enum { SEGMENTS = 32 };
+
+__global__ void __launch_bounds__(WARP *SEGMENTS)
+    finish_kernel(float *first, float *second, const float *sums, int blocks, int arrays, const Slots slots, int cols) {
+    SHARED(float, parts, WARP *SEGMENTS);
+    int64_t slot = (int64_t)blockIdx.x * WARP + threadIdx.x;
+    float sum = 0.0f;
+    int begin = (int)((int64_t)blocks * threadIdx.y / SEGMENTS);
+    int end = (int)((int64_t)blocks * (threadIdx.y + 1) / SEGMENTS);
+    if (slot < slots.count)
+#pragma unroll 8
+        for (int b = begin; b < end; b++) sum += sums[((int64_t)b * arrays + blockIdx.y) * slots.count + slot];
+    parts[threadIdx.y * WARP + threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y > 0 || slot >= slots.count) return;
+    for (int s = 1; s < SEGMENTS; s++) sum += parts[s * WARP + threadIdx.x];
+    int64_t column = slot_column(slots, slot);
+    float *to = blockIdx.y == 0 ? first : second;
+    if (column < cols) to[column] += sum;
+}
+
+void finish_launch(CudaBackend *cuda, float *first, float *second, int blocks, const Slots &slots, int64_t cols) {
+    int arrays = second ? 2 : 1;
+    dim3 grid(launch_blocks(slots.count, WARP), (unsigned)arrays), block(WARP, SEGMENTS);
+    CUDA_LAUNCH(cuda, grid, block, 0, finish_kernel, first, second, (const float *)cuda->scratch, blocks, arrays, slots,
+                (int)cols);
+}
+
+struct Backward {
+    void *dx;
+    const void *dout, *x, *w;
+    float *sums; // (blocks, 1 or 2 arrays of slots)
+    int64_t rows, slots;
+    int cols;
+    float eps;
+    bool shared; // sums of a block stand in shared memory until its end; else in `sums` throughout, for huge rows
+};
+
+// Rooms for two reductions of a row, twice: a row uses the other half than the one before, so that no thread that is
+// ahead overwrites what one behind still reads.
+template <typename T, int W, int UNITS, bool CENTERED>
+__global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_backward_kernel(const Backward a) {
+    enum { ROOM = 4 * WARP, ARRAYS = CENTERED ? 2 : 1 };
+    SHARED(float, room, 2 * ROOM);
+    SHARED_DYNAMIC(float, dynamic);
+    float *kept = a.sums + (int64_t)blockIdx.x * ARRAYS * a.slots;
+    float *dw = a.shared ? dynamic : kept, *db = dw + a.slots;
+    for (int64_t i = threadIdx.x; i < ARRAYS * a.slots; i += blockDim.x) dw[i] = 0.0f;
+    Piece<T, W> weight[UNITS];
+#pragma unroll
+    for (int u = 0; u < UNITS; u++)
+        if (row_column<W>(u) < a.cols) weight[u] = piece_load<W>((const T *)a.w + row_column<W>(u));
+    __syncthreads();
+
+    int64_t begin = a.rows * blockIdx.x / gridDim.x, end = a.rows * (blockIdx.x + 1) / gridDim.x;
+    for (int64_t row = begin; row < end; row++) {
+        float *mine = room + row % 2 * ROOM;
+        T *dx = (T *)a.dx + row * a.cols;
+        Piece<T, W> x[UNITS], dout[UNITS], old[UNITS];
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            int column = row_column<W>(u);
+            if (column >= a.cols) continue;
+            x[u] = piece_load<W>((const T *)a.x + row * a.cols + column);
+            dout[u] = piece_load<W>((const T *)a.dout + row * a.cols + column);
+            old[u] = piece_load<W>(dx + column);
+        }
+        float mean[1] = {0.0f};
+        if (CENTERED) {
+#pragma unroll
+            for (int u = 0; u < UNITS; u++) {
+                if (row_column<W>(u) >= a.cols) continue;
+                Floats<W> value = piece_floats(x[u]);
+#pragma unroll
+                for (int i = 0; i < W; i++) mean[0] += value.v[i];
+            }
+            block_sum(mean, mine + 3 * WARP);
+            mean[0] /= (float)a.cols;
+        }
+        float sums[3] = {0.0f, 0.0f, 0.0f}; // of (x - mean)^2, g * (x - mean), g
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            if (row_column<W>(u) >= a.cols) continue;
+            if (CENTERED) piece_repack(x[u]);
+            Floats<W> value = piece_floats(x[u]), upstream = piece_floats(dout[u]), w = piece_floats(weight[u]);
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                float centered = value.v[i] - mean[0], g = upstream.v[i] * w.v[i];
+                sums[0] += centered * centered;
+                sums[1] += g * centered;
+                if (CENTERED) sums[2] += g;
+            }
+        }
+        block_sum(sums, mine);
+        float rstd = 1.0f / sqrtf(sums[0] / (float)a.cols + a.eps);
+        float gx_mean = sums[1] * rstd / (float)a.cols, g_mean = sums[2] / (float)a.cols;
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            int column = row_column<W>(u);
+            if (column >= a.cols) continue;
+            piece_repack(x[u]), piece_repack(dout[u]), piece_repack(weight[u]);
+            Floats<W> value = piece_floats(x[u]), upstream = piece_floats(dout[u]), w = piece_floats(weight[u]);
+            Floats<W> slope = piece_floats(old[u]), product;
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                float xhat = (value.v[i] - mean[0]) * rstd;
+                slope.v[i] += rstd * (upstream.v[i] * w.v[i] - g_mean - xhat * gx_mean);
+                product.v[i] = upstream.v[i] * xhat;
+            }
+            store_floats<T, W>(dx + column, slope);
+            slots_add(dw, u, product);
+            if (CENTERED) slots_add(db, u, upstream);
+        }
+    }
+    if (!a.shared) return;
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < ARRAYS * a.slots; i += blockDim.x) kept[i] = dynamic[i];
+}
+
+// --- launches
+
+template <typename T, bool CENTERED> void forward_launch(CudaBackend *cuda, const Forward &a, int64_t rows) {
+    RowPlan plan = row_plan(a.cols, PACK<T>, aligned_16(a.x, a.delta, a.w, a.b) && aligned_16(a.out, a.sum));
+    FOR_ROW(plan,
+            CUDA_LAUNCH(cuda, (unsigned)rows, (unsigned)plan.threads, 0, (norm_kernel<T, W, UNITS, CENTERED>), a));
+}
+
+// Blocks for the backward: what a multiprocessor holds at once (1,024 threads of 64 registers, or what shared memory
+// takes), no more than there are rows, and no more sums than the scratch has room for.
+static int backward_blocks(const CudaBackend *cuda, int64_t rows, int threads, int64_t sums_bytes) {
+    int64_t resident = 1024 / threads, fits = cuda->shared_bytes / (sums_bytes + 1024 + 2048);
+    if (resident > fits) resident = fits;
+    int64_t blocks = (resident < 1 ? 1 : resident) * cuda->multiprocessors, kept = cuda->scratch_bytes / sums_bytes;
+    if (blocks > kept) blocks = kept;
+    return (int)(blocks < rows ? blocks : rows);
+}
+
+template <typename T, bool CENTERED> void backward_launch(CudaBackend *cuda, Backward &a, float *dw, float *db) {
+    RowPlan plan = row_plan(a.cols, PACK<T>, aligned_16(a.dx, a.dout, a.x, a.w));
+    Slots slots = slots_make(a.cols, plan.units == ROW_SCALAR_UNITS ? 1 : PACK<T>, plan.threads);
+    int64_t bytes = (CENTERED ? 2 : 1) * slots.count * (int64_t)sizeof(float);
+    int blocks = backward_blocks(cuda, a.rows, plan.threads, bytes);
+    a.slots = slots.count;
+    a.sums = (float *)cuda->scratch;
+    a.shared = bytes + 8192 <= cuda->shared_bytes;
+    FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)blocks, (unsigned)plan.threads, a.shared ? bytes : 0,
+                              (norm_backward_kernel<T, W, UNITS, CENTERED>), a));
+    finish_launch(cuda, dw, CENTERED ? db : nullptr, blocks, slots, a.cols);
+}
+
+static bool refused(CudaBackend *cuda, int64_t cols) {
+    if (cols > ROW_LIMIT) cuda_refuse(cuda, "norms on a GPU take rows of 32768 columns at most");
+    return cols > ROW_LIMIT;
+}
+
+} // namespace
+
+void cuda_rmsnorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
+                          int64_t rows, int64_t cols, double eps) {
+    if (refused(cuda_self(backend), cols)) return;
+    Forward a = {out, sum, x, delta, w, nullptr, (int)cols, (float)eps};
+    FOR_ELEMENT(backend, (forward_launch<T, false>(cuda_self(backend), a, rows)));
+}
+
+void cuda_layernorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
+                            const void *b, int64_t rows, int64_t cols, double eps) {
+    if (refused(cuda_self(backend), cols)) return;
+    Forward a = {out, sum, x, delta, w, b, (int)cols, (float)eps};
+    FOR_ELEMENT(backend, (forward_launch<T, true>(cuda_self(backend), a, rows)));
+}
+
+void cuda_rmsnorm_backward(Backend *backend, void *dx, float *dw, const void *dout, const void *x, const void *w,
+                           int64_t rows, int64_t cols, double eps) {
+    if (rows == 0 || refused(cuda_self(backend), cols)) return;
+    Backward a = {dx, dout, x, w, nullptr, rows, 0, (int)cols, (float)eps, true};
+    FOR_ELEMENT(backend, (backward_launch<T, false>(cuda_self(backend), a, dw, nullptr)));
+}
+
+void cuda_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
+                             const void *w, int64_t rows, int64_t cols, double eps) {
+    if (rows == 0 || refused(cuda_self(backend), cols)) return;
+    Backward a = {dx, dout, x, w, nullptr, rows, 0, (int)cols, (float)eps, true};
+    FOR_ELEMENT(backend, (backward_launch<T, true>(cuda_self(backend), a, dw, db)));
+}
+
+// --- column sums, for the gradients of biases. A block takes 32 pieces of columns, 512 contiguous bytes a row, and a
+// run of rows; its 8 warps take every eighth row and meet in shared memory.
+
+namespace {
+
+enum { STRIP_WARPS = 8 };
+
+template <typename T, int W>
+__global__ void __launch_bounds__(WARP *STRIP_WARPS)
+    column_sums_kernel(float *sums, const T *x, int64_t rows, int cols) {
+    SHARED(float, parts, STRIP_WARPS *WARP *W);
+    int column = (blockIdx.x * WARP + threadIdx.x) * W;
+    int64_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
+    Floats<W> sum = {};
+    if (column < cols)
+#pragma unroll 4
+        for (int64_t row = begin + threadIdx.y; row < end; row += STRIP_WARPS) {
+            Floats<W> value = load_floats<W>(x + row * cols + column);
+#pragma unroll
+            for (int i = 0; i < W; i++) sum.v[i] += value.v[i];
+        }
+#pragma unroll
+    for (int i = 0; i < W; i++) parts[(threadIdx.y * W + i) * WARP + threadIdx.x] = sum.v[i];
+    __syncthreads();
+    if (threadIdx.y > 0 || column >= cols) return;
+    for (int warp = 1; warp < STRIP_WARPS; warp++)
+#pragma unroll
+        for (int i = 0; i < W; i++) sum.v[i] += parts[(warp * W + i) * WARP + threadIdx.x];
+    float *to = sums + (int64_t)blockIdx.y * cols + column;
+#pragma unroll
+    for (int i = 0; i < W; i++) to[i] = sum.v[i];
+}
+
+template <typename T, int W>
+void column_sums_launch(CudaBackend *cuda, float *sums, const T *x, int64_t rows, int64_t cols) {
+    int64_t strips = launch_blocks(cols / W, WARP), runs = (8 * cuda->multiprocessors + strips - 1) / strips;
+    int64_t kept = cuda->scratch_bytes / (cols * (int64_t)sizeof(float));
+    if (runs > kept) runs = kept;
+    if (runs > rows) runs = rows;
+    dim3 grid((unsigned)strips, (unsigned)runs), block(WARP, STRIP_WARPS);
+    CUDA_LAUNCH(cuda, grid, block, 0, (column_sums_kernel<T, W>), (float *)cuda->scratch, x, rows, (int)cols);
+    finish_launch(cuda, sums, nullptr, (int)runs, Slots{1, 1, (int)cols, cols}, cols);
+}
+
+} // namespace
+
+void cuda_column_sums(Backend *backend, float *sums, const void *x, int64_t rows, int64_t cols) {
+    CudaBackend *cuda = cuda_self(backend);
+    if (rows == 0) return;
+    FOR_ELEMENT(backend, {
+        if (cols % PACK<T> == 0 && aligned_16(x))
+            column_sums_launch<T, PACK<T>>(cuda, sums, (const T *)x, rows, cols);
+        else
+            column_sums_launch<T, 1>(cuda, sums, (const T *)x, rows, cols);
+    });
+}

@@ -1,0 +1,220 @@
+// Element by element: conversions, sums, SwiGLU, GELU, rotary positions. Each thread issues all its 16-byte loads before
+// it computes; blocks are many and short, and the hardware deals them out.
+#include "vector.cuh"
+
+#include <math.h>
+
+namespace {
+
+enum { THREADS = 256 };
+
+// --- out[i] = f(a[i], b[i]). Bodies are pieces of W elements; what is left over, and all where a pointer is not
+// aligned, is done one element at a time.
+
+struct Sum {
+    __device__ static float of(float a, float b) { return a + b; }
+};
+struct First {
+    __device__ static float of(float a, float) { return a; }
+};
+
+// tanh by exp: 1 - 2 / (exp(2u) + 1), which saturates without overflow.
+__device__ __forceinline__ float gelu_tanh(float x) {
+    float u = 0.7978845608f * (x + 0.044715f * x * x * x);
+    return 1.0f - __fdividef(2.0f, expf(2.0f * u) + 1.0f);
+}
+struct Gelu {
+    __device__ static float of(float x, float) { return 0.5f * x * (1.0f + gelu_tanh(x)); }
+};
+struct GeluSlope { // a: upstream gradient, b: x
+    __device__ static float of(float dout, float x) {
+        float t = gelu_tanh(x), slope = 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
+        return dout * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope);
+    }
+};
+
+// Two pieces a thread and input: with one input as many bytes in flight as with two.
+enum { PIECES = 2 };
+
+template <typename F, typename To, typename A, typename B, int W>
+__global__ void __launch_bounds__(THREADS) map_kernel(To *out, const A *a, const B *b, int64_t count) {
+    int64_t base = ((int64_t)blockIdx.x * PIECES * THREADS + threadIdx.x) * W;
+    Piece<A, W> left[PIECES];
+    Piece<B, W> right[PIECES];
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        int64_t at = base + (int64_t)p * THREADS * W;
+        if (at + W > count) continue;
+        left[p] = piece_load<W>(a + at);
+        if (b) right[p] = piece_load<W>(b + at);
+    }
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        int64_t at = base + (int64_t)p * THREADS * W;
+        if (at + W > count) continue;
+        Floats<W> x = piece_floats(left[p]), y = {}, z;
+        if (b) y = piece_floats(right[p]);
+#pragma unroll
+        for (int i = 0; i < W; i++) z.v[i] = F::of(x.v[i], y.v[i]);
+        store_floats<To, W>(out + at, z);
+    }
+}
+
+template <typename F, int W, typename To, typename A, typename B>
+void map_launch(CudaBackend *cuda, To *out, const A *a, const B *b, int64_t count) {
+    CUDA_LAUNCH(cuda, launch_blocks(count, PIECES * THREADS * W), THREADS, 0, (map_kernel<F, To, A, B, W>), out, a, b,
+                count);
+}
+
+// W counts elements of the narrowest type, so that its accesses are 16 bytes wide and the others' at least that.
+template <typename F, typename To, typename A, typename B>
+void map(Backend *backend, To *out, const A *a, const B *b, int64_t count) {
+    CudaBackend *cuda = cuda_self(backend);
+    constexpr int W = sizeof(To) < sizeof(A) ? PACK<To> : PACK<A>;
+    constexpr uintptr_t MASK = W * (sizeof(To) > sizeof(A) ? sizeof(To) : sizeof(A)) - 1;
+    int64_t whole = (((uintptr_t)out | (uintptr_t)a | (uintptr_t)b) & MASK) == 0 ? count / W * W : 0;
+    map_launch<F, W>(cuda, out, a, b, whole);
+    map_launch<F, 1>(cuda, out + whole, a + whole, b ? b + whole : b, count - whole);
+}
+
+} // namespace
+
+void cuda_from_float(Backend *backend, void *to, const float *from, int64_t count) {
+    FOR_ELEMENT(backend, (map<First, T, float, float>(backend, (T *)to, from, nullptr, count)));
+}
+
+void cuda_to_float(Backend *backend, float *to, const void *from, int64_t count) {
+    FOR_ELEMENT(backend, (map<First, float, T, T>(backend, to, (const T *)from, nullptr, count)));
+}
+
+void cuda_add(Backend *backend, void *out, const void *a, const void *b, int64_t count) {
+    FOR_ELEMENT(backend, (map<Sum, T, T, T>(backend, (T *)out, (const T *)a, (const T *)b, count)));
+}
+
+void cuda_accumulate(Backend *backend, float *to, const float *from, int64_t count) {
+    map<Sum, float, float, float>(backend, to, to, from, count);
+}
+
+void cuda_gelu_forward(Backend *backend, void *out, const void *x, int64_t count) {
+    FOR_ELEMENT(backend, (map<Gelu, T, T, T>(backend, (T *)out, (const T *)x, nullptr, count)));
+}
+
+void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void *x, int64_t count) {
+    FOR_ELEMENT(backend, (map<GeluSlope, T, T, T>(backend, (T *)dx, (const T *)dout, (const T *)x, count)));
+}
+
+// --- rows: a piece of row `row` at `column`. One division a block, uniform; rows are dealt out whole to runs of blocks.
+
+namespace {
+
+struct Place {
+    int64_t row;
+    int column;
+};
+
+template <int W> __device__ __forceinline__ Place place_of(int cols) {
+    unsigned per_row = ((unsigned)cols / W + THREADS - 1) / THREADS;
+    unsigned row = blockIdx.x / per_row;
+    return Place{row, (int)((blockIdx.x - row * per_row) * THREADS + threadIdx.x) * W};
+}
+
+template <int W> unsigned row_blocks(int64_t rows, int64_t cols) {
+    return (unsigned)(rows * launch_blocks(cols / W, THREADS));
+}
+
+template <typename T, int W> __global__ void __launch_bounds__(THREADS) bias_kernel(T *y, const T *bias, int cols) {
+    Place at = place_of<W>(cols);
+    if (at.column >= cols) return;
+    T *to = y + at.row * cols + at.column;
+    Floats<W> x = load_floats<W>(to), b = load_floats<W>(bias + at.column);
+#pragma unroll
+    for (int i = 0; i < W; i++) x.v[i] += b.v[i];
+    store_floats<T, W>(to, x);
+}
+
+template <typename T, int W> void bias_launch(CudaBackend *cuda, T *y, const T *bias, int64_t rows, int64_t cols) {
+    CUDA_LAUNCH(cuda, (row_blocks<W>(rows, cols)), THREADS, 0, (bias_kernel<T, W>), y, bias, (int)cols);
+}
+
+// --- SwiGLU (Shazeer 2020). Far out exp is infinite and the quotient 0; __fdividef of a divisor above 2^126 is 0 too,
+// where the exact value is below 1e-36.
+
+__device__ __forceinline__ float sigmoid(float x) {
+    return __fdividef(1.0f, 1.0f + expf(-x));
+}
+
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS) swiglu_kernel(T *out, const T *gate_up, int ffn) {
+    Place at = place_of<W>(ffn);
+    if (at.column >= ffn) return;
+    const T *from = gate_up + at.row * 2 * ffn + at.column;
+    Piece<T, W> gates = piece_load<W>(from), ups = piece_load<W>(from + ffn);
+    Floats<W> gate = piece_floats(gates), up = piece_floats(ups), y;
+#pragma unroll
+    for (int i = 0; i < W; i++) y.v[i] = gate.v[i] * sigmoid(gate.v[i]) * up.v[i];
+    store_floats<T, W>(out + at.row * ffn + at.column, y);
+}
+
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS)
+    swiglu_backward_kernel(T *dgate_up, const T *dout, const T *gate_up, int ffn) {
+    Place at = place_of<W>(ffn);
+    if (at.column >= ffn) return;
+    int64_t in = at.row * 2 * ffn + at.column;
+    Piece<T, W> gates = piece_load<W>(gate_up + in), ups = piece_load<W>(gate_up + in + ffn);
+    Piece<T, W> upstream = piece_load<W>(dout + at.row * ffn + at.column);
+    Floats<W> gate = piece_floats(gates), up = piece_floats(ups), dy = piece_floats(upstream), dgate, dup;
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        float s = sigmoid(gate.v[i]), silu = gate.v[i] * s;
+        dup.v[i] = dy.v[i] * silu;
+        dgate.v[i] = dy.v[i] * up.v[i] * (s + silu * (1.0f - s));
+    }
+    store_floats<T, W>(dgate_up + in, dgate);
+    store_floats<T, W>(dgate_up + in + ffn, dup);
+}
+
+template <typename T, int W>
+void swiglu_launch(CudaBackend *cuda, T *out, const T *gate_up, int64_t rows, int64_t ffn) {
+    CUDA_LAUNCH(cuda, (row_blocks<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W>), out, gate_up, (int)ffn);
+}
+
+template <typename T, int W>
+void swiglu_backward_launch(CudaBackend *cuda, T *dgate_up, const T *dout, const T *gate_up, int64_t rows,
+                            int64_t ffn) {
+    CUDA_LAUNCH(cuda, (row_blocks<W>(rows, ffn)), THREADS, 0, (swiglu_backward_kernel<T, W>), dgate_up, dout, gate_up,
+                (int)ffn);
+}
+
+} // namespace
+
+void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, int64_t cols) {
+    CudaBackend *cuda = cuda_self(backend);
+    FOR_ELEMENT(backend, {
+        if (cols % PACK<T> == 0 && aligned_16(y, bias))
+            bias_launch<T, PACK<T>>(cuda, (T *)y, (const T *)bias, rows, cols);
+        else
+            bias_launch<T, 1>(cuda, (T *)y, (const T *)bias, rows, cols);
+    });
+}
+
+void cuda_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_t rows, int64_t ffn) {
+    CudaBackend *cuda = cuda_self(backend);
+    FOR_ELEMENT(backend, {
+        if (ffn % PACK<T> == 0 && aligned_16(out, gate_up))
+            swiglu_launch<T, PACK<T>>(cuda, (T *)out, (const T *)gate_up, rows, ffn);
+        else
+            swiglu_launch<T, 1>(cuda, (T *)out, (const T *)gate_up, rows, ffn);
+    });
+}
+
+void cuda_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
+                          int64_t ffn) {
+    CudaBackend *cuda = cuda_self(backend);
+    FOR_ELEMENT(backend, {
+        if (ffn % PACK<T> == 0 && aligned_16(dgate_up, dout, gate_up))
+            swiglu_backward_launch<T, PACK<T>>(cuda, (T *)dgate_up, (const T *)dout, (const T *)gate_up, rows, ffn);
+        else
+            swiglu_backward_launch<T, 1>(cuda, (T *)dgate_up, (const T *)dout, (const T *)gate_up, rows, ffn);
+    });
+}

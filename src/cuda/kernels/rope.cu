@@ -1,0 +1,104 @@
+// Rotary positions (Su et al. 2021), in place on the query and key heads of qkv.
+//
+// A block is one position: head_dim / 2 of its threads compute the position's cosines and sines once, in double, and
+// all threads then turn every head of every sequence of the batch. Each thread keeps its pairs, so the angles stand in
+// its registers and memory sees 16-byte accesses alone, two loads of them in flight per head.
+#include "vector.cuh"
+
+#include <math.h>
+#include <string.h>
+
+namespace {
+
+constexpr int THREADS = 256, PAIRS = 128;
+
+// Radians a position of PAIRS pairs of a head, passed by value: reading them from constant memory costs nothing, and
+// computing powers on the device would cost more than the rotation.
+struct Frequencies {
+    double of[PAIRS];
+};
+
+struct Rope {
+    int64_t batch, width; // elements of a row
+    int heads, head_dim, first, pairs, direction;
+};
+
+// cos and sin of an angle: the angle less its multiple of pi/2 (Cody & Waite), then the Taylor series on [-pi/4, pi/4];
+// error below 1e-10 for angles up to a million. In double, for in fp32 the angle alone would be off by 1e-2 at position
+// 200,000. About thirty operations, against a slow path with local memory in the library's own.
+__device__ __forceinline__ void rotation(double angle, float *cosine, float *sine) {
+    double quarter = rint(angle * 0.63661977236758134308);
+    double r = (angle - quarter * 1.57079632673412561417) - quarter * 6.07710050650619224932e-11;
+    double q = r * r;
+    double s =
+        r + r * q * (-1.0 / 6 + q * (1.0 / 120 + q * (-1.0 / 5040 + q * (1.0 / 362880 + q * (-1.0 / 39916800)))));
+    double c =
+        1.0 + q * (-0.5 + q * (1.0 / 24 +
+                               q * (-1.0 / 720 + q * (1.0 / 40320 + q * (-1.0 / 3628800 + q * (1.0 / 479001600))))));
+    int turns = (int)quarter;
+    float even = (float)(turns & 1 ? s : c), odd = (float)(turns & 1 ? c : s);
+    *cosine = (turns + 1) & 2 ? -even : even;
+    *sine = turns & 2 ? -odd : odd;
+}
+
+// threadIdx.x: a piece of W pairs; threadIdx.y: which of the batch's heads.
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS) rope_kernel(T *qkv, const Rope rope, const Frequencies frequencies) {
+    SHARED(float, cosines, PAIRS);
+    SHARED(float, sines, PAIRS);
+    for (int pair = threadIdx.y * blockDim.x + threadIdx.x; pair < rope.pairs; pair += blockDim.x * blockDim.y) {
+        rotation((double)blockIdx.x * frequencies.of[pair], &cosines[pair], &sines[pair]);
+        sines[pair] *= (float)rope.direction;
+    }
+    __syncthreads();
+    int pair = threadIdx.x * W, half = rope.head_dim / 2;
+    if (pair >= rope.pairs) return;
+    float c[W], s[W];
+#pragma unroll
+    for (int i = 0; i < W; i++) c[i] = cosines[pair + i], s[i] = sines[pair + i];
+    T *row = qkv + (int64_t)blockIdx.x * rope.batch * rope.width + rope.first + pair;
+    for (int item = threadIdx.y; item < rope.batch * rope.heads; item += blockDim.y) {
+        T *low = row + item / rope.heads * rope.width + (int64_t)(item % rope.heads) * rope.head_dim;
+        Piece<T, W> lows = piece_load<W>(low), highs = piece_load<W>(low + half);
+        Floats<W> a = piece_floats(lows), b = piece_floats(highs), x, y;
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            x.v[i] = a.v[i] * c[i] - b.v[i] * s[i];
+            y.v[i] = b.v[i] * c[i] + a.v[i] * s[i];
+        }
+        store_floats<T, W>(low, x);
+        store_floats<T, W>(low + half, y);
+    }
+}
+
+template <typename T, int W>
+void rope_launch(CudaBackend *cuda, T *qkv, int64_t positions, const Rope &rope, const Frequencies &frequencies) {
+    int across = (rope.pairs + W - 1) / W, most = THREADS / across;
+    int64_t items = rope.batch * rope.heads;
+    if (items > most) items = most;
+    dim3 block((unsigned)across, (unsigned)items);
+    CUDA_LAUNCH(cuda, (unsigned)positions, block, 0, (rope_kernel<T, W>), qkv, rope, frequencies);
+}
+
+} // namespace
+
+void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, double theta, int direction) {
+    CudaBackend *cuda = cuda_self(backend);
+    int64_t half = shape->head_dim / 2;
+    Rope rope = {};
+    rope.batch = shape->batch, rope.width = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+    rope.heads = (int)(shape->heads + shape->kv_heads), rope.head_dim = (int)shape->head_dim;
+    rope.direction = direction;
+    for (int64_t first = 0; first < half; first += PAIRS) {
+        Frequencies frequencies = {};
+        rope.first = (int)first, rope.pairs = (int)(half - first < PAIRS ? half - first : PAIRS);
+        for (int i = 0; i < rope.pairs; i++)
+            frequencies.of[i] = pow(theta, -2.0 * (double)(first + i) / (double)shape->head_dim);
+        FOR_ELEMENT(backend, {
+            if (half % PACK<T> == 0 && aligned_16(qkv))
+                rope_launch<T, PACK<T>>(cuda, (T *)qkv, shape->seq, rope, frequencies);
+            else
+                rope_launch<T, 1>(cuda, (T *)qkv, shape->seq, rope, frequencies);
+        });
+    }
+}

@@ -1,0 +1,98 @@
+// One block, one row: who holds which columns, and sums and maxima over the block.
+//
+// A row is read once and stays in registers, UNITS pieces of W columns a thread: unit u of thread t is the piece
+// u * threads + t, so that a warp's 32 pieces are 512 contiguous bytes. Statistics need a barrier each, during which a
+// block has nothing in flight; rows of 8,192 bf16 take 512 threads, so that two to four blocks share a multiprocessor
+// and one waits while others load.
+#ifndef ROW_CUH
+#define ROW_CUH
+
+#include "vector.cuh"
+
+enum { WARP = 32, ROW_LIMIT = 32768 }; // columns
+constexpr unsigned ALL_LANES = 0xffffffffu;
+
+// Rows that do not divide into pieces take the scalar form, ROW_SCALAR_UNITS elements a thread at most; what does not
+// fit in registers there spills to local memory. Correct, and slow: no model has such rows.
+enum { ROW_SCALAR_UNITS = 32 };
+
+template <int UNITS> constexpr int ROW_THREADS = UNITS == 1 ? 256 : 1024;
+
+struct RowPlan {
+    int units; // 1, 2 or 4 with pieces of 16 bytes, ROW_SCALAR_UNITS with elements
+    int threads;
+};
+
+static inline int row_threads_(int64_t pieces, int units) {
+    int64_t threads = (pieces + units - 1) / units;
+    return (int)((threads + WARP - 1) / WARP * WARP);
+}
+
+static inline RowPlan row_plan(int64_t cols, int pack, bool aligned) {
+    int64_t pieces = cols / pack;
+    if (!aligned || cols % pack != 0 || pieces > 4096)
+        return RowPlan{ROW_SCALAR_UNITS, cols < 1024 ? row_threads_(cols, 1) : 1024};
+    int units = pieces <= 256 ? 1 : pieces <= 2048 ? 2 : 4;
+    return RowPlan{units, row_threads_(pieces, units)};
+}
+
+// Calls what stands behind with W and UNITS as the plan says, T being the element type.
+#define FOR_ROW(plan, ...)                                                                                             \
+    do {                                                                                                               \
+        if ((plan).units == 1) {                                                                                       \
+            constexpr int W = PACK<T>, UNITS = 1;                                                                      \
+            __VA_ARGS__;                                                                                               \
+        } else if ((plan).units == 2) {                                                                                \
+            constexpr int W = PACK<T>, UNITS = 2;                                                                      \
+            __VA_ARGS__;                                                                                               \
+        } else if ((plan).units == 4) {                                                                                \
+            constexpr int W = PACK<T>, UNITS = 4;                                                                      \
+            __VA_ARGS__;                                                                                               \
+        } else {                                                                                                       \
+            constexpr int W = 1, UNITS = ROW_SCALAR_UNITS;                                                             \
+            __VA_ARGS__;                                                                                               \
+        }                                                                                                              \
+    } while (0)
+
+// First column of this thread's unit u; the unit is there where that is below the row's length.
+template <int W> __device__ __forceinline__ int row_column(int u) {
+    return (u * (int)blockDim.x + (int)threadIdx.x) * W;
+}
+
+// --- over a warp: a butterfly leaves the same bits in every lane, since each level adds the same two numbers.
+template <int N> __device__ __forceinline__ void warp_sum(float (&x)[N]) {
+#pragma unroll
+    for (int lane = WARP / 2; lane > 0; lane /= 2)
+#pragma unroll
+        for (int n = 0; n < N; n++) x[n] += __shfl_xor_sync(ALL_LANES, x[n], lane);
+}
+
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int lane = WARP / 2; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, lane));
+    return x;
+}
+
+// --- over a block of whole warps, one barrier each. room: N * WARP floats of shared memory that nobody reads or writes
+// between the last barrier before and the next one after.
+template <int N> __device__ __forceinline__ void block_sum(float (&x)[N], float *room) {
+    int lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
+    warp_sum(x);
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        if (lane == 0) room[n * WARP + threadIdx.x / WARP] = x[n];
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < N; n++) x[n] = lane < warps ? room[n * WARP + lane] : 0.0f;
+    warp_sum(x);
+}
+
+__device__ __forceinline__ float block_max(float x, float *room) {
+    int lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
+    x = warp_max(x);
+    if (lane == 0) room[threadIdx.x / WARP] = x;
+    __syncthreads();
+    return warp_max(lane < warps ? room[lane] : -INFINITY);
+}
+
+#endif

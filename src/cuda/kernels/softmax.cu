@@ -1,0 +1,221 @@
+// Causal softmax over rows of attention scores, for the attention modes that form them.
+//
+// Fused: a block has a row in registers; one read and one write of each score, and scores above the diagonal are not
+// read at all. Unfused: what a framework does with a cast, a product, a mask, a softmax and a cast of their own, each a
+// pass over memory in fp32: 32 bytes a score in bf16 where the fused form moves 3 on average. It is here to be measured
+// against.
+#include "row.cuh"
+
+namespace {
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+struct Rows {
+    int64_t rows, first;
+    int cols;
+    float scale;
+};
+
+__device__ __forceinline__ int row_seen(const Rows &r) {
+    return (int)(r.first + blockIdx.x % r.rows) + 1;
+}
+
+// exp(scale * (x - max)) as one product and one power of two. p may be scores: a thread reads what it writes.
+template <typename T, int W, int UNITS>
+__global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const T *scores, const Rows r) {
+    SHARED(float, room, 2 * WARP);
+    int64_t row = (int64_t)blockIdx.x * r.cols;
+    int seen = row_seen(r);
+    Piece<T, W> piece[UNITS];
+#pragma unroll
+    for (int u = 0; u < UNITS; u++)
+        if (row_column<W>(u) < seen) piece[u] = piece_load<W>(scores + row + row_column<W>(u));
+    float max = -INFINITY, sum[1] = {0.0f};
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        int column = row_column<W>(u);
+        if (column >= seen) continue;
+        Floats<W> x = piece_floats(piece[u]);
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            if (column + i < seen) max = fmaxf(max, x.v[i]);
+    }
+    max = block_max(max, room);
+    float factor = r.scale * LOG2_E, shift = max == -INFINITY ? 0.0f : max * factor;
+    Floats<W> powers[UNITS];
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        int column = row_column<W>(u);
+        if (column >= seen) continue;
+        powers[u] = piece_floats(piece[u]);
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            powers[u].v[i] = column + i < seen ? exp2f(fmaf(powers[u].v[i], factor, -shift)) : 0.0f;
+            sum[0] += powers[u].v[i];
+        }
+    }
+    block_sum(sum, room + WARP);
+    float share = 1.0f / sum[0];
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        int column = row_column<W>(u);
+        if (column >= r.cols) continue;
+        Floats<W> y = {};
+        if (column < seen)
+#pragma unroll
+            for (int i = 0; i < W; i++) y.v[i] = powers[u].v[i] * share;
+        store_floats<T, W>(p + row + column, y);
+    }
+}
+
+// D is dp's and dscores' type: T, or float in the unfused form.
+template <typename T, typename D, int W, int UNITS>
+__global__ void __launch_bounds__(ROW_THREADS<UNITS>)
+    softmax_backward_kernel(D *dscores, const D *dp, const T *p, const Rows r) {
+    SHARED(float, room, WARP);
+    int64_t row = (int64_t)blockIdx.x * r.cols;
+    int seen = row_seen(r);
+    Piece<T, W> probability[UNITS];
+    Piece<D, W> slope[UNITS];
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        int column = row_column<W>(u);
+        if (column >= seen) continue;
+        probability[u] = piece_load<W>(p + row + column);
+        slope[u] = piece_load<W>(dp + row + column);
+    }
+    float sum[1] = {0.0f};
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        int column = row_column<W>(u);
+        if (column >= seen) continue;
+        Floats<W> x = piece_floats(probability[u]), d = piece_floats(slope[u]);
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            if (column + i < seen) sum[0] += x.v[i] * d.v[i];
+    }
+    block_sum(sum, room);
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        int column = row_column<W>(u);
+        if (column >= r.cols) continue;
+        Floats<W> y = {};
+        if (column < seen) {
+            piece_repack(probability[u]), piece_repack(slope[u]);
+            Floats<W> x = piece_floats(probability[u]), d = piece_floats(slope[u]);
+#pragma unroll
+            for (int i = 0; i < W; i++) y.v[i] = column + i < seen ? x.v[i] * (d.v[i] - sum[0]) * r.scale : 0.0f;
+        }
+        store_floats<D, W>(dscores + row + column, y);
+    }
+}
+
+static bool refused(CudaBackend *cuda, int64_t cols) {
+    if (cols > ROW_LIMIT) cuda_refuse(cuda, "stored attention on a GPU takes 32768 positions at most; use flash");
+    return cols > ROW_LIMIT;
+}
+
+static Rows rows_of(const CudaScores *s, float scale) {
+    return Rows{s->rows, s->first, (int)s->cols, scale};
+}
+
+template <typename T>
+void forward_launch(CudaBackend *cuda, T *p, const T *scores, const CudaScores *s, const Rows &r) {
+    RowPlan plan = row_plan(s->cols, PACK<T>, aligned_16(p, scores));
+    FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
+                              (softmax_kernel<T, W, UNITS>), p, scores, r));
+}
+
+template <typename T>
+void backward_launch(CudaBackend *cuda, T *dscores, const T *dp, const T *p, const CudaScores *s) {
+    RowPlan plan = row_plan(s->cols, PACK<T>, aligned_16(dscores, dp, p));
+    FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
+                              (softmax_backward_kernel<T, T, W, UNITS>), dscores, dp, p, rows_of(s, s->scale)));
+}
+
+} // namespace
+
+void cuda_softmax_forward(Backend *backend, void *p, const void *scores, const CudaScores *shape) {
+    CudaBackend *cuda = cuda_self(backend);
+    if (refused(cuda, shape->cols)) return;
+    FOR_ELEMENT(backend, (forward_launch<T>(cuda, (T *)p, (const T *)scores, shape, rows_of(shape, shape->scale))));
+}
+
+void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, const CudaScores *shape) {
+    CudaBackend *cuda = cuda_self(backend);
+    if (refused(cuda, shape->cols)) return;
+    FOR_ELEMENT(backend, (backward_launch<T>(cuda, (T *)dscores, (const T *)dp, (const T *)p, shape)));
+}
+
+bool cuda_softmax_is_fused(const Backend *backend, const AttentionShape *shape) {
+    if (shape->softmax != SOFTMAX_MEGATRON) return shape->softmax == SOFTMAX_FUSED;
+    return cuda_is_bf16(backend) && shape->seq > 16 && shape->seq <= 4096 && shape->seq % 4 == 0 &&
+           shape->batch * shape->heads % 4 == 0;
+}
+
+// --- the passes of the unfused form over `wide`
+
+namespace {
+
+enum { PASS_THREADS = 256 };
+enum Pass { PASS_SCALE, PASS_MASK_SCORES, PASS_MASK_SLOPES };
+
+__global__ void __launch_bounds__(PASS_THREADS) pass_kernel(float *wide, int64_t count, const Rows r, Pass pass) {
+    int64_t at = ((int64_t)blockIdx.x * PASS_THREADS + threadIdx.x) * 4;
+    for (int i = 0; i < 4 && at + i < count; i++) {
+        int64_t row = (at + i) / r.cols % r.rows, column = (at + i) % r.cols;
+        float x = wide[at + i];
+        if (pass == PASS_SCALE)
+            x *= r.scale;
+        else if (column > r.first + row)
+            x = pass == PASS_MASK_SCORES ? -INFINITY : 0.0f;
+        wide[at + i] = x;
+    }
+}
+
+void pass_launch(CudaBackend *cuda, float *wide, const CudaScores *s, Pass pass) {
+    int64_t count = s->matrices * s->rows * s->cols;
+    CUDA_LAUNCH(cuda, launch_blocks(count, 4 * PASS_THREADS), PASS_THREADS, 0, pass_kernel, wide, count,
+                rows_of(s, s->scale), pass);
+}
+
+// A softmax that knows of no diagonal: each row sees all its columns.
+static CudaScores whole_rows(const CudaScores *s) {
+    return CudaScores{s->matrices * s->rows, 1, s->cols, s->cols - 1, 1.0f};
+}
+
+template <typename T> void slopes_launch(CudaBackend *cuda, float *wide, const T *p, const CudaScores *s) {
+    // The probabilities' pieces set the width; of fp32 they are as many bytes again as of bf16.
+    constexpr uintptr_t MASK = PACK<T> * sizeof(float) - 1;
+    RowPlan plan = row_plan(s->cols, PACK<T>, aligned_16(p) && ((uintptr_t)wide & MASK) == 0);
+    FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
+                              (softmax_backward_kernel<T, float, W, UNITS>), wide, (const float *)wide, p,
+                              rows_of(s, s->scale)));
+}
+
+} // namespace
+
+void cuda_softmax_unfused_forward(Backend *backend, void *p, const void *scores, float *wide, const CudaScores *shape) {
+    CudaBackend *cuda = cuda_self(backend);
+    CudaScores all = whole_rows(shape);
+    int64_t count = shape->matrices * shape->rows * shape->cols;
+    if (refused(cuda, shape->cols)) return;
+    cuda_to_float(backend, wide, scores, count);
+    pass_launch(cuda, wide, shape, PASS_SCALE);
+    pass_launch(cuda, wide, shape, PASS_MASK_SCORES);
+    forward_launch<float>(cuda, wide, wide, &all, rows_of(&all, 1.0f));
+    cuda_from_float(backend, p, wide, count);
+}
+
+void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
+                                   const CudaScores *shape) {
+    CudaBackend *cuda = cuda_self(backend);
+    CudaScores all = whole_rows(shape);
+    int64_t count = shape->matrices * shape->rows * shape->cols;
+    if (refused(cuda, shape->cols)) return;
+    cuda_to_float(backend, wide, dp, count);
+    pass_launch(cuda, wide, shape, PASS_MASK_SLOPES); // what stands above the diagonal may be anything
+    FOR_ELEMENT(backend, (slopes_launch<T>(cuda, wide, (const T *)p, &all)));
+    pass_launch(cuda, wide, shape, PASS_SCALE);
+    cuda_from_float(backend, dscores, wide, count);
+}

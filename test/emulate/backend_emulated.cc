@@ -1,0 +1,62 @@
+#include "backend_emulated.h"
+
+#include "cuda/cuda.h"
+#include "emulate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+namespace {
+
+void destroy(Backend *backend) {
+    CudaBackend *cuda = cuda_self(backend);
+    if (cuda->failed_at) {
+        fprintf(stderr, "emulated kernel: %s\n", cuda->failed_at);
+        abort();
+    }
+    free(cuda->scratch);
+    free(cuda);
+}
+
+void fill_table(Backend *b) {
+    b->destroy = destroy;
+    b->from_float = cuda_from_float;
+    b->to_float = cuda_to_float;
+    b->rmsnorm_forward = cuda_rmsnorm_forward;
+    b->rmsnorm_backward = cuda_rmsnorm_backward;
+    b->layernorm_forward = cuda_layernorm_forward;
+    b->layernorm_backward = cuda_layernorm_backward;
+    b->add = cuda_add;
+    b->accumulate = cuda_accumulate;
+    b->swiglu_forward = cuda_swiglu_forward;
+    b->swiglu_backward = cuda_swiglu_backward;
+    b->rope = cuda_rope;
+    b->embedding_forward = cuda_embedding_forward;
+    b->embedding_backward = cuda_embedding_backward;
+    b->cross_entropy_stats = cuda_cross_entropy_stats;
+    b->cross_entropy_gradient = cuda_cross_entropy_gradient;
+    b->squared_norms = cuda_squared_norms;
+    b->adamw = cuda_adamw;
+}
+
+} // namespace
+
+// Few multiprocessors and little scratch: what is cut to fit them takes several turns.
+enum { MULTIPROCESSORS = 3, SCRATCH_BYTES = 512 << 10 };
+
+Backend *backend_emulated_create(int precision, int order, Error *) {
+    CudaBackend *cuda = (CudaBackend *)calloc(1, sizeof *cuda);
+    void *scratch = aligned_alloc(256, SCRATCH_BYTES);
+    if (!cuda || !scratch) abort();
+    memset(scratch, 0xff, SCRATCH_BYTES); // NaNs
+    emulate.order = order >= 1 && order <= 3 ? (EmulateOrder)order : EMULATE_ASCENDING;
+    cuda->multiprocessors = MULTIPROCESSORS;
+    cuda->shared_bytes = 227 << 10;
+    cuda->scratch = scratch;
+    cuda->scratch_bytes = SCRATCH_BYTES;
+    cuda->backend.self = cuda;
+    cuda->backend.precision = precision;
+    cuda->backend.element = precision == PRECISION_BF16 ? 2 : 4;
+    fill_table(&cuda->backend);
+    return &cuda->backend;
+}

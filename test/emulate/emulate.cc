@@ -1,0 +1,279 @@
+// Fibers, barriers and shared memory for emulate.h.
+#include "emulate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include <string>
+#include <vector>
+
+EmulateLaunch emulate = {dim3(), dim3(), dim3(), dim3(), EMULATE_ASCENDING};
+
+namespace {
+
+enum { WARP = 32, STACK = 64 << 10, MAX_THREADS = 1024, GUARD = 64, POISON = 0xff, MARK = 0xa5 };
+constexpr int64_t SHARED_BYTES = 256 << 10;
+
+// --- switching stacks: what a function call must preserve is pushed, the stack pointer exchanged, and popped.
+
+#ifdef __x86_64__
+typedef void *Stack;
+
+extern "C" void emulate_switch(Stack *from, Stack to);
+asm(R"(
+.text
+.globl emulate_switch
+.type emulate_switch, @function
+emulate_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+.size emulate_switch, .-emulate_switch
+)");
+
+// A stack from which the first switch "returns" into `start`, aligned as at a call.
+void stack_prepare(Stack *stack, char *memory, void (*start)(void)) {
+    void **top = (void **)(memory + STACK) - 2;
+    *top = (void *)start;
+    for (int i = 1; i <= 6; i++) top[-i] = nullptr;
+    *stack = top - 6;
+}
+
+#else
+#include <ucontext.h>
+typedef ucontext_t Stack;
+
+void emulate_switch(Stack *from, Stack &to) {
+    swapcontext(from, &to);
+}
+
+void stack_prepare(Stack *stack, char *memory, void (*start)(void)) {
+    getcontext(stack);
+    stack->uc_stack.ss_sp = memory;
+    stack->uc_stack.ss_size = STACK;
+    stack->uc_link = nullptr;
+    makecontext(stack, start, 0);
+}
+#endif
+
+// --- the block under way
+
+enum State { READY, AT_BARRIER, AT_EXCHANGE, DONE };
+
+struct Warp {
+    uint64_t values[2][WARP]; // alternating: a lane that is ahead writes the other half than one behind reads
+    int arrived;
+};
+
+struct Array {
+    const void *key;
+    int64_t at, bytes;
+};
+
+struct Block {
+    Stack scheduler, stacks[MAX_THREADS];
+    State state[MAX_THREADS];
+    int turn[MAX_THREADS]; // exchanges a thread has taken part in
+    Warp warps[MAX_THREADS / WARP];
+    int threads, running, waiting, done;
+    char *memory; // stacks, then shared memory
+    std::vector<Array> arrays;
+    int64_t shared_used, dynamic_bytes;
+    void (*body)(void *);
+    void *context;
+    std::string failure;
+};
+
+Block *block_now;
+
+char *shared_memory() {
+    return block_now->memory + (int64_t)MAX_THREADS * STACK;
+}
+
+void wait_as(State state) {
+    Block *b = block_now;
+    int me = b->running;
+    b->state[me] = state;
+    emulate_switch(&b->stacks[me], b->scheduler);
+}
+
+// The block ends here; its other fibers are left where they are.
+void fail(const std::string &what) {
+    if (block_now->failure.empty()) block_now->failure = what;
+    wait_as(DONE);
+    abort(); // a failed block is never resumed
+}
+
+void fiber_start(void) {
+    block_now->body(block_now->context);
+    block_now->done++;
+    wait_as(DONE);
+}
+
+void thread_begin(int thread) {
+    Block *b = block_now;
+    b->running = thread;
+    unsigned x = emulate.block.x, y = emulate.block.y, t = (unsigned)thread;
+    emulate.thread_index = dim3(t % x, t / x % y, t / (x * y));
+}
+
+// The next number of a sequence that visits all and looks like none.
+unsigned random_next(unsigned *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
+
+void order_fill(std::vector<int64_t> &order, int64_t count, unsigned seed) {
+    order.resize((size_t)count);
+    for (int64_t i = 0; i < count; i++) order[(size_t)i] = emulate.order == EMULATE_DESCENDING ? count - 1 - i : i;
+    if (emulate.order != EMULATE_SHUFFLED) return;
+    for (int64_t i = count - 1; i > 0; i--) std::swap(order[(size_t)i], order[random_next(&seed) % (size_t)(i + 1)]);
+}
+
+void arrays_check(void) {
+    Block *b = block_now;
+    const char *shared = shared_memory();
+    for (const Array &array : b->arrays)
+        for (int i = 0; i < GUARD; i++)
+            if ((unsigned char)shared[array.at + array.bytes + i] != MARK)
+                b->failure = "wrote past the end of " + std::to_string(array.bytes) + " bytes of shared memory";
+}
+
+int64_t array_add(const void *key, int64_t bytes) {
+    Block *b = block_now;
+    int64_t at = b->shared_used;
+    if (at + bytes + GUARD > SHARED_BYTES + 64 * GUARD) fail("asks for more shared memory than a GPU has");
+    char *memory = shared_memory() + at;
+    memset(memory, POISON, (size_t)bytes);
+    memset(memory + bytes, MARK, GUARD);
+    b->arrays.push_back({key, at, bytes});
+    b->shared_used = (at + bytes + GUARD + 15) / 16 * 16;
+    return at;
+}
+
+// All that are alive stand at the barrier, or nobody can go on.
+bool release(void) {
+    Block *b = block_now;
+    if (b->waiting == 0 || b->waiting + b->done < b->threads) return false;
+    for (int t = 0; t < b->threads; t++)
+        if (b->state[t] == AT_BARRIER) b->state[t] = READY;
+    b->waiting = 0;
+    return true;
+}
+
+void block_run(const std::vector<int64_t> &order, char *memory) {
+    Block *b = block_now;
+    for (int t = 0; t < b->threads; t++) {
+        stack_prepare(&b->stacks[t], memory + (int64_t)t * STACK, fiber_start);
+        b->state[t] = READY, b->turn[t] = 0;
+    }
+    for (Warp &warp : b->warps) warp.arrived = 0;
+    b->waiting = b->done = 0;
+    b->arrays.clear(), b->shared_used = 0;
+    if (b->dynamic_bytes > 0) array_add(nullptr, b->dynamic_bytes);
+    while (b->done < b->threads && b->failure.empty()) {
+        bool moved = false;
+        for (int64_t t : order) {
+            if (b->state[t] != READY) continue;
+            moved = true;
+            thread_begin((int)t);
+            emulate_switch(&b->scheduler, b->stacks[t]);
+            if (!b->failure.empty()) return;
+        }
+        if (!release() && !moved) {
+            b->failure = "waits forever: a part of the block or of a warp is at a barrier that the rest never reaches";
+            return;
+        }
+    }
+    arrays_check();
+}
+
+void block_index(int64_t i) {
+    int64_t x = emulate.grid.x, y = emulate.grid.y;
+    emulate.block_index = dim3((unsigned)(i % x), (unsigned)(i / x % y), (unsigned)(i / (x * y)));
+}
+
+// What failed where, in memory that stays, since a backend keeps the pointer.
+const char *failure_text(const char *kernel) {
+    const dim3 &at = emulate.block_index;
+    std::string text = std::string(kernel) + ", block (" + std::to_string(at.x) + ", " + std::to_string(at.y) +
+                       "): " + block_now->failure;
+    return strdup(text.c_str());
+}
+
+} // namespace
+
+void emulate_barrier(void) {
+    block_now->waiting++;
+    wait_as(AT_BARRIER);
+}
+
+const uint64_t *emulate_exchange(uint64_t value) {
+    Block *b = block_now;
+    int me = b->running, first = me / WARP * WARP;
+    Warp *warp = &b->warps[me / WARP];
+    uint64_t *values = warp->values[b->turn[me]++ % 2];
+    if (first + WARP > b->threads) fail("a shuffle in a warp of less than 32 threads");
+    values[me - first] = value;
+    if (++warp->arrived < WARP) {
+        wait_as(AT_EXCHANGE);
+        return values;
+    }
+    warp->arrived = 0;
+    for (int lane = first; lane < first + WARP; lane++)
+        if (lane != me) b->state[lane] = READY;
+    return values;
+}
+
+void *emulate_shared(const void *key, int64_t bytes) {
+    for (const Array &array : block_now->arrays)
+        if (array.key == key) return shared_memory() + array.at;
+    return shared_memory() + array_add(key, bytes);
+}
+
+void *emulate_shared_dynamic(void) {
+    return shared_memory();
+}
+
+void emulate_check_aligned(const void *pointer, int64_t bytes) {
+    if ((uintptr_t)pointer % (uintptr_t)bytes != 0)
+        fail("an access of " + std::to_string(bytes) + " bytes at an address that is not a multiple of that");
+}
+
+const char *emulate_run(dim3 grid, dim3 block, int64_t shared_bytes, void (*body)(void *), void *context,
+                        const char *kernel) {
+    const int64_t blocks = (int64_t)grid.x * grid.y * grid.z, threads = (int64_t)block.x * block.y * block.z;
+    const size_t bytes = (size_t)MAX_THREADS * STACK + SHARED_BYTES + 128 * GUARD;
+    if (blocks == 0) return nullptr;
+    static Block state; // large, and the same for every launch
+    block_now = &state;
+    if (!state.memory) // never given back: stacks of fibers that wait forever may be in use until the end
+        state.memory = (char *)mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    emulate.grid = grid, emulate.block = block;
+    state.threads = (int)threads, state.body = body, state.context = context, state.dynamic_bytes = shared_bytes;
+    state.failure.clear();
+    if (threads < 1 || threads > MAX_THREADS) state.failure = "a block of " + std::to_string(threads) + " threads";
+    if (shared_bytes > 227 << 10) state.failure = "more shared memory than a GPU has";
+    std::vector<int64_t> order, block_order;
+    order_fill(block_order, blocks, 1);
+    if (state.failure.empty()) order_fill(order, threads, 2);
+    for (int64_t i : block_order) {
+        block_index(i);
+        if (state.failure.empty()) block_run(order, state.memory);
+        if (!state.failure.empty()) return failure_text(kernel);
+    }
+    return nullptr;
+}

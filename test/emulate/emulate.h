@@ -1,0 +1,128 @@
+// Runs CUDA kernels on a CPU, from the same source nvcc compiles, to find wrong indexes, missing barriers and outputs
+// nobody wrote before a GPU is at hand. Included by src/cuda/launch.cuh where EMULATED is defined.
+//
+// Blocks run one after another; the threads of a block are fibers, switched where they wait: at __syncthreads, and at a
+// warp's shuffle or ballot. The order in which blocks and the threads of a block get their turn is a choice (EmulateOrder),
+// and a correct kernel gives the same bits in all of them. Ascending and descending order together show every missing
+// barrier: where thread a writes what b reads with no barrier in between, one of the two orders lets b read first. The
+// same goes for a block that reads what another block of the launch wrote.
+//
+// What goes wrong stops the launch and is kept as the backend's failure, with the kernel's name: a barrier that only a
+// part of a block or warp reaches, writes past the end of a shared array, an access that is not aligned to its size.
+// Shared memory is filled with NaNs when a block starts. Writes past arrays in device memory are the business of
+// AddressSanitizer, under which this runs too.
+//
+// Not shown: speed, races between blocks that run at the same time, the memory model, and the last bits of the device's
+// own expf, exp2f and __fdividef.
+#ifndef EMULATE_H
+#define EMULATE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+enum EmulateOrder { EMULATE_ASCENDING = 1, EMULATE_DESCENDING = 2, EMULATE_SHUFFLED = 3 };
+
+// The one launch under way. Kernels name their indexes by bare words, so it has to be a global.
+struct EmulateLaunch {
+    dim3 grid, block, block_index, thread_index;
+    EmulateOrder order;
+};
+extern EmulateLaunch emulate;
+
+#define threadIdx emulate.thread_index
+#define blockIdx  emulate.block_index
+#define blockDim  emulate.block
+#define gridDim   emulate.grid
+
+// Calls body(context) once for each thread. NULL, or a sentence that says what the kernel did wrong.
+const char *emulate_run(dim3 grid, dim3 block, int64_t shared_bytes, void (*body)(void *), void *context,
+                        const char *kernel);
+
+// --- called by kernels
+void emulate_barrier(void);
+// Every lane of the warp gives 8 bytes; all of them stand at the result until the calling lane's next exchange.
+const uint64_t *emulate_exchange(uint64_t value);
+void *emulate_shared(const void *key, int64_t bytes); // the same memory for all threads of a block that give `key`
+void *emulate_shared_dynamic(void);
+void emulate_check_aligned(const void *pointer, int64_t bytes);
+
+#define CHECK_ALIGNED(pointer, bytes) emulate_check_aligned(pointer, (int64_t)(bytes))
+#define OPAQUE(word)                  ((void)(word))
+
+// A static of the expansion's own tells one array from another, also among instances of a template.
+#define SHARED(type, name, count)                                                                                      \
+    static const char name##_key = 0;                                                                                  \
+    type *const name = (type *)emulate_shared(&name##_key, (int64_t)sizeof(type) * (count))
+#define SHARED_DYNAMIC(type, name) type *const name = (type *)emulate_shared_dynamic()
+
+template <typename F> void emulate_call(void *context) {
+    (*(F *)context)();
+}
+
+template <typename F> const char *emulate_launch(dim3 grid, dim3 block, int64_t shared, const char *kernel, F body) {
+    return emulate_run(grid, block, shared, emulate_call<F>, &body, kernel);
+}
+
+#define CUDA_LAUNCH(cuda, grid, block, shared, kernel, ...)                                                            \
+    do {                                                                                                               \
+        const char *failure_ =                                                                                         \
+            emulate_launch(dim3(grid), dim3(block), (int64_t)(shared), #kernel, [&] { (kernel)(__VA_ARGS__); });       \
+        if (failure_) cuda_note(cuda, cudaErrorLaunchFailure, failure_);                                               \
+    } while (0)
+
+// --- device functions
+static inline void __syncthreads(void) {
+    emulate_barrier();
+}
+
+template <typename T> static inline T __shfl_xor_sync(unsigned, T value, int mask) {
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof value);
+    const uint64_t *lanes = emulate_exchange(bits);
+    uint64_t theirs = lanes[(emulate.thread_index.y * emulate.block.x + emulate.thread_index.x) % 32 ^ (unsigned)mask];
+    memcpy(&value, &theirs, sizeof value);
+    return value;
+}
+
+static inline unsigned __ballot_sync(unsigned, bool vote) {
+    const uint64_t *lanes = emulate_exchange(vote);
+    unsigned votes = 0;
+    for (int lane = 0; lane < 32; lane++) votes |= (unsigned)lanes[lane] << lane;
+    return votes;
+}
+
+static inline int atomicMax(int *at, int value) {
+    int old = *at;
+    if (value > old) *at = value;
+    return old;
+}
+
+static inline int __ffs(int x) {
+    return __builtin_ffs(x);
+}
+static inline float __fdividef(float a, float b) {
+    return a / b;
+}
+static inline float __uint_as_float(unsigned x) {
+    float out;
+    memcpy(&out, &x, sizeof out);
+    return out;
+}
+static inline unsigned __float_as_uint(float x) {
+    unsigned out;
+    memcpy(&out, &x, sizeof out);
+    return out;
+}
+
+#endif
