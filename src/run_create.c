@@ -24,11 +24,10 @@ static int check_world_(const Run *run, Error *err) {
     if (want == have) return 0;
     err->everywhere = true;
     return error_set(err, EXIT_USAGE,
-                     "%s: this job has %lld ranks, the configuration needs %lld (pipeline %lld x tensor %lld x data "
-                     "%lld); start %lld ranks, or "
-                     "change parallel.*",
-                     run->config->path, (long long)have, (long long)want, (long long)p->pipeline, (long long)p->tensor,
-                     (long long)p->data, (long long)want);
+                     "%s: this job has %lld rank%s, the configuration needs %lld (pipeline %lld x tensor %lld x data "
+                     "%lld); start as many, or change parallel.*",
+                     run->config->path, (long long)have, have == 1 ? "" : "s", (long long)want, (long long)p->pipeline,
+                     (long long)p->tensor, (long long)p->data);
 }
 
 // Collective. Where any rank failed, all do, with the error of the lowest that did: said once, and no rank is left waiting for one

@@ -220,13 +220,14 @@ def test_under_a_bare_mpirun_ranks_join_and_train_the_same(family, tmp_path):
 
 
 @pytest.mark.usefixtures("ranks")
-@pytest.mark.parametrize("ranks_started", [3, 5])
+@pytest.mark.parametrize("ranks_started", [1, 3, 5])
 def test_another_number_of_ranks_than_configured_is_one_sentence_and_no_hang(config, ranks_started):
     began = time.monotonic()
     ended = run(config, prefix=mpirun(ranks_started))
+    said = "1 rank" if ranks_started == 1 else f"{ranks_started} ranks"
     ours = [line for line in ended.said if line.startswith("train_llama")]
     assert ended.code != 0 and len(ours) == 1
-    assert f"this job has {ranks_started} ranks, the configuration needs 4 (pipeline 4 x tensor 1 x data 1)" in ours[0]
+    assert f"this job has {said}, the configuration needs 4 (pipeline 4 x tensor 1 x data 1)" in ours[0]
     assert time.monotonic() - began < 30
     assert nothing_left(config)
 
@@ -342,6 +343,16 @@ def test_a_token_out_of_range_far_behind_ends_the_run_when_it_is_met(config, tmp
     assert token and int(token[1]) >= 1 << 24
     assert sum("outside a vocabulary" in line for line in ended.said) == 1
     assert nothing_left(config)
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", OFF)], ids=["four_ranks", "one_rank"])
+def test_metrics_that_cannot_be_written_end_the_run_with_the_reason_last(config, overrides):
+    for path, reason in (("/dev/full", "No space left on device"), ("/proc/no/metrics", "cannot make the folder of")):
+        ended = Job(config, f"log.metrics={path}", *overrides).end()
+        assert ended.code == 1
+        assert "log.metrics: " in ended.said[-1] and reason in ended.said[-1]
+        assert nothing_left(config)
 
 
 # ---- a run that is stopped ------------------------------------------------------------------------------------------------
