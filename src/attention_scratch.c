@@ -1,13 +1,16 @@
 #include "attention_scratch.h"
 
+bool attention_softmax_fuses(const AttentionShape *shape, int64_t element) {
+    if (shape->softmax != SOFTMAX_MEGATRON) return shape->softmax == SOFTMAX_FUSED;
+    bool length = shape->seq > 16 && shape->seq <= 4096 && shape->seq % 4 == 0;
+    return element == 2 && length && shape->batch * shape->heads % 4 == 0;
+}
+
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element) {
-    int64_t rows = shape->batch * shape->heads * shape->seq, scores = rows * shape->seq * element;
-    switch (shape->mode) {
-    case ATTENTION_NONE:
-        return scores;
-    case ATTENTION_RECOMPUTE:
-        return 2 * scores;
-    default:
-        return rows * shape->head_dim * 4 + rows * 4;
-    }
+    int64_t rows = shape->batch * shape->heads * shape->seq, scores = shape->heads * shape->seq * shape->seq;
+    // Without key and value heads of their own, the gradients of a group's are summed from one for each query head.
+    int64_t groups = shape->heads == shape->kv_heads ? 0 : 2 * rows * shape->head_dim * element;
+    if (shape->mode == ATTENTION_FLASH) return memory_round(rows * shape->head_dim * 4 + rows * 8 + groups);
+    int64_t bytes = memory_round(scores * element) * (shape->mode == ATTENTION_NONE ? 1 : 2);
+    return attention_softmax_fuses(shape, element) ? bytes : bytes + memory_round(scores * 4);
 }

@@ -67,6 +67,7 @@ struct Backend {
     int64_t memory_size; // bytes the device has for all ranks that share it; 0 where unknown
     MemoryBytes held;    // allocated now, by category
     MemoryBytes peak;    // by category, at the moment the total was largest
+    char note[384];      // a sentence to tell the user once, after the shapes are known; empty: none
     void *self;          // the implementation's own
 
     // --- life

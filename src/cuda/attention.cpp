@@ -1,0 +1,244 @@
+// Attention in its three modes. `none` and `recompute` are matrix products around the softmax kernels, one sequence at
+// a time with its heads as a batch, so that scratch does not grow with the micro-batch. `flash` is cuDNN's; where it
+// has no plan for a shape, that shape is computed as `recompute` does it.
+//
+// Rows are position * batch + sequence: of one sequence and head, rows lie `batch` rows of qkv apart.
+// With grouped queries, each key/value head meets its query heads one after another, and the sums of dk and dv are
+// rounded to the run's precision in between.
+#include "attention_scratch.h"
+#include "internal.h"
+
+#include <cmath>
+#include <cstdio>
+
+// One member of each group of query heads, of one sequence: `kv_heads` matrices at a time.
+typedef struct Part_ {
+    CudaBackend *cuda;
+    const AttentionShape *s;
+    int64_t sequence, member;
+} Part_;
+
+static int64_t group_(const AttentionShape *s) {
+    return s->heads / s->kv_heads;
+}
+static int64_t qkv_width_(const AttentionShape *s) {
+    return (s->heads + 2 * s->kv_heads) * s->head_dim;
+}
+static int64_t scores_(const AttentionShape *s) {
+    return s->heads * s->seq * s->seq;
+}
+
+static char *at_(const Part_ *part, const void *base, int64_t elements) {
+    return (char *)base + elements * part->cuda->backend.element;
+}
+
+// (seq, head_dim) matrices: address of the first, distance of rows, distance of matrices.
+typedef struct View_ {
+    char *data;
+    int64_t row, matrix;
+} View_;
+
+static View_ query_(const Part_ *part, const void *qkv) {
+    const AttentionShape *s = part->s;
+    int64_t width = qkv_width_(s);
+    return View_{at_(part, qkv, part->sequence * width + part->member * s->head_dim), s->batch * width,
+                 group_(s) * s->head_dim};
+}
+
+static View_ key_(const Part_ *part, const void *qkv, bool value) {
+    const AttentionShape *s = part->s;
+    int64_t width = qkv_width_(s), head = s->heads + (value ? s->kv_heads : 0);
+    return View_{at_(part, qkv, part->sequence * width + head * s->head_dim), s->batch * width, s->head_dim};
+}
+
+static View_ output_(const Part_ *part, const void *out) {
+    const AttentionShape *s = part->s;
+    int64_t width = s->heads * s->head_dim;
+    return View_{at_(part, out, part->sequence * width + part->member * s->head_dim), s->batch * width,
+                 group_(s) * s->head_dim};
+}
+
+// (seq, seq) matrices of this sequence: (heads, seq, seq).
+static View_ square_(const Part_ *part, const void *scores) {
+    int64_t seq = part->s->seq;
+    return View_{at_(part, scores, part->member * seq * seq), seq, group_(part->s) * seq * seq};
+}
+
+static View_ turned_(View_ view) {
+    view.row = -view.row;
+    return view;
+}
+
+// c (m, n) = a b for all matrices of a part; a view with a negative row distance is read transposed.
+static void multiply_(const Part_ *part, View_ c, View_ a, View_ b, int64_t m, int64_t n, int64_t k, bool accumulate) {
+    CudaProduct p = {};
+    p.m = m, p.n = n, p.k = k;
+    p.a = a.data, p.lda = a.row < 0 ? -a.row : a.row, p.transpose_a = a.row < 0, p.stride_a = a.matrix;
+    p.b = b.data, p.ldb = b.row < 0 ? -b.row : b.row, p.transpose_b = b.row < 0, p.stride_b = b.matrix;
+    p.c = c.data, p.ldc = c.row, p.stride_c = c.matrix;
+    p.alpha = 1.0f, p.batch = part->s->kv_heads, p.accumulate = accumulate;
+    cuda_product(part->cuda, &p);
+}
+
+static CudaScores scores_of_(const AttentionShape *s) {
+    return CudaScores{s->heads, s->seq, s->seq, 0, (float)(1.0 / std::sqrt((double)s->head_dim))};
+}
+
+// --- scratch: probabilities where they are not kept, their gradient, and fp32 room for the unfused softmax
+
+typedef struct Room_ {
+    void *p, *dp;
+    float *wide;
+} Room_;
+
+static int64_t room_(Room_ *room, void *base, CudaBackend *cuda, const AttentionShape *s) {
+    Layout layout = {(char *)base, 0};
+    int64_t bytes = scores_(s) * cuda->backend.element;
+    room->p = s->mode == ATTENTION_NONE ? NULL : layout_take(&layout, bytes);
+    room->dp = layout_take(&layout, bytes);
+    bool fused = cuda_softmax_is_fused(&cuda->backend, s);
+    room->wide = fused ? NULL : (float *)layout_take(&layout, scores_(s) * (int64_t)sizeof(float));
+    return layout.used;
+}
+
+// p (heads, seq, seq) of one sequence.
+static void probabilities_(CudaBackend *cuda, const AttentionShape *s, int64_t sequence, void *p, float *wide,
+                           const void *qkv) {
+    for (int64_t member = 0; member < group_(s); member++) {
+        Part_ part = {cuda, s, sequence, member};
+        multiply_(&part, square_(&part, p), query_(&part, qkv), turned_(key_(&part, qkv, false)), s->seq, s->seq,
+                  s->head_dim, false);
+    }
+    CudaScores shape = scores_of_(s);
+    if (wide == NULL)
+        cuda_softmax_forward(&cuda->backend, p, p, &shape);
+    else
+        cuda_softmax_unfused_forward(&cuda->backend, p, p, wide, &shape);
+}
+
+static void stored_forward_(CudaBackend *cuda, void *out, void *saved, void *scratch, const void *qkv,
+                            const AttentionShape *s) {
+    Room_ room;
+    room_(&room, scratch, cuda, s);
+    for (int64_t i = 0; i < s->batch; i++) {
+        void *p = s->mode == ATTENTION_NONE ? (char *)saved + i * scores_(s) * cuda->backend.element : room.p;
+        probabilities_(cuda, s, i, p, room.wide, qkv);
+        for (int64_t member = 0; member < group_(s); member++) {
+            Part_ part = {cuda, s, i, member};
+            multiply_(&part, output_(&part, out), square_(&part, p), key_(&part, qkv, true), s->seq, s->head_dim,
+                      s->seq, false);
+        }
+    }
+}
+
+static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64_t sequence, void *dqkv, const void *p,
+                               const Room_ *room, const void *dout, const void *qkv) {
+    for (int64_t member = 0; member < group_(s); member++) {
+        Part_ part = {cuda, s, sequence, member};
+        multiply_(&part, key_(&part, dqkv, true), turned_(square_(&part, p)), output_(&part, dout), s->seq, s->head_dim,
+                  s->seq, member > 0);
+        multiply_(&part, square_(&part, room->dp), output_(&part, dout), turned_(key_(&part, qkv, true)), s->seq,
+                  s->seq, s->head_dim, false);
+    }
+    CudaScores shape = scores_of_(s);
+    if (room->wide == NULL)
+        cuda_softmax_backward(&cuda->backend, room->dp, room->dp, p, &shape);
+    else
+        cuda_softmax_unfused_backward(&cuda->backend, room->dp, room->dp, p, room->wide, &shape);
+    for (int64_t member = 0; member < group_(s); member++) {
+        Part_ part = {cuda, s, sequence, member};
+        View_ ds = square_(&part, room->dp);
+        multiply_(&part, query_(&part, dqkv), ds, key_(&part, qkv, false), s->seq, s->head_dim, s->seq, false);
+        multiply_(&part, key_(&part, dqkv, false), turned_(ds), query_(&part, qkv), s->seq, s->head_dim, s->seq,
+                  member > 0);
+    }
+}
+
+static void stored_backward_(CudaBackend *cuda, void *dqkv, void *scratch, const void *dout, const void *saved,
+                             const void *qkv, const AttentionShape *s) {
+    Room_ room;
+    room_(&room, scratch, cuda, s);
+    for (int64_t i = 0; i < s->batch; i++) {
+        const void *p =
+            s->mode == ATTENTION_NONE ? (const char *)saved + i * scores_(s) * cuda->backend.element : room.p;
+        if (s->mode != ATTENTION_NONE) probabilities_(cuda, s, i, room.p, room.wide, qkv);
+        sequence_backward_(cuda, s, i, dqkv, p, &room, dout, qkv);
+    }
+}
+
+// --- flash
+
+#ifdef HAVE_CUDNN_FRONTEND
+static int64_t flash_workspace_(CudaBackend *cuda, const AttentionShape *s, bool *deterministic, char why[256]) {
+    return cuda_flash_prepare(cuda, s, deterministic, why);
+}
+#else
+static int64_t flash_workspace_(CudaBackend *cuda, const AttentionShape *s, bool *deterministic, char why[256]) {
+    (void)cuda, (void)s, (void)deterministic;
+    snprintf(why, 256, "this program was built without cuDNN's frontend headers (scripts/install_deps.sh)");
+    return -1;
+}
+#endif
+
+// -1 where flash has no plan; said once through the backend's note.
+static int64_t flash_or_note_(CudaBackend *cuda, const AttentionShape *s) {
+    bool deterministic = true;
+    char why[256] = "";
+    Backend *backend = &cuda->backend;
+    int64_t workspace = flash_workspace_(cuda, s, &deterministic, why);
+    if (backend->note[0] != '\0') return workspace;
+    if (workspace < 0)
+        snprintf(backend->note, sizeof backend->note, "attention.mode: flash becomes recompute: %s", why);
+    else if (!deterministic)
+        snprintf(backend->note, sizeof backend->note,
+                 "attention.mode: flash is not deterministic on this GPU (its backward is from compute capability 9.0 "
+                 "on): reruns differ in the last bits");
+    return workspace;
+}
+
+static bool flashes_(CudaBackend *cuda, const AttentionShape *s) {
+    return s->mode == ATTENTION_FLASH && flash_or_note_(cuda, s) >= 0;
+}
+
+int64_t cuda_attention_scratch(Backend *backend, const AttentionShape *shape) {
+    CudaBackend *cuda = cuda_self(backend);
+    int64_t planned = attention_scratch_cuda(shape, backend->element);
+    AttentionShape as = *shape;
+    Room_ room;
+    int64_t needed = -1;
+    if (shape->mode == ATTENTION_FLASH) needed = flash_or_note_(cuda, shape);
+    if (needed < 0) {
+        if (shape->mode == ATTENTION_FLASH) as.mode = ATTENTION_RECOMPUTE;
+        needed = room_(&room, NULL, cuda, &as);
+    }
+    return needed > planned ? memory_round(needed) : planned;
+}
+
+void cuda_attention_forward(Backend *backend, void *out, void *saved, void *scratch, const void *qkv,
+                            const AttentionShape *shape) {
+    CudaBackend *cuda = cuda_self(backend);
+#ifdef HAVE_CUDNN_FRONTEND
+    if (flashes_(cuda, shape)) {
+        CudaFlashCall call = {qkv, NULL, NULL, (float *)saved, out, scratch};
+        cuda_flash_forward(cuda, shape, &call);
+        return;
+    }
+#else
+    (void)flashes_;
+#endif
+    stored_forward_(cuda, out, saved, scratch, qkv, shape);
+}
+
+void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const void *dout, const void *out,
+                             const void *saved, const void *qkv, const AttentionShape *shape) {
+    CudaBackend *cuda = cuda_self(backend);
+    (void)out;
+#ifdef HAVE_CUDNN_FRONTEND
+    if (flashes_(cuda, shape)) {
+        CudaFlashCall call = {qkv, out, dout, (float *)const_cast<void *>(saved), dqkv, scratch};
+        cuda_flash_backward(cuda, shape, &call);
+        return;
+    }
+#endif
+    stored_backward_(cuda, dqkv, scratch, dout, saved, qkv, shape);
+}

@@ -1,0 +1,229 @@
+// Flash attention by cuDNN, through its frontend: one forward and one backward graph for each shape, built once. The
+// only file that needs the frontend's headers, which are C++ alone; it calls nothing of libcuda itself, so that the
+// program starts where there is no driver.
+//
+// The statistics are the log-sum-exp of each row, as backend.h has them. Tensors are (batch, heads, seq, head_dim) to
+// cuDNN whatever their strides; a row of ours is position * batch + sequence.
+#include "internal.h"
+
+#include <cudnn_frontend.h>
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <new>
+#include <unordered_map>
+
+namespace fe = cudnn_frontend;
+
+typedef std::shared_ptr<fe::graph::Graph> Graph_;
+typedef std::shared_ptr<fe::graph::Tensor_attributes> Tensor_;
+typedef std::array<int64_t, 5> Key_;
+
+enum Name_ { QUERY = 1, KEY, VALUE, OUT, STATS, DOUT, DQUERY, DKEY, DVALUE };
+
+struct Plan_ {
+    Graph_ forward, backward; // NULL: none
+    int64_t workspace;
+    std::string why;
+};
+
+struct CudaFlash {
+    cudnnHandle_t handle;
+    bool deterministic;
+    std::map<Key_, Plan_> plans;
+};
+
+int64_t cuda_flash_version(void) {
+    return (int64_t)cudnnGetVersion();
+}
+
+static int compute_capability_(const CudaBackend *cuda) {
+    int major = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda->device);
+    return major;
+}
+
+static CudaFlash *flash_(CudaBackend *cuda) {
+    if (cuda->flash != NULL) return cuda->flash;
+    CudaFlash *flash = new (std::nothrow) CudaFlash();
+    if (flash == NULL) return NULL;
+    if (cudnnCreate(&flash->handle) != CUDNN_STATUS_SUCCESS ||
+        cudnnSetStream(flash->handle, cuda_compute(cuda)) != CUDNN_STATUS_SUCCESS) {
+        delete flash;
+        return NULL;
+    }
+    // cuDNN has a deterministic backward from Hopper on.
+    flash->deterministic = compute_capability_(cuda) >= 9;
+    cuda->flash = flash;
+    return flash;
+}
+
+void cuda_flash_destroy(CudaBackend *cuda) {
+    if (cuda->flash == NULL) return;
+    cuda->flash->plans.clear();
+    cudnnDestroy(cuda->flash->handle);
+    delete cuda->flash;
+    cuda->flash = NULL;
+}
+
+// --- graphs
+
+static int64_t qkv_width_(const AttentionShape *s) {
+    return (s->heads + 2 * s->kv_heads) * s->head_dim;
+}
+
+// `heads` matrices (seq, head_dim) in rows of `width` elements.
+static fe::graph::Tensor_attributes rows_(const AttentionShape *s, int name, int64_t heads, int64_t width) {
+    return fe::graph::Tensor_attributes()
+        .set_uid(name)
+        .set_dim({s->batch, heads, s->seq, s->head_dim})
+        .set_stride({width, s->head_dim, s->batch * width, 1});
+}
+
+static fe::graph::Tensor_attributes stats_(const AttentionShape *s) {
+    return fe::graph::Tensor_attributes()
+        .set_uid(STATS)
+        .set_dim({s->batch, s->heads, s->seq, 1})
+        .set_stride({s->heads * s->seq, s->seq, 1, 1})
+        .set_data_type(fe::DataType_t::FLOAT);
+}
+
+static void as_rows_(const Tensor_ &tensor, const AttentionShape *s, int name, int64_t heads, int64_t width) {
+    tensor->set_output(true)
+        .set_uid(name)
+        .set_dim({s->batch, heads, s->seq, s->head_dim})
+        .set_stride({width, s->head_dim, s->batch * width, 1});
+}
+
+static Graph_ graph_() {
+    Graph_ graph = std::make_shared<fe::graph::Graph>();
+    graph->set_io_data_type(fe::DataType_t::BFLOAT16)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    return graph;
+}
+
+static float scale_(const AttentionShape *s) {
+    return (float)(1.0 / std::sqrt((double)s->head_dim));
+}
+
+static Graph_ describe_forward_(const AttentionShape *s) {
+    Graph_ graph = graph_();
+    int64_t width = qkv_width_(s);
+    Tensor_ q = graph->tensor(rows_(s, QUERY, s->heads, width));
+    Tensor_ k = graph->tensor(rows_(s, KEY, s->kv_heads, width));
+    Tensor_ v = graph->tensor(rows_(s, VALUE, s->kv_heads, width));
+    auto options = fe::graph::SDPA_attributes().set_name("flash").set_generate_stats(true).set_causal_mask(true);
+    options.set_attn_scale(scale_(s));
+    auto [out, stats] = graph->sdpa(q, k, v, options);
+    as_rows_(out, s, OUT, s->heads, s->heads * s->head_dim);
+    stats->set_output(true).set_uid(STATS).set_data_type(fe::DataType_t::FLOAT);
+    stats->set_dim({s->batch, s->heads, s->seq, 1}).set_stride({s->heads * s->seq, s->seq, 1, 1});
+    return graph;
+}
+
+static Graph_ describe_backward_(const AttentionShape *s, bool deterministic) {
+    Graph_ graph = graph_();
+    int64_t width = qkv_width_(s), out_width = s->heads * s->head_dim;
+    Tensor_ q = graph->tensor(rows_(s, QUERY, s->heads, width));
+    Tensor_ k = graph->tensor(rows_(s, KEY, s->kv_heads, width));
+    Tensor_ v = graph->tensor(rows_(s, VALUE, s->kv_heads, width));
+    Tensor_ out = graph->tensor(rows_(s, OUT, s->heads, out_width));
+    Tensor_ dout = graph->tensor(rows_(s, DOUT, s->heads, out_width));
+    Tensor_ stats = graph->tensor(stats_(s));
+    auto options = fe::graph::SDPA_backward_attributes().set_name("flash_backward").set_causal_mask(true);
+    options.set_attn_scale(scale_(s)).set_deterministic_algorithm(deterministic);
+    auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dout, stats, options);
+    as_rows_(dq, s, DQUERY, s->heads, width);
+    as_rows_(dk, s, DKEY, s->kv_heads, width);
+    as_rows_(dv, s, DVALUE, s->kv_heads, width);
+    return graph;
+}
+
+// Builds the one plan that cuDNN's heuristics put first, and tells its workspace. Empty text: done.
+static std::string build_(const Graph_ &graph, cudnnHandle_t handle, int64_t *workspace) {
+    fe::error_t status = graph->validate();
+    if (status.is_good()) status = graph->build_operation_graph(handle);
+    if (status.is_good()) status = graph->create_execution_plans({fe::HeurMode_t::A});
+    if (status.is_good()) status = graph->check_support(handle);
+    if (status.is_good()) status = graph->build_plans(handle);
+    int64_t bytes = 0;
+    if (status.is_good()) status = graph->get_workspace_size(bytes);
+    if (bytes > *workspace) *workspace = bytes;
+    return status.is_good() ? std::string() : "cuDNN: " + status.get_message();
+}
+
+static Plan_ make_plan_(CudaBackend *cuda, CudaFlash *flash, const AttentionShape *s) {
+    Plan_ plan = {};
+    if (!cuda_is_bf16(&cuda->backend)) {
+        plan.why = "cuDNN's flash attention computes in bf16, and train.precision is fp32";
+        return plan;
+    }
+    Graph_ forward = describe_forward_(s), backward = describe_backward_(s, flash->deterministic);
+    plan.why = build_(forward, flash->handle, &plan.workspace);
+    if (plan.why.empty()) plan.why = build_(backward, flash->handle, &plan.workspace);
+    if (plan.why.empty()) plan.forward = forward, plan.backward = backward;
+    return plan;
+}
+
+static Plan_ *plan_(CudaBackend *cuda, CudaFlash *flash, const AttentionShape *s) {
+    Key_ key = {s->batch, s->seq, s->heads, s->kv_heads, s->head_dim};
+    auto known = flash->plans.find(key);
+    if (known == flash->plans.end()) known = flash->plans.emplace(key, make_plan_(cuda, flash, s)).first;
+    return &known->second;
+}
+
+int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, bool *deterministic, char why[256]) {
+    CudaFlash *flash = flash_(cuda);
+    if (flash == NULL) {
+        snprintf(why, 256, "cuDNN does not start on this GPU");
+        return -1;
+    }
+    Plan_ *plan = plan_(cuda, flash, shape);
+    *deterministic = flash->deterministic;
+    if (plan->forward != NULL) return plan->workspace;
+    snprintf(why, 256, "%.255s", plan->why.c_str());
+    return -1;
+}
+
+// --- running
+
+// Where queries, keys or values of a (rows, q | k | v) matrix begin.
+static void *part_(const CudaBackend *cuda, const void *qkv, int64_t heads, const AttentionShape *s) {
+    return (char *)qkv + heads * s->head_dim * cuda->backend.element;
+}
+
+static void execute_(CudaBackend *cuda, const Graph_ &graph, std::unordered_map<int64_t, void *> &tensors,
+                     void *workspace, const char *failure) {
+    if (!graph->execute(cuda->flash->handle, tensors, workspace).is_good()) cuda_refuse(cuda, failure);
+}
+
+void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call) {
+    std::unordered_map<int64_t, void *> tensors = {
+        {QUERY, part_(cuda, call->qkv, 0, s)},
+        {KEY, part_(cuda, call->qkv, s->heads, s)},
+        {VALUE, part_(cuda, call->qkv, s->heads + s->kv_heads, s)},
+        {OUT, call->to},
+        {STATS, call->saved},
+    };
+    execute_(cuda, plan_(cuda, cuda->flash, s)->forward, tensors, call->workspace, "cuDNN's attention failed");
+}
+
+void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call) {
+    std::unordered_map<int64_t, void *> tensors = {
+        {QUERY, part_(cuda, call->qkv, 0, s)},
+        {KEY, part_(cuda, call->qkv, s->heads, s)},
+        {VALUE, part_(cuda, call->qkv, s->heads + s->kv_heads, s)},
+        {OUT, const_cast<void *>(call->out)},
+        {DOUT, const_cast<void *>(call->dout)},
+        {STATS, call->saved},
+        {DQUERY, part_(cuda, call->to, 0, s)},
+        {DKEY, part_(cuda, call->to, s->heads, s)},
+        {DVALUE, part_(cuda, call->to, s->heads + s->kv_heads, s)},
+    };
+    execute_(cuda, plan_(cuda, cuda->flash, s)->backward, tensors, call->workspace,
+             "the backward of cuDNN's attention failed");
+}

@@ -1,0 +1,362 @@
+// One NVIDIA GPU as a device: its memory, its streams, its clock, and the table of operations.
+//
+// Nothing here waits for the device inside a step except download, and nothing allocates there. An event's time is read
+// against an event recorded when the host last waited for everything, so that it can be told on the host's clock.
+#include "backend_cuda.h"
+#include "internal.h"
+
+#include <cublasLt.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct Event {
+    cudaEvent_t event;
+};
+
+// The moments against which events are timed: the latest, and the one before, which precedes whatever was recorded
+// between the two.
+typedef struct Clock {
+    cudaEvent_t event[2];
+    double seconds[2];
+    int latest;
+} Clock;
+
+typedef struct Device {
+    CudaBackend cuda; // first
+    Clock clock;
+} Device;
+
+static Clock *clock_of_(Backend *backend) {
+    return &((Device *)backend->self)->clock;
+}
+
+// --- memory
+
+static void note_peak_(Backend *backend) {
+    if (memory_total(&backend->held) > memory_total(&backend->peak)) backend->peak = backend->held;
+}
+
+// "weights 1.20 GiB, own slots 3.00 GiB"
+static void describe_held_(const Backend *backend, char *text, size_t size) {
+    size_t used = 0;
+    snprintf(text, size, "nothing");
+    for (int c = 0; c < MEMORY_CATEGORIES; c++) {
+        double gib = (double)backend->held.bytes[c] / (1 << 30);
+        if (backend->held.bytes[c] == 0 || used >= size) continue;
+        used += (size_t)snprintf(text + used, size - used, "%s%s %.2f GiB", used > 0 ? ", " : "",
+                                 memory_name((MemoryCategory)c), gib);
+    }
+}
+
+static int out_of_memory_(const Backend *backend, MemoryCategory category, int64_t bytes, const char *what,
+                          Error *err) {
+    char rest[512];
+    size_t left = 0, total = 0;
+    describe_held_(backend, rest, sizeof rest);
+    cudaMemGetInfo(&left, &total);
+    const double gib = 1 << 30;
+    return error_set(err, EXIT_FAILED,
+                     "%s: no %lld bytes (%.2f GiB) left for %s (%s); this rank already holds %s; of the GPU's %.2f GiB "
+                     "%.2f are free, and libraries and other processes hold the rest; use more stages, fewer slots or "
+                     "a smaller micro-batch (--plan says what each takes)",
+                     backend->device, (long long)bytes, (double)bytes / gib, what, memory_name(category), rest,
+                     (double)total / gib, (double)left / gib);
+}
+
+static void *allocate_(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
+    CudaBackend *cuda = cuda_self(backend);
+    void *memory = NULL;
+    // What another process maps is mapped in whole pages of the device, which must hold nothing else.
+    const int64_t page = 2 << 20, whole = category == MEMORY_LENT_SLOTS ? (bytes + page - 1) / page * page : bytes;
+    cudaSetDevice(cuda->device);
+    cudaError_t status = bytes < 0 ? cudaErrorMemoryAllocation : cudaMalloc(&memory, whole > 0 ? (size_t)whole : 1);
+    if (status != cudaSuccess) {
+        cudaGetLastError();
+        out_of_memory_(backend, category, bytes, what, err);
+        return NULL;
+    }
+    cuda_note(cuda, cudaMemsetAsync(memory, 0, (size_t)bytes, cuda_compute(cuda)), "clearing memory");
+    cuda_note(cuda, cudaStreamSynchronize(cuda_compute(cuda)), "clearing memory");
+    backend->held.bytes[category] += bytes;
+    note_peak_(backend);
+    return memory;
+}
+
+static void release_(Backend *backend, MemoryCategory category, void *memory, int64_t bytes) {
+    if (memory == NULL) return;
+    backend->held.bytes[category] -= bytes;
+    // Memory that was lent may still be mapped by the partner, and CUDA leaves open what freeing it then does. It goes
+    // with the process, which is about to end.
+    if (category != MEMORY_LENT_SLOTS) cudaFree(memory);
+}
+
+static void copy_(Backend *backend, Stream stream, void *to, const void *from, int64_t bytes) {
+    CudaBackend *cuda = cuda_self(backend);
+    cuda_note(cuda, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, cuda->streams[stream]), "a copy");
+}
+
+// From pageable memory: the runtime has copied `from` aside when the call returns.
+static void upload_(Backend *backend, void *to, const void *from, int64_t bytes) {
+    CudaBackend *cuda = cuda_self(backend);
+    cudaSetDevice(cuda->device);
+    cuda_note(cuda, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyHostToDevice, cuda_compute(cuda)), "an upload");
+    // Pinned memory is read later, so that the caller could not reuse it.
+    cudaPointerAttributes attributes;
+    bool pinned = cudaPointerGetAttributes(&attributes, from) == cudaSuccess && attributes.type == cudaMemoryTypeHost;
+    if (pinned) cuda_note(cuda, cudaStreamSynchronize(cuda_compute(cuda)), "an upload");
+}
+
+static void download_(Backend *backend, void *to, const void *from, int64_t bytes) {
+    CudaBackend *cuda = cuda_self(backend);
+    cudaStream_t stream = cuda_compute(cuda);
+    cudaSetDevice(cuda->device);
+    cuda_note(cuda, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToHost, stream), "a download");
+    cuda_note(cuda, cudaStreamSynchronize(stream), "work before a download");
+}
+
+static void zero_(Backend *backend, void *memory, int64_t bytes) {
+    CudaBackend *cuda = cuda_self(backend);
+    cuda_note(cuda, cudaMemsetAsync(memory, 0, (size_t)bytes, cuda_compute(cuda)), "clearing memory");
+}
+
+// --- time
+
+static Event *event_create_(Backend *backend) {
+    Event *event = (Event *)calloc(1, sizeof *event);
+    if (event != NULL) cuda_note(cuda_self(backend), cudaEventCreate(&event->event), "making an event");
+    return event;
+}
+
+static void event_destroy_(Backend *backend, Event *event) {
+    (void)backend;
+    if (event == NULL) return;
+    cudaEventDestroy(event->event);
+    free(event);
+}
+
+static void event_record_(Backend *backend, Event *event, Stream stream) {
+    CudaBackend *cuda = cuda_self(backend);
+    cuda_note(cuda, cudaEventRecord(event->event, cuda->streams[stream]), "recording an event");
+}
+
+// A device that failed passes nothing any more: then all counts as done, so that the host gets to `synchronize`.
+static bool event_done_(Backend *backend, Event *event) {
+    cudaError_t status = cudaEventQuery(event->event);
+    if (status == cudaErrorNotReady) return false;
+    cuda_note(cuda_self(backend), status, "work on the device");
+    return true;
+}
+
+static double event_seconds_(Backend *backend, const Event *event) {
+    Clock *clock = clock_of_(backend);
+    int base = 1 - clock->latest;
+    float ms = 0.0f;
+    cuda_note(cuda_self(backend), cudaEventElapsedTime(&ms, clock->event[base], event->event), "reading an event");
+    return clock->seconds[base] + 1e-3 * (double)ms;
+}
+
+// With the device idle, a new moment to count from; a float of milliseconds since then stays exact to microseconds.
+static void set_clock_(CudaBackend *cuda, Clock *clock) {
+    int next = 1 - clock->latest;
+    double before = clock_seconds();
+    cuda_note(cuda, cudaEventRecord(clock->event[next], cuda_compute(cuda)), "recording an event");
+    cuda_note(cuda, cudaEventSynchronize(clock->event[next]), "work on the device");
+    clock->seconds[next] = (before + clock_seconds()) / 2;
+    clock->latest = next;
+}
+
+static int synchronize_(Backend *backend, Error *err) {
+    CudaBackend *cuda = cuda_self(backend);
+    cudaSetDevice(cuda->device);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        cuda_note(cuda, cudaStreamSynchronize(cuda->streams[s]), "work on the device");
+    cuda_note(cuda, cudaGetLastError(), "a kernel's launch");
+    if (cuda->failed_at == NULL) {
+        set_clock_(cuda, clock_of_(backend));
+        if (cuda->failed_at == NULL) return 0;
+    }
+    if (cuda->status == cudaSuccess) return error_set(err, EXIT_FAILED, "%s: %s", backend->device, cuda->failed_at);
+    return error_set(err, EXIT_FAILED, "%s: %s failed: %s", backend->device, cuda->failed_at,
+                     cudaGetErrorString(cuda->status));
+}
+
+// --- life
+
+static void destroy_(Backend *backend) {
+    CudaBackend *cuda = cuda_self(backend);
+    Clock *clock = clock_of_(backend);
+    cudaSetDevice(cuda->device);
+#ifdef HAVE_CUDNN_FRONTEND
+    cuda_flash_destroy(cuda);
+#endif
+    cuda_matmul_destroy(cuda);
+    cudaFree(cuda->scratch);
+    for (int i = 0; i < 2; i++)
+        if (clock->event[i] != NULL) cudaEventDestroy(clock->event[i]);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (cuda->streams[s] != NULL) cudaStreamDestroy(cuda->streams[s]);
+    free(cuda);
+}
+
+static void fill_memory_(Backend *b) {
+    b->destroy = destroy_;
+    b->allocate = allocate_;
+    b->release = release_;
+    b->copy = copy_;
+    b->upload = upload_;
+    b->download = download_;
+    b->zero = zero_;
+    b->pin = cuda_pin;
+    b->unpin = cuda_unpin;
+    b->lend = cuda_lend;
+    b->borrow = cuda_borrow;
+    b->give_back = cuda_give_back;
+    b->event_create = event_create_;
+    b->event_destroy = event_destroy_;
+    b->event_record = event_record_;
+    b->event_done = event_done_;
+    b->event_seconds = event_seconds_;
+    b->synchronize = synchronize_;
+}
+
+static void fill_operations_(Backend *b) {
+    b->from_float = cuda_from_float;
+    b->to_float = cuda_to_float;
+    b->linear_forward = cuda_linear_forward;
+    b->linear_backward_input = cuda_linear_backward_input;
+    b->linear_backward_weight = cuda_linear_backward_weight;
+    b->rmsnorm_forward = cuda_rmsnorm_forward;
+    b->rmsnorm_backward = cuda_rmsnorm_backward;
+    b->layernorm_forward = cuda_layernorm_forward;
+    b->layernorm_backward = cuda_layernorm_backward;
+    b->add = cuda_add;
+    b->accumulate = cuda_accumulate;
+    b->swiglu_forward = cuda_swiglu_forward;
+    b->swiglu_backward = cuda_swiglu_backward;
+    b->rope = cuda_rope;
+    b->attention_scratch = cuda_attention_scratch;
+    b->attention_forward = cuda_attention_forward;
+    b->attention_backward = cuda_attention_backward;
+    b->embedding_forward = cuda_embedding_forward;
+    b->embedding_backward = cuda_embedding_backward;
+    b->cross_entropy_stats = cuda_cross_entropy_stats;
+    b->cross_entropy_gradient = cuda_cross_entropy_gradient;
+    b->squared_norms = cuda_squared_norms;
+    b->adamw = cuda_adamw;
+}
+
+static int attribute_(int device, cudaDeviceAttr attribute) {
+    int value = 0;
+    cudaDeviceGetAttribute(&value, attribute, device);
+    return value;
+}
+
+static cudaError_t open_(CudaBackend *cuda, Clock *clock) {
+    cudaError_t status = cudaSetDevice(cuda->device);
+    // Evictions go first where both could go: compute may wait for them, never the other way round.
+    int least = 0, most = 0;
+    if (status == cudaSuccess) status = cudaDeviceGetStreamPriorityRange(&least, &most);
+    for (int s = 0; s < STREAM_COUNT && status == cudaSuccess; s++)
+        status =
+            cudaStreamCreateWithPriority(&cuda->streams[s], cudaStreamNonBlocking, s == STREAM_COMPUTE ? least : most);
+    for (int i = 0; i < 2 && status == cudaSuccess; i++) status = cudaEventCreate(&clock->event[i]);
+    if (status == cudaSuccess) status = cudaMalloc(&cuda->scratch, CUDA_SCRATCH_BYTES);
+    cuda->scratch_bytes = CUDA_SCRATCH_BYTES;
+    cuda->multiprocessors = attribute_(cuda->device, cudaDevAttrMultiProcessorCount);
+    cuda->shared_bytes = attribute_(cuda->device, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    return status;
+}
+
+static int start_(Device *device, Error *err) {
+    CudaBackend *cuda = &device->cuda;
+    Backend *backend = &cuda->backend;
+    cudaDeviceProp properties;
+    cudaError_t status = cudaGetDeviceProperties(&properties, cuda->device);
+    if (status == cudaSuccess) {
+        snprintf(backend->device, sizeof backend->device, "%.80s", properties.name);
+        backend->memory_size = (int64_t)properties.totalGlobalMem;
+        backend->peak_tflops = backend_cuda_peak(properties.name, backend->precision);
+        if (properties.major < 8)
+            return error_set(err, EXIT_FAILED,
+                             "%s has compute capability %d.%d; this program's kernels need 8.0 or later (A100 and "
+                             "newer)",
+                             backend->device, properties.major, properties.minor);
+        status = open_(cuda, &device->clock);
+    }
+    if (status != cudaSuccess) {
+        cudaGetLastError();
+        return error_set(err, EXIT_FAILED, "GPU %d%s%s cannot be used: %s", cuda->device,
+                         backend->device[0] == '\0' ? "" : ", ", backend->device, cudaGetErrorString(status));
+    }
+    // Two moments: what is recorded from now on lies behind the first.
+    set_clock_(cuda, &device->clock);
+    set_clock_(cuda, &device->clock);
+    return cuda_matmul_create(cuda, err);
+}
+
+Backend *backend_cuda_create(int precision, int device, Error *err) {
+    Device *made = (Device *)calloc(1, sizeof *made);
+    if (made == NULL) {
+        error_set(err, EXIT_FAILED, "no memory to create the CUDA backend");
+        return NULL;
+    }
+    Backend *backend = &made->cuda.backend;
+    backend->self = made;
+    made->cuda.device = device;
+    backend->precision = precision;
+    backend->element = precision == PRECISION_BF16 ? 2 : 4;
+    fill_memory_(backend);
+    fill_operations_(backend);
+    if (start_(made, err) == 0) return backend;
+    destroy_(backend);
+    return NULL;
+}
+
+// --- what is there
+
+static void version_text_(char *text, size_t size, int version) {
+    snprintf(text, size, "%d.%d", version / 1000, version % 1000 / 10);
+}
+
+int backend_cuda_count(char why[256]) {
+    int count = 0, driver = 0;
+    cudaError_t status = cudaGetDeviceCount(&count);
+    why[0] = '\0';
+    if (status == cudaSuccess && count > 0) return count;
+    cudaGetLastError();
+    char has[16], needs[16];
+    version_text_(needs, sizeof needs, CUDART_VERSION);
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
+        snprintf(why, 256, "no NVIDIA driver is installed here");
+    else if (status == cudaErrorInsufficientDriver) {
+        version_text_(has, sizeof has, driver);
+        snprintf(why, 256,
+                 "the NVIDIA driver knows CUDA up to %s, and this program was built with %s: update the driver", has,
+                 needs);
+    } else if (status == cudaErrorNoDevice || status == cudaSuccess)
+        snprintf(why, 256, "the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES=%s)",
+                 getenv("CUDA_VISIBLE_DEVICES") == NULL ? "" : getenv("CUDA_VISIBLE_DEVICES"));
+    else
+        snprintf(why, 256, "the NVIDIA driver says: %s", cudaGetErrorString(status));
+    return 0;
+}
+
+void backend_cuda_versions(char *text, int64_t size) {
+    int driver = 0, runtime = 0, nccl = 0;
+    char driver_text[16], runtime_text[16], cudnn[48] = "";
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    ncclGetVersion(&nccl);
+    version_text_(driver_text, sizeof driver_text, driver);
+    version_text_(runtime_text, sizeof runtime_text, runtime);
+#ifdef HAVE_CUDNN_FRONTEND
+    long long v = (long long)cuda_flash_version();
+    snprintf(cudnn, sizeof cudnn, ", cuDNN %lld.%lld.%lld", v / 10000, v % 10000 / 100, v % 100);
+#endif
+    long long blas = (long long)cublasLtGetVersion();
+    snprintf(text, (size_t)size, "driver for CUDA %s, CUDA %s, cuBLAS %lld.%lld.%lld%s, NCCL %d.%d.%d", driver_text,
+             runtime_text, blas / 10000, blas % 10000 / 100, blas % 100, cudnn, nccl / 10000, nccl % 10000 / 100,
+             nccl % 100);
+}

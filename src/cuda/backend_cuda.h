@@ -1,0 +1,29 @@
+// NVIDIA GPUs as devices, as the rest of the program sees them. Only builds with HAVE_CUDA have these functions.
+#ifndef BACKEND_CUDA_H
+#define BACKEND_CUDA_H
+
+#include "../backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// GPUs visible to this process. 0 where there are none, and `why` says in one clause what is missing: a driver, a newer
+// driver, a GPU. Holds nothing on any of them.
+int backend_cuda_count(char why[256]);
+
+// One GPU: `device` counts from 0 among those visible. Takes 64 MiB of it beside what is allocated later: scratch of the
+// kernels and cuBLASLt's workspace.
+Backend *backend_cuda_create(int precision, int device, Error *err);
+
+// "driver 580.159 (CUDA 13.0), CUDA 13.0, cuBLAS 13.1.0, cuDNN 9.19.0, NCCL 2.28.9"
+void backend_cuda_versions(char *text, int64_t size);
+
+// Dense matrix rate of a GPU by its name, TFLOP/s, fp32 accumulation, from the vendor's data sheets; 0 where unknown.
+double backend_cuda_peak(const char *name, int precision);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,80 @@
+// What the host side of the CUDA backend shares beside cuda.h: matrix products, attention and lending.
+#ifndef CUDA_INTERNAL_H
+#define CUDA_INTERNAL_H
+
+#include "cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- matmul.cpp
+// c (m, n) = alpha * a (m, k) b (k, n), or += where `accumulate`; row-major with leading dimensions. Transposed
+// operands are stored (k, m) and (n, k). `batch` of them at strides (elements). Inputs in the run's precision; the
+// output too, or fp32 where `wide`.
+typedef struct CudaProduct {
+    int64_t m, n, k;
+    const void *a, *b;
+    void *c;
+    int64_t lda, ldb, ldc;
+    bool transpose_a, transpose_b, accumulate, wide;
+    float alpha;
+    int64_t batch, stride_a, stride_b, stride_c;
+    const void *bias; // (n), with an epilogue that has one
+    void *aux;        // (m, n) at ldc
+    int epilogue;     // cublasLtEpilogue_t; 0: none
+} CudaProduct;
+
+// Takes 32 MiB of device memory. -1 with err.
+int cuda_matmul_create(CudaBackend *cuda, Error *err);
+void cuda_matmul_destroy(CudaBackend *cuda);
+
+// 0 when queued; -1 where cuBLASLt has nothing for it (nothing is queued then, and nothing noted).
+int cuda_product_try(CudaBackend *cuda, const CudaProduct *product);
+// The same, noting the failure.
+void cuda_product(CudaBackend *cuda, const CudaProduct *product);
+
+void cuda_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
+                         int64_t rows, int64_t in, int64_t out, Epilogue epilogue);
+void cuda_linear_backward_input(Backend *backend, void *dx, const void *aux, const void *dy, const void *w,
+                                int64_t rows, int64_t in, int64_t out, Epilogue epilogue);
+void cuda_linear_backward_weight(Backend *backend, float *dw, float *dbias, const void *dy, const void *x, int64_t rows,
+                                 int64_t in, int64_t out);
+
+// --- attention.cpp
+int64_t cuda_attention_scratch(Backend *backend, const AttentionShape *shape);
+void cuda_attention_forward(Backend *backend, void *out, void *saved, void *scratch, const void *qkv,
+                            const AttentionShape *shape);
+void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const void *dout, const void *out,
+                             const void *saved, const void *qkv, const AttentionShape *shape);
+
+// --- attention_cudnn.cpp, where cuDNN's frontend was found. Plans are made once for each shape and kept.
+typedef struct CudaFlashCall {
+    const void *qkv, *out, *dout;
+    float *saved;
+    void *to; // out of the forward, dqkv of the backward
+    void *workspace;
+} CudaFlashCall;
+
+// The workspace of a shape's plans, or -1 with `why` in one clause. *deterministic: whether its backward is.
+int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, bool *deterministic, char why[256]);
+void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *shape, const CudaFlashCall *call);
+void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *shape, const CudaFlashCall *call);
+void cuda_flash_destroy(CudaBackend *cuda);
+int64_t cuda_flash_version(void); // cuDNN's: 91900
+
+// --- lend.cpp
+int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);
+void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err);
+void cuda_give_back(Backend *backend, void *memory, int64_t bytes);
+int cuda_pin(Backend *backend, void *host, int64_t bytes, Error *err);
+void cuda_unpin(Backend *backend, void *host);
+
+// --- peak.cpp
+// (backend_cuda_peak, see backend_cuda.h)
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,85 @@
+// Memory of one process on another's GPU of the same host, through CUDA-IPC, and host memory that the copy engines read.
+#include "internal.h"
+
+#include <string.h>
+
+typedef struct Handle_ {
+    cudaIpcMemHandle_t memory;
+    cudaUUID_t gpu; // numbers of GPUs mean nothing in another process
+} Handle_;
+
+static_assert(sizeof(Handle_) <= sizeof(Loan), "a handle has to fit into a loan");
+
+static bool uuid_(int device, cudaUUID_t *uuid) {
+    cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) return false;
+    *uuid = properties.uuid;
+    return true;
+}
+
+int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err) {
+    (void)bytes;
+    Handle_ handle;
+    memset(&handle, 0, sizeof handle);
+    memset(loan, 0, sizeof *loan);
+    cudaError_t status = cudaIpcGetMemHandle(&handle.memory, const_cast<void *>(memory));
+    if (status != cudaSuccess || !uuid_(cuda_self(backend)->device, &handle.gpu)) {
+        cudaGetLastError();
+        return error_set(err, EXIT_FAILED, "CUDA lends no memory here: %s", cudaGetErrorString(status));
+    }
+    memcpy(loan, &handle, sizeof handle);
+    return 0;
+}
+
+// The number of the lender's GPU in this process; -1: it is not visible.
+static int find_gpu_(const cudaUUID_t *gpu) {
+    int count = 0;
+    cudaGetDeviceCount(&count);
+    for (int device = 0; device < count; device++) {
+        cudaUUID_t uuid;
+        if (uuid_(device, &uuid) && memcmp(&uuid, gpu, sizeof uuid) == 0) return device;
+    }
+    return -1;
+}
+
+void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err) {
+    (void)bytes;
+    int mine = cuda_self(backend)->device, reachable = 1;
+    Handle_ handle;
+    memcpy(&handle, loan, sizeof handle);
+    int theirs = find_gpu_(&handle.gpu);
+    if (theirs >= 0 && theirs != mine) cudaDeviceCanAccessPeer(&reachable, mine, theirs);
+    void *memory = NULL;
+    cudaError_t status = cudaSuccess;
+    if (theirs < 0)
+        error_set(err, EXIT_FAILED, "its GPU is not visible to this process; let every task see all GPUs of its node");
+    else if (!reachable)
+        error_set(err, EXIT_FAILED, "GPU %d cannot reach its GPU %d directly", mine, theirs);
+    else
+        status = cudaIpcOpenMemHandle(&memory, handle.memory, cudaIpcMemLazyEnablePeerAccess);
+    cudaGetLastError();
+    if (status == cudaSuccess && memory != NULL) return memory;
+    error_set(err, EXIT_FAILED, "CUDA cannot map memory of its GPU %d: %s", theirs, cudaGetErrorString(status));
+    return NULL;
+}
+
+void cuda_give_back(Backend *backend, void *memory, int64_t bytes) {
+    (void)backend, (void)bytes;
+    if (memory != NULL) cudaIpcCloseMemHandle(memory);
+}
+
+int cuda_pin(Backend *backend, void *host, int64_t bytes, Error *err) {
+    (void)backend;
+    cudaError_t status = cudaHostRegister(host, (size_t)bytes, cudaHostRegisterPortable);
+    if (status == cudaSuccess) return 0;
+    cudaGetLastError();
+    return error_set(err, EXIT_FAILED,
+                     "%lld bytes of host memory for evicted bundles cannot be pinned: %s; see ulimit -l, or let fewer "
+                     "ranks share the host",
+                     (long long)bytes, cudaGetErrorString(status));
+}
+
+void cuda_unpin(Backend *backend, void *host) {
+    (void)backend;
+    cudaHostUnregister(host);
+}

@@ -1,0 +1,261 @@
+// Matrix products by cuBLASLt. Sums are fp32 throughout; gradients of weights are fp32 and added to by the product
+// itself. Which kernel serves a shape is asked once and kept.
+//
+// cuBLASLt counts columns first: a row-major (rows, cols) matrix is its (cols, rows) one. So c = a b is asked for as
+// cT = bT aT, and no operand moves.
+//
+// Its GELU is the tanh form (as its documentation of CUBLASLT_EPILOGUE_GELU gives it), which is ours. Gradients of
+// biases are summed by a kernel of our own: the product's epilogue could only overwrite what it should add to.
+#include "internal.h"
+
+#include <array>
+#include <cublasLt.h>
+#include <cstring>
+#include <map>
+#include <new>
+
+enum { WORKSPACE_BYTES = 32 << 20 };
+
+typedef std::array<int64_t, 20> Key_;
+
+struct Plan_ {
+    bool found;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algorithm;
+};
+
+struct CudaMatmul {
+    cublasLtHandle_t handle;
+    void *workspace;
+    std::map<Key_, Plan_> plans;
+};
+
+int cuda_matmul_create(CudaBackend *cuda, Error *err) {
+    CudaMatmul *matmul = new (std::nothrow) CudaMatmul();
+    if (matmul == NULL) return error_set(err, EXIT_FAILED, "no memory for matrix products");
+    cuda->matmul = matmul;
+    cublasStatus_t status = cublasLtCreate(&matmul->handle);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return error_set(err, EXIT_FAILED, "%s: cuBLASLt does not start: %s", cuda->backend.device,
+                         cublasLtGetStatusString(status));
+    if (cudaMalloc(&matmul->workspace, WORKSPACE_BYTES) == cudaSuccess) return 0;
+    cudaGetLastError();
+    return error_set(err, EXIT_FAILED, "%s: no %d MiB left for the workspace of matrix products", cuda->backend.device,
+                     WORKSPACE_BYTES >> 20);
+}
+
+static void free_plan_(Plan_ *plan) {
+    if (plan->product != NULL) cublasLtMatmulDescDestroy(plan->product);
+    if (plan->a != NULL) cublasLtMatrixLayoutDestroy(plan->a);
+    if (plan->b != NULL) cublasLtMatrixLayoutDestroy(plan->b);
+    if (plan->c != NULL) cublasLtMatrixLayoutDestroy(plan->c);
+}
+
+void cuda_matmul_destroy(CudaBackend *cuda) {
+    CudaMatmul *matmul = cuda->matmul;
+    if (matmul == NULL) return;
+    for (auto &entry : matmul->plans) free_plan_(&entry.second);
+    if (matmul->handle != NULL) cublasLtDestroy(matmul->handle);
+    cudaFree(matmul->workspace);
+    delete matmul;
+    cuda->matmul = NULL;
+}
+
+// --- plans
+
+// What an address is a multiple of, up to the 256 bytes cuBLASLt cares for.
+static uint32_t alignment_(const void *address) {
+    uintptr_t at = (uintptr_t)address | 256;
+    return (uint32_t)(at & (~at + 1));
+}
+
+static Key_ key_(const CudaProduct *p) {
+    return Key_{p->m,
+                p->n,
+                p->k,
+                p->lda,
+                p->ldb,
+                p->ldc,
+                p->batch,
+                p->stride_a,
+                p->stride_b,
+                p->stride_c,
+                p->transpose_a,
+                p->transpose_b,
+                p->wide,
+                p->accumulate,
+                p->epilogue,
+                p->bias != NULL,
+                alignment_(p->a),
+                alignment_(p->b),
+                alignment_(p->c),
+                p->aux == NULL ? 0 : (int64_t)alignment_(p->aux)};
+}
+
+static cudaDataType_t input_type_(const CudaBackend *cuda) {
+    return cuda_is_bf16(&cuda->backend) ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+static cudaDataType_t output_type_(const CudaBackend *cuda, const CudaProduct *p) {
+    return p->wide ? CUDA_R_32F : input_type_(cuda);
+}
+
+static bool ok_(cublasStatus_t status) {
+    return status == CUBLAS_STATUS_SUCCESS;
+}
+
+template <typename T>
+static bool describe_(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, T value) {
+    return ok_(cublasLtMatmulDescSetAttribute(product, attribute, &value, sizeof value));
+}
+
+template <typename T>
+static bool prefer_(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+    return ok_(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
+}
+
+// A row-major (rows, cols) matrix.
+static bool layout_(cublasLtMatrixLayout_t *layout, cudaDataType_t type, int64_t rows, int64_t cols, int64_t stride,
+                    int64_t batch, int64_t batch_stride) {
+    if (!ok_(cublasLtMatrixLayoutCreate(layout, type, (uint64_t)cols, (uint64_t)rows, stride))) return false;
+    if (batch <= 1) return true;
+    int32_t count = (int32_t)batch;
+    return ok_(cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count)) &&
+           ok_(cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &batch_stride,
+                                                sizeof batch_stride));
+}
+
+// Addresses of bias and aux change with every call; they are set before each.
+static bool describe_product_(const CudaBackend *cuda, const CudaProduct *p, Plan_ *plan) {
+    if (!ok_(cublasLtMatmulDescCreate(&plan->product, CUBLAS_COMPUTE_32F, CUDA_R_32F))) return false;
+    cublasOperation_t first = p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t second = p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    if (!describe_(plan->product, CUBLASLT_MATMUL_DESC_TRANSA, first) ||
+        !describe_(plan->product, CUBLASLT_MATMUL_DESC_TRANSB, second))
+        return false;
+    if (p->epilogue == 0) return true;
+    if (!describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (cublasLtEpilogue_t)p->epilogue)) return false;
+    if (p->bias != NULL && !describe_(plan->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)input_type_(cuda)))
+        return false;
+    return p->aux == NULL || describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p->ldc);
+}
+
+static bool point_(const CudaProduct *p, Plan_ *plan) {
+    if (p->bias != NULL && !describe_(plan->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p->bias)) return false;
+    return p->aux == NULL || describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p->aux);
+}
+
+static bool choose_(CudaMatmul *matmul, const CudaProduct *p, Plan_ *plan) {
+    cublasLtMatmulPreference_t preference;
+    if (!ok_(cublasLtMatmulPreferenceCreate(&preference))) return false;
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    bool asked = prefer_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)WORKSPACE_BYTES) &&
+                 prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_(p->b)) &&
+                 prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_(p->a)) &&
+                 prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_(p->c)) &&
+                 prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_(p->c)) &&
+                 ok_(cublasLtMatmulAlgoGetHeuristic(matmul->handle, plan->product, plan->a, plan->b, plan->c, plan->c,
+                                                    preference, 1, &result, &found));
+    cublasLtMatmulPreferenceDestroy(preference);
+    if (asked && found > 0) plan->algorithm = result.algo;
+    return asked && found > 0;
+}
+
+static Plan_ make_plan_(CudaBackend *cuda, const CudaProduct *p) {
+    Plan_ plan;
+    memset(&plan, 0, sizeof plan);
+    int64_t b_rows = p->transpose_b ? p->n : p->k, a_rows = p->transpose_a ? p->k : p->m;
+    plan.found = describe_product_(cuda, p, &plan) && point_(p, &plan) &&
+                 layout_(&plan.a, input_type_(cuda), b_rows, p->n + p->k - b_rows, p->ldb, p->batch, p->stride_b) &&
+                 layout_(&plan.b, input_type_(cuda), a_rows, p->m + p->k - a_rows, p->lda, p->batch, p->stride_a) &&
+                 layout_(&plan.c, output_type_(cuda, p), p->m, p->n, p->ldc, p->batch, p->stride_c) &&
+                 choose_(cuda->matmul, p, &plan);
+    return plan;
+}
+
+// --- products
+
+int cuda_product_try(CudaBackend *cuda, const CudaProduct *p) {
+    CudaMatmul *matmul = cuda->matmul;
+    Key_ key = key_(p);
+    auto known = matmul->plans.find(key);
+    if (known == matmul->plans.end()) known = matmul->plans.emplace(key, make_plan_(cuda, p)).first;
+    Plan_ *plan = &known->second;
+    if (!plan->found) return -1;
+    float alpha = p->alpha, beta = p->accumulate ? 1.0f : 0.0f;
+    if (!point_(p, plan)) return -1;
+    cublasStatus_t status =
+        cublasLtMatmul(matmul->handle, plan->product, &alpha, p->b, plan->a, p->a, plan->b, &beta, p->c, plan->c, p->c,
+                       plan->c, &plan->algorithm, matmul->workspace, WORKSPACE_BYTES, cuda_compute(cuda));
+    if (!ok_(status)) plan->found = false;
+    return ok_(status) ? 0 : -1;
+}
+
+void cuda_product(CudaBackend *cuda, const CudaProduct *product) {
+    if (cuda_product_try(cuda, product) != 0)
+        cuda_refuse(cuda, "cuBLASLt has no matrix product for a shape of this model");
+}
+
+// y = x wT
+static CudaProduct forward_(void *y, const void *x, const void *w, int64_t rows, int64_t in, int64_t out) {
+    CudaProduct p = {};
+    p.m = rows, p.n = out, p.k = in;
+    p.a = x, p.lda = in;
+    p.b = w, p.ldb = in, p.transpose_b = true;
+    p.c = y, p.ldc = out;
+    p.alpha = 1.0f, p.batch = 1;
+    return p;
+}
+
+void cuda_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
+                         int64_t rows, int64_t in, int64_t out, Epilogue epilogue) {
+    CudaBackend *cuda = cuda_self(backend);
+    bool gelu = epilogue == EPILOGUE_GELU;
+    CudaProduct fused = forward_(y, x, w, rows, in, out);
+    fused.bias = bias;
+    fused.aux = gelu ? aux : NULL;
+    if (gelu)
+        fused.epilogue = bias != NULL ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    else if (bias != NULL)
+        fused.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    if (cuda_product_try(cuda, &fused) == 0) return;
+    CudaProduct plain = forward_(gelu ? aux : y, x, w, rows, in, out);
+    cuda_product(cuda, &plain);
+    if (bias != NULL) cuda_bias_add(backend, plain.c, bias, rows, out);
+    if (gelu) cuda_gelu_forward(backend, y, aux, rows * out);
+}
+
+void cuda_linear_backward_input(Backend *backend, void *dx, const void *aux, const void *dy, const void *w,
+                                int64_t rows, int64_t in, int64_t out, Epilogue epilogue) {
+    CudaBackend *cuda = cuda_self(backend);
+    bool gelu = epilogue == EPILOGUE_GELU;
+    CudaProduct plain = {};
+    plain.m = rows, plain.n = in, plain.k = out;
+    plain.a = dy, plain.lda = out;
+    plain.b = w, plain.ldb = in;
+    plain.c = dx, plain.ldc = in;
+    plain.alpha = 1.0f, plain.batch = 1;
+    CudaProduct fused = plain;
+    if (gelu) {
+        fused.aux = const_cast<void *>(aux);
+        fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
+    }
+    if (cuda_product_try(cuda, &fused) == 0) return;
+    cuda_product(cuda, &plain);
+    if (gelu) cuda_gelu_backward(backend, dx, dx, aux, rows * in);
+}
+
+void cuda_linear_backward_weight(Backend *backend, float *dw, float *dbias, const void *dy, const void *x, int64_t rows,
+                                 int64_t in, int64_t out) {
+    CudaProduct p = {};
+    p.m = out, p.n = in, p.k = rows;
+    p.a = dy, p.lda = out, p.transpose_a = true;
+    p.b = x, p.ldb = in;
+    p.c = dw, p.ldc = in;
+    p.accumulate = p.wide = true;
+    p.alpha = 1.0f, p.batch = 1;
+    cuda_product(cuda_self(backend), &p);
+    if (dbias != NULL) cuda_column_sums(backend, dbias, dy, rows, out);
+}
