@@ -3,26 +3,61 @@
 #include <stdlib.h>
 #include <string.h>
 
+// Sums under way at once. Each holds a buffer of the transport until it is done, which is in nobody's plan: all units of a
+// stage at once would hold as much as its gradients.
+enum { MOST_UNDER_WAY = 4 };
+
+// Units are summed in the order in which their gradients became complete, the same on all data ranks: sums of one group have
+// to be started alike everywhere.
 struct Zero {
     Stage *stage;
     Comm *data;
-    CommRequest *requests; // per unit
-    bool *started;
-    Error error; // of a sum that failed while a backward ran
+    int64_t *order;                    // (units): the first `complete` are to be summed
+    bool *ordered;                     // (units): stands in `order`
+    int64_t complete, started, summed; // entries of `order`; summed <= started <= complete
+    CommRequest *requests;             // (units): of a sum or of a gather
+    Error error;                       // of a sum that failed while a backward ran
 };
 
 static bool alone_(const Zero *zero) {
     return zero->data == NULL;
 }
 
-static void start_reduce_(Zero *zero, int64_t u) {
+static void start_next_(Zero *zero) {
     StageTensors *tensors = &zero->stage->tensors;
+    int64_t u = zero->order[zero->started];
     const Unit *unit = &tensors->units[u];
-    if (zero->started[u] || zero->error.code != 0) return;
-    zero->started[u] = true;
     float *sum = tensors->gradients + unit->gradient_offset;
     float *piece = sum + tensors->split.data_rank * unit->piece;
-    zero->data->reduce_scatter(zero->data, piece, sum, unit->piece, COMM_FLOAT, &zero->requests[u], &zero->error);
+    int failed =
+        zero->data->reduce_scatter(zero->data, piece, sum, unit->piece, COMM_FLOAT, &zero->requests[u], &zero->error);
+    zero->started += failed == 0;
+}
+
+// Ends what is through and starts what may be.
+static void move_on_(Zero *zero) {
+    while (zero->error.code == 0 && zero->summed < zero->started &&
+           zero->data->test(zero->data, &zero->requests[zero->order[zero->summed]], &zero->error) == 1)
+        zero->summed++;
+    while (zero->error.code == 0 && zero->started < zero->complete && zero->started < zero->summed + MOST_UNDER_WAY)
+        start_next_(zero);
+}
+
+// Waits until all complete gradients are summed.
+static int finish_(Zero *zero, Error *err) {
+    for (move_on_(zero); zero->error.code == 0 && zero->summed < zero->started; move_on_(zero)) {
+        int64_t oldest = zero->order[zero->summed];
+        if (comm_wait(zero->data, &zero->requests[oldest], &zero->error) == 0) zero->summed++;
+    }
+    if (zero->error.code == 0) return 0;
+    if (err != NULL) *err = zero->error;
+    return -1;
+}
+
+static void add_(Zero *zero, int64_t u) {
+    if (zero->ordered[u]) return;
+    zero->ordered[u] = true;
+    zero->order[zero->complete++] = u;
 }
 
 static void layer_done_(void *argument, int64_t layer) {
@@ -31,8 +66,9 @@ static void layer_done_(void *argument, int64_t layer) {
     int64_t first = stage->layers - stage->tensors.tensors + layer * stage->table.per_layer;
     for (int64_t u = 0; u < stage->tensors.unit_count; u++) {
         int64_t begins = stage->tensors.units[u].first;
-        if (begins >= first && begins < first + stage->table.per_layer) start_reduce_(zero, u);
+        if (begins >= first && begins < first + stage->table.per_layer) add_(zero, u);
     }
+    move_on_(zero);
 }
 
 Zero *zero_create(Stage *stage, Comm *data, Error *err) {
@@ -41,10 +77,11 @@ Zero *zero_create(Stage *stage, Comm *data, Error *err) {
     if (zero != NULL) {
         zero->stage = stage;
         zero->data = data;
+        zero->order = (int64_t *)calloc((size_t)units, sizeof *zero->order);
+        zero->ordered = (bool *)calloc((size_t)units, sizeof *zero->ordered);
         zero->requests = (CommRequest *)calloc((size_t)units, sizeof *zero->requests);
-        zero->started = (bool *)calloc((size_t)units, sizeof *zero->started);
     }
-    if (zero == NULL || zero->requests == NULL || zero->started == NULL) {
+    if (zero == NULL || zero->order == NULL || zero->ordered == NULL || zero->requests == NULL) {
         error_set(err, EXIT_FAILED, "out of host memory for %lld gradient sums", (long long)units);
         zero_destroy(zero);
         return NULL;
@@ -58,25 +95,22 @@ Zero *zero_create(Stage *stage, Comm *data, Error *err) {
 
 void zero_destroy(Zero *zero) {
     if (zero == NULL) return;
+    // A step that all ranks gave up, as when its loss is not finite, leaves sums whose memory must not go before they end.
+    if (zero->complete > 0) finish_(zero, NULL);
+    free(zero->order);
+    free(zero->ordered);
     free(zero->requests);
-    free(zero->started);
     free(zero);
-}
-
-static int wait_all_(Zero *zero, Error *err) {
-    for (int64_t u = 0; zero->error.code == 0 && u < zero->stage->tensors.unit_count; u++)
-        if (zero->requests[u].active) comm_wait(zero->data, &zero->requests[u], &zero->error);
-    if (zero->error.code == 0) return 0;
-    *err = zero->error;
-    return -1;
 }
 
 int zero_reduce_gradients(Zero *zero, Error *err) {
     int64_t units = zero->stage->tensors.unit_count;
     if (alone_(zero)) return 0;
-    for (int64_t u = 0; u < units; u++) start_reduce_(zero, u);
-    memset(zero->started, 0, (size_t)units * sizeof *zero->started);
-    return wait_all_(zero, err);
+    for (int64_t u = 0; u < units; u++) add_(zero, u);
+    int status = finish_(zero, err);
+    memset(zero->ordered, 0, (size_t)units * sizeof *zero->ordered);
+    zero->complete = zero->started = zero->summed = 0;
+    return status;
 }
 
 int zero_gather_weights(Zero *zero, Error *err) {
@@ -91,5 +125,7 @@ int zero_gather_weights(Zero *zero, Error *err) {
         if (zero->data->all_gather(zero->data, whole, piece, unit->piece, type, &zero->requests[u], err) != 0)
             return -1;
     }
-    return wait_all_(zero, err);
+    for (int64_t u = 0; u < tensors->unit_count; u++)
+        if (zero->requests[u].active && comm_wait(zero->data, &zero->requests[u], err) != 0) return -1;
+    return 0;
 }

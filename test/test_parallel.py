@@ -171,3 +171,18 @@ def test_d_that_does_not_divide_the_batch_is_refused(small):
 
 def test_fewer_microbatches_than_stages_are_refused(small):
     assert "microbatches" in refused(small, "parallel.data=4")
+
+
+# ---- data ranks and memory ------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_not_finite_ends_data_ranks_in_one_sentence(tmp_path):
+    """Sums over data ranks are under way then, into memory that is about to go."""
+    model = "{family: llama, hidden: 256, layers: 4, heads: 8, kv_heads: 4, ffn: 512, vocab: 100, seq_len: 64, norm_eps: 1.0e-30}"
+    diverging = "{global_batch: 8, steps: 40, lr: 100, warmup_steps: 0, eps: 1.0e-30, grad_clip: 0}"
+    config = write_config(tmp_path, model=model, parallel="{pipeline: 2, data: 2}", schedule="{}", train=diverging)
+    for _ in range(3):
+        ended = run(config, "data.val_every=0", env=environment(OMP_NUM_THREADS="1"))
+        assert ended.code == 1
+        assert re.search(r"step \d+: the loss on stage 1 is (nan|inf)", ended.said[-1])
+        assert "***" not in ended.stderr
