@@ -49,7 +49,7 @@ static inline __attribute__((always_inline)) void kernel(int vectors, bool rows,
         for (int j = 0; j < vectors; j++) row[j] = *(const Loose *)(b + j * LANES);
 #pragma GCC unroll 8
         for (int i = 0; i < MR; i++) {
-            Vec factor = (Vec){0} + a[i * next_row];
+            Vec factor = a[i * next_row] - (Vec){0};
 #pragma GCC unroll 4
             for (int j = 0; j < vectors; j++) sums[i][j] = multiply_add(factor, row[j], sums[i][j]);
         }
@@ -202,17 +202,24 @@ static inline __attribute__((always_inline)) void copy_run(float *restrict to, i
     for (int i = width & ~7; i < width; i++) to[i] = element(from, at + i, bf16);
 }
 
-// All panels of a block whose rows (one per k) are contiguous in w: row by row, as memory likes to be read.
+// All panels of a block whose rows (one per k) are contiguous in w: a few rows at a time, so that what is read and what
+// is written in one go stays in the first-level cache, whose sets the panels' distance would all map to one.
 static inline __attribute__((always_inline)) void pack_along(float *restrict to, int width, int64_t count,
                                                              int64_t depth, const void *restrict from, int64_t stride,
                                                              bool bf16) {
+    enum { ROWS = 8 };
     int64_t whole = count / width * width;
-    for (int64_t k = 0; k < depth; k++) {
-        for (int64_t w = 0; w < whole; w += 16) __builtin_prefetch(advance(from, (k + 6) * stride + w, bf16));
+    for (int64_t k0 = 0; k0 < depth; k0 += ROWS) {
+        int64_t end = k0 + ROWS < depth ? k0 + ROWS : depth;
         for (int64_t w = 0; w < whole; w += width)
-            copy_run(to + w * depth + k * width, width, from, k * stride + w, bf16);
-        for (int64_t w = whole; w < count; w++)
-            to[whole * depth + k * width + w - whole] = element(from, k * stride + w, bf16);
+            for (int64_t k = k0; k < end; k++) {
+                for (int i = 0; i < width; i += 16)
+                    __builtin_prefetch(advance(from, (k + ROWS) * stride + w + i, bf16));
+                copy_run(to + w * depth + k * width, width, from, k * stride + w, bf16);
+            }
+        for (int64_t k = k0; k < end; k++)
+            for (int64_t w = whole; w < count; w++)
+                to[whole * depth + k * width + w - whole] = element(from, k * stride + w, bf16);
     }
 }
 
