@@ -6,10 +6,11 @@
 #include <string.h>
 
 void grid_cell(Grid *grid, const char *format, ...) {
+    if (grid->failed) return;
     if (grid->count == grid->capacity) {
         int64_t capacity = grid->capacity == 0 ? 128 : 2 * grid->capacity;
         char(*cells)[GRID_CELL] = realloc(grid->cells, (size_t)capacity * sizeof *cells);
-        if (cells == NULL) grid->failed = true;
+        grid->failed = cells == NULL;
         if (grid->failed) return;
         grid->cells = cells;
         grid->capacity = capacity;
