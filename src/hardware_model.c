@@ -73,6 +73,12 @@ void hardware_describe(Hardware *hardware, const Config *config, const char *dev
         describe_gpu_(hardware, config);
 }
 
+void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tflops) {
+    if (config->hardware.peak_tflops > 0 || peak_tflops <= 0) return;
+    hardware->flops = hardware->peak = peak_tflops * 1e12;
+    if (hardware->cpu) hardware->peak *= hardware->cores_share / (double)config_world(config);
+}
+
 int hardware_node(const Hardware *hardware, const Config *config, int rank) {
     return hardware->cpu ? 0 : rank / (int)config->hardware.gpus_per_node;
 }

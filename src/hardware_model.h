@@ -35,6 +35,10 @@ typedef struct Hardware {
 // asks, "" for a GPU that is not here.
 void hardware_describe(Hardware *hardware, const Config *config, const char *device);
 
+// Takes the peak that was found with a profile (1e12 FLOP/s of one rank that has its cores to itself, 0: unknown) where the configuration
+// gives none.
+void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tflops);
+
 // Whether the configuration runs on CPUs; `auto` is what is at hand.
 bool hardware_is_cpu(const Config *config);
 

@@ -25,7 +25,11 @@ static const OptionRow rows[] = {
      "go on from the newest complete checkpoint in DIR, or from DIR itself"},
     {"plan", 0, NULL, OPTION_FLAG, offsetof(Options, plan),
      "print memory, step time and whether BPipe pays, and exit; starts no rank"},
-    {"json", 0, NULL, OPTION_FLAG, offsetof(Options, json), "--plan as JSON"},
+    {"profile", 0, NULL, OPTION_FLAG, offsetof(Options, profile),
+     "time stages on this device, write hardware.profile, and plan with it"},
+    {"emulate-stage", 0, "S", OPTION_TEXT, offsetof(Options, emulate_stage),
+     "run stage S alone on this device, its neighbours emulated, and exit"},
+    {"json", 0, NULL, OPTION_FLAG, offsetof(Options, json), "what --plan and --profile print, as JSON"},
     {"schedule", 0, NULL, OPTION_FLAG, offsetof(Options, schedule),
      "print the pipeline schedule as text and exit; starts no rank"},
     {"help", 'h', NULL, OPTION_FLAG, offsetof(Options, help), "print this and exit"},
@@ -128,7 +132,8 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         i += taken;
     }
     if (options->help || options->help_config || options->version) return 0;
-    if (options->json && !options->plan) return error_set(err, EXIT_USAGE, "--json: belongs to --plan; give that too");
+    if (options->json && !options->plan && !options->profile)
+        return error_set(err, EXIT_USAGE, "--json: belongs to --plan and --profile; give one of them too");
     if (options->config != NULL) return 0;
     return error_set(err, EXIT_USAGE, "no configuration; give one with -c FILE (--help explains)");
 }

@@ -16,7 +16,8 @@ typedef struct Options {
     int override_count;
     const char *resume; // NULL: start anew
     bool schedule;
-    bool plan, json;
+    bool plan, profile, json;
+    const char *emulate_stage; // NULL: none
     bool help, help_config, version;
 } Options;
 

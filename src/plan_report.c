@@ -127,7 +127,9 @@ static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
     const Config *config = &answer->config;
     int64_t here = config->schedule.micro_batch, most = here,
             batch = config->train.global_batch / config->parallel.data;
-    if (2 * answer->verdict.largest_bpipe > most) most = 2 * answer->verdict.largest_bpipe;
+    const Verdict *verdict = &answer->verdict;
+    int64_t fits = verdict->largest_bpipe > verdict->largest_plain ? verdict->largest_bpipe : verdict->largest_plain;
+    if (2 * fits > most) most = 2 * fits;
     int status = 0, rows = 0;
     enum { MOST_ROWS = 8 };
     for (int64_t b = 1; b <= most && status == 0; b++) {

@@ -54,6 +54,7 @@ static int find_profile_(Planner *planner, const Log *log, Error *err) {
     int status = profile_read(&planner->profile, path, &damaged);
     if (status == 0 && profile_differs(&planner->profile, config, planner->hardware.device, why, sizeof why) == NULL) {
         planner->measured = true;
+        hardware_take_peak(&planner->hardware, config, planner->profile.peak_tflops);
         return 0;
     }
     if (named && status != 0) return config_error(config, "hardware.profile", err, "%s", damaged.text);

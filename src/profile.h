@@ -28,7 +28,7 @@ typedef struct Profile {
     ModelConfig model; // layers aside, which may differ
     int64_t tensor;
     bool sequence;
-    double peak_tflops;       // of one rank, as the run would count it; 0: unknown
+    double peak_tflops;       // of one rank while no other needs its cores; 0: unknown
     double optimizer_seconds; // AdamW, per element whose states a rank owns
     double norm_seconds;      // norm of the gradient, per element
     ProfileStage *stages;
@@ -51,6 +51,14 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
 // Forward and backward of one microbatch on a stage, from its like, scaled by what one layer takes where it has more or fewer. A
 // micro-batch size that was not measured lies on the line through its neighbours. False where nothing like it was measured.
 bool profile_stage_time(const Profile *profile, const StageShape *at, double *forward, double *backward);
+
+// Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and its own, as memory
+// allows, in every attention mode; prints what it measures to `log`. On CPUs as many ranks as run at a time load the cores meanwhile, as in
+// the run. -1 with err; profile_free in both cases.
+int profile_measure(Profile *profile, const Config *config, const Model *model, const Log *log, Error *err);
+
+// The program's --profile: measures, writes hardware.profile. 0, or -1 with err.
+int profile_command(const Config *config, const Model *model, const Log *log, Error *err);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,7 @@
 #include "trainer.h"
 
+#include "device.h"
+#include "emulate.h"
 #include "launch.h"
 #include "options.h"
 #include "plan_answer.h"
@@ -37,7 +39,7 @@ static int check_start_(const Config *config, const char *program, const Model *
     Backend *be = schedule == NULL ? NULL : planner_backend(config, err);
     Plan plan = {0};
     int status = be == NULL ? -1 : plan_make(&plan, model, config, schedule, be, err);
-    if (status == 0) status = plan_check_machine(&plan, config, program, false, err);
+    if (status == 0) status = plan_check_machine(&plan, config, program, device_has_gpus(config, config_world(config)), err);
     plan_free(&plan);
     if (be != NULL) be->destroy(be);
     schedule_free(schedule);
@@ -112,7 +114,11 @@ static int run_options_(const Options *options, const Model *model, Log *log, in
     if (config_load(config, options->config, options->overrides, options->override_count, &err) != 0 ||
         check_family_(config, log->program, model, &err) != 0)
         code = fail_(log, &err);
-    else if (options->plan)
+    else if (options->emulate_stage != NULL)
+        code = emulate_command(config, model, options->emulate_stage, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
+    else if (options->profile && profile_command(config, model, log, &err) != 0)
+        code = fail_(log, &err);
+    else if (options->plan || options->profile)
         code = plan_command(config, model, options->json, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
     else if (options->schedule)
         code = print_schedule_(config, model, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
