@@ -5,6 +5,7 @@
 #include "batch.h"
 #include "board.h"
 #include "checkpoint.h"
+#include "device.h"
 #include "engine.h"
 #include "metrics.h"
 #include "optimizer.h"
@@ -23,7 +24,9 @@ typedef struct Run {
     Board *board;
     Coordinates at;
     Backend *be;
-    Comm *pipeline, *tensor, *data, *pair, *tied; // NULL where the group would be this rank alone
+    Device device;
+    Comm *pipeline, *tensor, *data, *tied; // NULL where the group would be this rank alone
+    Comm *pair, *pair_bundles;             // of messages in host memory; of bundles, NULL where none are evicted
     Schedule *schedule, *validation;
     Plan plan;
     Stage stage;

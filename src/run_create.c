@@ -58,7 +58,7 @@ static int threads_(const World *world) {
 // All ranks of a CPU host share its peak: rank 0 measures it while the others sleep, and each counts its part.
 static int find_peak_(Run *run, Error *err) {
     double peak = run->config->hardware.peak_tflops;
-    if (peak == 0.0 && run->be->peak_tflops == 0.0) {
+    if (peak == 0.0 && run->be->peak_tflops == 0.0 && !run->device.cuda) {
         long cores = sysconf(_SC_NPROCESSORS_ONLN);
         double host = world_rank(run->world) == 0 ? backend_cpu_measure_peak((int)cores) : 0.0;
         if (world_broadcast(run->world, 0, &host, sizeof host, err) != 0) return -1;
@@ -90,12 +90,40 @@ static int create_groups_(Run *run, Error *err) {
     return split_(run, &run->tied, "tied", tied && end ? column : -1, at.stage, err);
 }
 
+// The same groups for the device's memory, again in one order. The tensor group's results are read by the next operation;
+// those of the others are waited for.
+static int convert_(Run *run, Comm **comm, DeviceUse use, Error *err) {
+    if (*comm == NULL) return 0;
+    *comm = device_comm(&run->device, run->be, *comm, use, true, err);
+    return *comm == NULL ? -1 : 0;
+}
+
+static int convert_groups_(Run *run, Error *err) {
+    if (convert_(run, &run->pipeline, USE_NEIGHBOURS, err) != 0) return -1;
+    if (convert_(run, &run->tensor, USE_COMPUTE, err) != 0) return -1;
+    if (convert_(run, &run->data, USE_BESIDE, err) != 0) return -1;
+    return convert_(run, &run->tied, USE_BESIDE, err);
+}
+
+// The pair talks through host memory too, about slots that one lends to the other; bundles that go as messages need more.
+static int convert_pair_(Run *run, Error *err) {
+    if (run->pair == NULL || plan_evictions(run->schedule) == 0) return 0;
+    run->pair_bundles = device_comm(&run->device, run->be, run->pair, USE_NEIGHBOURS, false, err);
+    return run->pair_bundles == NULL ? -1 : 0;
+}
+
+static void tell_device_(const Run *run) {
+    if (world_rank(run->world) > 0) return;
+    if (run->device.about[0] != '\0') log_line(run->log, "%s", run->device.about);
+    if (run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
+}
+
 // Ranks that a launcher started check what their host has room for before any of them allocates.
 static int check_host_(Run *run, const Roster *roster, Error *err) {
     int64_t of_stage[CONFIG_MAX_STAGES];
     Machine machine;
     roster_count(roster, world_node(run->world), of_stage, (int)run->config->parallel.pipeline);
-    machine_look(&machine, false);
+    machine_look(&machine, run->device.cuda);
     return plan_check_fit(&run->plan, run->config, run->log->program, &machine, of_stage, err);
 }
 
@@ -105,6 +133,7 @@ static int settle_(Run *run, Error *err) {
     if (run->schedule == NULL || plan_make(&run->plan, run->model, run->config, run->schedule, run->be, err) != 0)
         return -1;
     Roster roster = {0};
+    tell_device_(run);
     int status = roster_make(&roster, run->world, run->at, run->be->device, err);
     if (status == 0) status = fail_together_(run->world, check_host_(run, &roster, err), err);
     if (status == 0 && world_rank(run->world) == 0) {
@@ -121,7 +150,8 @@ static int create_stage_(Run *run, Error *err) {
     if (run->validation == NULL) return -1;
     if (stage_create(&run->stage, run->model, config, run->be, run->at.stage, run->tensor, run->at.data, err) != 0)
         return -1;
-    EngineGroups groups = {run->pipeline, run->pair, run->pair};
+    if (convert_pair_(run, err) != 0) return -1;
+    EngineGroups groups = {run->pipeline, run->pair_bundles, run->pair_bundles == NULL ? NULL : run->pair};
     run->engine = engine_create(&run->stage, &run->plan.stage[run->at.stage], &groups, run->board, err);
     if (run->engine == NULL) return -1;
     if (engine_note(run->engine)[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
@@ -168,8 +198,9 @@ int run_create(Run *run, const Config *config, const Model *model, const char *r
     board_set_action(board, "start-up");
     if (create_groups_(run, err) != 0) return -1;
     if (fail_together_(world, run_open_data(config, &run->train, &run->val, err), err) != 0) return -1;
-    run->be = backend_cpu_create(config->train.precision, threads_(world), err);
-    if (run->be == NULL || find_peak_(run, err) != 0 || settle_(run, err) != 0) return -1;
+    run->be = device_open(&run->device, config, world, threads_(world), err);
+    if (run->be == NULL || convert_groups_(run, err) != 0) return -1;
+    if (find_peak_(run, err) != 0 || settle_(run, err) != 0) return -1;
     if (create_stage_(run, err) != 0 || batch_create(&run->batch, &run->stage, run->at.data, err) != 0) return -1;
     if (load_(run, resume, err) != 0) return -1;
     return create_metrics_(run, err);
@@ -189,13 +220,15 @@ void run_destroy(Run *run) {
     plan_free(&run->plan);
     schedule_free(run->validation);
     schedule_free(run->schedule);
-    if (run->be != NULL) run->be->destroy(run->be);
-    dataset_close(run->val);
-    dataset_close(run->train);
+    // Groups of a device's memory hold streams of it.
+    if (run->pair_bundles != run->pair) destroy_comm_(run->pair_bundles);
     destroy_comm_(run->tied);
     destroy_comm_(run->pair);
     destroy_comm_(run->data);
     destroy_comm_(run->tensor);
     destroy_comm_(run->pipeline);
+    if (run->be != NULL) run->be->destroy(run->be);
+    dataset_close(run->val);
+    dataset_close(run->train);
     memset(run, 0, sizeof *run);
 }

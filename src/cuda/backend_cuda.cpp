@@ -343,6 +343,15 @@ int backend_cuda_count(char why[256]) {
     return 0;
 }
 
+void backend_cuda_identity(int device, char id[40], char name[80]) {
+    cudaDeviceProp properties;
+    memset(id, 0, 40);
+    memset(name, 0, 80);
+    if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) return;
+    snprintf(name, 80, "%.79s", properties.name);
+    for (int i = 0; i < 16; i++) snprintf(id + 2 * i, 3, "%02x", (unsigned char)properties.uuid.bytes[i]);
+}
+
 void backend_cuda_versions(char *text, int64_t size) {
     int driver = 0, runtime = 0, nccl = 0;
     char driver_text[16], runtime_text[16], cudnn[48] = "";

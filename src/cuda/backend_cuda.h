@@ -12,6 +12,9 @@ extern "C" {
 // driver, a GPU. Holds nothing on any of them.
 int backend_cuda_count(char why[256]);
 
+// What tells a visible GPU from every other (its UUID in hexadecimal), and its model.
+void backend_cuda_identity(int device, char id[40], char name[80]);
+
 // One GPU: `device` counts from 0 among those visible. Takes 64 MiB of it beside what is allocated later: scratch of the
 // kernels and cuBLASLt's workspace.
 Backend *backend_cuda_create(int precision, int device, Error *err);

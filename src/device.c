@@ -1,0 +1,151 @@
+#include "device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef HAVE_CUDA
+#include "cuda/backend_cuda.h"
+#include "cuda/comm_cuda.h"
+
+// What a rank tells all others about its GPU.
+typedef struct Seat {
+    char gpu[40], name[80]; // identity; model
+    char host[64];
+    int32_t gpus; // visible to the rank; 0: none
+    char why[256];
+} Seat;
+
+bool device_has_gpus(const Config *config, int64_t ranks) {
+    char why[256];
+    if (config->hardware.device == DEVICE_CPU) return false;
+    int gpus = backend_cuda_count(why);
+    return config->hardware.device == DEVICE_CUDA || config->hardware.share_gpu ? gpus > 0 : gpus >= ranks;
+}
+
+static int choose_(const World *world, int gpus) {
+    return gpus > 0 ? world_local_rank(world) % gpus : -1;
+}
+
+static Seat *gather_(World *world, Error *err) {
+    Seat mine;
+    memset(&mine, 0, sizeof mine);
+    mine.gpus = backend_cuda_count(mine.why);
+    if (mine.gpus > 0) backend_cuda_identity(choose_(world, mine.gpus), mine.gpu, mine.name);
+    snprintf(mine.host, sizeof mine.host, "%.63s", world_host(world));
+    Seat *seats = (Seat *)calloc((size_t)world_size(world), sizeof *seats);
+    if (seats == NULL) {
+        error_set(err, EXIT_FAILED, "out of host memory for the GPUs of %d ranks", world_size(world));
+        return NULL;
+    }
+    int64_t bytes = sizeof mine;
+    if (world_gather(world, 0, seats, &mine, bytes, err) == 0 &&
+        world_broadcast(world, 0, seats, world_size(world) * bytes, err) == 0)
+        return seats;
+    free(seats);
+    return NULL;
+}
+
+static int ranks_on_(const Seat *seats, int ranks, const Seat *of) {
+    int count = 0;
+    for (int r = 0; r < ranks; r++) count += seats[r].gpus > 0 && memcmp(seats[r].gpu, of->gpu, sizeof of->gpu) == 0;
+    return count;
+}
+
+// The first reason why these GPUs cannot serve these ranks, in one sentence; every rank comes to the same.
+static int refuse_(const Config *config, const Seat *seats, int ranks, Error *err) {
+    for (int r = 0; r < ranks; r++) {
+        const Seat *seat = &seats[r];
+        int there = seat->gpus > 0 ? ranks_on_(seats, ranks, seat) : 0;
+        if (seat->gpus == 0)
+            return error_set(err, EXIT_FAILED, "rank %d on %s has no GPU: %s; hardware.device: cpu computes without", r,
+                             seat->host, seat->why);
+        if (there > 1 && !config->hardware.share_gpu)
+            return error_set(err, EXIT_FAILED,
+                             "%d ranks on %s would share one %s; start at most as many ranks on a host as it has GPUs, "
+                             "or set hardware.share_gpu: true, which is slow",
+                             there, seat->host, seat->name);
+        if (strcmp(seat->name, seats[0].name) != 0)
+            return error_set(err, EXIT_FAILED,
+                             "rank 0 on %s has a %s and rank %d on %s a %s; a pipeline waits for its slowest stage, so "
+                             "all ranks need the same model (CUDA_VISIBLE_DEVICES chooses)",
+                             seats[0].host, seats[0].name, r, seat->host, seat->name);
+    }
+    return 0;
+}
+
+static bool share_(const Seat *seats, int ranks) {
+    for (int r = 0; r < ranks; r++)
+        if (ranks_on_(seats, ranks, &seats[r]) > 1) return true;
+    return false;
+}
+
+// 1: GPUs compute, 0: CPUs do, -1 with err.
+static int settle_(Device *device, const Config *config, World *world, Error *err) {
+    int ranks = world_size(world);
+    Seat *seats = gather_(world, err);
+    if (seats == NULL) return -1;
+    Error unfit = {0};
+    int refused = refuse_(config, seats, ranks, &unfit);
+    device->ranks_on_gpu = ranks_on_(seats, ranks, &seats[world_rank(world)]);
+    device->shared = share_(seats, ranks);
+    bool any = false;
+    for (int r = 0; r < ranks; r++) any = any || seats[r].gpus > 0;
+    free(seats);
+    if (refused == 0) return 1;
+    if (config->hardware.device == DEVICE_AUTO) {
+        if (any) snprintf(device->about, sizeof device->about, "computing on CPUs: %.230s", unfit.text);
+        return 0;
+    }
+    *err = unfit;
+    err->everywhere = true;
+    return -1;
+}
+
+static Backend *open_gpu_(Device *device, const Config *config, World *world, Error *err) {
+    char why[256];
+    Backend *backend = backend_cuda_create(config->train.precision, choose_(world, backend_cuda_count(why)), err);
+    if (backend == NULL) return NULL;
+    device->cuda = true;
+    backend->peak_tflops /= device->ranks_on_gpu;
+    backend_cuda_versions(device->about, sizeof device->about);
+    return backend;
+}
+
+Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err) {
+    memset(device, 0, sizeof *device);
+    int gpus = config->hardware.device == DEVICE_CPU ? 0 : settle_(device, config, world, err);
+    if (gpus < 0) return NULL;
+    return gpus > 0 ? open_gpu_(device, config, world, err) : backend_cpu_create(config->train.precision, threads, err);
+}
+
+Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse use, bool owns, Error *err) {
+    static const CommUse uses[] = {COMM_USE_COMPUTE, COMM_USE_BESIDE, COMM_USE_NEIGHBOURS};
+    if (host == NULL || !device->cuda) return host;
+    return device->shared ? comm_staged_create(backend, host, owns, err)
+                          : comm_nccl_create(backend, host, uses[use], owns, err);
+}
+
+#else
+
+bool device_has_gpus(const Config *config, int64_t ranks) {
+    (void)config, (void)ranks;
+    return false;
+}
+
+Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err) {
+    (void)world;
+    memset(device, 0, sizeof *device);
+    if (config->hardware.device != DEVICE_CUDA) return backend_cpu_create(config->train.precision, threads, err);
+    err->everywhere = true;
+    error_set(err, EXIT_FAILED,
+              "hardware.device is cuda, and this program was built without CUDA; build it with make CUDA=1 where nvcc "
+              "is, or set hardware.device: cpu");
+    return NULL;
+}
+
+Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse use, bool owns, Error *err) {
+    (void)device, (void)backend, (void)use, (void)owns, (void)err;
+    return host;
+}
+
+#endif
