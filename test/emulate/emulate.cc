@@ -87,6 +87,7 @@ struct Block {
     Stack scheduler, stacks[MAX_THREADS];
     State state[MAX_THREADS];
     int turn[MAX_THREADS]; // exchanges a thread has taken part in
+    dim3 index[MAX_THREADS];
     Warp warps[MAX_THREADS / WARP];
     int threads, running, waiting, done;
     char *memory; // stacks, then shared memory
@@ -123,11 +124,10 @@ void fiber_start(void) {
     wait_as(DONE);
 }
 
-void thread_begin(int thread) {
-    Block *b = block_now;
-    b->running = thread;
-    unsigned x = emulate.block.x, y = emulate.block.y, t = (unsigned)thread;
-    emulate.thread_index = dim3(t % x, t / x % y, t / (x * y));
+void indexes_fill(void) {
+    unsigned x = emulate.block.x, y = emulate.block.y;
+    for (unsigned t = 0; t < (unsigned)block_now->threads; t++)
+        block_now->index[t] = dim3(t % x, t / x % y, t / (x * y));
 }
 
 // The next number of a sequence that visits all and looks like none.
@@ -189,7 +189,8 @@ void block_run(const std::vector<int64_t> &order, char *memory) {
         for (int64_t t : order) {
             if (b->state[t] != READY) continue;
             moved = true;
-            thread_begin((int)t);
+            b->running = (int)t;
+            emulate.thread_index = b->index[t];
             emulate_switch(&b->scheduler, b->stacks[t]);
             if (!b->failure.empty()) return;
         }
@@ -269,7 +270,7 @@ const char *emulate_run(dim3 grid, dim3 block, int64_t shared_bytes, void (*body
     if (shared_bytes > 227 << 10) state.failure = "more shared memory than a GPU has";
     std::vector<int64_t> order, block_order;
     order_fill(block_order, blocks, 1);
-    if (state.failure.empty()) order_fill(order, threads, 2);
+    if (state.failure.empty()) order_fill(order, threads, 2), indexes_fill();
     for (int64_t i : block_order) {
         block_index(i);
         if (state.failure.empty()) block_run(order, state.memory);

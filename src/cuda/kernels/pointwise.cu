@@ -18,18 +18,24 @@ struct First {
     __device__ static float of(float a, float) { return a; }
 };
 
-// tanh by exp: 1 - 2 / (exp(2u) + 1), which saturates without overflow.
-__device__ __forceinline__ float gelu_tanh(float x) {
-    float u = 0.7978845608f * (x + 0.044715f * x * x * x);
-    return 1.0f - __fdividef(2.0f, expf(2.0f * u) + 1.0f);
+// Far out exp is infinite and the quotient 0; __fdividef of a divisor above 2^126 is 0 too, where the exact value is
+// below 1e-36.
+__device__ __forceinline__ float sigmoid(float x) {
+    return __fdividef(1.0f, 1.0f + expf(-x));
+}
+
+// (1 + tanh(u)) / 2 = sigmoid(2u), which does not cancel where tanh is near -1.
+constexpr float GELU_SLOPE = 2.0f * 0.7978845608f, GELU_CUBE = 0.044715f;
+__device__ __forceinline__ float gelu_share(float x) {
+    return sigmoid(GELU_SLOPE * (x + GELU_CUBE * x * x * x));
 }
 struct Gelu {
-    __device__ static float of(float x, float) { return 0.5f * x * (1.0f + gelu_tanh(x)); }
+    __device__ static float of(float x, float) { return x * gelu_share(x); }
 };
 struct GeluSlope { // a: upstream gradient, b: x
     __device__ static float of(float dout, float x) {
-        float t = gelu_tanh(x), slope = 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
-        return dout * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope);
+        float s = gelu_share(x);
+        return dout * (s + x * s * (1.0f - s) * GELU_SLOPE * (1.0f + 3.0f * GELU_CUBE * x * x));
     }
 };
 
@@ -136,12 +142,7 @@ template <typename T, int W> void bias_launch(CudaBackend *cuda, T *y, const T *
     CUDA_LAUNCH(cuda, (row_blocks<W>(rows, cols)), THREADS, 0, (bias_kernel<T, W>), y, bias, (int)cols);
 }
 
-// --- SwiGLU (Shazeer 2020). Far out exp is infinite and the quotient 0; __fdividef of a divisor above 2^126 is 0 too,
-// where the exact value is below 1e-36.
-
-__device__ __forceinline__ float sigmoid(float x) {
-    return __fdividef(1.0f, 1.0f + expf(-x));
-}
+// --- SwiGLU (Shazeer 2020)
 
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS) swiglu_kernel(T *out, const T *gate_up, int ffn) {

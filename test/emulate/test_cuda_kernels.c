@@ -1,0 +1,324 @@
+// CUDA kernels, emulated, against the CPU backend and float64: shapes that the tests of the CPU's operations leave out
+// (rows of the large models, memory that is not aligned) and the operations that only a GPU has.
+#include "backend_emulated.h"
+#include "cuda/cuda.h"
+#include "op_check.h"
+
+static const double EPS = 1e-5;
+
+static Op emulated(int precision, int order) {
+    Error err = {0};
+    return (Op){.backend = backend_emulated_create(precision, order, &err)};
+}
+
+static double bound_of(int precision) {
+    return precision == PRECISION_BF16 ? 0x1p-7 : 1e-5; // two roundings of bf16 may fall to different sides
+}
+
+// --- norms at the lengths that take each form: one, two and four pieces a thread, elements, sums in scratch
+
+static const int64_t NORM_COLS[] = {2048, 8192, 9984, 16384, 1001, 5001, 32761};
+enum { NORM_COUNT = sizeof NORM_COLS / sizeof *NORM_COLS };
+
+typedef struct Norm {
+    Operand x, delta, w, b, sum, out, dx, dw, db;
+} Norm;
+
+static Norm norm_run(Op *op, int64_t rows, int64_t cols, bool layernorm) {
+    int64_t count = rows * cols;
+    Norm n = {op_operand(op, count, 1, 0.2, 1), op_operand(op, count, 2, 0, 1), op_operand(op, cols, 3, 1, 0.5),
+              op_operand(op, cols, 4, 0, 1),    op_output(op, count),           op_output(op, count),
+              op_operand(op, count, 5, 0, 1),   op_gradient(op, cols, 6, 1),    op_gradient(op, cols, 7, 1)};
+    Backend *b = op->backend;
+    if (layernorm) {
+        b->layernorm_forward(b, n.out.data, n.sum.data, n.x.data, n.delta.data, n.w.data, n.b.data, rows, cols, EPS);
+        b->layernorm_backward(b, n.dx.data, n.dw.data, n.db.data, n.delta.data, n.x.data, n.w.data, rows, cols, EPS);
+    } else {
+        b->rmsnorm_forward(b, n.out.data, n.sum.data, n.x.data, n.delta.data, n.w.data, rows, cols, EPS);
+        b->rmsnorm_backward(b, n.dx.data, n.dw.data, n.delta.data, n.x.data, n.w.data, rows, cols, EPS);
+    }
+    Operand *results[] = {&n.sum, &n.out, &n.dx, &n.dw, &n.db};
+    for (int i = 0; i < 5; i++) op_read(op, results[i]);
+    return n;
+}
+
+static void check_norm(int precision, int64_t rows, int64_t cols, bool layernorm) {
+    Op cpu = op_start(precision, 2), gpu = emulated(precision, 3);
+    Norm want = norm_run(&cpu, rows, cols, layernorm), got = norm_run(&gpu, rows, cols, layernorm);
+    double bound = bound_of(precision);
+    assert_memory_equal(got.sum.data, want.sum.data, (size_t)want.sum.bytes);
+    op_near("out", got.out.value, want.out.value, rows * cols, bound, 1.0);
+    op_near("dx", got.dx.value, want.dx.value, rows * cols, bound, 1.0);
+    op_near("dw", got.dw.value, want.dw.value, cols, 2e-5, (double)rows);
+    op_near("db", got.db.value, want.db.value, cols, 2e-5, (double)rows);
+    op_end(&cpu);
+    op_end(&gpu);
+}
+
+static void norms_agree_with_the_cpu_at_every_length(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int i = 0; i < NORM_COUNT; i++)
+            for (int layernorm = 0; layernorm < 2; layernorm++)
+                check_norm(precision, NORM_COLS[i] > 4096 ? 5 : 23, NORM_COLS[i], layernorm);
+}
+
+static void rows_beyond_the_limit_are_refused(void **state) {
+    (void)state;
+    Op op = emulated(PRECISION_FP32, 1);
+    CudaBackend *cuda = cuda_self(op.backend);
+    Operand x = op_output(&op, 32769), w = op_output(&op, 32769), out = op_output(&op, 32769);
+    cuda_rmsnorm_forward(op.backend, out.data, NULL, x.data, NULL, w.data, 1, 32769, EPS);
+    assert_non_null(strstr(cuda->failed_at, "32768 columns"));
+    cuda->failed_at = NULL;
+    op_end(&op);
+}
+
+// --- memory that is not aligned to 16 bytes, where pieces could be used otherwise
+
+typedef struct Shifted {
+    int64_t shift, count;
+} Shifted;
+
+static int64_t run_shifted(Op *op, const void *shape, unsigned char *out) {
+    const Shifted *s = shape;
+    int64_t element = op->backend->element, n = s->count;
+    char *x = op_operand(op, 2 * n + 64, 1, 0, 1).data, *y = op_operand(op, 2 * n + 64, 2, 0, 1).data;
+    char *z = op_poison(op, (2 * n + 64) * element);
+    Backend *b = op->backend;
+    b->add(b, z + s->shift * element, x, y + s->shift * element, n);
+    b->swiglu_forward(b, y, x + s->shift * element, 1, n);
+    b->rmsnorm_forward(b, x + s->shift * element, NULL, z + s->shift * element, NULL, y, 1, n, EPS);
+    memcpy(out, x + s->shift * element, (size_t)(n * element));
+    memcpy(out + n * element, z + s->shift * element, (size_t)(n * element));
+    memcpy(out + 2 * n * element, y, (size_t)(n * element));
+    return 3 * n * element;
+}
+
+static void memory_that_is_not_aligned_gives_the_same_values(void **state) {
+    (void)state;
+    enum { COUNT = 1000, BYTES = 3 * COUNT * 4 };
+    static unsigned char first[BYTES], other[BYTES];
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int64_t shift = 0; shift < 4; shift++) {
+            Op op = emulated(precision, 1), cpu = op_start(precision, 1);
+            Shifted s = {shift, COUNT};
+            int64_t bytes = run_shifted(&op, &s, first), count = bytes / op.backend->element;
+            assert_int_equal(run_shifted(&cpu, &s, other), bytes);
+            Operand got = op_output(&op, count), want = op_output(&cpu, count);
+            memcpy(got.data, first, (size_t)bytes);
+            memcpy(want.data, other, (size_t)bytes);
+            op_near("shifted", op_read(&op, &got), op_read(&cpu, &want), count, bound_of(precision), 1.0);
+            op_end(&op);
+            op_end(&cpu);
+        }
+}
+
+// Tensors that begin at odd places: their norms keep every bit, their update every value.
+static void tensors_may_begin_anywhere(void **state) {
+    (void)state;
+    enum { COUNT = 40001 };
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        double norms[2] = {0, 0};
+        float *weights[2];
+        Op op = emulated(precision, 2);
+        for (int shift = 0; shift < 2; shift++) {
+            float *room[4];
+            for (int i = 0; i < 4; i++) {
+                room[i] = (float *)op_hold(&op, (COUNT + 8) * 4) + shift;
+                for (int k = 0; k < COUNT; k++) room[i][k] = (float)(i == 3 ? fabs(op_random(3, k)) : op_random(i, k));
+            }
+            weights[shift] = room[0];
+            char *low = (char *)op_poison(&op, (COUNT + 8) * 4) + shift * op.backend->element;
+            AdamwTensor t = {low, room[0], room[1], room[3], room[2], COUNT, true};
+            if (precision == PRECISION_FP32) t.weight = room[0], t.master = NULL;
+            AdamwStep step = {1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 3};
+            op.backend->squared_norms(op.backend, &norms[shift], &t, 1);
+            op.backend->adamw(op.backend, &t, 1, &step);
+            for (int k = 0; k < COUNT; k++) assert_true(room[2][k] == 0.0f);
+        }
+        assert_true(norms[0] == norms[1]);
+        for (int k = 0; k < COUNT; k++) assert_true(weights[0][k] == weights[1][k]);
+        op_end(&op);
+    }
+}
+
+// --- what stands beside matrix products
+
+static double gelu(double x) {
+    return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
+}
+static double gelu_of(void *x) {
+    return gelu(*(double *)x);
+}
+
+static void gelu_agrees_with_float64(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int64_t count = 1; count < 5000; count = count * 3 + 1) {
+            Op op = emulated(precision, 1);
+            Operand x = op_operand(&op, count, 1, 0, 9), dout = op_operand(&op, count, 2, 0, 1);
+            Operand y = op_output(&op, count), dx = op_output(&op, count);
+            double *want = op_hold(&op, count * 8), *slope = op_hold(&op, count * 8);
+            for (int64_t i = 0; i < count; i++) {
+                want[i] = gelu(x.value[i]);
+                slope[i] = dout.value[i] * op_slope(gelu_of, &x.value[i], &x.value[i]);
+            }
+            cuda_gelu_forward(op.backend, y.data, x.data, count);
+            cuda_gelu_backward(op.backend, dx.data, dout.data, x.data, count);
+            op_near("gelu", op_read(&op, &y), want, count, op_bound(&op), 0.1);
+            op_near("gelu backward", op_read(&op, &dx), slope, count, op_bound(&op), 0.1);
+            op_end(&op);
+        }
+}
+
+static void check_bias(int precision, int64_t rows, int64_t cols) {
+    Op op = emulated(precision, 3);
+    Operand y = op_operand(&op, rows * cols, 1, 0, 1), bias = op_operand(&op, cols, 2, 0, 1);
+    Operand sums = op_gradient(&op, cols, 3, 1);
+    double *want = op_hold(&op, rows * cols * 8), *total = op_hold(&op, cols * 8);
+    memcpy(total, sums.value, (size_t)cols * 8);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        total[i % cols] += y.value[i];
+        want[i] = y.value[i] + bias.value[i % cols];
+    }
+    cuda_column_sums(op.backend, sums.data, y.data, rows, cols);
+    cuda_bias_add(op.backend, y.data, bias.data, rows, cols);
+    op_near("column sums", op_read(&op, &sums), total, cols, 1e-6, sqrt((double)rows) + 1);
+    op_near("bias", op_read(&op, &y), want, rows * cols, op_bound(&op), 0.1);
+    op_end(&op);
+}
+
+static void biases_and_their_gradients_agree_with_float64(void **state) {
+    (void)state;
+    static const int64_t rows[] = {1, 7, 300}, cols[] = {1, 33, 768, 2056};
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int r = 0; r < 3; r++)
+            for (int c = 0; c < 4; c++) check_bias(precision, rows[r], cols[c]);
+}
+
+// --- softmax of attention scores
+
+static const CudaScores SCORES[] = {
+    {1, 1, 1, 0, 1.0f},      {3, 7, 7, 0, 0.5f},        {2, 64, 64, 0, 0.125f},   {2, 33, 130, 97, 0.2f},
+    {1, 5, 1000, 995, 1.0f}, {1, 40, 2048, 2008, 0.1f}, {1, 2, 9000, 8998, 0.3f}, {2, 16, 24, 3, 0.5f},
+};
+enum { SCORES_COUNT = sizeof SCORES / sizeof *SCORES };
+
+static int64_t scores_count(const CudaScores *s) {
+    return s->matrices * s->rows * s->cols;
+}
+
+static void softmax_reference(const CudaScores *s, double *p, double *ds, const double *x, const double *dp) {
+    for (int64_t row = 0; row < s->matrices * s->rows; row++) {
+        int64_t at = row * s->cols, seen = s->first + row % s->rows + 1;
+        double most = -INFINITY, sum = 0, delta = 0;
+        for (int64_t i = 0; i < seen; i++) most = fmax(most, s->scale * x[at + i]);
+        for (int64_t i = 0; i < seen; i++) sum += exp(s->scale * x[at + i] - most);
+        for (int64_t i = 0; i < s->cols; i++) p[at + i] = i < seen ? exp(s->scale * x[at + i] - most) / sum : 0.0;
+        for (int64_t i = 0; i < seen; i++) delta += p[at + i] * dp[at + i];
+        for (int64_t i = 0; i < s->cols; i++) ds[at + i] = i < seen ? s->scale * p[at + i] * (dp[at + i] - delta) : 0.0;
+    }
+}
+
+// What stands above the diagonal is garbage that may not be read.
+static void spoil_unseen(const Op *op, const CudaScores *s, const Operand *x) {
+    for (int64_t i = 0; i < x->count; i++)
+        if (i % s->cols > s->first + i / s->cols % s->rows)
+            memset((char *)x->data + i * op->backend->element, 0xff, (size_t)op->backend->element);
+}
+
+static void check_softmax(int precision, const CudaScores *s, bool fused, bool in_place) {
+    Op op = emulated(precision, 1 + in_place);
+    int64_t count = scores_count(s);
+    Operand x = op_operand(&op, count, 1, 0, 20), dp = op_operand(&op, count, 2, 0, 1);
+    Operand p = in_place ? x : op_output(&op, count), ds = in_place ? dp : op_output(&op, count);
+    double *want_p = op_hold(&op, count * 8), *want_ds = op_hold(&op, count * 8);
+    float *wide = op_poison(&op, count * 4);
+    softmax_reference(s, want_p, want_ds, x.value, dp.value);
+    spoil_unseen(&op, s, &x);
+    spoil_unseen(&op, s, &dp);
+    if (fused) {
+        cuda_softmax_forward(op.backend, p.data, x.data, s);
+        cuda_softmax_backward(op.backend, ds.data, dp.data, p.data, s);
+    } else {
+        cuda_softmax_unfused_forward(op.backend, p.data, x.data, wide, s);
+        cuda_softmax_unfused_backward(op.backend, ds.data, dp.data, p.data, wide, s);
+    }
+    double bound = precision == PRECISION_BF16 ? 0x1p-7 : 1e-5; // the slopes start from p as stored
+    op_near("p", op_read(&op, &p), want_p, count, bound, 1e-6);
+    op_near("dscores", op_read(&op, &ds), want_ds, count, bound, 0.3 * s->scale);
+    op_end(&op);
+}
+
+static void both_softmaxes_agree_with_float64(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int i = 0; i < SCORES_COUNT; i++)
+            for (int form = 0; form < 4; form++) check_softmax(precision, &SCORES[i], form & 1, form & 2);
+}
+
+static void fused_softmax_follows_its_rule(void **state) {
+    (void)state;
+    Op wide = emulated(PRECISION_FP32, 1), op = emulated(PRECISION_BF16, 1);
+    AttentionShape gpt = {1, 2048, 26, 26, 96, ATTENTION_RECOMPUTE, SOFTMAX_MEGATRON}, two = gpt, shape = gpt;
+    two.batch = 2;
+    assert_false(cuda_softmax_is_fused(op.backend, &gpt)); // 26 heads are no multiple of 4
+    assert_true(cuda_softmax_is_fused(op.backend, &two));
+    assert_false(cuda_softmax_is_fused(wide.backend, &two));
+    shape.softmax = SOFTMAX_FUSED;
+    assert_true(cuda_softmax_is_fused(op.backend, &shape));
+    shape.softmax = SOFTMAX_UNFUSED;
+    assert_false(cuda_softmax_is_fused(op.backend, &shape));
+    op_end(&op);
+    op_end(&wide);
+}
+
+// --- bits: the order in which blocks and threads take their turns changes none
+
+static int64_t run_all(Op *op, unsigned char *out) {
+    const CudaScores *s = &SCORES[3];
+    Norm n = norm_run(op, 50, 1032, true);
+    Operand x = op_operand(op, scores_count(s), 1, 0, 20), p = op_output(op, x.count), ds = op_output(op, x.count);
+    Operand sums = op_gradient(op, 1032, 3, 1);
+    cuda_softmax_forward(op->backend, p.data, x.data, s);
+    cuda_softmax_backward(op->backend, ds.data, x.data, p.data, s);
+    cuda_column_sums(op->backend, sums.data, n.x.data, 50, 1032);
+    Operand *results[] = {&n.out, &n.dx, &n.dw, &n.db, &p, &ds, &sums};
+    int64_t at = 0;
+    for (int i = 0; i < 7; i++) at = op_append(out, at, results[i]);
+    return at;
+}
+
+static void bits_do_not_depend_on_the_order_of_turns(void **state) {
+    (void)state;
+    enum { LIMIT = 4 << 20 };
+    unsigned char *out[3];
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        for (int order = 0; order < 3; order++) {
+            Op op = emulated(precision, order + 1);
+            out[order] = calloc(1, LIMIT);
+            assert_non_null(out[order]);
+            assert_true(run_all(&op, out[order]) <= LIMIT);
+            op_end(&op);
+        }
+        assert_memory_equal(out[0], out[1], LIMIT);
+        assert_memory_equal(out[0], out[2], LIMIT);
+        for (int order = 0; order < 3; order++) free(out[order]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(norms_agree_with_the_cpu_at_every_length),
+        cmocka_unit_test(rows_beyond_the_limit_are_refused),
+        cmocka_unit_test(memory_that_is_not_aligned_gives_the_same_values),
+        cmocka_unit_test(tensors_may_begin_anywhere),
+        cmocka_unit_test(gelu_agrees_with_float64),
+        cmocka_unit_test(biases_and_their_gradients_agree_with_float64),
+        cmocka_unit_test(both_softmaxes_agree_with_float64),
+        cmocka_unit_test(fused_softmax_follows_its_rule),
+        cmocka_unit_test(bits_do_not_depend_on_the_order_of_turns),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
