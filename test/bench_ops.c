@@ -136,7 +136,7 @@ static void timing_run(Timing *t) {
 
 // The modes take turns, so that a busy machine disturbs all of them alike.
 static void bench_attention(Backend *backend, int64_t head_dim) {
-    enum { MODES = 3, ROUNDS = 12 };
+    enum { MODES = 3, ROUNDS = 6 };
     static const char *const names[MODES] = {"none", "recompute", "flash"};
     printf("attention, 12 heads of %ld, 2048 tokens; none / mode: 1 or more is no slower than stored attention\n",
            (long)head_dim);
@@ -165,6 +165,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "bench_ops: %s\n", err.text);
         return 1;
     }
+    setvbuf(stdout, NULL, _IOLBF, 0); // a line when it is known, into pipes too
     double peak = 1e3 * backend_cpu_measure_peak(argc > 1 ? atoi(argv[1]) : 0);
     printf("%s\n", backend->device);
     bench_linear(backend, peak);
