@@ -1,0 +1,33 @@
+// The cores of a host and which of them a rank may count as its own. Launchers differ: srun and a bare mpirun bind a rank to
+// cores, others leave all cores to all ranks. Threads beyond a rank's part wait for each other instead of computing.
+#ifndef CORES_H
+#define CORES_H
+
+#include "world.h"
+
+#include <sched.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// One rank: its host and the cores it may run on.
+typedef struct CoresOfRank {
+    int64_t node;
+    cpu_set_t allowed;
+} CoresOfRank;
+
+// Cores this process may run on, at least 1.
+int cores_allowed(void);
+
+// Cores that are rank `rank`'s part: each core it may run on counts 1/n where n ranks of its host may. Above 0.
+double cores_part(const CoresOfRank *ranks, int count, int rank);
+
+// Collective: this rank's part. -1 with err.
+int cores_share(World *world, double *part, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
