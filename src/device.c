@@ -118,6 +118,14 @@ Backend *device_open(Device *device, const Config *config, World *world, int thr
     return gpus > 0 ? open_gpu_(device, config, world, err) : backend_cpu_create(config->train.precision, threads, err);
 }
 
+Backend *device_open_one(const Config *config, Error *err) {
+    char why[256];
+    if (backend_cuda_count(why) > 0) return backend_cuda_create(config->train.precision, 0, err);
+    config_error(config, "hardware.device", err, "there is no GPU here to measure: %s; or set hardware.device: cpu",
+                 why);
+    return NULL;
+}
+
 Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse use, bool owns, Error *err) {
     static const CommUse uses[] = {COMM_USE_COMPUTE, COMM_USE_BESIDE, COMM_USE_NEIGHBOURS};
     if (host == NULL || !device->cuda) return host;
@@ -140,6 +148,12 @@ Backend *device_open(Device *device, const Config *config, World *world, int thr
     error_set(err, EXIT_FAILED,
               "hardware.device is cuda, and this program was built without CUDA; build it with make CUDA=1 where nvcc "
               "is, or set hardware.device: cpu");
+    return NULL;
+}
+
+Backend *device_open_one(const Config *config, Error *err) {
+    config_error(config, "hardware.device", err,
+                 "cuda: there is no CUDA device here to measure; use a machine that has one, or device cpu");
     return NULL;
 }
 

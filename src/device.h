@@ -28,6 +28,9 @@ bool device_has_gpus(const Config *config, int64_t ranks);
 // CPU. threads: of a CPU rank. NULL with err on the ranks that found why (no GPU, too few, unlike ones, an old driver).
 Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err);
 
+// The first GPU, for measuring alone. NULL with err.
+Backend *device_open_one(const Config *config, Error *err);
+
 // Collective over `host`: the same group for memory of the device. It is `host` itself on CPUs; elsewhere it takes over
 // `host` where `owns`. NULL with err; NULL without where host is NULL.
 Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse use, bool owns, Error *err);

@@ -1,6 +1,7 @@
 #include "emulate.h"
 
 #include "comm_emulated.h"
+#include "device.h"
 #include "planner.h"
 #include "random.h"
 
@@ -47,9 +48,7 @@ Backend *emulation_backend(const Config *config, Error *err) {
     Backend *be = planner_backend(config, err);
     if (be == NULL || be->allocate != NULL) return be;
     be->destroy(be);
-    config_error(config, "hardware.device", err,
-                 "cuda: there is no CUDA device here to measure; use a machine that has one, or device cpu");
-    return NULL;
+    return device_open_one(config, err);
 }
 
 int emulation_create(Emulation *e, const Config *config, const Model *model, const PlanStage *plan, bool moves,

@@ -1,6 +1,7 @@
 #include "hardware_model.h"
 
 #include "config_schema.h"
+#include "device.h"
 #include "fits.h"
 #include "launch_mpirun.h"
 
@@ -10,7 +11,8 @@
 static const double GIB = 1024.0 * 1024.0 * 1024.0;
 
 bool hardware_is_cpu(const Config *config) {
-    return config->hardware.device != DEVICE_CUDA;
+    if (config->hardware.device != DEVICE_AUTO) return config->hardware.device == DEVICE_CPU;
+    return !device_has_gpus(config, config_world(config));
 }
 
 // Bandwidth of a device's memory by its dense bf16 peak, from the data sheets; 1/150 byte a FLOP is what those have in common.

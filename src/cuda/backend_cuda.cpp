@@ -26,6 +26,7 @@ typedef struct Clock {
 typedef struct Device {
     CudaBackend cuda; // first
     Clock clock;
+    const void *lent; // NULL: nothing
 } Device;
 
 static Clock *clock_of_(Backend *backend) {
@@ -87,9 +88,13 @@ static void *allocate_(Backend *backend, MemoryCategory category, int64_t bytes,
 static void release_(Backend *backend, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory == NULL) return;
     backend->held.bytes[category] -= bytes;
-    // Memory that was lent may still be mapped by the partner, and CUDA leaves open what freeing it then does. It goes
-    // with the process, which is about to end.
-    if (category != MEMORY_LENT_SLOTS) cudaFree(memory);
+    // The partner may still have mapped what was lent, and CUDA leaves open what freeing it then does. It goes with the
+    // process, which is about to end.
+    if (memory != ((Device *)backend->self)->lent) cudaFree(memory);
+}
+
+void cuda_mark_lent(CudaBackend *cuda, const void *memory) {
+    ((Device *)cuda)->lent = memory;
 }
 
 static void copy_(Backend *backend, Stream stream, void *to, const void *from, int64_t bytes) {

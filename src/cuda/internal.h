@@ -63,15 +63,16 @@ void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *shape, const C
 void cuda_flash_destroy(CudaBackend *cuda);
 int64_t cuda_flash_version(void); // cuDNN's: 91900
 
+// --- backend_cuda.cpp
+// From now on other processes may have this allocation mapped: it is freed with the process.
+void cuda_mark_lent(CudaBackend *cuda, const void *memory);
+
 // --- lend.cpp
 int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);
 void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err);
 void cuda_give_back(Backend *backend, void *memory, int64_t bytes);
 int cuda_pin(Backend *backend, void *host, int64_t bytes, Error *err);
 void cuda_unpin(Backend *backend, void *host);
-
-// --- peak.cpp
-// (backend_cuda_peak, see backend_cuda.h)
 
 #ifdef __cplusplus
 }

@@ -28,6 +28,7 @@ int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, E
         return error_set(err, EXIT_FAILED, "CUDA lends no memory here: %s", cudaGetErrorString(status));
     }
     memcpy(loan, &handle, sizeof handle);
+    cuda_mark_lent(cuda_self(backend), memory);
     return 0;
 }
 
