@@ -1,0 +1,207 @@
+// The paper's formula, and times that can be worked out by hand: stage times of the model of the hardware, Megatron-LM's softmax rule, and a
+// long schedule whose time follows from a short one.
+#include "estimate.h"
+#include "planner.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define LLAMA       "configs/llama65b.yaml"
+#define GPT         "configs/gpt3_96b.yaml"
+#define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
+
+static void near(double value, double expected, double relative) {
+    if (fabs(value - expected) <= relative * fabs(expected)) return;
+    fail_msg("%.17g where %.17g is expected", value, expected);
+}
+
+static Config load(const char *path, const char *const *overrides, int count) {
+    Config config;
+    Error err = {0};
+    if (config_load(&config, path, overrides, count, &err) != 0) fail_msg("%s", err.text);
+    return config;
+}
+
+// ---- the formula --------------------------------------------------------------------------------------------------------
+
+static void a_larger_micro_batch_has_to_gain_what_the_paper_says(void **state) {
+    (void)state;
+    near(estimate_required_gain(128, 1, 2, 8), 142.0 / 135 - 1, 1e-12);
+    near(estimate_required_gain(128, 2, 4, 8), 156.0 / 142 - 1, 1e-12);
+    near(estimate_required_gain(128, 1, 4, 8), 156.0 / 135 - 1, 1e-12);
+    assert_true(fabs(estimate_required_gain(128, 1, 2, 8) - 0.052) < 5e-4);
+    assert_true(fabs(estimate_required_gain(128, 2, 4, 8) - 0.099) < 5e-4);
+    assert_true(fabs(estimate_required_gain(128, 1, 4, 8) - 0.156) < 5e-4);
+    near(1 + estimate_required_gain(128, 4, 1, 8), 1 / (156.0 / 135), 1e-12); // the way back
+    assert_true(estimate_required_gain(64, 1, 64, 1) == 0);                   // one stage is never idle
+}
+
+static void mfu_of_a_pipeline_is_that_of_a_stage_times_the_time_it_works(void **state) {
+    (void)state;
+    near(estimate_mfu(0.5, 128, 2, 8), 0.5 * 64 / 71, 1e-12); // m / (m + p - 1)
+    near(estimate_mfu(0.5, 128, 2, 1), 0.5, 1e-12);
+}
+
+// ---- the softmax rule -----------------------------------------------------------------------------------------------------
+
+static bool fused(int64_t heads, int64_t batch, int64_t seq, int softmax, int64_t element) {
+    AttentionShape shape = {.batch = batch, .heads = heads, .seq = seq, .softmax = softmax};
+    return hardware_softmax_fused(&shape, element);
+}
+
+static void megatron_fuses_where_batch_times_heads_is_a_multiple_of_4(void **state) {
+    (void)state;
+    assert_false(fused(26, 1, 2048, SOFTMAX_MEGATRON, 2)); // GPT-3 96B over 4 tensor ranks
+    assert_true(fused(26, 2, 2048, SOFTMAX_MEGATRON, 2));
+    assert_true(fused(16, 1, 2048, SOFTMAX_MEGATRON, 2)); // LLaMA 65B
+    assert_false(fused(16, 1, 2048, SOFTMAX_MEGATRON, 4));
+    assert_false(fused(16, 1, 16, SOFTMAX_MEGATRON, 2));
+    assert_false(fused(16, 1, 4100, SOFTMAX_MEGATRON, 2));
+    assert_false(fused(16, 1, 2050, SOFTMAX_MEGATRON, 2));
+    assert_true(fused(26, 1, 2048, SOFTMAX_FUSED, 2));
+    assert_false(fused(26, 2, 2048, SOFTMAX_UNFUSED, 2));
+}
+
+// ---- times ----------------------------------------------------------------------------------------------------------------
+
+typedef struct Asked {
+    Config config;
+    Planner planner;
+} Asked;
+
+static void ask(Asked *asked, const char *path, const Model *model, const char *const *overrides, int count) {
+    Error err = {0};
+    asked->config = load(path, overrides, count);
+    strcpy(asked->config.hardware.profile, "");
+    if (planner_create(&asked->planner, &asked->config, model, NULL, &err) != 0) fail_msg("%s", err.text);
+}
+
+static Forecast forecast(Asked *asked, Variant variant) {
+    Forecast forecast;
+    Error err = {0};
+    if (planner_forecast(&asked->planner, variant, &forecast, &err) != 0) fail_msg("%s", err.text);
+    return forecast;
+}
+
+static Forecast forecast_of(const char *path, const Model *model, const char *const *overrides, int count,
+                            Variant variant) {
+    static Asked asked;
+    ask(&asked, path, model, overrides, count);
+    Forecast result = forecast(&asked, variant);
+    planner_free(&asked.planner);
+    return result;
+}
+
+// Messages and collectives that take no time, and no head, leave the closed form.
+static void step_time_without_messages_is_the_formula(void **state) {
+    (void)state;
+    const char *quick[] = {"hardware.network_gb_s=1e9", "hardware.pair_gb_s=1e9", "hardware.latency_us=0",
+                           "model.vocab=1"};
+    Forecast one = forecast_of(LLAMA, &llama_model, quick, COUNT(quick), (Variant){1, false, ATTENTION_FLASH});
+    near(one.time.pipeline, (128 + 7) * one.time.slowest, 2e-3);
+    assert_true(fabs(one.time.bubble - 7.0 / 135) < 0.004); // the ends do a little more than the others
+    near(one.time.mfu, one.time.estimate * one.time.pipeline / one.time.step, 2e-3);
+}
+
+static void a_long_schedule_takes_what_a_short_one_says(void **state) {
+    (void)state;
+    // 16 stages and 1040 microbatches are more than is simulated as a whole.
+    const char *many[] = {"parallel.pipeline=16", "train.global_batch=1040"};
+    for (int bpipe = 0; bpipe < 2; bpipe++) {
+        static Asked asked;
+        Error err = {0};
+        ask(&asked, LLAMA, &llama_model, many, COUNT(many));
+        Variant variant = {1, bpipe == 1, ATTENTION_FLASH};
+        Forecast shortened = forecast(&asked, variant);
+        static Config config;
+        planner_config(&asked.planner, variant, &config);
+        Schedule *whole = plan_schedule(&config, &err);
+        Plan plan;
+        PlanTime time;
+        TimeSource source = {&asked.planner.hardware, NULL};
+        assert_int_equal(whole->microbatches, 1040);
+        assert_int_equal(plan_make(&plan, &llama_model, &config, whole, asked.planner.be, &err), 0);
+        assert_int_equal(plan_time(&time, &config, &llama_model, whole, &plan, &source, &err), 0);
+        near(shortened.time.step, time.step, 1e-3);
+        near(shortened.time.bubble, time.bubble, 1e-2);
+        assert_int_equal(shortened.peak_bytes, memory_total(&plan.stage[plan_fullest(&plan)].memory));
+        plan_free(&plan);
+        schedule_free(whole);
+        planner_free(&asked.planner);
+    }
+}
+
+static void slots_of_a_long_schedule_are_those_of_a_short_one(void **state) {
+    (void)state;
+    for (int p = 3; p <= 32; p++) {
+        int enough = plan_enough_microbatches(p);
+        Schedule *few = schedule_bpipe(p, enough, bpipe_min_slots(p), NULL),
+                 *many = schedule_bpipe(p, 256, bpipe_min_slots(p), NULL);
+        for (int s = 0; s < p; s++) {
+            assert_int_equal(few->stage[s].own_slots, many->stage[s].own_slots);
+            assert_int_equal(few->stage[s].lent_slots, many->stage[s].lent_slots);
+        }
+        schedule_free(few);
+        schedule_free(many);
+    }
+}
+
+// What does not fit in an F+B has to show: pairs over a slow network.
+static void slow_transfers_show_in_the_step(void **state) {
+    (void)state;
+    const char *far[] = {"parallel.placement=linear", "hardware.network_gb_s=3"};
+    Variant plain = {4, false, ATTENTION_FLASH}, bpipe = {4, true, ATTENTION_FLASH};
+    double quick = forecast_of(LLAMA, &llama_model, NULL, 0, bpipe).time.step -
+                   forecast_of(LLAMA, &llama_model, NULL, 0, plain).time.step;
+    Forecast slow = forecast_of(LLAMA, &llama_model, far, COUNT(far), bpipe);
+    assert_true(fabs(quick) < 0.01 * slow.time.step);
+    assert_true(slow.time.exposed > 0.1 * slow.time.step);
+    assert_true(slow.time.step > 1.1 * forecast_of(LLAMA, &llama_model, far, COUNT(far), plain).time.step);
+}
+
+static void data_ranks_add_sums_and_gather_weights(void **state) {
+    (void)state;
+    const char *two[] = {"parallel.data=2", "train.global_batch=256"};
+    Variant variant = {1, false, ATTENTION_FLASH};
+    Forecast one = forecast_of(LLAMA, &llama_model, NULL, 0, variant),
+             both = forecast_of(LLAMA, &llama_model, two, COUNT(two), variant);
+    assert_true(one.time.reduction == 0 && both.time.reduction > 0);
+    near(both.time.pipeline, one.time.pipeline, 1e-9);
+    // Stage 0's and 7's 2.09e9 elements: half of the states, and half of the weights over an eighth of the node's network.
+    double elements = 10 * ((809517056.0 - 2 * 8192) / 4 + 2 * 8192) + 32256 / 4 * 8192.0;
+    near(both.time.optimizer, one.time.optimizer / 2 + elements * 2 / 2 / (25e9 / 8), 2e-2);
+}
+
+static void unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1(void **state) {
+    (void)state;
+    const char *megatron[] = {"attention.mode=recompute", "attention.softmax=megatron"};
+    Variant one = {1, false, ATTENTION_RECOMPUTE}, two = {2, false, ATTENTION_RECOMPUTE};
+    double with = forecast_of(GPT, &gpt_model, megatron, 2, two).time.stage_mfu /
+                  forecast_of(GPT, &gpt_model, megatron, 2, one).time.stage_mfu;
+    double without = forecast_of(GPT, &gpt_model, NULL, 0, two).time.stage_mfu /
+                     forecast_of(GPT, &gpt_model, NULL, 0, one).time.stage_mfu;
+    assert_true(with > 1.2 && without < 1.052);
+    with = forecast_of(LLAMA, &llama_model, megatron, 2, two).time.stage_mfu /
+           forecast_of(LLAMA, &llama_model, megatron, 2, one).time.stage_mfu;
+    assert_true(with < 1.06);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_larger_micro_batch_has_to_gain_what_the_paper_says),
+        cmocka_unit_test(mfu_of_a_pipeline_is_that_of_a_stage_times_the_time_it_works),
+        cmocka_unit_test(megatron_fuses_where_batch_times_heads_is_a_multiple_of_4),
+        cmocka_unit_test(step_time_without_messages_is_the_formula),
+        cmocka_unit_test(a_long_schedule_takes_what_a_short_one_says),
+        cmocka_unit_test(slots_of_a_long_schedule_are_those_of_a_short_one),
+        cmocka_unit_test(slow_transfers_show_in_the_step),
+        cmocka_unit_test(data_ranks_add_sums_and_gather_weights),
+        cmocka_unit_test(unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,206 @@
+// The verdict: what fits decides what is compared, the comparison decides, and `auto` does what it says. Also the fewest ranks for what fits
+// nowhere.
+#include "plan_answer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define LLAMA "configs/llama65b.yaml"
+#define GPT   "configs/gpt3_96b.yaml"
+
+static const double GIB = 1024.0 * 1024.0 * 1024.0;
+
+// The verdict on a configuration; overrides are separated by spaces.
+typedef struct Case {
+    Config config;
+    Planner planner;
+    Verdict verdict;
+} Case;
+
+static Case *judge(const char *path, const Model *model, const char *overrides_text) {
+    Case *at = calloc(1, sizeof *at);
+    char text[512];
+    const char *overrides[16] = {"hardware.profile=", NULL};
+    int count = 1;
+    snprintf(text, sizeof text, "%s", overrides_text);
+    for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " ")) overrides[count++] = word;
+    Error err = {0};
+    if (config_load(&at->config, path, overrides, count, &err) != 0) fail_msg("%s", err.text);
+    if (planner_create(&at->planner, &at->config, model, NULL, &err) != 0) fail_msg("%s", err.text);
+    if (verdict_make(&at->verdict, &at->planner, &err) != 0) fail_msg("%s", err.text);
+    return at;
+}
+
+static void drop(Case *at) {
+    planner_free(&at->planner);
+    free(at);
+}
+
+static void expect(const char *path, const Model *model, const char *overrides, bool use, const char *says) {
+    Case *at = judge(path, model, overrides);
+    if (at->verdict.use_bpipe != use || strstr(at->verdict.reason, says) == NULL)
+        fail_msg("%s: %s\n%s", overrides, at->verdict.use_bpipe ? "used" : "not used", at->verdict.reason);
+    drop(at);
+}
+
+// ---- the four results of the re-evaluation ----------------------------------------------------------------------------------
+
+static void gpt3_with_recomputed_attention_gains_by_a_third(void **state) {
+    (void)state;
+    Case *at = judge(GPT, &gpt_model, "schedule.micro_batch=2 attention.mode=recompute attention.softmax=megatron");
+    const Verdict *v = &at->verdict;
+    assert_true(v->use_bpipe && v->gains);
+    assert_int_equal(v->largest_plain, 1);
+    assert_int_equal(v->largest_bpipe, 2);
+    assert_true(!v->plain.fits && v->bpipe.fits);
+    assert_true(fabs(v->required_gain - 142.0 / 135 + 1) < 1e-12);
+    assert_true(v->stage_gain > 0.25 && v->stage_gain < 0.50);
+    double faster = v->best.time.step / v->bpipe.time.step;
+    assert_true(faster > 1.2 && faster < 1.45); // the paper: 1.35
+    assert_non_null(strstr(v->reason, "Yes: micro-batch 2 fits only with BPipe"));
+    assert_non_null(strstr(v->reason, "has to gain 5.2 %"));
+    drop(at);
+}
+
+static void gpt3_with_flash_attention_gains_nothing(void **state) {
+    (void)state;
+    Case *at = judge(GPT, &gpt_model, "schedule.micro_batch=2");
+    assert_false(at->verdict.use_bpipe);
+    assert_true(fabs(at->verdict.best.time.step / at->verdict.bpipe.time.step - 1) < 0.05);
+    drop(at);
+}
+
+static void llama_gets_slower_where_only_bpipe_makes_micro_batch_4_fit(void **state) {
+    (void)state;
+    Case *at = judge(LLAMA, &llama_model, "schedule.micro_batch=4 hardware.reserve_gib=5");
+    const Verdict *v = &at->verdict;
+    assert_false(v->use_bpipe);
+    assert_int_equal(v->largest_plain, 2);
+    assert_true(fabs(v->required_gain - 156.0 / 142 + 1) < 1e-12);
+    assert_true(v->stage_gain < v->required_gain && v->bpipe.time.step > v->best.time.step);
+    assert_non_null(strstr(v->reason, "No: micro-batch 4 fits only with BPipe"));
+    drop(at);
+}
+
+static void the_reserve_decides_whether_llama_needs_bpipe_at_all(void **state) {
+    (void)state;
+    Case *at = judge(LLAMA, &llama_model, "schedule.micro_batch=4");
+    double plain, bpipe;
+    assert_true(verdict_reserves(&at->verdict, &at->planner, &plain, &bpipe));
+    drop(at);
+    assert_true(plain > 3 && plain < 6 && bpipe > plain + 10);
+    char less[96], more[96], none[96];
+    snprintf(less, sizeof less, "schedule.micro_batch=4 hardware.reserve_gib=%.4f", plain - 0.001);
+    snprintf(more, sizeof more, "schedule.micro_batch=4 hardware.reserve_gib=%.4f", plain + 0.001);
+    snprintf(none, sizeof none, "schedule.micro_batch=4 hardware.reserve_gib=%.4f", bpipe + 0.001);
+    expect(LLAMA, &llama_model, less, false, "micro-batch 4 fits without BPipe");
+    expect(LLAMA, &llama_model, more, false, "micro-batch 4 fits only with BPipe");
+    expect(LLAMA, &llama_model, none, false, "micro-batch 4 does not fit even with BPipe");
+}
+
+// ---- the other ways it can end -----------------------------------------------------------------------------------------------
+
+static void bpipe_is_used_where_nothing_fits_without_it(void **state) {
+    (void)state;
+    expect(LLAMA, &llama_model, "hardware.memory_gib=44 hardware.reserve_gib=1", true,
+           "without it no micro-batch size fits");
+}
+
+static void there_is_nothing_to_balance_with_few_stages_or_gpipe(void **state) {
+    (void)state;
+    expect(LLAMA, &llama_model, "parallel.pipeline=1", false, "one stage");
+    expect(LLAMA, &llama_model, "parallel.pipeline=2", false, "nothing to move");
+    expect(LLAMA, &llama_model, "schedule.slots=8", false, "nothing to move");
+    expect(LLAMA, &llama_model, "schedule.name=gpipe", false, "gpipe fills all stages alike");
+}
+
+static void slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it(void **state) {
+    (void)state;
+    expect(LLAMA, &llama_model, "schedule.slots=2", false, "fits without BPipe");
+}
+
+static void without_a_speed_nobody_can_say_which_is_quicker(void **state) {
+    (void)state;
+    Case *at = judge(LLAMA, &llama_model, "schedule.micro_batch=4 hardware.reserve_gib=5 hardware.peak_tflops=auto");
+    assert_false(at->verdict.use_bpipe || at->verdict.gains);
+    assert_non_null(strstr(at->verdict.reason, "nobody can say"));
+    drop(at);
+}
+
+static void memory_that_is_not_known_limits_nothing(void **state) {
+    (void)state;
+    Case *at = judge(LLAMA, &llama_model, "hardware.memory_gib=auto schedule.micro_batch=16");
+    assert_true(at->verdict.plain.fits);
+    assert_int_equal(at->verdict.largest_plain, 16);
+    drop(at);
+}
+
+// ---- auto --------------------------------------------------------------------------------------------------------------------
+
+static int resolved(const char *path, const Model *model, const char *overrides) {
+    Case *at = judge(path, model, overrides);
+    Log log = {"test", -1, -1};
+    Error err = {0};
+    at->config.schedule.bpipe = BPIPE_AUTO;
+    if (verdict_resolve(&at->config, model, &log, &err) != 0) fail_msg("%s", err.text);
+    int bpipe = at->config.schedule.bpipe;
+    drop(at);
+    return bpipe;
+}
+
+static void auto_does_what_the_verdict_says(void **state) {
+    (void)state;
+    assert_int_equal(
+        resolved(GPT, &gpt_model, "schedule.micro_batch=2 attention.mode=recompute attention.softmax=megatron"),
+        BPIPE_ON);
+    assert_int_equal(resolved(GPT, &gpt_model, "schedule.micro_batch=2"), BPIPE_OFF);
+    assert_int_equal(resolved(LLAMA, &llama_model, ""), BPIPE_OFF);
+}
+
+// ---- the smallest world ------------------------------------------------------------------------------------------------------
+
+static void the_smallest_world_fits_and_the_next_smaller_does_not(void **state) {
+    (void)state;
+    Case *at = judge(LLAMA, &llama_model, "parallel.pipeline=2 parallel.tensor=1");
+    SmallestWorld world;
+    Error err = {0};
+    assert_int_equal(at->verdict.largest_plain + at->verdict.largest_bpipe, 0);
+    assert_int_equal(plan_smallest_world(&at->planner, &world, &err), 0);
+    // 18 bytes a parameter over the ranks, in 76 GiB.
+    assert_true(world.ranks >= (int64_t)(65285660672.0 * 18 / (76 * GIB)) && world.ranks <= 24);
+    drop(at);
+    char overrides[96];
+    snprintf(overrides, sizeof overrides, "parallel.pipeline=%d parallel.tensor=%d", (int)world.pipeline,
+             (int)world.tensor);
+    at = judge(LLAMA, &llama_model, overrides);
+    assert_true(at->verdict.largest_plain + at->verdict.largest_bpipe > 0);
+    drop(at);
+    snprintf(overrides, sizeof overrides, "parallel.pipeline=%d parallel.tensor=%d", (int)world.pipeline - 1,
+             (int)world.tensor);
+    at = judge(LLAMA, &llama_model, overrides);
+    assert_int_equal(at->verdict.largest_plain + at->verdict.largest_bpipe, 0);
+    drop(at);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpt3_with_recomputed_attention_gains_by_a_third),
+        cmocka_unit_test(gpt3_with_flash_attention_gains_nothing),
+        cmocka_unit_test(llama_gets_slower_where_only_bpipe_makes_micro_batch_4_fit),
+        cmocka_unit_test(the_reserve_decides_whether_llama_needs_bpipe_at_all),
+        cmocka_unit_test(bpipe_is_used_where_nothing_fits_without_it),
+        cmocka_unit_test(there_is_nothing_to_balance_with_few_stages_or_gpipe),
+        cmocka_unit_test(slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it),
+        cmocka_unit_test(without_a_speed_nobody_can_say_which_is_quicker),
+        cmocka_unit_test(memory_that_is_not_known_limits_nothing),
+        cmocka_unit_test(auto_does_what_the_verdict_says),
+        cmocka_unit_test(the_smallest_world_fits_and_the_next_smaller_does_not),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
