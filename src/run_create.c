@@ -1,11 +1,11 @@
 // Run, first part: taking a place in the world.
+#include "cores.h"
 #include "fits.h"
 #include "roster.h"
 #include "run.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 int run_open_data(const Config *config, Dataset **train, Dataset **val, Error *err) {
     const ModelConfig *m = &config->model;
@@ -49,20 +49,19 @@ static int fail_together_(World *world, int status, Error *err) {
     return -1;
 }
 
-static int threads_(const World *world) {
+static int threads_(double cores) {
     if (getenv("OMP_NUM_THREADS") != NULL) return 0;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN), threads = cores / world_local_size(world);
-    return threads < 1 ? 1 : (int)threads;
+    return cores < 1.0 ? 1 : (int)(cores + 1e-6); // thirds may not add up to a whole
 }
 
-// All ranks of a CPU host share its peak: rank 0 measures it while the others sleep, and each counts its part.
-static int find_peak_(Run *run, Error *err) {
+// Rank 0 measures on the cores it may run on while the others sleep, and each counts its part of its host's.
+static int find_peak_(Run *run, double cores, Error *err) {
     double peak = run->config->hardware.peak_tflops;
     if (peak == 0.0 && run->be->peak_tflops == 0.0 && !run->device.cuda) {
-        long cores = sysconf(_SC_NPROCESSORS_ONLN);
-        double host = world_rank(run->world) == 0 ? backend_cpu_measure_peak((int)cores) : 0.0;
-        if (world_broadcast(run->world, 0, &host, sizeof host, err) != 0) return -1;
-        peak = host / world_local_size(run->world);
+        int allowed = cores_allowed();
+        double core = world_rank(run->world) == 0 ? backend_cpu_measure_peak(allowed) / allowed : 0.0;
+        if (world_broadcast(run->world, 0, &core, sizeof core, err) != 0) return -1;
+        peak = core * cores;
     }
     if (peak > 0.0) run->be->peak_tflops = peak;
     return 0;
@@ -198,9 +197,11 @@ int run_create(Run *run, const Config *config, const Model *model, const char *r
     board_set_action(board, "start-up");
     if (create_groups_(run, err) != 0) return -1;
     if (fail_together_(world, run_open_data(config, &run->train, &run->val, err), err) != 0) return -1;
-    run->be = device_open(&run->device, config, world, threads_(world), err);
+    double cores = 1.0;
+    if (cores_share(world, &cores, err) != 0) return -1;
+    run->be = device_open(&run->device, config, world, threads_(cores), err);
     if (run->be == NULL || convert_groups_(run, err) != 0) return -1;
-    if (find_peak_(run, err) != 0 || settle_(run, err) != 0) return -1;
+    if (find_peak_(run, cores, err) != 0 || settle_(run, err) != 0) return -1;
     if (create_stage_(run, err) != 0 || batch_create(&run->batch, &run->stage, run->at.data, err) != 0) return -1;
     if (load_(run, resume, err) != 0) return -1;
     return create_metrics_(run, err);
