@@ -108,6 +108,14 @@ TOOL_BIN  := $(TOOL_SRC:%.c=$(B)/%)
 HELP_OBJ  := $(patsubst %.c,$(B)/%.o,$(filter-out test/test_% test/bench_% $(TOOL_SRC),$(wildcard test/*.c)))
 MODEL_OBJ := $(TRAINERS:%=$(B)/%.test.o)
 
+# The kernels of src/cuda/kernels, run on the CPU by test/emulate: nvcc or not. The tests of the CPU's operations are
+# compiled once more for them. ThreadSanitizer cannot follow the emulator's fibers.
+EMULATED_OBJ := $(patsubst src/cuda/kernels/%.cu,$(B)/emulate/%.o,$(wildcard src/cuda/kernels/*.cu)) \
+                $(B)/emulate/emulate.o $(B)/emulate/backend_emulated.o
+EMULATED_ALL := $(addprefix test_cuda_,norm pointwise embedding cross_entropy adamw kernels) test_emulator
+EMULATED_BIN := $(if $(filter tsan,$(VARIANT)),,$(addprefix $(B)/emulate/,$(filter \
+                test_$(if $(T),$(patsubst test_%,%,$(T)),%),$(EMULATED_ALL))))
+
 # The .cu files hold no kernels: nvcc compiles them as C++ where it is found, gcc as C elsewhere. Kernels, where there
 # are any, live in src/cuda and need nvcc.
 ifneq ($(HAVE_NVCC),)
@@ -145,12 +153,12 @@ ifeq ($(BUILD)-$(findstring san,$(VARIANT)),build-)
 	  { cp $(B)/$$program .$$program.new && mv .$$program.new $$program && printf '  %-4s %s\n' '=>' ./$$program; }; done
 endif
 
-unit: $(TEST_BIN)
-	$(Q)$(PYTHON) test/run_tests.py $(if $(filter tsan,$(VARIANT)),--no-aslr) $(TEST_BIN)
+unit: $(TEST_BIN) $(EMULATED_BIN)
+	$(Q)$(PYTHON) test/run_tests.py $(if $(filter tsan,$(VARIANT)),--no-aslr) $(TEST_BIN) $(EMULATED_BIN)
 
 # Programs that tests start: pytest finds them through TEST_PROGRAMS.
-test: all $(TEST_BIN) $(TOOL_BIN)
-	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test $(TEST_BIN)
+test: all $(TEST_BIN) $(EMULATED_BIN) $(TOOL_BIN)
+	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test $(TEST_BIN) $(EMULATED_BIN)
 
 asan tsan:
 	@$(MAKE) --no-print-directory VARIANT=$@ unit
@@ -286,6 +294,33 @@ $(TOOL_BIN): $(B)/%: $(B)/%.o $(MODEL_OBJ) $(LIB)
 $(BENCH_BIN): $(B)/%: $(B)/%.o $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) $< $(MODEL_OBJ) $(LIB) $(LDLIBS_) -o $@
+
+# Kernels read memory through types of their own, use pragmas of nvcc, and test the same unchanging index twice.
+EMULATED_CXX = $(CXX) -std=c++17 $(HOST) -Wno-unknown-pragmas -Wno-uninitialized -Wno-maybe-uninitialized \
+               -fno-strict-aliasing -DEMULATED -Itest/emulate $(DEFINES) $(INCLUDES) -MMD -MP
+$(B)/emulate/%.o: src/cuda/kernels/%.cu $(B)/flags
+	$(call say,CXX,$< (emulated))
+	@mkdir -p $(@D)
+	$(Q)$(EMULATED_CXX) -x c++ -c $< -o $@
+
+$(B)/emulate/%.o: test/emulate/%.cc $(B)/flags
+	$(call say,CXX,$<)
+	@mkdir -p $(@D)
+	$(Q)$(EMULATED_CXX) -c $< -o $@
+
+$(B)/emulate/test_cuda_%.o: test/test_%.c $(B)/flags
+	$(call say,CC,$< (emulated kernels))
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_) -Itest -Dbackend_cpu_create=backend_emulated_create -MMD -MP -c $< -o $@
+
+$(B)/emulate/test_cuda_kernels.o: test/emulate/test_cuda_kernels.c $(B)/flags
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_) -Itest/emulate -Itest -MMD -MP -c $< -o $@
+
+$(EMULATED_BIN): %: %.o $(EMULATED_OBJ) $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(LDFLAGS_) $< $(EMULATED_OBJ) $(LIB) -lcmocka $(LDLIBS_) -o $@
 
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
