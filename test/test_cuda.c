@@ -1,0 +1,264 @@
+// The CUDA backend against the CPU's, on a real GPU: matrix products, attention, memory, events, lending. Kernels of our
+// own are tested against the CPU by test/emulate, without a GPU. Without one, every test here says that it is skipped.
+#include "backend.h"
+#include "op_check.h"
+
+#ifdef HAVE_CUDA
+#include "cuda/backend_cuda.h"
+#else
+static int backend_cuda_count(char why[256]) {
+    return why[0] = '\0', 0;
+}
+static Backend *backend_cuda_create(int precision, int device, Error *err) {
+    (void)precision, (void)device, (void)err;
+    return NULL;
+}
+#endif
+
+#define NEEDS_GPU()                                                                                                    \
+    do {                                                                                                               \
+        char why_[256];                                                                                                \
+        if (backend_cuda_count(why_) == 0) skip();                                                                     \
+    } while (0)
+
+// Both backends, and values that both round alike.
+typedef struct Both {
+    Backend *cpu, *gpu;
+} Both;
+
+// One operand on both: fp32 values on the host, memory in the run's precision or fp32 on each.
+typedef struct Twin {
+    int64_t count, bytes;
+    void *cpu, *gpu;
+    bool wide;
+} Twin;
+
+static Both both_open(int precision) {
+    Error err = {0};
+    Both both = {backend_cpu_create(precision, 2, &err), backend_cuda_create(precision, 0, &err)};
+    if (both.cpu == NULL || both.gpu == NULL) fail_msg("%s", err.text);
+    return both;
+}
+
+static void both_close(Both *both) {
+    Error err = {0};
+    if (both->gpu->synchronize(both->gpu, &err) != 0) fail_msg("%s", err.text);
+    both->gpu->destroy(both->gpu);
+    both->cpu->destroy(both->cpu);
+}
+
+// seed 0: NaN everywhere, so that what is not written shows.
+static Twin twin(Both *both, int64_t count, bool wide, uint64_t seed, double spread) {
+    Error err = {0};
+    int64_t element = wide ? 4 : both->cpu->element;
+    Twin t = {count, count * element, NULL, NULL, wide};
+    t.cpu = both->cpu->allocate(both->cpu, MEMORY_WORKSPACE, t.bytes, "test", &err);
+    t.gpu = both->gpu->allocate(both->gpu, MEMORY_WORKSPACE, t.bytes, "test", &err);
+    float *values = malloc((size_t)count * 4 + 1);
+    if (t.cpu == NULL || t.gpu == NULL || values == NULL) fail_msg("%s", err.text);
+    for (int64_t i = 0; i < count; i++) values[i] = seed == 0 ? NAN : (float)(spread * op_random(seed, i));
+    if (wide)
+        memcpy(t.cpu, values, (size_t)t.bytes);
+    else
+        both->cpu->from_float(both->cpu, t.cpu, values, count);
+    both->gpu->upload(both->gpu, t.gpu, t.cpu, t.bytes);
+    free(values);
+    return t;
+}
+
+static void drop(Both *both, Twin *twins, int count) {
+    for (int i = 0; i < count; i++) {
+        both->cpu->release(both->cpu, MEMORY_WORKSPACE, twins[i].cpu, twins[i].bytes);
+        both->gpu->release(both->gpu, MEMORY_WORKSPACE, twins[i].gpu, twins[i].bytes);
+    }
+}
+
+static double *as_doubles(Both *both, const Twin *t, const void *memory) {
+    float *floats = malloc((size_t)t->count * 4 + 1);
+    double *out = malloc((size_t)t->count * 8 + 1);
+    assert_true(floats != NULL && out != NULL);
+    if (t->wide)
+        memcpy(floats, memory, (size_t)t->bytes);
+    else
+        both->cpu->to_float(both->cpu, floats, memory, t->count);
+    for (int64_t i = 0; i < t->count; i++) out[i] = (double)floats[i];
+    free(floats);
+    return out;
+}
+
+// |gpu - cpu| <= relative * (|cpu| + floor), and no NaN.
+static void near_twins(Both *both, const char *what, const Twin *t, double relative, double floor) {
+    void *down = malloc((size_t)t->bytes + 1);
+    assert_non_null(down);
+    both->gpu->download(both->gpu, down, t->gpu, t->bytes);
+    double *got = as_doubles(both, t, down), *want = as_doubles(both, t, t->cpu);
+    op_near(what, got, want, t->count, relative, floor);
+    free(down), free(got), free(want);
+}
+
+static double bound_of(const Both *both) {
+    return both->cpu->precision == PRECISION_BF16 ? 0x1p-6 : 2e-5;
+}
+
+// --- matrix products
+
+static void check_linear(int precision, int64_t rows, int64_t in, int64_t out, bool bias, bool gelu) {
+    Both b = both_open(precision);
+    double spread = 1.0 / sqrt((double)in);
+    enum { X, W, BIAS, Y, AUX, DY, DX, DW, DBIAS, COUNT };
+    Twin t[COUNT] = {
+        twin(&b, rows * in, false, 1, 1),  twin(&b, out * in, false, 2, spread), twin(&b, out, false, 3, 1),
+        twin(&b, rows * out, false, 0, 0), twin(&b, rows * out, false, 0, 0),    twin(&b, rows * out, false, 4, 1),
+        twin(&b, rows * in, false, 0, 0),  twin(&b, out * in, true, 5, 1),       twin(&b, out, true, 6, 1)};
+    Twin pre = twin(&b, rows * in, false, 7, 2); // of the gelu in front, for the backward
+    Epilogue epilogue = gelu ? EPILOGUE_GELU : EPILOGUE_NONE;
+    Backend *ends[] = {b.cpu, b.gpu};
+    for (int e = 0; e < 2; e++) {
+        Backend *be = ends[e];
+#define AT(i) (e == 0 ? t[i].cpu : t[i].gpu)
+        be->linear_forward(be, AT(Y), gelu ? AT(AUX) : NULL, AT(X), AT(W), bias ? AT(BIAS) : NULL, rows, in, out,
+                           epilogue);
+        be->linear_backward_input(be, AT(DX), gelu ? (e == 0 ? pre.cpu : pre.gpu) : NULL, AT(DY), AT(W), rows, in, out,
+                                  epilogue);
+        be->linear_backward_weight(be, AT(DW), bias ? AT(DBIAS) : NULL, AT(DY), AT(X), rows, in, out);
+#undef AT
+    }
+    double bound = bound_of(&b);
+    near_twins(&b, "y", &t[Y], bound, 1);
+    if (gelu) near_twins(&b, "aux", &t[AUX], bound, 1);
+    near_twins(&b, "dx", &t[DX], bound, sqrt((double)out / (double)in) + 1);
+    near_twins(&b, "dw", &t[DW], 2e-5, sqrt((double)rows) + 1);
+    if (bias) near_twins(&b, "dbias", &t[DBIAS], 2e-5, sqrt((double)rows) + 1);
+    drop(&b, t, COUNT), drop(&b, &pre, 1);
+    both_close(&b);
+}
+
+static void linear_layers_agree_with_the_cpu(void **state) {
+    (void)state;
+    NEEDS_GPU();
+    static const int64_t shapes[][3] = {{1, 8, 8},       {64, 64, 64},     {128, 256, 1024},
+                                        {7, 5, 3},       {33, 65, 129},    {200, 96, 288},
+                                        {256, 512, 257}, {512, 768, 2304}, {100, 1000, 24}};
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            for (int form = 0; form < 4; form++)
+                check_linear(precision, shapes[s][0], shapes[s][1], shapes[s][2], form & 1, form & 2);
+}
+
+// --- attention
+
+static void run_attention(Backend *be, Twin *t, bool cpu, void *scratch, void *saved, const AttentionShape *s) {
+    enum { QKV, OUT, DOUT, DQKV };
+#define AT(i) (cpu ? t[i].cpu : t[i].gpu)
+    be->attention_forward(be, AT(OUT), saved, scratch, AT(QKV), s);
+    be->attention_backward(be, AT(DQKV), scratch, AT(DOUT), AT(OUT), saved, AT(QKV), s);
+#undef AT
+}
+
+static int64_t saved_bytes(const Backend *be, const AttentionShape *s) {
+    int64_t rows = s->batch * s->heads * s->seq;
+    return s->mode == ATTENTION_NONE ? rows * s->seq * be->element : s->mode == ATTENTION_FLASH ? rows * 4 : 0;
+}
+
+static void check_attention(int precision, const AttentionShape *s) {
+    Both b = both_open(precision);
+    Error err = {0};
+    int64_t rows = s->batch * s->seq, width = (s->heads + 2 * s->kv_heads) * s->head_dim, out = s->heads * s->head_dim;
+    Twin t[] = {twin(&b, rows * width, false, 1, 1), twin(&b, rows * out, false, 0, 0),
+                twin(&b, rows * out, false, 2, 1), twin(&b, rows * width, false, 0, 0)};
+    Backend *ends[] = {b.cpu, b.gpu};
+    for (int e = 0; e < 2; e++) {
+        Backend *be = ends[e];
+        int64_t bytes[2] = {be->attention_scratch(be, s), saved_bytes(be, s) + 256};
+        void *scratch = be->allocate(be, MEMORY_WORKSPACE, bytes[0], "scratch", &err);
+        void *saved = be->allocate(be, MEMORY_WORKSPACE, bytes[1], "saved", &err);
+        assert_true(scratch != NULL && saved != NULL);
+        run_attention(be, t, e == 0, scratch, saved, s);
+        be->synchronize(be, &err);
+        be->release(be, MEMORY_WORKSPACE, scratch, bytes[0]);
+        be->release(be, MEMORY_WORKSPACE, saved, bytes[1]);
+    }
+    near_twins(&b, "out", &t[1], bound_of(&b), 1);
+    near_twins(&b, "dqkv", &t[3], 2 * bound_of(&b), 1);
+    drop(&b, t, 4);
+    both_close(&b);
+}
+
+static void attention_agrees_with_the_cpu_in_every_mode(void **state) {
+    (void)state;
+    NEEDS_GPU();
+    static const int64_t shapes[][5] = {{1, 64, 2, 2, 64}, {2, 128, 4, 2, 64}, {3, 96, 4, 4, 96}, {2, 256, 8, 2, 128}};
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++)
+                for (int softmax = SOFTMAX_FUSED; softmax <= SOFTMAX_MEGATRON; softmax++) {
+                    const int64_t *d = shapes[i];
+                    AttentionShape s = {d[0], d[1], d[2], d[3], d[4], mode, softmax};
+                    check_attention(precision, &s);
+                }
+}
+
+// The same call twice gives the same bits.
+static void reruns_give_the_same_bits(void **state) {
+    (void)state;
+    NEEDS_GPU();
+    Both b = both_open(PRECISION_BF16);
+    enum { ROWS = 512, IN = 1024, OUT = 768 };
+    Twin x = twin(&b, ROWS * IN, false, 1, 1), dy = twin(&b, ROWS * OUT, false, 2, 1);
+    Twin dw[2] = {twin(&b, OUT * IN, true, 3, 1), twin(&b, OUT * IN, true, 3, 1)};
+    void *down[2];
+    for (int i = 0; i < 2; i++) {
+        b.gpu->linear_backward_weight(b.gpu, dw[i].gpu, NULL, dy.gpu, x.gpu, ROWS, IN, OUT);
+        down[i] = malloc((size_t)dw[i].bytes);
+        assert_non_null(down[i]);
+        b.gpu->download(b.gpu, down[i], dw[i].gpu, dw[i].bytes);
+    }
+    assert_memory_equal(down[0], down[1], (size_t)dw[0].bytes);
+    free(down[0]), free(down[1]);
+    drop(&b, dw, 2), drop(&b, &x, 1), drop(&b, &dy, 1);
+    both_close(&b);
+}
+
+// --- the device
+
+static void events_tell_the_time_of_the_host(void **state) {
+    (void)state;
+    NEEDS_GPU();
+    Both b = both_open(PRECISION_FP32);
+    Error err = {0};
+    Event *event = b.gpu->event_create(b.gpu);
+    for (int i = 0; i < 3; i++) {
+        double before = clock_seconds();
+        b.gpu->event_record(b.gpu, event, STREAM_COMPUTE);
+        while (!b.gpu->event_done(b.gpu, event)) continue;
+        double after = clock_seconds(), told = b.gpu->event_seconds(b.gpu, event);
+        if (told < before - 1e-3 || told > after + 1e-3) fail_msg("%.6f is not in %.6f .. %.6f", told, before, after);
+        assert_int_equal(b.gpu->synchronize(b.gpu, &err), 0);
+    }
+    b.gpu->event_destroy(b.gpu, event);
+    both_close(&b);
+}
+
+static void too_much_memory_is_refused_with_what_holds_the_rest(void **state) {
+    (void)state;
+    NEEDS_GPU();
+    Both b = both_open(PRECISION_FP32);
+    Error err = {0};
+    Twin held = twin(&b, 1 << 20, true, 1, 1);
+    assert_null(b.gpu->allocate(b.gpu, MEMORY_OWN_SLOTS, (int64_t)1 << 50, "slots", &err));
+    assert_non_null(strstr(err.text, "own slots"));
+    assert_non_null(strstr(err.text, "workspace"));
+    drop(&b, &held, 1);
+    both_close(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linear_layers_agree_with_the_cpu),
+        cmocka_unit_test(attention_agrees_with_the_cpu_in_every_mode),
+        cmocka_unit_test(reruns_give_the_same_bits),
+        cmocka_unit_test(events_tell_the_time_of_the_host),
+        cmocka_unit_test(too_much_memory_is_refused_with_what_holds_the_rest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
