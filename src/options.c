@@ -23,6 +23,8 @@ static const OptionRow rows[] = {
      "set one key, as in -o train.steps=10; repeatable, the last one wins"},
     {"resume", 0, "DIR", OPTION_TEXT, offsetof(Options, resume),
      "go on from the newest complete checkpoint in DIR, or from DIR itself"},
+    {"trace", 0, "FILE", OPTION_TEXT, offsetof(Options, trace),
+     "write what ran when, for ui.perfetto.dev; with --plan what will run"},
     {"plan", 0, NULL, OPTION_FLAG, offsetof(Options, plan),
      "print memory, step time and whether BPipe pays, and exit; starts no rank"},
     {"profile", 0, NULL, OPTION_FLAG, offsetof(Options, profile),
@@ -134,6 +136,9 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
     if (options->help || options->help_config || options->version) return 0;
     if (options->json && !options->plan && !options->profile)
         return error_set(err, EXIT_USAGE, "--json: belongs to --plan and --profile; give one of them too");
+    if (options->trace != NULL && !options->plan && !options->profile && (options->schedule || options->emulate_stage != NULL))
+        return error_set(err, EXIT_USAGE, "--trace: belongs to training and to --plan; leave out --%s",
+                         options->schedule ? "schedule" : "emulate-stage");
     if (options->config != NULL) return 0;
     return error_set(err, EXIT_USAGE, "no configuration; give one with -c FILE (--help explains)");
 }

@@ -15,6 +15,7 @@ typedef struct Options {
     const char **overrides; // "key=value" in the order given, each pointing into argv; the array belongs to Options
     int override_count;
     const char *resume; // NULL: start anew
+    const char *trace;  // file; NULL: none
     bool schedule;
     bool plan, profile, json;
     const char *emulate_stage; // NULL: none

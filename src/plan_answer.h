@@ -41,8 +41,11 @@ typedef struct SmallestWorld {
 } SmallestWorld;
 int plan_smallest_world(const Planner *planner, SmallestWorld *world, Error *err);
 
-// The program's --plan. 0, or -1 with err.
-int plan_command(const Config *config, const Model *model, bool json, const Log *log, Error *err);
+// What will run when, as a trace of one step in the file `path`. -1 with err, also where nothing is known of the device.
+int plan_trace(const PlanAnswer *answer, const char *path, Error *err);
+
+// The program's --plan; trace: where to write one, or NULL. 0, or -1 with err.
+int plan_command(const Config *config, const Model *model, bool json, const char *trace, const Log *log, Error *err);
 
 #ifdef __cplusplus
 }

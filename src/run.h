@@ -37,6 +37,7 @@ typedef struct Run {
     Metrics *metrics;       // rank 0
     Checkpoint *checkpoint; // NULL without checkpoint.dir
     ResumePoint from;
+    struct RunTrace *trace; // run_trace.h; NULL: none
 } Run;
 
 // Takes this rank's place in `world`, allocates and initializes, or goes on from a checkpoint in `resume` (NULL: none). Collective. -1 with err; run_destroy in both cases.

@@ -1,6 +1,7 @@
 // Run, second part: the loop over steps.
 #include "compare.h"
 #include "run.h"
+#include "run_trace.h"
 
 #include <math.h>
 #include <signal.h>
@@ -138,18 +139,21 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     if (check_loss_(run, step, loss, err) != 0) return -1;
     if (optimizer_norm(run->optimizer, step, &norm, err) != 0 || optimizer_update(run->optimizer, step, norm, err) != 0)
         return -1;
-    return report_(run, &pipeline, step, loss, norm, clock_seconds() - start, err);
+    if (report_(run, &pipeline, step, loss, norm, clock_seconds() - start, err) != 0) return -1;
+    snprintf(label, sizeof label, "step %lld", (long long)step);
+    return run_trace_step(run, label, run->schedule, &pipeline, start, err);
 }
 
 static int validate_(Run *run, int64_t step, Error *err) {
     double total = 0.0;
     int64_t batches = run->config->data.val_batches;
     for (int64_t i = 0; i < batches; i++) {
-        double loss = 0.0;
+        double start = clock_seconds(), loss = 0.0;
         EngineRun pipeline;
         if (batch_validate(&run->batch, run->val, i, err) != 0) return -1;
         if (engine_run(run->engine, "validation", run->validation, 0.0f, &pipeline, err) != 0) return -1;
         if (sum_losses_(run, &loss, err) != 0) return -1;
+        if (run_trace_step(run, "validation", run->validation, &pipeline, start, err) != 0) return -1;
         total += loss;
     }
     if (world_sum(run->world, &total, 1, err) != 0) return -1;

@@ -6,6 +6,8 @@
 #include "options.h"
 #include "plan_answer.h"
 #include "run.h"
+#include "run_trace.h"
+#include "trace.h"
 #include "version.h"
 
 #include <stdlib.h>
@@ -59,7 +61,7 @@ static int rank_fail_(World *world, Board *board, const Log *log, const Error *e
     return code;
 }
 
-static int rank_main_(Config *config, const Model *model, const char *resume, Log *log, int argc, char **argv) {
+static int rank_main_(Config *config, const Model *model, const Options *options, Log *log, int argc, char **argv) {
     Error err = {0};
     Board *board = board_attach(-1);
     World *world = world_join(&argc, &argv, &err);
@@ -69,8 +71,10 @@ static int rank_main_(Config *config, const Model *model, const char *resume, Lo
     int code = EXIT_DONE;
     memset(&run, 0, sizeof run);
     if (verdict_agree(config, model, world, log, &err) != 0 ||
-        run_create(&run, config, model, resume, world, board, log, &err) != 0 || run_train(&run, &err) != 0)
+        run_create(&run, config, model, options->resume, world, board, log, &err) != 0 ||
+        run_trace_open(&run, options->trace, &err) != 0 || run_train(&run, &err) != 0)
         code = rank_fail_(world, board, log, &err);
+    run_trace_close(&run);
     run_destroy(&run);
     world_leave(world);
     code = board_leave(board, code);
@@ -92,13 +96,14 @@ static int launch_(const Config *config, bool decided, Log *log, int argc, char 
     return code;
 }
 
-static int train_(Config *config, const Model *model, const char *resume, Log *log, int argc, char **argv) {
+static int train_(Config *config, const Model *model, const Options *options, Log *log, int argc, char **argv) {
     Error err = {0};
     bool under = false, undecided = config->schedule.bpipe == BPIPE_AUTO;
     if (world_under_launcher(&under, &err) != 0) return fail_(log, &err);
+    if (!under && options->trace != NULL && trace_check(options->trace, &err) != 0) return fail_(log, &err);
     if (!under && (verdict_resolve(config, model, log, &err) != 0 || check_start_(config, log->program, model, &err) != 0))
         return fail_(log, &err);
-    if (under || config_world(config) == 1) return rank_main_(config, model, resume, log, argc, argv);
+    if (under || config_world(config) == 1) return rank_main_(config, model, options, log, argc, argv);
     int code = launch_(config, undecided, log, argc, argv, &err);
     return err.code != 0 ? fail_(log, &err) : code;
 }
@@ -119,11 +124,11 @@ static int run_options_(const Options *options, const Model *model, Log *log, in
     else if (options->profile && profile_command(config, model, log, &err) != 0)
         code = fail_(log, &err);
     else if (options->plan || options->profile)
-        code = plan_command(config, model, options->json, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
+        code = plan_command(config, model, options->json, options->trace, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
     else if (options->schedule)
         code = print_schedule_(config, model, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
     else
-        code = train_(config, model, options->resume, log, argc, argv);
+        code = train_(config, model, options, log, argc, argv);
     free(config);
     return code;
 }
