@@ -22,6 +22,10 @@ bool device_has_gpus(const Config *config, int64_t ranks) {
     return config->hardware.device == DEVICE_CUDA || config->hardware.share_gpu ? gpus > 0 : gpus >= ranks;
 }
 
+void device_missing(char why[256]) {
+    backend_cuda_count(why);
+}
+
 static int choose_(const World *world, int gpus) {
     return gpus > 0 ? world_local_rank(world) % gpus : -1;
 }
@@ -138,6 +142,10 @@ Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse 
 bool device_has_gpus(const Config *config, int64_t ranks) {
     (void)config, (void)ranks;
     return false;
+}
+
+void device_missing(char why[256]) {
+    why[0] = '\0';
 }
 
 Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err) {

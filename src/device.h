@@ -24,6 +24,9 @@ typedef enum DeviceUse { USE_COMPUTE, USE_BESIDE, USE_NEIGHBOURS } DeviceUse;
 // Whether GPUs would compute, as seen by the process that is about to start `ranks` ranks on this host. Takes nothing.
 bool device_has_gpus(const Config *config, int64_t ranks);
 
+// Why there is no GPU to compute on, in one clause; empty where nothing but a build without CUDA is to blame.
+void device_missing(char why[256]);
+
 // Collective. Every rank gets a backend: a GPU of its own, or one that it shares where hardware.share_gpu says so, or the
 // CPU. threads: of a CPU rank. NULL with err on the ranks that found why (no GPU, too few, unlike ones, an old driver).
 Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err);
