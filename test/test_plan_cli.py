@@ -1,0 +1,174 @@
+"""`--plan` from the outside: its JSON keys, its speed, that it needs neither data nor device, that `auto` follows the verdict, and that a
+run allocates to the byte what was planned."""
+
+import json
+import re
+import time
+
+import pytest
+from trainer_runs import ROOT, command, run, trained, write_config
+
+KEYS = {"model", "world", "microbatches", "stages", "step_ms", "mfu", "bubble", "transfer_exposed_ms", "source", "verdict"}
+STAGE_KEYS = {
+    "stage", "first_layer", "last_layer", "parameters", "states_bytes", "bundle_bytes", "slots", "lent", "in_flight_1f1b",
+    "peak_bytes_1f1b", "peak_bytes", "fits",
+}  # fmt: skip
+LLAMA = ROOT / "configs" / "llama65b.yaml"
+GPT = ROOT / "configs" / "gpt3_96b.yaml"
+GIB = 2**30
+
+
+def plan(config, *overrides, family="llama"):
+    options = [part for override in ("hardware.profile=", *overrides) for part in ("-o", override)]
+    ended = command(family, "-c", config, "--plan", "--json", *options)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def report(config, *overrides, family="llama"):
+    options = [part for override in ("hardware.profile=", *overrides) for part in ("-o", override)]
+    ended = command(family, "-c", config, "--plan", *options)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+# ---- the contract -----------------------------------------------------------------------------------------------------
+
+
+def test_the_keys_are_the_contract():
+    told = plan(LLAMA)
+    assert set(told) == KEYS
+    assert set(told["model"]) == {"parameters", "flops_per_token_full", "flops_per_token_causal"}
+    assert all(set(stage) == STAGE_KEYS for stage in told["stages"])
+    assert set(told["verdict"]) == {"use_bpipe", "reason", "required_stage_gain", "measured_stage_gain"}
+    assert told["source"] == "model"
+
+
+def test_figures_of_the_big_models():
+    told = plan(LLAMA, "schedule.micro_batch=4", "schedule.bpipe=on")
+    assert told["model"]["parameters"] == 65285660672
+    assert abs(told["model"]["flops_per_token_full"] - 406.239e9) < 1e6
+    assert (told["world"], told["microbatches"]) == (32, 32)
+    stages = told["stages"]
+    assert [stage["in_flight_1f1b"] for stage in stages] == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert all(stage["slots"] + stage["lent"] <= 5 for stage in stages)
+    assert [(stage["first_layer"], stage["last_layer"]) for stage in stages] == [(10 * s, 10 * s + 9) for s in range(8)]
+    # 18 bytes a parameter over 4 tensor ranks; 10 layers of 16 h + 6 f for 2048 * 4 rows over 4 ranks.
+    assert abs(stages[3]["states_bytes"] / (stages[3]["parameters"] / 4 * 18) - 1) < 1e-3
+    assert abs(stages[3]["bundle_bytes"] / (10 * 2048 * (16 * 8192 + 6 * 22016)) - 1) < 1e-2
+    assert abs(stages[0]["states_bytes"] / GIB + 8 * stages[0]["bundle_bytes"] / GIB - 74.4) < 1.5
+    slot = max(stages[0]["bundle_bytes"], stages[7]["bundle_bytes"])  # a pair's slots are alike
+    assert stages[0]["peak_bytes_1f1b"] - stages[0]["peak_bytes"] == 8 * stages[0]["bundle_bytes"] - 5 * slot
+    gpt = plan(GPT, family="gpt")
+    assert gpt["model"]["parameters"] == 96235077120
+    assert abs(gpt["model"]["flops_per_token_full"] - 596.855e9) < 1e6
+
+
+def test_what_fits_is_peak_and_reserve_within_memory():
+    for reserve in (3, 5, 20):
+        told = plan(LLAMA, "schedule.micro_batch=4", f"hardware.reserve_gib={reserve}")
+        for stage in told["stages"]:
+            assert stage["fits"] == (stage["peak_bytes"] / GIB + reserve <= 80)
+
+
+def test_gains_are_of_this_micro_batch_over_the_largest_that_fits_without_bpipe():
+    told = plan(GPT, "schedule.micro_batch=2", "attention.mode=recompute", "attention.softmax=megatron", family="gpt")
+    verdict = told["verdict"]
+    assert verdict["use_bpipe"] is True
+    assert abs(verdict["required_stage_gain"] - (142 / 135 - 1)) < 1e-9
+    assert 0.2 < verdict["measured_stage_gain"] < 0.6
+    assert "5.2 %" in verdict["reason"]
+
+
+def test_what_nothing_is_known_of_is_null():
+    told = plan(LLAMA, "hardware.peak_tflops=auto")
+    assert told["step_ms"] is None and told["mfu"] is None and told["bubble"] is None
+    assert told["verdict"]["measured_stage_gain"] is None
+
+
+@pytest.mark.parametrize("bpipe", ["off", "on", "auto"])
+def test_a_huge_world_is_planned_within_a_second(bpipe):
+    huge = ["parallel.pipeline=64", "parallel.tensor=8", "parallel.data=32", "train.global_batch=131072", f"schedule.bpipe={bpipe}"]
+    seconds = []
+    for _ in range(3):
+        start = time.monotonic()
+        told = plan(LLAMA, *huge)
+        seconds.append(time.monotonic() - start)
+    assert (told["world"], told["microbatches"], len(told["stages"])) == (16384, 4096, 64)
+    assert min(seconds) < 1
+
+
+def test_a_plan_needs_no_data_and_reads_none(tmp_path):
+    config = write_config(tmp_path)
+    told = plan(config, 'data.train="nowhere/*.bin"')
+    assert told["stages"][0]["fits"] is True
+
+
+def test_without_json_the_options_say_so():
+    ended = command("llama", "-c", LLAMA, "--json")
+    assert ended.returncode == 2 and "--plan" in ended.stderr
+    text = command("llama", "--help").stdout
+    for option in ("--plan", "--profile", "--emulate-stage S", "--json"):
+        assert option in text
+
+
+# ---- the report -------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_says_what_is_not_counted_and_what_else_would_do():
+    text = report(LLAMA, "schedule.micro_batch=4", "hardware.reserve_gib=5")
+    assert "are reserved for what is not counted here" in text
+    assert re.search(r"reserve +micro-batch 4 fits without BPipe up to a reserve of \d\.\d\d GiB, with it up to 1\d\.\d\d", text)
+    assert re.search(r"^BPipe\? +No: micro-batch 4 fits only with BPipe", text, re.M)
+    for rival in ("all recomputed", "interleaved, v=2", "V-Half", "offload to host"):
+        assert rival in text
+    assert "none of them run here" in text
+
+
+def test_an_impossible_plan_says_the_smallest_world_that_would_do():
+    text = report(LLAMA, "parallel.pipeline=2", "parallel.tensor=1")
+    found = re.search(r"the smallest that would do: (\d+) ranks, pipeline (\d+) x tensor (\d+)", text)
+    assert int(found[1]) == int(found[2]) * int(found[3]) and 15 <= int(found[1]) <= 24
+
+
+# ---- auto, and the run ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    return write_config(tmp_path_factory.mktemp("plan"), schedule="{bpipe: auto, micro_batch: 2}")
+
+
+def schedule_name(config, *overrides):
+    options = [part for override in overrides for part in ("-o", override)]
+    return command("llama", "-c", config, "--schedule", *options).stdout.split()[2]
+
+
+def test_auto_does_what_the_verdict_says(config):
+    with_room = plan(config)
+    assert with_room["verdict"]["use_bpipe"] is False and schedule_name(config) == "1f1b"
+    # Memory in which only BPipe fits, and no smaller micro-batch.
+    peak = max(stage["peak_bytes"] for stage in plan(config, "schedule.bpipe=on", "schedule.micro_batch=1")["stages"])
+    limit = [f"hardware.memory_gib={peak / GIB + 1e-6:.9f}", "hardware.reserve_gib=0", "schedule.micro_batch=1"]
+    told = plan(config, *limit)
+    assert told["verdict"]["use_bpipe"] is True and schedule_name(config, *limit) == "bpipe"
+    assert told["stages"][3]["lent"] > 0 and told["stages"][0]["fits"] is True
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt"])
+@pytest.mark.parametrize(
+    "overrides", [["schedule.bpipe=on"], ["schedule.bpipe=off", "parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true"]]
+)
+def test_a_run_allocates_to_the_byte_what_was_planned(tmp_path, family, overrides):
+    config = write_config(tmp_path, family)
+    planned = plan(config, *overrides, family=family)
+    ended = trained(config, *overrides, "train.steps=1", family=family)
+    assert [stage["peak_bytes"] for stage in ended.steps[0]["stages"]] == [stage["peak_bytes"] for stage in planned["stages"]]
+    assert "memory    as planned, to the byte, on all stages" in ended.stderr
+
+
+def test_auto_is_decided_once_and_said_once(config):
+    ended = run(config, "train.steps=1")
+    assert ended.code == 0
+    assert ended.stderr.count("schedule.bpipe auto is off") == 1
+    assert ended.head["config"]["schedule"]["bpipe"] == "off"

@@ -1,0 +1,140 @@
+"""`--profile` and `--emulate-stage`: one stage by itself takes the bytes that were planned for it, what was measured is what the plan uses,
+and a profile is used for nothing that it was not made for."""
+
+import json
+import re
+
+import pytest
+from trainer_runs import command, trained, write_config
+
+FAMILIES = ["llama", "gpt"]
+
+
+def options(*overrides):
+    return [part for override in overrides for part in ("-o", override)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("profile")
+
+
+@pytest.fixture(scope="module")
+def config(folder):
+    return write_config(folder, parallel="{pipeline: 3}", schedule="{micro_batch: 2}")
+
+
+@pytest.fixture(scope="module")
+def profile(folder, config):
+    path = folder / "profile.json"
+    ended = command("llama", "-c", config, "--profile", "--json", *options(f"hardware.profile={path}"))
+    assert ended.returncode == 0, ended.stderr
+    return path, json.loads(ended.stdout), ended.stderr
+
+
+# ---- one stage alone ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("stage", range(4))
+def test_a_stage_alone_takes_the_bytes_that_were_planned(tmp_path, family, stage):
+    config = write_config(tmp_path, family, parallel="{pipeline: 4, tensor: 2, sequence: true}")
+    ended = command(family, "-c", config, "--emulate-stage", str(stage))
+    assert ended.returncode == 0, ended.stderr
+    assert "the same to the byte" in ended.stdout
+    times = re.search(r"forward (\S+) ms, backward (\S+) ms a microbatch, median of 8", ended.stdout)
+    assert 0 < float(times[1]) < 1000 and 0 < float(times[2]) < 1000
+    assert "collectives over 2 ranks, modelled" in ended.stdout
+    planned = command(family, "-c", config, "--plan", "--json").stdout
+    peak = json.loads(planned)["stages"][stage]["peak_bytes"]
+    assert f"allocated, {peak} bytes" in ended.stdout
+
+
+def test_evictions_are_paced(tmp_path):
+    config = write_config(tmp_path)
+    slow = options("hardware.pair_gb_s=0.001", "schedule.micro_batch=1")
+    ended = command("llama", "-c", config, "--emulate-stage", "0", *slow)
+    assert float(re.search(r"compute waited (\S+) ms", ended.stdout)[1]) > 10
+    ended = command("llama", "-c", config, "--emulate-stage", "0")
+    assert float(re.search(r"compute waited (\S+) ms", ended.stdout)[1]) < 10
+
+
+@pytest.mark.parametrize("stage", ["4", "-1", "x", "1.5"])
+def test_what_is_no_stage_is_refused(tmp_path, stage):
+    ended = command("llama", "-c", write_config(tmp_path), f"--emulate-stage={stage}")
+    assert ended.returncode == 2 and "is no stage; use 0 to 3" in ended.stderr
+
+
+# ---- the file -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_stage_size_and_mode_is_measured(profile):
+    path, told, said = profile
+    written = json.loads(path.read_text())
+    assert written["format"] == "stage profile" and written["model"]["hidden"] == 64
+    kinds = {(entry["first"], entry["last"]) for entry in written["stages"]}
+    assert kinds == {(True, False), (False, False), (False, True)}
+    for mode in ("none", "recompute", "flash"):
+        assert {entry["micro_batch"] for entry in written["stages"] if entry["attention"] == mode} == {1, 2, 4, 8}
+    assert all(entry["forward_ms"] > 0 and entry["backward_ms"] > 0 and entry["peak_bytes"] > 0 for entry in written["stages"])
+    assert told["source"] == "profile" and "stages measured" in said
+
+
+def test_the_plan_is_made_of_what_was_measured(folder, config, profile):
+    changed = json.loads(profile[0].read_text())
+    for entry in changed["stages"]:
+        entry["forward_ms"], entry["backward_ms"] = 1000 * entry["layers"], 2000 * entry["layers"]
+    other = folder / "changed.json"
+    other.write_text(json.dumps(changed))
+    # One core for each rank: stages of 2, 3, 3 layers, 8 microbatches of 3 s a layer.
+    ended = command("llama", "-c", config, "--plan", "--json", *options(f"hardware.profile={other}", "parallel.pipeline=2"))
+    told = json.loads(ended.stdout)
+    assert told["source"] == "profile"
+    assert abs(told["step_ms"] / (1000 * 3 * 4 * (8 + 1)) - 1) < 0.25
+
+
+def refused(config, path, *overrides, family="llama"):
+    ended = command(family, "-c", config, "--plan", *options(f"hardware.profile={path}", *overrides))
+    assert ended.returncode == 2 and ended.stdout == ""
+    return ended.stderr
+
+
+def test_a_profile_named_on_the_command_line_has_to_belong_to_the_run(folder, config, profile):
+    path = profile[0]
+    assert "model.hidden 64, not 128" in refused(config, path, "model.hidden=128")
+    assert "train.precision fp32" in refused(config, path, "train.precision=bf16")
+    assert "parallel.tensor 1" in refused(config, path, "parallel.tensor=2")
+    assert "hardware.device cpu" in refused(config, path, "hardware.device=cuda")
+    assert "model.family llama" in refused(write_config(folder, "gpt"), path, family="gpt")
+    other = json.loads(path.read_text())
+    other["device"]["name"] = "Babbage's engine"
+    (folder / "other.json").write_text(json.dumps(other))
+    assert "another device: Babbage's engine" in refused(config, folder / "other.json")
+    assert "nowhere.json" in refused(config, folder / "nowhere.json")
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[1]", '{"format":"stage profile"}', "\0", "truncated"])
+def test_a_damaged_profile_is_refused(folder, config, profile, damage):
+    path = folder / "damaged.json"
+    path.write_text(profile[0].read_text()[:-40] if damage == "truncated" else damage)
+    assert "damaged.json" in refused(config, path)
+
+
+def test_a_profile_that_lies_around_is_left_alone_where_it_does_not_belong(folder, profile):
+    hardware = f'{{device: cpu, peak_tflops: 0.05, reserve_gib: 0.1, profile: "{profile[0]}"}}'
+    wide = "{family: llama, hidden: 128, layers: 8, heads: 8, kv_heads: 4, ffn: 96, vocab: 100, seq_len: 32}"
+    ended = command("llama", "-c", write_config(folder, model=wide, hardware=hardware), "--plan", "--json")
+    assert ended.returncode == 0 and json.loads(ended.stdout)["source"] == "model"
+    assert "model.hidden 64, not 128; planning from the model of the hardware" in ended.stderr
+    absent = hardware.replace("profile.json", "absent.json")
+    ended = command("llama", "-c", write_config(folder, hardware=absent), "--plan", "--json")
+    assert ended.returncode == 0 and ended.stderr == ""
+
+
+def test_training_does_not_mind_a_profile(folder, config, profile):
+    assert len(trained(config, f"hardware.profile={profile[0]}", "train.steps=1").steps) == 1
+
+
+def test_profile_needs_a_place_to_write_to(folder, config):
+    ended = command("llama", "-c", config, "--profile", *options("hardware.profile="))
+    assert ended.returncode == 2 and "hardware.profile" in ended.stderr
