@@ -123,7 +123,7 @@ static double host_gib_(const Plan *plan, const int64_t *ranks_of_stage, bool on
     double bytes = 0.0;
     for (int s = 0; s < plan->stages; s++) {
         const PlanStage *stage = &plan->stage[s];
-        double rank = (double)stage->host_slots * (double)stage->slot_bytes +
+        double rank = (double)plan_host_bytes(stage) +
                       (on_cpu ? (double)memory_total(&stage->memory) : 0.0);
         bytes += (double)ranks_of_stage[s] * rank;
     }

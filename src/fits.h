@@ -20,7 +20,7 @@ typedef struct Machine {
 void machine_look(Machine *machine, bool cuda_available);
 
 // 0 where the plan fits, else -1 with err (code 1, two lines). ranks_of_stage[s]: ranks of stage s on this host.
-// On CPUs the ranks' bytes, what they evict to host memory, and hardware.reserve_gib once for the host have to be free here; on GPUs
+// On CPUs the ranks' bytes, what they evict to host memory, their copies for checkpoints, and hardware.reserve_gib once for the host have to be free here; on GPUs
 // a device has to be there. On both each rank's bytes and the reserve have to be within hardware.memory_gib where that is given: on a
 // CPU the reserve belongs to the host and does not count against it.
 int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,

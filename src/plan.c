@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include "checkpoint.h"
 #include "edges.h"
 #include "grid.h"
 
@@ -101,7 +102,13 @@ static int fill_stage_(PlanStage *plan, const Model *model, const Config *config
     bytes[MEMORY_OWN_SLOTS] = plan->own_slots * plan->slot_bytes;
     bytes[MEMORY_LENT_SLOTS] = plan->lent_slots * plan->slot_bytes;
     bytes[MEMORY_EDGES] = neighbours * 2 * EDGE_BUFFERS * plan->at.message_bytes; // 2: activations and gradients
-    return stage_bytes(&plan->memory, model, config, &plan->at, err);
+    if (stage_bytes(&plan->memory, model, config, &plan->at, err) != 0) return -1;
+    plan->copy_bytes = checkpoint_copy_bytes(config, &plan->memory);
+    return 0;
+}
+
+int64_t plan_host_bytes(const PlanStage *stage) {
+    return stage->host_slots * stage->slot_bytes + stage->copy_bytes;
 }
 
 int plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be, Error *err) {
@@ -208,6 +215,23 @@ static void add_stage_(Grid *grid, const PlanStage *stage, const bool *used, Uni
     grid_cell(grid, "%.*f", unit.digits, (double)memory_total(&stage->memory) / unit.bytes);
 }
 
+void plan_print_host(const Plan *plan, FILE *file) {
+    int most = 0;
+    for (int s = 1; s < plan->stages; s++)
+        if (plan_host_bytes(&plan->stage[s]) > plan_host_bytes(&plan->stage[most])) most = s;
+    const PlanStage *stage = &plan->stage[most];
+    if (plan_host_bytes(stage) == 0) return;
+    char bundles[32], copy[32];
+    fprintf(file, "in host memory besides, a rank:");
+    if (stage->host_slots > 0)
+        fprintf(file, " up to %d evicted bundle%s (%s)", stage->host_slots, stage->host_slots == 1 ? "" : "s",
+                grid_bytes(stage->host_slots * stage->slot_bytes, bundles));
+    if (stage->copy_bytes > 0)
+        fprintf(file, "%s the copy that checkpoints are written from (%s)", stage->host_slots > 0 ? " and" : "",
+                grid_bytes(stage->copy_bytes, copy));
+    fputc('\n', file);
+}
+
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file) {
     print_run_(plan, config, schedule, file);
     Unit_ unit = table_unit_(plan);
@@ -219,4 +243,5 @@ void plan_print(const Plan *plan, const Config *config, const Schedule *schedule
     for (int s = 0; s < plan->stages; s++) add_stage_(&grid, &plan->stage[s], used, unit);
     grid_print(&grid, file);
     grid_free(&grid);
+    plan_print_host(plan, file);
 }

@@ -16,6 +16,7 @@ typedef struct PlanStage {
     int own_slots, lent_slots;
     int host_slots;     // most bundles that are in host memory at once, where the schedule evicts there
     int64_t slot_bytes; // the larger bundle of the stage and its partner
+    int64_t copy_bytes; // host memory of a rank for the copy that checkpoints are written from
     // Unpadded, of the stage, whole over the tensor ranks; a tied head counts on the first stage only.
     int64_t parameters;
 } PlanStage;
@@ -35,6 +36,11 @@ void plan_free(Plan *plan);
 
 // The stage whose ranks hold most; the first of equals.
 int plan_fullest(const Plan *plan);
+
+// Host memory that a rank of the stage takes besides: bundles that are evicted there, and the copy of a checkpoint.
+int64_t plan_host_bytes(const PlanStage *stage);
+// The largest such figure, as a line of text with its parts; nothing where it is 0.
+void plan_print_host(const Plan *plan, FILE *file);
 
 // Evictions of all stages in one step.
 int64_t plan_evictions(const Schedule *schedule);

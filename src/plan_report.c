@@ -62,10 +62,7 @@ static void print_limit_(const PlanAnswer *answer, FILE *file) {
     fprintf(file, ":\n          %s\n",
             hardware->cpu ? "the program and its libraries, MPI's buffers, scratch of matrix products"
                           : "the device's context, libraries and their workspaces, NCCL's buffers, fragmentation");
-    int host = 0;
-    for (int s = 0; s < answer->plan.stages; s++)
-        if (answer->plan.stage[s].host_slots > host) host = answer->plan.stage[s].host_slots;
-    if (host > 0) fprintf(file, "          in host memory besides: up to %d bundles a rank\n", host);
+    plan_print_host(&answer->plan, file);
 }
 
 // ---------------------------------------------------------------- micro-batch sizes

@@ -132,7 +132,8 @@ static bool possible_(const Config *config) {
 
 static int64_t host_bytes_(const Plan *plan, const Config *config) {
     int64_t bytes = 0, ranks = config_world(config) / plan->stages;
-    for (int s = 0; s < plan->stages; s++) bytes += ranks * memory_total(&plan->stage[s].memory);
+    for (int s = 0; s < plan->stages; s++)
+        bytes += ranks * (memory_total(&plan->stage[s].memory) + plan_host_bytes(&plan->stage[s]));
     return bytes;
 }
 

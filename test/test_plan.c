@@ -353,7 +353,7 @@ static void on_a_cpu_all_ranks_have_to_fit_beside_the_reserve(void **state) {
     const char *cpu[] = {"hardware.device=cpu", "parallel.data=2", "train.global_batch=256"};
     Made all = made(LLAMA, &llama_model, cpu, COUNT(cpu));
     int64_t needed = 4 * GIB; // the reserve, once
-    for (int s = 0; s < 8; s++) needed += 8 * memory_total(&all.plan.stage[s].memory);
+    for (int s = 0; s < 8; s++) needed += 8 * (memory_total(&all.plan.stage[s].memory) + all.plan.stage[s].copy_bytes);
     Machine machine = {false, 2, needed};
     Error err;
     assert_int_equal(fits(&all, &machine, &err), 0);
@@ -390,7 +390,7 @@ static void a_rank_has_to_fit_into_the_memory_that_is_given(void **state) {
 
 static void evicted_bundles_need_host_memory_beside_gpus_too(void **state) {
     (void)state;
-    const char *host[] = {"schedule.bpipe=on", "schedule.evict_to=host"};
+    const char *host[] = {"schedule.bpipe=on", "schedule.evict_to=host", "checkpoint.every=0"};
     Made all = made(LLAMA, &llama_model, host, COUNT(host));
     int64_t needed = 0;
     for (int s = 0; s < 8; s++) needed += 4 * all.plan.stage[s].host_slots * all.plan.stage[s].slot_bytes;
@@ -401,6 +401,30 @@ static void evicted_bundles_need_host_memory_beside_gpus_too(void **state) {
     gpus.free_bytes--;
     assert_int_equal(fits(&all, &gpus, &err), -1);
     unmake(&all);
+}
+
+// The weights a rank writes and all states it owns: 14 bytes a parameter in bf16, whatever d.
+static void copies_for_checkpoints_need_host_memory(void **state) {
+    (void)state;
+    for (int d = 1; d <= 4; d *= 2) {
+        char data[32];
+        snprintf(data, sizeof data, "parallel.data=%d", d);
+        const char *keys[] = {data};
+        Made all = made(LLAMA, &llama_model, keys, COUNT(keys));
+        for (int s = 0; s < 8; s++) {
+            const PlanStage *stage = &all.plan.stage[s];
+            double share = 14.0 * (double)stage->parameters / 4 / d;
+            assert_true((double)stage->copy_bytes >= share && (double)stage->copy_bytes < 1.001 * share + 1e6);
+        }
+        int64_t needed = 0;
+        for (int s = 0; s < 8; s++) needed += 4 * d * all.plan.stage[s].copy_bytes;
+        Machine gpus = {true, 64, needed};
+        Error err;
+        assert_int_equal(fits(&all, &gpus, &err), 0);
+        gpus.free_bytes--;
+        assert_int_equal(fits(&all, &gpus, &err), -1);
+        unmake(&all);
+    }
 }
 
 static void this_machine_is_looked_at(void **state) {
@@ -436,6 +460,7 @@ int main(void) {
         cmocka_unit_test(on_a_cpu_all_ranks_have_to_fit_beside_the_reserve),
         cmocka_unit_test(a_rank_has_to_fit_into_the_memory_that_is_given),
         cmocka_unit_test(evicted_bundles_need_host_memory_beside_gpus_too),
+        cmocka_unit_test(copies_for_checkpoints_need_host_memory),
         cmocka_unit_test(this_machine_is_looked_at),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
