@@ -36,6 +36,19 @@ void roster_count(const Roster *roster, int node, int64_t *of_stage, int stages)
         if (roster->ranks[r].node == node) of_stage[roster->ranks[r].stage]++;
 }
 
+int roster_pairs_apart(const Roster *roster, const ParallelConfig *parallel, int *pairs) {
+    int apart = 0;
+    *pairs = 0;
+    for (int r = 0; r < roster->count; r++) {
+        const RosterEntry *evictor = &roster->ranks[r];
+        Coordinates at = {evictor->data, bpipe_partner((int)parallel->pipeline, evictor->stage), evictor->tensor};
+        if (at.stage <= evictor->stage) continue; // the acceptor, or a middle stage without partner
+        apart += roster->ranks[topology_rank(parallel, at)].node != evictor->node;
+        ++*pairs;
+    }
+    return apart;
+}
+
 void roster_print(const Roster *roster, FILE *file) {
     Grid grid = {0};
     grid.columns = 6;

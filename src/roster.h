@@ -26,6 +26,9 @@ void roster_free(Roster *roster);
 // Ranks of each stage on one host, into of_stage[stages].
 void roster_count(const Roster *roster, int node, int64_t *of_stage, int stages);
 
+// Evictors whose partner is on another host, so that bundles cross the network; *pairs: how many evictors there are.
+int roster_pairs_apart(const Roster *roster, const ParallelConfig *parallel, int *pairs);
+
 // The start-up table; of a large job the ranks of the first nodes.
 void roster_print(const Roster *roster, FILE *file);
 

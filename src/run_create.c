@@ -126,6 +126,18 @@ static int check_host_(Run *run, const Roster *roster, Error *err) {
     return plan_check_fit(&run->plan, run->config, run->log->program, &machine, of_stage, err);
 }
 
+// Bundles over the network are allowed, and slow.
+static void tell_pairs_(const Run *run, const Roster *roster) {
+    int pairs, apart = roster_pairs_apart(roster, &run->config->parallel, &pairs);
+    bool to_peers = run->config->schedule.evict_to == EVICT_TO_PEER && plan_evictions(run->schedule) > 0;
+    if (!to_peers || apart == 0) return;
+    Log all = {run->log->program, -1, -1};
+    log_line(&all,
+             "%d of %d pairs of stages span two hosts: what they evict crosses the network; with parallel.placement "
+             "adjacent and room for 2 * tensor ranks on a host a pair shares one",
+             apart, pairs);
+}
+
 // What the run will be, and who does what in it: checked on every host, then told once.
 static int settle_(Run *run, Error *err) {
     run->schedule = plan_schedule(run->config, err);
@@ -138,6 +150,7 @@ static int settle_(Run *run, Error *err) {
     if (status == 0 && world_rank(run->world) == 0) {
         plan_print(&run->plan, run->config, run->schedule, stderr);
         if (roster.count > 1) roster_print(&roster, stderr);
+        tell_pairs_(run, &roster);
     }
     roster_free(&roster);
     return status;

@@ -1,5 +1,6 @@
 // Which rank is where: every rank has one place and every place one rank, and pairs are neighbours where that was asked.
 #include "bpipe.h"
+#include "roster.h"
 #include "topology.h"
 
 #include <setjmp.h>
@@ -63,12 +64,35 @@ static void the_middle_of_an_odd_pipeline_comes_last(void **state) {
     }
 }
 
+// How many of 4 pairs are apart where 8 stages of t ranks lie on hosts of `host` ranks, filled in rank order.
+static int apart(int t, int host, int placement) {
+    ParallelConfig parallel = grid(8, t, 1, placement);
+    RosterEntry ranks[64] = {0};
+    Roster roster = {ranks, 8 * t};
+    for (int r = 0; r < roster.count; r++) {
+        Coordinates at = topology_coordinates(&parallel, r);
+        ranks[r] = (RosterEntry){.node = r / host, .stage = at.stage, .tensor = at.tensor, .data = at.data};
+    }
+    int pairs, found = roster_pairs_apart(&roster, &parallel, &pairs);
+    assert_int_equal(pairs, 4 * t);
+    return found / t;
+}
+
+static void pairs_that_span_hosts_are_counted(void **state) {
+    (void)state;
+    assert_int_equal(apart(4, 8, PLACEMENT_ADJACENT), 0);
+    assert_int_equal(apart(4, 8, PLACEMENT_LINEAR), 4);
+    assert_int_equal(apart(8, 8, PLACEMENT_ADJACENT), 4);
+    assert_int_equal(apart(2, 16, PLACEMENT_LINEAR), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_and_its_place_lead_to_each_other),
         cmocka_unit_test(linear_counts_tensor_then_stage_then_data),
         cmocka_unit_test(adjacent_puts_the_stages_of_a_pair_side_by_side),
         cmocka_unit_test(the_middle_of_an_odd_pipeline_comes_last),
+        cmocka_unit_test(pairs_that_span_hosts_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
