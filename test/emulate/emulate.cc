@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include <list>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,8 @@ struct Block {
     State state[MAX_THREADS];
     int turn[MAX_THREADS]; // exchanges a thread has taken part in
     dim3 index[MAX_THREADS];
+    std::vector<int64_t> order; // in which threads get their turn
+    int place[MAX_THREADS];     // of a thread in that order
     Warp warps[MAX_THREADS / WARP];
     int threads, running, waiting, done;
     char *memory; // stacks, then shared memory
@@ -104,30 +107,36 @@ char *shared_memory() {
     return block_now->memory + (int64_t)MAX_THREADS * STACK;
 }
 
-void wait_as(State state) {
-    Block *b = block_now;
-    int me = b->running;
-    b->state[me] = state;
-    emulate_switch(&b->stacks[me], b->scheduler);
+// Gives the thread its turn and leaves `from`, until that has its turn again.
+void turn_give(Stack *from, int64_t thread) {
+    block_now->running = (int)thread;
+    emulate.thread_index = block_now->index[thread];
+    emulate_switch(from, block_now->stacks[thread]);
 }
 
-// The block ends here; its other fibers are left where they are.
-void fail(const std::string &what) {
+// The next in order goes on where it can, without a detour through the scheduler.
+void wait_as(State state) {
+    Block *b = block_now;
+    int me = b->running, next = b->place[me] + 1;
+    b->state[me] = state;
+    if (next < b->threads && b->state[b->order[(size_t)next]] == READY && b->failure.empty())
+        turn_give(&b->stacks[me], b->order[(size_t)next]);
+    else
+        emulate_switch(&b->stacks[me], b->scheduler);
+}
+
+// The block ends here; its fibers are left where they are. (Not to be seen through: AddressSanitizer prepares for
+// functions that do not return, and warns that it does not know this stack.)
+__attribute__((noipa)) void fail(const std::string &what) {
     if (block_now->failure.empty()) block_now->failure = what;
     wait_as(DONE);
-    abort(); // a failed block is never resumed
+    abort();
 }
 
 void fiber_start(void) {
     block_now->body(block_now->context);
     block_now->done++;
     wait_as(DONE);
-}
-
-void indexes_fill(void) {
-    unsigned x = emulate.block.x, y = emulate.block.y;
-    for (unsigned t = 0; t < (unsigned)block_now->threads; t++)
-        block_now->index[t] = dim3(t % x, t / x % y, t / (x * y));
 }
 
 // The next number of a sequence that visits all and looks like none.
@@ -152,6 +161,16 @@ void arrays_check(void) {
                 b->failure = "wrote past the end of " + std::to_string(array.bytes) + " bytes of shared memory";
 }
 
+void threads_order(void) {
+    Block *b = block_now;
+    unsigned x = emulate.block.x, y = emulate.block.y;
+    order_fill(b->order, b->threads, 2);
+    for (unsigned t = 0; t < (unsigned)b->threads; t++) {
+        b->index[t] = dim3(t % x, t / x % y, t / (x * y));
+        b->place[b->order[t]] = (int)t;
+    }
+}
+
 int64_t array_add(const void *key, int64_t bytes) {
     Block *b = block_now;
     int64_t at = b->shared_used;
@@ -174,7 +193,7 @@ bool release(void) {
     return true;
 }
 
-void block_run(const std::vector<int64_t> &order, char *memory) {
+void block_run(char *memory) {
     Block *b = block_now;
     for (int t = 0; t < b->threads; t++) {
         stack_prepare(&b->stacks[t], memory + (int64_t)t * STACK, fiber_start);
@@ -186,12 +205,10 @@ void block_run(const std::vector<int64_t> &order, char *memory) {
     if (b->dynamic_bytes > 0) array_add(nullptr, b->dynamic_bytes);
     while (b->done < b->threads && b->failure.empty()) {
         bool moved = false;
-        for (int64_t t : order) {
+        for (int64_t t : b->order) {
             if (b->state[t] != READY) continue;
             moved = true;
-            b->running = (int)t;
-            emulate.thread_index = b->index[t];
-            emulate_switch(&b->scheduler, b->stacks[t]);
+            turn_give(&b->scheduler, t);
             if (!b->failure.empty()) return;
         }
         if (!release() && !moved) {
@@ -212,7 +229,9 @@ const char *failure_text(const char *kernel) {
     const dim3 &at = emulate.block_index;
     std::string text = std::string(kernel) + ", block (" + std::to_string(at.x) + ", " + std::to_string(at.y) +
                        "): " + block_now->failure;
-    return strdup(text.c_str());
+    static std::list<std::string> kept;
+    kept.push_back(text);
+    return kept.back().c_str();
 }
 
 } // namespace
@@ -268,12 +287,12 @@ const char *emulate_run(dim3 grid, dim3 block, int64_t shared_bytes, void (*body
     state.failure.clear();
     if (threads < 1 || threads > MAX_THREADS) state.failure = "a block of " + std::to_string(threads) + " threads";
     if (shared_bytes > 227 << 10) state.failure = "more shared memory than a GPU has";
-    std::vector<int64_t> order, block_order;
+    std::vector<int64_t> block_order;
     order_fill(block_order, blocks, 1);
-    if (state.failure.empty()) order_fill(order, threads, 2), indexes_fill();
+    if (state.failure.empty()) threads_order();
     for (int64_t i : block_order) {
         block_index(i);
-        if (state.failure.empty()) block_run(order, state.memory);
+        if (state.failure.empty()) block_run(state.memory);
         if (!state.failure.empty()) return failure_text(kernel);
     }
     return nullptr;
