@@ -94,8 +94,8 @@ def test_a_llama_is_none_of_train_gpts_models():
 @pytest.mark.skipif(not WITHOUT_GPU, reason="this machine has a GPU")
 @pytest.mark.parametrize("family,name", [("llama", "llama65b"), ("gpt", "gpt3_96b")])
 def test_a_run_too_large_for_this_machine_says_in_two_lines_what_it_needs_what_is_there_and_what_to_run(family, name):
-    def little_memory():
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    def little_memory():  # more than libraries map, and less than one of the stages
+        resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 
     ended = subprocess.run(
         [trainer(family), "-c", f"configs/{name}.yaml"],
