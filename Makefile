@@ -11,7 +11,8 @@ BUILD   ?= build
 DNNL    ?= 1
 MPI     ?= 1
 OPENMP  ?= 1
-CUDA    ?= 0
+# Compiling for GPUs takes a minute or two, and their libraries a third of a second at every start.
+CUDA    ?= $(if $(wildcard /proc/driver/nvidia/version),1,0)
 MARCH   ?= native
 T       ?=
 comma := ,
@@ -40,7 +41,7 @@ override DNNL := 0
 override MPI := 0
 endif
 
-B := $(BUILD)/$(VARIANT)$(if $(filter tsan,$(VARIANT)),,$(if $(filter 0,$(DNNL)),-nodnnl)$(if $(filter 0,$(MPI)),-nompi))
+B := $(BUILD)/$(VARIANT)$(if $(filter tsan,$(VARIANT)),,$(if $(filter 0,$(DNNL)),-nodnnl)$(if $(filter 0,$(MPI)),-nompi)$(if $(filter 1,$(CUDA)),-cuda))
 
 # ---- what this machine has ------------------------------------------------------------------------------------------
 # The test is one a program would fail: the header is found and the library links.
@@ -140,7 +141,7 @@ say = @printf '  %-4s %s\n' "$(1)" "$(2)"
 endif
 
 # ---- targets --------------------------------------------------------------------------------------------------------
-.PHONY: all programs unit test asan tsan bench data tiny-data format help clean found FORCE
+.PHONY: all programs unit test test-cuda asan tsan bench data tiny-data format help clean found FORCE
 .PHONY: lint lint-format lint-tidy lint-cppcheck lint-shell
 FORCE:
 
@@ -159,6 +160,17 @@ unit: $(TEST_BIN) $(EMULATED_BIN)
 # Programs that tests start: pytest finds them through TEST_PROGRAMS.
 test: all $(TEST_BIN) $(EMULATED_BIN) $(TOOL_BIN)
 	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test $(TEST_BIN) $(EMULATED_BIN)
+
+# On a machine with a GPU: its operations against the CPU's, and the tests of the CPU's operations once more on it.
+# Without one they say that they are skipped.
+ifneq ($(CUDA_SRC),)
+GPU_BIN := $(addprefix $(B)/gpu/test_gpu_,norm pointwise embedding cross_entropy adamw)
+test-cuda: programs $(B)/test/test_cuda $(GPU_BIN)
+	$(Q)$(PYTHON) test/run_tests.py $(B)/test/test_cuda $(GPU_BIN)
+else
+test-cuda:
+	@echo 'test-cuda needs a build for GPUs: make test-cuda CUDA=1, where nvcc is'; exit 1
+endif
 
 asan tsan:
 	@$(MAKE) --no-print-directory VARIANT=$@ unit
@@ -207,6 +219,7 @@ help:
 	@echo 'make unit       the C unit tests alone; T=dataset runs test/test_dataset.c alone'
 	@echo 'make asan       the C unit tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan       the C unit tests under ThreadSanitizer (portable form, without OpenMP)'
+	@echo 'make test-cuda  the tests that need a GPU (CUDA=1)'
 	@echo 'make bench      speed ratios of this machine'
 	@echo 'make data       the tiny data set in data/ (scripts/prepare_data.py FILE... takes your own text)'
 	@echo 'make format     clang-format over the sources;   make lint   the checks'
@@ -321,6 +334,21 @@ $(B)/emulate/test_cuda_kernels.o: test/emulate/test_cuda_kernels.c $(B)/flags
 $(EMULATED_BIN): %: %.o $(EMULATED_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CXX) $(LDFLAGS_) $< $(EMULATED_OBJ) $(LIB) -lcmocka $(LDLIBS_) -o $@
+
+$(B)/gpu/managed.o: test/gpu/managed.c $(B)/flags
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_) -I$(CUDA_HOME)/include -MMD -MP -c $< -o $@
+
+$(B)/gpu/test_gpu_%.o: test/test_%.c $(B)/flags
+	$(call say,CC,$< (on a GPU))
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_) -Itest -Dbackend_cpu_create=managed_backend_create -Dmalloc=managed_malloc \
+	  -Dcalloc=managed_calloc -Dfree=managed_free -MMD -MP -c $< -o $@
+
+$(B)/gpu/test_gpu_%: $(B)/gpu/test_gpu_%.o $(B)/gpu/managed.o $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) $< $(B)/gpu/managed.o $(LIB) -lcmocka $(LDLIBS_) -o $@
 
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

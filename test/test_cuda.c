@@ -187,7 +187,8 @@ static void check_attention(int precision, const AttentionShape *s) {
 static void attention_agrees_with_the_cpu_in_every_mode(void **state) {
     (void)state;
     NEEDS_GPU();
-    static const int64_t shapes[][5] = {{1, 64, 2, 2, 64}, {2, 128, 4, 2, 64}, {3, 96, 4, 4, 96}, {2, 256, 8, 2, 128}};
+    static const int64_t shapes[][5] = {{1, 64, 2, 2, 64},  {2, 33, 3, 3, 24}, {1, 17, 4, 1, 40},
+                                        {2, 128, 4, 2, 64}, {3, 96, 4, 4, 96}, {2, 256, 8, 2, 128}};
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++)
