@@ -1,0 +1,253 @@
+"""Traces: what the JSON form of Chrome's trace events asks for, that every action is there once and none of a row's overlap, and that the
+slots in use are never more than there are. Real runs and plans alike."""
+
+import json
+import os
+import re
+import signal
+import time
+from collections import Counter, defaultdict
+
+import pytest
+from trainer_runs import command, environment, mpirun, run, start, trained, write_config
+
+COMPUTE, TRANSFERS = 0, 1
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    return write_config(tmp_path_factory.mktemp("trace"))
+
+
+def schedule_of(config, *overrides):
+    """Per stage the actions as they are written: F0, E1>3, ..."""
+    options = [part for override in overrides for part in ("-o", override)]
+    text = command("llama", "-c", config, *options, "--schedule").stdout
+    return [line.partition(": ")[2].split(" ") for line in text.splitlines()[1:]]
+
+
+class Trace:
+    """Events by what they are; the schema is checked on the way."""
+
+    def __init__(self, path):
+        self.events = json.loads(path.read_text())
+        self.spans, self.counts, self.slots, self.names = defaultdict(list), defaultdict(list), {}, {}
+        for event in self.events:
+            assert event["ph"] in ("X", "C", "M"), event
+            assert type(event["pid"]) is int and type(event["tid"]) is int and type(event["name"]) is str, event
+            assert isinstance(event["ts"], (int, float)), event
+            self.take(event)
+
+    def take(self, event):
+        if event["ph"] == "X":
+            assert isinstance(event["dur"], (int, float)) and event["dur"] >= 0, event
+            self.spans[event["pid"], event["tid"]].append(event)
+        elif event["ph"] == "C":
+            assert all(isinstance(value, int) for value in event["args"].values()) and event["args"], event
+            self.counts[event["pid"], event["name"]].append((event["ts"], event["args"]["slots"]))
+        elif event["name"] == "process_name":
+            self.names[event["pid"]] = event["args"]["name"]
+        elif event["name"] == "process_labels":
+            own, lent = re.fullmatch(r"slots: (\d+) own, (\d+) lent", event["args"]["labels"]).groups()
+            self.slots[event["pid"]] = {"own slots": int(own), "lent slots": int(lent)}
+
+    @property
+    def ranks(self):
+        return sorted(self.slots)
+
+    def actions(self, pid, of=None):
+        rows = self.spans[pid, COMPUTE] + self.spans[pid, TRANSFERS]
+        return Counter(event["name"] for event in rows if of is None or event["args"]["of"] == of)
+
+    def steps(self):
+        return [event["name"] for event in self.spans[len(self.ranks), 0]]
+
+
+def ns(event, what):
+    return round(event[what] * 1000)
+
+
+def nothing_overlaps(trace):
+    for row, events in trace.spans.items():
+        events = sorted(events, key=lambda event: (event["ts"], event["dur"]))
+        for before, after in zip(events, events[1:]):
+            assert ns(before, "ts") + ns(before, "dur") <= ns(after, "ts"), (row, before, after)
+    return True
+
+
+def rows_hold_what_they_say(trace):
+    for pid in trace.ranks:
+        assert all(event["name"][0] in "FB" and event["cat"] == "compute" for event in trace.spans[pid, COMPUTE])
+        assert all(event["name"][0] in "EALR" and event["cat"] == "transfer" for event in trace.spans[pid, TRANSFERS])
+    return True
+
+
+def slots_suffice_and_end_free(trace):
+    """Own and lent slots in use: never more than there are, all of them at some time, none in the end."""
+    for (pid, name), values in trace.counts.items():
+        assert [at for at, _ in values] == sorted(at for at, _ in values)
+        assert 0 == min(value for _, value in values) and values[-1][1] == 0
+        assert max(value for _, value in values) <= trace.slots[pid][name], (pid, name, values)
+    return len(trace.counts) > 0
+
+
+def sound(trace):
+    return nothing_overlaps(trace) and rows_hold_what_they_say(trace) and slots_suffice_and_end_free(trace)
+
+
+# ---- real runs --------------------------------------------------------------------------------------------------------
+
+
+LAYOUTS = {
+    "bpipe": [],
+    "1f1b": ["schedule.bpipe=off"],
+    "to_host": ["schedule.evict_to=host"],
+    "odd": ["parallel.pipeline=3"],
+    "tensor_and_data_adjacent": ["parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2", "parallel.placement=adjacent"],
+    "alone": ["parallel.pipeline=1", "schedule.bpipe=off"],
+}
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_action_of_every_rank_and_step_is_there_once(config, layout, tmp_path):
+    overrides = LAYOUTS[layout]
+    trained(config, *overrides, arguments=["--trace", tmp_path / "t.json"], env=environment(OMP_NUM_THREADS="1"))
+    trace, stages = Trace(tmp_path / "t.json"), schedule_of(config, *overrides)
+    assert sound(trace)
+    columns, left = divmod(len(trace.ranks), len(stages))
+    assert left == 0 and len(set(trace.names.values())) == len(trace.ranks) + 1
+    assert trace.steps() == ["step 1", "step 2"] + 2 * ["validation"] + ["step 3"] + 2 * ["validation"]
+    for pid in trace.ranks:
+        stage = pid // columns
+        assert trace.names[pid].startswith(f"stage {stage} (rank ")
+        for step in ("step 1", "step 2", "step 3"):
+            assert trace.actions(pid, step) == Counter(stages[stage])
+        forwards = Counter(action for action in stages[stage] if action[0] == "F")
+        assert trace.actions(pid, "validation") == Counter({name: 4 * count for name, count in forwards.items()})
+
+
+@pytest.mark.usefixtures("ranks")
+def test_an_acceptor_shows_its_lent_slots_while_a_bundle_is_there(config, tmp_path):
+    trained(config, "data.val_every=0", arguments=["--trace", tmp_path / "t.json"])
+    trace = Trace(tmp_path / "t.json")
+    lent = [pid for pid in trace.ranks if trace.slots[pid]["lent slots"] > 0]
+    assert lent and all(max(value for _, value in trace.counts[pid, "lent slots"]) > 0 for pid in lent)
+    for pid in lent:
+        away = {event["name"][1:].partition("<")[0]: event for event in trace.spans[pid, TRANSFERS] if event["name"][0] == "A"}
+        back = {event["name"][1:].partition(">")[0]: event for event in trace.spans[pid, TRANSFERS] if event["name"][0] == "R"}
+        assert away.keys() == back.keys()
+        assert all(event["dur"] > 0 for event in [*away.values(), *back.values()])
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_trace_changes_no_bit(config, tmp_path):
+    assert trained(config, arguments=["--trace", tmp_path / "t.json"]).bits == trained(config).bits
+
+
+@pytest.mark.usefixtures("ranks")
+def test_what_runs_before_what_it_feeds(config, tmp_path):
+    """Times of several ranks stand on one clock: a microbatch's forwards end in the order of the stages, its backwards against it."""
+    trained(config, "data.val_every=0", "train.steps=1", arguments=["--trace", tmp_path / "t.json"])
+    trace = Trace(tmp_path / "t.json")
+    begins = {(pid, event["name"]): event["ts"] for pid in trace.ranks for event in trace.spans[pid, COMPUTE]}
+    ends = {(pid, event["name"]): event["ts"] + event["dur"] for pid in trace.ranks for event in trace.spans[pid, COMPUTE]}
+    for microbatch in range(8):
+        for stage in range(3):
+            assert ends[stage, f"F{microbatch}"] <= begins[stage + 1, f"F{microbatch}"]
+            assert ends[stage + 1, f"B{microbatch}"] <= begins[stage, f"B{microbatch}"]
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_run_that_is_killed_leaves_whole_events(config, tmp_path):
+    path = tmp_path / "t.json"
+    job = start(config, "train.steps=100000", "data.val_every=0", "log.metrics=", arguments=["--trace", path])
+    deadline = time.monotonic() + 60
+    while not (path.exists() and '"step 3"' in path.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in job.ranks():
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    job.end()
+    text = path.read_text()
+    assert not text.endswith("]\n")
+    assert len(json.loads(text + "]")) > 100
+
+
+def test_a_trace_replaces_the_one_before(config, tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text("x" * 10_000_000)
+    trained(config, "parallel.pipeline=1", "schedule.bpipe=off", "train.steps=1", arguments=["--trace", path])
+    assert Trace(path).steps()[0] == "step 1"
+
+
+# ---- plans ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overrides", [[], ["schedule.bpipe=off"], ["schedule.evict_to=host"], ["parallel.tensor=2", "parallel.data=2"]])
+def test_a_planned_step_has_every_action_and_the_plans_time(config, overrides, tmp_path):
+    options = [part for override in ["hardware.pair_gb_s=1", *overrides] for part in ("-o", override)]
+    ended = command("llama", "-c", config, *options, "--plan", "--json", "--trace", tmp_path / "p.json")
+    assert ended.returncode == 0, ended.stderr
+    plan, trace, stages = json.loads(ended.stdout), Trace(tmp_path / "p.json"), schedule_of(config, *overrides)
+    assert sound(trace) and trace.steps() == ["step"]
+    assert [trace.actions(pid) for pid in trace.ranks] == [Counter(actions) for actions in stages]
+    slots = [{"own slots": stage["slots"], "lent slots": stage["lent"]} for stage in plan["stages"]]
+    assert [trace.slots[pid] for pid in trace.ranks] == slots
+    (step,) = trace.spans[len(trace.ranks), 0]
+    assert step["dur"] / 1000 == pytest.approx(plan["step_ms"], rel=1e-5)
+    rows = [trace.spans[pid, COMPUTE] for pid in trace.ranks]
+    busy = sum(event["dur"] for row in rows for event in row)
+    makespan = max(event["ts"] + event["dur"] for row in rows for event in row)
+    assert 1 - busy / makespan / len(rows) == pytest.approx(plan["bubble"], abs=1e-5)
+
+
+def test_the_whole_schedule_is_drawn_where_the_plan_needs_a_part_of_it(tmp_path):
+    batch = ["-o", "train.global_batch=4096", "-o", "schedule.micro_batch=1"]
+    ended = command("llama", "-c", "configs/llama65b.yaml", *batch, "--plan", "--json", "--trace", tmp_path / "p.json")
+    trace = Trace(tmp_path / "p.json")
+    assert nothing_overlaps(trace) and len(trace.spans[0, COMPUTE]) == 2 * 4096
+    makespan = max(event["ts"] + event["dur"] for pid in trace.ranks for event in trace.spans[pid, COMPUTE])
+    assert makespan / 1000 <= json.loads(ended.stdout)["step_ms"] <= 1.1 * makespan / 1000
+
+
+# ---- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_starts(config, tmp_path):
+    for path, why in ((tmp_path / "none" / "t.json", "No such file or directory"), (tmp_path, "Is a directory")):
+        ended = run(config, arguments=["--trace", path])
+        assert ended.code == 1 and ended.stdout == "" and len(ended.said) == 1
+        assert f"--trace: cannot write {path}: {why}; name a file" in ended.said[0]
+        plan = command("llama", "-c", config, "--plan", "--trace", path)
+        assert plan.returncode == 1 and plan.stdout == "" and why in plan.stderr
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("prefix", [(), mpirun(4)], ids=["self", "mpirun"])
+def test_a_full_disk_at_the_start_stops_the_run_before_its_first_step(config, prefix):
+    ended = run(config, prefix=prefix, arguments=["--trace", "/dev/full"])
+    assert ended.code == 1 and "step " not in ended.stdout
+    assert any("--trace: cannot write /dev/full: No space left on device; free some space there" in line for line in ended.said)
+
+
+def test_a_disk_that_fills_up_ends_the_trace_and_not_the_training(config, tmp_path):
+    limited = ("bash", "-c", 'ulimit -f 24; exec "$0" "$@"')
+    alone = ["parallel.pipeline=1", "schedule.bpipe=off", "train.steps=20", "data.val_every=0"]
+    ended = run(config, *alone, prefix=limited, env=environment(OMP_NUM_THREADS="1"), arguments=["--trace", tmp_path / "t.json"])
+    assert ended.code == 0 and len(ended.steps) == 20
+    assert sum("training goes on without a trace" in line for line in ended.said) == 1
+
+
+def test_a_trace_of_a_schedule_is_refused(config):
+    ended = command("llama", "-c", config, "--schedule", "--trace", "t.json")
+    assert ended.returncode == 2 and "--trace: belongs to training and to --plan; leave out --schedule" in ended.stderr
+
+
+def test_a_plan_without_any_knowledge_of_the_device_writes_no_trace(config, tmp_path):
+    unknown = ["-o", "hardware.device=cuda", "-o", "hardware.peak_tflops=auto"]
+    ended = command("llama", "-c", config, *unknown, "--plan", "--trace", tmp_path / "t.json")
+    assert ended.returncode == 1 and ended.stdout == "" and not (tmp_path / "t.json").exists()
+    assert "nothing is known of the device: give hardware.peak_tflops" in ended.stderr
