@@ -12,8 +12,8 @@
 static volatile sig_atomic_t stop_requested_;
 
 static void request_stop_(int signal) {
-    // A second request does not wait for the step's end.
-    if (stop_requested_ != 0) _Exit(128 + signal);
+    // A second request does not wait for the step's end: nothing is saved, as when it failed.
+    if (stop_requested_ != 0) _Exit(EXIT_FAILED);
     stop_requested_ = signal;
 }
 
@@ -212,10 +212,21 @@ static int end_(Run *run, int status, Error *err) {
                      run->config->checkpoint.dir);
 }
 
+static void tell_done_(const Run *run) {
+    int64_t steps = run->config->train.steps;
+    if (!run->from.found || run->from.step < steps || world_rank(run->world) > 0) return;
+    Log all = {run->log->program, -1, -1};
+    log_line(&all, "nothing is left to train: the checkpoint is of step %lld and train.steps, the total, is %lld",
+             (long long)run->from.step, (long long)steps);
+}
+
 int run_train(Run *run, Error *err) {
     int status = 0;
+    tell_done_(run);
     listen_();
     board_set_ready(run->board);
+    if (run->from.step >= run->config->train.steps && world_rank(run->world) == 0)
+        log_line(run->log, "nothing is left to train: train.steps is %lld", (long long)run->config->train.steps);
     for (int64_t step = run->from.step + 1; status == 0 && step <= run->config->train.steps; step++)
         status = step_(run, step, err);
     return end_(run, status, err);

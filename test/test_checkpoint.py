@@ -157,6 +157,13 @@ def test_every_0_saves_nothing(tmp_path):
     assert checkpoint_names(tmp_path / "saved") == []
 
 
+def test_a_finished_run_says_that_nothing_is_left(tmp_path):
+    trainer = Trainer(tmp_path, LLAMA)
+    trainer.run(saving(tmp_path / "saved", 4))
+    result = trainer.run(resume=tmp_path / "saved")
+    assert "nothing is left to train" in result.stderr and result.curve() == []
+
+
 # --- stopping
 
 

@@ -393,6 +393,14 @@ def test_one_rank_stops_on_request_too(config, tmp_path):
     assert ended.code == 1 and "stopped on request after step" in ended.said[-1]
 
 
+def test_a_second_request_ends_one_rank_at_once_with_1(config, tmp_path):
+    job, _ = running(config, tmp_path, "parallel.pipeline=1", OFF, "train.global_batch=32")
+    job.parent.send_signal(signal.SIGTERM)
+    job.parent.send_signal(signal.SIGINT)
+    ended = job.end()
+    assert ended.code == 1 and "stopped on request" not in ended.stderr
+
+
 @pytest.mark.usefixtures("ranks")
 def test_a_request_during_the_start_is_kept_and_obeyed(config, tmp_path):
     job = Job(config, *LONG)
