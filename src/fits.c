@@ -1,5 +1,6 @@
 #include "fits.h"
 
+#include "device.h"
 #include "grid.h"
 
 #include <sched.h>
@@ -93,14 +94,17 @@ static void what_is_there_(char *text, size_t size, const Machine *machine) {
 
 static int refuse_no_gpu_(const Plan *plan, const Config *config, const char *program, const Machine *machine,
                           Error *err) {
-    char there[160], instead[1024];
+    char there[160], instead[1024], why[256];
     int fullest = plan_fullest(plan);
     int64_t world = config_world(config);
     double needed = (double)memory_total(&plan->stage[fullest].memory) / GIB + config->hardware.reserve_gib;
+    device_missing(why);
     what_is_there_(there, sizeof there, machine);
     what_to_run_(instead, sizeof instead, config, program, false);
-    return error_set(err, EXIT_FAILED, "%s needs %lld GPU%s with %.1f GiB each (stage %d is the fullest); here: %s\n%s",
-                     config->path, (long long)world, plural_(world), needed, fullest, there, instead);
+    return error_set(err, EXIT_FAILED,
+                     "%s needs %lld GPU%s with %.1f GiB each (stage %d is the fullest); here: %s%s%s%s\n%s",
+                     config->path, (long long)world, plural_(world), needed, fullest, there, why[0] == '\0' ? "" : " (",
+                     why, why[0] == '\0' ? "" : ")", instead);
 }
 
 static int check_rank_(const Plan *plan, const Config *config, const char *program, bool on_cpu, Error *err) {
@@ -123,8 +127,7 @@ static double host_gib_(const Plan *plan, const int64_t *ranks_of_stage, bool on
     double bytes = 0.0;
     for (int s = 0; s < plan->stages; s++) {
         const PlanStage *stage = &plan->stage[s];
-        double rank = (double)plan_host_bytes(stage) +
-                      (on_cpu ? (double)memory_total(&stage->memory) : 0.0);
+        double rank = (double)plan_host_bytes(stage) + (on_cpu ? (double)memory_total(&stage->memory) : 0.0);
         bytes += (double)ranks_of_stage[s] * rank;
     }
     return bytes / GIB;
