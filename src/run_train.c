@@ -225,8 +225,6 @@ int run_train(Run *run, Error *err) {
     tell_done_(run);
     listen_();
     board_set_ready(run->board);
-    if (run->from.step >= run->config->train.steps && world_rank(run->world) == 0)
-        log_line(run->log, "nothing is left to train: train.steps is %lld", (long long)run->config->train.steps);
     for (int64_t step = run->from.step + 1; status == 0 && step <= run->config->train.steps; step++)
         status = step_(run, step, err);
     return end_(run, status, err);
