@@ -113,7 +113,7 @@ Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, Err
 Schedule *bpipe_balance_ahead(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err);
 
 // Smallest `slots` for 1F1B. Peer: ceil((p+2)/2), what a pair needs (p+1) and a place to move to, over two stages.
-// Host: 2, one slot for compute and one that is being exchanged; 1 with one stage.
+// Host: 2, one slot for compute and one that is being exchanged; 1 with one stage, which keeps one bundle (GPipe keeps more, and needs 2).
 int bpipe_min_slots(int stages);
 int bpipe_min_slots_host(int stages);
 

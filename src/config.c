@@ -120,6 +120,15 @@ int64_t config_world(const Config *config) {
     return config->parallel.pipeline * config->parallel.tensor * config->parallel.data;
 }
 
+int config_min_slots(const Config *config) {
+    const ScheduleConfig *schedule = &config->schedule;
+    int p = (int)config->parallel.pipeline;
+    if (schedule->evict_to == EVICT_TO_PEER) return bpipe_min_slots(p);
+    // GPipe keeps every microbatch, with one stage too.
+    bool gpipe = schedule->name == SCHEDULE_NAME_GPIPE && config_microbatches(config) > 1;
+    return gpipe ? 2 : bpipe_min_slots_host(p);
+}
+
 int64_t config_padded_vocab(const Config *config) {
     int64_t unit = 128 * config->parallel.tensor;
     return (config->model.vocab + unit - 1) / unit * unit;

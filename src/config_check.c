@@ -173,7 +173,7 @@ static int check_schedule_(const Config *config, Error *err) {
     const ScheduleConfig *schedule = &config->schedule;
     int p = (int)config->parallel.pipeline;
     bool pairs = schedule->evict_to == EVICT_TO_PEER;
-    int smallest = pairs ? bpipe_min_slots(p) : bpipe_min_slots_host(p);
+    int smallest = config_min_slots(config);
     if (schedule->name == SCHEDULE_NAME_GPIPE && schedule->bpipe == BPIPE_ON && pairs) {
         return config_error(config, blame_(config, "schedule.bpipe", "schedule.name"), err,
                             "name gpipe fills all stages alike, so that paired stages have no slots to lend; use name "

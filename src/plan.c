@@ -35,8 +35,7 @@ static Schedule *plain_schedule_(const Config *config, Error *err) {
 
 static Schedule *balanced_schedule_(const Config *config, const Schedule *plain, Error *err) {
     bool host = config->schedule.evict_to == EVICT_TO_HOST;
-    int slots = (int)config->schedule.slots;
-    if (slots == 0) slots = host ? bpipe_min_slots_host(plain->stages) : bpipe_min_slots(plain->stages);
+    int slots = config->schedule.slots == 0 ? config_min_slots(config) : (int)config->schedule.slots;
     return bpipe_balance(plain, slots, host ? EVICT_TO_HOST : EVICT_TO_PEER, err);
 }
 

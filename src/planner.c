@@ -97,9 +97,7 @@ void planner_config(const Planner *planner, Variant variant, Config *config) {
     config->schedule.bpipe = variant.bpipe ? BPIPE_ON : BPIPE_OFF;
     config->attention.mode = variant.attention;
     // Slots that mean nothing while BPipe is off may be too few for it.
-    int p = (int)config->parallel.pipeline;
-    int least = config->schedule.evict_to == EVICT_TO_HOST ? bpipe_min_slots_host(p) : bpipe_min_slots(p);
-    if (config->schedule.slots < least) config->schedule.slots = 0;
+    if (config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
 }
 
 Schedule *planner_schedule(const Config *config, Error *err) {

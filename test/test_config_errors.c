@@ -215,6 +215,8 @@ static const BadInput impossible[] = {
      "@:4: schedule.slots: 4 slots are too few", "slots 5 or more"},
     {BASE "parallel: {pipeline: 8}\nschedule: {bpipe: on, slots: 1, evict_to: host}\n", NULL,
      "@:4: schedule.slots: 1 slots", "slots 2 or more"},
+    {BASE "schedule: {name: gpipe, bpipe: on, slots: 1, evict_to: host}\n", NULL, "@:3: schedule.slots: 1 slots",
+     "slots 2 or more"},
     {BASE "schedule: {micro_batch: 65536}\ntrain: {global_batch: 65536}\n", "model.seq_len=4194304",
      "-o model.seq_len: the activations", "smaller seq_len"},
     {BASE "train: {steps: 1000000000000, global_batch: 16777216}\n", NULL, "@:3: train.steps: the run takes more",

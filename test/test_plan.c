@@ -243,6 +243,9 @@ static void schedule_is_the_one_asked_for(void **state) {
     expect_schedule("bpipe", 6, true, "schedule.bpipe=on schedule.slots=6");
     expect_schedule("bpipe", 2, true, "schedule.bpipe=on schedule.evict_to=host");
     expect_schedule("bpipe", 3, true, "schedule.bpipe=on schedule.evict_to=host schedule.slots=3 schedule.name=gpipe");
+    expect_schedule("bpipe", 2, true,
+                    "schedule.bpipe=on schedule.evict_to=host schedule.name=gpipe parallel.pipeline=1");
+    expect_schedule("bpipe", 1, false, "schedule.bpipe=on schedule.evict_to=host parallel.pipeline=1");
 }
 
 static void auto_is_on_where_it_evicts_anything(void **state) {
