@@ -101,6 +101,16 @@ int file_write(const char *dir, const char *name, const void *data, int64_t byte
     return status;
 }
 
+int64_t file_size(const char *dir, const char *name) {
+    char path[CHECKPOINT_PATH];
+    int fd = path_join(path, dir, name, NULL) == 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return 0;
+    struct stat status;
+    int64_t bytes = fstat(fd, &status) == 0 ? status.st_size : 0;
+    close(fd);
+    return bytes;
+}
+
 int directory_make(const char *path, Error *err) {
     char part[CHECKPOINT_PATH];
     if (snprintf(part, sizeof part, "%s", path) >= CHECKPOINT_PATH)

@@ -60,6 +60,8 @@ int checkpoint_verify(const char *dir, Error *err);
 
 // Writes `bytes` bytes into a new file, down to the disk.
 int file_write(const char *dir, const char *name, const void *data, int64_t bytes, Error *err);
+// Bytes of a file, opened for it: what a network file system remembers of other hosts' files may be old. 0 where it is not there.
+int64_t file_size(const char *dir, const char *name);
 // Makes a directory and those above it; none of them has to be new.
 int directory_make(const char *path, Error *err);
 int directory_sync(const char *path, Error *err);

@@ -111,7 +111,23 @@ static void *write_(void *argument) {
 
 // --- committing: rank 0's thread
 
+// What other ranks wrote has to be seen from here. On disks that hosts have for themselves it is not.
+static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
+    for (int64_t i = 0; i < checkpoint->manifest.count; i++) {
+        const ManifestFile *file = &checkpoint->manifest.file[i];
+        int64_t bytes = file_size(checkpoint->partial, file->name);
+        if (bytes != file->bytes)
+            return error_set(
+                err, EXIT_FAILED,
+                "%s/%s has %lld bytes on this host where %lld were written; checkpoint.dir has to lie on a "
+                "file system that all hosts share",
+                checkpoint->partial, file->name, (long long)bytes, (long long)file->bytes);
+    }
+    return 0;
+}
+
 static int commit_files_(Checkpoint *checkpoint, Error *err) {
+    if (check_sizes_(checkpoint, err) != 0) return -1;
     if (manifest_write(&checkpoint->manifest, &checkpoint->writer.crc, checkpoint->partial, err) != 0) return -1;
     return directory_publish(checkpoint->partial, checkpoint->path, err);
 }
