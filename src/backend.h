@@ -103,6 +103,9 @@ struct Backend {
     double (*event_seconds)(Backend *,
                             const Event *);    // when it was passed, on the clock of clock_seconds(); only once done
     int (*synchronize)(Backend *, Error *err); // waits for all streams; -1 with err where the device failed
+    // Names what the host queues from here to range_end, for profilers. NULL where there is none to tell.
+    void (*range_begin)(Backend *, const char *name);
+    void (*range_end)(Backend *);
 
     // --- precision: fp32 to the run's precision and back (a plain copy where the run is fp32)
     void (*from_float)(Backend *, void *to, const float *from, int64_t count);

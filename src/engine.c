@@ -243,8 +243,11 @@ static int compute_(Engine *engine, int64_t i, Error *err) {
     const Action *action = action_(engine, i);
     say_(engine, action);
     if (await_(engine, action, err) != 0) return -1;
+    char who[32];
+    if (engine->be->range_begin != NULL) engine->be->range_begin(engine->be, action_text(*action, who));
     engine->be->event_record(engine->be, engine->begin_events[i], STREAM_COMPUTE);
     int ran = action->kind == ACTION_FORWARD ? forward_(engine, i, action, err) : backward_(engine, i, action, err);
+    if (engine->be->range_end != NULL) engine->be->range_end(engine->be);
     if (ran != 0) return -1;
     progress_(engine); // what this action made can be on its way before the next one is looked at
     return 0;
@@ -286,7 +289,8 @@ static int begin_(Engine *engine, const char *label, const Schedule *schedule, f
     memset(engine->times, 0, (size_t)list->count * sizeof *engine->times);
     for (int i = 0; i < schedule->microbatches; i++) engine->forward_action[i] = -1;
     engine->queue.posted = engine->queue.done = 0;
-    engine->own.most_in_use = engine->lent.most_in_use = 0;
+    slots_begin(&engine->own);
+    slots_begin(&engine->lent);
     int64_t messages = compute_microbatches_(engine), back = schedule->forward_only ? 0 : messages;
     edge_begin(&engine->forward_in, messages);
     edge_begin(&engine->forward_out, messages);

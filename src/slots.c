@@ -28,6 +28,11 @@ void slots_destroy(SlotPool *pool) {
     memset(pool, 0, sizeof *pool);
 }
 
+void slots_begin(SlotPool *pool) {
+    pool->most_in_use = 0;
+    for (int i = 0; i < pool->count; i++) pool->slots[i].occupied = NULL;
+}
+
 Slot *slots_free(SlotPool *pool, bool idle) {
     for (int i = 0; i < pool->count; i++) {
         Slot *slot = &pool->slots[i];

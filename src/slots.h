@@ -39,6 +39,10 @@ int slots_create(SlotPool *pool, Backend *be, const char *name, MemoryCategory c
                  Error *err);
 void slots_destroy(SlotPool *pool);
 
+// At the start of a run, with the device idle: no slot waits for it, and most_in_use counts anew. Events of the run before
+// will mark other moments.
+void slots_begin(SlotPool *pool);
+
 // The lowest free slot, or NULL. Where `idle` is set only one that the device has let go of, for a transfer; a forward follows
 // its slot's last backward on the same stream and need not wait.
 Slot *slots_free(SlotPool *pool, bool idle);

@@ -7,6 +7,7 @@
 
 #include <cublasLt.h>
 #include <nccl.h>
+#include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,6 +188,16 @@ static int synchronize_(Backend *backend, Error *err) {
                      cudaGetErrorString(cuda->status));
 }
 
+static void range_begin_(Backend *backend, const char *name) {
+    (void)backend;
+    nvtxRangePushA(name);
+}
+
+static void range_end_(Backend *backend) {
+    (void)backend;
+    nvtxRangePop();
+}
+
 // --- life
 
 static void destroy_(Backend *backend) {
@@ -224,6 +235,8 @@ static void fill_memory_(Backend *b) {
     b->event_done = event_done_;
     b->event_seconds = event_seconds_;
     b->synchronize = synchronize_;
+    b->range_begin = range_begin_;
+    b->range_end = range_end_;
 }
 
 static void fill_operations_(Backend *b) {
