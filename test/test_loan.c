@@ -1,0 +1,95 @@
+// Memory lent to another process of the host: what one writes the other reads, and nothing is mapped that was not lent.
+#include "cpu/cpu.h"
+#include "op_check.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BYTES = 3 << 20 };
+
+static Backend *cpu(void) {
+    Error err = {0};
+    Backend *backend = backend_cpu_create(PRECISION_FP32, 1, &err);
+    if (backend == NULL) fail_msg("%s", err.text);
+    return backend;
+}
+
+// The other process: 0 where it read `lent` everywhere and wrote `answer` everywhere.
+static int borrow_and_answer(const Loan *loan, unsigned char lent, unsigned char answer) {
+    Error err = {0};
+    Backend *backend = backend_cpu_create(PRECISION_FP32, 1, &err);
+    unsigned char *memory = backend->borrow(backend, loan, BYTES, &err);
+    if (memory == NULL) return 1;
+    int wrong = 0;
+    for (int64_t i = 0; i < BYTES; i++) wrong |= memory[i] != lent;
+    memset(memory, answer, BYTES);
+    backend->give_back(backend, memory, BYTES);
+    return wrong ? 2 : 0;
+}
+
+static void what_one_process_writes_the_other_reads(void **state) {
+    (void)state;
+    Error err = {0};
+    Loan loan;
+    Backend *backend = cpu();
+    unsigned char *memory = backend->allocate(backend, MEMORY_LENT_SLOTS, BYTES, "lent", &err);
+    assert_non_null(memory);
+    for (int64_t i = 0; i < BYTES; i++) assert_int_equal(memory[i], 0);
+    memset(memory, 7, BYTES);
+    assert_int_equal(backend->lend(backend, memory, BYTES, &loan, &err), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        // Its own copy of everything but what is shared.
+        _exit(borrow_and_answer(&loan, 7, 9));
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(WEXITSTATUS(status), 0);
+    for (int64_t i = 0; i < BYTES; i++) assert_int_equal(memory[i], 9);
+    backend->release(backend, MEMORY_LENT_SLOTS, memory, BYTES);
+    assert_int_equal(backend->held.bytes[MEMORY_LENT_SLOTS], 0);
+    backend->destroy(backend);
+}
+
+static void only_what_was_allocated_to_be_lent_is_lent(void **state) {
+    (void)state;
+    Error err = {0};
+    Loan loan;
+    Backend *backend = cpu();
+    void *own = backend->allocate(backend, MEMORY_OWN_SLOTS, BYTES, "own", &err);
+    void *lent = backend->allocate(backend, MEMORY_LENT_SLOTS, BYTES, "lent", &err);
+    void *second = backend->allocate(backend, MEMORY_LENT_SLOTS, BYTES, "lent", &err);
+    assert_true(own != NULL && lent != NULL && second != NULL);
+    assert_int_equal(backend->lend(backend, own, BYTES, &loan, &err), -1);
+    err = (Error){0};
+    assert_int_equal(backend->lend(backend, second, BYTES, &loan, &err),
+                     -1); // one piece can be lent, this is a plain one
+    backend->release(backend, MEMORY_LENT_SLOTS, second, BYTES);
+    backend->release(backend, MEMORY_LENT_SLOTS, lent, BYTES);
+    backend->release(backend, MEMORY_OWN_SLOTS, own, BYTES);
+    backend->destroy(backend);
+}
+
+static void a_loan_that_is_gone_is_refused(void **state) {
+    (void)state;
+    Error err = {0};
+    Loan loan;
+    Backend *backend = cpu();
+    void *memory = backend->allocate(backend, MEMORY_LENT_SLOTS, BYTES, "lent", &err);
+    assert_int_equal(backend->lend(backend, memory, BYTES, &loan, &err), 0);
+    assert_null(backend->borrow(backend, &loan, 2 * BYTES, &err)); // more than there is
+    err = (Error){0};
+    backend->release(backend, MEMORY_LENT_SLOTS, memory, BYTES);
+    assert_null(backend->borrow(backend, &loan, BYTES, &err));
+    assert_non_null(strstr(err.text, "cannot be mapped"));
+    backend->destroy(backend);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_one_process_writes_the_other_reads),
+        cmocka_unit_test(only_what_was_allocated_to_be_lent_is_lent),
+        cmocka_unit_test(a_loan_that_is_gone_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
