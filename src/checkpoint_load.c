@@ -175,7 +175,7 @@ static int load_tensors_(Load *load, Error *err) {
 // Collective. All ranks have found everything before the first one loads.
 static int load_(Load *load, int prepared, Error *mine, World *world, Error *err) {
     if (prepared == 0) prepared = check_tensors_(load, mine);
-    if (prepared == 0 && !load->states) prepared = check_rest_(load, mine);
+    if (prepared == 0 && !load->states) check_rest_(load, mine);
     if (agree_(world, mine, err) != 0) return -1;
     if (load_tensors_(load, mine) != 0 && mine->code == 0)
         error_set(mine, EXIT_FAILED, "%s: cannot be loaded", load->source.dir);

@@ -35,7 +35,7 @@ static const ModelNumber numbers[] = {
 enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
 
 static double number_of_(const ModelConfig *model, const ModelNumber *row) {
-    const char *field = (const char *)model + row->offset;
+    const void *field = (const char *)model + row->offset;
     return row->real ? *(const double *)field : (double)*(const int64_t *)field;
 }
 
