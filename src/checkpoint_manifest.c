@@ -97,7 +97,7 @@ static int read_manifest_(Manifest *manifest, const JsonValue *root, const char 
 
 int manifest_read(Manifest *manifest, const Crc64 *crc, const char *dir, Error *err) {
     memset(manifest, 0, sizeof *manifest);
-    char path[CHECKPOINT_PATH], tail[TAIL_BYTES + 1];
+    char path[CHECKPOINT_PATH], tail[TAIL_BYTES + 1] = "";
     char *text = NULL;
     int64_t length = 0;
     if (checkpoint_file_path(path, dir, CHECKPOINT_MANIFEST, err) != 0 || read_text_(path, &text, &length, err) != 0)
