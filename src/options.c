@@ -136,7 +136,8 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
     if (options->help || options->help_config || options->version) return 0;
     if (options->json && !options->plan && !options->profile)
         return error_set(err, EXIT_USAGE, "--json: belongs to --plan and --profile; give one of them too");
-    if (options->trace != NULL && !options->plan && !options->profile && (options->schedule || options->emulate_stage != NULL))
+    if (options->trace != NULL && !options->plan && !options->profile &&
+        (options->schedule || options->emulate_stage != NULL))
         return error_set(err, EXIT_USAGE, "--trace: belongs to training and to --plan; leave out --%s",
                          options->schedule ? "schedule" : "emulate-stage");
     if (options->config != NULL) return 0;

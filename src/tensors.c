@@ -213,7 +213,8 @@ static void init_row_(const Tensor *tensor, const StageTensors *tensors, int64_t
     }
 }
 
-void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const float *values, int64_t first, int64_t last) {
+void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const float *values, int64_t first,
+                 int64_t last) {
     const Tensor *tensor = &tensors->tensors[index];
     if (be->precision == PRECISION_FP32) {
         be->upload(be, (float *)tensor->weight + first, values, (last - first) * 4);

@@ -128,7 +128,8 @@ TensorPiece tensors_piece(const StageTensors *tensors, int64_t index);
 
 // Sets elements [first, last) of tensor `index` (no alias) to fp32 values, as far as masters are owned here those too. For start-up:
 // in bf16 the values pass through the gradient's place, which is zero afterwards.
-void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const float *values, int64_t first, int64_t last);
+void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const float *values, int64_t first,
+                 int64_t last);
 
 void tensors_free(StageTensors *tensors, Backend *be);
 

@@ -23,7 +23,8 @@ static int check_family_(const Config *config, const char *program, const Model 
     char where[CONFIG_TEXT];
     config_where(config, "model.family", where, sizeof where);
     const char *word = config_word("model.family", config->model.family);
-    return error_set(err, EXIT_USAGE, "%s: model.family: %s trains %s; use train_%s for %s", where, program, model->name, word, word);
+    return error_set(err, EXIT_USAGE, "%s: model.family: %s trains %s; use train_%s for %s", where, program,
+                     model->name, word, word);
 }
 
 static int print_schedule_(Config *config, const Model *model, const Log *log, Error *err) {
@@ -31,7 +32,8 @@ static int print_schedule_(Config *config, const Model *model, const Log *log, E
     if (schedule == NULL) return -1;
     int written = schedule_write(schedule, stdout);
     schedule_free(schedule);
-    if (written != 0 || fflush(stdout) != 0) return error_set(err, EXIT_FAILED, "the schedule could not be written to stdout");
+    if (written != 0 || fflush(stdout) != 0)
+        return error_set(err, EXIT_FAILED, "the schedule could not be written to stdout");
     return 0;
 }
 
@@ -41,7 +43,8 @@ static int check_start_(const Config *config, const char *program, const Model *
     Backend *be = schedule == NULL ? NULL : planner_backend(config, err);
     Plan plan = {0};
     int status = be == NULL ? -1 : plan_make(&plan, model, config, schedule, be, err);
-    if (status == 0) status = plan_check_machine(&plan, config, program, device_has_gpus(config, config_world(config)), err);
+    if (status == 0)
+        status = plan_check_machine(&plan, config, program, device_has_gpus(config, config_world(config)), err);
     plan_free(&plan);
     if (be != NULL) be->destroy(be);
     schedule_free(schedule);
@@ -101,7 +104,8 @@ static int train_(Config *config, const Model *model, const Options *options, Lo
     bool under = false, undecided = config->schedule.bpipe == BPIPE_AUTO;
     if (world_under_launcher(&under, &err) != 0) return fail_(log, &err);
     if (!under && options->trace != NULL && trace_check(options->trace, &err) != 0) return fail_(log, &err);
-    if (!under && (verdict_resolve(config, model, log, &err) != 0 || check_start_(config, log->program, model, &err) != 0))
+    if (!under &&
+        (verdict_resolve(config, model, log, &err) != 0 || check_start_(config, log->program, model, &err) != 0))
         return fail_(log, &err);
     if (under || config_world(config) == 1) return rank_main_(config, model, options, log, argc, argv);
     int code = launch_(config, undecided, log, argc, argv, &err);
@@ -124,7 +128,8 @@ static int run_options_(const Options *options, const Model *model, Log *log, in
     else if (options->profile && profile_command(config, model, log, &err) != 0)
         code = fail_(log, &err);
     else if (options->plan || options->profile)
-        code = plan_command(config, model, options->json, options->trace, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
+        code =
+            plan_command(config, model, options->json, options->trace, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
     else if (options->schedule)
         code = print_schedule_(config, model, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
     else
@@ -137,7 +142,8 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
     Log log = {program, -1, -1};
     Options options;
     Error err = {0};
-    int code = options_parse(&options, argc, argv, &err) == 0 ? run_options_(&options, model, &log, argc, argv) : fail_(&log, &err);
+    int code = options_parse(&options, argc, argv, &err) == 0 ? run_options_(&options, model, &log, argc, argv)
+                                                              : fail_(&log, &err);
     options_free(&options);
     return code;
 }
