@@ -28,6 +28,7 @@ libcmocka-dev | no unit tests
 python3-pytest | no Python tests
 python3-numpy | the tests that need NumPy are skipped
 python3-torch | the tests against PyTorch are skipped
+python3-matplotlib | no pictures: scripts/plot.py
 bible-kjv | no tiny data set; use scripts/prepare_data.py FILE... --name bible
 bible-kjv-text | no tiny data set; use scripts/prepare_data.py FILE... --name bible
 END
@@ -162,7 +163,7 @@ python=$(command -v /usr/bin/python3 || command -v python3 || echo python3)
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
     fail "no apt-get here; install these by other means: a C and a C++ compiler with OpenMP, make, libyaml, oneDNN," \
-        "Open MPI, cmocka, and for Python 3: pytest, NumPy, PyTorch"
+        "Open MPI, cmocka, and for Python 3: pytest, NumPy, PyTorch, matplotlib"
 fi
 install_packages
 if [ -n "$nvcc" ]; then install_frontend; fi

@@ -1,0 +1,363 @@
+#!/usr/bin/python3
+"""Draws what a trainer wrote: traces (--trace FILE), plans (--plan --json) and metrics (log.metrics).
+
+    scripts/plot.py timeline TRACE -o FILE          who worked on what, and when, in one step of a run or a plan
+    scripts/plot.py memory FILE... -o FILE          peak bytes of each stage: of a plan with and without BPipe, of runs
+    scripts/plot.py curves METRICS... -o FILE       loss and MFU of one or several runs, step by step
+    scripts/plot.py compare PLAN METRICS -o FILE    what a plan said against what a run measured
+
+FILE ends in .svg or .png; -o may be given several times. A picture appears complete or not at all.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import re
+import statistics
+import sys
+from pathlib import Path
+
+GIB, MIB = 1 << 30, 1 << 20
+# Blue and orange that also differ for the colour-blind; transfers in green and purple, away and back.
+COLORS = {"F": "#4c8fd6", "B": "#f0a04b", "E": "#2e9e6b", "A": "#2e9e6b", "L": "#9a5fb8", "R": "#9a5fb8"}
+MEANING = {"F": "forward", "B": "backward", "E": "bundle leaves", "L": "bundle comes back"}
+SERIES = ["#9aa5b1", "#2f6fb5", "#f0a04b", "#2e9e6b", "#9a5fb8", "#c0504d"]
+MOST_BOXES = 20000
+
+
+class Failure(Exception):
+    """One sentence for the user."""
+
+
+# ---- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_text(path):
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise Failure(f"{path}: is no text; give what a trainer wrote") from None
+    except OSError as error:
+        raise Failure(f"{path}: cannot be read: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def form_of(path, what):
+    """Whatever is missing or of the wrong type inside: the file is not what it should be."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise Failure(f"{path}: is no {what} ({type(error).__name__}: {error})") from None
+
+
+def read_events(path):
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except ValueError:
+        # A killed run leaves the array open, and its last line may be half there.
+        whole = text.rstrip().rstrip(",")
+        for closed in (whole + "]", whole.rpartition("\n")[0].rstrip().rstrip(",") + "]"):
+            with contextlib.suppress(ValueError):
+                return json.loads(closed)
+        raise Failure(f"{path}: is no trace: not JSON; make one with --trace FILE") from None
+
+
+class Trace:
+    """The actions of one step, per stage, in milliseconds from the step's first."""
+
+    def __init__(self, path, wanted):
+        with form_of(path, "trace"):
+            events = read_events(path)
+            self.ranks = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name" and e["args"]["name"] != "steps"}
+            spans = [e for e in events if e["ph"] == "X" and e["pid"] in self.ranks]
+            labels = list(dict.fromkeys(e["args"]["of"] for e in spans))
+            self.label = self.choose(path, labels, wanted)
+            chosen = [e for e in spans if e["args"]["of"] == self.label]
+            if self.label == "validation":
+                chosen = self.first_of_each(chosen)
+            if len(chosen) > MOST_BOXES:
+                raise Failure(f"{path}: {self.label} has {len(chosen)} actions, too many for a picture; use ui.perfetto.dev")
+            zero = min(e["ts"] for e in chosen)
+            self.rows = [(e["pid"], e["name"], (e["ts"] - zero) / 1e3, e["dur"] / 1e3, e["args"]["microbatch"]) for e in chosen]
+            self.stage = {pid: int(re.match(r"stage (\d+)", name)[1]) for pid, name in self.ranks.items()}
+        self.end = max(begin + length for _, _, begin, length, _ in self.rows)
+
+    @staticmethod
+    def choose(path, labels, wanted):
+        if not labels:
+            raise Failure(f"{path}: is a trace without any action")
+        steps = [label for label in labels if label.startswith("step")] or labels
+        if wanted is None:
+            return steps[min(1, len(steps) - 1)]  # the first step of a run also warms up
+        for label in (f"step {wanted}", wanted):
+            if label in labels:
+                return label
+        raise Failure(f"{path}: has no step {wanted}; it has {steps[0]} to {steps[-1]}")
+
+    @staticmethod
+    def first_of_each(spans):
+        first = {}
+        for span in spans:
+            first.setdefault((span["pid"], span["name"]), span)
+        return list(first.values())
+
+
+class Plan:
+    def __init__(self, path, text):
+        with form_of(path, "plan; make one with --plan --json"):
+            plan = json.loads(text)
+            stages = plan["stages"]
+            self.name = path.stem
+            self.peak = [int(stage["peak_bytes"]) for stage in stages]
+            self.peak_1f1b = [int(stage["peak_bytes_1f1b"]) for stage in stages]
+            self.lends = any(stage["lent"] > 0 for stage in stages)
+            self.step_ms, self.bubble, self.mfu = (number(plan[key]) for key in ("step_ms", "bubble", "mfu"))
+            self.source = {"profile": "a measured profile", "model": "the model of the hardware"}[plan["source"]]
+
+
+class Metrics:
+    """The last run in a metrics file; a torn last line is left out."""
+
+    def __init__(self, path, text):
+        with form_of(path, "metrics file; name one with log.metrics"):
+            lines = text.split("\n")
+            entries = [json.loads(line) for line in lines[:-1] if line]
+            starts = [i for i, entry in enumerate(entries) if entry["type"] == "run"]
+            self.name = path.stem if path.stem != "metrics" else path.absolute().parent.name
+            # A run that was resumed has a head of its own each time, and its steps go on.
+            self.steps, self.vals = {}, {}
+            for entry in entries[starts[0] :]:
+                if entry["type"] == "step":
+                    if self.steps and entry["step"] <= max(self.steps):
+                        self.steps, self.vals = {}, {}
+                    self.steps[entry["step"]] = entry
+                elif entry["type"] == "val":
+                    self.vals[entry["step"]] = float(entry["loss"])
+            if not self.steps:
+                raise Failure(f"{path}: has no step yet")
+            self.loss = {step: float(entry["loss"]) for step, entry in self.steps.items()}
+            self.mfu = {step: number(entry["mfu"]) for step, entry in self.steps.items()}
+            self.tokens = {step: float(entry["tokens_per_s"]) for step, entry in self.steps.items()}
+            stages = range(len(self.steps[max(self.steps)]["stages"]))
+            self.peak = [max(int(entry["stages"][s]["peak_bytes"]) for entry in self.steps.values()) for s in stages]
+
+    def median(self, key):
+        """Of all steps but the first, which also warms up."""
+        values = [number(entry[key]) for step, entry in sorted(self.steps.items())]
+        values = [value for value in values[min(1, len(values) - 1) :] if value is not None]
+        return statistics.median(values) if values else None
+
+
+def number(value):
+    """None where nothing is known."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not math.isfinite(float(value)):
+        raise ValueError(f"{value} where a number should be")
+    return float(value)
+
+
+def read_plan_or_metrics(path):
+    text = read_text(path)
+    with form_of(path, "plan and no metrics file"):
+        first = json.loads(text.partition("\n")[0])
+        plan = "stages" in first and "verdict" in first
+    return Plan(path, text) if plan else Metrics(path, text)
+
+
+# ---- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def new_figure(plt, width, height, rows=1, columns=1):
+    figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained")
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def rectangles(plt, places, **style):
+    """Many rectangles (x, y, width, height) as one path: a picture a tenth the size."""
+    path = plt.matplotlib.path.Path
+    codes = [path.MOVETO, path.LINETO, path.LINETO, path.LINETO, path.CLOSEPOLY] * len(places)
+    corners = [((x, y), (x + w, y), (x + w, y + h), (x, y + h), (x, y)) for x, y, w, h in places]
+    return plt.matplotlib.patches.PathPatch(path([corner for box in corners for corner in box], codes), **style)
+
+
+def legend_above(axis, *what):
+    axis.legend(*what, loc="lower right", bbox_to_anchor=(1, 1), ncols=4, frameon=False, borderaxespad=0.2)
+
+
+def draw_timeline(plt, options):
+    trace = Trace(options.files[0], options.step)
+    pids = sorted(trace.ranks)
+    figure, axes = new_figure(plt, 10, 0.9 + 0.42 * len(pids))
+    axis = axes[0][0]
+    boxes = {}
+    for pid, name, begin, length, microbatch in trace.rows:
+        top = pids.index(pid)
+        compute = name[0] in "FB"
+        y, height = (top - 0.4, 0.52) if compute else (top + 0.16, 0.2)
+        boxes.setdefault(name[0], []).append((begin, y, length, height))
+        if compute and length > 0.012 * trace.end:
+            axis.text(begin + length / 2, y + height / 2, str(microbatch), ha="center", va="center", fontsize=6.5, color="#1c2733")
+    for kind, places in boxes.items():
+        # A transfer too short to see is drawn as a hairline.
+        edge = "white" if kind in "FB" else COLORS[kind]
+        axis.add_patch(rectangles(plt, places, facecolor=COLORS[kind], edgecolor=edge, linewidth=0.4))
+    axis.set_yticks(range(len(pids)), [trace.ranks[pid].replace(" (planned)", "") for pid in pids])
+    axis.set_ylim(len(pids) - 0.5, -0.55)
+    axis.set_xlim(0, trace.end)
+    axis.set_xlabel(f"ms, {trace.label if trace.label != 'step' else 'one planned step'}")
+    axis.spines["left"].set_visible(False)
+    axis.tick_params(axis="y", length=0)
+    shown = [kind for kind in MEANING if any(name[0] == kind for _, name, *_ in trace.rows)]
+    patches = [plt.Rectangle((0, 0), 1, 1, facecolor=COLORS[kind]) for kind in shown]
+    legend_above(axis, patches, [MEANING[kind] for kind in shown])
+    return figure
+
+
+def bars(axis, series):
+    """series: (label, values in bytes). Bars of each stage beside each other."""
+    stages = max(len(values) for _, values in series)
+    unit, name = (GIB, "GiB") if max(max(values) for _, values in series) >= GIB else (MIB, "MiB")
+    width = 0.8 / len(series)
+    for i, (label, values) in enumerate(series):
+        places = [stage + (i - (len(series) - 1) / 2) * width for stage in range(len(values))]
+        axis.bar(places, [value / unit for value in values], width * 0.92, label=label, color=SERIES[i % len(SERIES)])
+    axis.set_xticks(range(stages))
+    axis.set_xlabel("stage")
+    axis.set_ylabel(f"{name} a rank, at most")
+    return unit
+
+
+def draw_memory(plt, options):
+    series = []
+    for path in options.files:
+        source = read_plan_or_metrics(path)
+        of = f"{source.name}: " if len(options.files) > 1 else ""
+        if isinstance(source, Plan):
+            series.append((f"{of}1F1B", source.peak_1f1b))
+            if source.peak != source.peak_1f1b:
+                series.append((f"{of}{'BPipe' if source.lends else 'as configured'}", source.peak))
+        else:
+            series.append((f"{of}measured", source.peak))
+    figure, axes = new_figure(plt, 7.5, 3.4)
+    axis = axes[0][0]
+    unit = bars(axis, series)
+    if options.limit is not None:
+        axis.axhline(options.limit * GIB / unit, color="#c0504d", linewidth=1, linestyle="--", label=f"limit: {options.limit:g} GiB")
+    legend_above(axis)
+    return figure
+
+
+def draw_curves(plt, options):
+    runs = [Metrics(path, read_text(path)) for path in options.files]
+    mfu = all(value is not None for run in runs for value in run.mfu.values())
+    figure, axes = new_figure(plt, 7.5, 5, rows=2)
+    above, below = axes[0][0], axes[1][0]
+    for i, run in enumerate(runs):
+        color = SERIES[(i + 1) % len(SERIES)]
+        marker = "o" if len(run.loss) == 1 else None
+        above.plot(*zip(*sorted(run.loss.items())), color=color, linewidth=1.3, marker=marker, label=run.name)
+        if run.vals:
+            above.plot(*zip(*sorted(run.vals.items())), "o", color=color, markersize=4, label=f"{run.name}, validation")
+        rate = {step: 100 * value for step, value in run.mfu.items()} if mfu else run.tokens
+        below.plot(*zip(*sorted(rate.items())), color=color, linewidth=1.3, marker=marker)
+    above.set_ylabel("loss, nats a token")
+    above.legend(frameon=False)
+    below.set_ylabel("MFU, %" if mfu else "tokens/s")
+    below.set_ylim(bottom=0)
+    below.set_xlabel("step")
+    for axis in (above, below):
+        axis.xaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
+def draw_compare(plt, options):
+    sources = [read_plan_or_metrics(path) for path in options.files]
+    if [type(source) for source in sources] != [Plan, Metrics]:
+        raise Failure("compare wants a plan and a metrics file, in this order")
+    plan, run = sources
+    if len(plan.peak) != len(run.peak):
+        raise Failure(f"{options.files[0]} has {len(plan.peak)} stages, {options.files[1]} {len(run.peak)}; give a plan of the same configuration")
+    pairs = [("step, ms", plan.step_ms, run.median("step_ms"), 1), ("bubble, %", plan.bubble, run.median("bubble"), 100)]
+    pairs += [("MFU, %", plan.mfu, run.median("mfu"), 100)]
+    pairs = [(name, a * scale, b * scale) for name, a, b, scale in pairs if a is not None and b is not None]
+    figure, axes = new_figure(plt, 5.5 + 1.5 * len(pairs), 3.4, columns=1 + len(pairs))
+    bars(axes[0][0], [("planned", plan.peak), ("measured", run.peak)])
+    for axis, (name, planned, measured) in zip(axes[0][1:], pairs):
+        drawn = axis.bar(["planned", "measured"], [planned, measured], 0.7, color=SERIES[:2])
+        axis.bar_label(drawn, fmt="%.1f", fontsize=8)
+        axis.set_title(name, fontsize=9)
+        axis.tick_params(axis="x", labelsize=8)
+    axes[0][0].set_title("peak memory", fontsize=9)
+    figure.suptitle(f"planned from {plan.source}; measured: medians, without the first step", fontsize=9)
+    return figure
+
+
+# ---- writing ----------------------------------------------------------------------------------------------------------
+
+
+def load_matplotlib():
+    try:
+        import matplotlib
+    except ImportError:
+        raise Failure("matplotlib is missing; run scripts/install_deps.sh, or apt-get install python3-matplotlib") from None
+    matplotlib.use("Agg")
+    # The same input gives the same bytes; text stays text, which keeps the files small.
+    matplotlib.rcParams.update({"svg.hashsalt": "plot", "svg.fonttype": "none", "font.size": 9, "font.sans-serif": ["DejaVu Sans"], "figure.dpi": 130})
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def save(figure, path):
+    part = path.with_name(f".{path.name}.part")
+    kind = path.suffix[1:]
+    try:
+        figure.savefig(part, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
+        os.replace(part, path)
+    except OSError as error:
+        raise Failure(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    pictures = parser.add_subparsers(dest="picture", required=True, metavar="timeline|memory|curves|compare")
+    for name, draw, count in (("timeline", draw_timeline, 1), ("memory", draw_memory, "+"), ("curves", draw_curves, "+"), ("compare", draw_compare, 2)):
+        picture = pictures.add_parser(name)
+        picture.add_argument("files", type=Path, nargs=count, metavar="FILE")
+        picture.add_argument("-o", "--output", type=Path, action="append", required=True, metavar="FILE", help="ends in .svg or .png")
+        picture.set_defaults(draw=draw)
+        if name == "timeline":
+            picture.add_argument("--step", help="which one; without it the second, since the first also warms up")
+        if name == "memory":
+            picture.add_argument("--limit", type=float, metavar="GIB", help="a line at this height")
+    options = parser.parse_args()
+    for path in options.output:
+        if path.suffix not in (".svg", ".png"):
+            parser.error(f"{path}: pictures are .svg or .png")
+    return options
+
+
+def main():
+    options = arguments()
+    try:
+        plt = load_matplotlib()
+        figure = options.draw(plt, options)
+        for path in options.output:
+            save(figure, path)
+    except Failure as failure:
+        print(f"plot.py: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

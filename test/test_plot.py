@@ -1,0 +1,161 @@
+"""scripts/plot.py: pictures of what real runs and plans wrote; and input that is something else ends in one sentence and no file."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+from trainer_runs import ROOT, command, environment, run, write_config
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def plot(*arguments, env=None):
+    return subprocess.run([sys.executable, ROOT / "scripts/plot.py", *arguments], capture_output=True, text=True, env=env or environment(), timeout=120)
+
+
+@pytest.fixture(scope="module")
+def wrote(tmp_path_factory):
+    """What one rank wrote, and the plans of one and of four."""
+    folder = tmp_path_factory.mktemp("plot")
+    config = write_config(folder)
+    ended = run(config, "parallel.pipeline=1", "schedule.bpipe=off", arguments=["--trace", folder / "run.json"], env=environment(OMP_NUM_THREADS="1"))
+    assert ended.code == 0, ended.stderr
+    (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in ended.lines))
+    plan = ["-c", config, "--plan", "--json", "-o"]
+    (folder / "plan4.json").write_text(command("llama", *plan, "train.steps=3", "--trace", folder / "trace4.json").stdout)
+    alone = command("llama", *plan, "parallel.pipeline=1", "-o", "schedule.bpipe=off")
+    (folder / "plan1.json").write_text(alone.stdout)
+    return folder
+
+
+PICTURES = {
+    "timeline_of_a_plan": ["timeline", "trace4.json"],
+    "timeline_of_a_run": ["timeline", "run.json", "--step", "3"],
+    "timeline_of_a_validation": ["timeline", "run.json", "--step", "validation"],
+    "memory_of_a_plan": ["memory", "plan4.json", "--limit", "0.001"],
+    "memory_of_a_plan_and_a_run": ["memory", "plan1.json", "metrics.jsonl"],
+    "curves": ["curves", "metrics.jsonl"],
+    "curves_of_two": ["curves", "metrics.jsonl", "metrics.jsonl"],
+    "compare": ["compare", "plan1.json", "metrics.jsonl"],
+}
+
+
+def files(words, folder):
+    return [folder / word if word.endswith((".json", ".jsonl")) else word for word in words]
+
+
+@pytest.mark.parametrize("picture", PICTURES)
+def test_every_picture_is_a_png_and_an_svg(wrote, picture, tmp_path):
+    ended = plot(*files(PICTURES[picture], wrote), "-o", tmp_path / "p.png", "-o", tmp_path / "p.svg")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert (tmp_path / "p.png").read_bytes().startswith(PNG)
+    assert ElementTree.parse(tmp_path / "p.svg").getroot().tag.endswith("svg")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.png", "p.svg"]
+
+
+def texts(path):
+    return ["".join(element.itertext()) for element in ElementTree.parse(path).getroot().iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_a_timeline_names_every_stage_and_shows_both_kinds_of_transfer(wrote, tmp_path):
+    assert plot("timeline", wrote / "trace4.json", "-o", tmp_path / "p.svg").returncode == 0
+    said = texts(tmp_path / "p.svg")
+    assert {"stage 0", "stage 1", "stage 2", "stage 3", "forward", "backward", "bundle leaves", "bundle comes back"} <= set(said)
+
+
+def test_memory_is_drawn_with_and_without_bpipe(wrote, tmp_path):
+    assert plot("memory", wrote / "plan4.json", "-o", tmp_path / "p.svg").returncode == 0
+    assert {"1F1B", "BPipe"} <= set(texts(tmp_path / "p.svg"))
+
+
+def test_the_same_input_gives_the_same_bytes(wrote, tmp_path):
+    for name in ("a.svg", "b.svg"):
+        assert plot("timeline", wrote / "trace4.json", "-o", tmp_path / name).returncode == 0
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_a_trace_and_metrics_that_a_killed_run_left_are_drawn(wrote, tmp_path):
+    trace, metrics = (wrote / "run.json").read_text(), (wrote / "metrics.jsonl").read_text()
+    (tmp_path / "cut.json").write_text(trace[: int(0.9 * len(trace))])
+    (tmp_path / "torn.jsonl").write_text(metrics[:-20])
+    assert plot("timeline", tmp_path / "cut.json", "-o", tmp_path / "t.svg").stderr == ""
+    assert plot("curves", tmp_path / "torn.jsonl", "-o", tmp_path / "c.svg").stderr == ""
+
+
+def test_a_resumed_run_goes_on_and_a_new_one_begins_anew(wrote):
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import plot as module
+
+    path = wrote / "metrics.jsonl"
+    text = path.read_text()
+    head, *rest = text.splitlines(keepends=True)
+    steps = [line for line in rest if '"type":"step"' in line]
+    assert len(module.Metrics(path, head + steps[0] + head + steps[1] + steps[2]).loss) == 3
+    assert list(module.Metrics(path, head + "".join(steps) + head + steps[0]).loss) == [1]
+
+
+# ---- wrong input ------------------------------------------------------------------------------------------------------
+
+
+def wrong_files(folder):
+    plan = json.loads((folder / "plan4.json").read_text())
+    return {
+        "empty": "",
+        "text": "not JSON at all\n",
+        "list": "[]",
+        "number": "3\n",
+        "object": '{"type":"step"}\n',
+        "events": '[{"ph":"X","name":"F0"}]',
+        "stages": json.dumps({**plan, "stages": 3}),
+        "bytes": json.dumps({**plan, "stages": [{**plan["stages"][0], "peak_bytes": "many"}]}),
+        "nan": json.dumps({**plan, "stages": [{**plan["stages"][0], "peak_bytes": float("nan")}]}),
+        "binary": b"\xff\xfe\x00\x01" * 100,
+        "yaml": (ROOT / "configs/llama_tiny.yaml").read_text(),
+    }
+
+
+@pytest.mark.parametrize("picture", ["timeline", "memory", "curves", "compare"])
+def test_wrong_input_is_one_sentence_and_leaves_no_file(wrote, picture, tmp_path):
+    for name, content in wrong_files(wrote).items():
+        path = tmp_path / f"{name}.json"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    wrong = [*sorted(tmp_path.glob("*.json")), tmp_path / "absent.json", tmp_path]
+    before = sorted(tmp_path.iterdir())
+    # In one process: loading matplotlib takes longer than all the rest.
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import plot\n"
+        "kind, output, *paths = sys.argv[2:]\n"
+        "for path in paths:\n"
+        "    sys.argv = ['plot.py', kind, *[path] * (2 if kind == 'compare' else 1), '-o', output]\n"
+        "    assert plot.main() == 1, path\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, ROOT / "scripts", picture, tmp_path / "p.svg", *wrong], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    said = ended.stderr.splitlines()
+    assert len(said) == len(wrong) and ended.stdout == ""
+    assert all(line.startswith(f"plot.py: {path}: ") for line, path in zip(said, wrong)), said
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_folder_that_is_not_there_a_wrong_step_and_another_layout(wrote, tmp_path):
+    absent = plot("curves", wrote / "metrics.jsonl", "-o", tmp_path / "none" / "p.png")
+    assert absent.returncode == 1 and "none/p.png: cannot be written: No such file or directory" in absent.stderr
+    step = plot("timeline", wrote / "run.json", "--step", "4", "-o", tmp_path / "p.png")
+    assert step.returncode == 1 and "has no step 4; it has step 1 to step 3" in step.stderr
+    other = plot("compare", wrote / "plan4.json", wrote / "metrics.jsonl", "-o", tmp_path / "p.png")
+    assert other.returncode == 1 and "has 4 stages" in other.stderr and other.stderr.count("\n") == 1
+    swapped = plot("compare", wrote / "metrics.jsonl", wrote / "plan1.json", "-o", tmp_path / "p.png")
+    assert swapped.returncode == 1 and "a plan and a metrics file, in this order" in swapped.stderr
+    kind = plot("curves", wrote / "metrics.jsonl", "-o", tmp_path / "p.jpg")
+    assert kind.returncode == 2 and "pictures are .svg or .png" in kind.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib_it_says_how_to_get_it(wrote, tmp_path):
+    (tmp_path / "matplotlib.py").write_text("raise ImportError\n")
+    ended = plot("curves", wrote / "metrics.jsonl", "-o", tmp_path / "p.png", env=environment(PYTHONPATH=str(tmp_path)))
+    assert ended.returncode == 1 and "scripts/install_deps.sh" in ended.stderr and ended.stderr.count("\n") == 1
