@@ -89,8 +89,8 @@ struct Block {
     State state[MAX_THREADS];
     int turn[MAX_THREADS]; // exchanges a thread has taken part in
     dim3 index[MAX_THREADS];
-    std::vector<int64_t> order; // in which threads get their turn
-    int place[MAX_THREADS];     // of a thread in that order
+    std::vector<int> order; // in which threads get their turn; a warp's stand together
+    int place[MAX_THREADS]; // of a thread in that order
     Warp warps[MAX_THREADS / WARP];
     int threads, running, waiting, done;
     char *memory; // stacks, then shared memory
@@ -108,19 +108,19 @@ char *shared_memory() {
 }
 
 // Gives the thread its turn and leaves `from`, until that has its turn again.
-void turn_give(Stack *from, int64_t thread) {
-    block_now->running = (int)thread;
+void turn_give(Stack *from, int thread) {
+    block_now->running = thread;
     emulate.thread_index = block_now->index[thread];
     emulate_switch(from, block_now->stacks[thread]);
 }
 
-// The next in order goes on where it can, without a detour through the scheduler.
+// The next lane in order goes on where it can, without a detour through the scheduler.
 void wait_as(State state) {
     Block *b = block_now;
-    int me = b->running, next = b->place[me] + 1;
+    int me = b->running, place = b->place[me] + 1, next = place < b->threads ? b->order[(size_t)place] : me;
     b->state[me] = state;
-    if (next < b->threads && b->state[b->order[(size_t)next]] == READY && b->failure.empty())
-        turn_give(&b->stacks[me], b->order[(size_t)next]);
+    if (next / WARP == me / WARP && b->state[next] == READY && b->failure.empty())
+        turn_give(&b->stacks[me], next);
     else
         emulate_switch(&b->stacks[me], b->scheduler);
 }
@@ -161,16 +161,6 @@ void arrays_check(void) {
                 b->failure = "wrote past the end of " + std::to_string(array.bytes) + " bytes of shared memory";
 }
 
-void threads_order(void) {
-    Block *b = block_now;
-    unsigned x = emulate.block.x, y = emulate.block.y;
-    order_fill(b->order, b->threads, 2);
-    for (unsigned t = 0; t < (unsigned)b->threads; t++) {
-        b->index[t] = dim3(t % x, t / x % y, t / (x * y));
-        b->place[b->order[t]] = (int)t;
-    }
-}
-
 int64_t array_add(const void *key, int64_t bytes) {
     Block *b = block_now;
     int64_t at = b->shared_used;
@@ -193,6 +183,40 @@ bool release(void) {
     return true;
 }
 
+void threads_order(void) {
+    Block *b = block_now;
+    unsigned x = emulate.block.x, y = emulate.block.y;
+    std::vector<int64_t> warps, lanes;
+    order_fill(warps, (b->threads + WARP - 1) / WARP, 2);
+    order_fill(lanes, WARP, 3);
+    b->order.clear();
+    for (int64_t warp : warps)
+        for (int64_t lane : lanes)
+            if (warp * WARP + lane < b->threads) b->order.push_back((int)(warp * WARP + lane));
+    for (unsigned t = 0; t < (unsigned)b->threads; t++) {
+        b->index[t] = dim3(t % x, t / x % y, t / (x * y));
+        b->place[b->order[t]] = (int)t;
+    }
+}
+
+// Runs the warp that begins at this place of the order as far as it gets alone; whether it moved. A warp that ran ahead
+// shows where others still had to read what it overwrites.
+bool warp_run(int place) {
+    Block *b = block_now;
+    int warp = b->order[(size_t)place] / WARP;
+    bool moved = false, again = true;
+    while (again && b->failure.empty()) {
+        again = false;
+        for (int p = place; p < b->threads && b->order[(size_t)p] / WARP == warp; p++) {
+            int thread = b->order[(size_t)p];
+            if (b->state[thread] != READY || !b->failure.empty()) continue;
+            moved = again = true;
+            turn_give(&b->scheduler, thread);
+        }
+    }
+    return moved;
+}
+
 void block_run(char *memory) {
     Block *b = block_now;
     for (int t = 0; t < b->threads; t++) {
@@ -205,12 +229,10 @@ void block_run(char *memory) {
     if (b->dynamic_bytes > 0) array_add(nullptr, b->dynamic_bytes);
     while (b->done < b->threads && b->failure.empty()) {
         bool moved = false;
-        for (int64_t t : b->order) {
-            if (b->state[t] != READY) continue;
-            moved = true;
-            turn_give(&b->scheduler, t);
-            if (!b->failure.empty()) return;
-        }
+        for (int place = 0; place < b->threads; place++)
+            if (place == 0 || b->order[(size_t)place] / WARP != b->order[(size_t)place - 1] / WARP)
+                moved = warp_run(place) || moved;
+        if (!b->failure.empty()) return;
         if (!release() && !moved) {
             b->failure = "waits forever: a part of the block or of a warp is at a barrier that the rest never reaches";
             return;

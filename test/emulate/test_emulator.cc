@@ -62,6 +62,29 @@ void one_of_two_orders_shows_any_missing_barrier(void **) {
     assert_memory_not_equal(up, down, sizeof up);
 }
 
+// Two reductions in a row through the same room: a warp that is ahead overwrites what others have yet to read.
+void reused_room_kernel(float *out, bool barrier) {
+    SHARED(float, room, WARP);
+    float first[1] = {(float)threadIdx.x}, second[1] = {2.0f};
+    block_sum(first, room);
+    if (barrier) __syncthreads();
+    block_sum(second, room);
+    out[threadIdx.x] = first[0] + second[0];
+}
+
+void a_room_used_again_too_early_shows(void **) {
+    for (int barrier = 0; barrier < 2; barrier++) {
+        int wrong = 0;
+        for (int order = EMULATE_ASCENDING; order <= EMULATE_DESCENDING; order++) {
+            float out[THREADS];
+            CudaBackend cuda = backend_make((EmulateOrder)order);
+            CUDA_LAUNCH(&cuda, 1, THREADS, 0, reused_room_kernel, out, barrier != 0);
+            for (int i = 0; i < THREADS; i++) wrong += out[i] != THREADS * (THREADS - 1) / 2 + 2.0f * THREADS;
+        }
+        assert_true(barrier ? wrong == 0 : wrong > 0);
+    }
+}
+
 // A block reads what another one wrote.
 void chain_kernel(float *numbers) {
     if (threadIdx.x == 0) numbers[blockIdx.x + 1] = numbers[blockIdx.x] + 1.0f;
@@ -170,6 +193,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_missing_barrier_shows),
         cmocka_unit_test(one_of_two_orders_shows_any_missing_barrier),
+        cmocka_unit_test(a_room_used_again_too_early_shows),
         cmocka_unit_test(blocks_that_depend_on_each_other_show),
         cmocka_unit_test(barriers_that_a_part_never_reaches_are_reported),
         cmocka_unit_test(writes_past_shared_memory_are_reported),
