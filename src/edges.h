@@ -4,24 +4,24 @@
 #define EDGES_H
 
 #include "backend.h"
+#include "bpipe.h"
 #include "comm.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum { EDGE_BUFFERS = 2 };
+enum { EDGE_BUFFERS = SCHEDULE_EDGE_BUFFERS }; // what the proof of progress counts on
 
 // One end of an edge. Messages are numbered from 0 in each run; message i uses buffer i mod EDGE_BUFFERS. On the sending end
-// `opened` messages were given a buffer, `ready` were written; on the receiving end `opened` are consumed. `started` and `finished`
-// count transfers.
+// `opened` messages were written; on the receiving end `opened` are consumed. `started` and `finished` count transfers.
 typedef struct Edge {
     Comm *comm; // NULL: no neighbour there
     int peer;
     bool sends;
     int64_t bytes, expected; // message size; messages in this run
     int64_t started, finished;
-    int64_t opened; // sender: buffers handed out; receiver: messages consumed
+    int64_t opened; // sender: messages written; receiver: messages consumed
     void *memory;
     const Event *used[EDGE_BUFFERS]; // sender: message written; receiver: message read
     CommRequest requests[EDGE_BUFFERS];
@@ -37,8 +37,8 @@ void edge_begin(Edge *edge, int64_t expected);
 // Starts and finishes what can be. 0, or -1 with err.
 int edge_progress(Edge *edge, Error *err);
 
-// The buffer for the next message: free to write (sender), or arrived (receiver). NULL while there is none. An edge without a
-// neighbour is always ready, with NULL; ask edge_ready.
+// Whether the next message has a buffer: free to write (sender), or arrived (receiver); and that buffer, which is nobody's before
+// edge_ready says so. An edge without a neighbour is always ready, with NULL.
 bool edge_ready(const Edge *edge);
 void *edge_buffer(const Edge *edge);
 

@@ -185,7 +185,7 @@ void cpu_cross_entropy_stats(Backend *backend, float *stats, const void *logits,
 void cpu_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
                                 const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
                                 float scale);
-// optimizer_cpu.c
+// loan.c
 // Zeroed, page-aligned memory to be lent, or NULL where none can be had (or one piece is out already).
 void *cpu_shared_allocate(CpuBackend *cpu, int64_t bytes);
 bool cpu_shared_release(CpuBackend *cpu, void *memory); // false: it is no such memory
@@ -193,6 +193,7 @@ int cpu_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Er
 void *cpu_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err);
 void cpu_give_back(Backend *backend, void *memory, int64_t bytes);
 
+// adamw.c
 void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count);
 void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
 
