@@ -15,7 +15,7 @@
 enum {
     MICROBATCHES = 4,
     MOST_RUNS = 16,
-    LEAST_RUNS = 3,
+    LEAST_RUNS = 2,
 };
 static const double ENOUGH_SECONDS = 0.4;
 
