@@ -68,9 +68,10 @@ endif
 ifneq ($(NVCC),)
 HAVE_NVCC := $(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
 endif
-CUDA_SRC := $(if $(HAVE_NVCC),$(if $(filter 1,$(CUDA)),$(wildcard src/cuda/*.cu src/cuda/*.cpp src/cuda/kernels/*.cu)))
-FRONTEND := $(firstword $(wildcard .deps/cudnn-frontend/include/cudnn_frontend.h /usr/include/cudnn_frontend.h \
-                                   /usr/local/include/cudnn_frontend.h))
+FRONTENDS := .deps/cudnn-frontend/include /usr/include /usr/local/include
+FRONTEND  := $(firstword $(wildcard $(FRONTENDS:%=%/cudnn_frontend.h)))
+CUDA_SRC  := $(if $(HAVE_NVCC),$(if $(filter 1,$(CUDA)),$(filter-out $(if $(FRONTEND),,%_cudnn.cpp),\
+             $(wildcard src/cuda/*.cu src/cuda/*.cpp src/cuda/kernels/*.cu))))
 endif
 
 # ---- flags ----------------------------------------------------------------------------------------------------------
@@ -241,7 +242,7 @@ found:
 	$(if $(HAVE_DNNL),yes "oneDNN",no "oneDNN $(call off,$(DNNL)): portable loops, matrix products several times slower"); \
 	$(if $(HAVE_MPI),yes "MPI",no "MPI $(call off,$(MPI)): one rank$(comma) so no pipeline: it plans and trains with pipeline 1 only"); \
 	$(if $(HAVE_NVCC),yes "nvcc $(HAVE_NVCC)",no "nvcc $(if $(NVCC),does not run,not found or switched off): built for the CPU"); \
-	$(if $(HAVE_NVCC),$(if $(FRONTEND),yes "cuDNN frontend",no "cuDNN frontend not found: no cuDNN attention on GPUs"),:)
+	$(if $(HAVE_NVCC),$(if $(FRONTEND),yes "cuDNN frontend in $(dir $(FRONTEND))",no "cuDNN frontend not found in $(FRONTENDS): no cuDNN attention on GPUs"),:)
 
 # ---- rules ----------------------------------------------------------------------------------------------------------
 # Written only when it changes; everything compiled depends on it, so other flags rebuild.
@@ -275,6 +276,8 @@ $(B)/src/cuda/%.cu.o: src/cuda/%.cu $(B)/flags
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) $(CUDA_ARCH) $(NVFLAGS) $(CUDA_INC) -MMD -MP -c $< -o $@
 
+# Glue between templates: the optimizer finds nothing here, and takes twice as long to say so.
+$(B)/src/cuda/attention_cudnn.cpp.o: CUDA_INC += -O1
 $(B)/src/cuda/%.cpp.o: src/cuda/%.cpp $(B)/flags
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
