@@ -188,7 +188,8 @@ tiny-data:
 	@ls data/bible_train_*.bin >/dev/null 2>&1 || $(PYTHON) scripts/prepare_data.py --bible -o data || \
 	  echo 'no data set yet: run scripts/install_deps.sh and then make data, or scripts/prepare_data.py FILE...'
 
-FORMATTED := $(wildcard *.c *.h *.cu src/*.[ch] src/cpu/*.[ch] src/cuda/*.[ch] src/cuda/*.cu src/cuda/*.cpp test/*.[ch])
+FORMATTED := $(wildcard *.c *.h *.cu src/*.[ch] src/cpu/*.[ch] src/cuda/*.[ch] src/cuda/*.cu src/cuda/*.cpp src/cuda/*.cuh \
+             src/cuda/kernels/* test/*.[ch] test/emulate/*)
 format:
 	$(Q)clang-format -i $(FORMATTED)
 
