@@ -10,6 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+// ns. Devices tell times to about a microsecond, so that one action may seem to begin that much before the one ahead of it ended.
+enum { CLOCK_GRAIN = 2000 };
+
 // A slot of one of the two pools is taken (+1) or let go of (-1).
 typedef struct Change_ {
     int64_t at; // ns
@@ -151,7 +154,7 @@ static int by_time_(const void *left, const void *right) {
 
 static void write_counter_(Trace *trace, int pid, int pool, int64_t at, int value) {
     begin_event_(trace, "C", pool == 0 ? "own slots" : "lent slots", pid, 0, at);
-    fprintf(trace->text, ",\"args\":{\"slots\":%d}}", value);
+    fprintf(trace->text, ",\"args\":{\"in use\":%d}}", value);
 }
 
 static void write_counters_(Trace *trace, int pid, int64_t count) {
@@ -186,27 +189,36 @@ static int64_t next_of_partner_(const StageSchedule *evictor, int64_t at, int st
     return at;
 }
 
+// When action i ran; where it was only noted, when the evictor's side of the transfer did. partners: how far its list has been read.
+static ActionTime time_of_(const Trace *trace, const Schedule *schedule, const ActionTime *const *times, int pid,
+                           int64_t i, int64_t *partners) {
+    int stage = pid / trace->columns;
+    const Action *action = &schedule->stage[stage].actions[i];
+    ActionTime time = times[pid][i];
+    if (action->kind != ACTION_ACCEPT && action->kind != ACTION_RETURN) return time;
+    const StageSchedule *evictor = &schedule->stage[action->peer];
+    int64_t at = next_of_partner_(evictor, *partners, stage);
+    *partners = at + 1;
+    if (time.begin < time.end || at == evictor->count) return time;
+    return times[action->peer * trace->columns + pid % trace->columns][at];
+}
+
 static int trace_rank_(Trace *trace, const char *label, const Schedule *schedule, const ActionTime *const *times,
                        int pid, Error *err) {
-    int stage = pid / trace->columns;
-    const StageSchedule *list = &schedule->stage[stage];
-    int64_t partners = 0, changes = 0;
+    const StageSchedule *list = &schedule->stage[pid / trace->columns];
+    int64_t partners = 0, changes = 0, row_end[2] = {INT64_MIN, INT64_MIN};
     if (reserve_(trace, list->count, err) != 0) return -1;
     for (int64_t i = 0; i < list->count; i++) {
         const Action *action = &list->actions[i];
-        ActionTime time = times[pid][i];
+        ActionTime time = time_of_(trace, schedule, times, pid, i, &partners);
         bool compute = action->kind == ACTION_FORWARD || action->kind == ACTION_BACKWARD;
-        char name[32];
-        if (action->kind == ACTION_ACCEPT || action->kind == ACTION_RETURN) {
-            const StageSchedule *evictor = &schedule->stage[action->peer];
-            partners = next_of_partner_(evictor, partners, stage);
-            if (time.begin == time.end && partners < evictor->count)
-                time = times[action->peer * trace->columns + pid % trace->columns][partners];
-            partners++;
-        }
+        int row = compute ? TRACE_ROW_COMPUTE : TRACE_ROW_TRANSFERS;
         int64_t begin = ns_(trace, time.begin), end = ns_(trace, time.end);
-        write_span_(trace, action_text(*action, name), compute ? "compute" : "transfer", pid,
-                    compute ? TRACE_ROW_COMPUTE : TRACE_ROW_TRANSFERS, begin, end);
+        char name[32];
+        if (begin < row_end[row] && begin + CLOCK_GRAIN >= row_end[row]) begin = row_end[row];
+        if (end < begin) end = begin;
+        row_end[row] = end;
+        write_span_(trace, action_text(*action, name), compute ? "compute" : "transfer", pid, row, begin, end);
         fprintf(trace->text, ",\"args\":{\"of\":");
         json_write_text(trace->text, label);
         fprintf(trace->text, ",\"microbatch\":%d}}", action->microbatch);

@@ -44,7 +44,7 @@ class Trace:
             self.spans[event["pid"], event["tid"]].append(event)
         elif event["ph"] == "C":
             assert all(isinstance(value, int) for value in event["args"].values()) and event["args"], event
-            self.counts[event["pid"], event["name"]].append((event["ts"], event["args"]["slots"]))
+            self.counts[event["pid"], event["name"]].append((event["ts"], event["args"]["in use"]))
         elif event["name"] == "process_name":
             self.names[event["pid"]] = event["args"]["name"]
         elif event["name"] == "process_labels":
