@@ -24,13 +24,13 @@ struct Checkpoint {
     SavePhase phase;
     TrainingState state; // what is being saved
     int64_t saved;       // step of the newest complete one, -1: none yet
-    double begun;
     char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
     Manifest manifest; // of all files, on rank 0
     // --- the thread's. The main thread reads them once `ended` is set.
     pthread_t thread;
     bool running;
     atomic_bool ended;
+    double seconds; // at work so far
     Error failure;
 };
 
@@ -104,7 +104,9 @@ static int write_small_(Checkpoint *checkpoint, Error *err) {
 static void *write_(void *argument) {
     Checkpoint *checkpoint = argument;
     Error *failure = &checkpoint->failure;
+    double start = clock_seconds();
     if (writer_write(&checkpoint->writer, checkpoint->partial, failure) == 0) write_small_(checkpoint, failure);
+    checkpoint->seconds = clock_seconds() - start;
     atomic_store(&checkpoint->ended, true);
     return NULL;
 }
@@ -135,8 +137,10 @@ static int commit_files_(Checkpoint *checkpoint, Error *err) {
 static void *commit_(void *argument) {
     Checkpoint *checkpoint = argument;
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
+    double start = clock_seconds();
     if (commit_files_(checkpoint, &checkpoint->failure) == 0)
         checkpoint_prune(config->dir, &checkpoint->writer.crc, config->keep, NULL); // one too many harms nobody
+    checkpoint->seconds += clock_seconds() - start;
     atomic_store(&checkpoint->ended, true);
     return NULL;
 }
@@ -213,8 +217,8 @@ static void end_saved_(Checkpoint *checkpoint) {
     checkpoint->phase = SAVE_IDLE;
     checkpoint->saved = checkpoint->state.step;
     if (world_rank(checkpoint->world) == 0)
-        log_line(&checkpoint->log, "saved %s (%.1f MiB in %.1f s)", checkpoint->path, (double)bytes / 1048576.0,
-                 clock_seconds() - checkpoint->begun);
+        log_line(&checkpoint->log, "saved %s (%.1f MiB, written in %.1f s)", checkpoint->path,
+                 (double)bytes / 1048576.0, checkpoint->seconds);
 }
 
 int checkpoint_poll(Checkpoint *checkpoint, Error *err) {
@@ -255,7 +259,6 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, Error
     const char *dir = checkpoint->config->checkpoint.dir;
     if (wait_for_last_(checkpoint, err) != 0) return -1;
     checkpoint->state = (TrainingState){step, samples, checkpoint->config->train.seed};
-    checkpoint->begun = clock_seconds();
     checkpoint->phase = SAVE_WRITING;
     checkpoint->failure = (Error){0};
     Error *failure = &checkpoint->failure;
