@@ -1,6 +1,11 @@
 // Linear layers: the matrix product cut into tiles of the output, one thread each, with bias and GELU applied while a
-// tile is still in cache.
+// tile is still in cache. Where oneDNN was found, a tile in fp32 is its product; in bf16, and without it, gemm.c's. Tiles and
+// threads are ours in any case: left to itself, oneDNN splits long sums over its threads, and the result depends on their number.
 #include "cpu.h"
+
+#if defined(HAVE_DNNL)
+#include <dnnl.h>
+#endif
 
 typedef struct Tiles {
     int64_t rows, cols; // of one tile
@@ -41,6 +46,21 @@ static CpuOperand operand_part(const Backend *backend, const void *data, int64_t
                                bool transposed) {
     const char *at = (const char *)data + (row * stride + col) * backend->element;
     return (CpuOperand){at, stride, transposed, cpu_is_bf16(backend)};
+}
+
+// C (m, n), rows `stride` apart, = or += op(a) op(b) for one tile, on this thread alone.
+static void tile_product(float *room, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
+                         float *c, int64_t stride) {
+#if defined(HAVE_DNNL)
+#if defined(_OPENMP)
+    omp_set_num_threads(1); // of this task: in a region of one thread oneDNN would start some of its own
+#endif
+    if (!a.bf16 && k > 0 &&
+        dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.data, a.stride, b.data,
+                   b.stride, accumulate ? 1.0f : 0.0f, c, stride) == dnnl_success)
+        return;
+#endif
+    cpu_gemm(room, m, n, k, a, b, accumulate, c, stride);
 }
 
 // gelu(x) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form, written with one exponential.
@@ -111,8 +131,8 @@ void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, con
         Tile t = tile_at(&tiles, i, rows, out);
         int64_t stride;
         float *sums = tile_place(backend, room, forward.aux != NULL ? aux : y, out, &t, &stride);
-        cpu_gemm(room, t.rows, t.cols, in, operand_part(backend, x, in, t.row, 0, false),
-                 operand_part(backend, w, in, t.col, 0, true), false, sums, stride);
+        tile_product(room, t.rows, t.cols, in, operand_part(backend, x, in, t.row, 0, false),
+                     operand_part(backend, w, in, t.col, 0, true), false, sums, stride);
         finish_forward(backend, &forward, &t, sums, stride);
     }
 }
@@ -139,8 +159,8 @@ void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, cons
         Tile t = tile_at(&tiles, i, rows, in);
         int64_t stride;
         float *sums = tile_place(backend, room, dx, in, &t, &stride);
-        cpu_gemm(room, t.rows, t.cols, out, operand_part(backend, dy, out, t.row, 0, false),
-                 operand_part(backend, w, in, 0, t.col, false), false, sums, stride);
+        tile_product(room, t.rows, t.cols, out, operand_part(backend, dy, out, t.row, 0, false),
+                     operand_part(backend, w, in, 0, t.col, false), false, sums, stride);
         finish_backward_input(backend, dx, gelu_at, in, &t, sums, stride);
     }
 }
@@ -166,8 +186,8 @@ void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, const
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
         float *room = cpu_scratch(cpu, TILE_ROOM);
         Tile t = tile_at(&tiles, i, out, in);
-        cpu_gemm(room, t.rows, t.cols, rows, operand_part(backend, dy, out, 0, t.row, true),
-                 operand_part(backend, x, in, 0, t.col, false), true, dw + t.row * in + t.col, in);
+        tile_product(room, t.rows, t.cols, rows, operand_part(backend, dy, out, 0, t.row, true),
+                     operand_part(backend, x, in, 0, t.col, false), true, dw + t.row * in + t.col, in);
         if (dbias != NULL && t.col == 0) column_sums(backend, dbias, dy, rows, out, t.row, t.rows);
     }
 }
