@@ -34,7 +34,7 @@ check() {
 # Shared libraries of a program that are neither glibc's nor CUDA's.
 libraries() {
     ldd "$1" | awk '$3 ~ /^\// { print $3 }' |
-        grep -vE '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*|libcu[^/]*|libnccl|libcudnn[^/]*|libnv[^/]*)\.so' || true
+        grep -vE '/(libc|libm|libgcc_s|libstdc\+\+|libpthread|libdl|librt|ld-linux[^/]*|libcu[^/]*|libnccl|libcudnn[^/]*|libnv[^/]*)\.so' || true
 }
 
 # Open MPI loads parts of itself by name, which no list of libraries shows.
@@ -45,6 +45,7 @@ pack() {
     mkdir -p "$to/lib" "$to/bin" "$to/openmpi"
     cp "$build"/train_* "$build/test/test_cuda" "${gpu_tests[@]/#/$build/gpu/test_gpu_}" "$to/bin/"
     rm -f "$to"/bin/*.o "$to"/bin/*.d
+    strip "$to"/bin/*
     if command -v mpirun >/dev/null; then
         cp -L "$(command -v mpirun)" "$to/bin/mpirun"
         cp -L "$(command -v orted)" "$to/bin/orted" 2>/dev/null
