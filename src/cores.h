@@ -26,6 +26,11 @@ double cores_part(const CoresOfRank *ranks, int count, int rank);
 // Collective: this rank's part. -1 with err.
 int cores_share(World *world, double *part, Error *err);
 
+// Before anything else in main: the OpenMP library reads how long an idle thread spins from the environment, before main begins, and by
+// default that is milliseconds. With another program on the machine a step then takes up to eight times as long. Where the
+// environment says nothing about it, this program starts anew with an environment that does.
+void cores_spin_briefly(char **argv);
+
 #ifdef __cplusplus
 }
 #endif

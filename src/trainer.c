@@ -1,5 +1,6 @@
 #include "trainer.h"
 
+#include "cores.h"
 #include "device.h"
 #include "emulate.h"
 #include "launch.h"
@@ -116,6 +117,7 @@ static int run_options_(const Options *options, const Model *model, Log *log, in
     if (options->help) return options_help(log->program, stdout), EXIT_DONE;
     if (options->help_config) return config_help(stdout), EXIT_DONE;
     if (options->version) return printf("%s %s\n", log->program, VERSION), EXIT_DONE;
+    cores_spin_briefly(argv);
     Error err = {0};
     Config *config = (Config *)calloc(1, sizeof *config);
     if (config == NULL) return EXIT_FAILED;

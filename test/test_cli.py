@@ -393,6 +393,16 @@ def test_one_rank_stops_on_request_too(config, tmp_path):
     assert ended.code == 1 and "stopped on request after step" in ended.said[-1]
 
 
+@pytest.mark.parametrize("chosen", [{}, {"OMP_WAIT_POLICY": "passive"}], ids=["default", "chosen"])
+def test_idle_threads_spin_briefly_unless_the_environment_says_otherwise(config, tmp_path, chosen):
+    silent = {name: value for name, value in environment().items() if name != "OMP_WAIT_POLICY"}
+    job, _ = running(config, tmp_path, "parallel.pipeline=1", OFF, env={**silent, **chosen})
+    variables = Path(f"/proc/{job.parent.pid}/environ").read_text().split("\0")
+    job.parent.kill()
+    job.end()
+    assert ("GOMP_SPINCOUNT=2000" in variables) == (chosen == {})
+
+
 def test_a_second_request_ends_one_rank_at_once_with_1(config, tmp_path):
     job, _ = running(config, tmp_path, "parallel.pipeline=1", OFF, "train.global_batch=32")
     job.parent.send_signal(signal.SIGTERM)
