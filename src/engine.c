@@ -34,7 +34,7 @@ struct Engine {
     const char *label;
     const Schedule *schedule;
     const StageSchedule *list;
-    int64_t capacity;        // actions that times, begin and end have room for
+    int64_t capacity;                   // actions that times, begin and end have room for
     Event **begin_events, **end_events; // per action; of compute actions
     ActionTime *times;
     int64_t *forward_action; // per microbatch, the action that was its F; -1 before
@@ -44,9 +44,13 @@ struct Engine {
     Error error; // of a transfer that failed while compute went on
 };
 
-static const Action *action_(const Engine *engine, int64_t i) { return &engine->list->actions[i]; }
+static const Action *action_(const Engine *engine, int64_t i) {
+    return &engine->list->actions[i];
+}
 
-static int64_t compute_microbatches_(const Engine *engine) { return engine->schedule->microbatches; }
+static int64_t compute_microbatches_(const Engine *engine) {
+    return engine->schedule->microbatches;
+}
 
 // ---------------------------------------------------------------- the queue
 
@@ -102,7 +106,8 @@ static int queue_start_(Engine *engine, Error *err) {
     Slot *slot = transfer_slot_(engine, action, &move);
     if (slot == NULL) return 0;
     char who[32];
-    if (slots_move(move.pool, slot, move.before, move.during, action->microbatch, action_text(*action, who), err) != 0) return -1;
+    if (slots_move(move.pool, slot, move.before, move.during, action->microbatch, action_text(*action, who), err) != 0)
+        return -1;
     queue->slot = slot;
     queue->under_way = true;
     engine->times[queue->actions[queue->done]].begin = clock_seconds();
@@ -123,7 +128,9 @@ static int queue_finish_(Engine *engine, Error *err) {
     Movement move = movement_(engine, action->kind);
     char who[32];
     queue->slot->occupied = NULL;
-    if (slots_move(move.pool, queue->slot, move.during, move.after, action->microbatch, action_text(*action, who), err) != 0) return -1;
+    if (slots_move(move.pool, queue->slot, move.during, move.after, action->microbatch, action_text(*action, who),
+                   err) != 0)
+        return -1;
     engine->times[queue->actions[queue->done]].end = clock_seconds();
     engine->run.evictions += action->kind == ACTION_EVICT;
     queue->under_way = false;
@@ -164,7 +171,9 @@ static void progress_(void *argument) {
 
 // ---------------------------------------------------------------- compute
 
-static Slot *forward_slot_(Engine *engine) { return slots_free(&engine->own, false); }
+static Slot *forward_slot_(Engine *engine) {
+    return slots_free(&engine->own, false);
+}
 
 static bool bundle_home_(Engine *engine, int microbatch) {
     Slot *slot = slots_find(&engine->own, microbatch);
@@ -235,7 +244,8 @@ static int backward_(Engine *engine, int64_t i, const Action *action, Error *err
 // What this rank is at, for whoever asks on the board.
 static void say_(Engine *engine, const Action *action) {
     char what[96], who[32];
-    snprintf(what, sizeof what, "%s %s", engine->label, action == NULL ? "end of the pipeline" : action_text(*action, who));
+    snprintf(what, sizeof what, "%s %s", engine->label,
+             action == NULL ? "end of the pipeline" : action_text(*action, who));
     board_set_action(engine->board, what);
 }
 
@@ -263,8 +273,8 @@ static int reserve_(Engine *engine, int64_t actions, int64_t microbatches, Error
     engine->end_events = (Event **)realloc(engine->end_events, (size_t)room * sizeof *engine->end_events);
     engine->forward_action = (int64_t *)realloc(engine->forward_action, (size_t)room * sizeof *engine->forward_action);
     engine->queue.actions = (int64_t *)realloc(engine->queue.actions, (size_t)room * sizeof *engine->queue.actions);
-    if (engine->times == NULL || engine->begin_events == NULL || engine->end_events == NULL || engine->forward_action == NULL ||
-        engine->queue.actions == NULL)
+    if (engine->times == NULL || engine->begin_events == NULL || engine->end_events == NULL ||
+        engine->forward_action == NULL || engine->queue.actions == NULL)
         return error_set(err, EXIT_FAILED, "out of host memory for a schedule of %lld actions", (long long)actions);
     for (int64_t i = engine->capacity; i < room; i++) {
         engine->begin_events[i] = engine->be->event_create(engine->be);
@@ -277,8 +287,8 @@ static int reserve_(Engine *engine, int64_t actions, int64_t microbatches, Error
 static int begin_(Engine *engine, const char *label, const Schedule *schedule, float scale, Error *err) {
     const StageSchedule *list = &schedule->stage[engine->index];
     if (list->own_slots > engine->own.count || list->lent_slots > engine->lent.count)
-        return error_set(err, EXIT_FAILED, "schedule %s wants %d own and %d lent slots where %d and %d are allocated", schedule->name,
-                         list->own_slots, list->lent_slots, engine->own.count, engine->lent.count);
+        return error_set(err, EXIT_FAILED, "schedule %s wants %d own and %d lent slots where %d and %d are allocated",
+                         schedule->name, list->own_slots, list->lent_slots, engine->own.count, engine->lent.count);
     if (reserve_(engine, list->count, schedule->microbatches, err) != 0) return -1;
     engine->label = label;
     engine->schedule = schedule;
@@ -300,8 +310,9 @@ static int begin_(Engine *engine, const char *label, const Schedule *schedule, f
 }
 
 static bool drained_(const Engine *engine) {
-    return edge_drained(&engine->forward_in) && edge_drained(&engine->forward_out) && edge_drained(&engine->backward_in) &&
-           edge_drained(&engine->backward_out) && engine->queue.done == engine->queue.posted;
+    return edge_drained(&engine->forward_in) && edge_drained(&engine->forward_out) &&
+           edge_drained(&engine->backward_in) && edge_drained(&engine->backward_out) &&
+           engine->queue.done == engine->queue.posted;
 }
 
 static int drain_(Engine *engine, Error *err) {
@@ -311,8 +322,8 @@ static int drain_(Engine *engine, Error *err) {
     if (engine->error.code != 0) *err = engine->error;
     if (err->code != 0) return -1;
     if (engine->own.in_use + engine->lent.in_use != 0)
-        return error_set(err, EXIT_FAILED, "%d own and %d lent slots are still in use at the end of schedule %s", engine->own.in_use,
-                         engine->lent.in_use, engine->schedule->name);
+        return error_set(err, EXIT_FAILED, "%d own and %d lent slots are still in use at the end of schedule %s",
+                         engine->own.in_use, engine->lent.in_use, engine->schedule->name);
     return engine->be->synchronize(engine->be, err);
 }
 
@@ -372,7 +383,8 @@ static int create_away_(Engine *engine, const PlanStage *plan, Comm *control, Er
     if (away_pair(&engine->partners, engine->be, &engine->lent, control, &engine->alone, why, err) != 0) return -1;
     if (why[0] != '\0')
         snprintf(engine->note, sizeof engine->note,
-                 "stage %d sends what it evicts as messages, which its partner has to take: %.160s", engine->index, why);
+                 "stage %d sends what it evicts as messages, which its partner has to take: %.160s", engine->index,
+                 why);
     return 0;
 }
 
@@ -391,15 +403,17 @@ Engine *engine_create(Stage *stage, const PlanStage *plan, const EngineGroups *g
     stage->pass.poll = progress_;
     stage->pass.poll_argument = engine;
     if (slots_create(&engine->own, engine->be, "own", MEMORY_OWN_SLOTS, plan->own_slots, plan->slot_bytes, err) == 0 &&
-        slots_create(&engine->lent, engine->be, "lent", MEMORY_LENT_SLOTS, plan->lent_slots, plan->slot_bytes, err) == 0 &&
-        create_away_(engine, plan, groups->pair_control, err) == 0 &&
-        create_edges_(engine, groups->pipeline, err) == 0)
+        slots_create(&engine->lent, engine->be, "lent", MEMORY_LENT_SLOTS, plan->lent_slots, plan->slot_bytes, err) ==
+            0 &&
+        create_away_(engine, plan, groups->pair_control, err) == 0 && create_edges_(engine, groups->pipeline, err) == 0)
         return engine;
     engine_destroy(engine);
     return NULL;
 }
 
-const char *engine_note(const Engine *engine) { return engine->note; }
+const char *engine_note(const Engine *engine) {
+    return engine->note;
+}
 
 void engine_destroy(Engine *engine) {
     if (engine == NULL) return;

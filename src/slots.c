@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int slots_create(SlotPool *pool, Backend *be, const char *name, MemoryCategory category, int count, int64_t slot_bytes, Error *err) {
+int slots_create(SlotPool *pool, Backend *be, const char *name, MemoryCategory category, int count, int64_t slot_bytes,
+                 Error *err) {
     memset(pool, 0, sizeof *pool);
     pool->name = name;
     pool->category = category;
@@ -56,14 +57,16 @@ static const char *state_name_(SlotState state) {
 
 int slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int microbatch, const char *who, Error *err) {
     if (slot == NULL)
-        return error_set(err, EXIT_FAILED, "%s: no %s slot holds microbatch %d; this is a defect of the program or its schedule", who,
+        return error_set(err, EXIT_FAILED,
+                         "%s: no %s slot holds microbatch %d; this is a defect of the program or its schedule", who,
                          pool->name, microbatch);
     int expected = from == SLOT_FREE ? -1 : microbatch;
     if (slot->state != from || slot->microbatch != expected)
         return error_set(err, EXIT_FAILED,
-                         "%s: %s slot %d should be %s microbatch %d but is %s microbatch %d; this is a defect of the program or its schedule",
-                         who, pool->name, (int)(slot - pool->slots), state_name_(from), expected, state_name_(slot->state),
-                         slot->microbatch);
+                         "%s: %s slot %d should be %s microbatch %d but is %s microbatch %d; this is a defect of the "
+                         "program or its schedule",
+                         who, pool->name, (int)(slot - pool->slots), state_name_(from), expected,
+                         state_name_(slot->state), slot->microbatch);
     pool->in_use += (from == SLOT_FREE) - (to == SLOT_FREE);
     if (pool->in_use > pool->most_in_use) pool->most_in_use = pool->in_use;
     slot->state = to;
