@@ -27,8 +27,9 @@ typedef struct Checkpoint Checkpoint;
 int64_t checkpoint_copy_bytes(const Config *config, const MemoryBytes *rank);
 
 // Collective. Makes checkpoint.dir, removes what an earlier run left half written in it, and allocates the copy. Sets *checkpoint to NULL
-// where checkpoint.dir is empty. -1 with err.
-int checkpoint_create(Checkpoint **checkpoint, Stage *stage, World *world, const Log *log, Error *err);
+// where checkpoint.dir is empty. resumed: the run goes on from a checkpoint, so older ones count towards checkpoint.keep; a run that
+// started anew removes none but its own. -1 with err.
+int checkpoint_create(Checkpoint **checkpoint, Stage *stage, World *world, bool resumed, const Log *log, Error *err);
 // Ends a write that is under way: what is not complete is left to the next run's sweep.
 void checkpoint_destroy(Checkpoint *checkpoint);
 

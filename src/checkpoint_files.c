@@ -229,13 +229,13 @@ int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, in
     return 0;
 }
 
-int checkpoint_prune(const char *dir, const Crc64 *crc, int64_t keep, Error *err) {
+int checkpoint_prune(const char *dir, const Crc64 *crc, int64_t keep, int64_t since, Error *err) {
     CheckpointName *list;
     int64_t count, complete = 0;
     int status = checkpoint_list(dir, crc, &list, &count, err);
     for (int64_t i = 0; status == 0 && i < count; i++) {
         char path[CHECKPOINT_PATH];
-        if (!list[i].complete || complete++ < keep) continue;
+        if (!list[i].complete || complete++ < keep || list[i].saved < since) continue;
         if (path_join(path, dir, list[i].name, NULL) == 0) directory_remove(path);
     }
     free(list);

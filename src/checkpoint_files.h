@@ -77,8 +77,9 @@ typedef struct CheckpointName {
 
 // What `dir` holds: those without a readable manifest first, then the newest first. A directory that is not there holds none.
 int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, int64_t *count, Error *err);
-// Removes complete checkpoints but the `keep` newest. What cannot be removed stays.
-int checkpoint_prune(const char *dir, const Crc64 *crc, int64_t keep, Error *err);
+// Removes complete checkpoints but the `keep` newest, and none that was saved before `since` (nanoseconds of the calendar). What cannot
+// be removed stays.
+int checkpoint_prune(const char *dir, const Crc64 *crc, int64_t keep, int64_t since, Error *err);
 // Removes what an earlier run left half written or half removed.
 void checkpoint_sweep(const char *dir);
 void directory_remove(const char *path);

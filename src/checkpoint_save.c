@@ -24,6 +24,7 @@ struct Checkpoint {
     SavePhase phase;
     TrainingState state; // what is being saved
     int64_t saved;       // step of the newest complete one, -1: none yet
+    int64_t since;       // checkpoints saved before this are somebody else's
     char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
     Manifest manifest; // of all files, on rank 0
     // --- the thread's. The main thread reads them once `ended` is set.
@@ -139,7 +140,8 @@ static void *commit_(void *argument) {
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
     double start = clock_seconds();
     if (commit_files_(checkpoint, &checkpoint->failure) == 0)
-        checkpoint_prune(config->dir, &checkpoint->writer.crc, config->keep, NULL); // one too many harms nobody
+        checkpoint_prune(config->dir, &checkpoint->writer.crc, config->keep, checkpoint->since,
+                         NULL); // one too many harms nobody
     checkpoint->seconds += clock_seconds() - start;
     atomic_store(&checkpoint->ended, true);
     return NULL;
@@ -288,7 +290,7 @@ static int prepare_dir_(const Checkpoint *checkpoint, Error *err) {
     return error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
 }
 
-int checkpoint_create(Checkpoint **out, Stage *stage, World *world, const Log *log, Error *err) {
+int checkpoint_create(Checkpoint **out, Stage *stage, World *world, bool resumed, const Log *log, Error *err) {
     *out = NULL;
     if (stage->config->checkpoint.dir[0] == '\0') return 0;
     Checkpoint *checkpoint = *out = calloc(1, sizeof *checkpoint);
@@ -298,6 +300,7 @@ int checkpoint_create(Checkpoint **out, Stage *stage, World *world, const Log *l
     checkpoint->log = *log;
     checkpoint->log.rank = -1;
     checkpoint->saved = -1;
+    checkpoint->since = resumed ? 0 : now_();
     if (writer_create(&checkpoint->writer, stage, err) != 0 || prepare_dir_(checkpoint, err) != 0) return -1;
     Manifest *manifest = &checkpoint->manifest;
     manifest->count = checkpoint->writer.layout.files + SMALL_FILES;

@@ -10,7 +10,8 @@ int edge_create(Edge *edge, Backend *be, Comm *comm, int peer, bool sends, int64
     edge->sends = sends;
     edge->bytes = bytes;
     if (comm == NULL) return 0;
-    edge->memory = be->allocate(be, MEMORY_EDGES, EDGE_BUFFERS * bytes, sends ? "send buffers" : "receive buffers", err);
+    edge->memory =
+        be->allocate(be, MEMORY_EDGES, EDGE_BUFFERS * bytes, sends ? "send buffers" : "receive buffers", err);
     return edge->memory == NULL ? -1 : 0;
 }
 
@@ -25,7 +26,9 @@ void edge_begin(Edge *edge, int64_t expected) {
     for (int i = 0; i < EDGE_BUFFERS; i++) edge->used[i] = NULL;
 }
 
-static void *buffer_(const Edge *edge, int64_t message) { return (char *)edge->memory + message % EDGE_BUFFERS * edge->bytes; }
+static void *buffer_(const Edge *edge, int64_t message) {
+    return (char *)edge->memory + message % EDGE_BUFFERS * edge->bytes;
+}
 
 static bool event_done_(const Edge *edge, int64_t message) {
     const Event *event = edge->used[message % EDGE_BUFFERS];
@@ -65,11 +68,15 @@ bool edge_ready(const Edge *edge) {
     return edge->sends ? edge->opened < edge->finished + EDGE_BUFFERS : edge->opened < edge->finished;
 }
 
-void *edge_buffer(const Edge *edge) { return edge->comm == NULL ? NULL : buffer_(edge, edge->opened); }
+void *edge_buffer(const Edge *edge) {
+    return edge->comm == NULL ? NULL : buffer_(edge, edge->opened);
+}
 
 void edge_used(Edge *edge, const Event *when) {
     edge->used[edge->opened % EDGE_BUFFERS] = when;
     edge->opened++;
 }
 
-bool edge_drained(const Edge *edge) { return edge->finished == edge->expected; }
+bool edge_drained(const Edge *edge) {
+    return edge->finished == edge->expected;
+}

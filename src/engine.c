@@ -418,7 +418,7 @@ const char *engine_note(const Engine *engine) {
 void engine_destroy(Engine *engine) {
     if (engine == NULL) return;
     Backend *be = engine->be;
-    for (int64_t i = 0; i < engine->capacity; i++) {
+    for (int64_t i = 0; engine->begin_events != NULL && engine->end_events != NULL && i < engine->capacity; i++) {
         be->event_destroy(be, engine->begin_events[i]);
         be->event_destroy(be, engine->end_events[i]);
     }

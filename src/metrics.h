@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-// One pipeline stage in one step; of several ranks of a stage the fullest and slowest.
+// One pipeline stage in one step; of several ranks of a stage the fullest and slowest, busy their mean.
 typedef struct StageFigures {
     int64_t peak_bytes;       // all that the rank has allocated, at its highest
     int64_t activation_bytes; // own and lent slots

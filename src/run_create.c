@@ -183,7 +183,7 @@ static int load_(Run *run, const char *resume, Error *err) {
     if (!run->from.found && model[0] != '\0' &&
         checkpoint_init_from(model, &run->stage, run->world, run->log, err) != 0)
         return -1;
-    return checkpoint_create(&run->checkpoint, &run->stage, run->world, run->log, err);
+    return checkpoint_create(&run->checkpoint, &run->stage, run->world, run->from.found, run->log, err);
 }
 
 static int create_metrics_(Run *run, Error *err) {

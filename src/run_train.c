@@ -77,14 +77,14 @@ static void own_figures_(const Run *run, const EngineRun *pipeline, StageFigures
     mine->end = pipeline->end + offset;
 }
 
-// Of several ranks of a stage the fullest and slowest.
+// Of several ranks of a stage the fullest and slowest; busy adds up.
 static void merge_figures_(StageFigures *stage, const StageFigures *rank, bool first) {
     if (first) {
         *stage = *rank;
         return;
     }
     if (rank->peak_bytes > stage->peak_bytes) stage->peak_bytes = rank->peak_bytes;
-    if (rank->busy > stage->busy) stage->busy = rank->busy;
+    stage->busy += rank->busy;
     if (rank->exposed > stage->exposed) stage->exposed = rank->exposed;
     if (rank->begin < stage->begin) stage->begin = rank->begin;
     if (rank->end > stage->end) stage->end = rank->end;
@@ -103,6 +103,8 @@ static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *st
         Coordinates at = topology_coordinates(&run->config->parallel, r);
         merge_figures_(&stages[at.stage], &all[r], at.tensor == 0 && at.data == 0);
     }
+    for (int s = 0; s < run->config->parallel.pipeline; s++)
+        stages[s].busy /= (double)(run->config->parallel.tensor * run->config->parallel.data);
     free(all);
     return gathered;
 }
@@ -193,9 +195,10 @@ static int step_(Run *run, int64_t step, Error *err) {
     bool stop = false;
     if (run->metrics != NULL) metrics_progress(run->metrics, step, run->config->train.steps);
     if (train_step_(run, step, &stop, err) != 0 || checkpoint_poll(run->checkpoint, err) != 0) return -1;
-    if (stop) return stopped_(run, step, err);
     if (step == run->from.step + 1 && compare_plan(run, err) != 0) return -1;
+    // Also before a stop: a resumed run begins with the next step, and the validation of this one would be missing for good.
     if (validates_(run, step) && validate_(run, step, err) != 0) return -1;
+    if (stop && step < run->config->train.steps) return stopped_(run, step, err);
     return saves_(run, step) ? save_(run, step, err) : 0;
 }
 
