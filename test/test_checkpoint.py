@@ -133,12 +133,20 @@ def test_only_the_newest_are_kept(tmp_path):
     assert checkpoint_names(tmp_path / "saved") == ["step_00000007", "step_00000008"]
 
 
+def test_a_fresh_run_removes_its_own_only(tmp_path):
+    trainer = Trainer(tmp_path, LLAMA)
+    trainer.run(saving(tmp_path / "saved", 4))
+    trainer.run(saving(tmp_path / "saved", 1, keep=1), {"train.steps": 3})
+    assert checkpoint_names(tmp_path / "saved") == ["step_00000003", "step_00000004", "step_00000008"]
+    trainer.run(saving(tmp_path / "saved", 1, keep=1), {"train.steps": 4}, resume=tmp_path / "saved")
+    assert len(checkpoint_names(tmp_path / "saved")) == 1
+
+
 def test_what_was_saved_last_is_the_newest_whatever_its_number(tmp_path):
     """A run that went back to an earlier step, or a new one in an old folder, is what one goes on with."""
     trainer = Trainer(tmp_path, LLAMA)
     trainer.run(saving(tmp_path / "saved", 4))
     trainer.run(saving(tmp_path / "saved", 3, keep=2), {"train.steps": 3})
-    assert checkpoint_names(tmp_path / "saved") == ["step_00000003", "step_00000008"]
     assert "step_00000003 after step 3" in trainer.run(resume=tmp_path / "saved").stderr
 
 
