@@ -178,7 +178,7 @@ asan tsan:
 
 bench: all $(BENCH_BIN)
 	$(Q)for bench in $(BENCH_BIN); do echo "== $$(basename $$bench)"; $$bench || exit 1; done
-	$(Q)if [ -f test/bench.py ]; then $(PYTHON) test/bench.py; fi
+	$(Q)for bench in $(wildcard test/bench*.py); do echo "== $$bench"; $(PYTHON) $$bench || exit 1; done
 
 data:
 	$(Q)$(PYTHON) scripts/prepare_data.py --bible -o data

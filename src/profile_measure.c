@@ -13,9 +13,8 @@
 #include <unistd.h>
 
 enum {
-    MICROBATCHES = 4,
-    MOST_RUNS = 16,
-    LEAST_RUNS = 2,
+    MICROBATCHES = 2,
+    MOST_RUNS = 32,
 };
 static const double ENOUGH_SECONDS = 0.4;
 
@@ -50,8 +49,7 @@ static int time_(Emulation *emulation, const Case_ *at, Result_ *result, Error *
     EmulationTimes times;
     if (emulation_run(emulation, at->list, &times, err) != 0) return -1;
     int runs = 0;
-    for (start = clock_seconds(); runs < MOST_RUNS && (runs < LEAST_RUNS || clock_seconds() - start < ENOUGH_SECONDS);
-         runs++) {
+    for (start = clock_seconds(); runs < MOST_RUNS && (runs == 0 || clock_seconds() - start < ENOUGH_SECONDS); runs++) {
         if (emulation_run(emulation, at->list, &times, err) != 0) return -1;
         forward[runs] = times.forward;
         backward[runs] = times.backward;
