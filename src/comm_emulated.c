@@ -46,18 +46,20 @@ static int send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequ
 static int fill_(Emulated_ *self, void *to, int64_t bytes, Error *err) {
     int64_t element = self->be->element, count = bytes / element;
     float *values = malloc((size_t)count * sizeof *values);
-    if (values == NULL)
-        return error_set(err, EXIT_FAILED, "out of host memory for a message of %lld bytes", (long long)bytes);
-    random_normal_fill(values, count, 0.5f, 1, 1, 0);
-    uint16_t *halves = (uint16_t *)values; // the upper halves of floats are bf16; written behind where they are read
-    for (int64_t i = 0; element == 2 && i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, &values[i], sizeof bits);
-        halves[i] = (uint16_t)(bits >> 16);
+    uint16_t *halves = malloc((size_t)count * sizeof *halves);
+    bool room = values != NULL && halves != NULL;
+    if (room) {
+        random_normal_fill(values, count, 0.5f, 1, 1, 0);
+        for (int64_t i = 0; i < count; i++) {
+            uint32_t bits;
+            memcpy(&bits, &values[i], sizeof bits);
+            halves[i] = (uint16_t)(bits >> 16); // bf16 is the upper half of a float
+        }
+        self->be->upload(self->be, to, element == 2 ? (const void *)halves : (const void *)values, bytes);
     }
-    self->be->upload(self->be, to, values, bytes);
     free(values);
-    return 0;
+    free(halves);
+    return room ? 0 : error_set(err, EXIT_FAILED, "out of host memory for a message of %lld bytes", (long long)bytes);
 }
 
 static bool seen_(Emulated_ *self, const void *to) {
