@@ -17,14 +17,11 @@ typedef struct Case_ {
     double m, p;
 } Case_;
 
-static double gib_(double bytes) {
-    return bytes / (1024.0 * 1024.0 * 1024.0);
-}
-
 // One line: what, the fullest rank's bytes, share of the stages' time that is idle, step time, and what it costs.
 static void row_(Grid *grid, const char *what, double bytes, double bubble, double step, const char *cost) {
+    char text[32];
     grid_cell(grid, "%s", what);
-    grid_cell(grid, "%.2f GiB", gib_(bytes));
+    grid_cell(grid, "%s", grid_bytes((int64_t)bytes, text));
     grid_cell(grid, bubble < 0 ? "-" : "%.1f%%", 100 * bubble);
     grid_cell(grid, step <= 0 ? "-" : "%.1f ms", 1e3 * step);
     grid_cell(grid, "%s", cost);
@@ -107,11 +104,11 @@ static int planned_(const Case_ *at, const char *what, bool bpipe, int attention
 
 static int print_(const Case_ *at, FILE *file, Error *err) {
     Grid grid = {0};
-    char cost[GRID_CELL];
+    char cost[GRID_CELL], bundle[32];
     int mode = at->config->attention.mode;
     heading_(&grid);
     formulas_(at, &grid);
-    snprintf(cost, sizeof cost, "%.2f GiB out and back a bundle", gib_((double)at->plan.stage[0].slot_bytes));
+    snprintf(cost, sizeof cost, "%s out and back a bundle", grid_bytes(at->plan.stage[0].slot_bytes, bundle));
     int status = planned_(at, "BPipe", true, mode, EVICT_TO_PEER, cost, &grid, err);
     if (status == 0) status = planned_(at, "offload to host", true, mode, EVICT_TO_HOST, cost, &grid, err);
     if (status == 0 && mode == ATTENTION_NONE)
