@@ -105,8 +105,19 @@ static int at_a_time_(const Case_ *at) {
     return !at->hardware->cpu ? 1 : (int)(share < world ? share : world);
 }
 
+// A GPU's driver does not survive a fork, so there the case runs in this process. A stage that does not fit after all is left out.
+static int run_on_gpu_(const Case_ *at, Result_ *result, const Log *log) {
+    Error failed = {0};
+    memset(result, 0, sizeof *result);
+    if (measure_(at, false, result, &failed) == 0) return 0;
+    log_line(log, "%s", failed.text);
+    memset(result, 0, sizeof *result);
+    return 0;
+}
+
 static int run_case_(const Case_ *at, Result_ *result, const Log *log, Error *err) {
     enum { MOST_LOADS = 256 };
+    if (!at->hardware->cpu) return run_on_gpu_(at, result, log);
     pid_t loads[MOST_LOADS];
     int ends[2], others = at_a_time_(at) - 1;
     memset(result, 0, sizeof *result);
@@ -222,31 +233,48 @@ static double host_peak_(void) {
     return peak;
 }
 
+// What the device itself says of its name, its peak and its memory, where the configuration does not.
+static int ask_device_(Config *config, char *name, size_t size, Error *err) {
+    const double gib = 1024.0 * 1024.0 * 1024.0;
+    HardwareConfig *given = &config->hardware;
+    bool cpu = hardware_is_cpu(config);
+    if (cpu && given->peak_tflops == 0) given->peak_tflops = host_peak_() / (double)config_world(config);
+    Backend *be = emulation_backend(config, err);
+    if (be == NULL) return -1;
+    snprintf(name, size, "%s", be->device);
+    if (!cpu && given->peak_tflops == 0) given->peak_tflops = be->peak_tflops;
+    if (!cpu && given->memory_gib == 0) given->memory_gib = (double)be->memory_size / gib;
+    be->destroy(be);
+    return 0;
+}
+
+static int measure_all_(Profile *profile, const Planner *planner, const char *device, Config *config, const Log *log,
+                        Error *err) {
+    Session_ session = {.profile = profile, .planner = planner, .log = log, .config = config};
+    profile_start(profile, planner->config, device);
+    profile->peak_tflops = planner->hardware.flops * 1e-12;
+    for (int mode = 0; mode <= ATTENTION_FLASH; mode++)
+        if (measure_mode_(&session, mode, err) != 0) return -1;
+    if (profile->count == 0)
+        return error_set(err, EXIT_FAILED, "nothing could be measured: no stage fits this device at micro-batch 1");
+    profile->norm_seconds = session.norm / (double)session.optimized;
+    profile->optimizer_seconds = session.optimizer / (double)session.optimized;
+    return 0;
+}
+
 int profile_measure(Profile *profile, const Config *config, const Model *model, const Log *log, Error *err) {
-    // What was measured before is no reason to look for a profile.
-    Planner planner;
-    Config *plain = malloc(2 * sizeof *plain);
+    Planner planner = {0};
+    char device[96];
     memset(profile, 0, sizeof *profile);
+    Config *plain = malloc(2 * sizeof *plain);
     if (plain == NULL) return error_set(err, EXIT_FAILED, "out of memory");
     *plain = *config;
-    plain->hardware.profile[0] = '\0';
-    if (hardware_is_cpu(config) && config->hardware.peak_tflops == 0)
-        plain->hardware.peak_tflops = host_peak_() / (double)config_world(config);
-    int status = planner_create(&planner, plain, model, log, err);
-    if (status == 0) {
-        Session_ session = {.profile = profile, .planner = &planner, .log = log, .config = plain + 1};
-        profile_start(profile, config, planner.be->device);
-        profile->peak_tflops = planner.hardware.flops * 1e-12;
-        for (int mode = 0; mode <= ATTENTION_FLASH && status == 0; mode++) status = measure_mode_(&session, mode, err);
-        if (session.optimized > 0) {
-            profile->norm_seconds = session.norm / (double)session.optimized;
-            profile->optimizer_seconds = session.optimizer / (double)session.optimized;
-        }
-    }
+    plain->hardware.profile[0] = '\0'; // what was measured before is no reason to look for a profile
+    int status = ask_device_(plain, device, sizeof device, err);
+    if (status == 0) status = planner_create(&planner, plain, model, log, err);
+    if (status == 0) status = measure_all_(profile, &planner, device, plain + 1, log, err);
     planner_free(&planner);
     free(plain);
-    if (status == 0 && profile->count == 0)
-        status = error_set(err, EXIT_FAILED, "nothing could be measured: no stage fits this device at micro-batch 1");
     return status;
 }
 
@@ -255,9 +283,6 @@ int profile_command(const Config *config, const Model *model, const Log *log, Er
     const char *path = config->hardware.profile;
     if (path[0] == '\0')
         return config_error(config, "hardware.profile", err, "is empty; name the file that --profile is to write");
-    Backend *be = emulation_backend(config, err); // is there a device at all?
-    if (be == NULL) return -1;
-    be->destroy(be);
     int status = profile_measure(&profile, config, model, log, err);
     if (status == 0) status = profile_write(&profile, path, err);
     if (status == 0) log_line(log, "%s: %lld stages measured", path, (long long)profile.count);
