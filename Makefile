@@ -240,7 +240,7 @@ found:
 	yes() { printf "$$g %s\n" "$$1"; }; no() { printf "$$r %s\n" "$$1"; }; \
 	yes "libyaml"; \
 	$(if $(HAVE_OPENMP),yes "OpenMP",no "OpenMP $(call off,$(OPENMP)): one thread a rank"); \
-	$(if $(HAVE_DNNL),yes "oneDNN",no "oneDNN $(call off,$(DNNL)): portable loops, matrix products several times slower"); \
+	$(if $(HAVE_DNNL),yes "oneDNN",no "oneDNN $(call off,$(DNNL)): our own matrix products, about 5 % slower"); \
 	$(if $(HAVE_MPI),yes "MPI",no "MPI $(call off,$(MPI)): one rank$(comma) so no pipeline: it plans and trains with pipeline 1 only"); \
 	$(if $(HAVE_NVCC),yes "nvcc $(HAVE_NVCC)",no "nvcc $(if $(NVCC),does not run,not found or switched off): built for the CPU"); \
 	$(if $(HAVE_NVCC),$(if $(FRONTEND),yes "cuDNN frontend in $(dir $(FRONTEND))",no "cuDNN frontend not found in $(FRONTENDS): no cuDNN attention on GPUs"),:)

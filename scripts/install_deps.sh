@@ -21,7 +21,7 @@ g++ |
 make |
 libyaml-dev |
 python3 |
-libdnnl-dev libonednn-dev | matrix products several times slower
+libdnnl-dev libonednn-dev | matrix products about 5 % slower
 libopenmpi-dev | one rank only, no pipeline
 openmpi-bin | one rank only, no pipeline
 libcmocka-dev | no unit tests
