@@ -27,14 +27,13 @@ static int agree_(World *world, const Error *mine, Error *err) {
 // One line for all ranks.
 static void __attribute__((format(printf, 3, 4))) say_(World *world, const Log *log, const char *format, ...) {
     if (world_rank(world) != 0) return;
-    Log all = *log;
-    all.rank = -1;
+    Log all = log_of_all(log);
     char text[1200];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    log_line(&all, "%s", text);
+    log_status(&all, "%s", text);
 }
 
 // Collective. Every byte is read once, by one rank.
@@ -215,9 +214,10 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Stage *stage, W
     if (status != 0) return -1;
     *point = (ResumePoint){true, state.step, state.samples};
     say_(world, log, "resumed from %s after step %lld", dir, (long long)state.step);
-    if (state.seed != stage->config->train.seed)
-        say_(world, log,
-             "%s was trained with another train.seed: from here on samples come in the order of the new one", dir);
+    Log all = log_of_all(log);
+    if (state.seed != stage->config->train.seed && world_rank(world) == 0)
+        log_line(&all, "%s was trained with another train.seed: from here on samples come in the order of the new one",
+                 dir);
     return 0;
 }
 
@@ -275,6 +275,7 @@ static int candidate_path_(char path[CHECKPOINT_PATH], const Candidates *candida
 // The first one that is whole is taken; what is wrong with those before it is said.
 static int try_candidates_(const Candidates *candidates, ResumePoint *point, const char *dir, Stage *stage,
                            World *world, const Log *log, Error *err) {
+    Log all = log_of_all(log);
     for (int64_t i = 0; i < candidates->count; i++) {
         char path[CHECKPOINT_PATH];
         Error damage = {0};
@@ -284,7 +285,8 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
             *err = damage;
             return -1;
         }
-        say_(world, log, "%s%s", damage.text, i + 1 < candidates->count ? "; trying the checkpoint before it" : "");
+        if (world_rank(world) == 0)
+            log_line(&all, "%s%s", damage.text, i + 1 < candidates->count ? "; trying the checkpoint before it" : "");
     }
     err->everywhere = true;
     return error_set(err, EXIT_FAILED,

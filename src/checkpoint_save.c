@@ -219,8 +219,8 @@ static void end_saved_(Checkpoint *checkpoint) {
     checkpoint->phase = SAVE_IDLE;
     checkpoint->saved = checkpoint->state.step;
     if (world_rank(checkpoint->world) == 0)
-        log_line(&checkpoint->log, "saved %s (%.1f MiB, written in %.1f s)", checkpoint->path,
-                 (double)bytes / 1048576.0, checkpoint->seconds);
+        log_status(&checkpoint->log, "saved %s (%.1f MiB, written in %.1f s)", checkpoint->path,
+                   (double)bytes / 1048576.0, checkpoint->seconds);
 }
 
 int checkpoint_poll(Checkpoint *checkpoint, Error *err) {

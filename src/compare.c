@@ -37,14 +37,14 @@ static void print_difference_(const Plan *plan, const MemoryBytes *measured, FIL
     grid_free(&grid);
 }
 
-void compare_print(const Plan *plan, const MemoryBytes *measured, FILE *file) {
+void compare_print(const Plan *plan, const MemoryBytes *measured, bool quiet, FILE *file) {
     int64_t off = 0;
     for (int s = 0; s < plan->stages; s++) off += difference_(&plan->stage[s].memory, &measured[s]);
     int fullest = plan_fullest(plan);
     char peak[32];
     if (off != 0)
         print_difference_(plan, measured, file);
-    else
+    else if (!quiet)
         fprintf(file, "memory    as planned, to the byte, on %s; the fullest, stage %d, has allocated %s\n",
                 plan->stages == 1 ? "the one stage" : "all stages", fullest,
                 grid_bytes(memory_total(&measured[fullest]), peak));
@@ -62,7 +62,7 @@ int compare_plan(Run *run, Error *err) {
             Coordinates at = topology_coordinates(&run->config->parallel, r);
             merge_(&run->plan, &all[r], at.stage, at.tensor == 0 && at.data == 0, measured);
         }
-        compare_print(&run->plan, measured, stderr);
+        compare_print(&run->plan, measured, run->log->level == LOG_QUIET, stderr);
     }
     free(all);
     free(measured);

@@ -12,8 +12,8 @@ extern "C" {
 // of what differs. -1 with err only where ranks cannot be reached.
 int compare_plan(Run *run, Error *err);
 
-// What compare_plan prints. measured: one entry for each stage of the plan.
-void compare_print(const Plan *plan, const MemoryBytes *measured, FILE *file);
+// What compare_plan prints. measured: one entry for each stage of the plan. quiet: only what differs.
+void compare_print(const Plan *plan, const MemoryBytes *measured, bool quiet, FILE *file);
 
 #ifdef __cplusplus
 }

@@ -63,8 +63,8 @@ static void asked_to_stop_(Launch *launch) {
     enum { PATIENCE_S = 2 };
     if (launch->ended) return;
     if (++launch->asked == 1) {
-        log_line(launch->log,
-                 "asked to stop: the ranks end after the step under way; a second signal ends them at once");
+        log_status(launch->log,
+                   "asked to stop: the ranks end after the step under way; a second signal ends them at once");
         return;
     }
     // mpirun ends its ranks and itself on SIGTERM, in about a second.
@@ -191,7 +191,7 @@ static int last_word_(const Launch *launch) {
     LaunchComment comment = launch_output_comment(&launch->output);
     int rank = find_report_(launch, &page);
     if (rank >= 0 && page.text[0] != '\0') {
-        Log voice = {launch->log->program, rank, page.stage};
+        Log voice = {launch->log->program, rank, page.stage, LOG_NORMAL};
         log_line(&voice, "%s", page.text);
         return page.code;
     }
@@ -234,8 +234,8 @@ static void end_(Launch *launch) {
 
 static void announce_(const Log *log, int ranks) {
     int cores = launch_cores(), threads = launch_threads(ranks);
-    log_line(log, "starting %d ranks on this machine through mpirun (%d core%s: %d thread%s each)", ranks, cores,
-             cores == 1 ? "" : "s", threads, threads == 1 ? "" : "s");
+    log_status(log, "starting %d ranks on this machine through mpirun (%d core%s: %d thread%s each)", ranks, cores,
+               cores == 1 ? "" : "s", threads, threads == 1 ? "" : "s");
 }
 
 int launch_ranks(const Log *log, int ranks, char **argv, Error *err) {

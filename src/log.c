@@ -18,17 +18,43 @@ static int prefix_(const Log *log, char *line, size_t size) {
     return snprintf(line, size, "%s: [rank %d stage %d] ", log->program, log->rank, log->stage);
 }
 
-void log_line(const Log *log, const char *format, ...) {
+Log log_of_all(const Log *log) {
+    Log all = *log;
+    all.rank = all.stage = -1;
+    return all;
+}
+
+static void say_(const Log *log, const char *format, va_list args) {
     char line[1400];
     int used = prefix_(log, line, sizeof line - 2);
-    va_list args;
-    va_start(args, format);
     int body = vsnprintf(line + used, sizeof line - 2 - (size_t)used, format, args);
-    va_end(args);
     if (body > 0) used += body;
     if (used > (int)sizeof line - 2) used = (int)sizeof line - 2;
     line[used++] = '\n';
     // stderr is unbuffered; one write keeps the line whole where several ranks share the terminal.
     ssize_t written = write(STDERR_FILENO, line, (size_t)used);
     (void)written;
+}
+
+void log_line(const Log *log, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    say_(log, format, args);
+    va_end(args);
+}
+
+void log_status(const Log *log, const char *format, ...) {
+    if (log->level == LOG_QUIET) return;
+    va_list args;
+    va_start(args, format);
+    say_(log, format, args);
+    va_end(args);
+}
+
+void log_detail(const Log *log, const char *format, ...) {
+    if (log->level != LOG_VERBOSE) return;
+    va_list args;
+    va_start(args, format);
+    say_(log, format, args);
+    va_end(args);
 }

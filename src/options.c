@@ -34,6 +34,9 @@ static const OptionRow rows[] = {
     {"json", 0, NULL, OPTION_FLAG, offsetof(Options, json), "what --plan and --profile print, as JSON"},
     {"schedule", 0, NULL, OPTION_FLAG, offsetof(Options, schedule),
      "print the pipeline schedule as text and exit; starts no rank"},
+    {"quiet", 'q', NULL, OPTION_FLAG, offsetof(Options, quiet), "say nothing but results and what went wrong"},
+    {"verbose", 'v', NULL, OPTION_FLAG, offsetof(Options, verbose),
+     "say more: what was found and chosen, and how long the start-up takes"},
     {"help", 'h', NULL, OPTION_FLAG, offsetof(Options, help), "print this and exit"},
     {"help-config", 0, NULL, OPTION_FLAG, offsetof(Options, help_config),
      "print every configuration key, its type, default, range and meaning, and exit"},
@@ -134,6 +137,8 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         i += taken;
     }
     if (options->help || options->help_config || options->version) return 0;
+    if (options->quiet && options->verbose)
+        return error_set(err, EXIT_USAGE, "--quiet: says less and --verbose more; give one of them");
     if (options->json && !options->plan && !options->profile)
         return error_set(err, EXIT_USAGE, "--json: belongs to --plan and --profile; give one of them too");
     if (options->trace != NULL && !options->plan && !options->profile &&

@@ -19,6 +19,7 @@ typedef struct Options {
     bool schedule;
     bool plan, profile, json;
     const char *emulate_stage; // NULL: none
+    bool quiet, verbose; // at most one
     bool help, help_config, version;
 } Options;
 

@@ -166,9 +166,9 @@ static int keep_(Session_ *session, const Case_ *at, Result_ *result, Error *err
     session->norm += result->norm;
     session->optimizer += result->optimizer;
     session->optimized++;
-    log_line(session->log, "%s attention, micro-batch %lld, stage %d: forward %.2f ms, backward %.2f ms",
-             config_word("attention.mode", stage->attention), (long long)stage->micro_batch, at->stage,
-             1e3 * stage->forward, 1e3 * stage->backward);
+    log_status(session->log, "%s attention, micro-batch %lld, stage %d: forward %.2f ms, backward %.2f ms",
+               config_word("attention.mode", stage->attention), (long long)stage->micro_batch, at->stage,
+               1e3 * stage->forward, 1e3 * stage->backward);
     return profile_add(session->profile, stage) == 0 ? 0 : error_set(err, EXIT_FAILED, "out of memory");
 }
 
@@ -183,9 +183,9 @@ static int measure_stage_(Session_ *session, int stage, Error *err) {
         if (room_for_(session, &at))
             status = run_case_(&at, &result, session->log, err);
         else
-            log_line(session->log, "%s attention, micro-batch %lld, stage %d: not measured, it does not fit",
-                     config_word("attention.mode", session->config->attention.mode),
-                     (long long)session->config->schedule.micro_batch, stage);
+            log_status(session->log, "%s attention, micro-batch %lld, stage %d: not measured, it does not fit",
+                       config_word("attention.mode", session->config->attention.mode),
+                       (long long)session->config->schedule.micro_batch, stage);
         if (status == 0 && result.done) status = keep_(session, &at, &result, err);
     }
     plan_free(&plan);
@@ -285,7 +285,7 @@ int profile_command(const Config *config, const Model *model, const Log *log, Er
         return config_error(config, "hardware.profile", err, "is empty; name the file that --profile is to write");
     int status = profile_measure(&profile, config, model, log, err);
     if (status == 0) status = profile_write(&profile, path, err);
-    if (status == 0) log_line(log, "%s: %lld stages measured", path, (long long)profile.count);
+    if (status == 0) log_status(log, "%s: %lld stages measured", path, (long long)profile.count);
     profile_free(&profile);
     return status;
 }

@@ -113,7 +113,7 @@ static int convert_pair_(Run *run, Error *err) {
 
 static void tell_device_(const Run *run) {
     if (world_rank(run->world) > 0) return;
-    if (run->device.about[0] != '\0') log_line(run->log, "%s", run->device.about);
+    if (run->device.about[0] != '\0') log_status(run->log, "%s", run->device.about);
     if (run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
 }
 
@@ -131,7 +131,7 @@ static void tell_pairs_(const Run *run, const Roster *roster) {
     int pairs, apart = roster_pairs_apart(roster, &run->config->parallel, &pairs);
     bool to_peers = run->config->schedule.evict_to == EVICT_TO_PEER && plan_evictions(run->schedule) > 0;
     if (!to_peers || apart == 0) return;
-    Log all = {run->log->program, -1, -1};
+    Log all = log_of_all(run->log);
     log_line(&all,
              "%d of %d pairs of stages span two hosts: what they evict crosses the network; with parallel.placement "
              "adjacent and room for 2 * tensor ranks on a host a pair shares one",
@@ -148,8 +148,8 @@ static int settle_(Run *run, Error *err) {
     int status = roster_make(&roster, run->world, run->at, run->be->device, err);
     if (status == 0) status = fail_together_(run->world, check_host_(run, &roster, err), err);
     if (status == 0 && world_rank(run->world) == 0) {
-        plan_print(&run->plan, run->config, run->schedule, stderr);
-        if (roster.count > 1) roster_print(&roster, stderr);
+        if (run->log->level != LOG_QUIET) plan_print(&run->plan, run->config, run->schedule, stderr);
+        if (run->log->level != LOG_QUIET && roster.count > 1) roster_print(&roster, stderr);
         tell_pairs_(run, &roster);
     }
     roster_free(&roster);

@@ -218,9 +218,9 @@ static int end_(Run *run, int status, Error *err) {
 static void tell_done_(const Run *run) {
     int64_t steps = run->config->train.steps;
     if (!run->from.found || run->from.step < steps || world_rank(run->world) > 0) return;
-    Log all = {run->log->program, -1, -1};
-    log_line(&all, "nothing is left to train: the checkpoint is of step %lld and train.steps, the total, is %lld",
-             (long long)run->from.step, (long long)steps);
+    Log all = log_of_all(run->log);
+    log_status(&all, "nothing is left to train: the checkpoint is of step %lld and train.steps, the total, is %lld",
+               (long long)run->from.step, (long long)steps);
 }
 
 int run_train(Run *run, Error *err) {

@@ -117,6 +117,7 @@ static int run_options_(const Options *options, const Model *model, Log *log, in
     if (options->help) return options_help(log->program, stdout), EXIT_DONE;
     if (options->help_config) return config_help(stdout), EXIT_DONE;
     if (options->version) return printf("%s %s\n", log->program, VERSION), EXIT_DONE;
+    log->level = options->quiet ? LOG_QUIET : options->verbose ? LOG_VERBOSE : LOG_NORMAL;
     cores_spin_briefly(argv);
     Error err = {0};
     Config *config = (Config *)calloc(1, sizeof *config);
@@ -141,7 +142,7 @@ static int run_options_(const Options *options, const Model *model, Log *log, in
 }
 
 int trainer_main(const char *program, const Model *model, int argc, char **argv) {
-    Log log = {program, -1, -1};
+    Log log = {program, -1, -1, LOG_NORMAL};
     Options options;
     Error err = {0};
     int code = options_parse(&options, argc, argv, &err) == 0 ? run_options_(&options, model, &log, argc, argv)

@@ -194,7 +194,7 @@ int verdict_resolve(Config *config, const Model *model, const Log *log, Error *e
     }
     if (status == 0) {
         config->schedule.bpipe = verdict->use_bpipe ? BPIPE_ON : BPIPE_OFF;
-        log_line(log, "schedule.bpipe auto is %s. %s", verdict->use_bpipe ? "on" : "off", verdict->reason);
+        log_status(log, "schedule.bpipe auto is %s. %s", verdict->use_bpipe ? "on" : "off", verdict->reason);
     }
     free(verdict);
     return status;

@@ -145,7 +145,7 @@ static int run_rank_(const char *name, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    Log log = {"ranks_launch", -1, -1};
+    Log log = {"ranks_launch", -1, -1, LOG_NORMAL};
     Error err = {0};
     bool under;
     if (argc < 3) return EXIT_USAGE;

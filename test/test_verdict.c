@@ -145,7 +145,7 @@ static void memory_that_is_not_known_limits_nothing(void **state) {
 
 static int resolved(const char *path, const Model *model, const char *overrides) {
     Case *at = judge(path, model, overrides);
-    Log log = {"test", -1, -1};
+    Log log = {"test", -1, -1, LOG_NORMAL};
     Error err = {0};
     at->config.schedule.bpipe = BPIPE_AUTO;
     if (verdict_resolve(&at->config, model, &log, &err) != 0) fail_msg("%s", err.text);

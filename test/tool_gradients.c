@@ -254,7 +254,7 @@ static int results_write_(Tool *tool, const char *path) {
 }
 
 int main(int argc, char **argv) {
-    const Log log = {"tool_gradients", -1, -1};
+    const Log log = {"tool_gradients", -1, -1, LOG_NORMAL};
     const char *weights = argc == 6 && strcmp(argv[1], "-w") == 0 ? argv[2] : NULL;
     char **files = argv + (weights != NULL ? 3 : 1);
     if (argc != 4 && weights == NULL) {

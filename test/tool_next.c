@@ -6,7 +6,7 @@
 #include <string.h>
 
 static int create_(Stage *stage, Config *config, const char *path, const char *dir, World *world, Error *err) {
-    const Log log = {"tool_next", -1, -1};
+    const Log log = {"tool_next", -1, -1, LOG_NORMAL};
     if (config_load(config, path, NULL, 0, err) != 0) return -1;
     const Model *model = config->model.family == FAMILY_LLAMA ? &llama_model : &gpt_model;
     Backend *be = backend_cpu_create(config->train.precision, 1, err);
