@@ -6,9 +6,10 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,12 +19,14 @@ enum { HEADER_BYTES = 256 * 4, MAGIC_GPT2 = 20240520, MAGIC_LLAMA3 = 20240801, F
 // large data set at start would cost minutes; the rest is checked as it is fetched.
 enum { SCAN_ALL = 64 << 20, SCAN_MOST = 16 << 20, SCAN_LEAST = 64 << 10 };
 
+// Bytes of tokens that are read at a time, on the stack.
+enum { PIECE_BYTES = 64 << 10 };
+
 typedef struct Shard {
     char *path;
-    void *map;
-    size_t bytes;
+    int file;  // -1: not open
     int width; // bytes of one token: 2 or 4
-    int64_t tokens;
+    int64_t bytes, tokens;
     int64_t first_sample; // of all samples; the shard's last one is the next shard's first_sample - 1
 } Shard;
 
@@ -33,48 +36,65 @@ struct Dataset {
     int64_t seq_len, vocab, samples, tokens;
 };
 
-static const void *tokens_(const Shard *shard, int64_t index) {
-    return (const char *)shard->map + HEADER_BYTES + index * shard->width;
+// Read and not mapped: where a file shrinks under a run, or its disk fails, a read says so and a mapping kills the process.
+static int read_(const Shard *shard, int64_t offset, void *to, int64_t bytes, Error *err) {
+    char *at = (char *)to;
+    while (bytes > 0) {
+        ssize_t got = pread(shard->file, at, (size_t)bytes, (off_t)offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+            return error_set(err, EXIT_FAILED, "%s: cannot be read at byte %" PRId64 ": %s; copy it to a disk that can",
+                             shard->path, offset, strerror(errno));
+        if (got == 0)
+            return error_set(err, EXIT_FAILED,
+                             "%s: ends at byte %" PRId64 " of the %" PRId64 " it had when it was opened; restore it, "
+                             "and leave the files of a running training alone",
+                             shard->path, offset, shard->bytes);
+        at += got;
+        offset += got;
+        bytes -= got;
+    }
+    return 0;
 }
 
-static uint32_t token_(const Shard *shard, int64_t index) {
-    const void *at = tokens_(shard, index);
-    return shard->width == 2 ? *(const uint16_t *)at : *(const uint32_t *)at;
+// Up to PIECE_BYTES of tokens, as they lie in the file.
+typedef union Piece {
+    uint16_t narrow[PIECE_BYTES / 2];
+    uint32_t wide[PIECE_BYTES / 4];
+} Piece;
+
+// Reads tokens [first, last) or as many as fit; returns how many, or -1 with err.
+static int64_t read_tokens_(const Shard *shard, int64_t first, int64_t last, Piece *piece, Error *err) {
+    int64_t count = PIECE_BYTES / shard->width;
+    if (count > last - first) count = last - first;
+    return read_(shard, HEADER_BYTES + first * shard->width, piece, count * shard->width, err) == 0 ? count : -1;
+}
+
+static uint32_t token_(const Shard *shard, const Piece *piece, int64_t index) {
+    return shard->width == 2 ? piece->narrow[index] : piece->wide[index];
 }
 
 // ---- opening --------------------------------------------------------------------------------------------------------
 
-static int shard_map_(Shard *shard, const char *key, Error *err) {
-    int file = open(shard->path, O_RDONLY | O_CLOEXEC);
+static int shard_file_(Shard *shard, const char *key, Error *err) {
     struct stat status;
-    if (file < 0 || fstat(file, &status) != 0) {
-        error_set(err, EXIT_USAGE, "%s: %s cannot be opened: %s", key, shard->path, strerror(errno));
-        if (file >= 0) close(file);
-        return -1;
-    }
-    int result = 0;
-    if (!S_ISREG(status.st_mode)) {
-        result = error_set(err, EXIT_USAGE, "%s: %s is %s, not a token file; name the files in it, e.g. with *.bin",
-                           key, shard->path, S_ISDIR(status.st_mode) ? "a directory" : "no regular file");
-    } else if (status.st_size < HEADER_BYTES) {
-        result = error_set(err, EXIT_USAGE,
-                           "%s: %s has %lld bytes, fewer than the %d of a token file's header; "
-                           "make it again with scripts/prepare_data.py",
-                           key, shard->path, (long long)status.st_size, (int)HEADER_BYTES);
-    } else {
-        shard->bytes = (size_t)status.st_size;
-        shard->map = mmap(NULL, shard->bytes, PROT_READ, MAP_PRIVATE, file, 0);
-        if (shard->map == MAP_FAILED) {
-            shard->map = NULL;
-            result = error_set(err, EXIT_FAILED, "%s: %s cannot be mapped: %s", key, shard->path, strerror(errno));
-        }
-    }
-    close(file);
-    return result;
+    shard->file = open(shard->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a named pipe must not hold us up
+    if (shard->file < 0 || fstat(shard->file, &status) != 0)
+        return error_set(err, EXIT_USAGE, "%s: %s cannot be opened: %s", key, shard->path, strerror(errno));
+    if (!S_ISREG(status.st_mode))
+        return error_set(err, EXIT_USAGE, "%s: %s is %s, not a token file; name the files in it, e.g. with *.bin", key,
+                         shard->path, S_ISDIR(status.st_mode) ? "a directory" : "no regular file");
+    shard->bytes = status.st_size;
+    if (shard->bytes >= HEADER_BYTES) return 0;
+    return error_set(err, EXIT_USAGE,
+                     "%s: %s has %" PRId64 " bytes, fewer than the %d of a token file's header; "
+                     "make it again with scripts/prepare_data.py",
+                     key, shard->path, shard->bytes, (int)HEADER_BYTES);
 }
 
 static int shard_header_(Shard *shard, const char *key, Error *err) {
-    const uint32_t *header = shard->map;
+    uint32_t header[3];
+    if (read_(shard, 0, header, sizeof header, err) != 0) return -1;
     int version = header[0] == MAGIC_GPT2 ? 1 : 7;
     if (header[0] != MAGIC_GPT2 && header[0] != MAGIC_LLAMA3) {
         return error_set(err, EXIT_USAGE,
@@ -89,7 +109,7 @@ static int shard_header_(Shard *shard, const char *key, Error *err) {
     }
     shard->width = header[0] == MAGIC_GPT2 ? 2 : 4;
     shard->tokens = header[2];
-    int64_t expected = HEADER_BYTES + shard->tokens * shard->width, found = (int64_t)shard->bytes;
+    int64_t expected = HEADER_BYTES + shard->tokens * shard->width, found = shard->bytes;
     if (expected != found) {
         return error_set(err, EXIT_USAGE,
                          "%s: %s is %s: its header promises %" PRId64 " tokens, that is %" PRId64
@@ -99,55 +119,70 @@ static int shard_header_(Shard *shard, const char *key, Error *err) {
     return 0;
 }
 
-static uint32_t largest_(const Shard *shard, int64_t count) {
+static uint32_t largest_(const Shard *shard, const Piece *piece, int64_t count) {
     uint32_t largest = 0;
     if (shard->width == 2) {
-        const uint16_t *tokens = tokens_(shard, 0);
         uint16_t largest_16 = 0; // as narrow as the tokens, so that the loop uses whole vectors
-        for (int64_t i = 0; i < count; i++) largest_16 = tokens[i] > largest_16 ? tokens[i] : largest_16;
+        for (int64_t i = 0; i < count; i++) largest_16 = piece->narrow[i] > largest_16 ? piece->narrow[i] : largest_16;
         return largest_16;
     }
-    const uint32_t *tokens = tokens_(shard, 0);
-    for (int64_t i = 0; i < count; i++) largest = tokens[i] > largest ? tokens[i] : largest;
+    for (int64_t i = 0; i < count; i++) largest = piece->wide[i] > largest ? piece->wide[i] : largest;
     return largest;
 }
 
-static int out_of_range_(const Shard *shard, int64_t index, int64_t vocab, int code, Error *err) {
+static int out_of_range_(const Shard *shard, int64_t index, uint32_t token, int64_t vocab, int code, Error *err) {
     return error_set(err, code,
                      "%s: token %" PRId64 " is %" PRIu32 ", outside a vocabulary of %" PRId64
                      "; set model.vocab to that of the tokenizer that made the file",
-                     shard->path, index, token_(shard, index), vocab);
+                     shard->path, index, token, vocab);
 }
 
 static int shard_scan_(const Shard *shard, int64_t shards, int64_t vocab, Error *err) {
-    int64_t count = SCAN_ALL / shards;
-    if (count > SCAN_MOST) count = SCAN_MOST;
-    if (count < SCAN_LEAST) count = SCAN_LEAST;
-    if (count > shard->tokens) count = shard->tokens;
-    if (count == 0 || largest_(shard, count) < vocab) return 0;
-    int64_t index = 0;
-    while (token_(shard, index) < vocab) index++;
-    return out_of_range_(shard, index, vocab, EXIT_USAGE, err);
+    Piece piece;
+    int64_t end = SCAN_ALL / shards;
+    if (end > SCAN_MOST) end = SCAN_MOST;
+    if (end < SCAN_LEAST) end = SCAN_LEAST;
+    if (end > shard->tokens) end = shard->tokens;
+    for (int64_t at = 0, count; at < end; at += count) {
+        count = read_tokens_(shard, at, end, &piece, err);
+        if (count < 0) return -1;
+        if (largest_(shard, &piece, count) < vocab) continue;
+        int64_t i = 0;
+        while (token_(shard, &piece, i) < vocab) i++;
+        return out_of_range_(shard, at + i, token_(shard, &piece, i), vocab, EXIT_USAGE, err);
+    }
+    return 0;
 }
 
 static int shard_open_(Dataset *dataset, Shard *shard, const char *key, Error *err) {
-    if (shard_map_(shard, key, err) != 0 || shard_header_(shard, key, err) != 0) return -1;
+    if (shard_file_(shard, key, err) != 0 || shard_header_(shard, key, err) != 0) return -1;
     Error range = {0};
     if (shard_scan_(shard, dataset->count, dataset->vocab, &range) != 0) {
         return error_set(err, range.code, "%s: %s", key, range.text);
     }
     // Samples come from all over the file: reading ahead would read what nobody asked for.
-    (void)madvise(shard->map, shard->bytes, MADV_RANDOM);
+    (void)posix_fadvise(shard->file, 0, 0, POSIX_FADV_RANDOM);
     shard->first_sample = dataset->samples;
     if (shard->tokens > 0) dataset->samples += (shard->tokens - 1) / dataset->seq_len;
     dataset->tokens += shard->tokens;
     return 0;
 }
 
+// Every shard keeps a descriptor open, beside those that the process may have anyway.
+static void raise_limit_(int64_t files) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
+    bool room = limit.rlim_max - limit.rlim_cur > (rlim_t)files;
+    limit.rlim_cur = room ? limit.rlim_cur + (rlim_t)files : limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit); // without it open says what is wrong
+}
+
 static int open_shards_(Dataset *dataset, const char *key, const glob_t *names, Error *err) {
     dataset->shards = calloc(names->gl_pathc, sizeof *dataset->shards);
     if (dataset->shards == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", key);
     dataset->count = (int)names->gl_pathc;
+    raise_limit_(dataset->count);
+    for (int i = 0; i < dataset->count; i++) dataset->shards[i].file = -1;
     for (int i = 0; i < dataset->count; i++) {
         dataset->shards[i].path = strdup(names->gl_pathv[i]);
         if (dataset->shards[i].path == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", key);
@@ -199,7 +234,7 @@ Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_
 void dataset_close(Dataset *dataset) {
     if (dataset == NULL) return;
     for (int i = 0; i < dataset->count; i++) {
-        if (dataset->shards[i].map != NULL) munmap(dataset->shards[i].map, dataset->shards[i].bytes);
+        if (dataset->shards[i].file >= 0) close(dataset->shards[i].file);
         free(dataset->shards[i].path);
     }
     free(dataset->shards);
@@ -241,12 +276,18 @@ int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32
                          dataset->samples);
     }
     const Shard *shard = shard_of_(dataset, sample);
-    int64_t start = (sample - shard->first_sample) * dataset->seq_len;
-    for (int64_t i = 0; i <= dataset->seq_len; i++) {
-        uint32_t token = token_(shard, start + i);
-        if (token >= dataset->vocab) return out_of_range_(shard, start + i, dataset->vocab, EXIT_FAILED, err);
-        if (inputs != NULL && i < dataset->seq_len) inputs[i * stride] = (int32_t)token;
-        if (targets != NULL && i > 0) targets[(i - 1) * stride] = (int32_t)token;
+    int64_t start = (sample - shard->first_sample) * dataset->seq_len, length = dataset->seq_len + 1;
+    Piece piece;
+    for (int64_t at = 0, count; at < length; at += count) {
+        count = read_tokens_(shard, start + at, start + length, &piece, err);
+        if (count < 0) return -1;
+        for (int64_t j = 0, i = at; j < count; j++, i++) {
+            uint32_t token = token_(shard, &piece, j);
+            if (token >= dataset->vocab)
+                return out_of_range_(shard, start + i, token, dataset->vocab, EXIT_FAILED, err);
+            if (inputs != NULL && i < dataset->seq_len) inputs[i * stride] = (int32_t)token;
+            if (targets != NULL && i > 0) targets[(i - 1) * stride] = (int32_t)token;
+        }
     }
     return 0;
 }

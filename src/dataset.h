@@ -1,4 +1,4 @@
-// Training text: llm.c's token files, many shards through a glob, memory-mapped, and which sample comes when.
+// Training text: llm.c's token files, many shards through a glob, and which sample comes when.
 //
 // A shard has a header of 256 int32: magic 20240520 version 1 (uint16 tokens, GPT-2 kind) or magic 20240801 version 7
 // (uint32 tokens, Llama-3 kind); word 2 is the token count. A sample is seq_len + 1 tokens that start at a multiple of
@@ -34,7 +34,7 @@ int64_t dataset_shuffled(const Dataset *dataset, int64_t seed, int64_t position)
 
 // Copies sample number `sample` in file order: inputs (seq_len) and targets (seq_len), each written with a stride of
 // `stride` elements (the batch layout is sequence-major: token i of sequence j stands at i * b + j). Either pointer may
-// be NULL. -1 with err where a token is not below vocab: names file and token number.
+// be NULL. -1 with err that names the file: a token is not below vocab, or the file cannot be read or became shorter.
 int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32_t *targets, int64_t stride,
                   Error *err);
 

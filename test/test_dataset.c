@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -340,6 +341,51 @@ static void positions_visit_every_sample_once_an_epoch(void **state) {
     dataset_close(dataset);
 }
 
+static void a_file_that_shrinks_while_it_is_read_is_named(void **state) {
+    (void)state;
+    write_shard("shrinks_1.bin", GPT2, 1, 101, 101, 0);
+    Error err = {0};
+    int32_t inputs[10];
+    Dataset *dataset = dataset_open("data.train", path_of("shrinks_1.bin"), 10, 257, 1, &err);
+    assert_non_null(dataset);
+    assert_int_equal(truncate(path_of("shrinks_1.bin"), 1024 + 2 * 55), 0);
+    assert_int_equal(dataset_fetch(dataset, 4, inputs, NULL, 1, &err), 0);
+    assert_int_equal(dataset_fetch(dataset, 5, inputs, NULL, 1, &err), -1);
+    assert_int_equal(err.code, EXIT_FAILED);
+    assert_non_null(strstr(err.text, "shrinks_1.bin: ends at byte 1134 of the 1226 it had when it was opened"));
+    dataset_close(dataset);
+}
+
+static void what_is_no_regular_file_is_refused_at_once(void **state) {
+    (void)state;
+    assert_int_equal(mkfifo(path_of("pipe_1.bin"), 0600), 0);
+    alarm(20); // a named pipe that nobody writes into would hold us up for good
+    expect_refused("pipe_1.bin", 10, 1, (const char *const[]){"pipe_1.bin is no regular file", NULL});
+    assert_int_equal(symlink("/dev/zero", path_of("device_1.bin")), 0);
+    expect_refused("device_1.bin", 10, 1, (const char *const[]){"device_1.bin is no regular file", NULL});
+    alarm(0);
+}
+
+static void more_shards_than_descriptors_are_opened(void **state) {
+    (void)state;
+    struct rlimit before, few;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){16, before.rlim_max};
+    for (int i = 0; i < 40; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "many_%02d.bin", i);
+        write_shard(name, GPT2, 1, 21, 21, 20 * i);
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    Error err = {0};
+    Dataset *dataset = dataset_open("data.train", path_of("many_*.bin"), 10, 257, 80, &err);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_string_equal(err.text, "");
+    assert_non_null(dataset);
+    assert_int_equal(dataset_shards(dataset), 40);
+    dataset_close(dataset);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_kinds_are_read_and_targets_follow_inputs),
@@ -350,6 +396,9 @@ int main(void) {
         cmocka_unit_test(a_token_outside_the_vocabulary_is_named_at_start),
         cmocka_unit_test(a_token_outside_the_vocabulary_is_named_when_fetched),
         cmocka_unit_test(files_beyond_two_gib_are_read),
+        cmocka_unit_test(a_file_that_shrinks_while_it_is_read_is_named),
+        cmocka_unit_test(what_is_no_regular_file_is_refused_at_once),
+        cmocka_unit_test(more_shards_than_descriptors_are_opened),
         cmocka_unit_test(the_permutation_is_a_bijection),
         cmocka_unit_test(huge_permutations_have_no_two_equal_images),
         cmocka_unit_test(the_permutation_looks_random),
