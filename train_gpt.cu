@@ -1,5 +1,5 @@
 // GPT-2 and GPT-3: LayerNorm, learned positions, GELU (tanh form), biases, and an output matrix that is the token embedding
-// (Radford et al. 2019; Brown et al. 2020). Tensors carry the names of Hugging Face's GPT2LMHeadModel; matrices are (out, in) here, the
+// where model.tie_embeddings does not say otherwise (Radford et al. 2019; Brown et al. 2020). Tensors carry the names of Hugging Face's GPT2LMHeadModel; matrices are (out, in) here, the
 // transpose of how that model stores them. No kernels here: the operations are backend.h's.
 #include "blocks.h"
 #include "trainer.h"
@@ -46,7 +46,7 @@ static void gpt_head_tensors(const ModelConfig *c, TensorTable *table) {
     norm_tensors(table, c->hidden, "transformer.", "ln_f");
     TensorSpec *matrix = table_add(table, c->vocab, c->hidden, SPLIT_ROWS, INIT_NORMAL, "lm_head.weight");
     matrix->vocabulary = matrix->decay = true;
-    matrix->tied_to = 0; // the token embedding, first in the table
+    if (c->tie_embeddings == TIE_TRUE) matrix->tied_to = 0; // the token embedding, first in the table
 }
 
 // norm: the weight, with its bias behind it in the table.

@@ -1,4 +1,5 @@
-// LLaMA: RMSNorm, rotary positions, grouped-query attention, SwiGLU, an output matrix of its own (Touvron et al. 2023).
+// LLaMA: RMSNorm, rotary positions, grouped-query attention, SwiGLU, an output matrix of its own unless
+// model.tie_embeddings says otherwise (Touvron et al. 2023).
 // Tensors carry the names of Hugging Face's LlamaForCausalLM. No kernels here: the operations are backend.h's.
 #include "blocks.h"
 #include "trainer.h"
@@ -41,7 +42,9 @@ static void llama_layer_tensors(const ModelConfig *c, int64_t layer, TensorTable
 
 static void llama_head_tensors(const ModelConfig *c, TensorTable *table) {
     norm_tensor(table, c->hidden, "model.", "norm");
-    matrix_tensor(table, c->vocab, c->hidden, SPLIT_ROWS, "", "lm_head")->vocabulary = true;
+    TensorSpec *matrix = matrix_tensor(table, c->vocab, c->hidden, SPLIT_ROWS, "", "lm_head");
+    matrix->vocabulary = true;
+    if (c->tie_embeddings == TIE_TRUE) matrix->tied_to = 0; // the token embedding, first in the table
 }
 
 static void norm_forward(Pass *pass, const Tensor *norm, void *out, void *sum, const void *x, const void *delta) {

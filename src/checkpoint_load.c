@@ -54,7 +54,6 @@ static int verify_(const char *dir, World *world, Error *err) {
 typedef struct Load {
     Source source;
     Stage *stage;
-    ModelFound found;
     bool states; // masters and moments too
 } Load;
 
@@ -65,10 +64,6 @@ static SourceTensor *find_(Load *load, const TensorSpec *spec, StateKind kind, b
     char name[96];
     snprintf(name, sizeof name, "%s%s", stored->name, state_suffix[kind]);
     SourceTensor *found = source_find(&load->source, name);
-    // A LLaMA whose head is its embedding starts with two equal ones.
-    bool head = spec->vocabulary && spec - table->specs >= table->head;
-    if (found == NULL && head && load->found.tied && kind == STATE_WEIGHT)
-        found = source_find(&load->source, table->specs[0].name);
     if (found == NULL && !optional)
         error_set(err, EXIT_FAILED, "%s: tensor %s is missing; this checkpoint cannot be loaded", load->source.dir,
                   name);
@@ -187,7 +182,7 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, E
     Crc64 crc;
     Manifest manifest;
     crc64_init(&crc);
-    int status = model_config_compare(load->stage->config, dir, true, &load->found, err);
+    int status = model_config_compare(load->stage->config, dir, true, err);
     if (status == 0) status = training_state_read(state, dir, err);
     if (status == 0) {
         status = manifest_read(&manifest, &crc, dir, err);
@@ -312,7 +307,7 @@ int checkpoint_resume(ResumePoint *point, const char *dir, Stage *stage, World *
 
 static int open_model_(Load *load, const char *dir, Error *err) {
     if (source_open_model(&load->source, dir, err) != 0) return -1;
-    return model_config_compare(load->stage->config, dir, false, &load->found, err);
+    return model_config_compare(load->stage->config, dir, false, err);
 }
 
 int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log *log, Error *err) {

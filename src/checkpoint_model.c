@@ -56,7 +56,8 @@ static void write_family_(const Config *config, FILE *file) {
               "\"resid_pdrop\": 0.0,\n",
               file);
     }
-    fprintf(file, "  \"tie_word_embeddings\": %s,\n", llama ? "false" : "true");
+    fprintf(file, "  \"tie_word_embeddings\": %s,\n",
+            config_word("model.tie_embeddings", config->model.tie_embeddings));
 }
 
 // What begins and ends a text is the tokenizer's to say; the defaults of transformers would be wrong for most vocabularies.
@@ -122,8 +123,20 @@ static bool equal_(double a, double b) {
     return fabs(a - b) <= 1e-6 * fabs(b);
 }
 
-// Appends "model.hidden is 256 there and 128 here" for every number that differs; returns the length.
-static int list_numbers_(const Config *config, const JsonValue *root, bool exact, char *text, int size) {
+static bool is_set_(const JsonValue *root, const char *key) {
+    const JsonValue *value = json_find(root, key);
+    return value != NULL && value->type != JSON_NULL && !(value->type == JSON_BOOL && !value->truth);
+}
+
+// What transformers takes a file for that does not say it: GPT-2 ties, LLaMA does not.
+static int found_tie_(const JsonValue *root, int family) {
+    const char *key = "tie_word_embeddings";
+    bool tied = json_find(root, key) == NULL ? family == FAMILY_GPT : is_set_(root, key);
+    return tied ? TIE_TRUE : TIE_FALSE;
+}
+
+// Appends "model.hidden is 256 there and 128 here" for everything that differs; returns the length.
+static int list_differences_(const Config *config, const JsonValue *root, bool exact, char *text, int size) {
     int used = 0;
     text[0] = '\0';
     for (int i = 0; i < NUMBERS; i++) {
@@ -139,6 +152,11 @@ static int list_numbers_(const Config *config, const JsonValue *root, bool exact
             used += snprintf(text + used, (size_t)(size - used), "%s%s is %.10g there and %.10g here", between,
                              numbers[i].key, there, here);
     }
+    int there = found_tie_(root, config->model.family), here = config->model.tie_embeddings;
+    const char *key = "model.tie_embeddings";
+    if (there != here && used < size)
+        used += snprintf(text + used, (size_t)(size - used), "%s%s is %s there and %s here", used > 0 ? ", " : "", key,
+                         config_word(key, there), config_word(key, here));
     return used;
 }
 
@@ -147,17 +165,22 @@ static bool text_is_(const JsonValue *root, const char *key, const char *first, 
     return strcmp(text, first) == 0 || strcmp(text, second) == 0;
 }
 
-static bool is_set_(const JsonValue *root, const char *key) {
-    const JsonValue *value = json_find(root, key);
-    return value != NULL && value->type != JSON_NULL && !(value->type == JSON_BOOL && !value->truth);
+// The kind of rotation where it is not LLaMA's plain one, such as "llama3", "linear" or "yarn"; NULL where it is plain. Newer files name
+// it within rope_parameters.
+static const char *rope_kind_(const JsonValue *root) {
+    const JsonValue *scaling = json_find(root, is_set_(root, "rope_scaling") ? "rope_scaling" : "rope_parameters");
+    const char *kind = json_text(scaling, "rope_type", json_text(scaling, "type", "default"));
+    return strcmp(kind, "default") == 0 ? NULL : kind;
 }
 
-// Variants of the two architectures that compute something else than we do. NULL where there is none.
-static const char *variant_(const JsonValue *root, int family) {
+// Variants of the two architectures that compute something else than we do: what is so, in `text`. NULL where there is none.
+static const char *variant_(const JsonValue *root, int family, char *text, size_t size) {
     if (family == FAMILY_LLAMA) {
         if (!text_is_(root, "hidden_act", "silu", "swish")) return "hidden_act is not silu";
-        if (is_set_(root, "rope_scaling")) return "rope_scaling is set";
-        return NULL;
+        const char *kind = rope_kind_(root);
+        if (kind == NULL) return NULL;
+        snprintf(text, size, "rope_scaling is \"%.40s\"", kind);
+        return text;
     }
     if (!text_is_(root, "activation_function", "gelu_new", "gelu_pytorch_tanh"))
         return "activation_function is not gelu_new";
@@ -173,23 +196,21 @@ static int compare_(const Config *config, const JsonValue *root, const char *pat
         return error_set(err, EXIT_USAGE, "%s: model_type is \"%.40s\", and %s trains \"%s\"", path, have, config->path,
                          want);
     char text[700];
-    if (list_numbers_(config, root, exact, text, sizeof text) > 0)
+    if (list_differences_(config, root, exact, text, sizeof text) > 0)
         return error_set(err, EXIT_USAGE, "%s: is of another model than %s: %s; make them equal", path, config->path,
                          text);
-    const char *variant = variant_(root, config->model.family);
+    const char *variant = variant_(root, config->model.family, text, sizeof text);
     if (variant == NULL) return 0;
     return error_set(err, EXIT_USAGE, "%s: %s, which this program does not compute; use another model", path, variant);
 }
 
-int model_config_compare(const Config *config, const char *dir, bool exact, ModelFound *found, Error *err) {
+int model_config_compare(const Config *config, const char *dir, bool exact, Error *err) {
     char path[CHECKPOINT_PATH];
-    memset(found, 0, sizeof *found);
     if (checkpoint_file_path(path, dir, CHECKPOINT_CONFIG, err) != 0) return -1;
     if (access(path, F_OK) != 0) return 0;
     Json json;
     int status = json_read_file(&json, path, err);
     if (status == 0) status = compare_(config, json.root, path, exact, err);
-    found->tied = status == 0 && is_set_(json.root, "tie_word_embeddings");
     json_free(&json);
     return status;
 }

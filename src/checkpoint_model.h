@@ -17,14 +17,9 @@ extern "C" {
 
 void model_config_write(const Config *config, FILE *file);
 
-// What the model in a directory is, as far as training has to know.
-typedef struct ModelFound {
-    bool tied; // the head is the embedding
-} ModelFound;
-
 // Compares config.json in `dir` with the configuration. -1 with err (code 2) that lists every size and constant that differs.
 // exact: the sequence length too, where it is no tensor's size. A directory without the file passes: the tensors' shapes will tell.
-int model_config_compare(const Config *config, const char *dir, bool exact, ModelFound *found, Error *err);
+int model_config_compare(const Config *config, const char *dir, bool exact, Error *err);
 
 // Where a run stood.
 typedef struct TrainingState {

@@ -67,6 +67,14 @@ static void write_layers_(FILE *file, const ParallelConfig *parallel) {
     fputc(']', file);
 }
 
+// Where true and false are two of several words they are JSON's own, as in the file.
+static void write_word_(FILE *file, const char *word) {
+    if (strcmp(word, "true") == 0 || strcmp(word, "false") == 0)
+        fputs(word, file);
+    else
+        json_write_text(file, word);
+}
+
 static void write_value_(FILE *file, const Config *config, const ConfigKey *key) {
     const void *field = (const char *)config + key->offset;
     bool zero = (key->type == KEY_INT && *(const int64_t *)field == 0) ||
@@ -86,7 +94,7 @@ static void write_value_(FILE *file, const Config *config, const ConfigKey *key)
         fputs(*(const bool *)field ? "true" : "false", file);
         break;
     case KEY_WORD:
-        json_write_text(file, key->words[*(const int *)field]);
+        write_word_(file, key->words[*(const int *)field]);
         break;
     case KEY_TEXT:
         json_write_text(file, field);

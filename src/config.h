@@ -19,6 +19,7 @@ extern "C" {
 #endif
 
 typedef enum ModelFamily { FAMILY_LLAMA, FAMILY_GPT } ModelFamily;
+typedef enum TieEmbeddings { TIE_AUTO, TIE_FALSE, TIE_TRUE } TieEmbeddings;
 typedef enum Placement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } Placement;
 typedef enum ScheduleName { SCHEDULE_NAME_GPIPE, SCHEDULE_NAME_1F1B } ScheduleName;
 typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
@@ -43,7 +44,8 @@ typedef struct ModelConfig {
     int64_t vocab;    // unpadded
     int64_t seq_len;  // s
     double norm_eps;
-    double rope_theta; // llama only
+    double rope_theta;  // llama only
+    int tie_embeddings; // TieEmbeddings; config_check resolves auto: gpt does, llama does not
 } ModelConfig;
 
 typedef struct ParallelConfig {

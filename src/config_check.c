@@ -1,6 +1,7 @@
 // What the keys must satisfy together. Every sentence names a value that would do.
 #include "config_schema.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static bool overridden_(const Config *config, const char *name) {
@@ -210,8 +211,18 @@ static int check_size_(const Config *config, Error *err) {
                         (long long)(others * parallel->data), (long long)most, (long long)(most / others));
 }
 
+static int check_family_(Config *config, Error *err) {
+    ModelConfig *m = &config->model;
+    bool gpt = m->family == FAMILY_GPT;
+    if (m->tie_embeddings == TIE_AUTO) m->tie_embeddings = gpt ? TIE_TRUE : TIE_FALSE;
+    if (!gpt || m->rope_theta == strtod(config_find("model.rope_theta")->def, NULL)) return 0;
+    return config_error(config, "model.rope_theta", err,
+                        "family gpt learns its positions and rotates nothing; leave the key out");
+}
+
 int config_check(Config *config, Error *err) {
-    if (check_required_(config, err) != 0 || check_size_(config, err) != 0) return -1;
+    if (check_required_(config, err) != 0 || check_size_(config, err) != 0 || check_family_(config, err) != 0)
+        return -1;
     if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
     return check_schedule_(config, err);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 static const char *const family_words[] = {[FAMILY_LLAMA] = "llama", [FAMILY_GPT] = "gpt", NULL};
+static const char *const tie_words[] = {[TIE_AUTO] = "auto", [TIE_FALSE] = "false", [TIE_TRUE] = "true", NULL};
 static const char *const placement_words[] = {[PLACEMENT_LINEAR] = "linear", [PLACEMENT_ADJACENT] = "adjacent", NULL};
 static const char *const name_words[] = {[SCHEDULE_NAME_GPIPE] = "gpipe", [SCHEDULE_NAME_1F1B] = "1f1b", NULL};
 static const char *const bpipe_words[] = {[BPIPE_OFF] = "off", [BPIPE_ON] = "on", [BPIPE_AUTO] = "auto", NULL};
@@ -50,6 +51,7 @@ const ConfigKey config_keys[] = {
     INT(model, seq_len, NULL, 1, MAX_LENGTH, NULL, "tokens in one sequence"),
     NUMBER(model, norm_eps, "1.0e-5", 0, 1, KEY_ABOVE_MIN, NULL, "added to the variance in every norm"),
     NUMBER(model, rope_theta, "10000", 1, 1e12, 0, NULL, "base of the rotary embedding; llama only"),
+    WORD(model, tie_embeddings, "auto", tie_words, "the head is the token embedding; auto: of gpt, not of llama"),
 
     INT(parallel, pipeline, "1", 1, CONFIG_MAX_STAGES, NULL, "p: pipeline stages"),
     INT(parallel, tensor, "1", 1, 1024, NULL, "t: ranks that split every layer; divides heads, kv_heads and ffn"),

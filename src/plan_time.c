@@ -149,7 +149,7 @@ static void share_(PlanCosts *costs, const Costing_ *costing) {
 
 static double tied_seconds_(const Costing_ *costing) {
     const Plan *plan = costing->plan;
-    if (costing->config->model.family != FAMILY_GPT || plan->stages == 1) return 0;
+    if (costing->config->model.tie_embeddings != TIE_TRUE || plan->stages == 1) return 0;
     const Config *c = costing->config;
     int64_t elements = config_padded_vocab(c) / c->parallel.tensor * c->model.hidden / c->parallel.data;
     return message_(costing, 0, plan->stages - 1, 4 * elements);

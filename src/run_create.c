@@ -85,7 +85,7 @@ static int create_groups_(Run *run, Error *err) {
     if (split_(run, &run->data, "data", d > 1 ? at.stage * t + at.tensor : -1, at.data, err) != 0) return -1;
     if (split_(run, &run->pair, "pair", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage, err) != 0)
         return -1;
-    bool tied = run->model->family == FAMILY_GPT && p > 1;
+    bool tied = run->config->model.tie_embeddings == TIE_TRUE && p > 1;
     return split_(run, &run->tied, "tied", tied && end ? column : -1, at.stage, err);
 }
 

@@ -94,6 +94,18 @@ def test_bf16_resumes_with_the_same_bits(model, tmp_path):
     numpy.testing.assert_allclose([c[1] for c in other.curve()], [c[1] for c in whole.curve(first=5)], rtol=2e-2)
 
 
+@several_ranks
+def test_a_tied_llama_is_saved_without_a_head_and_resumes_with_the_same_bits(tmp_path):
+    trainer = Trainer(tmp_path, dict(LLAMA, tie_embeddings=True))
+    whole = trainer.run(layout(p=4, bpipe=True), saving(tmp_path / "saved", 4))
+    index = json.loads((tmp_path / "saved" / "step_00000004" / "model.safetensors.index.json").read_text())
+    assert "lm_head.weight" not in index["weight_map"] and "model.embed_tokens.weight" in index["weight_map"]
+    for p in (1, 2):
+        assert trainer.run(layout(p=p), resume=tmp_path / "saved" / "step_00000004").curve() == whole.curve(first=5)
+    refused = trainer.run({"model.tie_embeddings": False}, resume=tmp_path / "saved" / "step_00000004", code=2)
+    assert "model.tie_embeddings is true there and false here" in refused.stderr
+
+
 def test_metrics_go_on_behind_the_checkpoint(tmp_path):
     trainer = Trainer(tmp_path, LLAMA)
     one_file = {"log.metrics": str(tmp_path / "metrics.jsonl")}

@@ -189,6 +189,8 @@ static const BadInput impossible[] = {
     {BASE, "model.kv_heads=3", "-o model.kv_heads: kv_heads 3 does not divide 8 heads", "use 2 or 4"},
     {BASE, "model.kv_heads=16", "-o model.kv_heads: kv_heads 16 does not divide 8 heads", "use 8"},
     {GPT DATA, "model.kv_heads=4", "-o model.kv_heads: family gpt", "use kv_heads 8 or auto"},
+    {GPT DATA, "model.rope_theta=500000", "-o model.rope_theta: family gpt", "leave the key out"},
+    {BASE, "model.tie_embeddings=1", "-o model.tie_embeddings: 1 is not known", "one of auto, false, true"},
     {BASE "train: {global_batch: 10}\n", "schedule.micro_batch=4", "-o schedule.micro_batch: global_batch 10",
      "use global_batch 8 or 12"},
     {BASE "train: {global_batch: 10}\nschedule: {micro_batch: 4}\n", NULL, "@:3: train.global_batch: global_batch 10",

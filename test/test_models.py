@@ -26,8 +26,11 @@ MODELS = {
     "llama": LLAMA,
     "llama_grouped": dict(LLAMA, kv_heads=2),
     "llama_one_kv_head": dict(LLAMA, kv_heads=1, layers=2, rope_theta=500.0, norm_eps=1e-3),
+    "llama_tied": dict(LLAMA, kv_heads=2, tie_embeddings=True),
     "gpt": GPT,
+    "gpt_untied": dict(GPT, tie_embeddings=False),
 }
+TIED = ["llama_tied", "gpt"]
 MODES = ["none", "recompute", "flash"]
 
 
@@ -102,9 +105,13 @@ def random_weights(model, seed=2):
             weights[name] = noise * (0.5 if "embed" in name or ".wte." in name or ".wpe." in name else 0.15)
         else:
             weights[name] = 0.2 * noise + (0.0 if name.endswith(".bias") else 1.0)
-    if model["family"] == "gpt":
-        weights["lm_head.weight"] = weights["transformer.wte.weight"]
+    if model.get("tie_embeddings", model["family"] == "gpt"):
+        weights["lm_head.weight"] = weights[embedding(model)]
     return weights
+
+
+def embedding(model):
+    return "transformer.wte.weight" if model["family"] == "gpt" else "model.embed_tokens.weight"
 
 
 def autograd(model, weights, tokens):
@@ -182,14 +189,16 @@ def test_gradients_of_initial_weights(tmp_path, name):
     check_against_autograd(model, tokens, weights, records)
 
 
-def test_the_tied_matrix_s_two_gradients_add_up_to_autograd_s_one(tmp_path):
-    tokens, weights = random_tokens(GPT, 3), random_weights(GPT)
-    found = parts(run_tool(tmp_path, GPT, tokens, weights), "gradient")
-    leaf = weights["transformer.wte.weight"].double().requires_grad_()
+@pytest.mark.parametrize("name", TIED)
+def test_the_tied_matrix_s_two_gradients_add_up_to_autograd_s_one(tmp_path, name):
+    model, tokens = MODELS[name], random_tokens(MODELS[name], 3)
+    weights = random_weights(model)
+    found = parts(run_tool(tmp_path, model, tokens, weights), "gradient")
+    leaf = weights[embedding(model)].double().requires_grad_()
     tied = {name: weight.double() for name, weight in weights.items()}
-    tied["transformer.wte.weight"] = tied["lm_head.weight"] = leaf
-    token_losses(GPT, tied, tokens).mean().backward()
-    total = found["transformer.wte.weight"].astype("f8") + found["lm_head.weight"]
+    tied[embedding(model)] = tied["lm_head.weight"] = leaf
+    token_losses(model, tied, tokens).mean().backward()
+    total = found[embedding(model)].astype("f8") + found["lm_head.weight"]
     assert relative_error(unpadded(total, leaf.shape), leaf.grad.numpy()) < 2e-5
 
 
@@ -290,6 +299,8 @@ def test_initial_weights_do_not_depend_on_the_stages(tmp_path, name, p):
 
 
 @pytest.mark.parametrize("p", [1, 2])
-def test_the_tied_output_matrix_starts_as_the_embedding(tmp_path, p):
-    weights = initial_weights(tmp_path, GPT, p=p)
-    assert (weights["lm_head.weight"] == weights["transformer.wte.weight"]).all()
+@pytest.mark.parametrize("name", MODELS)
+def test_only_a_tied_output_matrix_starts_as_the_embedding(tmp_path, name, p):
+    weights = initial_weights(tmp_path, MODELS[name], p=p)
+    same = weights["lm_head.weight"] == weights[embedding(MODELS[name])]
+    assert same.all() if name in TIED else not same.any()

@@ -62,6 +62,19 @@ def test_another_seed_is_another_run(small):
     assert small.train("train.seed=1338").bits == small.train("train.seed=1338", "parallel.pipeline=2").bits
 
 
+def test_heads_of_the_other_kind_keep_the_promises(small):
+    """A tied head is the embedding, on another stage or on the same one: the same bits, and one weight less."""
+    other = f"model.tie_embeddings={'true' if small.family == 'llama' else 'false'}"
+    one = small.train(other, "parallel.pipeline=1", OFF)
+    for layout in (["parallel.pipeline=2"], ["parallel.pipeline=4"], ["parallel.pipeline=4", OFF], ["parallel.pipeline=8"]):
+        ended = small.train(other, *layout)
+        assert ended.bits == one.bits
+        assert "memory    as planned, to the byte, on all stages" in ended.stderr
+    assert close(small.train(other, "parallel.pipeline=2", OFF, "parallel.tensor=2", "parallel.data=2").losses, one.losses, 1e-5)
+    matrix = 100 * 64
+    assert one.head["parameters"] - small.alone.head["parameters"] == (-matrix if small.family == "llama" else matrix)
+
+
 def test_the_micro_batch_changes_rounding_alone(small):
     assert close(small.train("schedule.micro_batch=4").losses, small.alone.losses, 1e-5)
 

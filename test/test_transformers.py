@@ -204,14 +204,67 @@ def test_names_may_lack_the_models_prefix(trained, tmp_path):
     assert first_loss(trained, tmp_path) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
 
 
+def embedding(trained):
+    return "transformer.wte.weight" if trained.config["model"]["family"] == "gpt" else "model.embed_tokens.weight"
+
+
+LLAMA = pytest.mark.parametrize("trained", ["llama"], indirect=True)  # what GPT has nothing of
+TIED, UNTIED = {"model.tie_embeddings": True}, {"model.tie_embeddings": False}
+
+
 def test_a_tied_head_may_be_left_out_or_written(trained, tmp_path):
-    gpt = trained.config["model"]["family"] == "gpt"
     model = saved_model(trained, tmp_path, tie_word_embeddings=True)
-    embedding = "transformer.wte.weight" if gpt else "model.embed_tokens.weight"
     rewrite(tmp_path, lambda tensors: {name: t for name, t in tensors.items() if name != "lm_head.weight"})
-    assert first_loss(trained, tmp_path) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
-    rewrite(tmp_path, lambda tensors: {**tensors, "lm_head.weight": tensors[embedding].clone()})
-    assert first_loss(trained, tmp_path) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+    assert first_loss(trained, tmp_path, TIED) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+    rewrite(tmp_path, lambda tensors: {**tensors, "lm_head.weight": tensors[embedding(trained)].clone()})
+    assert first_loss(trained, tmp_path, TIED) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+
+
+def test_a_head_of_its_own_is_read(trained, tmp_path):
+    model = saved_model(trained, tmp_path, tie_word_embeddings=False)
+    assert not torch.equal(*(model.state_dict()[name] for name in (embedding(trained), "lm_head.weight")))
+    assert first_loss(trained, tmp_path, UNTIED) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["own_head", "tied_head"])
+def test_the_other_kind_of_head_is_refused_by_name(trained, tmp_path, tied):
+    saved_model(trained, tmp_path, tie_word_embeddings=tied)
+    there, here = str(tied).lower(), str(not tied).lower()
+    refuse(trained, tmp_path, f"model.tie_embeddings is {there} there and {here} here", {"model.tie_embeddings": not tied})
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["own_head", "tied_head"])
+def test_either_kind_of_head_is_saved_as_transformers_has_it(trained, tmp_path, tied):
+    kind = {"model.tie_embeddings": tied, "train.steps": 20, "train.global_batch": 16, "train.lr": 1.0e-2}
+    ranks = layout(b=8) if without_mpi() else layout(p=3, b=4)
+    result = trained.run(kind, trained.val, saving(tmp_path, 20), ranks)
+    model = load(tmp_path / "step_00000020")
+    head, tokens = model.lm_head.weight, model.get_input_embeddings().weight
+    assert model.config.tie_word_embeddings == tied and (head is tokens) == tied
+    assert loss_of(model, trained.rows) == pytest.approx(result.vals[20], abs=1e-3)
+
+
+@LLAMA
+def test_slower_rotations_are_those_of_transformers(trained, tmp_path):
+    model = saved_model(trained, tmp_path, rope_theta=500000.0)
+    assert first_loss(trained, tmp_path, {"model.rope_theta": 500000}) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+    refuse(trained, tmp_path, "model.rope_theta is 500000 there and 10000 here")
+
+
+SCALED = {
+    "older": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+    "oldest": {"rope_scaling": {"type": "llama3", "factor": 8.0}},
+    "newer": {"rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0}},
+}
+
+
+@LLAMA
+@pytest.mark.parametrize("words", SCALED)
+def test_scaled_rotations_are_refused_by_name(trained, tmp_path, words):
+    saved_model(trained, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **SCALED[words]}))
+    refuse(trained, tmp_path, 'rope_scaling is "llama3", which this program does not compute')
 
 
 def test_what_old_files_hold_besides_weights_is_passed_over(trained, tmp_path):
