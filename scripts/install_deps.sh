@@ -131,6 +131,31 @@ END
     fi
 }
 
+# Installs Python wheels, without what they depend on, into a folder of their own under .deps, whole or not at all.
+# Arguments: folder, what is lost without them, the wheels.
+install_wheels() {
+    local target=$1 cost=$2
+    rm -rf "$target" "$target.new"
+    if "$python" -m pip install -q --no-deps --disable-pip-version-check --root-user-action=ignore --target "$target.new" "${@:3}"; then
+        mv "$target.new" "$target"
+    else
+        rm -rf "$target.new"
+        say "warning: $target could not be filled; $cost"
+    fi
+}
+
+# Optional libraries of scripts/prepare_data.py, which looks for them here too. pyarrow from 21 on wants a newer NumPy than Debian 12's.
+install_prepare_data() {
+    local target=.deps/prepare_data
+    if [ -d $target/pyarrow ] && [ -d $target/tokenizers ] && [ -d $target/sentencepiece ]; then
+        say "sentencepiece, tokenizers and pyarrow are there"
+        return
+    fi
+    say "getting sentencepiece, tokenizers and pyarrow (Python wheels, 46 MB) into $target, for scripts/prepare_data.py"
+    install_wheels $target "scripts/prepare_data.py takes text and JSON lines as bytes, and its other tests are skipped" \
+        'sentencepiece>=0.2' 'tokenizers>=0.20' 'pyarrow>=18,<21'
+}
+
 # Hugging Face's own reader of the checkpoints, for the tests. The system's PyTorch may be old, so is this version; what it needs
 # besides PyTorch and NumPy comes with it and touches nothing of the system's.
 install_transformers() {
@@ -140,15 +165,9 @@ install_transformers() {
         return
     fi
     say "getting transformers (Python wheels, 115 MB) into $target, for the tests"
-    rm -rf $target $target.new
-    if "$python" -m pip install -q --no-deps --disable-pip-version-check --root-user-action=ignore --target $target.new \
+    install_wheels $target "the tests against it are skipped" \
         transformers==4.36.2 tokenizers==0.15.2 safetensors==0.4.5 huggingface-hub==0.23.5 regex filelock packaging pyyaml tqdm \
-        requests urllib3 certifi idna charset-normalizer fsspec typing-extensions; then
-        mv $target.new $target
-    else
-        rm -rf $target.new
-        say "warning: transformers could not be had; the tests against it are skipped"
-    fi
+        requests urllib3 certifi idna charset-normalizer fsspec typing-extensions
 }
 
 dev=0
@@ -168,3 +187,4 @@ fi
 install_packages
 if [ -n "$nvcc" ]; then install_frontend; fi
 install_transformers
+install_prepare_data

@@ -1,0 +1,341 @@
+"""Documents, where they come from, and the jobs that they are divided into."""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from prepare.tokenizer import Failure, as_text, library
+
+PIECE = 1 << 20  # bytes of text that are tokenized at once, and that a process is given at a time
+NEAR = 1 << 16  # bytes in which a good place to cut is looked for
+VERSES = 31102
+
+
+class Text:
+    """A document in memory, with where it stands."""
+
+    def __init__(self, data, where):
+        self.data, self.size, self.where = data, len(data), where
+
+    def read(self, start, end):
+        return self.data[start:end]
+
+
+class TextFile:
+    """A document on disk, read in pieces: it may be larger than memory."""
+
+    def __init__(self, path, size):
+        self.where, self.size = path, size
+
+    def read(self, start, end):
+        with open(self.where, "rb") as file:
+            file.seek(start)
+            data = file.read(end - start)
+        if len(data) != end - start:
+            raise Failure(f"{self.where}: became shorter while it was read; run this again")
+        return data
+
+
+def hold_out(document, fraction):
+    """Where the held-out end of a document begins: at a line's start where one is near, else between two words."""
+    aim = document.size - int(document.size * fraction)
+    near = document.read(aim, min(aim + 4096, document.size))
+    for separator in (b"\n", b" "):
+        at = near.find(separator)
+        if 0 <= at < len(near) - 1:
+            return aim + at + 1
+    return between_characters(document, aim)
+
+
+def between_characters(document, at):
+    """The first place from `at` on that is not inside a UTF-8 character; `at` itself where there is none near."""
+    near = document.read(at, min(at + 3, document.size))
+    inside = len(near) - len(near.lstrip(bytes(range(0x80, 0xC0))))
+    return at + inside if inside < len(near) else at
+
+
+def cuts(document, start, end):
+    """Cuts [start, end) into pieces of about PIECE bytes. Tokenizers split words off at a lone line end anyway, so that
+    a piece that ends there has the tokens that it has in the whole document."""
+    while end - start > PIECE:
+        limit = start + PIECE
+        near = document.read(limit - NEAR, limit + 1)
+        lone = [match.end() for match in re.finditer(rb"\S\n(?=\S)", near)]
+        at = lone[-1] if lone else near.rfind(b"\n", 0, NEAR) + 1 or near.rfind(b" ", 1, NEAR)
+        limit = limit - NEAR + at if at > 0 else between_characters(document, limit)
+        yield start, limit
+        start = limit
+    yield start, end
+
+
+class Rule:
+    """Which part of a document is held out."""
+
+    def __init__(self, fraction, count):
+        """count(limit): how many documents there are, counted as far as limit."""
+        self.fraction = fraction
+        self.every = round(1 / fraction) if fraction > 0 else 0
+        self.whole = fraction > 0 and count(2 * self.every) >= 2 * self.every
+
+    def __str__(self):
+        if self.fraction == 0:
+            return "none"
+        return f"every {self.every}th document" if self.whole else f"the last {100 * self.fraction:g} % of every document"
+
+    def parts(self, document, number):
+        """(split, start, end) of each part: split 0 is training, 1 validation. number: from 1."""
+        if self.fraction == 0 or self.whole:
+            return [(int(self.whole and number % self.every == 0), 0, document.size)]
+        border = hold_out(document, self.fraction)
+        parts = [(0, 0, border), (1, border, document.size)]
+        return [part for part in parts if part[1] < part[2]]
+
+
+def pieces(document, number, rule):
+    """(document, split, start, end, begins a part) for each piece."""
+    for split, start, end in rule.parts(document, number):
+        for low, high in cuts(document, start, end):
+            yield document, split, low, high, low == start
+
+#
+# A source has a size in bytes, count(limit), and jobs(first number, rule), which yields (bytes of it done, job) and returns
+# the number behind its last document. A job is what a process is given at a time: small to send, with pieces(rule).
+
+
+class Pieces:
+    """Documents whose pieces are known."""
+
+    def __init__(self, pieces_, documents):
+        self.list, self.documents, self.blank = pieces_, documents, 0
+
+    def pieces(self, rule):
+        return self.list
+
+
+class TextSource:
+    """Files, or texts in memory, of one document each."""
+
+    def __init__(self, documents):
+        self.documents = documents
+        self.size = sum(document.size for document in documents)
+
+    def count(self, limit):
+        return len(self.documents)
+
+    def jobs(self, number, rule):
+        some, size, documents = [], 0, 0
+        for number, document in enumerate(self.documents, number):
+            documents += 1
+            for piece in pieces(document, number, rule):
+                some.append(piece)
+                size += piece[3] - piece[2]
+                if size >= PIECE:
+                    yield size, Pieces(some, documents)
+                    some, size, documents = [], 0, 0
+        yield size, Pieces(some, documents)
+        return number + 1
+
+
+class Rows:
+    """Documents out of a table. A row without text takes a number and is no document."""
+
+    def __init__(self, number):
+        self.number, self.documents, self.blank = number, 0, 0
+
+    def pieces(self, rule):
+        for number, (text, where) in enumerate(self.texts(), self.number):
+            if not text:
+                self.blank += 1
+                continue
+            self.documents += 1
+            try:
+                data = text.encode("utf-8")
+            except UnicodeEncodeError:
+                raise Failure(
+                    f"{where}: holds half of a surrogate pair, which is no character; repair or remove the row"
+                ) from None
+            yield from pieces(Text(data, where), number, rule)
+
+
+class Lines(Rows):
+    """A run of lines of a JSON lines file, which the process that tokenizes them reads itself."""
+
+    def __init__(self, number, path, start, end, line, key):
+        super().__init__(number)
+        self.path, self.start, self.end, self.line, self.key = path, start, end, line, key
+
+    def texts(self):
+        data = TextFile(self.path, 0).read(self.start, self.end)
+        lines = data.split(b"\n")
+        if lines[-1] == b"":
+            lines.pop()
+        for line, row in enumerate(lines, self.line):
+            where = f"{self.path}:{line}"
+            yield self.text(as_text(row, where), where) if row.strip() else None, where
+
+    def text(self, row, where):
+        try:
+            value = json.loads(row)
+        except (ValueError, RecursionError) as error:
+            raise Failure(f"{where}: is not JSON ({error}); every line has to be one object") from None
+        if not isinstance(value, dict):
+            example = json.dumps({self.key: "..."})
+            raise Failure(f"{where}: is no object; every line has to be one, such as {example}")
+        if self.key not in value:
+            keys = ", ".join(value)[:200]
+            raise Failure(f"{where}: has no key {self.key!r}; name one of its keys with --key: {keys}")
+        if value[self.key] is not None and not isinstance(value[self.key], str):
+            raise Failure(f"{where}: {self.key!r} is not text; name another key with --key")
+        return value[self.key]
+
+
+class LinesSource:
+    def __init__(self, path, size, key):
+        self.path, self.size, self.key = path, size, key
+
+    def blocks(self):
+        """(start, end) of runs of whole lines, and the lines in each."""
+        with open(self.path, "rb") as file:
+            start = at = lines = 0
+            while block := file.read(PIECE):
+                newlines = block.count(b"\n")
+                if newlines:
+                    end = at + block.rfind(b"\n") + 1
+                    yield start, end, lines + newlines
+                    start = end
+                at += len(block)
+            if start < at:
+                yield start, at, 1
+
+    def count(self, limit):
+        count = 0
+        for _, _, lines in self.blocks():
+            count += lines
+            if count >= limit:
+                break
+        return count
+
+    def jobs(self, number, rule):
+        line = 1
+        for start, end, lines in self.blocks():
+            yield end - start, Lines(number + line - 1, self.path, start, end, line, self.key)
+            line += lines
+        return number + line - 1
+
+
+class Batch(Rows):
+    """Rows of a Parquet file, already read: a file has one reader."""
+
+    def __init__(self, number, path, row, rows):
+        super().__init__(number)
+        self.path, self.row, self.rows = path, row, rows
+
+    def texts(self):
+        for row, text in enumerate(self.rows, self.row):
+            yield text, f"{self.path}: row {row}"
+
+
+class ParquetSource:
+    ROWS = 256  # read at a time
+
+    def __init__(self, path, size, key):
+        self.path, self.size, self.key = path, size, key
+        self.arrow = library("pyarrow", f"reads {path}")
+        self.parquet = library("pyarrow.parquet", f"reads {path}")
+        with self.problems(), self.open() as file:
+            self.rows, schema = file.metadata.num_rows, file.schema_arrow
+        if key not in schema.names:
+            columns = ", ".join(schema.names)[:200]
+            raise Failure(f"{path}: has no column {key!r}; name one of its columns with --key: {columns}")
+        kind = schema.field(key).type
+        if not (self.arrow.types.is_string(kind) or self.arrow.types.is_large_string(kind)):
+            raise Failure(f"{path}: column {key!r} is {kind}, not text; name another column with --key")
+
+    def open(self):
+        return self.parquet.ParquetFile(self.path, memory_map=False)
+
+    @contextlib.contextmanager
+    def problems(self):
+        try:
+            yield
+        except (self.arrow.ArrowException, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise Failure(f"{self.path}: cannot be read as a Parquet file: {reason}") from None
+
+    def count(self, limit):
+        return self.rows
+
+    def jobs(self, number, rule):
+        row = done = size = 0
+        some = []
+        with self.problems(), self.open() as file:
+            for batch in file.iter_batches(batch_size=self.ROWS, columns=[self.key], use_threads=False):
+                for text in batch.column(0).to_pylist():
+                    some.append(text)
+                    size += len(text or "")
+                    if size >= PIECE:
+                        row += len(some)
+                        now = self.size * row // self.rows
+                        yield now - done, Batch(number + row - len(some), self.path, row - len(some) + 1, some)
+                        some, size, done = [], 0, now
+        yield self.size - done, Batch(number + row, self.path, row + 1, some)
+        return number + self.rows
+
+
+FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
+
+
+def open_sources(options):
+    """Runs of plain text files are one source, every other file is one of its own."""
+    sources, texts = [], []
+    for path in options.files:
+        try:
+            with open(path, "rb"):
+                size = os.path.getsize(path)
+        except OSError as error:
+            raise Failure(f"{path}: {error.strerror}; name a file to read") from None
+        if size == 0:
+            raise Failure(f"{path}: is empty; leave it out or name another file")
+        kind = options.format if options.format != "auto" else FORMATS.get(Path(path).suffix.lower(), "text")
+        if kind != "text" and texts:
+            sources.append(TextSource(texts))
+            texts = []
+        if kind == "text":
+            texts.append(TextFile(path, size))
+        else:
+            sources.append((LinesSource if kind == "jsonl" else ParquetSource)(path, size, options.key))
+    return sources + ([TextSource(texts)] if texts else [])
+
+
+def bible_source():
+    """The chapters, verse by line, without the references that stand before each verse."""
+    try:
+        command = ["bible", "-f", "gen1:1-rev22:21"]
+        output = subprocess.run(command, capture_output=True, check=True, text=True, encoding="ascii").stdout
+    except FileNotFoundError:
+        raise Failure(
+            "the program `bible` is not installed; run scripts/install_deps.sh (Debian's packages bible-kjv and "
+            "bible-kjv-text), or give text of your own: scripts/prepare_data.py FILE... --name bible"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        raise Failure(f"`bible` failed: {error.stderr.strip() or error}; reinstall bible-kjv-text") from None
+    chapters = {}
+    for line in output.splitlines():
+        match = re.fullmatch(r"([1-3]?[A-Za-z]+\d+):\d+ (.*)", line)
+        if not match:
+            raise Failure(f"`bible` printed {line[:60]!r}, which is no verse; bible-kjv 4.38 prints one a line")
+        chapters.setdefault(match[1], []).append(match[2].rstrip() + "\n")
+    verses = sum(map(len, chapters.values()))
+    if verses != VERSES:
+        raise Failure(f"`bible` printed {verses} verses instead of {VERSES}; reinstall bible-kjv-text")
+    return TextSource([Text("".join(lines).encode(), name) for name, lines in chapters.items()])
+
+
+def numbered_jobs(sources, rule):
+    """All jobs; documents are numbered from 1 through all sources."""
+    number = 1
+    for source in sources:
+        number = yield from source.jobs(number, rule)

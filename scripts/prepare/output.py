@@ -1,0 +1,111 @@
+"""Token files in llm.c's two formats, and the files that stand beside them."""
+
+import array
+import contextlib
+import json
+import os
+import re
+import struct
+
+HEADER_BYTES = 1024
+KINDS = {"uint16": (20240520, 1, "H"), "uint32": (20240801, 7, "I")}  # magic, version, array's type code
+
+
+def part(path):
+    """Beside its place, under a name that no glob for *.bin finds."""
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+def write_part(path, data):
+    with open(part(path), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class Split:
+    """One split's shards."""
+
+    def __init__(self, folder, name, dtype, shard_tokens):
+        self.folder, self.name, self.shard_tokens = folder, name, shard_tokens
+        self.magic, self.version, code = KINDS[dtype]
+        self.width = array.array(code).itemsize
+        self.file, self.in_shard, self.total, self.paths = None, 0, 0, []
+
+    def begin_shard(self):
+        path = self.folder / f"{self.name}_{len(self.paths):03d}.bin"
+        self.file = open(part(path), "wb")
+        self.paths.append(path)
+        self.file.write(bytes(HEADER_BYTES))
+        self.in_shard = 0
+
+    def end_shard(self):
+        if self.file is None:
+            return
+        self.file.seek(0)
+        self.file.write(struct.pack("<3i", self.magic, self.version, self.in_shard))
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        self.file = None
+
+    def write(self, tokens):
+        view = memoryview(tokens)
+        while view:
+            if self.file is None:
+                self.begin_shard()
+            room = self.width * (self.shard_tokens - self.in_shard)
+            piece, view = view[:room], view[room:]
+            self.file.write(piece)
+            self.in_shard += len(piece) // self.width
+            self.total += len(piece) // self.width
+            if self.in_shard == self.shard_tokens:
+                self.end_shard()
+
+    def older(self):
+        """Shards of an earlier, longer set."""
+        for path in self.folder.glob(f"{self.name}_*.bin"):
+            if path not in self.paths and re.fullmatch(r"\d{3,}", path.stem[len(self.name) + 1 :]):
+                yield path
+
+    def discard(self):
+        if self.file is not None:
+            with contextlib.suppress(OSError):  # what could not be written is not wanted any more
+                self.file.close()
+
+
+class Output:
+    """All files of a data set, written beside their places, and put there together."""
+
+    def __init__(self, options, dtype):
+        self.folder, self.name = options.output, options.name
+        self.side = self.folder / f"{self.name}.json"
+        self.splits = [
+            Split(self.folder, f"{self.name}_{split}", dtype, options.shard_tokens) for split in ("train", "val")
+        ]
+        self.copies = []
+
+    def copy(self, path, data):
+        write_part(path, data)
+        self.copies.append(path)
+
+    def publish(self, about):
+        """The side file goes first and comes last: where it stands, it describes the shards."""
+        write_part(self.side, (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
+        self.side.unlink(missing_ok=True)
+        old = [path for split in self.splits for path in split.older()]
+        old += [path for path in map(self.tokenizer_copy, (".model", ".json")) if path not in self.copies]
+        for path in [path for split in self.splits for path in split.paths] + self.copies:
+            os.replace(part(path), path)
+        for path in old:
+            path.unlink(missing_ok=True)
+        os.replace(part(self.side), self.side)
+
+    def tokenizer_copy(self, suffix):
+        return self.folder / f"{self.name}.tokenizer{suffix}"
+
+    def discard(self):
+        for split in self.splits:
+            split.discard()
+        for path in self.folder.glob(f".{self.name}*.{os.getpid()}.part"):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,138 @@
+"""What turns bytes of text into tokens.
+
+Each tokenizer has a kind, a vocabulary (one more than the largest token), the token that begins a document, and encode():
+bytes to a list of tokens.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class Failure(Exception):
+    """One sentence for the user."""
+
+
+def library(name, purpose):
+    """An optional library: the system's, else the one that scripts/install_deps.sh put under .deps."""
+    ours = str(ROOT / ".deps" / "prepare_data")
+    if ours not in sys.path:
+        sys.path.append(ours)
+    package = name.split(".")[0]
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        reason = "is not installed" if error.name == package else f"does not load ({error})"
+        raise Failure(
+            f"the Python library {package}, which {purpose}, {reason}; "
+            f"run scripts/install_deps.sh or `pip install {package}`"
+        ) from None
+
+
+def as_text(data, where):
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        bad = f"byte {error.start} (0x{data[error.start]:02x})"
+        raise Failure(f"{where}: {bad} is not UTF-8; convert the text to UTF-8") from None
+
+
+class Bytes:
+    """One token a byte, 257 in all, 256 being the end of a text."""
+
+    kind, vocab, eot = "bytes", 257, 256
+
+    def __init__(self, eot):
+        if eot not in ("auto", "256"):
+            raise Failure(f"--eot {eot}: byte tokens have one such token, 256; leave --eot out")
+
+    def encode(self, data, where):
+        return data
+
+
+class SentencePiece:
+    kind = "sentencepiece"
+
+    def __init__(self, path, eot):
+        module = library("sentencepiece", f"reads {path}")
+        self.model = module.SentencePieceProcessor()
+        try:
+            self.model.LoadFromSerializedProto(Path(path).read_bytes())
+            self.vocab = self.model.GetPieceSize()
+        except RuntimeError:
+            raise Failure(
+                f"{path}: is not a SentencePiece model; where the tokenizer came with a tokenizer.json, give that"
+            ) from None
+        named = {"eos": self.model.eos_id(), "bos": self.model.bos_id()}
+        self.eot = named.get(eot, -1)
+        if eot == "auto":
+            self.eot = named["eos"] if named["eos"] >= 0 else named["bos"]
+        elif eot not in named and self.model.IdToPiece(self.model.PieceToId(eot)) == eot:
+            self.eot = self.model.PieceToId(eot)
+        if self.eot < 0:
+            wanted = "eos or bos" if eot == "auto" else eot
+            raise Failure(f"{path}: has no token {wanted}; name one of its tokens with --eot")
+
+    def encode(self, data, where):
+        return self.model.EncodeAsIds(as_text(data, where))
+
+
+class Tokenizers:
+    """A tokenizer.json. What the end of text is called stands in tokenizer_config.json, or is one of the usual names."""
+
+    kind = "tokenizers"
+    USUAL = {
+        "eos": ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]"),
+        "bos": ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>", "[CLS]"),
+    }
+
+    def __init__(self, path, eot):
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are ours
+        module = library("tokenizers", f"reads {path}")
+        text = as_text(Path(path).read_bytes(), path)
+        try:
+            self.model = module.Tokenizer.from_str(text)
+        except Exception as error:
+            reader = f"the library tokenizers {module.__version__}"
+            raise Failure(f"{path}: is not a tokenizer.json that {reader} reads: {error}") from None
+        self.model.no_truncation()
+        self.model.no_padding()
+        if hasattr(self.model, "encode_special_tokens"):
+            self.model.encode_special_tokens = True  # `</s>` in a document is text
+        known = self.model.get_vocab(with_added_tokens=True)
+        self.vocab = max(known.values(), default=-1) + 1
+        names = self.names(path, "eos") + self.names(path, "bos") if eot == "auto" else self.names(path, eot)
+        self.eot = next((known[name] for name in names if name in known), None)
+        if self.eot is None:
+            wanted = "known to end a text" if eot == "auto" else eot
+            raise Failure(f"{path}: has no token {wanted}; name one of its tokens with --eot")
+
+    def names(self, path, eot):
+        if eot not in self.USUAL:
+            return [eot]
+        names = list(self.USUAL[eot])
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            told = json.loads(Path(path).with_name("tokenizer_config.json").read_text("utf-8")).get(f"{eot}_token")
+            names.insert(0, told["content"] if isinstance(told, dict) else told)
+        return names
+
+    def encode(self, data, where):
+        return self.model.encode(as_text(data, where), add_special_tokens=False).ids
+
+
+def make_tokenizer(name, eot):
+    if name == "bytes":
+        return Bytes(eot)
+    if not Path(name).is_file():
+        raise Failure(f"--tokenizer {name}: is no such file; give bytes, a SentencePiece *.model or a tokenizer.json")
+    if Path(name).suffix not in (".model", ".json"):
+        raise Failure(f"--tokenizer {name}: its name ends neither in .model (SentencePiece) nor in .json (tokenizers)")
+    try:
+        return (SentencePiece if Path(name).suffix == ".model" else Tokenizers)(name, eot)
+    except OSError as error:
+        raise Failure(f"--tokenizer {name}: {error.strerror}") from None

@@ -1,0 +1,112 @@
+"""Tokenizing, in this process or in many, and saying how far it is."""
+
+import array
+import collections
+import concurrent.futures
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+
+from prepare.output import KINDS
+from prepare.tokenizer import Failure, make_tokenizer
+
+
+class Worker:
+    """Turns jobs into tokens; one lives in every process."""
+
+    def __init__(self, tokenizer, eot, dtype, rule):
+        self.tokenizer = make_tokenizer(tokenizer, eot)
+        self.code = KINDS[dtype][2]
+        self.rule = rule
+
+    def packed(self, tokens):
+        """Little-endian, as wide as the file's tokens."""
+        width = array.array(self.code).itemsize
+        if isinstance(tokens, bytes):
+            wide = bytearray(width * len(tokens))
+            wide[::width] = tokens
+            return wide
+        wide = array.array(self.code, tokens)
+        if sys.byteorder == "big":
+            wide.byteswap()
+        return wide.tobytes()
+
+    def work(self, job):
+        """Tokens of training and of validation; documents, empty rows and bytes of text among them."""
+        out, size = [bytearray(), bytearray()], 0
+        begin = self.packed([self.tokenizer.eot])
+        for document, split, start, end, begins in job.pieces(self.rule):
+            where = document.where if start == 0 else f"{document.where}: from byte {start} on"
+            if begins:
+                out[split] += begin
+            out[split] += self.packed(self.tokenizer.encode(document.read(start, end), where))
+            size += end - start
+        return out, job.documents, job.blank, size
+
+
+def process_begin(arguments):
+    """In a new process: the parent alone answers Ctrl-C, and nothing outlives it."""
+    global worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    worker = Worker(*arguments)
+
+
+def process_work(job):
+    return worker.work(job)
+
+
+def work_all(jobs, arguments, processes):
+    """Results of all jobs in their order, with the bytes that each stands for; a few jobs are under way at a time."""
+    if processes == 1:
+        own = Worker(*arguments)
+        for done, job in jobs:
+            yield done, own.work(job)
+        return
+    pool = concurrent.futures.ProcessPoolExecutor(
+        processes, multiprocessing.get_context("spawn"), process_begin, (arguments,)
+    )
+    waiting = collections.deque()
+    try:
+        for done, job in jobs:
+            waiting.append((done, pool.submit(process_work, job)))
+            if len(waiting) > 2 * processes:
+                done, future = waiting.popleft()
+                yield done, future.result()
+        while waiting:
+            done, future = waiting.popleft()
+            yield done, future.result()
+    except concurrent.futures.process.BrokenProcessPool:
+        raise Failure("a process that tokenized has died, perhaps for lack of memory; use a smaller -j") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class Progress:
+    """A line on a terminal; nothing elsewhere."""
+
+    def __init__(self, size):
+        self.size, self.done, self.began, self.said = size, 0, time.monotonic(), 0.0
+        self.shown = sys.stderr.isatty()
+
+    def add(self, done):
+        self.done += done
+        now = time.monotonic()
+        if self.shown and (now - self.said >= 0.2 or self.done == self.size):
+            self.said = now
+            part = self.done / self.size
+            left = (now - self.began) * (1 - part) / part if part > 0 else 0
+            bar = ("#" * round(30 * part)).ljust(30, ".")
+            rate = self.done / 1e6 / max(now - self.began, 1e-6)
+            minutes, seconds = divmod(int(left), 60)
+            sys.stderr.write(f"\r[{bar}] {100 * part:3.0f} %  {rate:.1f} MB/s  {minutes}:{seconds:02d} left\033[K")
+            sys.stderr.flush()
+
+    def clear(self):
+        if self.shown:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
