@@ -1,14 +1,11 @@
 #include "checkpoint_write.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include "range_file.h"
+
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
-
-// Bytes that go to the disk in one call.
-enum { WRITE_PIECE = 4 << 20, EAGER_PIECE = 1 << 20 };
 
 // --- what this rank writes
 
@@ -51,7 +48,7 @@ static void find_parts_(Writer *writer) {
 int writer_create(Writer *writer, const Stage *stage, Error *err) {
     memset(writer, 0, sizeof *writer);
     writer->stage = stage;
-    writer->scratch_bytes = WRITE_PIECE;
+    writer->scratch_bytes = RANGE_FILE_STAGING;
     crc64_init(&writer->crc);
     if (layout_create(&writer->layout, &stage->table, stage->config->train.precision, err) != 0) return -1;
     writer->parts = calloc((size_t)stage->tensors.count * STATE_KINDS, sizeof *writer->parts);
@@ -70,7 +67,10 @@ void writer_free(Writer *writer) {
     Backend *be = writer->stage->be;
     if (writer->image != NULL && be->unpin != NULL) be->unpin(be, writer->image);
     if (writer->image != NULL) munmap(writer->image, (size_t)writer->image_bytes);
-    free(writer->scratch);
+    for (int lane = 0; lane < WRITER_LANES; lane++) {
+        free(writer->scratch[lane]);
+        free(writer->staging[lane]);
+    }
 }
 
 // Large pages and pinned ones make the copy faster, which training waits for. Without them it is as right.
@@ -82,10 +82,18 @@ static char *map_image_(Backend *be, int64_t bytes) {
     return image;
 }
 
+static bool allocate_lane_(Writer *writer, int lane) {
+    if (writer->scratch[lane] == NULL) writer->scratch[lane] = malloc((size_t)writer->scratch_bytes);
+    if (writer->staging[lane] == NULL)
+        writer->staging[lane] = aligned_alloc(RANGE_FILE_BLOCK, (size_t)RANGE_FILE_STAGING);
+    return writer->scratch[lane] != NULL && writer->staging[lane] != NULL;
+}
+
 int writer_allocate(Writer *writer, Error *err) {
     if (writer->image == NULL) writer->image = map_image_(writer->stage->be, writer->image_bytes);
-    if (writer->scratch == NULL) writer->scratch = malloc((size_t)writer->scratch_bytes);
-    if (writer->image != NULL && writer->scratch != NULL) return 0;
+    bool ready = writer->image != NULL;
+    for (int lane = 0; lane < WRITER_LANES; lane++) ready = ready && allocate_lane_(writer, lane);
+    if (ready) return 0;
     return error_set(err, EXIT_FAILED, "out of host memory for the copy of %.2f GiB that a checkpoint is written from",
                      (double)writer->image_bytes / 1073741824.0);
 }
@@ -102,30 +110,19 @@ void writer_copy(Writer *writer) {
 
 typedef struct OpenFile {
     Writer *writer;
-    int fd;
+    int lane;
+    RangeFile *range;
     int64_t bytes; // of the whole file
     WriteShare *share;
     const WritePart *part;
-    const char *path;
     Error *err;
 } OpenFile;
-
-static int write_error_(const OpenFile *file) {
-    int code = errno;
-    bool full = code == ENOSPC || code == EDQUOT || code == EFBIG;
-    return error_set(file->err, EXIT_FAILED, "%s: cannot be written: %s%s", file->path, strerror(code),
-                     full ? "; free some space there" : "");
-}
 
 static int put_(const OpenFile *file, int64_t offset, const char *data, int64_t bytes, uint64_t *raw) {
     while (bytes > 0) {
         if (atomic_load(&file->writer->cancel)) return error_set(file->err, EXIT_FAILED, "the run ended");
-        int64_t piece = bytes < WRITE_PIECE ? bytes : WRITE_PIECE;
-        ssize_t put = pwrite(file->fd, data, (size_t)piece, (off_t)offset);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return write_error_(file);
-        // The disk begins now and not at fsync; where the file system cannot, fsync does it all.
-        if (put >= EAGER_PIECE) sync_file_range(file->fd, (off_t)offset, (off_t)put, SYNC_FILE_RANGE_WRITE);
+        int64_t put = range_file_put(file->range, offset, data, bytes, file->err);
+        if (put < 0) return -1;
         *raw = crc64_add(&file->writer->crc, *raw, data, (size_t)put);
         data += put;
         offset += put;
@@ -171,7 +168,7 @@ static void transpose2_(uint16_t *to, const uint16_t *from, int64_t rows, int64_
 // A few columns at a time become rows of the file.
 static int put_transposed_(const OpenFile *file, const Block *block, FileBlock at, const char *data) {
     int64_t stride = file->part->tensor->cols, most = file->writer->scratch_bytes / at.run, rows = at.rows;
-    void *scratch = file->writer->scratch;
+    void *scratch = file->writer->scratch[file->lane];
     for (int64_t row = 0; row < rows; row += most) {
         at.rows = rows - row < most ? rows - row : most;
         if (file->part->element == 4)
@@ -220,7 +217,7 @@ static int write_parts_(OpenFile *file, int index) {
                           file) != 0)
             return -1;
     }
-    return fsync(file->fd) != 0 ? write_error_(file) : 0;
+    return range_file_sync(file->range, file->err);
 }
 
 static bool touches_(const Writer *writer, int file) {
@@ -229,21 +226,59 @@ static bool touches_(const Writer *writer, int file) {
     return owns_header_(writer, file);
 }
 
-static int write_file_(Writer *writer, int index, const char *dir, Error *err) {
+static int write_file_(Writer *writer, int lane, int index, Error *err) {
     char path[CHECKPOINT_PATH];
-    if (path_join(path, dir, writer->layout.file[index].name, err) != 0) return -1;
-    OpenFile file = {writer, -1, writer->layout.file[index].bytes, &writer->shares[index], NULL, path, err};
-    file.fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666); // others write into it too: not cut
-    if (file.fd < 0) return write_error_(&file);
+    RangeFile range;
+    if (path_join(path, writer->dir, writer->layout.file[index].name, err) != 0) return -1;
+    if (range_file_open(&range, path, writer->staging[lane], err) != 0) return -1;
+    OpenFile file = {writer, lane, &range, writer->layout.file[index].bytes, &writer->shares[index], NULL, err};
     int status = write_parts_(&file, index);
-    if (close(file.fd) != 0 && status == 0) status = write_error_(&file);
-    return status;
+    return range_file_close(&range, status == 0 ? err : NULL) == 0 ? status : -1;
+}
+
+// --- lanes: while one waits for the disk, the other makes checksums and transposes
+
+typedef struct Lane {
+    Writer *writer;
+    int index;
+    Error error;
+} Lane;
+
+static void *run_lane_(void *argument) {
+    Lane *lane = argument;
+    Writer *writer = lane->writer;
+    for (;;) {
+        int file = atomic_fetch_add(&writer->next, 1);
+        if (file >= writer->layout.files || atomic_load(&writer->failed)) return NULL;
+        if (touches_(writer, file) && write_file_(writer, lane->index, file, &lane->error) != 0)
+            atomic_store(&writer->failed, true);
+    }
+}
+
+// Lane 0 is the caller's thread, and does it all where no other could be started.
+static void run_lanes_(Lane *lane) {
+    pthread_t thread[WRITER_LANES];
+    bool runs[WRITER_LANES] = {false};
+    for (int i = 1; i < WRITER_LANES; i++) runs[i] = pthread_create(&thread[i], NULL, run_lane_, &lane[i]) == 0;
+    run_lane_(&lane[0]);
+    for (int i = 1; i < WRITER_LANES; i++)
+        if (runs[i]) pthread_join(thread[i], NULL);
 }
 
 int writer_write(Writer *writer, const char *dir, Error *err) {
+    Lane lane[WRITER_LANES];
+    memset(lane, 0, sizeof lane);
     memset(writer->shares, 0, (size_t)writer->layout.files * sizeof *writer->shares);
     if (directory_make(dir, err) != 0) return -1;
-    for (int file = 0; file < writer->layout.files; file++)
-        if (touches_(writer, file) && write_file_(writer, file, dir, err) != 0) return -1;
+    writer->dir = dir;
+    atomic_store(&writer->next, 0);
+    atomic_store(&writer->failed, false);
+    for (int i = 0; i < WRITER_LANES; i++) lane[i].writer = writer, lane[i].index = i;
+    run_lanes_(lane);
+    for (int i = 0; i < WRITER_LANES; i++) {
+        if (lane[i].error.code == 0) continue;
+        *err = lane[i].error;
+        return -1;
+    }
     return 0;
 }

@@ -25,6 +25,9 @@ typedef struct WriteShare {
     int64_t bytes;
 } WriteShare;
 
+// Threads that write, a file each at a time.
+enum { WRITER_LANES = 2 };
+
 typedef struct Writer {
     const Stage *stage;
     CheckpointLayout layout;
@@ -33,10 +36,15 @@ typedef struct Writer {
     int64_t part_count;
     char *image;
     int64_t image_bytes;
-    void *scratch; // for rows of matrices that lie transposed in files; at least one
+    void *scratch[WRITER_LANES]; // for rows of matrices that lie transposed in files; at least one
     int64_t scratch_bytes;
-    WriteShare *shares; // (layout.files)
-    atomic_bool cancel; // ends writer_write early
+    void *staging[WRITER_LANES]; // range_file.h
+    WriteShare *shares;          // (layout.files)
+    atomic_bool cancel;          // ends writer_write early
+    // --- of the write under way
+    const char *dir;
+    atomic_int next; // file that no lane has taken yet
+    atomic_bool failed;
 } Writer;
 
 int writer_create(Writer *writer, const Stage *stage, Error *err);

@@ -1,0 +1,65 @@
+#include "range_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+// Below this a direct write, which waits for the disk, costs more than the cache does; above it the disk is told to begin at once.
+enum { LARGE = 1 << 20 };
+
+static int write_error_(const RangeFile *file, Error *err) {
+    int code = errno;
+    bool full = code == ENOSPC || code == EDQUOT || code == EFBIG;
+    return error_set(err, EXIT_FAILED, "%s: cannot be written: %s%s", file->path, strerror(code),
+                     full ? "; free some space there" : "");
+}
+
+int range_file_open(RangeFile *file, const char *path, void *staging, Error *err) {
+    *file = (RangeFile){path, -1, -1, staging};
+    file->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (file->fd < 0) return write_error_(file, err);
+    file->direct = open(path, O_WRONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW);
+    return 0;
+}
+
+static ssize_t put_cached_(RangeFile *file, int64_t offset, const void *data, int64_t bytes) {
+    if (bytes > RANGE_FILE_STAGING) bytes = RANGE_FILE_STAGING;
+    ssize_t put = pwrite(file->fd, data, (size_t)bytes, (off_t)offset);
+    // The disk begins now and not at the sync; where the file system cannot, the sync does it all.
+    if (put >= LARGE) sync_file_range(file->fd, (off_t)offset, (off_t)put, SYNC_FILE_RANGE_WRITE);
+    return put;
+}
+
+// As many whole blocks as the staging memory takes. A file system that opens files for direct writes and then refuses them is asked no
+// further; that it took part of a block, at the disk's end say, is for the cache to finish.
+static ssize_t put_direct_(RangeFile *file, int64_t offset, const void *data, int64_t bytes) {
+    int64_t piece = bytes < RANGE_FILE_STAGING ? bytes / RANGE_FILE_BLOCK * RANGE_FILE_BLOCK : RANGE_FILE_STAGING;
+    memcpy(file->staging, data, (size_t)piece);
+    ssize_t put = pwrite(file->direct, file->staging, (size_t)piece, (off_t)offset);
+    if (put >= 0 || errno != EINVAL) return put;
+    close(file->direct);
+    file->direct = -1;
+    return put_cached_(file, offset, data, bytes);
+}
+
+int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_t bytes, Error *err) {
+    int64_t before = -offset & (RANGE_FILE_BLOCK - 1); // bytes until a block begins
+    bool direct = file->direct >= 0 && bytes - before >= LARGE;
+    if (direct && before > 0) bytes = before;
+    for (;;) {
+        ssize_t put =
+            direct && before == 0 ? put_direct_(file, offset, data, bytes) : put_cached_(file, offset, data, bytes);
+        if (put > 0) return put;
+        if (put < 0 && errno != EINTR) return write_error_(file, err);
+    }
+}
+
+int range_file_sync(RangeFile *file, Error *err) {
+    return fsync(file->fd) != 0 ? write_error_(file, err) : 0; // of the file, whichever way its bytes came
+}
+
+int range_file_close(RangeFile *file, Error *err) {
+    if (file->direct >= 0) close(file->direct);
+    return close(file->fd) != 0 ? write_error_(file, err) : 0;
+}

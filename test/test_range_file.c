@@ -1,0 +1,128 @@
+// Files written in ranges: every byte where it belongs, whatever the ranges begin and end with, from several processes, with and without
+// a way past the page cache.
+#include "range_file.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { BYTES = 23 * 1000 * 1000 + 7 };
+
+static uint64_t next_(uint64_t *state) {
+    *state = *state * 6364136223846793005ull + 1442695040888963407ull;
+    return *state >> 33;
+}
+
+static char *content(void) {
+    char *bytes = malloc(BYTES);
+    uint64_t state = 7;
+    for (int64_t i = 0; i < BYTES; i++) bytes[i] = (char)next_(&state);
+    return bytes;
+}
+
+static void put_all(RangeFile *file, const char *bytes, int64_t begin, int64_t end) {
+    Error err = {0};
+    while (begin < end) {
+        int64_t put = range_file_put(file, begin, bytes + begin, end - begin, &err);
+        if (put <= 0 || put > end - begin) fail_msg("%lld bytes put: %s", (long long)put, err.text);
+        begin += put;
+    }
+}
+
+// Writes every range whose number is `part` modulo `parts`; the ranges are of all sizes and cover the file. part -1: all.
+static void put_ranges(const char *path, const char *bytes, int part, int parts) {
+    Error err = {0};
+    RangeFile file;
+    void *staging = aligned_alloc(RANGE_FILE_BLOCK, RANGE_FILE_STAGING);
+    assert_int_equal(range_file_open(&file, path, staging, &err), 0);
+    uint64_t state = 11;
+    int64_t begin = 0;
+    for (int number = 0; begin < BYTES; number++) {
+        static const int64_t most[] = {5000, 100000, 9000000};
+        int64_t length = 1 + (int64_t)(next_(&state) % (uint64_t)most[number % 3]);
+        int64_t end = begin + length < BYTES ? begin + length : BYTES;
+        if (part < 0 || number % parts == part) put_all(&file, bytes, begin, end);
+        begin = end;
+    }
+    assert_int_equal(range_file_sync(&file, &err), 0);
+    assert_int_equal(range_file_close(&file, &err), 0);
+    free(staging);
+}
+
+static void check_content(const char *path, const char *bytes) {
+    char *found = malloc(BYTES + 1);
+    int fd = open(path, O_RDONLY);
+    int64_t got = 0, more;
+    while ((more = read(fd, found + got, (size_t)(BYTES + 1 - got))) > 0) got += more;
+    assert_int_equal(got, BYTES);
+    assert_memory_equal(found, bytes, BYTES);
+    close(fd);
+    unlink(path);
+    free(found);
+}
+
+static void temporary(char path[64], const char *dir) {
+    snprintf(path, 64, "%s/range-file-XXXXXX", dir);
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+}
+
+static void every_byte_is_where_it_belongs(void **state) {
+    (void)state;
+    static const char *const dirs[] = {".", "/dev/shm"}; // a disk, and memory
+    char *bytes = content();
+    for (int i = 0; i < 2; i++) {
+        char path[64];
+        temporary(path, dirs[i]);
+        put_ranges(path, bytes, -1, 1);
+        check_content(path, bytes);
+    }
+    free(bytes);
+}
+
+static void processes_share_blocks(void **state) {
+    (void)state;
+    enum { WRITERS = 3 };
+    char *bytes = content(), path[64];
+    temporary(path, ".");
+    for (int part = 0; part < WRITERS; part++) {
+        if (fork() != 0) continue;
+        put_ranges(path, bytes, part, WRITERS);
+        _exit(0);
+    }
+    for (int part = 0; part < WRITERS; part++) {
+        int status = -1;
+        wait(&status);
+        assert_int_equal(status, 0);
+    }
+    check_content(path, bytes);
+    free(bytes);
+}
+
+static void errors_name_the_file(void **state) {
+    (void)state;
+    Error err = {0};
+    RangeFile file;
+    assert_int_equal(range_file_open(&file, "/dev/null/x", NULL, &err), -1);
+    assert_non_null(strstr(err.text, "/dev/null/x: cannot be written: Not a directory"));
+    err = (Error){0};
+    assert_int_equal(range_file_open(&file, "/dev/full", NULL, &err), 0);
+    assert_int_equal(range_file_put(&file, 0, "x", 1, &err), -1);
+    assert_non_null(strstr(err.text, "/dev/full: cannot be written: No space left on device; free some space there"));
+    range_file_close(&file, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_byte_is_where_it_belongs),
+        cmocka_unit_test(processes_share_blocks),
+        cmocka_unit_test(errors_name_the_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
