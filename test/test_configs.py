@@ -1,0 +1,81 @@
+"""The ready-made configurations: every one can be planned and fits its GPUs, and makes the model it is named after."""
+
+import json
+import re
+
+import pytest
+from trainer_runs import ROOT, command
+
+CONFIGS = {path.stem: path for path in sorted((ROOT / "configs").rglob("*.yaml"))}
+
+# Parameters as published, or as Hugging Face counts them in the published weights. GPT-3's weights are not public and the paper rounds,
+# so those follow from its table 2.1: see gpt_parameters.
+PUBLISHED = {
+    "tinyllama_1.1b": 1_100_048_384,
+    "llama2_7b": 6_738_415_616,
+    "llama2_13b": 13_015_864_320,
+    "llama2_70b": 68_976_648_192,
+    "llama3_8b": 8_030_261_248,
+    "llama3_70b": 70_553_706_496,
+    "llama65b": 65_285_660_672,
+    "gpt2_124m": 124_439_808,
+    "gpt2_355m": 354_823_168,
+    "gpt2_774m": 774_030_080,
+    "gpt2_1558m": 1_557_611_200,
+}
+
+# Layers, width, heads, and the size in the paper's table; the two rows it prints with heads that do not make the width are mended.
+GPT3 = {
+    "gpt3_125m": (12, 768, 12, 125e6),
+    "gpt3_350m": (24, 1024, 16, 350e6),
+    "gpt3_760m": (24, 1536, 16, 760e6),
+    "gpt3_1.3b": (24, 2048, 16, 1.3e9),
+    "gpt3_2.7b": (32, 2560, 32, 2.7e9),
+    "gpt3_6.7b": (32, 4096, 32, 6.7e9),
+    "gpt3_13b": (40, 5120, 40, 13e9),
+    "gpt3_175b": (96, 12288, 96, 175e9),
+}
+
+
+def gpt_parameters(layers, width, vocab=50257, positions=2048):
+    """Matrices of 3, 1, 4 and 4 widths, their biases, two norms a layer and one behind; embeddings of tokens and positions."""
+    layer = 12 * width**2 + (3 + 1 + 4 + 1) * width + 4 * width
+    return layers * layer + 2 * width + (vocab + positions) * width
+
+
+def family(path):
+    return re.search(r"family: (\w+)", path.read_text())[1]
+
+
+def plan(path, *overrides):
+    ended = command(family(path), "-c", path, "--plan", "--json", *[part for o in overrides for part in ("-o", o)])
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_configuration_can_be_planned_and_fits(name):
+    stages = plan(CONFIGS[name])["stages"]
+    assert [stage["stage"] for stage in stages if not stage["fits"]] == []
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_models_have_the_published_number_of_parameters(name):
+    assert plan(CONFIGS[name])["model"]["parameters"] == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", GPT3)
+def test_gpt_3_has_the_sizes_of_the_paper(name):
+    layers, width, heads, rounded = GPT3[name]
+    parameters = plan(CONFIGS[name])["model"]["parameters"]
+    assert parameters == gpt_parameters(layers, width)
+    assert parameters == pytest.approx(rounded, rel=0.025)
+    assert re.search(rf"\n  heads: {heads}\n", CONFIGS[name].read_text()) and width % heads == 0
+
+
+@pytest.mark.parametrize("name", [name for name, path in CONFIGS.items() if path.parent.name == "configs" and "tiny.yaml" not in path.name])
+def test_what_a_configuration_says_may_be_changed_may_be_changed(name):
+    changes = re.findall(r"^#     ((?:-o \S+ ?)+)", CONFIGS[name].read_text(), re.MULTILINE)
+    assert len(changes) >= 2
+    for change in changes:
+        plan(CONFIGS[name], *change.replace("-o", "").split())
