@@ -68,6 +68,7 @@ struct Backend {
     MemoryBytes held;    // allocated now, by category
     MemoryBytes peak;    // by category, at the moment the total was largest
     char note[384];      // a sentence to tell the user once, after the shapes are known; empty: none
+    char kernels[160];   // what makes products and attention, for --verbose
     void *self;          // the implementation's own
 
     // --- life

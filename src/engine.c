@@ -415,6 +415,10 @@ const char *engine_note(const Engine *engine) {
     return engine->note;
 }
 
+bool engine_alone(const Engine *engine) {
+    return engine->alone;
+}
+
 void engine_destroy(Engine *engine) {
     if (engine == NULL) return;
     Backend *be = engine->be;

@@ -47,6 +47,9 @@ void engine_destroy(Engine *engine);
 // One sentence about how this stage's transfers go where it is not the quickest way; empty otherwise.
 const char *engine_note(const Engine *engine);
 
+// Whether this stage moves what it evicts to its partner by itself, without the partner's help.
+bool engine_alone(const Engine *engine);
+
 // Runs the stage's list of `schedule`, whose slots must not exceed the plan's. scale: of the loss's gradient; 0 for forward-only lists.
 // label ("step 12") stands before the action's name on the board. On return everything is complete on the device and all messages have arrived. -1 with err: the sentence names the action.
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err);

@@ -1,5 +1,6 @@
 // Run, first part: taking a place in the world.
 #include "cores.h"
+#include "details.h"
 #include "fits.h"
 #include "roster.h"
 #include "run.h"
@@ -208,16 +209,29 @@ int run_create(Run *run, const Config *config, const Model *model, const char *r
     log->stage = run->at.stage;
     board_set_stage(board, run->at.stage);
     board_set_action(board, "start-up");
+    Details details;
+    details_begin(&details, log, world);
     if (create_groups_(run, err) != 0) return -1;
+    details_phase(&details, "groups of ranks");
     if (fail_together_(world, run_open_data(config, &run->train, &run->val, err), err) != 0) return -1;
+    details_phase(&details, "data opened");
     double cores = 1.0;
     if (cores_share(world, &cores, err) != 0) return -1;
     run->be = device_open(&run->device, config, world, threads_(cores), err);
     if (run->be == NULL || convert_groups_(run, err) != 0) return -1;
-    if (find_peak_(run, cores, err) != 0 || settle_(run, err) != 0) return -1;
+    details_phase(&details, "device opened");
+    if (find_peak_(run, cores, err) != 0) return -1;
+    details_phase(&details, "peak known");
+    if (settle_(run, err) != 0) return -1;
+    details_found(&details, run);
+    details_phase(&details, "schedule, plan and room checked");
     if (create_stage_(run, err) != 0 || batch_create(&run->batch, &run->stage, run->at.data, err) != 0) return -1;
-    if (load_(run, resume, err) != 0) return -1;
-    return create_metrics_(run, err);
+    details_bundles(run);
+    details_phase(&details, "memory allocated, weights drawn");
+    if (load_(run, resume, err) != 0 || create_metrics_(run, err) != 0) return -1;
+    details_phase(&details, "checkpoint and metrics");
+    details_ready(&details);
+    return 0;
 }
 
 static void destroy_comm_(Comm *comm) {

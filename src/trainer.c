@@ -1,6 +1,7 @@
 #include "trainer.h"
 
 #include "cores.h"
+#include "details.h"
 #include "device.h"
 #include "emulate.h"
 #include "launch.h"
@@ -68,9 +69,14 @@ static int rank_fail_(World *world, Board *board, const Log *log, const Error *e
 static int rank_main_(Config *config, const Model *model, const Options *options, Log *log, int argc, char **argv) {
     Error err = {0};
     Board *board = board_attach(-1);
+    double began = clock_seconds();
     World *world = world_join(&argc, &argv, &err);
     if (world == NULL) return board_report(board, err.code, err.text) ? board_leave(board, err.code) : fail_(log, &err);
     log->rank = world_size(world) > 1 ? world_rank(world) : -1;
+    Details details;
+    details_begin(&details, log, world);
+    details.since = began;
+    details_phase(&details, "world joined");
     Run run;
     int code = EXIT_DONE;
     memset(&run, 0, sizeof run);
@@ -102,12 +108,15 @@ static int launch_(const Config *config, bool decided, Log *log, int argc, char 
 
 static int train_(Config *config, const Model *model, const Options *options, Log *log, int argc, char **argv) {
     Error err = {0};
+    Details details;
+    details_begin(&details, log, NULL);
     bool under = false, undecided = config->schedule.bpipe == BPIPE_AUTO;
     if (world_under_launcher(&under, &err) != 0) return fail_(log, &err);
     if (!under && options->trace != NULL && trace_check(options->trace, &err) != 0) return fail_(log, &err);
     if (!under &&
         (verdict_resolve(config, model, log, &err) != 0 || check_start_(config, log->program, model, &err) != 0))
         return fail_(log, &err);
+    if (!under) details_phase(&details, "plan, machine and data checked");
     if (under || config_world(config) == 1) return rank_main_(config, model, options, log, argc, argv);
     int code = launch_(config, undecided, log, argc, argv, &err);
     return err.code != 0 ? fail_(log, &err) : code;

@@ -105,6 +105,10 @@ const char *world_host(const World *world) {
     return world->host;
 }
 
+const char *world_library(const World *world) {
+    return world->library;
+}
+
 double world_clock_offset(const World *world) {
     return world->clock_offset;
 }

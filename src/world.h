@@ -29,6 +29,7 @@ int world_local_size(const World *);
 int world_node(const World *); // hosts numbered by their lowest rank
 int world_nodes(const World *);
 const char *world_host(const World *);
+const char *world_library(const World *); // what carries the control plane, with its version
 
 // Every rank of the job calls these in the same order.
 int world_barrier(World *, Error *);

@@ -41,5 +41,6 @@ int world_start_alone(World *world, Error *err) {
     static const WorldOps ops = {barrier_, broadcast_, gather_, keep_, keep_, split_, abort_, leave_};
     (void)err;
     world->ops = &ops;
+    strcpy(world->library, "no launcher");
     return 0;
 }

@@ -20,7 +20,7 @@ struct World {
     void *self; // of the kind
     int rank, size, local_rank, local_size, node, nodes;
     double clock_offset;
-    char host[256];
+    char host[256], library[96];
 };
 
 // Both fill a World whose sizes say one rank on one host, and return 0, or -1 with err.

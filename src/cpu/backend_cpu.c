@@ -319,6 +319,10 @@ Backend *backend_cpu_create(int precision, int threads, Error *err) {
     char name[64];
     processor_name(name, sizeof name);
     snprintf(backend->device, sizeof backend->device, "%s, %d thread%s", name, threads, threads == 1 ? "" : "s");
+    bool library = cpu_linear_by_library(precision);
+    snprintf(backend->kernels, sizeof backend->kernels,
+             "matrix products by %s; attention and all else by our own loops",
+             library ? "oneDNN, a tile and a thread at a time" : "our own kernel");
     fill_table(backend);
     return backend;
 }

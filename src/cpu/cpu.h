@@ -146,6 +146,7 @@ void cpu_gemm(float *room, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOpe
 
 // --- operations (see backend.h)
 // linear.c
+bool cpu_linear_by_library(int precision); // are products oneDNN's?
 void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
                         int64_t rows, int64_t in, int64_t out, Epilogue epilogue);
 void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, const void *dy, const void *w, int64_t rows,

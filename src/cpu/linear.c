@@ -63,6 +63,15 @@ static void tile_product(float *room, int64_t m, int64_t n, int64_t k, CpuOperan
     cpu_gemm(room, m, n, k, a, b, accumulate, c, stride);
 }
 
+bool cpu_linear_by_library(int precision) {
+#if defined(HAVE_DNNL)
+    return precision == PRECISION_FP32;
+#else
+    (void)precision;
+    return false;
+#endif
+}
+
 // gelu(x) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form, written with one exponential.
 static inline float sigmoid2u(float x) {
     float u = 0.7978845608f * (x + 0.044715f * x * x * x);

@@ -197,6 +197,14 @@ static int start_hosts_(World *world, Error *err) {
     return failed;
 }
 
+// The first words of what the library says of itself: "Open MPI v4.1.4".
+static void describe_(World *world) {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return;
+    snprintf(world->library, sizeof world->library, "%.*s", (int)strcspn(text, ",\n"), text);
+}
+
 int world_start_mpi(World *world, int *argc, char ***argv, Error *err) {
     static const WorldOps ops = {barrier_, broadcast_, gather_, sum_, max_, split_, abort_, leave_};
     int provided, code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
@@ -206,6 +214,7 @@ int world_start_mpi(World *world, int *argc, char ***argv, Error *err) {
     self->control = MPI_COMM_NULL;
     world->ops = &ops;
     world->self = self;
+    describe_(world);
     if (start_groups_(world, err) != 0) return -1;
     int tasks = world_slurm_tasks();
     if (world->size == 1 && tasks > 1 && getenv("OMPI_COMM_WORLD_SIZE") == NULL) return world_slurm_error(tasks, err);

@@ -290,11 +290,18 @@ static cudaError_t open_(CudaBackend *cuda, Clock *clock) {
 static int start_(Device *device, Error *err) {
     CudaBackend *cuda = &device->cuda;
     Backend *backend = &cuda->backend;
+#ifdef HAVE_CUDNN_FRONTEND
+    const char *flash_by = "cuDNN";
+#else
+    const char *flash_by = "nothing: it becomes recompute";
+#endif
     cudaDeviceProp properties;
     cudaError_t status = cudaGetDeviceProperties(&properties, cuda->device);
     if (status == cudaSuccess) {
         snprintf(backend->device, sizeof backend->device, "%.80s", properties.name);
         backend->memory_size = (int64_t)properties.totalGlobalMem;
+        snprintf(backend->kernels, sizeof backend->kernels, "matrix products by cuBLASLt; attention.mode flash by %s",
+                 flash_by);
         backend->peak_tflops = backend_cuda_peak(properties.name, backend->precision);
         if (properties.major < 8)
             return error_set(err, EXIT_FAILED,

@@ -1,0 +1,49 @@
+#include "details.h"
+
+#include <string.h>
+
+void details_begin(Details *details, const Log *log, const World *world) {
+    details->log = log_of_all(log);
+    if (world != NULL && world_rank(world) > 0) details->log.level = LOG_QUIET;
+    details->began = details->since = clock_seconds();
+}
+
+void details_phase(Details *details, const char *what) {
+    double now = clock_seconds();
+    log_detail(&details->log, "start-up: %s, %.1f ms", what, 1e3 * (now - details->since));
+    details->since = now;
+}
+
+void details_ready(const Details *details) {
+    log_detail(&details->log, "start-up: ready to train, %.1f ms in all", 1e3 * (clock_seconds() - details->began));
+}
+
+static const char *carrier_(const Run *run) {
+    if (world_size(run->world) == 1) return "none, one rank";
+    if (!run->device.cuda) return "MPI, between buffers in host memory";
+    return run->device.shared ? "MPI, through buffers in host memory, since ranks share a GPU"
+                              : "NCCL, between buffers on the GPUs";
+}
+
+void details_found(const Details *details, const Run *run) {
+    const Log *log = &details->log;
+    log_detail(log, "found: %s; rank 0 of %d on %s, %d of them there", world_library(run->world),
+               world_size(run->world), world_host(run->world), world_local_size(run->world));
+    log_detail(log, "chosen: device %s", run->be->device);
+    log_detail(log, "chosen: %s", run->be->kernels);
+    log_detail(log, "chosen: messages by %s", carrier_(run));
+}
+
+void details_bundles(const Run *run) {
+    const StageSchedule *list = &run->schedule->stage[run->at.stage];
+    bool host = false, peer = false;
+    for (int64_t i = 0; i < list->count; i++) {
+        if (list->actions[i].kind != ACTION_EVICT) continue;
+        *(list->actions[i].peer == SCHEDULE_HOST ? &host : &peer) = true;
+    }
+    if (run->at.tensor > 0 || run->at.data > 0 || (!host && !peer)) return;
+    log_detail(run->log, "chosen: evicted bundles go %s",
+               host                        ? "to host memory, copied by this stage"
+               : engine_alone(run->engine) ? "into the partner's memory, copied by this stage alone"
+                                           : "to the partner as messages, which it has to take");
+}
