@@ -143,7 +143,7 @@ endif
 
 # ---- targets --------------------------------------------------------------------------------------------------------
 .PHONY: all programs unit test test-cuda asan tsan bench data tiny-data format help clean found FORCE
-.PHONY: lint lint-format lint-tidy lint-cppcheck lint-shell
+.PHONY: docs lint lint-format lint-tidy lint-cppcheck lint-shell
 FORCE:
 
 all: programs tiny-data
@@ -182,6 +182,11 @@ bench: all $(BENCH_BIN)
 
 data:
 	$(Q)$(PYTHON) scripts/prepare_data.py --bible -o data
+
+# The pages that the tables of options and keys make.
+docs: programs
+	$(call say,DOC,docs/configuration.md)
+	$(Q)$(B)/train_llama --help-config --markdown > docs/configuration.md
 
 # The programs are worth having without the text, so its absence stops nothing here.
 tiny-data:
@@ -224,6 +229,7 @@ help:
 	@echo 'make test-cuda  the tests that need a GPU (CUDA=1)'
 	@echo 'make bench      speed ratios of this machine'
 	@echo 'make data       the tiny data set in data/ (scripts/prepare_data.py FILE... takes your own text)'
+	@echo 'make docs       docs/configuration.md, from the table of keys'
 	@echo 'make format     clang-format over the sources;   make lint   the checks'
 	@echo 'make clean      build/ and the programs; data stays'
 	@echo

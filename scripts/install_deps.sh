@@ -29,11 +29,15 @@ python3-pytest | no Python tests
 python3-numpy | the tests that need NumPy are skipped
 python3-torch | the tests against PyTorch are skipped
 python3-matplotlib | no pictures: scripts/plot.py
+zsh | the tests of completion in zsh are skipped
+mandoc | the manual page is not checked by mandoc
+man-db | the manual page is not checked by man
+shellcheck | the completion script is not checked by shellcheck
 bible-kjv | no tiny data set; use scripts/prepare_data.py FILE... --name bible
 bible-kjv-text | no tiny data set; use scripts/prepare_data.py FILE... --name bible
 END
     if [ "$dev" = 1 ]; then
-        printf '%s | make format and make lint check less\n' clang-format clang-tidy cppcheck shellcheck
+        printf '%s | make format and make lint check less\n' clang-format clang-tidy cppcheck
     fi
     if ! have_pip; then
         echo "python3-pip | the tests against transformers are skipped${nvcc:+, and no cuDNN attention on GPUs}"

@@ -144,6 +144,7 @@ void config_write_json(const Config *config, FILE *file);
 
 // Every key, its type, default, range and meaning, for `--help-config`.
 void config_help(FILE *file);
+void config_help_markdown(FILE *file); // the same as docs/configuration.md
 
 // Word for an enum value as the YAML file spells it ("llama", "1f1b", ...), from the schema table; key as
 // "model.family".

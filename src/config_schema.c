@@ -180,19 +180,3 @@ void config_expected(const ConfigKey *key, char *out, size_t n) {
         break;
     }
 }
-
-void config_help(FILE *file) {
-    const char *section = "";
-    for (int i = 0; i < config_key_count; i++) {
-        const ConfigKey *key = &config_keys[i];
-        char expected[200];
-        config_expected(key, expected, sizeof expected);
-        size_t length = (size_t)(config_short_name(key) - key->name - 1);
-        if (strncmp(section, key->name, length + 1) != 0)
-            fprintf(file, "%s%.*s:\n", i ? "\n" : "", (int)length, key->name);
-        section = key->name;
-        const char *def = key->def == NULL ? "required" : key->def[0] == '\0' ? "\"\"" : key->def;
-        fprintf(file, "  %-13s %s\n", config_short_name(key), key->meaning);
-        fprintf(file, "  %-13s %s%s; %s\n", "", key->def ? "default " : "", def, expected);
-    }
-}

@@ -1,23 +1,11 @@
-#include "options.h"
+#include "options_schema.h"
 #include "suggest.h"
 
 #include <limits.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum OptionKind { OPTION_FLAG, OPTION_TEXT, OPTION_LIST } OptionKind;
-
-typedef struct OptionRow {
-    const char *name;     // after --
-    char letter;          // after -; 0: none
-    const char *argument; // name of the value in the help; NULL: takes none
-    OptionKind kind;
-    size_t offset; // in Options: bool, const char * or the list's const char **
-    const char *meaning;
-} OptionRow;
-
-static const OptionRow rows[] = {
+const OptionRow option_rows[] = {
     {"config", 'c', "FILE", OPTION_TEXT, offsetof(Options, config), "the run's configuration, a YAML file"},
     {"override", 'o', "KEY=VALUE", OPTION_LIST, offsetof(Options, overrides),
      "set one key, as in -o train.steps=10; repeatable, the last one wins"},
@@ -40,21 +28,26 @@ static const OptionRow rows[] = {
     {"help", 'h', NULL, OPTION_FLAG, offsetof(Options, help), "print this and exit"},
     {"help-config", 0, NULL, OPTION_FLAG, offsetof(Options, help_config),
      "print every configuration key, its type, default, range and meaning, and exit"},
+    {"markdown", 0, NULL, OPTION_FLAG, offsetof(Options, markdown), "what --help-config prints, as a Markdown page"},
+    {"man", 0, NULL, OPTION_FLAG, offsetof(Options, man), "print the manual page and exit; read it with man -l"},
+    {"completion", 0, "bash|zsh", OPTION_TEXT, offsetof(Options, completion),
+     "print what completes these options and keys in that shell, and exit"},
     {"version", 0, NULL, OPTION_FLAG, offsetof(Options, version), "print the version and exit"},
 };
 
-enum { ROWS = sizeof rows / sizeof rows[0] };
+const int option_row_count = sizeof option_rows / sizeof option_rows[0];
 
 static const OptionRow *find_name_(const char *name, size_t length) {
-    for (int i = 0; i < ROWS; i++) {
-        if (strlen(rows[i].name) == length && strncmp(rows[i].name, name, length) == 0) return &rows[i];
+    for (int i = 0; i < option_row_count; i++) {
+        if (strlen(option_rows[i].name) == length && strncmp(option_rows[i].name, name, length) == 0)
+            return &option_rows[i];
     }
     return NULL;
 }
 
 static const OptionRow *find_letter_(char letter) {
-    for (int i = 0; i < ROWS; i++) {
-        if (rows[i].letter != 0 && rows[i].letter == letter) return &rows[i];
+    for (int i = 0; i < option_row_count; i++) {
+        if (option_rows[i].letter != 0 && option_rows[i].letter == letter) return &option_rows[i];
     }
     return NULL;
 }
@@ -64,12 +57,23 @@ static int unknown_(const char *typed, Error *err) {
     const char *near = NULL;
     int best = INT_MAX;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(typed, "="), typed);
-    for (int i = 0; i < ROWS; i++) {
+    for (int i = 0; i < option_row_count; i++) {
         // One dash too few is the commonest slip, so dashes do not count.
-        if (suggest_nearer(name + strspn(name, "-"), rows[i].name, &best)) near = rows[i].name;
+        if (suggest_nearer(name + strspn(name, "-"), option_rows[i].name, &best)) near = option_rows[i].name;
     }
     if (near != NULL) return error_set(err, EXIT_USAGE, "%s: no such option; did you mean --%s?", name, near);
     return error_set(err, EXIT_USAGE, "%s: no such option; --help lists all", name);
+}
+
+// Of words that stand apart by '|', is this one?
+static bool is_word_(const char *words, const char *value) {
+    size_t length = strlen(value);
+    for (; *words != '\0'; words += strspn(words, "|")) {
+        size_t word = strcspn(words, "|");
+        if (word == length && strncmp(words, value, length) == 0) return true;
+        words += word;
+    }
+    return false;
 }
 
 static int store_(Options *options, const OptionRow *row, const char *value, Error *err) {
@@ -88,6 +92,8 @@ static int store_(Options *options, const OptionRow *row, const char *value, Err
     }
     if (value[0] == '\0')
         return error_set(err, EXIT_USAGE, "--%s: the value is empty; give %s", row->name, row->argument);
+    if (option_is_words(row) && !is_word_(row->argument, value))
+        return error_set(err, EXIT_USAGE, "--%s: %s is none of %s", row->name, value, row->argument);
     *(const char **)field = value;
     return 0;
 }
@@ -136,7 +142,10 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         if (taken < 0) return -1;
         i += taken;
     }
-    if (options->help || options->help_config || options->version) return 0;
+    if (options->markdown && !options->help_config)
+        return error_set(err, EXIT_USAGE, "--markdown: belongs to --help-config; give that too");
+    if (options->help || options->help_config || options->version || options->man || options->completion != NULL)
+        return 0;
     if (options->quiet && options->verbose)
         return error_set(err, EXIT_USAGE, "--quiet: says less and --verbose more; give one of them");
     if (options->json && !options->plan && !options->profile)
@@ -157,12 +166,13 @@ void options_free(Options *options) {
 void options_help(const char *program, FILE *file) {
     fprintf(file, "usage: %s -c FILE [-o KEY=VALUE]...\n", program);
     fprintf(file, "Trains a model across pipeline stages as the configuration says.\n\n");
-    for (int i = 0; i < ROWS; i++) {
+    for (int i = 0; i < option_row_count; i++) {
         char left[48], letter[8] = "    ";
-        if (rows[i].letter != 0) snprintf(letter, sizeof letter, "-%c, ", rows[i].letter);
-        const char *argument = rows[i].argument != NULL ? rows[i].argument : "";
-        snprintf(left, sizeof left, "%s--%s%s%s", letter, rows[i].name, argument[0] != '\0' ? " " : "", argument);
-        fprintf(file, "  %-26s  %s\n", left, rows[i].meaning);
+        if (option_rows[i].letter != 0) snprintf(letter, sizeof letter, "-%c, ", option_rows[i].letter);
+        const char *argument = option_rows[i].argument != NULL ? option_rows[i].argument : "";
+        snprintf(left, sizeof left, "%s--%s%s%s", letter, option_rows[i].name, argument[0] != '\0' ? " " : "",
+                 argument);
+        fprintf(file, "  %-26s  %s\n", left, option_rows[i].meaning);
     }
     fprintf(file, "\nexit codes: %d done, %d failed while running, %d bad usage or configuration,\n", EXIT_DONE,
             EXIT_FAILED, EXIT_USAGE);

@@ -1,4 +1,5 @@
-// The command line: one table of options that parses it and prints `--help`.
+// The command line: one table of options (options_schema.h) that parses it and prints `--help`; manual.h and completion.h
+// make their pages of it.
 #ifndef OPTIONS_H
 #define OPTIONS_H
 
@@ -11,7 +12,7 @@ extern "C" {
 #endif
 
 typedef struct Options {
-    const char *config;     // points into argv; NULL only with help, help_config or version
+    const char *config;     // points into argv; NULL only where the program answers and exits
     const char **overrides; // "key=value" in the order given, each pointing into argv; the array belongs to Options
     int override_count;
     const char *resume; // NULL: start anew
@@ -19,8 +20,9 @@ typedef struct Options {
     bool schedule;
     bool plan, profile, json;
     const char *emulate_stage; // NULL: none
-    bool quiet, verbose; // at most one
-    bool help, help_config, version;
+    bool quiet, verbose;       // at most one
+    bool help, help_config, markdown, version, man;
+    const char *completion; // a shell; NULL: none
 } Options;
 
 // Reads argv[1..argc-1]. 0, or -1 with err (code 2): unknown option (the nearest is suggested), missing or superfluous

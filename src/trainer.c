@@ -1,10 +1,12 @@
 #include "trainer.h"
 
+#include "completion.h"
 #include "cores.h"
 #include "details.h"
 #include "device.h"
 #include "emulate.h"
 #include "launch.h"
+#include "manual.h"
 #include "options.h"
 #include "plan_answer.h"
 #include "run.h"
@@ -122,10 +124,25 @@ static int train_(Config *config, const Model *model, const Options *options, Lo
     return err.code != 0 ? fail_(log, &err) : code;
 }
 
+// What the tables and the version answer without a configuration. false: nothing of it was asked.
+static bool answer_(const Options *options, const char *program) {
+    if (options->help)
+        options_help(program, stdout);
+    else if (options->help_config)
+        options->markdown ? config_help_markdown(stdout) : config_help(stdout);
+    else if (options->man)
+        manual_write(program, stdout);
+    else if (options->completion != NULL)
+        completion_write(program, options->completion, stdout);
+    else if (options->version)
+        printf("%s %s\n", program, VERSION);
+    else
+        return false;
+    return true;
+}
+
 static int run_options_(const Options *options, const Model *model, Log *log, int argc, char **argv) {
-    if (options->help) return options_help(log->program, stdout), EXIT_DONE;
-    if (options->help_config) return config_help(stdout), EXIT_DONE;
-    if (options->version) return printf("%s %s\n", log->program, VERSION), EXIT_DONE;
+    if (answer_(options, log->program)) return EXIT_DONE;
     log->level = options->quiet ? LOG_QUIET : options->verbose ? LOG_VERBOSE : LOG_NORMAL;
     cores_spin_briefly(argv);
     Error err = {0};

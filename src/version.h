@@ -1,7 +1,9 @@
-// The one place that says which version this is: `--version`, and the first line of every metrics file.
+// The one place that says which version this is and when it was made: `--version`, the manual page, `make dist`, and the
+// first line of every metrics file.
 #ifndef VERSION_H
 #define VERSION_H
 
-#define VERSION "0.1.0"
+#define VERSION      "0.1.0"
+#define VERSION_DATE "2026-11-22"
 
 #endif

@@ -53,6 +53,12 @@ static const CommandLine wrong_lines[] = {
     {{"--", NULL}, "--: no such option"},
     {{"-", NULL}, "-: is no option"},
     {{"", NULL}, "is no option"},
+    {{"-c", "x", "-q", "-v", NULL}, "--quiet: says less and --verbose more; give one of them"},
+    {{"--markdown", "-c", "x", NULL}, "--markdown: belongs to --help-config"},
+    {{"--completion", NULL}, "--completion: needs a value; write --completion bash|zsh"},
+    {{"--completion", "fish", NULL}, "--completion: fish is none of bash|zsh"},
+    {{"--completion", "bas", NULL}, "--completion: bas is none of bash|zsh"},
+    {{"--completion=bash|", NULL}, "--completion: bash| is none of bash|zsh"},
 };
 
 static void every_wrong_command_line_is_refused(void **state) {

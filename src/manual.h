@@ -1,0 +1,18 @@
+// The manual page of a trainer: the tables of options and of configuration keys as roff, for man(1).
+#ifndef MANUAL_H
+#define MANUAL_H
+
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// `program` is the trainer's name, without directories.
+void manual_write(const char *program, FILE *file);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,239 @@
+"""One table of options and one of keys, many faces: --help, the manual page, completion in bash and zsh, and
+docs/configuration.md name every row, and each is what its reader understands."""
+
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import time
+
+import pytest
+from trainer_runs import FAMILIES, ROOT, command, environment, trainer
+
+OPTIONS = re.findall(r'^    \{"([a-z-]+)", ', (ROOT / "src/options.c").read_text(), re.M)
+KEYS = [
+    f"{section}.{key}"
+    for section, key in re.findall(
+        r"^    (?:INT|NUMBER|BOOL|WORD|TEXT|LAYERS)\((\w+), (\w+),", (ROOT / "src/config_schema.c").read_text(), re.M
+    )
+]
+
+
+def needs(program):
+    return pytest.mark.skipif(shutil.which(program) is None, reason=f"{program} is not installed (scripts/install_deps.sh)")
+
+
+def face(*arguments, family="llama"):
+    answer = command(family, *arguments)
+    assert answer.returncode == 0 and answer.stderr == "", answer.stderr
+    return answer.stdout
+
+
+def test_the_tables_are_found_in_the_source():
+    assert {"config", "plan", "resume", "completion"} < set(OPTIONS)
+    assert {"model.hidden", "train.lr", "parallel.layers", "hardware.profile"} < set(KEYS)
+
+
+def test_every_option_and_every_key_stands_in_every_face():
+    manual = face("--man").replace("\\-", "-")
+    bash, zsh, help = face("--completion", "bash"), face("--completion", "zsh"), face("--help")
+    for option in OPTIONS:
+        assert f"--{option} " in help + " " or f"--{option}\n" in help, option
+        assert f"\\fB--{option}\\fR" in manual, option
+        assert re.search(rf"[ \"]--{option}[ \"]", bash), option
+        assert re.search(rf"'\*?--{option}=?\[", zsh), option
+    plain, page = face("--help-config"), face("--help-config", "--markdown")
+    for key in KEYS:
+        section, name = key.split(".")
+        assert f"\\fB{key}\\fR" in manual, key
+        assert re.search(rf"[ \"]{re.escape(key)}=[ \"]", bash), key
+        assert f"'{key}:" in zsh, key
+        assert re.search(rf"^{section}:\n(  .*\n)*  {name} ", plain, re.M), key
+        assert re.search(rf"^## {section}\n\n(\|.*\n)*\| `{name}` \|", page, re.M), key
+
+
+def test_the_committed_page_of_keys_is_what_the_program_prints():
+    assert (ROOT / "docs/configuration.md").read_text() == face("--help-config", "--markdown"), (
+        "docs/configuration.md is not what the table of keys says now; run `make docs` and commit the page"
+    )
+
+
+def test_the_page_of_keys_is_a_table_of_whole_rows():
+    rows = [line for line in face("--help-config", "--markdown").splitlines() if line.startswith("|")]
+    assert len(rows) > len(KEYS)
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 5 for row in rows)
+
+
+# ---- the manual page --------------------------------------------------------------------------------------------------
+
+
+@needs("mandoc")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mandoc_finds_nothing_wrong_with_the_manual_page(family, tmp_path):
+    page = tmp_path / "page.1"
+    page.write_text(face("--man", family=family))
+    checked = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", page], capture_output=True, text=True)
+    assert checked.returncode == 0 and checked.stdout == "", checked.stdout
+
+
+@needs("man")
+def test_man_shows_the_page_without_a_warning(tmp_path):
+    page = tmp_path / "train_llama.1"
+    page.write_text(face("--man"))
+    shown = subprocess.run(
+        ["man", "-l", "--warnings", page], capture_output=True, text=True, env={**os.environ, "MANWIDTH": "120", "LC_ALL": "C"}
+    )
+    assert shown.returncode == 0 and shown.stderr == ""
+    assert re.search(r"-o, --override KEY=VALUE\n +set one key, as in -o train.steps=10;", shown.stdout)
+    assert re.search(r"schedule.micro_batch\n +b: sequences in one microbatch. +Default 1; an integer from 1", shown.stdout)
+
+
+# ---- completion ---------------------------------------------------------------------------------------------------------
+
+
+@needs("shellcheck")
+def test_shellcheck_finds_nothing_wrong_with_the_completion_of_bash(tmp_path):
+    script = tmp_path / "script"
+    script.write_text(face("--completion", "bash"))
+    checked = subprocess.run(["shellcheck", "-s", "bash", script], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("completion")
+    for family in FAMILIES:
+        (place / f"train_{family}.bash").write_text(face("--completion", "bash", family=family))
+        (place / f"train_{family}.zsh").write_text(face("--completion", "zsh", family=family))
+    for name in ("run.yaml", "other.yml", "run.txt", "weights.bin"):
+        (place / name).touch()
+    (place / "configs").mkdir()
+    return place
+
+
+def bash(folder, *words, family="llama", breaks=True):
+    """What bash offers for the last word. As readline does, = makes words of its own unless COMP_WORDBREAKS lacks it."""
+    split = [part for word in words for part in (re.findall(r"=|[^=]+", word) or [""])] if breaks else words
+    script = """
+        source "$1"
+        COMP_WORDS=("${@:2}")
+        COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+        "_${COMP_WORDS[0]}"
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    offered = subprocess.run(
+        ["bash", "--norc", "-c", script, "bash", f"train_{family}.bash", f"train_{family}", *split],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert offered.returncode == 0 and offered.stderr == "", offered.stderr
+    return sorted(offered.stdout.split())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bash_completes_options_and_keys(folder, family):
+    offered = bash(folder, "", family=family)
+    assert {f"--{option}" for option in OPTIONS} <= set(offered)
+    assert bash(folder, "--pl", family=family) == ["--plan"]
+    assert bash(folder, "-o", "", family=family) == sorted(f"{key}=" for key in KEYS)
+    assert bash(folder, "-o", "train.pre", family=family) == ["train.precision="]
+    assert bash(folder, "-c", "run.yaml", "--plan", "-o", "schedule.bp", family=family) == ["schedule.bpipe="]
+
+
+@pytest.mark.parametrize("form", [["-o"], ["--override"], "--override="], ids=["o", "override", "joined"])
+def test_bash_completes_values(folder, form):
+    def offered(text, **how):
+        words = [form + text] if isinstance(form, str) else [*form, text]
+        return bash(folder, *words, **how)
+
+    assert offered("train.pre") == ["train.precision="]
+    assert offered("train.precision=") == ["bf16", "fp32"]
+    assert offered("train.precision=b") == ["bf16"]
+    assert offered("parallel.sequence=t") == ["true"]
+    assert offered("model.kv_heads=") == ["auto"]
+    assert offered("train.steps=") == []
+    assert offered("data.train=wei") == ["weights.bin"]
+    if not isinstance(form, str):
+        assert offered("train.precision=b", breaks=False) == ["train.precision=bf16"]
+
+
+def test_bash_completes_files_where_files_are_meant(folder):
+    assert bash(folder, "-c", "") == ["configs", "other.yml", "run.yaml"]
+    assert bash(folder, "--config", "r") == ["run.yaml"]
+    assert bash(folder, "--config=r") == ["run.yaml"]
+    assert bash(folder, "--trace", "run") == ["run.txt", "run.yaml"]
+    assert bash(folder, "--resume", "") == ["configs"]
+    assert bash(folder, "--completion", "") == ["bash", "zsh"]
+
+
+@needs("zsh")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_zsh_reads_its_script(folder, family):
+    checked = subprocess.run(["zsh", "-n", folder / f"train_{family}.zsh"], capture_output=True, text=True)
+    assert checked.returncode == 0 and checked.stderr == ""
+
+
+class Zsh:
+    """An interactive zsh on a terminal of its own; Ctrl-X writes the line that is being typed to a file."""
+
+    def __init__(self, folder):
+        self.line = folder / "line"
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder)
+            os.execvpe("zsh", ["zsh", "-f", "-i"], environment(TERM="dumb", LC_ALL="C"))
+        setup = (
+            "unsetopt zle_bracketed_paste; PS1=; autoload -Uz compinit; compinit -u -D; source train_llama.zsh; source train_gpt.zsh; "
+            f"keep() {{ print -r -- \"$BUFFER\" >! {self.line}.new; mv {self.line}.new {self.line} }}; zle -N keep; "
+            f"bindkey '^X' keep; bindkey '^I' complete-word; print ready >! {self.line}\n"
+        )
+        os.write(self.terminal, setup.encode())
+        assert self.take() == "ready"
+
+    def take(self):
+        deadline = time.monotonic() + 20
+        while not self.line.exists():
+            assert time.monotonic() < deadline, "zsh does not answer"
+            if select.select([self.terminal], [], [], 0.02)[0]:
+                os.read(self.terminal, 1 << 16)
+        text = self.line.read_text().strip()
+        self.line.unlink()
+        return text
+
+    def complete(self, text):
+        os.write(self.terminal, b"\x15" + text.encode() + b"\t\x18")
+        return self.take()
+
+    def close(self):
+        os.write(self.terminal, b"\x15exit\n")
+        os.close(self.terminal)
+        os.waitpid(self.pid, 0)
+
+
+@needs("zsh")
+def test_zsh_completes_options_keys_values_and_files(folder):
+    zsh = Zsh(folder)
+    try:
+        for typed, becomes in (
+            ("train_llama --pl", "train_llama --plan"),
+            ("train_gpt --resu", "train_gpt --resume="),
+            ("train_llama -o train.pre", "train_llama -o train.precision="),
+            ("train_llama -o train.precision=b", "train_llama -o train.precision=bf16"),
+            ("train_gpt --override=parallel.seq", "train_gpt --override=parallel.sequence="),
+            ("train_gpt --override=parallel.sequence=t", "train_gpt --override=parallel.sequence=true"),
+            ("train_llama -o data.train=wei", "train_llama -o data.train=weights.bin"),
+            ("train_llama -c r", "train_llama -c run.yaml"),
+            ("train_llama -c run.yaml --plan -o schedule.bp", "train_llama -c run.yaml --plan -o schedule.bpipe="),
+            ("train_llama --completion z", "train_llama --completion zsh"),
+        ):
+            assert zsh.complete(typed) == becomes
+    finally:
+        zsh.close()
+
+
+def test_a_shell_that_is_not_known_is_refused():
+    refused = subprocess.run([trainer("llama"), "--completion", "fish"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "--completion: fish is none of bash|zsh" in refused.stderr
