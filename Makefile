@@ -242,7 +242,7 @@ clean:
 # ---- what was found, and what a cross costs -----------------------------------------------------------------------------
 off = $(if $(filter 0,$(1)),switched off,not found)
 found:
-	@if [ -t 1 ]; then g='\033[32m✓\033[0m'; r='\033[31m✗\033[0m'; else g='✓'; r='✗'; fi; \
+	@if [ -t 1 ] && [ -z "$$NO_COLOR" ]; then g='\033[32m✓\033[0m'; r='\033[31m✗\033[0m'; else g='✓'; r='✗'; fi; \
 	yes() { printf "$$g %s\n" "$$1"; }; no() { printf "$$r %s\n" "$$1"; }; \
 	yes "libyaml"; \
 	$(if $(HAVE_OPENMP),yes "OpenMP",no "OpenMP $(call off,$(OPENMP)): one thread a rank"); \

@@ -175,10 +175,12 @@ static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
 
 // mpirun gives its first rank a terminal of its own, wherever that rank's output goes in the end: only a parent that sees
 // a terminal itself can say so.
+// A dumb terminal cannot take a line back.
 static bool writes_to_terminal_(void) {
-    const char *parent = getenv(LAUNCH_TERMINAL_VARIABLE);
+    const char *parent = getenv(LAUNCH_TERMINAL_VARIABLE), *kind = getenv("TERM");
     bool under = false;
     Error ignored = {0};
+    if (kind != NULL && strcmp(kind, "dumb") == 0) return false;
     if (parent != NULL) return strcmp(parent, "1") == 0;
     return world_under_launcher(&under, &ignored) == 0 && !under && isatty(STDOUT_FILENO);
 }

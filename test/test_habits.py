@@ -1,0 +1,204 @@
+"""What one expects of a program of a terminal: -q and -v, colours only where they are wanted, and Ctrl-C."""
+
+import os
+import pty
+import re
+import select
+import subprocess
+import time
+
+import pytest
+from trainer_runs import (
+    FAMILIES,
+    ROOT,
+    built_with_mpi,
+    environment,
+    nothing_left,
+    processes_with,
+    run,
+    trained,
+    trainer,
+    write_config,
+)
+
+ONE_RANK = ("parallel.pipeline=1", "schedule.bpipe=off")
+LAYOUTS = pytest.mark.parametrize(
+    "layout",
+    [pytest.param((), marks=pytest.mark.skipif(not built_with_mpi(), reason="built without MPI")), ONE_RANK],
+    ids=["four_ranks", "one_rank"],
+)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    return write_config(tmp_path_factory.mktemp("habits"))
+
+
+# ---- how much is said -------------------------------------------------------------------------------------------------
+
+
+@LAYOUTS
+@pytest.mark.parametrize("family", FAMILIES)
+def test_quiet_leaves_results_and_nothing_else(tmp_path, family, layout):
+    config = write_config(tmp_path, family)
+    ended = trained(config, *layout, family=family, arguments=["-q"])
+    assert ended.stderr == ""
+    assert [line.split()[0] for line in ended.stdout.splitlines()] == ["step", "step", "val", "step", "val"]
+
+
+@LAYOUTS
+def test_quiet_and_verbose_change_what_is_said_and_not_what_is_computed(config, layout):
+    plain, quiet, verbose = (trained(config, *layout, arguments=how) for how in ([], ["--quiet"], ["--verbose"]))
+    assert plain.bits == quiet.bits == verbose.bits
+    assert len(quiet.said) == 0 < len(plain.said) < len(verbose.said)
+    assert not any("start-up:" in line or "chosen:" in line for line in plain.said)
+
+
+@LAYOUTS
+def test_verbose_says_what_was_found_and_chosen_and_how_long_the_start_takes(config, layout):
+    said = trained(config, *layout, arguments=["-v"]).stderr
+    ranks = 1 if layout else 4
+    assert re.search(rf"^train_llama: found: .*; rank 0 of {ranks} on ", said, re.M)
+    assert re.search(r"^train_llama: chosen: device .+ threads?$", said, re.M)
+    assert re.search(r"^train_llama: chosen: matrix products by ", said, re.M)
+    assert re.search(r"^train_llama: chosen: messages by " + ("none, one rank" if layout else "MPI"), said, re.M)
+    if not layout:
+        assert re.search(r"\[rank 0 stage 0\] chosen: evicted bundles go (into the partner|to the partner)", said)
+    phases = re.findall(r"^train_llama: start-up: (.+), (\d+\.\d) ms$", said, re.M)
+    names = [name for name, _ in phases]
+    assert names[0] == "plan, machine and data checked" and names[1] == "world joined"
+    assert names[-1] == "checkpoint and metrics" and "memory allocated, weights drawn" in names
+    whole = re.search(r"start-up: ready to train, (\d+\.\d) ms in all", said)
+    behind = sum(float(ms) for _, ms in phases[2:])
+    assert abs(behind - float(whole[1])) <= 0.1 * len(phases) and behind > 0
+
+
+def test_quiet_keeps_errors(config):
+    ended = run(config, "train.steps=many", arguments=["-q"])
+    assert ended.code == 2 and "-o train.steps: " in ended.stderr
+    ended = run(config, "checkpoint.init_from=/nowhere", *ONE_RANK, arguments=["-q"])
+    assert ended.code != 0 and len(ended.said) == 1 and "/nowhere" in ended.said[0]
+
+
+def test_quiet_reaches_plans_and_profiles(config, tmp_path):
+    arguments = ["-c", config, "-q", "--plan", "-o", "schedule.bpipe=auto", "-o", f"hardware.profile={tmp_path}/none.json"]
+    loud = subprocess.run([trainer("llama"), *arguments[:2], *arguments[3:]], capture_output=True, text=True, cwd=ROOT)
+    quiet = subprocess.run([trainer("llama"), *arguments], capture_output=True, text=True, cwd=ROOT)
+    assert loud.returncode == quiet.returncode
+    assert quiet.stdout == loud.stdout
+
+
+# ---- colours ------------------------------------------------------------------------------------------------------------
+
+
+def on_terminal(command, **changes):
+    """What a command writes to a terminal."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "MAKEFLAGS", "TERM")}
+        os.execvpe(command[0], command, {**inherited, **changes})
+    text = b""
+    while True:
+        try:
+            part = os.read(terminal, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        text += part
+    os.waitpid(pid, 0)
+    os.close(terminal)
+    return text.decode()
+
+
+def test_make_colours_its_marks_on_a_terminal_alone_and_never_with_no_color():
+    command = ["make", "-s", "found"]
+    assert "\x1b[32m✓\x1b[0m libyaml" in on_terminal(command, TERM="xterm")
+    without = on_terminal(command, TERM="xterm", NO_COLOR="1")
+    assert "✓ libyaml" in without and "\x1b" not in without
+    piped = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    assert "✓ libyaml" in piped and "\x1b" not in piped
+
+
+def test_a_dumb_terminal_gets_plain_lines(config):
+    options = [part for override in ONE_RANK for part in ("-o", override)]
+    text = on_terminal([str(trainer("llama")), "-c", str(config), *options], TERM="dumb")
+    assert "step    3/3 | loss" in text and "\x1b" not in text and "is running" not in text
+
+
+# ---- Ctrl-C ---------------------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A trainer in the foreground of a terminal of its own."""
+
+    def __init__(self, config, *overrides):
+        options = [part for override in overrides for part in ("-o", override)]
+        self.config, self.text = config, b""
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            os.chdir(ROOT)
+            os.execve(trainer("llama"), ["train_llama", "-c", str(config), *options], environment(TERM="xterm"))
+
+    def read_until(self, text):
+        deadline = time.monotonic() + 30
+        while text.encode() not in self.text:
+            assert time.monotonic() < deadline, self.text
+            if select.select([self.terminal], [], [], 0.1)[0]:
+                self.text += os.read(self.terminal, 1 << 16)
+
+    def press(self, key):
+        os.write(self.terminal, key)
+
+    def end(self):
+        try:
+            while part := os.read(self.terminal, 1 << 16):
+                self.text += part
+        except OSError:  # the other end is closed
+            pass
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.terminal)
+        return os.waitstatus_to_exitcode(status), self.text.decode().replace("\r\n", "\n").splitlines()
+
+
+LONG = ("train.steps=100000", "data.val_every=0", "train.global_batch=64")
+SLOW = ("train.global_batch=128", "data.val_every=0", "model.hidden=512", "model.ffn=1536")  # seconds a step
+
+
+@LAYOUTS
+def test_ctrl_c_ends_the_run_after_a_whole_step_with_its_checkpoint_saved(tmp_path, layout):
+    config = write_config(tmp_path)
+    job = Terminal(config, *LONG, *layout, f"checkpoint.dir={tmp_path}/out")
+    job.read_until("| loss")
+    # The terminal signals its whole foreground group, and ranks that got the signal from there would end in mpirun's way.
+    foreground = os.tcgetpgrp(job.terminal)
+    others = [pid for pid in processes_with(str(config)) if pid != job.pid]
+    assert [pid for pid in others if os.getpgid(pid) == foreground] == []
+    assert os.getpgid(job.pid) == foreground and len(others) == (0 if layout else 6)  # caretaker, mpirun, ranks
+    job.press(b"\x03")
+    code, lines = job.end()
+    assert code == 3, lines[-5:]
+    last = re.search(r"stopped on request after step (\d+); go on with --resume", lines[-1])
+    assert last, lines[-5:]
+    assert (tmp_path / "out" / f"step_{int(last[1]):08d}").is_dir()
+    assert nothing_left(config)
+
+
+@LAYOUTS
+def test_a_second_ctrl_c_ends_the_run_at_once(tmp_path, layout):
+    config = write_config(tmp_path)
+    # A step of several seconds, which nobody waits for.
+    job = Terminal(config, "train.steps=2", *SLOW, *layout)
+    job.read_until("is running")
+    told = time.monotonic()
+    job.press(b"\x03")
+    if layout:
+        time.sleep(0.2)  # two signals of a kind that are pending are one
+    else:
+        job.read_until("asked to stop")
+    job.press(b"\x03")
+    code, lines = job.end()
+    assert code == 1 and time.monotonic() - told < 8
+    assert not any("stopped on request" in line for line in lines)
+    assert nothing_left(config)
