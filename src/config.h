@@ -88,6 +88,16 @@ typedef struct DataConfig {
     int64_t val_every, val_batches;
 } DataConfig;
 
+typedef struct SampleConfig {
+    int64_t every; // steps; 0: none while training
+    char prompt[CONFIG_TEXT];
+    int64_t tokens, count;
+    double temperature; // 0: greedy
+    int64_t top_k;      // 0: the whole vocabulary
+    int64_t seed;
+    char tokenizer[CONFIG_TEXT]; // "bytes", "ids" or a SentencePiece model; empty: what the data set is made with
+} SampleConfig;
+
 typedef struct CheckpointConfig {
     char dir[CONFIG_TEXT];
     int64_t every, keep;
@@ -118,6 +128,7 @@ typedef struct Config {
     AttentionConfig attention;
     TrainConfig train;
     DataConfig data;
+    SampleConfig sample;
     CheckpointConfig checkpoint;
     LogConfig log;
     HardwareConfig hardware;

@@ -88,6 +88,15 @@ const ConfigKey config_keys[] = {
     INT(data, val_every, "0", 0, MAX_COUNT, NULL, "steps between validations; 0: none"),
     INT(data, val_batches, "8", 1, MAX_COUNT, NULL, "batches in one validation"),
 
+    INT(sample, every, "0", 0, MAX_COUNT, NULL, "steps between samples of the model's text while training; 0: none"),
+    TEXT(sample, prompt, "", 0, "text that samples go on from; empty: the beginning of a text"),
+    INT(sample, tokens, "100", 1, 1000000, NULL, "most tokens of one sample, behind the prompt"),
+    INT(sample, count, "1", 1, 65536, NULL, "samples from one prompt, micro_batch of them at a time"),
+    NUMBER(sample, temperature, "0.8", 0, 1000, 0, NULL, "0: always the likeliest token"),
+    INT(sample, top_k, "0", 0, 1000, NULL, "choose among this many of the likeliest tokens; 0: among all"),
+    INT(sample, seed, "1337", 0, MAX_EXACT, NULL, "of the choice between tokens"),
+    TEXT(sample, tokenizer, "", 0, "bytes, ids or a SentencePiece .model; empty: what made the data, as far as known"),
+
     TEXT(checkpoint, dir, "", 0, "where checkpoints go; empty: none are written"),
     INT(checkpoint, every, "0", 0, MAX_COUNT, NULL, "steps between checkpoints; 0: none, not at the end either"),
     INT(checkpoint, keep, "3", 1, 1000000, NULL, "newest checkpoints to keep"),

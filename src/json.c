@@ -112,8 +112,7 @@ static int decode_escape_(Parser *parser, char **to) {
     return 0;
 }
 
-// Bytes of the UTF-8 character at `at`, 0 where it is none: overlong forms, surrogates and what lies beyond U+10FFFF are none.
-static int utf8_length_(const char *at, const char *end) {
+int json_utf8_length(const char *at, const char *end) {
     const unsigned char *c = (const unsigned char *)at;
     int length = c[0] < 0x80 ? 1 : c[0] < 0xC2 ? 0 : c[0] < 0xE0 ? 2 : c[0] < 0xF0 ? 3 : c[0] < 0xF5 ? 4 : 0;
     if (length == 0 || end - at < length) return 0;
@@ -135,7 +134,7 @@ static int parse_text_(Parser *parser, const char **text) {
             continue;
         }
         if ((unsigned char)*parser->at < 0x20) return fail_(parser, "control character inside a text");
-        int length = utf8_length_(parser->at, parser->end);
+        int length = json_utf8_length(parser->at, parser->end);
         if (length == 0) return fail_(parser, "not UTF-8");
         while (length-- > 0) *to++ = *parser->at++;
     }

@@ -53,6 +53,9 @@ const JsonValue *json_find(const JsonValue *object, const char *key);
 int64_t json_integer(const JsonValue *object, const char *key, int64_t otherwise);
 const char *json_text(const JsonValue *object, const char *key, const char *otherwise);
 
+// Bytes of the UTF-8 character at `at`, 0 where it is none: overlong forms, surrogates and what lies beyond U+10FFFF are none.
+int json_utf8_length(const char *at, const char *end);
+
 // Writes text as a JSON string with its quotes.
 void json_write_text(FILE *file, const char *text);
 // Writes a finite number with as few digits as read back as the same double.

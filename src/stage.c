@@ -191,3 +191,17 @@ int stage_backward(Stage *stage, int64_t microbatch, void *bundle, const void *i
         embedding_block_backward(pass, stage->model, stage->embedding, dx, stage->tokens + microbatch * at->shape.rows);
     return err->code == 0 ? 0 : -1;
 }
+
+void stage_logits(Stage *stage, int64_t row, float *logits) {
+    const Shape *s = &stage->at.shape;
+    const char *from = (const char *)stage->head_work.logits + row * s->vocab_width * s->element;
+    stage->be->download(stage->be, logits, from, s->vocab_count * s->element);
+    if (s->element == 4) return;
+    // bf16 is the upper half of a float: widened in place, from the end, so that no value is overwritten before it was read.
+    for (int64_t i = s->vocab_count - 1; i >= 0; i--) {
+        uint16_t half;
+        memcpy(&half, (const char *)logits + 2 * i, sizeof half);
+        uint32_t bits = (uint32_t)half << 16;
+        memcpy(logits + i, &bits, sizeof bits);
+    }
+}

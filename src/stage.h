@@ -59,6 +59,10 @@ int stage_forward(Stage *stage, int64_t microbatch, void *bundle, const void *in
 // input: gradient from the next stage (not read by the last); output: gradient for the previous one (not written by the first).
 int stage_backward(Stage *stage, int64_t microbatch, void *bundle, const void *input, void *output, Error *err);
 
+// Logits of one row (position * b + sequence) of the microbatch that ran last, with scale 0, as this tensor rank of the last stage has
+// them: vocab_count values, on the host. They stand in the head's workspace until the next forward.
+void stage_logits(Stage *stage, int64_t row, float *logits);
+
 #ifdef __cplusplus
 }
 #endif

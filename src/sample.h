@@ -1,0 +1,44 @@
+// Choosing a token from one position's logits: greedy, or at random by temperature and top-k.
+//
+// A random choice takes the largest of logit / temperature + g, where g is Gumbel noise of the token's own: token i then wins with
+// probability softmax(logits / temperature)[i]. The noise is counter-based, keyed by (seed, sequence, position, token), so each tensor
+// rank judges its part of the vocabulary alone, and only a few candidates travel; the whole distribution is nowhere in one place.
+#ifndef SAMPLE_H
+#define SAMPLE_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct SampleRule {
+    double temperature; // 0: the likeliest token
+    int64_t top_k;      // 0: the whole vocabulary
+    uint64_t seed;
+} SampleRule;
+
+typedef struct SampleCandidate {
+    double logit;
+    double key; // the largest key wins
+    int64_t token;
+} SampleCandidate;
+
+// Candidates that one part of the vocabulary has to name at most.
+int64_t sample_room(const SampleRule *rule);
+
+// Candidates among the tokens first ... first + count - 1, whose logits these are; written to `out`, which has sample_room entries.
+// Returns how many: fewer where there are fewer finite logits. stream: which sequence, and which of its positions (sample_stream).
+int64_t sample_candidates(const SampleRule *rule, uint64_t stream, const float *logits, int64_t first, int64_t count,
+                          SampleCandidate *out);
+
+// The token chosen among the candidates of all parts, in any order; -1 where there are none. Equals: the lowest token.
+int64_t sample_choose(const SampleRule *rule, SampleCandidate *candidates, int64_t count);
+
+uint64_t sample_stream(int64_t sequence, int64_t position);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
