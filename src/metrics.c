@@ -4,6 +4,7 @@
 
 #include "backend.h"
 #include "grid.h"
+#include "json.h"
 #include "launch.h"
 #include "version.h"
 #include "world.h"
@@ -117,7 +118,7 @@ typedef struct Kept_ {
 static void keep_line_(Metrics *metrics, Kept_ *kept, const char *line, off_t end, int64_t after_step) {
     long long step;
     double loss, norm;
-    bool val = sscanf(line, "{\"type\":\"val\",\"step\":%lld", &step) == 1;
+    bool val = sscanf(line, "{\"type\":\"%*[a-z]\",\"step\":%lld", &step) == 1; // and all else that belongs to a step
     int fields = sscanf(line, "{\"type\":\"step\",\"step\":%lld,\"loss\":%lf,\"loss_z\":%*[^,],\"grad_norm\":%lf",
                         &step, &loss, &norm);
     if (fields >= 1 && step <= kept->step) {
@@ -375,14 +376,47 @@ int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
 }
 
 int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) {
-    char text[96];
-    snprintf(text, sizeof text, "val  %4lld/%lld | loss %.4f", (long long)step, (long long)metrics->steps, loss);
+    char text[128];
+    snprintf(text, sizeof text, "val  %4lld/%lld | loss %.4f | perplexity %.2f", (long long)step,
+             (long long)metrics->steps, loss, exp(loss));
     if (say_(metrics, text, err) != 0) return -1;
     if (metrics->fd < 0) return 0;
     Line_ line;
     if (line_begin_(&line, err) != 0) return -1;
     fprintf(line.file, "{\"type\":\"val\",\"step\":%lld", (long long)step);
     number_(&line, "loss", loss, EXACT);
+    number_(&line, "perplexity", exp(loss), CLEAR);
+    return line_end_(&line, metrics, err);
+}
+
+static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *err) {
+    Line_ line;
+    if (line_begin_(&line, err) != 0) return -1;
+    fprintf(line.file, "sample %lld/%lld | ", (long long)step, (long long)metrics->steps);
+    for (const char *at = text; *at != '\0'; at++) {
+        fputc(*at, line.file);
+        if (*at == '\n' && at[1] != '\0') fputs("    ", line.file);
+    }
+    if (fclose(line.file) != 0) {
+        free(line.text);
+        return error_set(err, EXIT_FAILED, "no memory for a sample");
+    }
+    // A text may end in a newline of its own.
+    while (line.length > 0 && line.text[line.length - 1] == '\n') line.text[--line.length] = '\0';
+    int said = say_(metrics, line.text, err);
+    free(line.text);
+    return said;
+}
+
+int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err) {
+    if (say_sample_(metrics, step, text, err) != 0) return -1;
+    if (metrics->fd < 0) return 0;
+    Line_ line;
+    if (line_begin_(&line, err) != 0) return -1;
+    fprintf(line.file, "{\"type\":\"sample\",\"step\":%lld", (long long)step);
+    count_(&line, "index", index);
+    fputs(",\"text\":", line.file);
+    json_write_text(line.file, text);
     return line_end_(&line, metrics, err);
 }
 

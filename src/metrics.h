@@ -66,8 +66,11 @@ Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err);
 // The step: one line on stdout and one of type step in the file.
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err);
-// Validation after a step: a line for people and one of type val.
+// Validation after a step: a line for people and one of type val, with the perplexity exp(loss).
 int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err);
+// A text of the model's after a step, the index-th from 0: a block for people, whose further lines are indented, and one of type sample.
+// text: UTF-8, as tokenizer_decode makes it.
+int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err);
 // On a terminal, a line with the time left that overwrites itself, while a step runs; elsewhere nothing.
 void metrics_progress(Metrics *metrics, int64_t step, int64_t steps);
 void metrics_close(Metrics *metrics);

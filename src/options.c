@@ -11,6 +11,8 @@ const OptionRow option_rows[] = {
      "set one key, as in -o train.steps=10; repeatable, the last one wins"},
     {"resume", 0, "DIR", OPTION_TEXT, offsetof(Options, resume),
      "go on from the newest complete checkpoint in DIR, or from DIR itself"},
+    {"generate", 0, "PROMPT", OPTION_TEXT, offsetof(Options, generate),
+     "write the model's text behind PROMPT, as sample.* says, and exit; with --resume or checkpoint.init_from"},
     {"trace", 0, "FILE", OPTION_TEXT, offsetof(Options, trace),
      "write what ran when, for ui.perfetto.dev; with --plan what will run"},
     {"plan", 0, NULL, OPTION_FLAG, offsetof(Options, plan),
@@ -154,6 +156,9 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         (options->schedule || options->emulate_stage != NULL))
         return error_set(err, EXIT_USAGE, "--trace: belongs to training and to --plan; leave out --%s",
                          options->schedule ? "schedule" : "emulate-stage");
+    if (options->generate != NULL && (options->plan || options->profile || options->schedule ||
+                                      options->emulate_stage != NULL || options->trace != NULL))
+        return error_set(err, EXIT_USAGE, "--generate: writes text and nothing else; leave out the other action");
     if (options->config != NULL) return 0;
     return error_set(err, EXIT_USAGE, "no configuration; give one with -c FILE (--help explains)");
 }

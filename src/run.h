@@ -16,6 +16,12 @@
 extern "C" {
 #endif
 
+// What a run is asked for besides its configuration.
+typedef struct RunAsk {
+    const char *resume;   // a checkpoint or a directory of them; NULL: none
+    const char *generate; // a prompt: text is written and nothing trained; NULL: training
+} RunAsk;
+
 typedef struct Run {
     const Config *config;
     const Model *model;
@@ -37,18 +43,27 @@ typedef struct Run {
     Metrics *metrics;       // rank 0
     Checkpoint *checkpoint; // NULL without checkpoint.dir
     ResumePoint from;
-    struct RunTrace *trace; // run_trace.h; NULL: none
+    struct RunTrace *trace;  // run_trace.h; NULL: none
+    struct Sampler *sampler; // run_sample.h; NULL: none
 } Run;
 
-// Takes this rank's place in `world`, allocates and initializes, or goes on from a checkpoint in `resume` (NULL: none). Collective. -1 with err; run_destroy in both cases.
-int run_create(Run *run, const Config *config, const Model *model, const char *resume, World *world, Board *board,
+// Takes this rank's place in `world`, allocates and initializes, or goes on from a checkpoint. Without training there are no data, no
+// metrics and no checkpoints to write. Collective. -1 with err; run_destroy in both cases.
+int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world, Board *board,
                Log *log, Error *err);
+
+// The list that the plan is made for: the configuration's, or without training one microbatch's forwards. NULL with err.
+Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err);
 
 // Trains to train.steps, saving as checkpoint.* says. Returns 0 or -1 with err; a stop on request (SIGUSR1, SIGTERM, SIGINT) ends after
 // the step under way, on all ranks after the same one, with code EXIT_STOPPED once its checkpoint is saved.
 int run_train(Run *run, Error *err);
 
 void run_destroy(Run *run);
+
+// From here on the signals that ask a run to stop are noted, and it can be asked whether one has come.
+void run_listen(Run *run);
+bool run_stop_requested(void);
 
 // Opens the training and the validation set and checks that they have what the configuration needs; val is NULL where none is used.
 int run_open_data(const Config *config, Dataset **train, Dataset **val, Error *err);

@@ -4,6 +4,7 @@
 #include "fits.h"
 #include "roster.h"
 #include "run.h"
+#include "run_sample.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -139,9 +140,14 @@ static void tell_pairs_(const Run *run, const Roster *roster) {
              apart, pairs);
 }
 
+Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
+    return ask->generate == NULL ? plan_schedule(config, err)
+                                 : schedule_forward((int)config->parallel.pipeline, 1, err);
+}
+
 // What the run will be, and who does what in it: checked on every host, then told once.
-static int settle_(Run *run, Error *err) {
-    run->schedule = plan_schedule(run->config, err);
+static int settle_(Run *run, const RunAsk *ask, Error *err) {
+    run->schedule = run_schedule(run->config, ask, err);
     if (run->schedule == NULL || plan_make(&run->plan, run->model, run->config, run->schedule, run->be, err) != 0)
         return -1;
     Roster roster = {0};
@@ -175,16 +181,29 @@ static int create_stage_(Run *run, Error *err) {
 }
 
 // A checkpoint to go on from comes before weights to start from.
-static int load_(Run *run, const char *resume, Error *err) {
+static int load_(Run *run, const char *resume, const Log *log, Error *err) {
     const char *model = run->config->checkpoint.init_from;
     if (resume != NULL) {
-        if (checkpoint_resume(&run->from, resume, &run->stage, run->world, run->log, err) != 0) return -1;
+        if (checkpoint_resume(&run->from, resume, &run->stage, run->world, log, err) != 0) return -1;
         batch_seek(&run->batch, run->from.step, run->from.samples);
     }
-    if (!run->from.found && model[0] != '\0' &&
-        checkpoint_init_from(model, &run->stage, run->world, run->log, err) != 0)
-        return -1;
-    return checkpoint_create(&run->checkpoint, &run->stage, run->world, run->from.found, run->log, err);
+    if (run->from.found || model[0] == '\0') return 0;
+    return checkpoint_init_from(model, &run->stage, run->world, log, err);
+}
+
+// Initial weights have nothing to say.
+static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
+    Log quiet = *run->log, all = log_of_all(run->log);
+    quiet.level = LOG_QUIET; // it would speak of training
+    if (load_(run, ask->resume, &quiet, err) != 0) return -1;
+    if (ask->resume != NULL && !run->from.found && run->config->checkpoint.init_from[0] == '\0') {
+        err->everywhere = true;
+        return error_set(err, EXIT_USAGE, "--resume %s: there is no checkpoint in it; name one that a run has saved",
+                         ask->resume);
+    }
+    if (world_rank(run->world) == 0 && run->from.found)
+        log_status(&all, "weights of step %lld from %s", (long long)run->from.step, ask->resume);
+    return run_sampler_create(run, ask->generate, err);
 }
 
 static int create_metrics_(Run *run, Error *err) {
@@ -196,7 +215,14 @@ static int create_metrics_(Run *run, Error *err) {
     return run->metrics == NULL ? -1 : metrics_run(run->metrics, config, run->plan.parameters, err);
 }
 
-int run_create(Run *run, const Config *config, const Model *model, const char *resume, World *world, Board *board,
+static int create_training_(Run *run, const RunAsk *ask, Error *err) {
+    if (load_(run, ask->resume, run->log, err) != 0) return -1;
+    if (checkpoint_create(&run->checkpoint, &run->stage, run->world, run->from.found, run->log, err) != 0) return -1;
+    if (run->config->sample.every > 0 && run_sampler_create(run, NULL, err) != 0) return -1;
+    return create_metrics_(run, err);
+}
+
+int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world, Board *board,
                Log *log, Error *err) {
     memset(run, 0, sizeof *run);
     run->config = config;
@@ -204,6 +230,7 @@ int run_create(Run *run, const Config *config, const Model *model, const char *r
     run->world = world;
     run->board = board;
     run->log = log;
+    bool trains = ask->generate == NULL;
     if (check_world_(run, err) != 0) return -1;
     run->at = topology_coordinates(&config->parallel, world_rank(world));
     log->stage = run->at.stage;
@@ -213,7 +240,7 @@ int run_create(Run *run, const Config *config, const Model *model, const char *r
     details_begin(&details, log, world);
     if (create_groups_(run, err) != 0) return -1;
     details_phase(&details, "groups of ranks");
-    if (fail_together_(world, run_open_data(config, &run->train, &run->val, err), err) != 0) return -1;
+    if (trains && fail_together_(world, run_open_data(config, &run->train, &run->val, err), err) != 0) return -1;
     details_phase(&details, "data opened");
     double cores = 1.0;
     if (cores_share(world, &cores, err) != 0) return -1;
@@ -222,13 +249,13 @@ int run_create(Run *run, const Config *config, const Model *model, const char *r
     details_phase(&details, "device opened");
     if (find_peak_(run, cores, err) != 0) return -1;
     details_phase(&details, "peak known");
-    if (settle_(run, err) != 0) return -1;
+    if (settle_(run, ask, err) != 0) return -1;
     details_found(&details, run);
     details_phase(&details, "schedule, plan and room checked");
     if (create_stage_(run, err) != 0 || batch_create(&run->batch, &run->stage, run->at.data, err) != 0) return -1;
     details_bundles(run);
     details_phase(&details, "memory allocated, weights drawn");
-    if (load_(run, resume, err) != 0 || create_metrics_(run, err) != 0) return -1;
+    if ((trains ? create_training_(run, ask, err) : load_trained_(run, ask, err)) != 0) return -1;
     details_phase(&details, "checkpoint and metrics");
     details_ready(&details);
     return 0;
@@ -239,6 +266,7 @@ static void destroy_comm_(Comm *comm) {
 }
 
 void run_destroy(Run *run) {
+    run_sampler_destroy(run);
     checkpoint_destroy(run->checkpoint);
     metrics_close(run->metrics);
     batch_destroy(&run->batch);

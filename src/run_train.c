@@ -1,6 +1,7 @@
 // Run, second part: the loop over steps.
 #include "compare.h"
 #include "run.h"
+#include "run_sample.h"
 #include "run_trace.h"
 
 #include <math.h>
@@ -17,7 +18,11 @@ static void request_stop_(int signal) {
     stop_requested_ = signal;
 }
 
-static void listen_(void) {
+bool run_stop_requested(void) {
+    return stop_requested_ != 0;
+}
+
+void run_listen(Run *run) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = request_stop_;
@@ -25,6 +30,7 @@ static void listen_(void) {
     int signals[] = {SIGUSR1, SIGTERM, SIGINT};
     for (int i = 0; i < 3; i++) sigaction(signals[i], &action, NULL);
     signal(SIGXFSZ, SIG_IGN); // a checkpoint beyond the limit of a file's size is an error to report, not the end
+    board_set_ready(run->board);
 }
 
 // Sum of the losses of the microbatches, in row order; zero on ranks that have none or only repeat them.
@@ -167,6 +173,11 @@ static bool validates_(const Run *run, int64_t step) {
     return run->val != NULL && (step % run->config->data.val_every == 0 || step == run->config->train.steps);
 }
 
+static bool samples_(const Run *run, int64_t step) {
+    int64_t every = run->config->sample.every;
+    return every > 0 && (step % every == 0 || step == run->config->train.steps);
+}
+
 static int save_(Run *run, int64_t step, Error *err) {
     board_set_action(run->board, "saving");
     return checkpoint_save(run->checkpoint, step, batch_position(&run->batch, step), err);
@@ -198,6 +209,7 @@ static int step_(Run *run, int64_t step, Error *err) {
     if (step == run->from.step + 1 && compare_plan(run, err) != 0) return -1;
     // Also before a stop: a resumed run begins with the next step, and the validation of this one would be missing for good.
     if (validates_(run, step) && validate_(run, step, err) != 0) return -1;
+    if (samples_(run, step) && run_sample(run, step, err) != 0) return -1;
     if (stop && step < run->config->train.steps) return stopped_(run, step, err);
     return saves_(run, step) ? save_(run, step, err) : 0;
 }
@@ -226,8 +238,7 @@ static void tell_done_(const Run *run) {
 int run_train(Run *run, Error *err) {
     int status = 0;
     tell_done_(run);
-    listen_();
-    board_set_ready(run->board);
+    run_listen(run);
     for (int64_t step = run->from.step + 1; status == 0 && step <= run->config->train.steps; step++)
         status = step_(run, step, err);
     return end_(run, status, err);

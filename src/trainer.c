@@ -10,6 +10,7 @@
 #include "options.h"
 #include "plan_answer.h"
 #include "run.h"
+#include "run_sample.h"
 #include "run_trace.h"
 #include "trace.h"
 #include "version.h"
@@ -41,9 +42,26 @@ static int print_schedule_(Config *config, const Model *model, const Log *log, E
     return 0;
 }
 
+static int check_data_(const Config *config, Error *err) {
+    Dataset *train = NULL, *val = NULL;
+    int status = run_open_data(config, &train, &val, err);
+    dataset_close(train);
+    dataset_close(val);
+    return status;
+}
+
+// Text comes from a model that was trained.
+static int check_generate_(const Config *config, const RunAsk *ask, Error *err) {
+    if (ask->resume == NULL && config->checkpoint.init_from[0] == '\0')
+        return error_set(err, EXIT_USAGE,
+                         "--generate: from which model? Give --resume DIR with a run's checkpoints, or "
+                         "-o checkpoint.init_from=DIR with a model as transformers saves it");
+    return run_sample_check(config, ask->generate, err);
+}
+
 // Before any rank starts: is the data there, and does the machine have what the plan asks for?
-static int check_start_(const Config *config, const char *program, const Model *model, Error *err) {
-    Schedule *schedule = plan_schedule(config, err);
+static int check_start_(const Config *config, const char *program, const Model *model, const RunAsk *ask, Error *err) {
+    Schedule *schedule = run_schedule(config, ask, err);
     Backend *be = schedule == NULL ? NULL : planner_backend(config, err);
     Plan plan = {0};
     int status = be == NULL ? -1 : plan_make(&plan, model, config, schedule, be, err);
@@ -52,10 +70,9 @@ static int check_start_(const Config *config, const char *program, const Model *
     plan_free(&plan);
     if (be != NULL) be->destroy(be);
     schedule_free(schedule);
-    Dataset *train = NULL, *val = NULL;
-    if (status == 0) status = run_open_data(config, &train, &val, err);
-    dataset_close(train);
-    dataset_close(val);
+    if (status == 0 && ask->generate != NULL) return check_generate_(config, ask, err);
+    if (status == 0) status = check_data_(config, err);
+    if (status == 0 && config->sample.every > 0) status = run_sample_check(config, NULL, err);
     return status;
 }
 
@@ -80,11 +97,13 @@ static int rank_main_(Config *config, const Model *model, const Options *options
     details.since = began;
     details_phase(&details, "world joined");
     Run run;
+    RunAsk ask = {options->resume, options->generate};
     int code = EXIT_DONE;
     memset(&run, 0, sizeof run);
     if (verdict_agree(config, model, world, log, &err) != 0 ||
-        run_create(&run, config, model, options->resume, world, board, log, &err) != 0 ||
-        run_trace_open(&run, options->trace, &err) != 0 || run_train(&run, &err) != 0)
+        run_create(&run, config, model, &ask, world, board, log, &err) != 0 ||
+        run_trace_open(&run, options->trace, &err) != 0 ||
+        (options->generate != NULL ? run_generate(&run, &err) : run_train(&run, &err)) != 0)
         code = rank_fail_(world, board, log, &err);
     run_trace_close(&run);
     run_destroy(&run);
@@ -112,11 +131,13 @@ static int train_(Config *config, const Model *model, const Options *options, Lo
     Error err = {0};
     Details details;
     details_begin(&details, log, NULL);
+    RunAsk ask = {options->resume, options->generate};
+    if (ask.generate != NULL) config->schedule.bpipe = BPIPE_OFF; // forwards leave nothing to balance
     bool under = false, undecided = config->schedule.bpipe == BPIPE_AUTO;
     if (world_under_launcher(&under, &err) != 0) return fail_(log, &err);
     if (!under && options->trace != NULL && trace_check(options->trace, &err) != 0) return fail_(log, &err);
     if (!under &&
-        (verdict_resolve(config, model, log, &err) != 0 || check_start_(config, log->program, model, &err) != 0))
+        (verdict_resolve(config, model, log, &err) != 0 || check_start_(config, log->program, model, &ask, &err) != 0))
         return fail_(log, &err);
     if (!under) details_phase(&details, "plan, machine and data checked");
     if (under || config_world(config) == 1) return rank_main_(config, model, options, log, argc, argv);

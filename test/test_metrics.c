@@ -186,7 +186,7 @@ static void step_line_says_everything_in_its_place(void **state) {
     // MFU: 8e6 * 2048 / 0.5 s over 4 * 0.02e12
     assert_string_equal(text, "step   12/60 | loss 3.2500 (z +0.0) | norm 1.23 (z +0.0) | lr 3.0e-04 | 500.0 ms | 4096 "
                               "tok/s | MFU 41.0% | bubble 42.9% | mem 2.00 GiB@0 512.0 MiB@3 | xfer +0.4 ms\n"
-                              "val    12/60 | loss 3.1416\n");
+                              "val    12/60 | loss 3.1416 | perplexity 23.14\n");
     free(text);
 }
 
@@ -256,7 +256,7 @@ static void step_line_of_the_file_has_every_key_with_its_unit(void **state) {
         "\"stages\":[{\"stage\":0,\"peak_bytes\":2147483648,\"activation_bytes\":100,\"slots_used\":4,"
         "\"slots_lent\":0},{\"stage\":1,\"peak_bytes\":1610612736,\"activation_bytes\":101,\"slots_used\":3,"
         "\"slots_lent\":1}]}\n"
-        "{\"type\":\"val\",\"step\":12,\"loss\":0.10000000000000001}\n");
+        "{\"type\":\"val\",\"step\":12,\"loss\":0.10000000000000001,\"perplexity\":1.10517092}\n");
     free(file);
 }
 
