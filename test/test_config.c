@@ -210,6 +210,8 @@ static const char defaults[] =
     "\"schedule\":\"cosine\",\"weight_decay\":0.1,\"beta1\":0.9,\"beta2\":0.95,\"eps\":1e-08,\"grad_clip\":1,"
     "\"precision\":\"fp32\"},"
     "\"data\":{\"train\":\"x.bin\",\"val\":\"\",\"val_every\":0,\"val_batches\":8},"
+    "\"sample\":{\"every\":0,\"prompt\":\"\",\"tokens\":100,\"count\":1,\"temperature\":0.8,\"top_k\":0,\"seed\":1337,"
+    "\"tokenizer\":\"\"},"
     "\"checkpoint\":{\"dir\":\"\",\"every\":0,\"keep\":3,\"init_from\":\"\"},"
     "\"log\":{\"metrics\":\"\"},"
     "\"hardware\":{\"device\":\"auto\",\"peak_tflops\":\"auto\",\"memory_gib\":\"auto\",\"reserve_gib\":4,\"gpus_per_"
