@@ -151,6 +151,13 @@ int away_pair(Away *away, Backend *be, const SlotPool *lent, Comm *control, bool
     return borrow_(away, be, control, alone, why, err);
 }
 
+int away_part(Away *away, Comm *control, Error *err) {
+    char done = 1;
+    if (control->rank == ACCEPTOR) return receive_(control, &done, sizeof done, err);
+    away_destroy(away);
+    return send_(control, &done, sizeof done, err);
+}
+
 // --- copies
 
 static int find_(Away *away, int holding, int microbatch, Error *err) {

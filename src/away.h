@@ -30,6 +30,10 @@ int away_host(Away *away, Backend *be, int64_t count, int64_t slot_bytes, Error 
 // clause, and they go by messages. -1 with err only where the messages fail.
 int away_pair(Away *away, Backend *be, const SlotPool *lent, Comm *control, bool *alone, char why[256], Error *err);
 
+// Both stages of a pair call this where `alone` was set, before the acceptor releases its slots: memory of a GPU must not be freed
+// while another process has it mapped. The evictor gives the slots back, and then the acceptor returns. -1 with err.
+int away_part(Away *away, Comm *control, Error *err);
+
 void away_destroy(Away *away);
 
 // Starts copying a microbatch's bundle out (from: own slot) or back (to: own slot). -1 with err where it has no place.

@@ -9,7 +9,7 @@
 
 // What a rank tells all others about its GPU.
 typedef struct Seat {
-    char gpu[40], name[80]; // identity; model
+    GpuIdentity gpu;
     char host[64];
     int32_t gpus; // visible to the rank; 0: none
     char why[256];
@@ -26,6 +26,19 @@ void device_missing(char why[256]) {
     backend_cuda_count(why);
 }
 
+void device_figures(DeviceFigures *figures, const Config *config) {
+    char why[256];
+    int64_t gpus = backend_cuda_count(why), ranks = config_world(config);
+    memset(figures, 0, sizeof *figures);
+    if (!device_has_gpus(config, ranks)) return;
+    GpuIdentity gpu;
+    backend_cuda_identity(0, &gpu);
+    // Of a run over several hosts this one sees a part of the GPUs: ranks share them only where that is wanted.
+    int64_t sharing = config->hardware.share_gpu && ranks > gpus ? (ranks + gpus - 1) / gpus : 1;
+    figures->memory_bytes = gpu.memory_bytes / sharing;
+    figures->peak_tflops = backend_cuda_peak(gpu.name, config->train.precision) / (double)sharing;
+}
+
 static int choose_(const World *world, int gpus) {
     return gpus > 0 ? world_local_rank(world) % gpus : -1;
 }
@@ -34,7 +47,7 @@ static Seat *gather_(World *world, Error *err) {
     Seat mine;
     memset(&mine, 0, sizeof mine);
     mine.gpus = backend_cuda_count(mine.why);
-    if (mine.gpus > 0) backend_cuda_identity(choose_(world, mine.gpus), mine.gpu, mine.name);
+    if (mine.gpus > 0) backend_cuda_identity(choose_(world, mine.gpus), &mine.gpu);
     snprintf(mine.host, sizeof mine.host, "%.63s", world_host(world));
     Seat *seats = (Seat *)calloc((size_t)world_size(world), sizeof *seats);
     if (seats == NULL) {
@@ -51,7 +64,7 @@ static Seat *gather_(World *world, Error *err) {
 
 static int ranks_on_(const Seat *seats, int ranks, const Seat *of) {
     int count = 0;
-    for (int r = 0; r < ranks; r++) count += seats[r].gpus > 0 && memcmp(seats[r].gpu, of->gpu, sizeof of->gpu) == 0;
+    for (int r = 0; r < ranks; r++) count += seats[r].gpus > 0 && strcmp(seats[r].gpu.id, of->gpu.id) == 0;
     return count;
 }
 
@@ -67,12 +80,12 @@ static int refuse_(const Config *config, const Seat *seats, int ranks, Error *er
             return error_set(err, EXIT_FAILED,
                              "%d ranks on %s would share one %s; start at most as many ranks on a host as it has GPUs, "
                              "or set hardware.share_gpu: true, which is slow",
-                             there, seat->host, seat->name);
-        if (strcmp(seat->name, seats[0].name) != 0)
+                             there, seat->host, seat->gpu.name);
+        if (strcmp(seat->gpu.name, seats[0].gpu.name) != 0)
             return error_set(err, EXIT_FAILED,
                              "rank 0 on %s has a %s and rank %d on %s a %s; a pipeline waits for its slowest stage, so "
                              "all ranks need the same model (CUDA_VISIBLE_DEVICES chooses)",
-                             seats[0].host, seats[0].name, r, seat->host, seat->name);
+                             seats[0].host, seats[0].gpu.name, r, seat->host, seat->gpu.name);
     }
     return 0;
 }
@@ -146,6 +159,11 @@ bool device_has_gpus(const Config *config, int64_t ranks) {
 
 void device_missing(char why[256]) {
     why[0] = '\0';
+}
+
+void device_figures(DeviceFigures *figures, const Config *config) {
+    (void)config;
+    memset(figures, 0, sizeof *figures);
 }
 
 Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err) {

@@ -22,8 +22,8 @@ struct Engine {
     Backend *be;
     Board *board;
     int index;
-    Comm *pair;
-    int partner; // rank in pair
+    Comm *pair, *control; // EngineGroups
+    int partner;          // rank in pair
     SlotPool own, lent;
     Away host, partners; // where this stage evicts to by itself: host memory, slots that its partner lends
     bool alone;          // the evictor of this pair moves bundles by itself; A and R are bookkeeping
@@ -399,6 +399,7 @@ Engine *engine_create(Stage *stage, const PlanStage *plan, const EngineGroups *g
     engine->board = board;
     engine->index = stage->at.stage;
     engine->pair = groups->pair;
+    engine->control = groups->pair_control;
     engine->partner = groups->pair == NULL ? -1 : 1 - groups->pair->rank;
     stage->pass.poll = progress_;
     stage->pass.poll_argument = engine;
@@ -417,6 +418,10 @@ const char *engine_note(const Engine *engine) {
 
 bool engine_alone(const Engine *engine) {
     return engine->alone;
+}
+
+int engine_part(Engine *engine, Error *err) {
+    return engine->alone ? away_part(&engine->partners, engine->control, err) : 0;
 }
 
 void engine_destroy(Engine *engine) {

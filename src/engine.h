@@ -42,6 +42,8 @@ typedef struct EngineGroups {
 
 // Allocates slots and edge buffers as `plan` says for this stage. board may be NULL.
 Engine *engine_create(Stage *stage, const PlanStage *plan, const EngineGroups *groups, Board *board, Error *err);
+// Both stages of a pair call this at the end of a run in which nothing failed, before engine_destroy. -1 with err.
+int engine_part(Engine *engine, Error *err);
 void engine_destroy(Engine *engine);
 
 // One sentence about how this stage's transfers go where it is not the quickest way; empty otherwise.

@@ -60,6 +60,7 @@ static void lower_to_limits_(int64_t *bytes) {
 void machine_look(Machine *machine, bool cuda_available) {
     cpu_set_t cores;
     machine->cuda = cuda_available;
+    machine->gpu_bytes = 0;
     machine->cores =
         sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : (int)sysconf(_SC_NPROCESSORS_ONLN);
     machine->free_bytes = mem_available_();
@@ -107,20 +108,21 @@ static int refuse_no_gpu_(const Plan *plan, const Config *config, const char *pr
                      why, why[0] == '\0' ? "" : ")", instead);
 }
 
-static int check_rank_(const Plan *plan, const Config *config, const char *program, bool on_cpu, Error *err) {
+static int check_rank_(const Plan *plan, const Config *config, const char *program, const Machine *machine, bool on_cpu,
+                       Error *err) {
     int fullest = plan_fullest(plan);
-    double allowed = config->hardware.memory_gib, reserve = on_cpu ? 0.0 : config->hardware.reserve_gib;
-    double needed = (double)memory_total(&plan->stage[fullest].memory) / GIB;
+    bool given = config->hardware.memory_gib > 0.0;
+    double allowed = given ? config->hardware.memory_gib : on_cpu ? 0.0 : (double)machine->gpu_bytes / GIB;
+    double needed = (double)memory_total(&plan->stage[fullest].memory) / GIB, reserve = config->hardware.reserve_gib;
     if (allowed == 0.0 || needed + reserve <= allowed) return 0;
-    char instead[1024];
+    char instead[1024], where[CONFIG_TEXT + 64];
     what_to_run_(instead, sizeof instead, config, program, on_cpu);
-    char where[CONFIG_TEXT + 64];
-    config_where(config, "hardware.memory_gib", where, sizeof where);
+    config_where(config, given ? "hardware.memory_gib" : "hardware.device", where, sizeof where);
     return error_set(
         err, EXIT_FAILED,
-        "%s: stage %d needs %.2f GiB a rank and %.2f GiB in reserve, more than hardware.memory_gib %.2f; a smaller "
-        "schedule.micro_batch, schedule.bpipe or more stages need less\n%s",
-        where, fullest, needed, reserve, allowed, instead);
+        "%s: stage %d needs %.2f GiB a rank and %.2f GiB in reserve (hardware.reserve_gib), more than %s %.2f "
+        "GiB; a smaller schedule.micro_batch, schedule.bpipe or more stages need less\n%s",
+        where, fullest, needed, reserve, given ? "hardware.memory_gib," : "the GPU has,", allowed, instead);
 }
 
 static double host_gib_(const Plan *plan, const int64_t *ranks_of_stage, bool on_cpu) {
@@ -153,13 +155,16 @@ int plan_check_fit(const Plan *plan, const Config *config, const char *program, 
     int device = config->hardware.device;
     bool on_cpu = device == DEVICE_CPU || (device == DEVICE_AUTO && !machine->cuda);
     if (!on_cpu && !machine->cuda) return refuse_no_gpu_(plan, config, program, machine, err);
-    if (check_rank_(plan, config, program, on_cpu, err) != 0) return -1;
+    if (check_rank_(plan, config, program, machine, on_cpu, err) != 0) return -1;
     return check_host_(plan, config, program, machine, ranks_of_stage, on_cpu, err);
 }
 
 int plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda_available, Error *err) {
     Machine machine;
+    DeviceFigures gpu;
     machine_look(&machine, cuda_available);
+    device_figures(&gpu, config);
+    machine.gpu_bytes = gpu.memory_bytes;
     int64_t *ranks = calloc((size_t)plan->stages, sizeof *ranks);
     if (ranks == NULL) return error_set(err, EXIT_FAILED, "no memory for the plan of %d stages", plan->stages);
     for (int s = 0; s < plan->stages; s++) ranks[s] = config->parallel.tensor * config->parallel.data;

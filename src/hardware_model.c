@@ -24,13 +24,17 @@ static double gpu_memory_rate_(double peak_tflops) {
 }
 
 static void describe_gpu_(Hardware *hardware, const Config *config) {
-    hardware->peak = hardware->flops = config->hardware.peak_tflops * 1e12;
-    hardware->memory_rate = 0.8 * gpu_memory_rate_(config->hardware.peak_tflops); // streams reach four fifths
+    DeviceFigures here;
+    device_figures(&here, config);
+    double peak = config->hardware.peak_tflops > 0 ? config->hardware.peak_tflops : here.peak_tflops;
+    hardware->peak = hardware->flops = peak * 1e12;
+    hardware->memory_rate = 0.8 * gpu_memory_rate_(peak); // streams reach four fifths
     hardware->efficiency = 0.85;
     hardware->half = 128; // the side of a tile
     hardware->flash_forward = 0.50;
     hardware->flash_backward = 0.42;
-    hardware->memory_bytes = (int64_t)(config->hardware.memory_gib * GIB);
+    hardware->memory_bytes =
+        config->hardware.memory_gib > 0 ? (int64_t)(config->hardware.memory_gib * GIB) : here.memory_bytes;
 }
 
 // All ranks of a plan for CPUs share this host: its cores and its memory.

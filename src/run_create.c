@@ -125,6 +125,7 @@ static int check_host_(Run *run, const Roster *roster, Error *err) {
     Machine machine;
     roster_count(roster, world_node(run->world), of_stage, (int)run->config->parallel.pipeline);
     machine_look(&machine, run->device.cuda);
+    if (run->device.cuda) machine.gpu_bytes = run->be->memory_size / run->device.ranks_on_gpu;
     return plan_check_fit(&run->plan, run->config, run->log->program, &machine, of_stage, err);
 }
 
@@ -271,6 +272,8 @@ void run_destroy(Run *run) {
     metrics_close(run->metrics);
     batch_destroy(&run->batch);
     optimizer_destroy(run->optimizer);
+    // Whoever comes here has ended in order, as all others have: a rank that fails alone takes the job down instead.
+    if (run->engine != NULL) engine_part(run->engine, NULL);
     engine_destroy(run->engine);
     stage_destroy(&run->stage);
     plan_free(&run->plan);

@@ -335,7 +335,7 @@ static int fits(const Made *all, const Machine *machine, Error *err) {
 static void without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead(void **state) {
     (void)state;
     Made all = made(LLAMA, &llama_model, NULL, 0);
-    Machine small = {false, 2, 23 * GIB};
+    Machine small = {false, 2, 23 * GIB, 0};
     Error err;
     assert_int_equal(fits(&all, &small, &err), -1);
     assert_int_equal(err.code, EXIT_FAILED);
@@ -357,7 +357,7 @@ static void on_a_cpu_all_ranks_have_to_fit_beside_the_reserve(void **state) {
     Made all = made(LLAMA, &llama_model, cpu, COUNT(cpu));
     int64_t needed = 4 * GIB; // the reserve, once
     for (int s = 0; s < 8; s++) needed += 8 * (memory_total(&all.plan.stage[s].memory) + all.plan.stage[s].copy_bytes);
-    Machine machine = {false, 2, needed};
+    Machine machine = {false, 2, needed, 0};
     Error err;
     assert_int_equal(fits(&all, &machine, &err), 0);
     machine.free_bytes = needed - 1;
@@ -379,14 +379,43 @@ static void a_rank_has_to_fit_into_the_memory_that_is_given(void **state) {
     // 1F1B: eight bundles of 5 GiB beside 35 GiB of states
     const char *larger[] = {"schedule.micro_batch=4", "hardware.reserve_gib=6"};
     const char *balanced[] = {"schedule.micro_batch=4", "hardware.reserve_gib=6", "schedule.bpipe=on"};
-    Machine gpus = {true, 64, 1000 * GIB};
+    Machine gpus = {true, 64, 1000 * GIB, 0};
     Error err;
     Made all = made(LLAMA, &llama_model, larger, COUNT(larger));
     assert_int_equal(fits(&all, &gpus, &err), -1);
     assert_non_null(strstr(err.text, "configs/llama65b.yaml:"));
-    assert_non_null(strstr(err.text, "more than hardware.memory_gib 80.00;"));
+    assert_non_null(strstr(err.text, "more than hardware.memory_gib, 80.00 GiB;"));
     unmake(&all);
     all = made(LLAMA, &llama_model, balanced, COUNT(balanced));
+    assert_int_equal(fits(&all, &gpus, &err), 0);
+    unmake(&all);
+}
+
+static void the_reserve_counts_beside_a_ranks_bytes_on_cpus_too(void **state) {
+    (void)state;
+    const char *keys[] = {"hardware.device=cpu", "train.precision=fp32", "model.layers=8", "hardware.memory_gib=100",
+                          "hardware.reserve_gib=1"};
+    Machine machine = {false, 2, 0, 0};
+    Error err;
+    Made all = made(LLAMA, &llama_model, keys, COUNT(keys));
+    assert_int_equal(fits(&all, &machine, &err), 0);
+    all.config.hardware.reserve_gib = 99;
+    assert_int_equal(fits(&all, &machine, &err), -1);
+    assert_non_null(strstr(err.text, "and 99.00 GiB in reserve (hardware.reserve_gib), more than hardware.memory_gib"));
+    unmake(&all);
+}
+
+static void without_a_figure_the_gpus_own_memory_counts(void **state) {
+    (void)state;
+    const char *keys[] = {"schedule.micro_batch=4", "hardware.reserve_gib=6", "hardware.memory_gib=auto"};
+    Machine gpus = {true, 64, 1000 * GIB, 80 * GIB};
+    Error err;
+    Made all = made(LLAMA, &llama_model, keys, COUNT(keys));
+    assert_int_equal(fits(&all, &gpus, &err), -1);
+    assert_non_null(strstr(err.text, "more than the GPU has, 80.00 GiB;"));
+    gpus.gpu_bytes = 141 * GIB;
+    assert_int_equal(fits(&all, &gpus, &err), 0);
+    gpus.gpu_bytes = 0; // unknown: nothing to refuse on
     assert_int_equal(fits(&all, &gpus, &err), 0);
     unmake(&all);
 }
@@ -397,7 +426,7 @@ static void evicted_bundles_need_host_memory_beside_gpus_too(void **state) {
     Made all = made(LLAMA, &llama_model, host, COUNT(host));
     int64_t needed = 0;
     for (int s = 0; s < 8; s++) needed += 4 * all.plan.stage[s].host_slots * all.plan.stage[s].slot_bytes;
-    Machine gpus = {true, 64, needed};
+    Machine gpus = {true, 64, needed, 0};
     Error err;
     assert_true(needed > 0);
     assert_int_equal(fits(&all, &gpus, &err), 0);
@@ -421,7 +450,7 @@ static void copies_for_checkpoints_need_host_memory(void **state) {
         }
         int64_t needed = 0;
         for (int s = 0; s < 8; s++) needed += 4 * d * all.plan.stage[s].copy_bytes;
-        Machine gpus = {true, 64, needed};
+        Machine gpus = {true, 64, needed, 0};
         Error err;
         assert_int_equal(fits(&all, &gpus, &err), 0);
         gpus.free_bytes--;
@@ -462,6 +491,8 @@ int main(void) {
         cmocka_unit_test(without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead),
         cmocka_unit_test(on_a_cpu_all_ranks_have_to_fit_beside_the_reserve),
         cmocka_unit_test(a_rank_has_to_fit_into_the_memory_that_is_given),
+        cmocka_unit_test(the_reserve_counts_beside_a_ranks_bytes_on_cpus_too),
+        cmocka_unit_test(without_a_figure_the_gpus_own_memory_counts),
         cmocka_unit_test(evicted_bundles_need_host_memory_beside_gpus_too),
         cmocka_unit_test(copies_for_checkpoints_need_host_memory),
         cmocka_unit_test(this_machine_is_looked_at),

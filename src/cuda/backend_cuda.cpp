@@ -368,13 +368,13 @@ int backend_cuda_count(char why[256]) {
     return 0;
 }
 
-void backend_cuda_identity(int device, char id[40], char name[80]) {
+void backend_cuda_identity(int device, GpuIdentity *identity) {
     cudaDeviceProp properties;
-    memset(id, 0, 40);
-    memset(name, 0, 80);
+    memset(identity, 0, sizeof *identity);
     if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) return;
-    snprintf(name, 80, "%.79s", properties.name);
-    for (int i = 0; i < 16; i++) snprintf(id + 2 * i, 3, "%02x", (unsigned char)properties.uuid.bytes[i]);
+    snprintf(identity->name, sizeof identity->name, "%.79s", properties.name);
+    for (int i = 0; i < 16; i++) snprintf(identity->id + 2 * i, 3, "%02x", (unsigned char)properties.uuid.bytes[i]);
+    identity->memory_bytes = (int64_t)properties.totalGlobalMem;
 }
 
 void backend_cuda_versions(char *text, int64_t size) {

@@ -12,8 +12,15 @@ extern "C" {
 // driver, a GPU. Holds nothing on any of them.
 int backend_cuda_count(char why[256]);
 
-// What tells a visible GPU from every other (its UUID in hexadecimal), and its model.
-void backend_cuda_identity(int device, char id[40], char name[80]);
+// What a visible GPU says of itself, asked without a context: nothing on it is taken.
+typedef struct GpuIdentity {
+    char id[40]; // its UUID in hexadecimal, which tells it from every other
+    char name[80];
+    int64_t memory_bytes;
+} GpuIdentity;
+
+// Zeros where the GPU does not answer.
+void backend_cuda_identity(int device, GpuIdentity *identity);
 
 // One GPU: `device` counts from 0 among those visible. Takes 64 MiB of it beside what is allocated later: scratch of the
 // kernels and cuBLASLt's workspace.
