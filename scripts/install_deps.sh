@@ -33,6 +33,7 @@ zsh | the tests of completion in zsh are skipped
 mandoc | the manual page is not checked by mandoc
 man-db | the manual page is not checked by man
 shellcheck | the completion script is not checked by shellcheck
+chromium | the test that opens a report in a browser is skipped
 bible-kjv | no tiny data set; use scripts/prepare_data.py FILE... --name bible
 bible-kjv-text | no tiny data set; use scripts/prepare_data.py FILE... --name bible
 END
@@ -174,6 +175,18 @@ install_transformers() {
         requests urllib3 certifi idna charset-normalizer fsspec typing-extensions
 }
 
+# TensorBoard's own reader of event files, for the tests of scripts/metrics.py, which writes them without it.
+install_tensorboard() {
+    local target=.deps/tensorboard
+    if [ -d $target/tensorboard ]; then
+        say "tensorboard is there"
+        return
+    fi
+    say "getting tensorboard (Python wheels, 6 MB) into $target, for the tests"
+    install_wheels $target "the tests that read event files back are skipped" \
+        tensorboard==2.16.2 protobuf==4.25.8 absl-py==2.1.0 six packaging
+}
+
 dev=0
 case "${1:-}" in
 '') ;;
@@ -191,4 +204,5 @@ fi
 install_packages
 if [ -n "$nvcc" ]; then install_frontend; fi
 install_transformers
+install_tensorboard
 install_prepare_data

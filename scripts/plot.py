@@ -10,162 +10,15 @@ FILE ends in .svg or .png; -o may be given several times. A picture appears comp
 """
 
 import argparse
-import contextlib
-import json
-import math
-import os
-import re
-import statistics
 import sys
 from pathlib import Path
 
-GIB, MIB = 1 << 30, 1 << 20
+from run_files import GIB, MIB, Failure, Metrics, Plan, Trace, read_plan_or_metrics, read_text, replacing
+
 # Blue and orange that also differ for the colour-blind; transfers in green and purple, away and back.
 COLORS = {"F": "#4c8fd6", "B": "#f0a04b", "E": "#2e9e6b", "A": "#2e9e6b", "L": "#9a5fb8", "R": "#9a5fb8"}
 MEANING = {"F": "forward", "B": "backward", "E": "bundle leaves", "L": "bundle comes back"}
 SERIES = ["#9aa5b1", "#2f6fb5", "#f0a04b", "#2e9e6b", "#9a5fb8", "#c0504d"]
-MOST_BOXES = 20000
-
-
-class Failure(Exception):
-    """One sentence for the user."""
-
-
-# ---- reading ----------------------------------------------------------------------------------------------------------
-
-
-def read_text(path):
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise Failure(f"{path}: is no text; give what a trainer wrote") from None
-    except OSError as error:
-        raise Failure(f"{path}: cannot be read: {error.strerror}") from None
-
-
-@contextlib.contextmanager
-def form_of(path, what):
-    """Whatever is missing or of the wrong type inside: the file is not what it should be."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise Failure(f"{path}: is no {what} ({type(error).__name__}: {error})") from None
-
-
-def read_events(path):
-    text = read_text(path)
-    try:
-        return json.loads(text)
-    except ValueError:
-        # A killed run leaves the array open, and its last line may be half there.
-        whole = text.rstrip().rstrip(",")
-        for closed in (whole + "]", whole.rpartition("\n")[0].rstrip().rstrip(",") + "]"):
-            with contextlib.suppress(ValueError):
-                return json.loads(closed)
-        raise Failure(f"{path}: is no trace: not JSON; make one with --trace FILE") from None
-
-
-class Trace:
-    """The actions of one step, per stage, in milliseconds from the step's first."""
-
-    def __init__(self, path, wanted):
-        with form_of(path, "trace"):
-            events = read_events(path)
-            self.ranks = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name" and e["args"]["name"] != "steps"}
-            spans = [e for e in events if e["ph"] == "X" and e["pid"] in self.ranks]
-            labels = list(dict.fromkeys(e["args"]["of"] for e in spans))
-            self.label = self.choose(path, labels, wanted)
-            chosen = [e for e in spans if e["args"]["of"] == self.label]
-            if self.label == "validation":
-                chosen = self.first_of_each(chosen)
-            if len(chosen) > MOST_BOXES:
-                raise Failure(f"{path}: {self.label} has {len(chosen)} actions, too many for a picture; use ui.perfetto.dev")
-            zero = min(e["ts"] for e in chosen)
-            self.rows = [(e["pid"], e["name"], (e["ts"] - zero) / 1e3, e["dur"] / 1e3, e["args"]["microbatch"]) for e in chosen]
-            self.stage = {pid: int(re.match(r"stage (\d+)", name)[1]) for pid, name in self.ranks.items()}
-        self.end = max(begin + length for _, _, begin, length, _ in self.rows)
-
-    @staticmethod
-    def choose(path, labels, wanted):
-        if not labels:
-            raise Failure(f"{path}: is a trace without any action")
-        steps = [label for label in labels if label.startswith("step")] or labels
-        if wanted is None:
-            return steps[min(1, len(steps) - 1)]  # the first step of a run also warms up
-        for label in (f"step {wanted}", wanted):
-            if label in labels:
-                return label
-        raise Failure(f"{path}: has no step {wanted}; it has {steps[0]} to {steps[-1]}")
-
-    @staticmethod
-    def first_of_each(spans):
-        first = {}
-        for span in spans:
-            first.setdefault((span["pid"], span["name"]), span)
-        return list(first.values())
-
-
-class Plan:
-    def __init__(self, path, text):
-        with form_of(path, "plan; make one with --plan --json"):
-            plan = json.loads(text)
-            stages = plan["stages"]
-            self.name = path.stem
-            self.peak = [int(stage["peak_bytes"]) for stage in stages]
-            self.peak_1f1b = [int(stage["peak_bytes_1f1b"]) for stage in stages]
-            self.lends = any(stage["lent"] > 0 for stage in stages)
-            self.step_ms, self.bubble, self.mfu = (number(plan[key]) for key in ("step_ms", "bubble", "mfu"))
-            self.source = {"profile": "a measured profile", "model": "the model of the hardware"}[plan["source"]]
-
-
-class Metrics:
-    """The last run in a metrics file; a torn last line is left out."""
-
-    def __init__(self, path, text):
-        with form_of(path, "metrics file; name one with log.metrics"):
-            lines = text.split("\n")
-            entries = [json.loads(line) for line in lines[:-1] if line]
-            starts = [i for i, entry in enumerate(entries) if entry["type"] == "run"]
-            self.name = path.stem if path.stem != "metrics" else path.absolute().parent.name
-            # A run that was resumed has a head of its own each time, and its steps go on.
-            self.steps, self.vals = {}, {}
-            for entry in entries[starts[0] :]:
-                if entry["type"] == "step":
-                    if self.steps and entry["step"] <= max(self.steps):
-                        self.steps, self.vals = {}, {}
-                    self.steps[entry["step"]] = entry
-                elif entry["type"] == "val":
-                    self.vals[entry["step"]] = float(entry["loss"])
-            if not self.steps:
-                raise Failure(f"{path}: has no step yet")
-            self.loss = {step: float(entry["loss"]) for step, entry in self.steps.items()}
-            self.mfu = {step: number(entry["mfu"]) for step, entry in self.steps.items()}
-            self.tokens = {step: float(entry["tokens_per_s"]) for step, entry in self.steps.items()}
-            stages = range(len(self.steps[max(self.steps)]["stages"]))
-            self.peak = [max(int(entry["stages"][s]["peak_bytes"]) for entry in self.steps.values()) for s in stages]
-
-    def median(self, key):
-        """Of all steps but the first, which also warms up."""
-        values = [number(entry[key]) for step, entry in sorted(self.steps.items())]
-        values = [value for value in values[min(1, len(values) - 1) :] if value is not None]
-        return statistics.median(values) if values else None
-
-
-def number(value):
-    """None where nothing is known."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not math.isfinite(float(value)):
-        raise ValueError(f"{value} where a number should be")
-    return float(value)
-
-
-def read_plan_or_metrics(path):
-    text = read_text(path)
-    with form_of(path, "plan and no metrics file"):
-        first = json.loads(text.partition("\n")[0])
-        plan = "stages" in first and "verdict" in first
-    return Plan(path, text) if plan else Metrics(path, text)
 
 
 # ---- pictures ---------------------------------------------------------------------------------------------------------
@@ -315,16 +168,9 @@ def load_matplotlib():
 
 
 def save(figure, path):
-    part = path.with_name(f".{path.name}.part")
     kind = path.suffix[1:]
-    try:
+    with replacing(path) as part:
         figure.savefig(part, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
-        os.replace(part, path)
-    except OSError as error:
-        raise Failure(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
 
 
 def arguments():

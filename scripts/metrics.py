@@ -1,0 +1,248 @@
+#!/usr/bin/python3
+"""Turns a metrics file (log.metrics) into what other tools read.
+
+    scripts/metrics.py tensorboard METRICS -o DIR              one TensorBoard event file in DIR, made anew each time
+    scripts/metrics.py tensorboard METRICS -o DIR --follow     goes on while the run writes, until interrupted
+    scripts/metrics.py csv METRICS [-o FILE]                   one row a step; without -o on stdout
+
+Where a run was resumed, or another one wrote into the same file, a later line for a step takes the place of the earlier ones for that
+step and all behind it. A last line that is only half there is left out. Nothing but Python is needed, TensorBoard itself to look.
+"""
+
+import argparse
+import csv
+import io
+import os
+import signal
+import struct
+import sys
+import time
+from pathlib import Path
+
+from run_files import Failure, History, Metrics, form_of, number, parse_lines, read_text, replacing
+
+# Where a figure stands in TensorBoard; what is not listed stands under "step".
+GROUPS = {
+    "loss": "loss/train",
+    "loss_z": "loss/z",
+    "grad_norm": "optimizer/grad_norm",
+    "norm_z": "optimizer/norm_z",
+    "lr": "optimizer/lr",
+    "step_ms": "speed/step_ms",
+    "tokens_per_s": "speed/tokens_per_s",
+    "mfu": "speed/mfu",
+    "mfu_causal": "speed/mfu_causal",
+    "bubble": "pipeline/bubble",
+    "transfer_exposed_ms": "pipeline/transfer_exposed_ms",
+    "evictions": "pipeline/evictions",
+}
+NO_FIGURES = ("type", "step", "stages")
+
+
+def figures(entry):
+    """Name -> number of everything a step says about itself as a whole, then per stage; None where nothing is known."""
+    known = ((key, value) for key, value in entry.items() if key not in NO_FIGURES and not isinstance(value, (str, list, dict)))
+    whole = {key: value if isinstance(value, int) else number(value) for key, value in known}
+    stages = {(stage["stage"], key): value for stage in entry["stages"] for key, value in stage.items() if key != "stage"}
+    return whole, stages
+
+
+# ---- TensorBoard's event files ------------------------------------------------------------------------------------------
+# A record: length (8 bytes, little-endian), its masked CRC-32C, the data, the data's. The data are a protocol buffer `Event`:
+#   1 wall_time double, 2 step int64, 3 file_version string, 5 summary {1 value {1 tag string, 2 simple_value float}},
+#   7 session_log {1 status: 1 START}, at which readers drop all earlier events of that step and later ones.
+
+
+def crc_table():
+    table = []
+    for i in range(256):
+        for _ in range(8):
+            i = i >> 1 ^ (0x82F63B78 if i & 1 else 0)
+        table.append(i)
+    return table
+
+
+CRC = crc_table()
+
+
+def masked_crc(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = CRC[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def record(data):
+    length = struct.pack("<Q", len(data))
+    return length + masked_crc(length) + data + masked_crc(data)
+
+
+def varint(value):
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out) + bytes([value])
+
+
+def piece(field, data):
+    """A text, bytes or a message inside a message."""
+    data = data.encode() if isinstance(data, str) else data
+    return varint(field << 3 | 2) + varint(len(data)) + data
+
+
+def event(wall, step=0, content=b""):
+    return record(b"\x09" + struct.pack("<d", wall) + (b"\x10" + varint(step) if step else b"") + content)
+
+
+def scalars_event(wall, step, scalars):
+    values = (piece(1, piece(1, tag) + b"\x15" + struct.pack("<f", value)) for tag, value in scalars.items() if value is not None)
+    return event(wall, step, piece(5, b"".join(values)))
+
+
+def events_of(entry, wall):
+    if entry["type"] == "val":
+        return scalars_event(wall, int(entry["step"]), {"loss/val": float(entry["loss"])})
+    whole, stages = figures(entry)
+    scalars = {GROUPS.get(key, f"step/{key}"): value for key, value in whole.items()}
+    scalars.update({f"memory/{key}/stage_{stage}" if "bytes" in key else f"slots/{key}/stage_{stage}": value for (stage, key), value in stages.items()})
+    return scalars_event(wall, int(entry["step"]), scalars)
+
+
+FIRST = piece(3, "brain.Event:2")
+
+
+def all_events(path, text):
+    """The file's events as they are now. Metrics have no times of day: the last step is as old as the file, the others before it."""
+    run = Metrics(path, text)
+    wall = path.stat().st_mtime - sum(entry["step_ms"] for entry in run.steps.values()) / 1e3
+    yield event(wall, content=FIRST)
+    vals = sorted(run.vals.items())
+    for step, entry in run.steps.items():
+        wall += entry["step_ms"] / 1e3
+        yield events_of(entry, wall)
+        while vals and vals[0][0] <= step:
+            yield events_of(dict(type="val", step=vals[0][0], loss=vals.pop(0)[1]), wall)
+
+
+class Tail:
+    """New whole lines of a file that grows. A resumed run may cut the file before it goes on: then all of it is new."""
+
+    def __init__(self, path):
+        self.path, self.position, self.last = path, 0, b""
+
+    def new_lines(self):
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.position - len(self.last))
+                if file.read(len(self.last)) != self.last:
+                    self.position, self.last = 0, b""
+                    file.seek(0)
+                whole = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise Failure(f"{self.path}: cannot be read: {error.strerror}") from None
+        if whole[1]:
+            self.position += len(whole[0]) + 1
+            self.last = whole[0][-200:] + b"\n"
+        return (whole[0] + whole[1]).decode(errors="replace")
+
+
+def follow(path, out, seconds):
+    """Appends to `out` until interrupted. What a resumed run takes back TensorBoard is told to drop."""
+    tail, history = Tail(path), History()
+    out.write(event(time.time(), content=FIRST))
+    while True:
+        with form_of(path, "metrics file; name one with log.metrics"):
+            for entry in parse_lines(tail.new_lines()):
+                again = history.add(entry)
+                if again is not None:
+                    out.write(event(time.time(), again, piece(7, b"\x08\x01")))
+                if entry["type"] in ("step", "val"):
+                    out.write(events_of(entry, time.time()))
+        out.flush()
+        time.sleep(seconds)
+
+
+def make_tensorboard(options):
+    events = options.output / "events.out.tfevents.metrics"
+    try:
+        options.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failure(f"{options.output}: cannot be made: {error.strerror}") from None
+    if options.follow:
+        try:
+            with events.open("wb") as out:
+                follow(options.file, out, options.every)
+        except OSError as error:
+            raise Failure(f"{events}: cannot be written: {error.strerror}") from None
+    text = read_text(options.file)
+    with form_of(options.file, "metrics file; name one with log.metrics"):
+        data = b"".join(all_events(options.file, text))
+    with replacing(events) as part:
+        part.write_bytes(data)
+
+
+# ---- CSV ----------------------------------------------------------------------------------------------------------------
+
+
+def make_csv(options):
+    run = Metrics(options.file, read_text(options.file))
+    rows = {}
+    with form_of(options.file, "metrics file; name one with log.metrics"):
+        for step, entry in run.steps.items():
+            whole, stages = figures(entry)
+            rows[step] = {**whole, **{f"stage{stage}_{key}": value for (stage, key), value in stages.items()}}
+    for step, loss in run.vals.items():
+        rows.setdefault(step, {})["val_loss"] = loss
+    names = list(dict.fromkeys(name for row in rows.values() for name in row if name != "val_loss"))
+    names.insert(1, "val_loss")
+    text = io.StringIO()
+    table = csv.DictWriter(text, ["step", *names], lineterminator="\n")
+    table.writeheader()
+    table.writerows({"step": step, **rows[step]} for step in sorted(rows))
+    if options.output is None:
+        sys.stdout.write(text.getvalue())
+        return
+    with replacing(options.output) as part:
+        part.write_text(text.getvalue(), encoding="utf-8")
+
+
+# ---- command line -------------------------------------------------------------------------------------------------------
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="metrics.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    forms = parser.add_subparsers(dest="form", required=True, metavar="tensorboard|csv")
+    board = forms.add_parser("tensorboard", help="an event file for TensorBoard")
+    board.add_argument("file", type=Path, metavar="METRICS")
+    board.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
+    board.add_argument("--follow", action="store_true", help="go on while the run writes, until interrupted")
+    board.add_argument("--every", type=float, default=2.0, metavar="SECONDS", help="how often --follow looks (2)")
+    board.set_defaults(make=make_tensorboard)
+    table = forms.add_parser("csv", help="a table, one row a step")
+    table.add_argument("file", type=Path, metavar="METRICS")
+    table.add_argument("-o", "--output", type=Path, metavar="FILE")
+    table.set_defaults(make=make_csv)
+    return parser.parse_args()
+
+
+def main():
+    options = arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        options.make(options)
+    except Failure as failure:
+        print(f"metrics.py: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""Reads what a trainer wrote: metrics (log.metrics), traces (--trace FILE) and plans (--plan --json). For the other scripts."""
+
+import contextlib
+import json
+import math
+import os
+import re
+import statistics
+
+GIB, MIB = 1 << 30, 1 << 20
+MOST_BOXES = 20000  # of one picture
+
+
+class Failure(Exception):
+    """One sentence for the user."""
+
+
+def read_text(path):
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise Failure(f"{path}: is no text; give what a trainer wrote") from None
+    except OSError as error:
+        raise Failure(f"{path}: cannot be read: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def form_of(path, what):
+    """Whatever is missing or of the wrong type inside: the file is not what it should be."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise Failure(f"{path}: is no {what} ({type(error).__name__}: {error})") from None
+
+
+def read_events(path):
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except ValueError:
+        # A killed run leaves the array open, and its last line may be half there.
+        whole = text.rstrip().rstrip(",")
+        for closed in (whole + "]", whole.rpartition("\n")[0].rstrip().rstrip(",") + "]"):
+            with contextlib.suppress(ValueError):
+                return json.loads(closed)
+        raise Failure(f"{path}: is no trace: not JSON; make one with --trace FILE") from None
+
+
+class Trace:
+    """The actions of one step, per stage, in milliseconds from the step's first."""
+
+    def __init__(self, path, wanted):
+        with form_of(path, "trace"):
+            events = read_events(path)
+            self.ranks = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name" and e["args"]["name"] != "steps"}
+            spans = [e for e in events if e["ph"] == "X" and e["pid"] in self.ranks]
+            labels = list(dict.fromkeys(e["args"]["of"] for e in spans))
+            self.label = self.choose(path, labels, wanted)
+            chosen = [e for e in spans if e["args"]["of"] == self.label]
+            if self.label == "validation":
+                chosen = self.first_of_each(chosen)
+            if len(chosen) > MOST_BOXES:
+                raise Failure(f"{path}: {self.label} has {len(chosen)} actions, too many for a picture; use ui.perfetto.dev")
+            zero = min(e["ts"] for e in chosen)
+            self.rows = [(e["pid"], e["name"], (e["ts"] - zero) / 1e3, e["dur"] / 1e3, e["args"]["microbatch"]) for e in chosen]
+            self.stage = {pid: int(re.match(r"stage (\d+)", name)[1]) for pid, name in self.ranks.items()}
+        self.end = max(begin + length for _, _, begin, length, _ in self.rows)
+
+    @staticmethod
+    def choose(path, labels, wanted):
+        if not labels:
+            raise Failure(f"{path}: is a trace without any action")
+        steps = [label for label in labels if label.startswith("step")] or labels
+        if wanted is None:
+            return steps[min(1, len(steps) - 1)]  # the first step of a run also warms up
+        for label in (f"step {wanted}", wanted):
+            if label in labels:
+                return label
+        raise Failure(f"{path}: has no step {wanted}; it has {steps[0]} to {steps[-1]}")
+
+    @staticmethod
+    def first_of_each(spans):
+        first = {}
+        for span in spans:
+            first.setdefault((span["pid"], span["name"]), span)
+        return list(first.values())
+
+
+class Plan:
+    def __init__(self, path, text):
+        with form_of(path, "plan; make one with --plan --json"):
+            plan = json.loads(text)
+            stages = plan["stages"]
+            self.name = path.stem
+            self.peak = [int(stage["peak_bytes"]) for stage in stages]
+            self.peak_1f1b = [int(stage["peak_bytes_1f1b"]) for stage in stages]
+            self.lends = any(stage["lent"] > 0 for stage in stages)
+            self.step_ms, self.bubble, self.mfu = (number(plan[key]) for key in ("step_ms", "bubble", "mfu"))
+            self.source = {"profile": "a measured profile", "model": "the model of the hardware"}[plan["source"]]
+
+
+class History:
+    """Steps and validations as they are added. A step that comes again, as after a resume or of a new run in the same file, takes the place
+    of its earlier self and of all that was behind that."""
+
+    def __init__(self):
+        self.heads, self.steps, self.vals = [], {}, {}
+
+    def add(self, entry):
+        """Takes one line; says the step from which on the earlier lines no longer count, or None."""
+        if entry["type"] == "run":
+            self.heads.append(entry)
+        elif entry["type"] == "val":
+            self.vals[int(entry["step"])] = float(entry["loss"])
+        elif entry["type"] == "step":
+            step = int(entry["step"])
+            again = bool(self.steps) and step <= next(reversed(self.steps))
+            if again:
+                self.steps, self.vals = ({at: value for at, value in table.items() if at < step} for table in (self.steps, self.vals))
+            self.steps[step] = entry
+            return step if again else None
+        return None
+
+
+def parse_lines(text):
+    """The entries of whole lines; a torn last line is left out."""
+    return [json.loads(line) for line in text.split("\n")[:-1] if line]
+
+
+class Metrics(History):
+    """What counts in a metrics file."""
+
+    def __init__(self, path, text):
+        super().__init__()
+        with form_of(path, "metrics file; name one with log.metrics"):
+            self.name = path.stem if path.stem != "metrics" else path.absolute().parent.name
+            for entry in parse_lines(text):
+                self.add(entry)
+            self.head = self.heads[-1]
+            if not self.steps:
+                raise Failure(f"{path}: has no step yet")
+            self.loss = {step: float(entry["loss"]) for step, entry in self.steps.items()}
+            self.mfu = {step: number(entry["mfu"]) for step, entry in self.steps.items()}
+            self.tokens = {step: float(entry["tokens_per_s"]) for step, entry in self.steps.items()}
+            # A run may have been resumed with other stages; memory is that of the last ones.
+            stages = len(self.steps[max(self.steps)]["stages"])
+            alike = [entry["stages"] for entry in self.steps.values() if len(entry["stages"]) == stages]
+            self.peak = [max(int(of[s]["peak_bytes"]) for of in alike) for s in range(stages)]
+
+    def median(self, key):
+        """Of all steps but the first, which also warms up."""
+        values = [number(entry[key]) for step, entry in sorted(self.steps.items())]
+        values = [value for value in values[min(1, len(values) - 1) :] if value is not None]
+        return statistics.median(values) if values else None
+
+
+def number(value):
+    """None where nothing is known."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not math.isfinite(float(value)):
+        raise ValueError(f"{value} where a number should be")
+    return float(value)
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """A file beside `path` to write to, which takes its place at the end: `path` appears complete or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    except OSError as error:
+        raise Failure(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def read_plan_or_metrics(path):
+    text = read_text(path)
+    with form_of(path, "plan and no metrics file"):
+        first = json.loads(text.partition("\n")[0])
+        plan = "stages" in first and "verdict" in first
+    return Plan(path, text) if plan else Metrics(path, text)

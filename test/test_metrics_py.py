@@ -1,0 +1,196 @@
+"""scripts/metrics.py: what TensorBoard's own reader and a CSV reader find is what the metrics file says.
+
+tensorboard is looked for in .deps/tensorboard, where scripts/install_deps.sh puts it, and among the system's packages.
+"""
+
+import csv
+import importlib.util
+import io
+import json
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+from trainer_runs import ROOT, environment, run, write_config
+
+sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.append(str(ROOT / ".deps" / "tensorboard"))
+import metrics as module
+
+needs_reader = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed; run scripts/install_deps.sh")
+
+
+def metrics(*arguments):
+    return subprocess.run([sys.executable, ROOT / "scripts/metrics.py", *arguments], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def wrote(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("metrics")
+    config = write_config(folder, parallel="{pipeline: 1}", schedule="{micro_batch: 4}")
+    ended = run(config, "train.steps=6", env=environment(OMP_NUM_THREADS="1"))
+    assert ended.code == 0, ended.stderr
+    return ended.lines
+
+
+def file_of(folder, *lines):
+    path = folder / "metrics.jsonl"
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
+
+
+def read_back(folder):
+    """Tag -> {step: value}, as TensorBoard has it after it dropped what it was told to drop."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    series = {tag: accumulator.Scalars(tag) for tag in accumulator.Tags()["scalars"]}
+    for tag, points in series.items():
+        assert [p.step for p in points] == sorted({p.step for p in points}), tag
+        assert [p.wall_time for p in points] == sorted(p.wall_time for p in points)
+    return {tag: {p.step: p.value for p in points} for tag, points in series.items()}
+
+
+def single(value):
+    return struct.unpack("<f", struct.pack("<f", value))[0]
+
+
+def step_line(step, loss):
+    stage = {"stage": 0, "peak_bytes": 10, "activation_bytes": 5, "slots_used": 1, "slots_lent": 0}
+    return json.dumps({"type": "step", "step": step, "loss": loss, "step_ms": 1000.0, "tokens_per_s": 4.0, "mfu": None, "stages": [stage]})
+
+
+def val_line(step, loss):
+    return json.dumps({"type": "val", "step": step, "loss": loss})
+
+
+HEAD = json.dumps({"type": "run", "config": {}})
+
+# Steps 1 to 5, then a resume behind step 2 that repeats 3 and has come to 4.
+RESUMED = [HEAD, *(step_line(s, 10.0 + s) for s in (1, 2)), val_line(2, 7.0), *(step_line(s, 10.0 + s) for s in (3, 4)), val_line(4, 6.0)]
+RESUMED += [step_line(5, 15.0), HEAD, step_line(3, 23.0), step_line(4, 24.0), val_line(4, 5.0)]
+LATER = {"loss/train": {1: 11.0, 2: 12.0, 3: 23.0, 4: 24.0}, "loss/val": {2: 7.0, 4: 5.0}}
+
+
+@needs_reader
+def test_tensorboard_reads_every_figure_of_a_run(wrote, tmp_path):
+    ended = metrics("tensorboard", file_of(tmp_path, *wrote), "-o", tmp_path / "board")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    found = read_back(tmp_path / "board")
+    steps = [entry for entry in map(json.loads, wrote) if entry["type"] == "step"]
+    vals = {entry["step"]: single(entry["loss"]) for entry in map(json.loads, wrote) if entry["type"] == "val"}
+    assert len(steps) == 6 and len(vals) == 3
+    figures = [key for key in steps[0] if key not in ("type", "step", "stages")]
+    for key in figures:
+        assert found[module.GROUPS.get(key, f"step/{key}")] == {entry["step"]: single(entry[key]) for entry in steps}, key
+    assert found["memory/peak_bytes/stage_0"] == {entry["step"]: entry["stages"][0]["peak_bytes"] for entry in steps}
+    assert found["loss/val"] == vals
+    assert len(found) == len(figures) + 4 * len(steps[0]["stages"]) + 1
+
+
+@needs_reader
+def test_a_resumed_run_s_later_lines_win_and_a_torn_line_is_left_out(tmp_path):
+    path = file_of(tmp_path, *RESUMED)
+    path.write_text(path.read_text() + step_line(5, 99.0)[:30])
+    assert metrics("tensorboard", path, "-o", tmp_path / "board").returncode == 0
+    found = read_back(tmp_path / "board")
+    assert {tag: found[tag] for tag in LATER} == LATER
+    assert "speed/mfu" not in found  # unknown
+    file_of(tmp_path, *RESUMED, HEAD, step_line(1, 31.0))  # another run in the same file, and the same folder
+    assert metrics("tensorboard", path, "-o", tmp_path / "board").returncode == 0
+    assert read_back(tmp_path / "board")["loss/train"] == {1: 31.0}
+    assert len(list((tmp_path / "board").iterdir())) == 1
+
+
+def until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@needs_reader
+def test_a_growing_file_is_followed_also_where_a_resume_cuts_it(tmp_path):
+    path = tmp_path / "metrics.jsonl"  # not there yet
+    command = [sys.executable, ROOT / "scripts/metrics.py", "tensorboard", path, "-o", tmp_path / "board", "--follow", "--every", "0.05"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        until(lambda: (tmp_path / "board" / "events.out.tfevents.metrics").exists())
+        with path.open("w") as file:
+            for line in RESUMED[:4]:
+                file.write(line[:9])
+                file.flush()
+                time.sleep(0.06)
+                file.write(line[9:] + "\n")
+        until(lambda: read_back(tmp_path / "board").get("loss/val") == {2: 7.0})
+        file_of(tmp_path, *RESUMED[:8])
+        until(lambda: 5 in read_back(tmp_path / "board")["loss/train"])
+        # As the trainer does: cut behind the checkpoint's step, then go on.
+        file_of(tmp_path, *RESUMED[:4], *RESUMED[8:])
+        until(lambda: read_back(tmp_path / "board")["loss/val"] == LATER["loss/val"])
+        found = read_back(tmp_path / "board")
+        assert {tag: found[tag] for tag in LATER} == LATER
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert (process.returncode, said) == (0, "")
+
+
+def test_records_carry_the_checksums_of_the_format():
+    """The CRC-32C of the digits 1 to 9 is a known number (RFC 3720 has the polynomial); TFRecord rotates it and adds a constant."""
+    crc = 0xE3069283
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    assert module.masked_crc(b"123456789") == struct.pack("<I", masked)
+    data = module.record(b"123456789")
+    assert data[:8] == struct.pack("<Q", 9) and data[12:21] == b"123456789" and data[21:] == struct.pack("<I", masked)
+
+
+# ---- CSV ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_csv_has_a_row_a_step_to_the_bit(wrote, tmp_path):
+    path = file_of(tmp_path, *wrote)
+    ended = metrics("csv", path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    rows = list(csv.DictReader(io.StringIO(ended.stdout)))
+    steps = [entry for entry in map(json.loads, wrote) if entry["type"] == "step"]
+    vals = {entry["step"]: entry["loss"] for entry in map(json.loads, wrote) if entry["type"] == "val"}
+    assert [int(row["step"]) for row in rows] == [entry["step"] for entry in steps]
+    for row, entry in zip(rows, steps):
+        assert all(float(row[key]) == entry[key] for key in ("loss", "grad_norm", "lr", "mfu", "tokens"))
+        assert all(float(row[f"stage0_{key}"]) == value for key, value in entry["stages"][0].items() if key != "stage")
+        assert row["val_loss"] == ("" if entry["step"] not in vals else repr(vals[entry["step"]]))
+    assert metrics("csv", path, "-o", tmp_path / "m.csv").returncode == 0
+    assert (tmp_path / "m.csv").read_text() == ended.stdout
+
+
+def test_a_csv_of_a_resumed_run_has_the_later_lines(tmp_path):
+    path = file_of(tmp_path, *RESUMED)
+    path.write_text(path.read_text() + step_line(5, 99.0)[:30])
+    rows = list(csv.DictReader(io.StringIO(metrics("csv", path).stdout)))
+    assert {int(row["step"]): float(row["loss"]) for row in rows} == LATER["loss/train"]
+    assert {int(row["step"]): float(row["val_loss"]) for row in rows if row["val_loss"]} == LATER["loss/val"]
+
+
+# ---- wrong input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["tensorboard", "csv"])
+def test_wrong_input_is_one_sentence_and_leaves_no_file(tmp_path, form):
+    inputs = {"empty": "", "text": "not JSON\n", "list": "[]\n", "head": HEAD + "\n", "bare": '{"type":"step","step":1}\n', "binary": b"\xff\xfe" * 9}
+    for name, content in inputs.items():
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    for path in [*(tmp_path / name for name in inputs), tmp_path / "absent", tmp_path]:
+        ended = metrics(form, path, "-o", tmp_path / "out")
+        assert ended.returncode == 1 and ended.stdout == "", path
+        assert ended.stderr.startswith(f"metrics.py: {path}: ") and ended.stderr.count("\n") == 1, ended.stderr
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_reader_that_stops_early_is_no_error(wrote, tmp_path):
+    path = file_of(tmp_path, *wrote)
+    ended = subprocess.run(f"{sys.executable} {ROOT}/scripts/metrics.py csv {path} | true", shell=True, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
