@@ -1,0 +1,30 @@
+"""A signal that asks a run to stop does no harm to the arithmetic under way, whenever it comes."""
+
+import signal
+import time
+
+import trainer_runs
+
+
+def started(config, *overrides):
+    """A run of one rank that has trained its first step."""
+    alone = ("parallel.pipeline=1", "schedule.bpipe=off", "train.steps=100000", "data.val_every=0")
+    job = trainer_runs.start(config, *alone, *overrides)
+    metrics = next(part.split("=", 1)[1] for part in overrides if part.startswith("log.metrics="))
+    deadline = time.monotonic() + trainer_runs.TIME_LIMIT
+    while '"step"' not in (open(metrics).read() if trainer_runs.Path(metrics).exists() else ""):
+        assert job.parent.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    return job
+
+
+def test_a_stop_in_the_middle_of_matrix_products(tmp_path):
+    # Steps of many products: the signal comes inside one of them. Some libraries' kernels have no room for a handler.
+    model = "{family: llama, hidden: 256, layers: 4, heads: 8, kv_heads: 4, ffn: 512, vocab: 100, seq_len: 64}"
+    config = trainer_runs.write_config(tmp_path, model=model)
+    for i in range(4):
+        job = started(config, f"checkpoint.dir={tmp_path}/{i}", f"log.metrics={tmp_path}/{i}.jsonl")
+        time.sleep(0.07 * i)
+        job.parent.send_signal(signal.SIGTERM)
+        ended = job.end()
+        assert ended.code == 3, (i, ended.code, ended.stderr)
