@@ -34,8 +34,24 @@ static void put_all(RangeFile *file, const char *bytes, int64_t begin, int64_t e
     }
 }
 
+// A new file; `remove_file` takes it away after the test, however that ends.
+static char path[64];
+
+static void make_file(const char *dir) {
+    snprintf(path, sizeof path, "%s/range-file-XXXXXX", dir);
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+}
+
+static int remove_file(void **state) {
+    (void)state;
+    unlink(path);
+    return 0;
+}
+
 // Writes every range whose number is `part` modulo `parts`; the ranges are of all sizes and cover the file. part -1: all.
-static void put_ranges(const char *path, const char *bytes, int part, int parts) {
+static void put_ranges(const char *bytes, int part, int parts) {
     Error err = {0};
     RangeFile file;
     void *staging = aligned_alloc(RANGE_FILE_BLOCK, RANGE_FILE_STAGING);
@@ -54,7 +70,7 @@ static void put_ranges(const char *path, const char *bytes, int part, int parts)
     free(staging);
 }
 
-static void check_content(const char *path, const char *bytes) {
+static void check_content(const char *bytes) {
     char *found = malloc(BYTES + 1);
     int fd = open(path, O_RDONLY);
     int64_t got = 0, more;
@@ -66,22 +82,14 @@ static void check_content(const char *path, const char *bytes) {
     free(found);
 }
 
-static void temporary(char path[64], const char *dir) {
-    snprintf(path, 64, "%s/range-file-XXXXXX", dir);
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
-}
-
 static void every_byte_is_where_it_belongs(void **state) {
     (void)state;
     static const char *const dirs[] = {".", "/dev/shm"}; // a disk, and memory
     char *bytes = content();
     for (int i = 0; i < 2; i++) {
-        char path[64];
-        temporary(path, dirs[i]);
-        put_ranges(path, bytes, -1, 1);
-        check_content(path, bytes);
+        make_file(dirs[i]);
+        put_ranges(bytes, -1, 1);
+        check_content(bytes);
     }
     free(bytes);
 }
@@ -89,11 +97,11 @@ static void every_byte_is_where_it_belongs(void **state) {
 static void processes_share_blocks(void **state) {
     (void)state;
     enum { WRITERS = 3 };
-    char *bytes = content(), path[64];
-    temporary(path, ".");
+    char *bytes = content();
+    make_file(".");
     for (int part = 0; part < WRITERS; part++) {
         if (fork() != 0) continue;
-        put_ranges(path, bytes, part, WRITERS);
+        put_ranges(bytes, part, WRITERS);
         _exit(0);
     }
     for (int part = 0; part < WRITERS; part++) {
@@ -101,7 +109,7 @@ static void processes_share_blocks(void **state) {
         wait(&status);
         assert_int_equal(status, 0);
     }
-    check_content(path, bytes);
+    check_content(bytes);
     free(bytes);
 }
 
@@ -120,8 +128,8 @@ static void errors_name_the_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_byte_is_where_it_belongs),
-        cmocka_unit_test(processes_share_blocks),
+        cmocka_unit_test_teardown(every_byte_is_where_it_belongs, remove_file),
+        cmocka_unit_test_teardown(processes_share_blocks, remove_file),
         cmocka_unit_test(errors_name_the_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
