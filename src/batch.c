@@ -21,19 +21,28 @@ void batch_destroy(Batch *batch) {
     memset(batch, 0, sizeof *batch);
 }
 
-typedef enum SampleOrder { ORDER_SHUFFLED, ORDER_FILE } SampleOrder;
+// What a batch is taken from: samples of `training` in its order, or those of `validation` in file order.
+typedef struct Source {
+    const Blend *training;
+    const Dataset *validation;
+} Source;
+
+static int fetch_(const Batch *batch, const Source *source, int64_t position, int64_t j, Error *err) {
+    int64_t b = batch->stage->at.shape.batch;
+    int32_t *inputs = batch->tokens + j, *targets = batch->targets + j;
+    if (source->training == NULL) return dataset_fetch(source->validation, position, inputs, targets, b, err);
+    return blend_fetch(source->training, batch->config->train.seed, position, inputs, targets, b, err);
+}
 
 // `first`: position of the batch's first sample, over all data ranks.
-static int load_(Batch *batch, const Dataset *dataset, int64_t first, SampleOrder order, Error *err) {
+static int load_(Batch *batch, const Source *source, int64_t first, Error *err) {
     Stage *stage = batch->stage;
     if (!stage->at.first && !stage->at.last) return 0;
     int64_t b = stage->at.shape.batch, rows = stage->at.shape.rows;
     int64_t position = first + batch->data_rank * stage->microbatches * b;
     for (int64_t i = 0; i < stage->microbatches; i++) {
         for (int64_t j = 0; j < b; j++, position++) {
-            int64_t sample =
-                order == ORDER_FILE ? position : dataset_shuffled(dataset, batch->config->train.seed, position);
-            if (dataset_fetch(dataset, sample, batch->tokens + j, batch->targets + j, b, err) != 0) return -1;
+            if (fetch_(batch, source, position, j, err) != 0) return -1;
         }
         Backend *be = stage->be;
         if (stage->at.first) be->upload(be, stage->tokens + i * rows, batch->tokens, rows * 4);
@@ -51,10 +60,12 @@ int64_t batch_position(const Batch *batch, int64_t step) {
     return batch->first_sample + (step - batch->first_step) * batch->config->train.global_batch;
 }
 
-int batch_train(Batch *batch, const Dataset *dataset, int64_t step, Error *err) {
-    return load_(batch, dataset, batch_position(batch, step - 1), ORDER_SHUFFLED, err);
+int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err) {
+    Source source = {blend, NULL};
+    return load_(batch, &source, batch_position(batch, step - 1), err);
 }
 
 int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *err) {
-    return load_(batch, dataset, index * batch->config->train.global_batch, ORDER_FILE, err);
+    Source source = {NULL, dataset};
+    return load_(batch, &source, index * batch->config->train.global_batch, err);
 }

@@ -2,7 +2,7 @@
 #ifndef BATCH_H
 #define BATCH_H
 
-#include "dataset.h"
+#include "blend.h"
 #include "stage.h"
 
 #ifdef __cplusplus
@@ -27,7 +27,7 @@ int64_t batch_position(const Batch *batch, int64_t step);
 
 // A training step: the B samples of the shuffled order from batch_position(step - 1) on. Data rank r takes the r-th of d equal runs of them, microbatch
 // by microbatch. Inputs go to the first stage, targets to the last; other stages need nothing.
-int batch_train(Batch *batch, const Dataset *dataset, int64_t step, Error *err);
+int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err);
 
 // Validation batch 0, 1, ...: sequences [batch*B, (batch+1)*B) in file order.
 int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *err);

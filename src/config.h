@@ -29,7 +29,7 @@ typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule
 typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
 typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 
-enum { CONFIG_MAX_STAGES = 1024, CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 80 };
+enum { CONFIG_MAX_STAGES = 1024, CONFIG_MAX_SOURCES = 64, CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 80 };
 
 // Where a key's value came from, other than a line of the file (1, 2, ...).
 enum { CONFIG_DEFAULT = 0, CONFIG_OVERRIDE = -1 };
@@ -82,9 +82,15 @@ typedef struct TrainConfig {
     int precision; // Precision
 } TrainConfig;
 
+typedef struct DataSource {
+    char path[CONFIG_TEXT]; // a glob
+    double weight;          // share of the samples, in any unit
+} DataSource;
+
 typedef struct DataConfig {
-    char train[CONFIG_TEXT]; // a glob
-    char val[CONFIG_TEXT];   // a glob; empty: no validation
+    int64_t train_sources;
+    DataSource train[CONFIG_MAX_SOURCES]; // one, or a blend of several
+    char val[CONFIG_TEXT];                // a glob; empty: no validation
     int64_t val_every, val_batches;
 } DataConfig;
 

@@ -220,10 +220,32 @@ static int check_family_(Config *config, Error *err) {
                         "family gpt learns its positions and rotates nothing; leave the key out");
 }
 
+// Shares of a blend. What is under a millionth of the whole would come so rarely that it is a slip.
+static int check_sources_(Config *config, Error *err) {
+    DataConfig *data = &config->data;
+    double sum = 0.0;
+    if (data->train_sources == 1) data->train[0].weight = 1.0; // all, whatever the unit
+    for (int64_t i = 0; i < data->train_sources; i++) sum += data->train[i].weight;
+    for (int64_t i = 0; i < data->train_sources; i++) {
+        const DataSource *source = &data->train[i];
+        if (source->weight < 1e-6 * sum)
+            return config_error(config, "data.train", err,
+                                "weight %g of %s is less than a millionth of all; use a larger one or leave it out",
+                                source->weight, source->path);
+        for (int64_t j = 0; j < i; j++) {
+            if (strcmp(source->path, data->train[j].path) == 0)
+                return config_error(config, "data.train", err, "%s stands twice; give it once, with both weights",
+                                    source->path);
+        }
+    }
+    return 0;
+}
+
 int config_check(Config *config, Error *err) {
     if (check_required_(config, err) != 0 || check_size_(config, err) != 0 || check_family_(config, err) != 0)
         return -1;
     if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
+    if (check_sources_(config, err) != 0) return -1;
     return check_schedule_(config, err);
 }

@@ -19,17 +19,20 @@ static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] 
 
 #define FIELD(section, key) offsetof(Config, section.key), sizeof(((Config *)0)->section.key)
 #define INT(section, key, def, min, max, zero_word, meaning)                                                           \
-    { #section "." #key, KEY_INT, FIELD(section, key), def, min, max, 0, zero_word, NULL, meaning }
+    { #section "." #key, KEY_INT, FIELD(section, key), def, min, max, 0, zero_word, NULL, meaning, NULL, NULL }
 #define NUMBER(section, key, def, min, max, flags, zero_word, meaning)                                                 \
-    { #section "." #key, KEY_NUMBER, FIELD(section, key), def, min, max, flags, zero_word, NULL, meaning }
+    { #section "." #key, KEY_NUMBER, FIELD(section, key), def, min, max, flags, zero_word, NULL, meaning, NULL, NULL }
 #define BOOL(section, key, def, meaning)                                                                               \
-    { #section "." #key, KEY_BOOL, FIELD(section, key), def, 0, 1, 0, NULL, NULL, meaning }
+    { #section "." #key, KEY_BOOL, FIELD(section, key), def, 0, 1, 0, NULL, NULL, meaning, NULL, NULL }
 #define WORD(section, key, def, words, meaning)                                                                        \
-    { #section "." #key, KEY_WORD, FIELD(section, key), def, 0, 0, 0, NULL, words, meaning }
+    { #section "." #key, KEY_WORD, FIELD(section, key), def, 0, 0, 0, NULL, words, meaning, NULL, NULL }
 #define TEXT(section, key, def, min_length, meaning)                                                                   \
-    { #section "." #key, KEY_TEXT, FIELD(section, key), def, min_length, CONFIG_TEXT - 1, 0, NULL, NULL, meaning }
-#define LAYERS(section, key, field, def, meaning)                                                                      \
-    { #section "." #key, KEY_LAYERS, FIELD(section, field), def, 1, MAX_LAYERS, 0, "auto", NULL, meaning }
+    {                                                                                                                  \
+#section "." #key, KEY_TEXT, FIELD(section, key), def, min_length, CONFIG_TEXT - 1, 0, NULL, NULL, meaning,    \
+            NULL, NULL                                                                                                 \
+    }
+#define LIST(section, key, field, def, zero_word, list, meaning)                                                       \
+    { #section "." #key, KEY_LIST, FIELD(section, field), def, 0, 0, 0, zero_word, NULL, meaning, &list, NULL }
 
 // Bounds are generous but finite; products that could still leave 64 bits are checked in config_check.c. Integers end
 // at 2^53, so that every reader of the JSON sees the same number.
@@ -39,6 +42,37 @@ static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] 
 #define MAX_BATCH  (1 << 24)
 #define MAX_COUNT  1e12
 #define MAX_EXACT  9007199254740992.0
+
+#define PART(name, type, struct_, field, def, min, max, flags)                                                         \
+    {                                                                                                                  \
+        name, type, offsetof(struct_, field), sizeof(((struct_ *)0)->field), def, min, max, flags, NULL, NULL, "",     \
+            NULL, name                                                                                                 \
+    }
+
+static const ConfigKey layers_parts[] = {
+    {NULL, KEY_INT, 0, sizeof(int64_t), NULL, 1, MAX_LAYERS, 0, NULL, NULL, "", NULL, NULL}};
+static const ConfigList layers_list = {offsetof(Config, parallel.layers_given),
+                                       offsetof(Config, parallel.pipeline),
+                                       sizeof(int64_t),
+                                       CONFIG_MAX_STAGES,
+                                       layers_parts,
+                                       1,
+                                       false,
+                                       "a list with the layers of each stage such as [2, 3, 3, 2]",
+                                       "one integer per stage"};
+
+static const ConfigKey source_parts[] = {PART("path", KEY_TEXT, DataSource, path, NULL, 1, CONFIG_TEXT - 1, 0),
+                                         PART("weight", KEY_NUMBER, DataSource, weight, "1", 0, 1e9, KEY_ABOVE_MIN)};
+static const ConfigList source_list = {
+    offsetof(Config, data.train_sources),
+    offsetof(Config, data.train_sources),
+    sizeof(DataSource),
+    CONFIG_MAX_SOURCES,
+    source_parts,
+    2,
+    true,
+    "a list such as [{path: \"a/*.bin\", weight: 0.7}, {path: \"b/*.bin\", weight: 0.3}]",
+    "{path: \"a/*.bin\", weight: 0.7}"};
 
 const ConfigKey config_keys[] = {
     WORD(model, family, NULL, family_words, "architecture; each trainer runs its own"),
@@ -58,7 +92,8 @@ const ConfigKey config_keys[] = {
     INT(parallel, data, "1", 1, 65536, NULL, "d: copies of the pipeline, each with its share of the batch"),
     BOOL(parallel, sequence, "false", "split norms and residuals over the tensor ranks along the sequence"),
     WORD(parallel, placement, "linear", placement_words, "adjacent: the two stages of a BPipe pair are neighbours"),
-    LAYERS(parallel, layers, layers_per_stage, "auto", "layers of each stage, such as [2, 3, 3, 2]; auto: even"),
+    LIST(parallel, layers, layers_per_stage, "auto", "auto", layers_list,
+         "layers of each stage, such as [2, 3, 3, 2]; auto: even"),
 
     WORD(schedule, name, "1f1b", name_words, "order of forwards and backwards"),
     WORD(schedule, bpipe, "off", bpipe_words, "balance activation memory between paired stages; auto: if it pays"),
@@ -83,7 +118,8 @@ const ConfigKey config_keys[] = {
     NUMBER(train, grad_clip, "1.0", 0, 1e12, 0, NULL, "largest norm of the gradient; 0: no clipping"),
     WORD(train, precision, "fp32", precision_words, "bf16: matrix products and activations; weights keep fp32 masters"),
 
-    TEXT(data, train, NULL, 1, "token files to train on, a glob such as \"data/train_*.bin\""),
+    LIST(data, train, train, NULL, NULL, source_list,
+         "token files to train on, a glob such as \"data/train_*.bin\", or a blend of several"),
     TEXT(data, val, "", 0, "token files to validate on, a glob; empty: no validation"),
     INT(data, val_every, "0", 0, MAX_COUNT, NULL, "steps between validations; 0: none"),
     INT(data, val_batches, "8", 1, MAX_COUNT, NULL, "batches in one validation"),
@@ -184,8 +220,10 @@ void config_expected(const ConfigKey *key, char *out, size_t n) {
         snprintf(out, n, "a text of %s%.0f bytes%s", key->min > 0 ? "1 to " : "at most ", key->max,
                  key->min > 0 ? "" : ", \"\" for none");
         break;
-    case KEY_LAYERS:
-        snprintf(out, n, "auto, or a list with the layers of each stage such as [2, 3, 3, 2]");
+    case KEY_LIST:
+        text[0] = '\0';
+        if (key->list->alone) config_expected(&key->list->parts[0], text, sizeof text);
+        snprintf(out, n, "%s%s, or %s", text, key->zero_word != NULL ? key->zero_word : "", key->list->expected);
         break;
     }
 }

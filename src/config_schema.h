@@ -7,22 +7,39 @@
 
 #include <stddef.h>
 
-typedef enum KeyType { KEY_INT, KEY_NUMBER, KEY_BOOL, KEY_WORD, KEY_TEXT, KEY_LAYERS } KeyType;
+typedef enum KeyType { KEY_INT, KEY_NUMBER, KEY_BOOL, KEY_WORD, KEY_TEXT, KEY_LIST } KeyType;
 
 enum { KEY_ABOVE_MIN = 1, KEY_BELOW_MAX = 2 }; // the bound itself is outside
 
+typedef struct ConfigKey ConfigKey;
+
+// What a list holds: one value an entry, or a mapping of several.
+typedef struct ConfigList {
+    size_t given,
+        valid; // offsets in Config of two int64_t: entries that were read, and those that stand once auto is resolved
+    size_t entry;           // bytes of one
+    int64_t most;           // entries
+    const ConfigKey *parts; // what an entry maps, offsets being within it; one without a name: the entry itself
+    int part_count;
+    bool alone;           // a value that is no list is the first part of its one entry
+    const char *expected; // "a list such as ..."
+    const char *remedy;   // "one integer per stage", for an entry of another shape
+} ConfigList;
+
 // One row. The default is spelt as the file would spell it and set through the same code; NULL: the key is required.
-typedef struct ConfigKey {
+struct ConfigKey {
     const char *name; // "section.key"
     KeyType type;
     size_t offset, size;      // of the field in Config
     const char *def;          // default
-    double min, max;          // of the number; of the text's length in bytes; of each stage's layers
+    double min, max;          // of the number; of the text's length in bytes
     int flags;                // KEY_ABOVE_MIN, KEY_BELOW_MAX
     const char *zero_word;    // word for "decide it yourself", kept as 0 ("auto"), or NULL
     const char *const *words; // KEY_WORD: spelling of each enum value in order, then NULL
     const char *meaning;
-} ConfigKey;
+    const ConfigList *list; // KEY_LIST
+    const char *part;       // of a list's entry, for messages; NULL: the value itself
+};
 
 extern const ConfigKey config_keys[];
 extern const int config_key_count;
@@ -45,9 +62,11 @@ typedef struct ConfigScalar {
 // Set a field, checking type and bounds. The key's place must be in config->place already: errors name it.
 int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err);
 int config_set_default(Config *config, const ConfigKey *key, Error *err);
-// A list: config_list_begin, then each entry. Errors where the key takes no list.
+// A list: config_list_begin, then config_list_add for each entry and config_list_set for each value in it. part: index of it in
+// key->list->parts. Errors where the key takes no list, or has no room for another entry.
 int config_list_begin(Config *config, const ConfigKey *key, Error *err);
-int config_list_add(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err);
+int config_list_add(Config *config, const ConfigKey *key, Error *err);
+int config_list_set(Config *config, const ConfigKey *key, int part, ConfigScalar scalar, Error *err);
 
 // An error about a name that may be no key, at a line of the file or CONFIG_OVERRIDE. name NULL: about the file.
 int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...)

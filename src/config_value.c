@@ -29,11 +29,12 @@ static void *field_(Config *config, const ConfigKey *key) {
 
 // The error for a value: WHAT; use EXPECTED.
 static int refuse_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *what, Error *err) {
-    char shown[80], expected[200];
+    char shown[80], expected[256];
     config_printable(scalar.text, scalar.length, shown, sizeof shown);
     config_expected(key, expected, sizeof expected);
-    const char *quote = scalar.quoted ? "\"" : "";
-    return config_error(config, key->name, err, "%s%s%s %s; use %s", quote, shown, quote, what, expected);
+    const char *quote = scalar.quoted ? "\"" : "", *part = key->part != NULL ? key->part : "";
+    return config_error(config, key->name, err, "%s%s%s%s%s %s; use %s", part, part[0] != '\0' ? " " : "", quote, shown,
+                        quote, what, expected);
 }
 
 // -?(0|[1-9][0-9]*) as a whole, or with a fraction and an exponent where the field is a number.
@@ -133,18 +134,40 @@ static bool is_null_(ConfigScalar scalar) {
                               is_(scalar, "NULL"));
 }
 
+static int64_t *given_(Config *config, const ConfigKey *key) {
+    return (int64_t *)((char *)config + key->list->given);
+}
+
 // The word that leaves the decision to the program: 0 in every type of field.
 static int set_zero_(Config *config, const ConfigKey *key) {
     memset(field_(config, key), 0, key->size);
-    if (key->type == KEY_LAYERS) config->parallel.layers_given = 0;
+    if (key->type == KEY_LIST) *given_(config, key) = 0;
     return 0;
+}
+
+// A part of the entry that was added last, as a key of the list's name.
+static ConfigKey part_(Config *config, const ConfigKey *key, int index) {
+    ConfigKey part = key->list->parts[index];
+    part.name = key->name;
+    part.offset += key->offset + (size_t)(*given_(config, key) - 1) * key->list->entry;
+    return part;
+}
+
+// A list of one entry, given as the first part of it.
+static int set_alone_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
+    if (config_list_begin(config, key, err) != 0 || config_list_add(config, key, err) != 0) return -1;
+    ConfigKey first = part_(config, key, 0);
+    first.part = NULL;
+    return config_set(config, &first, scalar, err);
 }
 
 int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
     if (is_null_(scalar)) {
-        char expected[200];
+        char expected[256];
         config_expected(key, expected, sizeof expected);
-        return config_error(config, key->name, err, "has no value; use %s", expected);
+        const char *part = key->part != NULL ? key->part : "";
+        return config_error(config, key->name, err, "%s%shas no value; use %s", part, part[0] != '\0' ? " " : "",
+                            expected);
     }
     if (key->zero_word != NULL && is_(scalar, key->zero_word)) return set_zero_(config, key);
     switch (key->type) {
@@ -158,7 +181,8 @@ int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error 
         return set_word_(config, key, scalar, err);
     case KEY_TEXT:
         return set_text_(config, key, scalar, err);
-    case KEY_LAYERS:
+    case KEY_LIST:
+        if (key->list->alone) return set_alone_(config, key, scalar, err);
         break;
     }
     return refuse_(config, key, scalar, "is no list", err);
@@ -170,23 +194,28 @@ int config_set_default(Config *config, const ConfigKey *key, Error *err) {
 }
 
 int config_list_begin(Config *config, const ConfigKey *key, Error *err) {
-    if (key->type != KEY_LAYERS) {
-        char expected[200];
+    if (key->type != KEY_LIST) {
+        char expected[256];
         config_expected(key, expected, sizeof expected);
         return config_error(config, key->name, err, "is a list; use %s", expected);
     }
     return set_zero_(config, key);
 }
 
-int config_list_add(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
-    ParallelConfig *parallel = &config->parallel;
-    if (parallel->layers_given == CONFIG_MAX_STAGES) {
-        return config_error(config, key->name, err, "has more than %d entries; a model has at most that many stages",
-                            CONFIG_MAX_STAGES);
+int config_list_add(Config *config, const ConfigKey *key, Error *err) {
+    int64_t *given = given_(config, key);
+    if (*given == key->list->most)
+        return config_error(config, key->name, err, "has more than %lld entries; use as many or fewer",
+                            (long long)key->list->most);
+    ++*given;
+    for (int i = 0; i < key->list->part_count; i++) {
+        ConfigKey part = part_(config, key, i);
+        if (part.def != NULL && config_set_default(config, &part, err) != 0) return -1;
     }
-    ConfigKey entry = {key->name, KEY_INT, 0, sizeof(int64_t), NULL, key->min, key->max, 0, NULL, NULL, NULL};
-    int64_t *field = &parallel->layers_per_stage[parallel->layers_given];
-    if (set_int_(config, &entry, field, scalar, err) != 0) return -1;
-    parallel->layers_given++;
     return 0;
+}
+
+int config_list_set(Config *config, const ConfigKey *key, int part, ConfigScalar scalar, Error *err) {
+    ConfigKey field = part_(config, key, part);
+    return config_set(config, &field, scalar, err);
 }

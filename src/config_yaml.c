@@ -91,23 +91,90 @@ static ConfigScalar scalar_(const Reader *r) {
                           r->event.data.scalar.style != YAML_PLAIN_SCALAR_STYLE};
 }
 
+static int read_name_(Reader *r, char name[MAX_NAME]) {
+    if (r->event.type != YAML_SCALAR_EVENT) {
+        return config_error_at(r->config, line_(r), NULL, r->err,
+                               "a key must be a plain word such as hidden, no list or mapping");
+    }
+    ConfigScalar scalar = scalar_(r);
+    config_printable(scalar.text, scalar.length, name, MAX_NAME);
+    return 0;
+}
+
+static int find_part_(const ConfigList *list, const char *name) {
+    for (int i = 0; i < list->part_count; i++) {
+        if (strcmp(list->parts[i].name, name) == 0) return i;
+    }
+    return -1;
+}
+
+// The parts of an entry that is a mapping; `seen` has a bit for each that was given.
+static int read_part_(Reader *r, const ConfigKey *key, unsigned *seen) {
+    char name[MAX_NAME];
+    if (read_name_(r, name) != 0) return -1;
+    int part = find_part_(key->list, name);
+    if (part < 0)
+        return config_error(r->config, key->name, r->err, "has an entry with %s, which is none of its keys; use %s",
+                            name, key->list->remedy);
+    if (*seen & 1u << part)
+        return config_error(r->config, key->name, r->err, "has an entry with two values for %s; keep one", name);
+    *seen |= 1u << part;
+    if (next_(r) != 0) return -1;
+    if (r->event.type != YAML_SCALAR_EVENT)
+        return config_error(r->config, key->name, r->err, "has an entry whose %s is a list or mapping; use %s", name,
+                            key->list->remedy);
+    return config_list_set(r->config, key, part, scalar_(r), r->err) != 0 ? -1 : next_(r);
+}
+
+static int read_mapping_(Reader *r, const ConfigKey *key) {
+    const ConfigList *list = key->list;
+    unsigned seen = 0;
+    if (next_(r) != 0) return -1;
+    while (r->event.type != YAML_MAPPING_END_EVENT) {
+        if (read_part_(r, key, &seen) != 0) return -1;
+    }
+    for (int i = 0; i < list->part_count; i++) {
+        if (list->parts[i].def == NULL && !(seen & 1u << i))
+            return config_error(r->config, key->name, r->err, "has an entry without %s; use %s", list->parts[i].name,
+                                list->remedy);
+    }
+    return 0;
+}
+
+static int read_entry_(Reader *r, const ConfigKey *key) {
+    const ConfigList *list = key->list;
+    bool plain = list->parts[0].name == NULL;
+    if (config_list_add(r->config, key, r->err) != 0) return -1;
+    if (r->event.type == (plain ? YAML_SCALAR_EVENT : YAML_MAPPING_START_EVENT))
+        return plain ? config_list_set(r->config, key, 0, scalar_(r), r->err) : read_mapping_(r, key);
+    return config_error(r->config, key->name, r->err, "has an entry that is no %s; use %s",
+                        plain ? "integer" : "mapping", list->remedy);
+}
+
+// While its entries are read, the list's place is theirs, so that an error names the line of the entry.
+static int read_list_(Reader *r, const ConfigKey *key) {
+    int32_t *place = &r->config->place[key - config_keys], begin = *place;
+    if (config_list_begin(r->config, key, r->err) != 0 || next_(r) != 0) return -1;
+    if (r->event.type == YAML_SEQUENCE_END_EVENT) {
+        char expected[256];
+        config_expected(key, expected, sizeof expected);
+        return config_error(r->config, key->name, r->err, "is an empty list; use %s", expected);
+    }
+    while (r->event.type != YAML_SEQUENCE_END_EVENT) {
+        *place = line_(r);
+        if (read_entry_(r, key) != 0 || next_(r) != 0) return -1;
+    }
+    *place = begin;
+    return 0;
+}
+
 // Reads the value that the current event begins, into a key whose place is set.
 static int read_value_(Reader *r, const ConfigKey *key) {
     if (r->event.type == YAML_SCALAR_EVENT) return config_set(r->config, key, scalar_(r), r->err);
-    if (r->event.type == YAML_MAPPING_START_EVENT) {
-        char expected[200];
-        config_expected(key, expected, sizeof expected);
-        return config_error(r->config, key->name, r->err, "is a mapping; use %s", expected);
-    }
-    if (config_list_begin(r->config, key, r->err) != 0 || next_(r) != 0) return -1;
-    if (r->event.type == YAML_SEQUENCE_END_EVENT) {
-        return config_error(r->config, key->name, r->err, "is an empty list; use auto, or one entry per stage");
-    }
-    while (r->event.type == YAML_SCALAR_EVENT) {
-        if (config_list_add(r->config, key, scalar_(r), r->err) != 0 || next_(r) != 0) return -1;
-    }
-    if (r->event.type == YAML_SEQUENCE_END_EVENT) return 0;
-    return config_error(r->config, key->name, r->err, "has an entry that is no integer; use one integer per stage");
+    if (r->event.type == YAML_SEQUENCE_START_EVENT) return read_list_(r, key);
+    char expected[256];
+    config_expected(key, expected, sizeof expected);
+    return config_error(r->config, key->name, r->err, "is a mapping; use %s", expected);
 }
 
 // Says which key was meant: the nearest of all, comparing whole names and, for a key in the wrong section, last parts.
@@ -145,16 +212,6 @@ static int unknown_section_(Reader *r, const char *name) {
     }
     if (near[0] == '\0') return unknown_key_(r, line_(r), name);
     return config_error_at(r->config, line_(r), name, r->err, "no such section; did you mean %s?", near);
-}
-
-static int read_name_(Reader *r, char name[MAX_NAME]) {
-    if (r->event.type != YAML_SCALAR_EVENT) {
-        return config_error_at(r->config, line_(r), NULL, r->err,
-                               "a key must be a plain word such as hidden, no list or mapping");
-    }
-    ConfigScalar scalar = scalar_(r);
-    config_printable(scalar.text, scalar.length, name, MAX_NAME);
-    return 0;
 }
 
 static int read_key_(Reader *r, const char *section) {
@@ -282,8 +339,10 @@ int config_read_file(Config *config, Error *err) {
 // A text is taken as it stands, so that `-o data.train=*.bin` is no alias: it is quoted before YAML sees it, unless the
 // user quoted it. Returns a string to free.
 static char *quote_text_(const ConfigKey *key, const char *value) {
-    bool quoted = value[0] == '\'' || value[0] == '"';
-    if (key->type != KEY_TEXT || quoted) return strdup(value);
+    bool quoted = value[0] == '\'' || value[0] == '"', text = key->type == KEY_TEXT;
+    // A list of mappings is told from a glob that begins with a set of characters.
+    if (key->type == KEY_LIST && key->list->alone) text = value[0] != '[' || value[1 + strspn(value + 1, " ")] != '{';
+    if (!text || quoted) return strdup(value);
     char *out = malloc(2 * strlen(value) + 3), *at = out;
     if (out == NULL) return NULL;
     *at++ = '\'';

@@ -34,6 +34,7 @@ struct Dataset {
     Shard *shards;
     int count;
     int64_t seq_len, vocab, samples, tokens;
+    SideFile side, other; // the first shard's that has one, and the first of another tokenizer; vocab 0: none
 };
 
 // Read and not mapped: where a file shrinks under a run, or its disk fails, a read says so and a mapping kills the process.
@@ -177,7 +178,34 @@ static void raise_limit_(int64_t files) {
     (void)setrlimit(RLIMIT_NOFILE, &limit); // without it open says what is wrong
 }
 
+static int check_vocabulary_(const SideFile *side, const char *key, int64_t vocab, Error *err) {
+    if (side->vocab <= vocab) return 0;
+    return error_set(err, EXIT_USAGE,
+                     "%s: the tokenizer (%s) has a vocabulary of %" PRId64 " as %s says, more than model.vocab %" PRId64
+                     "; set model.vocab to %" PRId64,
+                     key, side->tokenizer, side->vocab, side->path, vocab, side->vocab);
+}
+
+// Looks at the side file of a shard where it is not that of the shard before, whose path is in `last`.
+static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_PATH], const char *key, Error *err) {
+    SideFile side;
+    Error damage = {0};
+    char path[SIDE_FILE_PATH];
+    if (!side_file_path(shard, path) || strcmp(path, last) == 0) return 0;
+    strcpy(last, path);
+    int found = side_file_read(&side, path, &damage);
+    if (found < 0)
+        return error_set(err, EXIT_USAGE, "%s: %s; make the data set again, or remove this file", key, damage.text);
+    if (found == 0) return 0;
+    if (dataset->side.vocab == 0)
+        dataset->side = side;
+    else if (dataset->other.vocab == 0 && !side_file_same_tokenizer(&dataset->side, &side))
+        dataset->other = side;
+    return check_vocabulary_(&side, key, dataset->vocab, err);
+}
+
 static int open_shards_(Dataset *dataset, const char *key, const glob_t *names, Error *err) {
+    char last[SIDE_FILE_PATH] = "";
     dataset->shards = calloc(names->gl_pathc, sizeof *dataset->shards);
     if (dataset->shards == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", key);
     dataset->count = (int)names->gl_pathc;
@@ -186,6 +214,7 @@ static int open_shards_(Dataset *dataset, const char *key, const glob_t *names, 
     for (int i = 0; i < dataset->count; i++) {
         dataset->shards[i].path = strdup(names->gl_pathv[i]);
         if (dataset->shards[i].path == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", key);
+        if (check_side_(dataset, dataset->shards[i].path, last, key, err) != 0) return -1;
         if (shard_open_(dataset, &dataset->shards[i], key, err) != 0) return -1;
     }
     return 0;
@@ -251,6 +280,11 @@ int64_t dataset_tokens(const Dataset *dataset) {
 
 int dataset_shards(const Dataset *dataset) {
     return dataset->count;
+}
+
+const SideFile *dataset_side(const Dataset *dataset, int index) {
+    const SideFile *side = index == 0 ? &dataset->side : &dataset->other;
+    return side->vocab == 0 ? NULL : side;
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------

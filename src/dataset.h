@@ -9,6 +9,7 @@
 #define DATASET_H
 
 #include "log.h"
+#include "side_file.h"
 
 #include <stdint.h>
 
@@ -20,7 +21,8 @@ typedef struct Dataset Dataset;
 
 // Opens every shard the glob names, in name order. Checks magic, version, that the token count fits the file's length,
 // and (for a first part of every shard) that tokens are below vocab. `key` ("data.train") names the setting in errors.
-// NULL with err: nothing matches, unreadable, bad magic, truncated, token out of range, fewer than `need` samples of
+// NULL with err: nothing matches, unreadable, bad magic, truncated, token out of range, a side file that is damaged or
+// names a vocabulary larger than vocab, fewer than `need` samples of
 // seq_len tokens (says how many tokens are there and how many are needed).
 Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_t vocab, int64_t need, Error *err);
 void dataset_close(Dataset *dataset);
@@ -28,6 +30,9 @@ void dataset_close(Dataset *dataset);
 int64_t dataset_samples(const Dataset *dataset);
 int64_t dataset_tokens(const Dataset *dataset);
 int dataset_shards(const Dataset *dataset);
+
+// The side file (index 0) of the shards, and (1) the first that names another tokenizer. NULL: there is none.
+const SideFile *dataset_side(const Dataset *dataset, int index);
 
 // The sample (0 .. samples-1) at a position of training: the permutation keyed by (seed, position / samples).
 int64_t dataset_shuffled(const Dataset *dataset, int64_t seed, int64_t position);

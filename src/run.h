@@ -38,7 +38,8 @@ typedef struct Run {
     Stage stage;
     Engine *engine;
     Optimizer *optimizer;
-    Dataset *train, *val;
+    Blend *train;
+    Dataset *val;
     Batch batch;
     Metrics *metrics;       // rank 0
     Checkpoint *checkpoint; // NULL without checkpoint.dir
@@ -66,7 +67,10 @@ void run_listen(Run *run);
 bool run_stop_requested(void);
 
 // Opens the training and the validation set and checks that they have what the configuration needs; val is NULL where none is used.
-int run_open_data(const Config *config, Dataset **train, Dataset **val, Error *err);
+int run_open_data(const Config *config, Blend **train, Dataset **val, Error *err);
+
+// Says what is worth knowing about the data: how far each source of a blend goes, and data sets of different tokenizers.
+void run_tell_data(const Run *run);
 
 #ifdef __cplusplus
 }

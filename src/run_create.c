@@ -9,17 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int run_open_data(const Config *config, Dataset **train, Dataset **val, Error *err) {
-    const ModelConfig *m = &config->model;
-    *val = NULL;
-    *train = dataset_open("data.train", config->data.train, m->seq_len, m->vocab, config->train.global_batch, err);
-    if (*train == NULL) return -1;
-    if (config->data.val[0] == 0 || config->data.val_every == 0) return 0;
-    int64_t need = config->data.val_batches * config->train.global_batch;
-    *val = dataset_open("data.val", config->data.val, m->seq_len, m->vocab, need, err);
-    return *val == NULL ? -1 : 0;
-}
-
 static int check_world_(const Run *run, Error *err) {
     const ParallelConfig *p = &run->config->parallel;
     int64_t want = config_world(run->config), have = world_size(run->world);
@@ -242,6 +231,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     if (create_groups_(run, err) != 0) return -1;
     details_phase(&details, "groups of ranks");
     if (trains && fail_together_(world, run_open_data(config, &run->train, &run->val, err), err) != 0) return -1;
+    if (trains && world_rank(world) == 0) run_tell_data(run);
     details_phase(&details, "data opened");
     double cores = 1.0;
     if (cores_share(world, &cores, err) != 0) return -1;
@@ -288,6 +278,6 @@ void run_destroy(Run *run) {
     destroy_comm_(run->pipeline);
     if (run->be != NULL) run->be->destroy(run->be);
     dataset_close(run->val);
-    dataset_close(run->train);
+    blend_close(run->train);
     memset(run, 0, sizeof *run);
 }

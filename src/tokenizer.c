@@ -90,7 +90,7 @@ static int take_side_(Tokenizer *tokenizer, const char *side, Error *err) {
 static int take_(Tokenizer *tokenizer, const Config *config, Error *err) {
     char side[CONFIG_TEXT + 8];
     if (config->sample.tokenizer[0] != '\0') return take_named_(tokenizer, config, err);
-    if (side_file_(config->data.train, side)) return take_side_(tokenizer, side, err);
+    if (side_file_(config->data.train[0].path, side)) return take_side_(tokenizer, side, err);
     if (tokenizer->vocab == BYTES_VOCABULARY) take_bytes_(tokenizer);
     return 0;
 }

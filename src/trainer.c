@@ -43,9 +43,10 @@ static int print_schedule_(Config *config, const Model *model, const Log *log, E
 }
 
 static int check_data_(const Config *config, Error *err) {
-    Dataset *train = NULL, *val = NULL;
+    Blend *train = NULL;
+    Dataset *val = NULL;
     int status = run_open_data(config, &train, &val, err);
-    dataset_close(train);
+    blend_close(train);
     dataset_close(val);
     return status;
 }

@@ -1,0 +1,44 @@
+#include "side_file.h"
+
+#include "json.h"
+
+#include <string.h>
+#include <unistd.h>
+
+// "data/own_train_000.bin" to "data/own.json".
+bool side_file_path(const char *shard, char path[SIDE_FILE_PATH]) {
+    static const char *const splits[] = {"_train_", "_val_"};
+    const char *slash = strrchr(shard, '/'), *name = slash != NULL ? slash + 1 : shard, *end = NULL;
+    for (int i = 0; i < 2; i++) {
+        // The last one counts: the data set may itself be called x_train_y.
+        for (const char *at = strstr(name, splits[i]); at != NULL; at = strstr(at + 1, splits[i])) {
+            const char *number = at + strlen(splits[i]);
+            size_t digits = strspn(number, "0123456789");
+            if (digits > 0 && strcmp(number + digits, ".bin") == 0) end = at;
+        }
+    }
+    if (end == NULL || end == name || end - shard > SIDE_FILE_PATH - 6) return false;
+    snprintf(path, SIDE_FILE_PATH, "%.*s.json", (int)(end - shard), shard);
+    return true;
+}
+
+int side_file_read(SideFile *side, const char *path, Error *err) {
+    memset(side, 0, sizeof *side);
+    if (access(path, F_OK) != 0) return 0;
+    snprintf(side->path, sizeof side->path, "%s", path);
+    Json json;
+    int status = json_read_file(&json, side->path, err);
+    if (status == 0) {
+        side->vocab = json_integer(json.root, "vocab", -1);
+        snprintf(side->tokenizer, sizeof side->tokenizer, "%s", json_text(json.root, "tokenizer", ""));
+        snprintf(side->sha256, sizeof side->sha256, "%s", json_text(json.root, "tokenizer_sha256", ""));
+        if (side->vocab < 1 || side->tokenizer[0] == '\0')
+            status = error_set(err, EXIT_FAILED, "%s: names no tokenizer and vocab", side->path);
+    }
+    json_free(&json);
+    return status == 0 ? 1 : -1;
+}
+
+bool side_file_same_tokenizer(const SideFile *a, const SideFile *b) {
+    return strcmp(a->tokenizer, b->tokenizer) == 0 && strcmp(a->sha256, b->sha256) == 0;
+}
