@@ -73,7 +73,7 @@ void blend_tell(const Blend *blend, int64_t samples, const Log *log) {
     for (int i = 0; blend->count > 1 && i < blend->count; i++) {
         int64_t own = dataset_samples(blend->source[i]);
         double share = (double)turns->share[i] / (double)turns->period, passes = share * (double)samples / (double)own;
-        log_line(log, "data.train: %.4g %% of the sequences from %s, which has %lld: %.3g passes over it%s",
-                 100.0 * share, blend->config[i].path, (long long)own, passes, passes > 1.0 ? ", so it repeats" : "");
+        log_status(log, "data.train: %.4g %% of the sequences from %s, which has %lld: %.3g passes over it%s",
+                   100.0 * share, blend->config[i].path, (long long)own, passes, passes > 1.0 ? ", so it repeats" : "");
     }
 }

@@ -37,7 +37,7 @@ static void tell_tokenizers_(const Run *run, const Log *log) {
 }
 
 void run_tell_data(const Run *run) {
-    Log all = {run->log->program, -1, -1};
+    Log all = log_of_all(run->log);
     blend_tell(run->train, run->config->train.steps * run->config->train.global_batch, &all);
     tell_tokenizers_(run, &all);
 }
