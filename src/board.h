@@ -2,7 +2,8 @@
 // writes who it is, what it is doing and what became of it. The parent reads the last word there, a watchdog what the
 // others are at. It is a file that the parent makes and removes; its path travels in the environment.
 //
-// Under a bare mpirun or srun there is no board: board_attach returns NULL, and every function takes a NULL board.
+// Under a bare mpirun or srun there is no board: board_attach returns NULL. A rank keeps its page all the same, for its own
+// heartbeat (board_alone). Every function takes a NULL board.
 #ifndef BOARD_H
 #define BOARD_H
 
@@ -24,9 +25,13 @@ typedef struct BoardPage {
     int pid;   // 0: not there yet
     int stage; // -1: not known yet
     bool ready;
-    int reported; // 0: not yet; else its place among those that reported, from 1
-    int code;     // the exit code it reported
+    int reported;     // 0: not yet; else its place among those that reported, from 1
+    int code;         // the exit code it reported
+    int64_t beats;    // how often its heartbeat said that the process lives
+    int64_t progress; // grows with all that it gets done
+    int wait_stage;   // whose action it waits for; -1: it does not wait, or not for one stage alone
     char action[96];
+    char wait[64]; // what it waits for; empty: nothing
     char text[1024];
 } BoardPage;
 
@@ -38,11 +43,24 @@ Board *board_create(const char *path, int ranks, Error *err);
 // The page of `rank` on the parent's board, NULL where there is none. rank -1: as the launcher's environment says, so
 // that errors before MPI is up have a page too.
 Board *board_attach(int rank);
+// The rank that the launcher's environment names; -1: none.
+int board_launched_rank(void);
+// A page of this rank alone, which no parent reads: board_report leaves what it is told to the caller. NULL: out of memory.
+Board *board_alone(void);
 void board_set_stage(Board *board, int stage);
 // SIGUSR1 is handled from here on. Until all ranks said so, the parent keeps a request to stop back.
 void board_set_ready(Board *board);
 // What this rank does now, "step 12 F3". A few dozen nanoseconds: called for every action.
 void board_set_action(Board *board, const char *action);
+// What this action waits for, "B14 from stage 3", until the next action or NULL; and the stage named there, -1 for none or several.
+void board_set_wait(Board *board, const char *what, int stage);
+// Something got done inside an action. Any thread.
+void board_progress(Board *board);
+// The process lives. From one thread.
+void board_beat(Board *board);
+void board_read_own(const Board *board, BoardPage *page);
+// Whether a parent reads this board.
+bool board_shared(const Board *board);
 // The exit code this rank ends with, and why. True: the parent will print it; false: it is the caller's to print. The
 // first report of a rank stands.
 bool board_report(Board *board, int code, const char *text);

@@ -43,8 +43,10 @@ static int verify_(const char *dir, World *world, Error *err) {
     Error mine = {0};
     crc64_init(&crc);
     int status = manifest_read(&manifest, &crc, dir, &mine);
-    for (int64_t i = world_rank(world); status == 0 && i < manifest.count; i += world_size(world))
+    for (int64_t i = world_rank(world); status == 0 && i < manifest.count; i += world_size(world)) {
         status = manifest_check(&manifest.file[i], &crc, dir, &mine);
+        world_progress(world);
+    }
     manifest_free(&manifest);
     return agree_(world, &mine, err);
 }
@@ -155,11 +157,12 @@ static int load_moment_(Load *load, int64_t index, StateKind kind, Error *err) {
     return 0;
 }
 
-static int load_tensors_(Load *load, Error *err) {
+static int load_tensors_(Load *load, World *world, Error *err) {
     const StageTensors *tensors = &load->stage->tensors;
     for (int64_t i = 0; i < tensors->count; i++) {
         if (tensors->tensors[i].alias) continue;
         if (load_weight_(load, i, err) != 0) return -1;
+        world_progress(world);
         if (!load->states) continue;
         if (load_moment_(load, i, STATE_M, err) != 0 || load_moment_(load, i, STATE_V, err) != 0) return -1;
     }
@@ -171,7 +174,7 @@ static int load_(Load *load, int prepared, Error *mine, World *world, Error *err
     if (prepared == 0) prepared = check_tensors_(load, mine);
     if (prepared == 0 && !load->states) check_rest_(load, mine);
     if (agree_(world, mine, err) != 0) return -1;
-    if (load_tensors_(load, mine) != 0 && mine->code == 0)
+    if (load_tensors_(load, world, mine) != 0 && mine->code == 0)
         error_set(mine, EXIT_FAILED, "%s: cannot be loaded", load->source.dir);
     return agree_(world, mine, err);
 }

@@ -301,7 +301,7 @@ int checkpoint_create(Checkpoint **out, Stage *stage, World *world, bool resumed
     checkpoint->log.rank = -1;
     checkpoint->saved = -1;
     checkpoint->since = resumed ? 0 : now_();
-    if (writer_create(&checkpoint->writer, stage, err) != 0 || prepare_dir_(checkpoint, err) != 0) return -1;
+    if (writer_create(&checkpoint->writer, stage, world, err) != 0 || prepare_dir_(checkpoint, err) != 0) return -1;
     Manifest *manifest = &checkpoint->manifest;
     manifest->count = checkpoint->writer.layout.files + SMALL_FILES;
     manifest->file = calloc((size_t)manifest->count, sizeof *manifest->file);

@@ -45,9 +45,10 @@ static void find_parts_(Writer *writer) {
             if (writes_(writer->stage, &tensors->tensors[i])) add_part_(writer, i, (StateKind)kind);
 }
 
-int writer_create(Writer *writer, const Stage *stage, Error *err) {
+int writer_create(Writer *writer, const Stage *stage, World *world, Error *err) {
     memset(writer, 0, sizeof *writer);
     writer->stage = stage;
+    writer->world = world;
     writer->scratch_bytes = RANGE_FILE_STAGING;
     crc64_init(&writer->crc);
     if (layout_create(&writer->layout, &stage->table, stage->config->train.precision, err) != 0) return -1;
@@ -123,6 +124,7 @@ static int put_(const OpenFile *file, int64_t offset, const char *data, int64_t 
         if (atomic_load(&file->writer->cancel)) return error_set(file->err, EXIT_FAILED, "the run ended");
         int64_t put = range_file_put(file->range, offset, data, bytes, file->err);
         if (put < 0) return -1;
+        world_progress(file->writer->world);
         *raw = crc64_add(&file->writer->crc, *raw, data, (size_t)put);
         data += put;
         offset += put;

@@ -5,6 +5,7 @@
 #include "checkpoint_files.h"
 #include "checkpoint_layout.h"
 #include "stage.h"
+#include "world.h"
 
 #include <stdatomic.h>
 
@@ -40,6 +41,7 @@ typedef struct Writer {
     int64_t scratch_bytes;
     void *staging[WRITER_LANES]; // range_file.h
     WriteShare *shares;          // (layout.files)
+    World *world;                // is told that bytes were written
     atomic_bool cancel;          // ends writer_write early
     // --- of the write under way
     const char *dir;
@@ -47,7 +49,7 @@ typedef struct Writer {
     atomic_bool failed;
 } Writer;
 
-int writer_create(Writer *writer, const Stage *stage, Error *err);
+int writer_create(Writer *writer, const Stage *stage, World *world, Error *err);
 void writer_free(Writer *writer);
 
 // Allocates the copy where it is not there yet, and takes it.

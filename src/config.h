@@ -80,6 +80,7 @@ typedef struct TrainConfig {
     int schedule; // LrSchedule
     double weight_decay, beta1, beta2, eps, grad_clip;
     int precision; // Precision
+    double peer_timeout_s, timeout_s; // patience with a silent rank, with a job that stands still; 0: endless
 } TrainConfig;
 
 typedef struct DataSource {

@@ -169,6 +169,12 @@ static void progress_(void *argument) {
     queue_progress_(engine, err);
 }
 
+// The same from inside compute, where a call means that something got done.
+static void poll_(void *argument) {
+    board_progress(((Engine *)argument)->board);
+    progress_(argument);
+}
+
 // ---------------------------------------------------------------- compute
 
 static Slot *forward_slot_(Engine *engine) {
@@ -188,10 +194,31 @@ static Lack lack_(Engine *engine, const Action *action) {
     return bundle_home_(engine, action->microbatch) ? LACK_NOTHING : LACK_LOAD;
 }
 
+// What a wait is for, on the board: "B14 from stage 3".
+static void say_lack_(Engine *engine, const Action *action, Lack lack) {
+    bool forward = action->kind == ACTION_FORWARD;
+    const Queue *queue = &engine->queue;
+    int peer = engine->index + (forward == (lack == LACK_INPUT) ? -1 : 1);
+    char what[64], who[32];
+    action_text(*action, who);
+    if (lack == LACK_INPUT) {
+        snprintf(what, sizeof what, "%s from stage %d", who, peer);
+    } else if (lack == LACK_OUTPUT) {
+        snprintf(what, sizeof what, "a free buffer to stage %d", peer);
+    } else {
+        const Action *head = queue->done < queue->posted ? action_(engine, queue->actions[queue->done]) : action;
+        peer = head->peer >= 0 ? head->peer : -1;
+        snprintf(what, sizeof what, "%s, %s", lack == LACK_SLOT ? "a free slot" : "its bundle",
+                 action_text(*head, who));
+    }
+    board_set_wait(engine->board, lack == LACK_NOTHING ? NULL : what, peer);
+}
+
 // Waits until the action can run, moving transfers meanwhile.
 static int await_(Engine *engine, const Action *action, Error *err) {
     double since = 0.0;
     int tries = 0;
+    Lack said = LACK_NOTHING;
     for (;;) {
         progress_(engine);
         if (engine->error.code != 0) {
@@ -203,6 +230,7 @@ static int await_(Engine *engine, const Action *action, Error *err) {
         double now = transfer || since > 0.0 ? clock_seconds() : 0.0;
         if (since > 0.0) engine->run.exposed += now - since;
         since = transfer ? now : 0.0;
+        if (lack != said) say_lack_(engine, action, said = lack);
         if (lack == LACK_NOTHING) return 0;
         comm_pause(&tries);
     }
@@ -317,6 +345,7 @@ static bool drained_(const Engine *engine) {
 
 static int drain_(Engine *engine, Error *err) {
     say_(engine, NULL);
+    board_set_wait(engine->board, "its last messages", -1);
     int tries = 0;
     for (progress_(engine); engine->error.code == 0 && !drained_(engine); progress_(engine)) comm_pause(&tries);
     if (engine->error.code != 0) *err = engine->error;
@@ -401,7 +430,7 @@ Engine *engine_create(Stage *stage, const PlanStage *plan, const EngineGroups *g
     engine->pair = groups->pair;
     engine->control = groups->pair_control;
     engine->partner = groups->pair == NULL ? -1 : 1 - groups->pair->rank;
-    stage->pass.poll = progress_;
+    stage->pass.poll = poll_;
     stage->pass.poll_argument = engine;
     if (slots_create(&engine->own, engine->be, "own", MEMORY_OWN_SLOTS, plan->own_slots, plan->slot_bytes, err) == 0 &&
         slots_create(&engine->lent, engine->be, "lent", MEMORY_LENT_SLOTS, plan->lent_slots, plan->slot_bytes, err) ==

@@ -3,7 +3,9 @@
 #include "launch_folder.h"
 #include "launch_mpirun.h"
 #include "launch_output.h"
+#include "launch_watch.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -20,9 +22,12 @@ typedef struct Launch {
     LaunchFolder folder;
     Board *board;
     LaunchOutput output;
+    LaunchWatch watch;
     sigset_t mask; // as it was before
     int signals;   // signalfd
-    int errors;    // mpirun's stderr; -1 once it is closed
+    int results;   // mpirun's stdout; -1 once it is closed
+    int errors;    // and its stderr
+    int unwritten; // errno of our stdout; 0: all is written
     pid_t mpirun;
     bool ended;
     int status;      // of mpirun, as waitpid says it
@@ -72,13 +77,22 @@ static void asked_to_stop_(Launch *launch) {
     kill(-launch->mpirun, SIGTERM);
 }
 
+static void look_at_mpirun_(Launch *launch) {
+    int status;
+    while (!launch->ended && waitpid(launch->mpirun, &status, WNOHANG | WUNTRACED | WCONTINUED) == launch->mpirun) {
+        launch->ended = !WIFSTOPPED(status) && !WIFCONTINUED(status);
+        if (launch->ended) launch->status = status;
+        launch_watch_mpirun(&launch->watch, WIFSTOPPED(status), now_());
+    }
+}
+
 static void take_signals_(Launch *launch) {
     struct signalfd_siginfo info;
     while (read(launch->signals, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo != SIGCHLD)
             asked_to_stop_(launch);
-        else if (!launch->ended)
-            launch->ended = waitpid(launch->mpirun, &launch->status, WNOHANG) == launch->mpirun;
+        else
+            look_at_mpirun_(launch);
     }
 }
 
@@ -90,15 +104,18 @@ static bool all_ready_(const Launch *launch) {
     return true;
 }
 
+// Stopped processes too, which would not hear of anything else.
+static void end_at_once_(Launch *launch) {
+    if (!launch->ended) kill(-launch->mpirun, SIGKILL);
+    launch_folder_signal(&launch->folder, SIGKILL);
+}
+
 static void pass_on_(Launch *launch) {
     if (launch->asked > 0 && !launch->forwarded && all_ready_(launch)) {
         kill(launch->mpirun, SIGUSR1);
         launch->forwarded = true;
     }
-    if (launch->asked > 1 && now_() > launch->patience) {
-        kill(-launch->mpirun, SIGKILL);
-        launch_folder_signal(&launch->folder, SIGKILL);
-    }
+    if (launch->asked > 1 && now_() > launch->patience) end_at_once_(launch);
 }
 
 // --- watching
@@ -113,20 +130,56 @@ static void take_errors_(Launch *launch) {
     launch->errors = -1;
 }
 
+// All of it, or the errno of what could not be written.
+static int write_all_(int file, const char *bytes, size_t count) {
+    while (count > 0) {
+        ssize_t wrote = write(file, bytes, count);
+        if (wrote < 0 && errno == EAGAIN) {
+            struct pollfd until = {file, POLLOUT, 0};
+            poll(&until, 1, -1);
+        } else if (wrote < 0 && errno != EINTR) {
+            return errno;
+        } else if (wrote > 0) {
+            bytes += wrote;
+            count -= (size_t)wrote;
+        }
+    }
+    return 0;
+}
+
+// mpirun would swallow that its stdout cannot be written.
+static void take_results_(Launch *launch) {
+    char bytes[1 << 14];
+    ssize_t count;
+    while ((count = read(launch->results, bytes, sizeof bytes)) > 0) {
+        if (launch->unwritten != 0) continue;
+        launch->unwritten = write_all_(STDOUT_FILENO, bytes, (size_t)count);
+        if (launch->unwritten != 0) end_at_once_(launch);
+    }
+    if (count != 0) return;
+    close(launch->results);
+    launch->results = -1;
+}
+
 static int patience_ms_(const Launch *launch) {
     bool waiting = (launch->asked > 0 && !launch->forwarded) || launch->asked > 1;
-    return waiting ? 50 : launch->output.framed ? 500 : -1;
+    if (waiting) return 50;
+    return launch->output.framed || launch->watch.dog != NULL ? 200 : -1;
 }
 
 static void watch_(Launch *launch) {
     while (!launch->ended) {
-        struct pollfd files[2] = {{launch->signals, POLLIN, 0}, {launch->errors, POLLIN, 0}};
-        int ready = poll(files, 2, patience_ms_(launch));
+        struct pollfd files[3] = {
+            {launch->signals, POLLIN, 0}, {launch->errors, POLLIN, 0}, {launch->results, POLLIN, 0}};
+        int ready = poll(files, 3, patience_ms_(launch));
         if (ready == 0 && launch->output.framed) launch_output_settle(&launch->output);
         if (files[1].revents != 0) take_errors_(launch);
+        if (files[2].revents != 0) take_results_(launch);
         if (files[0].revents != 0) take_signals_(launch);
         pass_on_(launch);
+        if (launch_watch_look(&launch->watch, launch->board, launch->log, now_())) end_at_once_(launch);
     }
+    if (launch->results >= 0) take_results_(launch);
     if (launch->errors >= 0) take_errors_(launch);
     launch_output_end(&launch->output);
 }
@@ -195,6 +248,14 @@ static int last_word_(const Launch *launch) {
         log_line(&voice, "%s", page.text);
         return page.code;
     }
+    if (launch->unwritten != 0) {
+        log_line(launch->log, "cannot write to standard output: %s", strerror(launch->unwritten));
+        return EXIT_FAILED;
+    }
+    if (launch->watch.reason[0] != '\0') {
+        log_line(launch->log, "%s", launch->watch.reason);
+        return EXIT_FAILED;
+    }
     bool clean = WIFEXITED(launch->status) && WEXITSTATUS(launch->status) == EXIT_DONE;
     if (launch->asked > 1 && !clean) {
         log_line(launch->log, "ended at once, on the second signal; what came after the last checkpoint is lost");
@@ -209,15 +270,23 @@ static int last_word_(const Launch *launch) {
 
 // --- one launch
 
-static int start_(Launch *launch, int ranks, char **argv, Error *err) {
-    int ends[2];
-    launch->board = board_create(launch->folder.board, ranks, err);
-    if (launch->board == NULL || catch_signals_(launch, err) != 0) return -1;
+static int pipe_(int ends[2], int *ours, Error *err) {
     if (pipe2(ends, O_CLOEXEC) != 0) return error_set(err, EXIT_FAILED, "cannot make a pipe; too many open files?");
-    launch->errors = ends[0];
+    *ours = ends[0];
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    launch->mpirun = launch_mpirun(ranks, argv, &launch->folder, &launch->mask, ends[1], err);
-    close(ends[1]);
+    return 0;
+}
+
+static int start_(Launch *launch, int ranks, char **argv, Patience patience, Error *err) {
+    int results[2] = {-1, -1}, errors[2] = {-1, -1};
+    launch->board = board_create(launch->folder.board, ranks, err);
+    if (launch->board == NULL || catch_signals_(launch, err) != 0 ||
+        launch_watch_start(&launch->watch, ranks, patience, now_(), err) != 0)
+        return -1;
+    if (pipe_(results, &launch->results, err) == 0 && pipe_(errors, &launch->errors, err) == 0)
+        launch->mpirun = launch_mpirun(ranks, argv, &launch->folder, &launch->mask, results[1], errors[1], err);
+    if (results[1] >= 0) close(results[1]);
+    if (errors[1] >= 0) close(errors[1]);
     return launch->mpirun > 0 ? 0 : -1;
 }
 
@@ -225,6 +294,8 @@ static void end_(Launch *launch) {
     launch_folder_remove(&launch->folder);
     board_close(launch->board);
     launch_output_free(&launch->output);
+    launch_watch_free(&launch->watch);
+    if (launch->results >= 0) close(launch->results);
     if (launch->errors >= 0) close(launch->errors);
     if (launch->signals < 0) return;
     take_signals_(launch); // what came too late would kill us below
@@ -238,8 +309,8 @@ static void announce_(const Log *log, int ranks) {
                cores == 1 ? "" : "s", threads, threads == 1 ? "" : "s");
 }
 
-int launch_ranks(const Log *log, int ranks, char **argv, Error *err) {
-    Launch launch = {.log = log, .signals = -1, .errors = -1, .output = {.to = STDERR_FILENO}};
+int launch_ranks(const Log *log, int ranks, char **argv, Patience patience, Error *err) {
+    Launch launch = {.log = log, .signals = -1, .results = -1, .errors = -1, .output = {.to = STDERR_FILENO}};
 #ifndef HAVE_MPI
     return error_set(err, EXIT_USAGE,
                      "this configuration takes %d ranks, but the program was built without MPI; install it "
@@ -247,7 +318,7 @@ int launch_ranks(const Log *log, int ranks, char **argv, Error *err) {
                      ranks);
 #endif
     if (launch_folder_create(&launch.folder, err) != 0) return -1;
-    int code = start_(&launch, ranks, argv, err);
+    int code = start_(&launch, ranks, argv, patience, err);
     if (code == 0) {
         announce_(log, ranks);
         watch_(&launch);

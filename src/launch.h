@@ -7,13 +7,16 @@
 //        |
 //      mpirun -- rank 0, 1, ...
 //
+// It watches over them (launch_watch.h): a rank whose heartbeat stops, or a job in which nothing moves, is ended.
+//
 // Signals: TERM, INT, HUP and USR1 to the parent reach the ranks as SIGUSR1 (mpirun would kill them on TERM), once all of them
-// handle it; a second one ends everything at once. stdout of the ranks is the parent's. stderr passes through line by
-// line, except for what mpirun has to say about ranks that failed: instead of it the parent says why, last.
+// handle it; a second one ends everything at once. stdout of the ranks passes through. stderr does line by line,
+// except for what mpirun has to say about ranks that failed: instead of it the parent says why, last.
 #ifndef LAUNCH_H
 #define LAUNCH_H
 
 #include "log.h"
+#include "watchdog.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,7 +28,7 @@ extern "C" {
 // Starts this program again as `ranks` ranks with the arguments argv[1...] and returns when all have ended. Returns the
 // exit code (EXIT_DONE ... EXIT_STOPPED) after having said on stderr, in log's name, why it is not 0. -1 with err where
 // the ranks could not be started.
-int launch_ranks(const Log *log, int ranks, char **argv, Error *err);
+int launch_ranks(const Log *log, int ranks, char **argv, Patience patience, Error *err);
 
 #ifdef __cplusplus
 }

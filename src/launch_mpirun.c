@@ -126,20 +126,22 @@ static char **arguments_(const char *self, const char *ranks, char **argv) {
 }
 
 // In the child. The parent may have gone before it was asked to be told.
-static void become_(const char *mpirun, char **arguments, char **entries, const sigset_t *mask, int errors,
+static void become_(const char *mpirun, char **arguments, char **entries, const sigset_t *mask, int results, int errors,
                     pid_t parent) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(1);
     int null = open("/dev/null", O_RDONLY); // a background group that reads the terminal would be stopped
     dup2(null, STDIN_FILENO);
+    dup2(results, STDOUT_FILENO);
     dup2(errors, STDERR_FILENO);
     sigprocmask(SIG_SETMASK, mask, NULL);
     execve(mpirun, arguments, entries);
     _exit(127);
 }
 
-pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const sigset_t *mask, int errors, Error *err) {
+pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const sigset_t *mask, int results, int errors,
+                    Error *err) {
     char mpirun[4096], self[4096], number[16];
     Environment environment;
     if (find_mpirun_(mpirun, sizeof mpirun, err) != 0 || find_self_(self, sizeof self, err) != 0) return -1;
@@ -151,7 +153,7 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const si
     }
     describe_(&environment, ranks, folder);
     pid_t parent = getpid(), child = fork();
-    if (child == 0) become_(mpirun, arguments, environment.entries, mask, errors, parent);
+    if (child == 0) become_(mpirun, arguments, environment.entries, mask, results, errors, parent);
     environment_free_(&environment);
     free(arguments);
     if (child < 0) error_set(err, EXIT_FAILED, "cannot start a process; too many already?");

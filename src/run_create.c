@@ -173,6 +173,7 @@ static int create_stage_(Run *run, Error *err) {
 // A checkpoint to go on from comes before weights to start from.
 static int load_(Run *run, const char *resume, const Log *log, Error *err) {
     const char *model = run->config->checkpoint.init_from;
+    if (resume != NULL || model[0] != '\0') board_set_action(run->board, "loading");
     if (resume != NULL) {
         if (checkpoint_resume(&run->from, resume, &run->stage, run->world, log, err) != 0) return -1;
         batch_seek(&run->batch, run->from.step, run->from.samples);

@@ -231,6 +231,7 @@ static int end_(Run *run, int status, Error *err) {
     int64_t steps = run->config->train.steps;
     Error failure = {0};
     if (status != 0 && !err->everywhere) return -1;
+    board_set_action(run->board, "writing the last checkpoint");
     int finished = checkpoint_finish(run->checkpoint, status == 0 ? err : &failure);
     if (status != 0 || finished != 0) return -1;
     if (run->from.step >= steps || !saves_(run, steps) || checkpoint_saved(run->checkpoint) == steps) return 0;

@@ -5,6 +5,7 @@
 #include "details.h"
 #include "device.h"
 #include "emulate.h"
+#include "heartbeat.h"
 #include "launch.h"
 #include "manual.h"
 #include "options.h"
@@ -21,6 +22,10 @@
 static int fail_(const Log *log, const Error *err) {
     log_line(log, "%s", err->text);
     return err->code;
+}
+
+static Patience patience_(const Config *config) {
+    return (Patience){config->train.peer_timeout_s, config->train.timeout_s};
 }
 
 static int check_family_(const Config *config, const char *program, const Model *model, Error *err) {
@@ -86,17 +91,9 @@ static int rank_fail_(World *world, Board *board, const Log *log, const Error *e
     return code;
 }
 
-static int rank_main_(Config *config, const Model *model, const Options *options, Log *log, int argc, char **argv) {
+static int train_as_rank_(Config *config, const Model *model, const Options *options, World *world, Board *board,
+                          Log *log) {
     Error err = {0};
-    Board *board = board_attach(-1);
-    double began = clock_seconds();
-    World *world = world_join(&argc, &argv, &err);
-    if (world == NULL) return board_report(board, err.code, err.text) ? board_leave(board, err.code) : fail_(log, &err);
-    log->rank = world_size(world) > 1 ? world_rank(world) : -1;
-    Details details;
-    details_begin(&details, log, world);
-    details.since = began;
-    details_phase(&details, "world joined");
     Run run;
     RunAsk ask = {options->resume, options->generate};
     int code = EXIT_DONE;
@@ -106,9 +103,33 @@ static int rank_main_(Config *config, const Model *model, const Options *options
         run_trace_open(&run, options->trace, &err) != 0 ||
         (options->generate != NULL ? run_generate(&run, &err) : run_train(&run, &err)) != 0)
         code = rank_fail_(world, board, log, &err);
+    board_set_action(board, "leaving");
     run_trace_close(&run);
     run_destroy(&run);
+    return code;
+}
+
+static int rank_main_(Config *config, const Model *model, const Options *options, bool launched, Log *log, int argc,
+                      char **argv) {
+    Error err = {0};
+    Board *board = board_attach(-1);
+    if (board == NULL) board = board_alone();
+    board_set_action(board, "joining the other ranks");
+    double began = clock_seconds();
+    Heartbeat *heartbeat = heartbeat_start(board, patience_(config), launched, log->program, &err);
+    World *world = err.code != 0 ? NULL : world_join(&argc, &argv, &err);
+    if (world == NULL) return board_report(board, err.code, err.text) ? board_leave(board, err.code) : fail_(log, &err);
+    log->rank = world_size(world) > 1 ? world_rank(world) : -1;
+    Details details;
+    details_begin(&details, log, world);
+    details.since = began;
+    details_phase(&details, "world joined");
+    world_set_board(world, board);
+    int code = heartbeat_join(heartbeat, world, log, &err) == 0
+                   ? train_as_rank_(config, model, options, world, board, log)
+                   : rank_fail_(world, board, log, &err);
     world_leave(world);
+    heartbeat_leave(heartbeat);
     code = board_leave(board, code);
     board_close(board);
     return code;
@@ -123,7 +144,7 @@ static int launch_(const Config *config, bool decided, Log *log, int argc, char 
     snprintf(bpipe, sizeof bpipe, "schedule.bpipe=%s", config_word("schedule.bpipe", config->schedule.bpipe));
     char option[] = "-o";
     if (decided) with[argc] = option, with[argc + 1] = bpipe;
-    int code = launch_ranks(log, (int)config_world(config), with, err);
+    int code = launch_ranks(log, (int)config_world(config), with, patience_(config), err);
     free(with);
     return code;
 }
@@ -141,7 +162,7 @@ static int train_(Config *config, const Model *model, const Options *options, Lo
         (verdict_resolve(config, model, log, &err) != 0 || check_start_(config, log->program, model, &ask, &err) != 0))
         return fail_(log, &err);
     if (!under) details_phase(&details, "plan, machine and data checked");
-    if (under || config_world(config) == 1) return rank_main_(config, model, options, log, argc, argv);
+    if (under || config_world(config) == 1) return rank_main_(config, model, options, under, log, argc, argv);
     int code = launch_(config, undecided, log, argc, argv, &err);
     return err.code != 0 ? fail_(log, &err) : code;
 }

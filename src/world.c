@@ -1,6 +1,7 @@
 #include "world.h"
 #include "world_ops.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -38,6 +39,10 @@ int world_under_launcher(bool *under, Error *err) {
     return 0;
 }
 
+static void waits_(World *world, const char *what) {
+    board_set_wait(world->board, what, -1);
+}
+
 // --- joining
 
 static void sleep_precisely_(void) {
@@ -64,13 +69,18 @@ World *world_join(int *argc, char ***argv, Error *err) {
 
 void world_leave(World *world) {
     if (world == NULL) return;
+    waits_(world, "all ranks");
     world->ops->leave(world);
     free(world);
 }
 
 void world_abort(World *world, int code) {
+    enum { LONGEST_ABORT_S = 3 };
     fflush(stdout);
     fflush(stderr);
+    // Over a broken network MPI may not come back.
+    signal(SIGALRM, SIG_DFL);
+    alarm(LONGEST_ABORT_S);
     if (world != NULL) world->ops->abort(world, code);
     _exit(code);
 }
@@ -115,26 +125,47 @@ double world_clock_offset(const World *world) {
 
 // --- what all ranks do together
 
+void world_set_board(World *world, Board *board) {
+    world->board = board;
+}
+
+void world_progress(World *world) {
+    if (world != NULL) board_progress(world->board);
+}
+
+static int done_(World *world, int status) {
+    waits_(world, NULL);
+    return status;
+}
+
 int world_barrier(World *world, Error *err) {
-    return world->ops->barrier(world, err);
+    waits_(world, "all ranks");
+    return done_(world, world->ops->barrier(world, err));
 }
 
 int world_broadcast(World *world, int root, void *data, int64_t bytes, Error *err) {
-    return world->ops->broadcast(world, root, data, bytes, err);
+    waits_(world, "a word to all ranks");
+    return done_(world, world->ops->broadcast(world, root, data, bytes, err));
 }
 
 int world_gather(World *world, int root, void *all, const void *mine, int64_t bytes, Error *err) {
-    return world->ops->gather(world, root, all, mine, bytes, err);
+    waits_(world, "a word of all ranks");
+    return done_(world, world->ops->gather(world, root, all, mine, bytes, err));
 }
 
 int world_sum(World *world, double *data, int64_t count, Error *err) {
-    return world->ops->sum(world, data, count, err);
+    waits_(world, "a sum over all ranks");
+    return done_(world, world->ops->sum(world, data, count, err));
 }
 
 int world_max(World *world, double *data, int64_t count, Error *err) {
-    return world->ops->max(world, data, count, err);
+    waits_(world, "a maximum over all ranks");
+    return done_(world, world->ops->max(world, data, count, err));
 }
 
 Comm *world_split(World *world, const char *name, int color, int key, Error *err) {
-    return world->ops->split(world, name, color, key, err);
+    waits_(world, "all ranks");
+    Comm *group = world->ops->split(world, name, color, key, err);
+    waits_(world, NULL);
+    return group;
 }

@@ -3,6 +3,7 @@
 #ifndef WORLD_H
 #define WORLD_H
 
+#include "board.h"
 #include "comm.h"
 #include "log.h"
 
@@ -30,6 +31,11 @@ int world_node(const World *); // hosts numbered by their lowest rank
 int world_nodes(const World *);
 const char *world_host(const World *);
 const char *world_library(const World *); // what carries the control plane, with its version
+
+// Where it is said what this rank waits for, and that something gets done, for whoever watches. Before that, and with NULL: nowhere.
+void world_set_board(World *, Board *board);
+// Something got done that the engine's actions do not show, such as a file read. Any thread; NULL: nobody is told.
+void world_progress(World *);
 
 // Every rank of the job calls these in the same order.
 int world_barrier(World *, Error *);

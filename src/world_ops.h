@@ -18,6 +18,7 @@ typedef struct WorldOps {
 struct World {
     const WorldOps *ops;
     void *self; // of the kind
+    Board *board;
     int rank, size, local_rank, local_size, node, nodes;
     double clock_offset;
     char host[256], library[96];

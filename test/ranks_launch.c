@@ -159,6 +159,6 @@ int main(int argc, char **argv) {
         sigprocmask(SIG_BLOCK, &set, NULL);
         return run_rank_(argv[1], argc, argv);
     }
-    int code = launch_ranks(&log, atoi(argv[2]), argv, &err);
+    int code = launch_ranks(&log, atoi(argv[2]), argv, (Patience){10, 600}, &err);
     return err.code != 0 ? (log_line(&log, "%s", err.text), err.code) : code;
 }

@@ -209,6 +209,10 @@ int world_start_mpi(World *world, int *argc, char ***argv, Error *err) {
     static const WorldOps ops = {barrier_, broadcast_, gather_, sum_, max_, split_, abort_, leave_};
     int provided, code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
     if (code != MPI_SUCCESS) return fail_(world, code, "starting MPI", err);
+    if (provided < MPI_THREAD_FUNNELED)
+        return error_set(err, EXIT_FAILED,
+                         "this MPI allows no threads beside it (MPI_THREAD_SINGLE), and ranks compute and save with "
+                         "several; use one built with them, such as Debian's Open MPI (scripts/install_deps.sh)");
     WorldMpi *self = calloc(1, sizeof *self);
     if (self == NULL) return error_set(err, EXIT_FAILED, "out of memory");
     self->control = MPI_COMM_NULL;

@@ -1,0 +1,200 @@
+#include "heartbeat.h"
+
+#include "backend.h"
+#include "star.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+// With the others; given up where no word gets through between this rank and rank 0.
+typedef enum Connection { CONNECTION_NONE, CONNECTION_STARTED, CONNECTION_MADE, CONNECTION_GIVEN_UP } Connection;
+
+struct Heartbeat {
+    Board *board;
+    Patience patience;
+    const char *program;
+    pid_t launcher; // 0: none to miss
+    Watchdog *alone;
+    pthread_t thread;
+    int wake; // eventfd
+    atomic_int rank;
+    Star *star;            // the thread's from CONNECTION_STARTED on
+    atomic_int connection; // a Connection
+    atomic_bool leaving;
+};
+
+// --- what the thread does
+
+static Log log_(const Heartbeat *heartbeat) {
+    BoardPage page;
+    board_read_own(heartbeat->board, &page);
+    return (Log){heartbeat->program, atomic_load(&heartbeat->rank), page.stage, LOG_NORMAL};
+}
+
+// The main thread may hang anywhere, so nothing is cleaned up: the launcher ends the others, and removes what they leave.
+static void __attribute__((noreturn)) end_(void) {
+    _exit(EXIT_FAILED);
+}
+
+static void nap_(double seconds) {
+    struct timespec nap = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&nap, NULL);
+}
+
+static void miss_launcher_(const Heartbeat *heartbeat) {
+    if (heartbeat->launcher == 0 || getppid() == heartbeat->launcher) return;
+    Log log = log_(heartbeat);
+    log_line(&log, "the process that started this rank has gone, so the job ends; go on with --resume");
+    end_();
+}
+
+static void look_alone_(Heartbeat *heartbeat, double now) {
+    BoardPage page;
+    int rank;
+    char text[WATCHDOG_TEXT];
+    board_read_own(heartbeat->board, &page);
+    watchdog_hear(heartbeat->alone, 0, &page, now);
+    if (watchdog_look(heartbeat->alone, now, &rank) == FOUND_WELL) return;
+    Log log = log_(heartbeat);
+    watchdog_describe(&page, text);
+    log_line(&log,
+             "nothing has moved here for %.0f s (train.timeout_s): this rank %s; the job ends, go on with --resume",
+             heartbeat->patience.progress_s, text);
+    end_();
+}
+
+static void look_around_(Heartbeat *heartbeat, Star *star, double now) {
+    int rank;
+    Found found = star_beat(star, now, &rank);
+    if (found == FOUND_WELL) return;
+    // What stands still while ranks leave is somebody who does not: that one falls silent, or the launcher sees to it.
+    if (found == FOUND_STUCK && atomic_load(&heartbeat->leaving)) return;
+    Log log = log_(heartbeat);
+    star_say(star, found, rank, &log, now);
+    star_end(star, rank);
+    // Without rank 0 every rank speaks for itself, and the launcher would end the others at the first one's end.
+    if (log.rank > 0) nap_(1.5);
+    end_();
+}
+
+static void beat_(Heartbeat *heartbeat, Star *star, double now) {
+    board_beat(heartbeat->board);
+    if (board_shared(heartbeat->board)) return;
+    miss_launcher_(heartbeat);
+    if (star != NULL)
+        look_around_(heartbeat, star, now);
+    else
+        look_alone_(heartbeat, now);
+}
+
+static void wait_(const Heartbeat *heartbeat, const Star *star, double until) {
+    struct pollfd files[2] = {{heartbeat->wake, POLLIN, 0}, {star == NULL ? -1 : star_file(star), POLLIN, 0}};
+    double left = until - clock_seconds();
+    uint64_t woken;
+    poll(files, 2, left > 0 ? (int)(left * 1e3) + 1 : 0);
+    if (files[0].revents != 0 && read(heartbeat->wake, &woken, sizeof woken) < 0) return; // it was there a moment ago
+}
+
+// Quicker while there is somebody to be found, or to be told that we go.
+static double interval_(const Heartbeat *heartbeat, const Star *star) {
+    enum { PER_SECOND = 10 };
+    bool busy = atomic_load(&heartbeat->connection) == CONNECTION_STARTED || atomic_load(&heartbeat->leaving);
+    return star == NULL || !busy ? watchdog_interval(heartbeat->patience) : 1.0 / PER_SECOND;
+}
+
+// NULL: this rank is on its own.
+static Star *star_(const Heartbeat *heartbeat) {
+    int connection = atomic_load(&heartbeat->connection);
+    return connection == CONNECTION_STARTED || connection == CONNECTION_MADE ? heartbeat->star : NULL;
+}
+
+static void *live_(void *argument) {
+    Heartbeat *heartbeat = argument;
+    double last = 0;
+    for (;;) {
+        Star *star = star_(heartbeat);
+        wait_(heartbeat, star, last + interval_(heartbeat, star));
+        double now = clock_seconds();
+        if (star != NULL && star_take(star, now)) end_();
+        bool leaving = atomic_load(&heartbeat->leaving);
+        if (leaving && (star == NULL || heartbeat->patience.peer_s == 0)) return NULL;
+        if (now < last + interval_(heartbeat, star)) continue;
+        last = now;
+        beat_(heartbeat, star, now);
+        if (leaving && star_bye(star)) return NULL;
+    }
+}
+
+// --- what the main thread does
+
+static int start_thread_(Heartbeat *heartbeat, Error *err) {
+    sigset_t all, before;
+    sigfillset(&all); // requests to stop are the main thread's to hear
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int started = pthread_create(&heartbeat->thread, NULL, live_, heartbeat);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started == 0 ? 0 : error_set(err, EXIT_FAILED, "no thread could be started; too many already?");
+}
+
+static void wake_(const Heartbeat *heartbeat) {
+    uint64_t one = 1;
+    ssize_t wrote = write(heartbeat->wake, &one, sizeof one);
+    (void)wrote; // it fails where it is awake already
+}
+
+static void free_(Heartbeat *heartbeat) {
+    star_close(heartbeat->star);
+    watchdog_free(heartbeat->alone);
+    if (heartbeat->wake >= 0) close(heartbeat->wake);
+    free(heartbeat);
+}
+
+Heartbeat *heartbeat_start(Board *board, Patience patience, bool launched, const char *program, Error *err) {
+    if (board == NULL || (patience.peer_s == 0 && patience.progress_s == 0)) return NULL;
+    Heartbeat *heartbeat = calloc(1, sizeof *heartbeat);
+    if (heartbeat == NULL) {
+        error_set(err, EXIT_FAILED, "out of memory");
+        return NULL;
+    }
+    heartbeat->board = board;
+    heartbeat->patience = patience;
+    heartbeat->program = program;
+    heartbeat->launcher = launched && !board_shared(board) ? getppid() : 0;
+    heartbeat->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    heartbeat->alone = watchdog_create(1, patience, clock_seconds());
+    atomic_store(&heartbeat->rank, board_launched_rank());
+    if (heartbeat->wake < 0 || heartbeat->alone == NULL)
+        error_set(err, EXIT_FAILED, "no heartbeat: out of memory or files");
+    else if (start_thread_(heartbeat, err) == 0)
+        return heartbeat;
+    free_(heartbeat);
+    return NULL;
+}
+
+int heartbeat_join(Heartbeat *heartbeat, World *world, const Log *log, Error *err) {
+    if (heartbeat == NULL || board_shared(heartbeat->board) || world_size(world) == 1) return 0;
+    bool connected = false;
+    atomic_store(&heartbeat->rank, world_rank(world));
+    heartbeat->star = star_open(world, heartbeat->board, heartbeat->patience, err);
+    if (heartbeat->star == NULL) return err->code == 0 ? 0 : -1;
+    atomic_store(&heartbeat->connection, CONNECTION_STARTED);
+    wake_(heartbeat);
+    int status = star_settle(heartbeat->star, world, log, &connected, err);
+    atomic_store(&heartbeat->connection, connected ? CONNECTION_MADE : CONNECTION_GIVEN_UP);
+    return status;
+}
+
+void heartbeat_leave(Heartbeat *heartbeat) {
+    if (heartbeat == NULL) return;
+    atomic_store(&heartbeat->leaving, true);
+    wake_(heartbeat);
+    pthread_join(heartbeat->thread, NULL);
+    free_(heartbeat);
+}

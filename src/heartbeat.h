@@ -1,0 +1,33 @@
+// A thread of each rank that says that the process lives, whatever its main thread is at, and that ends it where the job cannot go on.
+// It never touches MPI.
+//
+// Under a parent (board.h) it only beats on the board, and the parent does the rest, from the first moment on. Elsewhere ranks hear each
+// other through a star (star.h) once they have joined, and the thread looks after its own rank alone before: that something moves,
+// and that the launcher is there.
+#ifndef HEARTBEAT_H
+#define HEARTBEAT_H
+
+#include "watchdog.h"
+#include "world.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Heartbeat Heartbeat;
+
+// `launched`: started by mpirun or srun, without which a rank is lost. NULL without err where no patience ever ends; every function takes
+// NULL.
+Heartbeat *heartbeat_start(Board *board, Patience patience, bool launched, const char *program, Error *err);
+
+// Collective, as soon as there is a world: from here on ranks watch each other.
+int heartbeat_join(Heartbeat *heartbeat, World *world, const Log *log, Error *err);
+
+// After world_leave: says goodbye, so that nobody misses this rank, and ends the thread. Rank 0 stays until all others have said it.
+void heartbeat_leave(Heartbeat *heartbeat);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
