@@ -10,6 +10,7 @@ import time
 import numpy
 import pytest
 
+from trainer_runs import nothing_left
 from training import GPT, LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, saving, verify, without_mpi
 
 several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
@@ -428,6 +429,7 @@ def test_a_rank_that_is_killed_while_saving_ends_the_run_and_harms_nothing(small
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+        nothing_left(process.args[2])  # mpirun ends its ranks when its parent has gone
         whole = [name for name in checkpoint_names(saved) if name.startswith("step_")]
         assert whole and [verify(saved / name) for name in whole] == [None] * len(whole)
         shutil.rmtree(saved)
