@@ -47,7 +47,7 @@ B := $(BUILD)/$(VARIANT)$(if $(filter tsan,$(VARIANT)),,$(if $(filter 0,$(DNNL))
 # The test is one a program would fail: the header is found and the library links.
 tries = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c $(1) - -o /dev/null $(2) 2>/dev/null && echo 1)
 
-QUIET_GOALS := help clean format data
+QUIET_GOALS := help clean format data uninstall dist
 ifneq ($(filter-out $(QUIET_GOALS),$(or $(MAKECMDGOALS),all)),)
 HAVE_YAML := $(call tries,-include yaml.h,-lyaml)
 ifeq ($(HAVE_YAML),)
@@ -143,7 +143,7 @@ endif
 
 # ---- targets --------------------------------------------------------------------------------------------------------
 .PHONY: all programs unit test test-cuda asan tsan bench data tiny-data format help clean found FORCE
-.PHONY: docs lint lint-format lint-tidy lint-cppcheck lint-shell
+.PHONY: docs install uninstall dist lint lint-format lint-tidy lint-cppcheck lint-shell
 FORCE:
 
 all: programs tiny-data
@@ -188,6 +188,46 @@ docs: programs
 	$(call say,DOC,docs/configuration.md)
 	$(Q)$(B)/train_llama --help-config --markdown > docs/configuration.md
 
+# ---- installing, and passing on -----------------------------------------------------------------------------------------
+NAME    := bpipe-trainer
+version_is = $(shell sed -n 's/^#define $(1)  *"\(.*\)"/\1/p' src/version.h)
+VERSION := $(call version_is,VERSION)
+VERSION_DATE := $(call version_is,VERSION_DATE)
+PREFIX  ?= /usr/local
+PLACE   := $(DESTDIR)$(PREFIX)
+# Scripts that are of no use without the source tree stay there.
+SCRIPTS := $(shell find scripts -type f ! -name install_deps.sh ! -name cuda_check.sh ! -name reevaluate.py ! -path '*__pycache__*')
+CONFIGS := $(wildcard configs/*.yaml configs/*/*.yaml)
+PAGES   := $(wildcard *.md LICENSE docs/*.md docs/img/*.svg docs/img/*.png)
+
+install: programs
+	$(Q)install -d $(PLACE)/bin $(PLACE)/share/man/man1 $(PLACE)/share/bash-completion/completions \
+	  $(PLACE)/share/zsh/site-functions $(PLACE)/share/$(NAME) $(PLACE)/share/doc/$(NAME)
+	$(Q)for program in $(TRAINERS); do \
+	  install -m 755 $(B)/$$program $(PLACE)/bin/$$program && \
+	  $(B)/$$program --man > $(PLACE)/share/man/man1/$$program.1 && \
+	  $(B)/$$program --completion bash > $(PLACE)/share/bash-completion/completions/$$program && \
+	  $(B)/$$program --completion zsh > $(PLACE)/share/zsh/site-functions/_$$program || exit 1; done
+	$(Q)cp --parents --preserve=mode $(CONFIGS) $(SCRIPTS) $(PLACE)/share/$(NAME)
+	$(Q)cp --parents --preserve=mode $(PAGES) $(PLACE)/share/doc/$(NAME)
+	@echo 'installed $(TRAINERS) under $(PLACE); configurations and scripts are in $(PLACE)/share/$(NAME)'
+
+uninstall:
+	$(Q)for program in $(TRAINERS); do \
+	  rm -f $(PLACE)/bin/$$program $(PLACE)/share/man/man1/$$program.1 \
+	  $(PLACE)/share/bash-completion/completions/$$program $(PLACE)/share/zsh/site-functions/_$$program; done
+	$(Q)rm -rf $(PLACE)/share/$(NAME) $(PLACE)/share/doc/$(NAME)
+
+# Every file that git knows, as it stands here now; the same files make the same bytes.
+TARBALL := $(BUILD)/$(NAME)-$(VERSION).tar.gz
+dist:
+	@git rev-parse --is-inside-work-tree >/dev/null 2>&1 || \
+	  { echo 'make dist packs what git knows, and this is no git checkout' >&2; exit 1; }
+	@mkdir -p $(BUILD)
+	$(Q)git ls-files -z | tar --create --null --files-from=- --transform='s,^,$(NAME)-$(VERSION)/,' --sort=name \
+	  --owner=0 --group=0 --numeric-owner --mode=u+rw,go=rX --mtime='$(VERSION_DATE)' | gzip -n -9 > $(TARBALL)
+	@echo '$(TARBALL)'
+
 # The programs are worth having without the text, so its absence stops nothing here.
 tiny-data:
 	@ls data/bible_train_*.bin >/dev/null 2>&1 || $(PYTHON) scripts/prepare_data.py --bible -o data || \
@@ -231,6 +271,8 @@ help:
 	@echo 'make data       the tiny data set in data/ (scripts/prepare_data.py FILE... takes your own text)'
 	@echo 'make docs       docs/configuration.md, from the table of keys'
 	@echo 'make format     clang-format over the sources;   make lint   the checks'
+	@echo 'make install    programs, manual pages, completion, configurations, scripts and docs; PREFIX=/usr/local DESTDIR='
+	@echo 'make uninstall  takes them away;   make dist   a tarball of this version in build/'
 	@echo 'make clean      build/ and the programs; data stays'
 	@echo
 	@echo 'V=1 whole commands   DNNL=0 MPI=0 OPENMP=0 without the library   NVCC= without nvcc'
