@@ -3,6 +3,7 @@
 # Run it as often as you like: what is there stays as it is, and then neither root nor a network is needed.
 #
 #   scripts/install_deps.sh          for users
+#   scripts/install_deps.sh --build  without what tests alone need
 #   scripts/install_deps.sh --dev    also what `make format` and `make lint` call
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,19 +25,23 @@ python3 |
 libdnnl-dev libonednn-dev | matrix products about 5 % slower
 libopenmpi-dev | one rank only, no pipeline
 openmpi-bin | one rank only, no pipeline
-libcmocka-dev | no unit tests
-python3-pytest | no Python tests
 python3-numpy | the tests that need NumPy are skipped
-python3-torch | the tests against PyTorch are skipped
 python3-matplotlib | no pictures: scripts/plot.py
+bible-kjv | no tiny data set; use scripts/prepare_data.py FILE... --name bible
+bible-kjv-text | no tiny data set; use scripts/prepare_data.py FILE... --name bible
+END
+    if [ "$tests" = 1 ]; then
+        cat <<'END'
+libcmocka-dev | no unit tests
+chromium | the test that opens a report in a browser is skipped
+python3-pytest | no Python tests
+python3-torch | the tests against PyTorch are skipped
 zsh | the tests of completion in zsh are skipped
 mandoc | the manual page is not checked by mandoc
 man-db | the manual page is not checked by man
 shellcheck | the completion script is not checked by shellcheck
-chromium | the test that opens a report in a browser is skipped
-bible-kjv | no tiny data set; use scripts/prepare_data.py FILE... --name bible
-bible-kjv-text | no tiny data set; use scripts/prepare_data.py FILE... --name bible
 END
+    fi
     if [ "$dev" = 1 ]; then
         printf '%s | make format and make lint check less\n' clang-format clang-tidy cppcheck
     fi
@@ -188,10 +193,12 @@ install_tensorboard() {
 }
 
 dev=0
+tests=1
 case "${1:-}" in
 '') ;;
+--build) tests=0 ;;
 --dev) dev=1 ;;
-*) fail "unknown argument $1; the only one is --dev" ;;
+*) fail "unknown argument $1; there are --build and --dev" ;;
 esac
 
 # The packages of the system belong to the system's Python.
@@ -203,6 +210,8 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
 fi
 install_packages
 if [ -n "$nvcc" ]; then install_frontend; fi
-install_transformers
-install_tensorboard
 install_prepare_data
+if [ "$tests" = 1 ]; then
+    install_transformers
+    install_tensorboard
+fi

@@ -1,0 +1,21 @@
+# The trainers for NVIDIA GPUs, built from this checkout:
+#
+#   docker build -t bpipe-trainer .
+#   docker run --rm --gpus all --ipc=host -v "$PWD:/work" bpipe-trainer train_llama -c /work/my.yaml
+#
+# --ipc=host: ranks of one host meet in /dev/shm, of which a container has 64 MB by default. The image has never been built where it
+# was written, since no base image could be had there; its steps were tried one by one on Debian 12 with CUDA 13.0.
+FROM nvidia/cuda:13.0.2-cudnn-devel-ubuntu24.04
+
+WORKDIR /src
+COPY scripts/install_deps.sh scripts/install_deps.sh
+RUN scripts/install_deps.sh --build && rm -rf /var/lib/apt/lists/*
+
+# For any CPU with AVX2, not only the one that builds.
+COPY . .
+RUN make CUDA=1 MARCH=x86-64-v3 PREFIX=/usr/local install
+
+# Ranks run as root in a container.
+ENV OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+WORKDIR /work
+CMD ["train_llama", "--help"]

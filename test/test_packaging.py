@@ -1,0 +1,154 @@
+"""make install, make uninstall and make dist; one version everywhere; the image and the CI of a forge do what they say."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from trainer_runs import BUILD, FAMILIES, ROOT, command, environment
+
+VERSION = re.search(r'#define VERSION +"(\d+\.\d+\.\d+)"', (ROOT / "src/version.h").read_text())[1]
+NAME = "bpipe-trainer"
+
+
+def make(*arguments, cwd=ROOT, **changes):
+    """As from a shell, whatever make started these tests with."""
+    inherited = {name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(["make", *arguments], cwd=cwd, env={**inherited, **changes}, capture_output=True, text=True)
+
+
+def in_a_checkout():
+    return subprocess.run(["git", "rev-parse"], cwd=ROOT, capture_output=True).returncode == 0
+
+
+needs_git = pytest.mark.skipif(not in_a_checkout(), reason="no git checkout: make dist packs what git knows")
+built_here = pytest.mark.skipif(BUILD not in (ROOT, ROOT / "build/release"), reason="tests a build of another kind")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_version_is_one_everywhere(family):
+    assert command(family, "--version").stdout == f"train_{family} {VERSION}\n"
+    assert f'"version {VERSION}"' in command(family, "--man").stdout.splitlines()[0]
+    others = subprocess.run(
+        ["grep", "-rlF", f'"{VERSION}"', "Makefile", "src", "scripts", "train_gpt.cu", "train_llama.cu"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert others.stdout.split() == ["src/version.h"]
+
+
+# ---- install ------------------------------------------------------------------------------------------------------------
+
+
+def files_in(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
+
+
+@built_here
+def test_what_is_installed_trains_from_an_empty_folder_and_uninstall_leaves_nothing(tmp_path):
+    stage, work = tmp_path / "stage", tmp_path / "work"
+    work.mkdir()
+    where = [f"DESTDIR={stage}", "PREFIX=/opt/bpipe"]
+    installed = make("install", *where)
+    assert installed.returncode == 0, installed.stdout + installed.stderr
+    place = stage / "opt/bpipe"
+    found = files_in(place)
+    for family in FAMILIES:
+        assert {
+            f"bin/train_{family}",
+            f"share/man/man1/train_{family}.1",
+            f"share/bash-completion/completions/train_{family}",
+            f"share/zsh/site-functions/_train_{family}",
+            f"share/{NAME}/configs/{family}_tiny.yaml",
+        } <= set(found)
+        page = (place / f"share/man/man1/train_{family}.1").read_text()
+        assert page.startswith(f".TH TRAIN_{family.upper()} 1 ")
+    assert {f"share/doc/{NAME}/README.md", f"share/doc/{NAME}/LICENSE", f"share/doc/{NAME}/docs/configuration.md"} <= set(found)
+    assert files_in(stage) == [f"opt/bpipe/{name}" for name in found]
+
+    (work / "text.txt").write_text("in the beginning was the word\n" * 3000)
+    prepared = subprocess.run(
+        [sys.executable, place / f"share/{NAME}/scripts/prepare_data.py", "text.txt", "-o", "data", "--name", "bible"],
+        cwd=work,
+        capture_output=True,
+        text=True,
+    )
+    assert prepared.returncode == 0, prepared.stderr
+    trained = subprocess.run(
+        [place / "bin/train_llama", "-c", place / f"share/{NAME}/configs/llama_tiny.yaml"]
+        + ["-o", "parallel.pipeline=1", "-o", "schedule.bpipe=off", "-o", "train.steps=1", "-o", "data.val_every=0"]
+        + ["-o", "checkpoint.every=0"],
+        cwd=work,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert trained.returncode == 0 and re.search(r"^step +1/1 \| loss", trained.stdout, re.M), trained.stderr
+
+    assert make("uninstall", *where).returncode == 0
+    assert files_in(stage) == []
+
+
+# ---- dist ---------------------------------------------------------------------------------------------------------------
+
+
+@needs_git
+def test_the_tarball_builds_without_git_and_is_the_same_bytes_each_time(tmp_path):
+    tarball = tmp_path / f"{NAME}-{VERSION}.tar.gz"
+    for _ in range(2):
+        before = tarball.read_bytes() if tarball.exists() else None
+        packed = make("-s", "dist", f"BUILD={tmp_path}")
+        assert packed.returncode == 0 and packed.stdout == f"{tarball}\n", packed.stderr
+    assert tarball.read_bytes() == before
+    with tarfile.open(tarball) as archive:
+        archive.extractall(tmp_path)
+    source = tmp_path / f"{NAME}-{VERSION}"
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    assert files_in(source) == sorted(tracked)
+
+    # A git that fails shows whether anybody calls it.
+    tools, called = tmp_path / "tools", tmp_path / "called"
+    tools.mkdir()
+    (tools / "git").write_text(f"#!/bin/sh\necho \"$@\" >> {called}\nexit 1\n")
+    (tools / "git").chmod(0o755)
+    without = {"PATH": f"{tools}:{os.environ['PATH']}", "GIT_DIR": "/nowhere"}
+    built = make("-j2", "OPT=-O0", "programs", cwd=source, **without)
+    assert built.returncode == 0, built.stderr
+    assert not called.exists()
+    for family in FAMILIES:
+        said = subprocess.run([source / f"train_{family}", "--version"], capture_output=True, text=True)
+        assert said.stdout == f"train_{family} {VERSION}\n"
+    refused = make("dist", cwd=source, **without)
+    assert refused.returncode != 0 and "this is no git checkout" in refused.stderr
+
+
+# ---- an image, and the CI of a forge ------------------------------------------------------------------------------------------
+
+
+def test_the_image_copies_what_is_there_and_runs_what_shells_and_make_understand():
+    lines = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text()).splitlines()
+    steps = [line.split(None, 1) for line in lines if line and not line.startswith("#")]
+    assert steps[0][0] == "FROM" and re.fullmatch(r"nvidia/cuda:13\.\d+\.\d+-cudnn-devel-ubuntu\d\d\.04", steps[0][1])
+    for kind, text in steps:
+        if kind == "COPY":
+            assert all((ROOT / name).exists() for name in text.split()[:-1]), text
+        if kind == "RUN":
+            assert subprocess.run(["bash", "-n", "-c", text]).returncode == 0, text
+            assert all(os.access(ROOT / word, os.X_OK) for word in re.findall(r"scripts/\S+", text)), text
+            for goals in re.findall(r"\bmake ([^&;]+)", text):
+                assert make("-n", *goals.split(), "CUDA=0").returncode == 0, goals
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert not any(Path(name).parts[0] in ("src", "scripts", "configs", "Makefile") for name in ignored)
+
+
+def test_the_forge_runs_the_same_script_as_we_do(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / ".deps/transformers")  # which brings a reader of YAML
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    for job in workflow["jobs"].values():
+        assert [step for step in job["steps"] if step.get("run") == "bash .ci/run"]
+    assert (ROOT / ".ci/run").exists()
