@@ -38,7 +38,7 @@ static void value_cases_(FILE *file, const char *before, const char *after, cons
         if (key->type == KEY_INT && key->zero_word == NULL) continue;
         if (key->type == KEY_NUMBER && key->zero_word == NULL) continue;
         fprintf(file, "    %s) ", key->name);
-        if (key->type == KEY_TEXT)
+        if (config_takes_text(key))
             fputs(text, file);
         else {
             fputs(before, file);

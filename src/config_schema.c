@@ -188,6 +188,10 @@ const char *config_word(const char *key_name, int value) {
     return key->words[value];
 }
 
+bool config_takes_text(const ConfigKey *key) {
+    return key->type == KEY_TEXT || (key->type == KEY_LIST && key->list->alone);
+}
+
 static void join_words_(const ConfigKey *key, const char *between, char *out, size_t n) {
     size_t used = 0;
     out[0] = '\0';

@@ -49,6 +49,8 @@ bool config_has_section(const char *section, size_t length);     // is there a k
 const char *config_short_name(const ConfigKey *key);             // "hidden" for "model.hidden"
 void config_expected(const ConfigKey *key, char *out, size_t n); // "an integer from 1 to 1024"
 
+bool config_takes_text(const ConfigKey *key); // a text, or a list of which one stands for itself
+
 // Text out of a file or the command line, made fit for a message: control characters as '?', cut after 60 bytes.
 void config_printable(const char *text, size_t length, char *out, size_t n);
 

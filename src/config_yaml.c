@@ -339,9 +339,9 @@ int config_read_file(Config *config, Error *err) {
 // A text is taken as it stands, so that `-o data.train=*.bin` is no alias: it is quoted before YAML sees it, unless the
 // user quoted it. Returns a string to free.
 static char *quote_text_(const ConfigKey *key, const char *value) {
-    bool quoted = value[0] == '\'' || value[0] == '"', text = key->type == KEY_TEXT;
+    bool quoted = value[0] == '\'' || value[0] == '"', text = config_takes_text(key);
     // A list of mappings is told from a glob that begins with a set of characters.
-    if (key->type == KEY_LIST && key->list->alone) text = value[0] != '[' || value[1 + strspn(value + 1, " ")] != '{';
+    if (key->type == KEY_LIST && value[0] == '[' && value[1 + strspn(value + 1, " ")] == '{') text = false;
     if (!text || quoted) return strdup(value);
     char *out = malloc(2 * strlen(value) + 3), *at = out;
     if (out == NULL) return NULL;
