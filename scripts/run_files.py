@@ -111,7 +111,7 @@ class History:
         if entry["type"] == "run":
             self.heads.append(entry)
         elif entry["type"] == "val":
-            self.vals[int(entry["step"])] = float(entry["loss"])
+            self.vals[int(entry["step"])] = math.nan if entry["loss"] is None else float(entry["loss"])
         elif entry["type"] == "step":
             step = int(entry["step"])
             again = bool(self.steps) and step <= next(reversed(self.steps))
@@ -139,7 +139,8 @@ class Metrics(History):
             self.head = self.heads[-1]
             if not self.steps:
                 raise Failure(f"{path}: has no step yet")
-            self.loss = {step: float(entry["loss"]) for step, entry in self.steps.items()}
+            # null where a step's loss was no number and its update was skipped
+            self.loss = {step: float(entry["loss"]) for step, entry in self.steps.items() if entry["loss"] is not None}
             self.mfu = {step: number(entry["mfu"]) for step, entry in self.steps.items()}
             self.tokens = {step: float(entry["tokens_per_s"]) for step, entry in self.steps.items()}
             # A run may have been resumed with other stages; memory is that of the last ones.

@@ -210,7 +210,7 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Stage *stage, W
     if (load != NULL) source_close(&load->source);
     free(load);
     if (status != 0) return -1;
-    *point = (ResumePoint){true, state.step, state.samples};
+    *point = (ResumePoint){true, state.step, state.samples, state.judge};
     say_(world, log, "resumed from %s after step %lld", dir, (long long)state.step);
     Log all = log_of_all(log);
     if (state.seed != stage->config->train.seed && world_rank(world) == 0)

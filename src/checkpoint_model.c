@@ -77,16 +77,57 @@ void model_config_write(const Config *config, FILE *file) {
     fprintf(file, "  \"torch_dtype\": \"%s\"\n}\n", config->train.precision == PRECISION_BF16 ? "bfloat16" : "float32");
 }
 
+static int held_(const ZScore *window) {
+    return window->seen < ZSCORE_WINDOW ? (int)window->seen : ZSCORE_WINDOW;
+}
+
+// 17 digits are read back as the same bits; values stand in their places of the window, so that they add up in the same order.
+static void write_window_(const char *key, const ZScore *window, FILE *file) {
+    fprintf(file, "  \"%s\": {\"seen\": %lld, \"values\": [", key, (long long)window->seen);
+    for (int i = 0; i < held_(window); i++) fprintf(file, "%s%.17g", i > 0 ? ", " : "", window->values[i]);
+    fputs("]},\n", file);
+}
+
 void training_state_write(const Config *config, const TrainingState *state, FILE *file) {
     fprintf(file, "{\n  \"format\": 1,\n  \"version\": \"%s\",\n  \"step\": %lld,\n  \"samples\": %lld,\n", VERSION,
             (long long)state->step, (long long)state->samples);
-    fprintf(file, "  \"tokens\": %lld,\n  \"seed\": %lld,\n  \"config\": ",
-            (long long)(state->samples * config->model.seq_len), (long long)state->seed);
+    fprintf(file,
+            "  \"tokens\": %lld,\n  \"seed\": %lld,\n  \"skipped_updates\": %lld,\n  \"skipped_bad_steps\": %lld,\n",
+            (long long)(state->samples * config->model.seq_len), (long long)state->seed,
+            (long long)state->judge.skipped, (long long)state->judge.bad);
+    write_window_("loss_window", &state->judge.loss, file);
+    write_window_("norm_window", &state->judge.norm, file);
+    fputs("  \"config\": ", file);
     config_write_json(config, file);
     fputs("\n}\n", file);
 }
 
 // --- reading
+
+// What is not there stays empty: checkpoints of earlier versions have none.
+static int read_window_(ZScore *window, const JsonValue *found) {
+    const JsonValue *values = json_find(found, "values");
+    int count = 0;
+    if (found == NULL) return 0;
+    window->seen = json_integer(found, "seen", -1);
+    if (window->seen < 0 || values == NULL || values->type != JSON_ARRAY || values->count != held_(window)) return -1;
+    for (const JsonValue *value = values->first; value != NULL; value = value->next) {
+        if (value->type != JSON_NUMBER) return -1;
+        window->values[count++] = value->number;
+    }
+    return 0;
+}
+
+static int read_judge_(JudgeState *judge, const JsonValue *root, const char *path, Error *err) {
+    memset(judge, 0, sizeof *judge);
+    judge->skipped = json_integer(root, "skipped_updates", 0);
+    judge->bad = json_integer(root, "skipped_bad_steps", 0);
+    if (judge->skipped >= 0 && judge->bad >= 0 && read_window_(&judge->loss, json_find(root, "loss_window")) == 0 &&
+        read_window_(&judge->norm, json_find(root, "norm_window")) == 0)
+        return 0;
+    return error_set(err, EXIT_FAILED, "%s: its skipped updates or its windows of losses and norms are no such thing",
+                     path);
+}
 
 int training_state_read(TrainingState *state, const char *dir, Error *err) {
     char path[CHECKPOINT_PATH];
@@ -97,6 +138,7 @@ int training_state_read(TrainingState *state, const char *dir, Error *err) {
     state->seed = json_integer(json.root, "seed", -1);
     if (status == 0 && (state->step < 0 || state->samples < 0 || state->seed < 0))
         status = error_set(err, EXIT_FAILED, "%s: has no step, samples or seed", path);
+    if (status == 0) status = read_judge_(&state->judge, json.root, path, err);
     json_free(&json);
     return status;
 }

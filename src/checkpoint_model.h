@@ -3,7 +3,7 @@
 #ifndef CHECKPOINT_MODEL_H
 #define CHECKPOINT_MODEL_H
 
-#include "config.h"
+#include "judge.h"
 
 #include <stdbool.h>
 
@@ -26,6 +26,7 @@ typedef struct TrainingState {
     int64_t step;
     int64_t samples; // taken from the endless sequence of epochs: position of the next one
     int64_t seed;
+    JudgeState judge;
 } TrainingState;
 
 void training_state_write(const Config *config, const TrainingState *state, FILE *file);

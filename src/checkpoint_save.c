@@ -256,11 +256,11 @@ static int wait_for_last_(Checkpoint *checkpoint, Error *err) {
     return 0;
 }
 
-int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, Error *err) {
+int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const JudgeState *judge, Error *err) {
     if (checkpoint == NULL) return 0;
     const char *dir = checkpoint->config->checkpoint.dir;
     if (wait_for_last_(checkpoint, err) != 0) return -1;
-    checkpoint->state = (TrainingState){step, samples, checkpoint->config->train.seed};
+    checkpoint->state = (TrainingState){step, samples, checkpoint->config->train.seed, *judge};
     checkpoint->phase = SAVE_WRITING;
     checkpoint->failure = (Error){0};
     Error *failure = &checkpoint->failure;

@@ -79,8 +79,10 @@ typedef struct TrainConfig {
     int64_t warmup_steps;
     int schedule; // LrSchedule
     double weight_decay, beta1, beta2, eps, grad_clip;
-    int precision; // Precision
+    int precision;                    // Precision
     double peer_timeout_s, timeout_s; // patience with a silent rank, with a job that stands still; 0: endless
+    int64_t skip_bad_steps;           // of the whole run
+    double skip_outlier_z;            // 0: off
 } TrainConfig;
 
 typedef struct DataSource {

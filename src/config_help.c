@@ -21,8 +21,8 @@ void config_help(FILE *file) {
         int section;
         config_expected(key, expected, sizeof expected);
         if (begins_section_(i, &section)) fprintf(file, "%s%.*s:\n", i ? "\n" : "", section, key->name);
-        fprintf(file, "  %-13s %s\n", config_short_name(key), key->meaning);
-        fprintf(file, "  %-13s %s%s; %s\n", "", key->def != NULL ? "default " : "", default_(key), expected);
+        fprintf(file, "  %-14s %s\n", config_short_name(key), key->meaning);
+        fprintf(file, "  %-14s %s%s; %s\n", "", key->def != NULL ? "default " : "", default_(key), expected);
     }
 }
 

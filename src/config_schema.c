@@ -119,6 +119,10 @@ const ConfigKey config_keys[] = {
     WORD(train, precision, "fp32", precision_words, "bf16: matrix products and activations; weights keep fp32 masters"),
     NUMBER(train, peer_timeout_s, "10", 0, 1e6, 0, NULL, "end where a rank is silent for as many seconds; 0: never"),
     NUMBER(train, timeout_s, "600", 0, 1e9, 0, NULL, "end where nothing moves on any rank for as many; 0: never"),
+    INT(train, skip_bad_steps, "0", 0, MAX_COUNT, NULL,
+        "steps of the whole run, in a row or not, that may be skipped for a nan or inf"),
+    NUMBER(train, skip_outlier_z, "0", 0, 1e12, 0, NULL,
+           "skip steps this many deviations above the last 128, 32 at least; 0: off"),
 
     LIST(data, train, train, NULL, NULL, source_list,
          "token files to train on, a glob such as \"data/train_*.bin\", or a blend of several"),

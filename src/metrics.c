@@ -25,7 +25,6 @@ struct Metrics {
     char path[CONFIG_TEXT]; // empty: no file
     int fd;                 // -1: no file
     int64_t steps;
-    ZScore loss, norm;
     bool terminal, progress_shown;
     double ended[PACE_WINDOW]; // when the latest steps ended; [i % PACE_WINDOW]
     int64_t paced;             // how many entries were made; the first is the start of the first step
@@ -58,27 +57,6 @@ int64_t figures_evictions(const StepFigures *figures) {
     return evictions;
 }
 
-static double deviation_(const double *values, int count, double x) {
-    double sum = 0.0, squares = 0.0, least = values[0], most = values[0];
-    for (int i = 0; i < count; i++) {
-        sum += values[i];
-        least = fmin(least, values[i]);
-        most = fmax(most, values[i]);
-    }
-    if (least == most)
-        return 0.0; // asked of the values themselves: the rounded mean of equal ones may differ from them
-    double mean = sum / count;
-    for (int i = 0; i < count; i++) squares += (values[i] - mean) * (values[i] - mean);
-    return (x - mean) / sqrt(squares / count);
-}
-
-double zscore_add(ZScore *z, double x) {
-    int count = z->seen < ZSCORE_WINDOW ? (int)z->seen : ZSCORE_WINDOW;
-    double score = count < 8 ? 0.0 : deviation_(z->values, count, x);
-    if (isfinite(x)) z->values[z->seen++ % ZSCORE_WINDOW] = x; // one infinity would blind the whole window
-    return score;
-}
-
 static double utilization_(const Peak *peak, double flops_per_token, const StepFigures *figures) {
     double achieved = flops_per_token * (double)figures->tokens / figures->seconds;
     return achieved / ((double)peak->world * peak->peak_tflops * 1e12);
@@ -105,7 +83,7 @@ static int make_folders_(const Metrics *metrics, Error *err) {
     return 0;
 }
 
-// What an earlier run left in the file: where to cut it, and its steps' deviations up to there.
+// What an earlier run left in the file: where to cut it.
 typedef struct Kept_ {
     off_t end;     // of the last line to keep
     int64_t step;  // of the last step line before it
@@ -115,26 +93,17 @@ typedef struct Kept_ {
 
 // A file may hold several runs one after another. A step that is not behind the one before it begins another run, and only the last
 // run is cut.
-static void keep_line_(Metrics *metrics, Kept_ *kept, const char *line, off_t end, int64_t after_step) {
-    long long step;
-    double loss, norm;
-    bool val = sscanf(line, "{\"type\":\"%*[a-z]\",\"step\":%lld", &step) == 1; // and all else that belongs to a step
-    int fields = sscanf(line, "{\"type\":\"step\",\"step\":%lld,\"loss\":%lf,\"loss_z\":%*[^,],\"grad_norm\":%lf",
-                        &step, &loss, &norm);
-    if (fields >= 1 && step <= kept->step) {
-        kept->finished = false;
-        metrics->loss.seen = metrics->norm.seen = 0;
-    }
-    if (fields >= 1) kept->step = step;
-    if ((val || fields >= 1) && step > after_step) kept->finished = true;
-    if (kept->finished) return;
-    kept->end = end;
-    if (fields < 3) return;
-    zscore_add(&metrics->loss, loss);
-    zscore_add(&metrics->norm, norm);
+static void keep_line_(Kept_ *kept, const char *line, off_t end, int64_t after_step) {
+    long long number;
+    bool any = sscanf(line, "{\"type\":\"%*[a-z]\",\"step\":%lld", &number) == 1; // all that belongs to a step
+    bool step = sscanf(line, "{\"type\":\"step\",\"step\":%lld", &number) == 1;
+    if (step && number <= kept->step) kept->finished = false;
+    if (step) kept->step = number;
+    if (any && number > after_step) kept->finished = true;
+    if (!kept->finished) kept->end = end;
 }
 
-static void keep_all_(Metrics *metrics, Kept_ *kept, FILE *file, int64_t after_step) {
+static void keep_all_(Kept_ *kept, FILE *file, int64_t after_step) {
     static const char begin[] = "{\"type\":\"";
     char *line = NULL;
     size_t room = 0;
@@ -144,7 +113,7 @@ static void keep_all_(Metrics *metrics, Kept_ *kept, FILE *file, int64_t after_s
         size_t compared = (size_t)length < sizeof begin - 1 ? (size_t)length : sizeof begin - 1;
         // After a power cut some file systems leave zeros where the line should be.
         if (torn && line[0] != '\0' && strncmp(line, begin, compared) != 0) kept->foreign = true;
-        if (!torn) keep_line_(metrics, kept, line, position + length, after_step);
+        if (!torn) keep_line_(kept, line, position + length, after_step);
     }
     free(line);
 }
@@ -154,9 +123,8 @@ static int cut_(Metrics *metrics, int64_t after_step, Error *err) {
     FILE *file = fopen(metrics->path, "r");
     if (file == NULL) return file_error_(metrics, "cannot read", err);
     Kept_ kept = {0, 0, false, false};
-    keep_all_(metrics, &kept, file, after_step < 0 ? INT64_MAX : after_step);
+    keep_all_(&kept, file, after_step < 0 ? INT64_MAX : after_step);
     fclose(file);
-    if (after_step < 0) metrics->loss.seen = metrics->norm.seen = 0;
     if (kept.foreign)
         return error_set(err, EXIT_FAILED,
                          "log.metrics: %s ends in something that is no metrics line; name another file", metrics->path);
@@ -303,15 +271,15 @@ static double mfu_(const Metrics *metrics, double flops_per_token, const StepFig
     return metrics->peak.peak_tflops > 0.0 ? utilization_(&metrics->peak, flops_per_token, figures) : NAN;
 }
 
-static int write_step_(Metrics *metrics, const StepFigures *figures, double loss_z, double norm_z, Error *err) {
+static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     if (metrics->fd < 0) return 0;
     Line_ line;
     if (line_begin_(&line, err) != 0) return -1;
     fprintf(line.file, "{\"type\":\"step\",\"step\":%lld", (long long)figures->step);
     number_(&line, "loss", figures->loss, EXACT);
-    number_(&line, "loss_z", loss_z, CLEAR);
+    number_(&line, "loss_z", figures->loss_z, CLEAR);
     number_(&line, "grad_norm", figures->norm, EXACT);
-    number_(&line, "norm_z", norm_z, CLEAR);
+    number_(&line, "norm_z", figures->norm_z, CLEAR);
     number_(&line, "lr", figures->lr, EXACT);
     number_(&line, "step_ms", figures->seconds * 1e3, CLEAR);
     count_(&line, "tokens", figures->tokens);
@@ -321,6 +289,7 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, double loss
     number_(&line, "bubble", figures_bubble(figures), CLEAR);
     number_(&line, "transfer_exposed_ms", figures_exposed(figures) * 1e3, CLEAR);
     count_(&line, "evictions", figures_evictions(figures));
+    if (figures->skipped) fputs(",\"skipped\":true", line.file);
     write_stages_(&line, figures);
     return line_end_(&line, metrics, err);
 }
@@ -348,17 +317,18 @@ static void write_memory_(FILE *line, const StepFigures *figures) {
     if (figures->stages > 1) fprintf(line, " %s@%d", grid_bytes(figures->stage[emptiest].peak_bytes, bytes), emptiest);
 }
 
-static int say_step_(Metrics *metrics, const StepFigures *figures, double loss_z, double norm_z, Error *err) {
+static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     Line_ line;
     if (line_begin_(&line, err) != 0) return -1;
     double mfu = mfu_(metrics, metrics->peak.flops_per_token_full, figures);
     fprintf(line.file, "step %4lld/%lld | loss %.4f (z %+.1f) | norm %.2f (z %+.1f) | lr %.1e | %.1f ms | %.0f tok/s",
-            (long long)figures->step, (long long)metrics->steps, figures->loss, loss_z, figures->norm, norm_z,
-            figures->lr, figures->seconds * 1e3, (double)figures->tokens / figures->seconds);
+            (long long)figures->step, (long long)metrics->steps, figures->loss, figures->loss_z, figures->norm,
+            figures->norm_z, figures->lr, figures->seconds * 1e3, (double)figures->tokens / figures->seconds);
     fprintf(line.file, isfinite(mfu) ? " | MFU %.1f%%" : " | MFU n/a", mfu * 100.0);
     fprintf(line.file, " | bubble %.1f%%", figures_bubble(figures) * 100.0);
     write_memory_(line.file, figures);
     fprintf(line.file, " | xfer +%.1f ms", figures_exposed(figures) * 1e3);
+    if (figures->skipped) fputs(" | skipped", line.file);
     if (fclose(line.file) != 0) {
         free(line.text);
         return error_set(err, EXIT_FAILED, "no memory for a line of metrics");
@@ -369,10 +339,9 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, double loss_z
 }
 
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
-    double loss_z = zscore_add(&metrics->loss, figures->loss), norm_z = zscore_add(&metrics->norm, figures->norm);
     metrics->ended[metrics->paced++ % PACE_WINDOW] = clock_seconds();
-    if (say_step_(metrics, figures, loss_z, norm_z, err) != 0) return -1;
-    return write_step_(metrics, figures, loss_z, norm_z, err);
+    if (say_step_(metrics, figures, err) != 0) return -1;
+    return write_step_(metrics, figures, err);
 }
 
 int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) {

@@ -1,4 +1,4 @@
-// What a run says about itself: the step line, the JSON lines of log.metrics, and deviations from what is usual (z-scores).
+// What a run says about itself: the step line, the JSON lines of log.metrics.
 // Units: seconds and bytes inside, milliseconds and GiB for people; fractions for MFU and bubble.
 #ifndef METRICS_H
 #define METRICS_H
@@ -34,21 +34,14 @@ typedef struct StepFigures {
     int64_t tokens;
     int stages;
     const StageFigures *stage;
+    double loss_z, norm_z; // deviations from the last steps (judge.h)
+    bool skipped;          // the update was left out
 } StepFigures;
 
 // Idle time of the stages in the pipeline phase over p times that phase.
 double figures_bubble(const StepFigures *figures);
 double figures_exposed(const StepFigures *figures); // seconds, the largest of the stages
 int64_t figures_evictions(const StepFigures *figures);
-
-// Deviation of x from the mean of the last 128 values, in standard deviations; 0 while fewer than 8 were seen or where they are all
-// equal. The value is added after it was judged.
-enum { ZSCORE_WINDOW = 128 };
-typedef struct ZScore {
-    double values[ZSCORE_WINDOW];
-    int64_t seen;
-} ZScore;
-double zscore_add(ZScore *z, double x);
 
 // What MFU is counted against.
 typedef struct Peak {

@@ -136,33 +136,27 @@ static int meet_shards_(Optimizer *optimizer, Error *err) {
     return 0;
 }
 
-// Table entry whose squares are not finite, or -1.
-static int64_t not_finite_(const double *squares, int64_t count) {
-    for (int64_t i = 0; i < count; i++)
-        if (!isfinite(squares[i])) return i;
-    return -1;
-}
-
-static int64_t stage_of_(const Optimizer *optimizer, int64_t table_index) {
+static int stage_of_(const Optimizer *optimizer, int64_t table_index) {
     const Stage *stage = optimizer->stage;
     const TensorTable *table = &stage->table;
     if (table_index < table->first_layer) return 0;
     if (table_index >= table->head) return stage->at.stages - 1;
-    int64_t layer = (table_index - table->first_layer) / table->per_layer, owner = 0;
+    int64_t layer = (table_index - table->first_layer) / table->per_layer;
+    int owner = 0;
     for (int64_t seen = 0;; owner++) {
         seen += stage->config->parallel.layers_per_stage[owner];
         if (layer < seen) return owner;
     }
 }
 
-// squares[tensor rank][table entry]: data ranks add up their pieces first. Behind that every place has one contributor, so the sum over the
-// world is exact in any order.
-static int gather_squares_(Optimizer *optimizer, Error *err) {
+// squares[tensor rank][table entry] of what `list` has as gradients: data ranks add up their pieces first. Behind that every place has one
+// contributor, so the sum over the world is exact in any order.
+static int gather_squares_(Optimizer *optimizer, const AdamwTensor *list, Error *err) {
     Stage *stage = optimizer->stage;
     Comm *data = optimizer->groups.data;
     int64_t entries = stage->table.count, ranks = stage->at.shape.tensor_ranks;
     double *mine = optimizer->squares + stage->at.shape.tensor_rank * entries;
-    stage->be->squared_norms(stage->be, optimizer->own, optimizer->list, optimizer->count);
+    stage->be->squared_norms(stage->be, optimizer->own, list, optimizer->count);
     memset(optimizer->squares, 0, (size_t)(entries * ranks) * sizeof *optimizer->squares);
     for (int64_t i = 0; i < optimizer->count; i++)
         if (optimizer->owned[i].counted) mine[optimizer->owned[i].table_index] = optimizer->own[i];
@@ -176,22 +170,12 @@ static int gather_squares_(Optimizer *optimizer, Error *err) {
     return world_sum(optimizer->groups.world, optimizer->squares, entries * ranks, err);
 }
 
-int optimizer_norm(Optimizer *optimizer, int64_t step, double *norm, Error *err) {
+int optimizer_norm(Optimizer *optimizer, double *norm, Error *err) {
     const Stage *stage = optimizer->stage;
     int64_t entries = stage->table.count, ranks = stage->at.shape.tensor_ranks;
     if (zero_reduce_gradients(optimizer->zero, err) != 0 || meet_tied_(optimizer, err) != 0 ||
-        meet_shards_(optimizer, err) != 0 || gather_squares_(optimizer, err) != 0)
+        meet_shards_(optimizer, err) != 0 || gather_squares_(optimizer, optimizer->list, err) != 0)
         return -1;
-    int64_t bad = not_finite_(optimizer->squares, entries * ranks);
-    if (bad >= 0) {
-        err->everywhere = true;
-        return error_set(err, EXIT_FAILED,
-                         "step %lld: the gradient of %s on stage %lld is not finite, its sum of squares is %s; weights "
-                         "are as they were before the step; lower train.lr or look at the data of this step",
-                         (long long)step, stage->table.specs[bad % entries].name,
-                         (long long)stage_of_(optimizer, bad % entries),
-                         isnan(optimizer->squares[bad]) ? "nan" : "inf");
-    }
     double total = 0.0;
     for (int64_t i = 0; i < entries; i++)
         for (int64_t r = 0; r < ranks; r++) total += optimizer->squares[r * entries + i];
@@ -199,7 +183,45 @@ int optimizer_norm(Optimizer *optimizer, int64_t step, double *norm, Error *err)
     return 0;
 }
 
-int optimizer_update(Optimizer *optimizer, int64_t step, double norm, Error *err) {
+// Squares of one table entry, over tensor ranks.
+static double squares_(const Optimizer *optimizer, int64_t entry) {
+    const Stage *stage = optimizer->stage;
+    double sum = 0.0;
+    for (int r = 0; r < stage->at.shape.tensor_ranks; r++) sum += optimizer->squares[r * stage->table.count + entry];
+    return sum;
+}
+
+int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err) {
+    const TensorTable *table = &optimizer->stage->table;
+    memset(blame, 0, sizeof *blame);
+    for (int64_t i = table->count - 1; i >= 0 && blame->gradient == NULL; i--) {
+        blame->squares = squares_(optimizer, i);
+        if (isfinite(blame->squares)) continue;
+        blame->gradient = &table->specs[i];
+        blame->gradient_stage = stage_of_(optimizer, i);
+    }
+    AdamwTensor *weights = (AdamwTensor *)malloc((size_t)(optimizer->count + 1) * sizeof *weights);
+    if (weights == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the optimizer's lists");
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        weights[i] = optimizer->list[i];
+        weights[i].gradient = weights[i].master != NULL ? weights[i].master : (float *)weights[i].weight;
+    }
+    int gathered = gather_squares_(optimizer, weights, err);
+    free(weights);
+    for (int64_t i = 0; gathered == 0 && i < table->count && blame->weight == NULL; i++) {
+        if (isfinite(squares_(optimizer, i))) continue;
+        blame->weight = &table->specs[i];
+        blame->weight_stage = stage_of_(optimizer, i);
+    }
+    return gathered;
+}
+
+void optimizer_skip(Optimizer *optimizer) {
+    Stage *stage = optimizer->stage;
+    stage->be->zero(stage->be, stage->tensors.gradients, stage->tensors.gradient_elements * 4);
+}
+
+int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double norm, Error *err) {
     Stage *stage = optimizer->stage;
     const TrainConfig *train = &stage->config->train;
     double clip = train->grad_clip;
@@ -209,11 +231,10 @@ int optimizer_update(Optimizer *optimizer, int64_t step, double norm, Error *err
                         train->eps,
                         train->weight_decay,
                         clip > 0.0 && norm > clip ? clip / norm : 1.0,
-                        step};
+                        step - skipped};
     stage->be->adamw(stage->be, optimizer->list, optimizer->count, &update);
     // adamw cleared what it read; the pieces of other data ranks, which only fed their sums, are cleared here.
-    if (optimizer->groups.data != NULL)
-        stage->be->zero(stage->be, stage->tensors.gradients, stage->tensors.gradient_elements * 4);
+    if (optimizer->groups.data != NULL) optimizer_skip(optimizer);
     if (stage->be->synchronize(stage->be, err) != 0) return -1;
     return zero_gather_weights(optimizer->zero, err);
 }

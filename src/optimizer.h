@@ -29,11 +29,24 @@ double optimizer_lr(const TrainConfig *train, int64_t step);
 
 // The gradient's norm over all stages, before clipping. Adds up what shared weights got on either side first. Squares are summed
 // per tensor in fixed blocks and added in table order, whoever holds the tensor, so that the norm does not depend on the partition into
-// stages. A norm that is not finite is an error (-1) that names the stage and tensor; weights are untouched. Collective.
-int optimizer_norm(Optimizer *optimizer, int64_t step, double *norm, Error *err);
+// stages. Where a gradient is not finite the norm is not. Collective.
+int optimizer_norm(Optimizer *optimizer, double *norm, Error *err);
 
-// One AdamW update with the gradient clipped to train.grad_clip (0: not); clears the gradients.
-int optimizer_update(Optimizer *optimizer, int64_t step, double norm, Error *err);
+// Which tensor is to blame for a loss or norm that is not finite, after optimizer_norm. Collective, with one answer on all ranks.
+typedef struct Blame {
+    const TensorSpec *gradient; // the first in the order of the backward whose gradient is not finite; NULL: all are
+    const TensorSpec *weight;   // the first in the order of the forward that is not finite itself; NULL: all are
+    int gradient_stage, weight_stage;
+    double squares; // of that gradient: inf or nan
+} Blame;
+int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err);
+
+// One AdamW update with the gradient clipped to train.grad_clip (0: not); clears the gradients. skipped: updates left out before it. The
+// learning rate follows the step, Adam's bias correction the number of updates.
+int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double norm, Error *err);
+
+// Instead of it: clears the gradients and leaves weights and moments as they are.
+void optimizer_skip(Optimizer *optimizer);
 
 #ifdef __cplusplus
 }

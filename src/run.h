@@ -7,6 +7,7 @@
 #include "checkpoint.h"
 #include "device.h"
 #include "engine.h"
+#include "judge.h"
 #include "metrics.h"
 #include "optimizer.h"
 #include "plan.h"
@@ -41,6 +42,7 @@ typedef struct Run {
     Blend *train;
     Dataset *val;
     Batch batch;
+    JudgeState judge;       // the same on all ranks
     Metrics *metrics;       // rank 0
     Checkpoint *checkpoint; // NULL without checkpoint.dir
     ResumePoint from;

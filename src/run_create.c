@@ -177,6 +177,7 @@ static int load_(Run *run, const char *resume, const Log *log, Error *err) {
     if (resume != NULL) {
         if (checkpoint_resume(&run->from, resume, &run->stage, run->world, log, err) != 0) return -1;
         batch_seek(&run->batch, run->from.step, run->from.samples);
+        run->judge = run->from.judge;
     }
     if (run->from.found || model[0] == '\0') return 0;
     return checkpoint_init_from(model, &run->stage, run->world, log, err);

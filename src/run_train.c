@@ -72,15 +72,6 @@ static int64_t step_tokens_(const Config *config) {
     return config->train.global_batch * config->model.seq_len;
 }
 
-static int check_loss_(const Run *run, int64_t step, double loss, Error *err) {
-    if (isfinite(loss)) return 0;
-    err->everywhere = true;
-    return error_set(err, EXIT_FAILED,
-                     "step %lld: the loss on stage %lld is %s; weights are as they were before the step; lower "
-                     "train.lr or look at the data of this step",
-                     (long long)step, (long long)run->config->parallel.pipeline - 1, isnan(loss) ? "nan" : "inf");
-}
-
 static void own_figures_(const Run *run, const EngineRun *pipeline, StageFigures *mine) {
     const MemoryBytes *peak = &run->be->peak;
     double offset = world_clock_offset(run->world);
@@ -127,25 +118,93 @@ static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *st
     return gathered;
 }
 
-static int report_(Run *run, const EngineRun *pipeline, int64_t step, double loss, double norm, double seconds,
-                   Error *err) {
+static int report_(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err) {
     int stages = (int)run->config->parallel.pipeline;
     StageFigures *figures = (StageFigures *)calloc((size_t)stages, sizeof *figures);
     if (figures == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the figures of %d stages", stages);
     int status = gather_figures_(run, pipeline, figures, err);
     if (status == 0 && run->metrics != NULL) {
-        StepFigures say = {
-            step,   loss,   norm, optimizer_lr(&run->config->train, step), seconds, step_tokens_(run->config),
-            stages, figures};
-        status = metrics_step(run->metrics, &say, err);
+        say->lr = optimizer_lr(&run->config->train, say->step);
+        say->tokens = step_tokens_(run->config);
+        say->stages = stages;
+        say->stage = figures;
+        status = metrics_step(run->metrics, say, err);
     }
     free(figures);
     return status;
 }
 
+// What is not finite, in one clause: "the loss on stage 3 is nan, and so is the first gradient of the backward, that of X on stage 3".
+// Collective.
+static int explain_bad_(Run *run, const StepFigures *figures, char *text, size_t size, bool *weight, Error *err) {
+    Blame blame;
+    if (optimizer_blame(run->optimizer, &blame, err) != 0) return -1;
+    int used = 0;
+    if (!isfinite(figures->loss))
+        used = snprintf(text, size, "the loss on stage %lld is %s%s", (long long)run->config->parallel.pipeline - 1,
+                        isnan(figures->loss) ? "nan" : "inf", blame.gradient != NULL ? ", and " : "");
+    if (blame.gradient != NULL)
+        used +=
+            snprintf(text + used, size - (size_t)used,
+                     "the gradient of %s on stage %d, the first such in the order of the backward, is not finite: its "
+                     "sum of squares is %s",
+                     blame.gradient->name, blame.gradient_stage, isnan(blame.squares) ? "nan" : "inf");
+    *weight = blame.weight != NULL;
+    if (*weight)
+        snprintf(text + used, size - (size_t)used, "; %s on stage %d held such a value before the step",
+                 blame.weight->name, blame.weight_stage);
+    return 0;
+}
+
+static int stop_bad_(const Run *run, int64_t step, const char *why, bool weight, Error *err) {
+    char before[96] = "";
+    if (run->judge.bad > 0)
+        snprintf(before, sizeof before, "; the %lld steps of train.skip_bad_steps are used up",
+                 (long long)run->judge.bad);
+    err->everywhere = true;
+    return error_set(err, EXIT_FAILED, "step %lld: %s; weights are as they were before the step%s; %s", (long long)step,
+                     why, before,
+                     weight ? "go on from an earlier checkpoint, or look at checkpoint.init_from"
+                            : "lower train.lr or look at the data of this step");
+}
+
+static void tell_skipped_(const Run *run, int64_t step, const char *why) {
+    Log all = log_of_all(run->log);
+    if (world_rank(run->world) == 0)
+        log_line(&all, "step %lld: update skipped, since %s; weights, moments and Adam's step count stay as they were",
+                 (long long)step, why);
+}
+
+// Applies the update, or leaves it out where judge.h says so. All ranks come to the same conclusion.
+static int update_(Run *run, StepFigures *figures, Error *err) {
+    const TrainConfig *train = &run->config->train;
+    char why[600] = "";
+    bool weight = false;
+    int64_t before = run->judge.skipped;
+    Judgement judgement =
+        judge_step(&run->judge, train, figures->loss, figures->norm, &figures->loss_z, &figures->norm_z);
+    figures->skipped = judgement != JUDGE_APPLY;
+    if (judgement == JUDGE_APPLY) return optimizer_update(run->optimizer, figures->step, before, figures->norm, err);
+    if (judgement == JUDGE_SKIP_OUTLIER)
+        snprintf(why, sizeof why,
+                 "loss %.4f lies %+.1f and norm %.2f %+.1f deviations from the last steps, %g being allowed",
+                 figures->loss, figures->loss_z, figures->norm, figures->norm_z, train->skip_outlier_z);
+    else if (explain_bad_(run, figures, why, sizeof why - 48, &weight, err) != 0)
+        return -1;
+    if (judgement == JUDGE_STOP) return stop_bad_(run, figures->step, why, weight, err);
+    size_t used = strlen(why);
+    if (judgement == JUDGE_SKIP_BAD)
+        snprintf(why + used, sizeof why - used, " (%lld of %lld such steps)", (long long)run->judge.bad,
+                 (long long)train->skip_bad_steps);
+    tell_skipped_(run, figures->step, why);
+    optimizer_skip(run->optimizer);
+    return 0;
+}
+
 static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
-    double start = clock_seconds(), loss = 0.0, norm = 0.0;
+    double start = clock_seconds();
     int64_t tokens = step_tokens_(run->config);
+    StepFigures figures = {.step = step};
     EngineRun pipeline;
     char label[64];
     snprintf(label, sizeof label, "step %lld", (long long)step);
@@ -154,12 +213,11 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     if (engine_run(run->engine, label, run->schedule, (float)(1.0 / (double)tokens), &pipeline, err) != 0) return -1;
     snprintf(label, sizeof label, "step %lld optimizer", (long long)step);
     board_set_action(run->board, label);
-    if (sum_losses_(run, &loss, err) != 0 || agree_(run, &loss, stop, err) != 0) return -1;
-    loss /= (double)tokens;
-    if (check_loss_(run, step, loss, err) != 0) return -1;
-    if (optimizer_norm(run->optimizer, step, &norm, err) != 0 || optimizer_update(run->optimizer, step, norm, err) != 0)
-        return -1;
-    if (report_(run, &pipeline, step, loss, norm, clock_seconds() - start, err) != 0) return -1;
+    if (sum_losses_(run, &figures.loss, err) != 0 || agree_(run, &figures.loss, stop, err) != 0) return -1;
+    figures.loss /= (double)tokens;
+    if (optimizer_norm(run->optimizer, &figures.norm, err) != 0 || update_(run, &figures, err) != 0) return -1;
+    figures.seconds = clock_seconds() - start;
+    if (report_(run, &pipeline, &figures, err) != 0) return -1;
     snprintf(label, sizeof label, "step %lld", (long long)step);
     return run_trace_step(run, label, run->schedule, &pipeline, start, err);
 }
@@ -192,7 +250,7 @@ static bool samples_(const Run *run, int64_t step) {
 
 static int save_(Run *run, int64_t step, Error *err) {
     board_set_action(run->board, "saving");
-    return checkpoint_save(run->checkpoint, step, batch_position(&run->batch, step), err);
+    return checkpoint_save(run->checkpoint, step, batch_position(&run->batch, step), &run->judge, err);
 }
 
 static int stopped_(Run *run, int64_t step, Error *err) {

@@ -17,7 +17,8 @@ static void values_reach_their_fields(void **state) {
         "data:\r\n  train: data/a b.bin\r\n  val: 'it''s'\r\n  val_every: 0\r\n"
         "parallel: {pipeline: 2, tensor: 2, sequence: Yes, placement: adjacent, layers: [3, 4]}\r\n"
         "schedule: {bpipe: on, slots: 3, micro_batch: 2, evict_to: host}\r\n"
-        "train: {lr: 3E-4, beta1: .5, seed: 9007199254740992, precision: \"bf16\", global_batch: 8}\r\n"
+        "train: {lr: 3E-4, beta1: .5, seed: 9007199254740992, precision: \"bf16\", global_batch: 8, "
+        "skip_bad_steps: 3, skip_outlier_z: 6.5}\r\n"
         "hardware: {device: cpu, peak_tflops: 0.25, share_gpu: on}\r\nlog:\r\n",
         NULL);
     assert_int_equal(c.model.family, FAMILY_GPT);
@@ -35,6 +36,7 @@ static void values_reach_their_fields(void **state) {
     assert_true(c.train.lr == 3e-4 && c.train.beta1 == 0.5);
     assert_int_equal(c.train.seed, INT64_C(9007199254740992));
     assert_int_equal(c.train.precision, PRECISION_BF16);
+    assert_true(c.train.skip_bad_steps == 3 && c.train.skip_outlier_z == 6.5);
     assert_int_equal(c.hardware.device, DEVICE_CPU);
     assert_true(c.hardware.peak_tflops == 0.25 && c.hardware.share_gpu);
     assert_int_equal(config_microbatches(&c), 4);
@@ -210,7 +212,8 @@ static const char defaults[] =
     "\"attention\":{\"mode\":\"flash\",\"softmax\":\"fused\"},"
     "\"train\":{\"global_batch\":8,\"steps\":100,\"seed\":1337,\"lr\":0.0003,\"min_lr_ratio\":0.1,\"warmup_steps\":0,"
     "\"schedule\":\"cosine\",\"weight_decay\":0.1,\"beta1\":0.9,\"beta2\":0.95,\"eps\":1e-08,\"grad_clip\":1,"
-    "\"precision\":\"fp32\",\"peer_timeout_s\":10,\"timeout_s\":600},"
+    "\"precision\":\"fp32\",\"peer_timeout_s\":10,\"timeout_s\":600,"
+    "\"skip_bad_steps\":0,\"skip_outlier_z\":0},"
     "\"data\":{\"train\":\"x.bin\",\"val\":\"\",\"val_every\":0,\"val_batches\":8},"
     "\"sample\":{\"every\":0,\"prompt\":\"\",\"tokens\":100,\"count\":1,\"temperature\":0.8,\"top_k\":0,\"seed\":1337,"
     "\"tokenizer\":\"\"},"

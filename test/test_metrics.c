@@ -100,7 +100,8 @@ static StepFigures made_figures(int64_t step) {
         };
         stages_of_1f1b[s] = stage;
     }
-    StepFigures figures = {step, 3.25 + 0.1 * (double)(step % 3), 1.23, 3e-4, 0.5, 2048, 4, stages_of_1f1b};
+    StepFigures figures = {step,           3.25 + 0.1 * (double)(step % 3), 1.23, 3e-4, 0.5, 2048, 4,
+                           stages_of_1f1b, 0.5 * (double)(step % 4),        -0.5, false};
     return figures;
 }
 
@@ -153,24 +154,6 @@ static void bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1(void **state) {
     assert_true(figures_bubble(&figures) == 0.0);
 }
 
-static void deviation_is_against_the_last_128_values_in_standard_deviations(void **state) {
-    (void)state;
-    ZScore z = {{0}, 0};
-    for (int i = 0; i < 8; i++) assert_true(zscore_add(&z, i % 2 == 0 ? 1.0 : 3.0) == 0.0); // too few to judge by
-    NEAR(zscore_add(&z, 5.0), 3.0);                                                         // mean 2, deviation 1
-    for (int i = 0; i < ZSCORE_WINDOW; i++) zscore_add(&z, i % 2 == 0 ? 10.0 : 30.0);
-    NEAR(zscore_add(&z, 0.0), -2.0); // the first nine are forgotten: mean 20, deviation 10
-}
-
-static void deviation_of_equal_values_is_zero_and_infinity_is_not_kept(void **state) {
-    (void)state;
-    ZScore z = {{0}, 0};
-    for (int i = 0; i < 50; i++) assert_true(zscore_add(&z, 0.1) == 0.0);
-    assert_true(zscore_add(&z, 0.3) == 0.0);
-    assert_true(zscore_add(&z, INFINITY) > 1e300);
-    assert_true(isfinite(zscore_add(&z, 0.1)));
-}
-
 // ---- the line for people --------------------------------------------------------------------------------------------------
 
 static void step_line_says_everything_in_its_place(void **state) {
@@ -184,7 +167,7 @@ static void step_line_says_everything_in_its_place(void **state) {
     metrics_close(metrics);
     assert_int_equal(status, 0);
     // MFU: 8e6 * 2048 / 0.5 s over 4 * 0.02e12
-    assert_string_equal(text, "step   12/60 | loss 3.2500 (z +0.0) | norm 1.23 (z +0.0) | lr 3.0e-04 | 500.0 ms | 4096 "
+    assert_string_equal(text, "step   12/60 | loss 3.2500 (z +0.0) | norm 1.23 (z -0.5) | lr 3.0e-04 | 500.0 ms | 4096 "
                               "tok/s | MFU 41.0% | bubble 42.9% | mem 2.00 GiB@0 512.0 MiB@3 | xfer +0.4 ms\n"
                               "val    12/60 | loss 3.1416 | perplexity 23.14\n");
     free(text);
@@ -251,12 +234,32 @@ static void step_line_of_the_file_has_every_key_with_its_unit(void **state) {
     assert_string_equal(
         file,
         "{\"type\":\"step\",\"step\":12,\"loss\":3.3333333333333335,\"loss_z\":0,\"grad_norm\":0.10000000000000001,"
-        "\"norm_z\":0,\"lr\":0.00029999999999999997,\"step_ms\":500,\"tokens\":2048,\"tokens_per_s\":4096,"
+        "\"norm_z\":-0.5,\"lr\":0.00029999999999999997,\"step_ms\":500,\"tokens\":2048,\"tokens_per_s\":4096,"
         "\"mfu\":0.4096,\"mfu_causal\":0.3072,\"bubble\":0.428571429,\"transfer_exposed_ms\":0.1,\"evictions\":6,"
         "\"stages\":[{\"stage\":0,\"peak_bytes\":2147483648,\"activation_bytes\":100,\"slots_used\":4,"
         "\"slots_lent\":0},{\"stage\":1,\"peak_bytes\":1610612736,\"activation_bytes\":101,\"slots_used\":3,"
         "\"slots_lent\":1}]}\n"
         "{\"type\":\"val\",\"step\":12,\"loss\":0.10000000000000001,\"perplexity\":1.10517092}\n");
+    free(file);
+}
+
+static void a_skipped_step_says_so_and_others_do_not(void **state) {
+    (void)state;
+    Metrics *metrics = opened(desk.path, -1);
+    StepFigures figures = made_figures(4);
+    figures.skipped = true;
+    figures.loss_z = 12.5;
+    Error err = {0};
+    listen_to_stdout();
+    int status = metrics_step(metrics, &figures, &err);
+    char *said = heard(), *file = read_whole(desk.path);
+    metrics_close(metrics);
+    assert_int_equal(status, 0);
+    assert_non_null(strstr(said, "| loss 3.3500 (z +12.5) |"));
+    assert_non_null(strstr(said, "| xfer +0.4 ms | skipped\n"));
+    assert_non_null(strstr(file, ",\"loss_z\":12.5,"));
+    assert_non_null(strstr(file, ",\"evictions\":6,\"skipped\":true,\"stages\":["));
+    free(said);
     free(file);
 }
 
@@ -306,7 +309,7 @@ static void resume_continues_the_file_as_if_nothing_had_happened(void **state) {
     // The same run, stopped in the middle of a line at step 31 after a checkpoint at step 20.
     write_whole(desk.path, whole, (size_t)(strstr(whole, "{\"type\":\"step\",\"step\":31,") + 70 - whole));
     metrics = opened(desk.path, 20);
-    log_steps(metrics, 21, 40); // the deviations as well: their window comes out of the file
+    log_steps(metrics, 21, 40);
     metrics_close(metrics);
     char *resumed = read_whole(desk.path);
     assert_string_equal(resumed, whole);
@@ -413,12 +416,11 @@ int main(void) {
 #define AT_A_DESK(test) cmocka_unit_test_setup_teardown(test, desk_open, desk_close)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1),
-        cmocka_unit_test(deviation_is_against_the_last_128_values_in_standard_deviations),
-        cmocka_unit_test(deviation_of_equal_values_is_zero_and_infinity_is_not_kept),
         AT_A_DESK(step_line_says_everything_in_its_place),
         AT_A_DESK(unknown_peak_is_said_and_never_a_number),
         AT_A_DESK(progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line),
         AT_A_DESK(step_line_of_the_file_has_every_key_with_its_unit),
+        AT_A_DESK(a_skipped_step_says_so_and_others_do_not),
         AT_A_DESK(run_line_carries_the_configuration),
         AT_A_DESK(what_is_no_number_is_null),
         AT_A_DESK(resume_continues_the_file_as_if_nothing_had_happened),

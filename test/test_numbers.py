@@ -1,0 +1,233 @@
+"""Numbers that are none, and losses far from the usual: what is said, what is skipped, and that a resume decides alike.
+
+Faults are real ones. A row of the embedding that is not finite makes the steps bad whose samples hold its token, and no others;
+tokens of another kind make a loss that is far from the usual.
+"""
+
+import json
+import re
+import shutil
+import struct
+
+import numpy
+import pytest
+
+from training import LLAMA, MODELS, Trainer, layout, saving, without_mpi
+
+several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
+RARE = 60  # a token of few samples
+SKIPPED = re.compile(
+    r"step (\d+): update skipped, since .*; weights, moments and Adam's step count stay as they were$", re.MULTILINE
+)
+
+
+def poison(path, name, element, value):
+    """Sets one element of an fp32 tensor in a safetensors file."""
+    data = bytearray(path.read_bytes())
+    (length,) = struct.unpack("<Q", data[:8])
+    entry = json.loads(data[8 : 8 + length])[name]
+    at = 8 + length + entry["data_offsets"][0] + 4 * element
+    data[at : at + 4] = struct.pack("<f", value)
+    path.write_bytes(bytes(data))
+
+
+def tensors(folder):
+    """Every tensor of a checkpoint: weights and moments."""
+    found = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        data = path.read_bytes()
+        (length,) = struct.unpack("<Q", data[:8])
+        for name, entry in json.loads(data[8 : 8 + length]).items():
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                values = numpy.frombuffer(data[8 + length + begin : 8 + length + end], "<f4")
+                found[name] = values.reshape(entry["shape"])
+    return found
+
+
+def poisoned_model(trainer, name, element, value):
+    """A model of a run of no effect, with one weight changed."""
+    folder = trainer.folder / "poisoned"
+    shutil.rmtree(folder, ignore_errors=True)
+    trainer.run(saving(folder, 1), {"train.steps": 1, "train.lr": 0})
+    model = folder / "step_00000001"
+    (model / "manifest.json").unlink()  # what is changed by hand is a model, no longer a checkpoint
+    (file,) = [path for path in model.glob("model-*.safetensors") if name.encode() in path.read_bytes()]
+    poison(file, name, element, value)
+    return model
+
+
+@pytest.fixture(scope="module")
+def rare(tmp_path_factory):
+    """A data set in which some samples hold a rare token, and a model whose embedding of it is infinite."""
+    random = numpy.random.default_rng(5)
+    tokens = random.integers(0, RARE, 4000)
+    tokens[100::211] = RARE
+    trainer = Trainer(tmp_path_factory.mktemp("rare"), LLAMA, tokens)
+    trainer.config["train"] = {"global_batch": 4, "steps": 24, "lr": 3.0e-3, "warmup_steps": 2}
+    trainer.model = poisoned_model(trainer, "model.embed_tokens.weight", RARE * 32 + 3, numpy.inf)
+    trainer.start_from = {"checkpoint.init_from": str(trainer.model), "train.skip_bad_steps": 20}
+    return trainer
+
+
+def skipped_of(result):
+    return [step for step in sorted(result.steps) if result.steps[step].get("skipped")]
+
+
+def comparable(result):
+    """What has to be the same in any layout: everything but times and memory."""
+    keys = ("loss", "loss_z", "grad_norm", "norm_z", "lr", "skipped")
+    return [[step] + [entry.get(key) for key in keys] for step, entry in sorted(result.steps.items())]
+
+
+def test_bad_steps_are_skipped_said_and_logged(rare):
+    result = rare.run(rare.start_from)
+    skipped = skipped_of(result)
+    assert 2 <= len(skipped) <= 20 and len(skipped) < 24
+    assert [int(step) for step in SKIPPED.findall(result.stderr)] == skipped
+    assert "model.embed_tokens.weight on stage 0 held such a value before the step" in result.stderr
+    assert re.search(rf"\({len(skipped)} of 20 such steps\)", result.stderr)
+    assert [int(step) for step in re.findall(r"^step +(\d+)/24 .* \| skipped$", result.stdout, re.M)] == skipped
+    for step, entry in result.steps.items():
+        assert ("skipped" in entry) == (step in skipped)
+        assert (entry["loss"] is None or entry["grad_norm"] is None) == (step in skipped)
+
+
+def test_without_leave_the_first_bad_step_stops_with_its_tensor(rare):
+    allowed = rare.run(rare.start_from)
+    first = skipped_of(allowed)[0]
+    result = rare.run(rare.start_from, {"train.skip_bad_steps": 0}, code=1)
+    assert re.search(
+        rf"step {first}: the loss on stage 0 is nan, and the gradient of lm_head.weight on stage 0, the first such in the "
+        r"order of the backward, is not finite: .*weights are as they were before the step; go on from an earlier",
+        result.stderr,
+    )
+    assert max(result.steps) == first - 1
+
+
+def test_as_many_are_skipped_as_are_allowed_resumes_included(rare, tmp_path):
+    allowed = rare.run(rare.start_from)
+    first, second, third = skipped_of(allowed)[:3]
+    ended = rare.run(rare.start_from, {"train.skip_bad_steps": 2}, code=1)
+    assert f"step {third}: " in ended.stderr and "the 2 steps of train.skip_bad_steps are used up" in ended.stderr
+    assert max(ended.steps) == third - 1
+    rare.run(rare.start_from, {"train.steps": second}, saving(tmp_path, second))
+    resumed = rare.run(rare.start_from, {"train.skip_bad_steps": 2}, resume=tmp_path, code=1)
+    assert f"step {third}: " in resumed.stderr
+
+
+@pytest.fixture(scope="module")
+def saved(rare, tmp_path_factory):
+    """The same run with every step saved, so that steps can be compared and gone on from."""
+    folder = tmp_path_factory.mktemp("saved")
+    return folder, rare.run(rare.start_from, saving(folder, 1))
+
+
+def step_of(folder, step):
+    return folder / f"step_{step:08d}"
+
+
+def test_a_skipped_step_leaves_every_byte_of_weights_and_moments(saved):
+    folder, result = saved
+    for step in skipped_of(result):
+        if step == 1:
+            continue
+        before, after = tensors(step_of(folder, step - 1)), tensors(step_of(folder, step))
+        assert len(before) > 200 and before.keys() == after.keys()
+        assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+
+
+def test_adam_counts_updates_and_not_steps(saved):
+    """From what two checkpoints hold, the update between them follows with one step count only."""
+    folder, result = saved
+    skipped = skipped_of(result)
+    step = next(s for s in range(skipped[1] + 1, 24) if s not in skipped)
+    updates = step - sum(s < step for s in skipped)
+    before, after = tensors(step_of(folder, step - 1)), tensors(step_of(folder, step))
+    name = "model.layers.3.mlp.up_proj.weight"
+    moments = [next(k for k in after if k.startswith(name) and k != name and k.endswith(end)) for end in ("exp_avg", "exp_avg_sq")]
+    m, v = (after[key].astype(float) for key in moments)
+    lr = result.steps[step]["lr"]
+
+    def off(count):
+        move = m / (1 - 0.9**count) / (numpy.sqrt(v / (1 - 0.95**count)) + 1e-8) + 0.1 * before[name]
+        return numpy.abs(before[name] - lr * move - after[name]).max() / lr
+
+    assert off(updates) < 1e-4 < off(step) / 10
+
+
+def test_a_resume_behind_skipped_steps_has_the_same_bits(rare, saved, tmp_path):
+    folder, result = saved
+    for step in (skipped_of(result)[0], skipped_of(result)[1] + 1):
+        resumed = rare.run(rare.start_from, resume=step_of(folder, step))
+        assert comparable(resumed) == comparable(result)[step:]
+
+
+@several_ranks
+@pytest.mark.parametrize("change", [layout(p=4, bpipe=True), layout(p=2, b=1)], ids=["p4_bpipe", "p2"])
+def test_stages_do_not_change_what_is_skipped(rare, saved, change):
+    assert comparable(rare.run(rare.start_from, change)) == comparable(saved[1])
+
+
+@several_ranks
+@pytest.mark.parametrize("change", [layout(t=2), layout(d=2), layout(p=2, t=2, parallel_sequence=True)], ids=["t2", "d2", "p2_t2"])
+def test_tensor_and_data_ranks_skip_the_same_steps(rare, saved, change, tmp_path):
+    whole = rare.run(rare.start_from, change, saving(tmp_path, 12))
+    assert skipped_of(whole) == skipped_of(saved[1])
+    resumed = rare.run(rare.start_from, change, resume=step_of(tmp_path, 12))
+    assert comparable(resumed) == comparable(whole)[12:]
+
+
+@several_ranks
+@pytest.mark.parametrize("family", MODELS)
+def test_the_blamed_tensor_names_layer_and_stage(family, tmp_path):
+    trainer = Trainer(tmp_path, MODELS[family])
+    name = {"llama": "model.layers.5.mlp.down_proj.weight", "gpt": "transformer.h.5.mlp.c_proj.weight"}[family]
+    model = poisoned_model(trainer, name, 17, numpy.nan)
+    result = trainer.run(layout(p=4, bpipe=True), {"checkpoint.init_from": str(model)}, code=1)
+    assert re.search(rf"step 1: the loss on stage 3 is nan, .*; {re.escape(name)} on stage 2 held such a value", result.stderr)
+    assert result.steps == {}
+
+
+# ---- outliers -----------------------------------------------------------------------------------------------------------
+
+ODD = (45, 61, 100)  # samples that are not like the others
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    """Samples of one kind, among which a few are of another."""
+    tokens = numpy.arange(16 * 160 + 1) % 7
+    random = numpy.random.default_rng(1)
+    for sample in ODD:
+        tokens[16 * sample : 16 * sample + 16] = random.integers(30, 61, 16)
+    trainer = Trainer(tmp_path_factory.mktemp("odd"), LLAMA, tokens)
+    trainer.config["train"] = {"global_batch": 1, "steps": 150, "lr": 1.0e-3}
+    return trainer
+
+
+LIMIT = {"train.skip_outlier_z": 3.5}
+
+
+def test_outliers_are_skipped_where_the_window_holds_enough(odd, tmp_path):
+    free, limited = odd.run(), odd.run(LIMIT, saving(tmp_path, 1))
+    assert skipped_of(free) == []
+    skipped = skipped_of(limited)
+    high = [s for s, entry in free.steps.items() if entry["loss_z"] > 3.5 or entry["norm_z"] > 3.5]
+    assert min(high) <= 32 < skipped[0] == next(s for s in sorted(high) if s > 32)
+    assert [int(step) for step in SKIPPED.findall(limited.stderr)] == skipped
+    assert "3.5 being allowed" in limited.stderr
+    assert limited.curve()[: skipped[0]] == free.curve()[: skipped[0]]
+    before, after = tensors(step_of(tmp_path, skipped[0] - 1)), tensors(step_of(tmp_path, skipped[0]))
+    assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+    # The window is in the checkpoint: a resume just before the outlier decides as the run that was never interrupted.
+    resumed = odd.run(LIMIT, resume=step_of(tmp_path, skipped[0] - 1))
+    assert comparable(resumed) == comparable(limited)[skipped[0] - 1 :]
+
+
+@several_ranks
+def test_stages_skip_the_same_outliers(odd):
+    batch = {"train.global_batch": 4, "train.steps": 60, "train.lr": 3.0e-3, "train.skip_outlier_z": 1.2}
+    one = odd.run(batch)
+    assert skipped_of(one)
+    assert comparable(odd.run(batch, layout(p=4, bpipe=True))) == comparable(one)

@@ -1,0 +1,175 @@
+// The optimizer between good and bad gradients: what is blamed, and that a skipped update leaves no trace.
+#include "optimizer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+extern const Model llama_model, gpt_model;
+
+// One rank that holds a whole small model.
+typedef struct Bench {
+    Config config;
+    Backend *be;
+    World *world;
+    Stage stage;
+    Optimizer *optimizer;
+} Bench;
+
+static Bench *bench_open(const char *path, const Model *model, const char *precision) {
+    Bench *bench = calloc(1, sizeof *bench);
+    Error err = {0};
+    const char *overrides[] = {"parallel.pipeline=1", "model.layers=2", "train.schedule=constant",
+                               "train.warmup_steps=0", precision};
+    int argc = 0;
+    char **argv = NULL;
+    if (config_load(&bench->config, path, overrides, 5, &err) != 0) fail_msg("%s", err.text);
+    bench->be = backend_cpu_create(bench->config.train.precision, 1, &err);
+    bench->world = world_join(&argc, &argv, &err);
+    assert_non_null(bench->be);
+    assert_non_null(bench->world);
+    if (stage_create(&bench->stage, model, &bench->config, bench->be, 0, NULL, 0, &err) != 0) fail_msg("%s", err.text);
+    OptimizerGroups groups = {bench->world, NULL, NULL, NULL};
+    bench->optimizer = optimizer_create(&bench->stage, &groups, &err);
+    if (bench->optimizer == NULL) fail_msg("%s", err.text);
+    return bench;
+}
+
+static void bench_close(Bench *bench) {
+    optimizer_destroy(bench->optimizer);
+    stage_destroy(&bench->stage);
+    world_leave(bench->world);
+    bench->be->destroy(bench->be);
+    free(bench);
+}
+
+// What a backward of step `seed` would leave: any numbers, the same every time.
+static void fill_gradients(Bench *bench, int seed) {
+    StageTensors *tensors = &bench->stage.tensors;
+    for (int64_t i = 0; i < tensors->gradient_elements; i++)
+        tensors->gradients[i] = (float)sin((double)i * 0.37 + seed) * 1e-3f;
+}
+
+static Tensor *tensor_named(Bench *bench, const char *name) {
+    StageTensors *tensors = &bench->stage.tensors;
+    for (int64_t i = 0; i < tensors->count; i++)
+        if (strcmp(tensors->tensors[i].spec->name, name) == 0) return &tensors->tensors[i];
+    fail_msg("no tensor %s", name);
+    return NULL;
+}
+
+static double norm_of(Bench *bench) {
+    double norm = 0.0;
+    Error err = {0};
+    if (optimizer_norm(bench->optimizer, &norm, &err) != 0) fail_msg("%s", err.text);
+    return norm;
+}
+
+static void apply(Bench *bench, int64_t step, int64_t skipped) {
+    Error err = {0};
+    if (optimizer_update(bench->optimizer, step, skipped, norm_of(bench), &err) != 0) fail_msg("%s", err.text);
+}
+
+// Weights, masters and moments as bytes.
+static char *states(Bench *bench, size_t *bytes) {
+    StageTensors *t = &bench->stage.tensors;
+    size_t weights = (size_t)(t->elements * t->element), floats = (size_t)t->state_elements * 4;
+    size_t masters = t->masters != NULL ? floats : 0;
+    char *copy = malloc(weights + masters + 2 * floats);
+    assert_non_null(copy);
+    memcpy(copy, t->weights, weights);
+    if (masters > 0) memcpy(copy + weights, t->masters, masters);
+    memcpy(copy + weights + masters, t->moments, 2 * floats);
+    *bytes = weights + masters + 2 * floats;
+    return copy;
+}
+
+static void skipped_leaves_no_trace(const char *path, const Model *model, const char *precision) {
+    Bench *with = bench_open(path, model, precision), *without = bench_open(path, model, precision);
+    size_t bytes;
+    fill_gradients(with, 1);
+    apply(with, 1, 0);
+    char *before = states(with, &bytes);
+    fill_gradients(with, 2);
+    with->stage.layers[3].gradient[7] = NAN;
+    assert_true(isnan(norm_of(with)));
+    optimizer_skip(with->optimizer);
+    char *after = states(with, &bytes);
+    assert_memory_equal(before, after, bytes);
+    for (int64_t i = 0; i < with->stage.tensors.gradient_elements; i++)
+        assert_true(with->stage.tensors.gradients[i] == 0.0f);
+    fill_gradients(with, 3);
+    apply(with, 3, 1);
+    // The same two updates with nothing in between; at a constant learning rate the step's number is Adam's alone.
+    fill_gradients(without, 1);
+    apply(without, 1, 0);
+    fill_gradients(without, 3);
+    apply(without, 2, 0);
+    char *one = states(with, &bytes), *other = states(without, &bytes);
+    assert_memory_equal(one, other, bytes);
+    assert_memory_not_equal(one, before, bytes);
+    free(before), free(after), free(one), free(other);
+    bench_close(with);
+    bench_close(without);
+}
+
+static void a_skipped_update_leaves_weights_moments_and_adams_count_as_they_were(void **state) {
+    (void)state;
+    skipped_leaves_no_trace("configs/llama_tiny.yaml", &llama_model, "train.precision=fp32");
+    skipped_leaves_no_trace("configs/gpt_tiny.yaml", &gpt_model, "train.precision=fp32");
+    skipped_leaves_no_trace("configs/llama_tiny.yaml", &llama_model, "train.precision=bf16");
+}
+
+static Blame blamed(Bench *bench) {
+    Blame blame;
+    Error err = {0};
+    assert_false(isfinite(norm_of(bench)));
+    if (optimizer_blame(bench->optimizer, &blame, &err) != 0) fail_msg("%s", err.text);
+    return blame;
+}
+
+static void the_blamed_gradient_is_the_first_of_the_backward(void **state) {
+    (void)state;
+    Bench *bench = bench_open("configs/llama_tiny.yaml", &llama_model, "train.precision=fp32");
+    fill_gradients(bench, 1);
+    tensor_named(bench, "model.embed_tokens.weight")->gradient[5] = NAN;
+    tensor_named(bench, "model.layers.0.mlp.down_proj.weight")->gradient[0] = NAN;
+    tensor_named(bench, "model.layers.1.self_attn.q_proj.weight")->gradient[9] = INFINITY;
+    Blame blame = blamed(bench);
+    assert_string_equal(blame.gradient->name, "model.layers.1.self_attn.q_proj.weight");
+    assert_true(isinf(blame.squares));
+    assert_int_equal(blame.gradient_stage, 0);
+    assert_null(blame.weight);
+    bench_close(bench);
+}
+
+static void a_weight_that_is_no_number_is_blamed_too(void **state) {
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        Bench *bench =
+            bench_open("configs/llama_tiny.yaml", &llama_model, bf16 ? "train.precision=bf16" : "train.precision=fp32");
+        Tensor *bad = tensor_named(bench, "model.layers.1.input_layernorm.weight");
+        TensorPiece piece = tensors_piece(&bench->stage.tensors, bad - bench->stage.tensors.tensors);
+        (piece.master != NULL ? piece.master : (float *)piece.weight)[3] = INFINITY;
+        fill_gradients(bench, 1);
+        tensor_named(bench, "lm_head.weight")->gradient[0] = NAN;
+        Blame blame = blamed(bench);
+        assert_string_equal(blame.gradient->name, "lm_head.weight");
+        assert_string_equal(blame.weight->name, "model.layers.1.input_layernorm.weight");
+        bench_close(bench);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_skipped_update_leaves_weights_moments_and_adams_count_as_they_were),
+        cmocka_unit_test(the_blamed_gradient_is_the_first_of_the_backward),
+        cmocka_unit_test(a_weight_that_is_no_number_is_blamed_too),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
