@@ -131,6 +131,10 @@ int directory_make(const char *path, Error *err) {
     return 0;
 }
 
+int directory_check_writable(const char *path, Error *err) {
+    return access(path, W_OK | X_OK) == 0 ? 0 : io_error_(path, "written to", err);
+}
+
 int directory_sync(const char *path, Error *err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return io_error_(path, "synchronized", err);

@@ -64,6 +64,8 @@ int file_write(const char *dir, const char *name, const void *data, int64_t byte
 int64_t file_size(const char *dir, const char *name);
 // Makes a directory and those above it; none of them has to be new.
 int directory_make(const char *path, Error *err);
+// -1 with err where nothing can be written into it, as on a disk that is mounted read-only.
+int directory_check_writable(const char *path, Error *err);
 int directory_sync(const char *path, Error *err);
 // Gives a complete checkpoint its name. One of the same name that was there before is removed afterwards.
 int directory_publish(const char *partial, const char *path, Error *err);

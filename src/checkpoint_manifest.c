@@ -1,14 +1,13 @@
 // Checkpoints as directories, second part: the manifest.
 #include "checkpoint_files.h"
 
+#include "files.h"
 #include "json.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 // The last line holds the checksum of all that stands before it.
@@ -53,18 +52,10 @@ static int changed_(const char *path, Error *err) {
     return error_set(err, EXIT_FAILED, "%s: is torn or was changed: it does not agree with its own checksum", path);
 }
 
-static int read_text_(const char *path, char **text, int64_t *length, Error *err) {
-    FILE *file = fopen(path, "rb");
-    if (file == NULL && errno == ENOENT)
-        return error_set(err, EXIT_FAILED, "%s: is not there: the checkpoint is incomplete", path);
-    *text = file == NULL ? NULL : malloc(JSON_MAX_BYTES);
-    if (*text == NULL) {
-        if (file != NULL) fclose(file);
-        return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
-    }
-    *length = (int64_t)fread(*text, 1, JSON_MAX_BYTES, file);
-    fclose(file);
-    return 0;
+static char *read_text_(const char *path, int64_t *length, Error *err) {
+    if (access(path, F_OK) == 0 || errno != ENOENT) return file_read_whole(path, JSON_MAX_BYTES, length, err);
+    error_set(err, EXIT_FAILED, "%s: is not there: the checkpoint is incomplete", path);
+    return NULL;
 }
 
 static int read_entry_(ManifestFile *file, const JsonValue *entry, const char *path, Error *err) {
@@ -98,10 +89,10 @@ static int read_manifest_(Manifest *manifest, const JsonValue *root, const char 
 int manifest_read(Manifest *manifest, const Crc64 *crc, const char *dir, Error *err) {
     memset(manifest, 0, sizeof *manifest);
     char path[CHECKPOINT_PATH], tail[TAIL_BYTES + 1] = "";
-    char *text = NULL;
     int64_t length = 0;
-    if (checkpoint_file_path(path, dir, CHECKPOINT_MANIFEST, err) != 0 || read_text_(path, &text, &length, err) != 0)
-        return -1;
+    if (checkpoint_file_path(path, dir, CHECKPOINT_MANIFEST, err) != 0) return -1;
+    char *text = read_text_(path, &length, err);
+    if (text == NULL) return -1;
     int64_t body = length - TAIL_BYTES;
     if (body > 0) snprintf(tail, sizeof tail, TAIL_FORMAT, checksum_(crc, text, (size_t)body));
     Json json = {0};
@@ -135,13 +126,11 @@ static int read_checksum_(int fd, const char *path, const Crc64 *crc, uint64_t *
     return got == 0 ? 0 : error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
 }
 
-static int check_open_(int fd, const char *path, const ManifestFile *file, const Crc64 *crc, Error *err) {
-    struct stat status;
-    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
-        return error_set(err, EXIT_FAILED, "%s: is no regular file", path);
-    if (status.st_size != file->bytes)
-        return error_set(err, EXIT_FAILED, "%s: has %lld bytes where %lld were written", path,
-                         (long long)status.st_size, (long long)file->bytes);
+static int check_open_(int fd, int64_t bytes, const char *path, const ManifestFile *file, const Crc64 *crc,
+                       Error *err) {
+    if (bytes != file->bytes)
+        return error_set(err, EXIT_FAILED, "%s: has %lld bytes where %lld were written", path, (long long)bytes,
+                         (long long)file->bytes);
     uint64_t raw = 0;
     if (read_checksum_(fd, path, crc, &raw, err) != 0) return -1;
     if (crc64_finish(crc, raw, file->bytes) == file->crc) return 0;
@@ -150,10 +139,12 @@ static int check_open_(int fd, const char *path, const ManifestFile *file, const
 
 int manifest_check(const ManifestFile *file, const Crc64 *crc, const char *dir, Error *err) {
     char path[CHECKPOINT_PATH];
+    int64_t bytes = 0;
     if (checkpoint_file_path(path, dir, file->name, err) != 0) return -1;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return error_set(err, EXIT_FAILED, "%s: %s", path, errno == ENOENT ? "is missing" : strerror(errno));
-    int status = check_open_(fd, path, file, crc, err);
+    if (access(path, F_OK) != 0 && errno == ENOENT) return error_set(err, EXIT_FAILED, "%s: is missing", path);
+    int fd = file_open(path, &bytes, err);
+    if (fd < 0) return -1;
+    int status = check_open_(fd, bytes, path, file, crc, err);
     close(fd);
     return status;
 }

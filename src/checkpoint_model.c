@@ -104,13 +104,19 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
 
 // --- reading
 
+// Counts are added to and multiplied: what no training reaches must not overflow.
+static bool in_reach_(int64_t count) {
+    return count >= 0 && count <= 1000000000000;
+}
+
 // What is not there stays empty: checkpoints of earlier versions have none.
 static int read_window_(ZScore *window, const JsonValue *found) {
     const JsonValue *values = json_find(found, "values");
     int count = 0;
     if (found == NULL) return 0;
     window->seen = json_integer(found, "seen", -1);
-    if (window->seen < 0 || values == NULL || values->type != JSON_ARRAY || values->count != held_(window)) return -1;
+    if (!in_reach_(window->seen) || values == NULL || values->type != JSON_ARRAY || values->count != held_(window))
+        return -1;
     for (const JsonValue *value = values->first; value != NULL; value = value->next) {
         if (value->type != JSON_NUMBER) return -1;
         window->values[count++] = value->number;
@@ -122,7 +128,8 @@ static int read_judge_(JudgeState *judge, const JsonValue *root, const char *pat
     memset(judge, 0, sizeof *judge);
     judge->skipped = json_integer(root, "skipped_updates", 0);
     judge->bad = json_integer(root, "skipped_bad_steps", 0);
-    if (judge->skipped >= 0 && judge->bad >= 0 && read_window_(&judge->loss, json_find(root, "loss_window")) == 0 &&
+    if (in_reach_(judge->skipped) && in_reach_(judge->bad) &&
+        read_window_(&judge->loss, json_find(root, "loss_window")) == 0 &&
         read_window_(&judge->norm, json_find(root, "norm_window")) == 0)
         return 0;
     return error_set(err, EXIT_FAILED, "%s: its skipped updates or its windows of losses and norms are no such thing",
@@ -136,8 +143,9 @@ int training_state_read(TrainingState *state, const char *dir, Error *err) {
     state->step = json_integer(json.root, "step", -1);
     state->samples = json_integer(json.root, "samples", -1);
     state->seed = json_integer(json.root, "seed", -1);
-    if (status == 0 && (state->step < 0 || state->samples < 0 || state->seed < 0))
-        status = error_set(err, EXIT_FAILED, "%s: has no step, samples or seed", path);
+    bool sound = in_reach_(state->step) && in_reach_(state->samples) && state->seed >= 0;
+    if (status == 0 && !sound)
+        status = error_set(err, EXIT_FAILED, "%s: has no step, samples or seed, or one that no training reaches", path);
     if (status == 0) status = read_judge_(&state->judge, json.root, path, err);
     json_free(&json);
     return status;

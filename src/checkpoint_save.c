@@ -280,9 +280,13 @@ int64_t checkpoint_saved(const Checkpoint *checkpoint) {
 // --- life
 
 static int prepare_dir_(const Checkpoint *checkpoint, Error *err) {
-    const char *dir = checkpoint->config->checkpoint.dir;
+    const CheckpointConfig *config = &checkpoint->config->checkpoint;
     Error wrong = {0};
-    if (world_rank(checkpoint->world) == 0 && directory_make(dir, &wrong) == 0) checkpoint_sweep(dir);
+    if (world_rank(checkpoint->world) == 0 && directory_make(config->dir, &wrong) == 0) {
+        checkpoint_sweep(config->dir);
+        // Now, and not after the hours until the first one is due.
+        if (config->every > 0) directory_check_writable(config->dir, &wrong);
+    }
     // Nobody may write into what rank 0 still sweeps.
     if (world_broadcast(checkpoint->world, 0, &wrong, sizeof wrong, err) != 0) return -1;
     if (wrong.code == 0) return 0;

@@ -7,13 +7,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <yaml.h>
 
-enum { MAX_FILE = 1 << 20, MAX_NAME = 80 };
+enum { MAX_FILE = 1 << 20, MAX_NAME = 80, PATIENCE_S = 5 };
 
 typedef struct Reader {
     Config *config;
@@ -304,12 +304,21 @@ static int read_yaml_(Config *config, const char *input, size_t length, const Co
     return rc;
 }
 
+// A pipe is waited for, but not for good: a named one may have nobody at its other end.
+static bool has_more_(int fd) {
+    struct pollfd file = {fd, POLLIN, 0};
+    int ready;
+    do ready = poll(&file, 1, 1000 * PATIENCE_S);
+    while (ready < 0 && errno == EINTR);
+    return ready != 0;
+}
+
 // Reads at most MAX_FILE bytes, of a pipe too. Returns the length, or -1.
 static ssize_t read_all_(const Config *config, int fd, char *buffer, Error *err) {
     size_t used = 0;
-    for (;;) {
+    while (has_more_(fd)) {
         ssize_t got = read(fd, buffer + used, MAX_FILE + 1 - used);
-        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (got < 0)
             return config_error_at(config, 0, NULL, err, "cannot be read: %s; give a YAML file", strerror(errno));
         if (got == 0) return (ssize_t)used;
@@ -317,10 +326,11 @@ static ssize_t read_all_(const Config *config, int fd, char *buffer, Error *err)
         if (used > MAX_FILE)
             return config_error_at(config, 0, NULL, err, "is larger than 1 MiB; give a YAML file, not data");
     }
+    return config_error_at(config, 0, NULL, err, "nobody wrote into it for %d s; give a YAML file", PATIENCE_S);
 }
 
 int config_read_file(Config *config, Error *err) {
-    int fd = open(config->path, O_RDONLY | O_CLOEXEC);
+    int fd = open(config->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // the open of a named pipe would wait for a writer
     if (fd < 0)
         return config_error_at(config, 0, NULL, err, "cannot be opened: %s; give a YAML file with -c FILE",
                                strerror(errno));

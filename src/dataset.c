@@ -1,5 +1,6 @@
 #include "dataset.h"
 
+#include "files.h"
 #include "random.h"
 
 #include <errno.h>
@@ -37,28 +38,8 @@ struct Dataset {
     SideFile side, other; // the first shard's that has one, and the first of another tokenizer; vocab 0: none
 };
 
-// Read and not mapped: where a file shrinks under a run, or its disk fails, a read says so and a mapping kills the process.
-static int read_(const Shard *shard, int64_t offset, void *to, int64_t bytes, Error *err) {
-    char *at = (char *)to;
-    while (bytes > 0) {
-        ssize_t got = pread(shard->file, at, (size_t)bytes, (off_t)offset);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0)
-            return error_set(err, EXIT_FAILED, "%s: cannot be read at byte %" PRId64 ": %s; copy it to a disk that can",
-                             shard->path, offset, strerror(errno));
-        if (got == 0)
-            return error_set(err, EXIT_FAILED,
-                             "%s: ends at byte %" PRId64 " of the %" PRId64 " it had when it was opened; restore it, "
-                             "and leave the files of a running training alone",
-                             shard->path, offset, shard->bytes);
-        at += got;
-        offset += got;
-        bytes -= got;
-    }
-    return 0;
-}
-
-// Up to PIECE_BYTES of tokens, as they lie in the file.
+// Up to PIECE_BYTES of tokens, as they lie in the file. Read and not mapped: where a file shrinks under a run, or its disk fails, a
+// read says so and a mapping kills the process.
 typedef union Piece {
     uint16_t narrow[PIECE_BYTES / 2];
     uint32_t wide[PIECE_BYTES / 4];
@@ -68,7 +49,8 @@ typedef union Piece {
 static int64_t read_tokens_(const Shard *shard, int64_t first, int64_t last, Piece *piece, Error *err) {
     int64_t count = PIECE_BYTES / shard->width;
     if (count > last - first) count = last - first;
-    return read_(shard, HEADER_BYTES + first * shard->width, piece, count * shard->width, err) == 0 ? count : -1;
+    int64_t offset = HEADER_BYTES + first * shard->width;
+    return file_read(shard->file, shard->path, offset, piece, count * shard->width, err) == 0 ? count : -1;
 }
 
 static uint32_t token_(const Shard *shard, const Piece *piece, int64_t index) {
@@ -95,7 +77,7 @@ static int shard_file_(Shard *shard, const char *key, Error *err) {
 
 static int shard_header_(Shard *shard, const char *key, Error *err) {
     uint32_t header[3];
-    if (read_(shard, 0, header, sizeof header, err) != 0) return -1;
+    if (file_read(shard->file, shard->path, 0, header, sizeof header, err) != 0) return -1;
     int version = header[0] == MAGIC_GPT2 ? 1 : 7;
     if (header[0] != MAGIC_GPT2 && header[0] != MAGIC_LLAMA3) {
         return error_set(err, EXIT_USAGE,

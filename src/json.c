@@ -1,6 +1,9 @@
 #include "json.h"
 
+#include "files.h"
+
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -174,6 +177,7 @@ static int parse_number_(Parser *parser, JsonValue *value) {
     }
     value->type = JSON_NUMBER;
     value->number = strtod(parser->at, NULL);
+    if (!isfinite(value->number)) return fail_(parser, "a number beyond what 64 bits hold");
     errno = 0;
     value->integer = whole ? strtoll(parser->at, NULL, 10) : 0;
     value->whole = whole && errno == 0;
@@ -291,33 +295,11 @@ int json_parse(Json *json, const char *text, int64_t length, const char *name, E
     return 0;
 }
 
-static int read_error_(const char *path, Error *err) {
-    return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
-}
-
-// Reads to the end and not to a size that was asked for before: one byte more than is allowed tells that a file is too long.
-static int read_all_(FILE *file, const char *path, char **text, int64_t *length, Error *err) {
-    int64_t room = 0;
-    *length = 0;
-    do {
-        room = room == 0 ? 1 << 16 : 2 * room;
-        char *grown = realloc(*text, (size_t)room);
-        if (grown == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", path);
-        *text = grown;
-        *length += (int64_t)fread(*text + *length, 1, (size_t)(room - *length), file);
-    } while (*length == room && room <= JSON_MAX_BYTES);
-    return ferror(file) ? read_error_(path, err) : 0;
-}
-
 int json_read_file(Json *json, const char *path, Error *err) {
+    int64_t length = 0;
     memset(json, 0, sizeof *json);
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) return read_error_(path, err);
-    char *text = NULL;
-    int64_t length;
-    int status = read_all_(file, path, &text, &length, err);
-    fclose(file);
-    if (status == 0) status = json_parse(json, text, length, path, err);
+    char *text = file_read_whole(path, JSON_MAX_BYTES, &length, err);
+    int status = text == NULL ? -1 : json_parse(json, text, length, path, err);
     free(text);
     return status;
 }

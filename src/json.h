@@ -26,7 +26,7 @@ struct JsonValue {
     bool whole;       // JSON_NUMBER without fraction and exponent that fits int64_t
     const char *key;  // of a member of an object, else NULL
     const char *text; // JSON_TEXT, ends with NUL
-    double number;    // JSON_NUMBER
+    double number;    // JSON_NUMBER, finite
     int64_t integer;  // where whole
     int64_t count;    // entries or members
     JsonValue *first; // JSON_ARRAY, JSON_OBJECT; NULL where empty

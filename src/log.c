@@ -24,12 +24,19 @@ Log log_of_all(const Log *log) {
     return all;
 }
 
+// Names out of files are quoted in messages: what would move the cursor or forge a line is shown as '?'.
+static void make_printable_(char *text, int length) {
+    for (int i = 0; i < length; i++)
+        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7F) text[i] = '?';
+}
+
 static void say_(const Log *log, const char *format, va_list args) {
     char line[1400];
     int used = prefix_(log, line, sizeof line - 2);
     int body = vsnprintf(line + used, sizeof line - 2 - (size_t)used, format, args);
     if (body > 0) used += body;
     if (used > (int)sizeof line - 2) used = (int)sizeof line - 2;
+    make_printable_(line, used);
     line[used++] = '\n';
     // stderr is unbuffered; one write keeps the line whole where several ranks share the terminal.
     ssize_t written = write(STDERR_FILENO, line, (size_t)used);

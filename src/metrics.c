@@ -3,6 +3,7 @@
 #include "metrics.h"
 
 #include "backend.h"
+#include "files.h"
 #include "grid.h"
 #include "json.h"
 #include "launch.h"
@@ -135,7 +136,7 @@ static int cut_(Metrics *metrics, int64_t after_step, Error *err) {
 static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
     if (metrics->path[0] == '\0') return 0;
     if (make_folders_(metrics, err) != 0) return -1;
-    metrics->fd = open(metrics->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    metrics->fd = file_open_to_write(metrics->path, O_APPEND);
     if (metrics->fd < 0) return file_error_(metrics, "cannot open", err);
     struct stat status;
     if (fstat(metrics->fd, &status) != 0) return file_error_(metrics, "cannot open", err);

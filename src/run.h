@@ -44,6 +44,7 @@ typedef struct Run {
     Batch batch;
     JudgeState judge;       // the same on all ranks
     Metrics *metrics;       // rank 0
+    bool metrics_failing;   // the latest line could not be written
     Checkpoint *checkpoint; // NULL without checkpoint.dir
     ResumePoint from;
     struct RunTrace *trace;  // run_trace.h; NULL: none

@@ -118,6 +118,19 @@ static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *st
     return gathered;
 }
 
+// Where there is no room for its figures a run goes on without: said when that begins, and when it ends.
+static void tell_metrics_(Run *run, int64_t step, const Error *trouble) {
+    bool failing = trouble->code != 0;
+    if (failing == run->metrics_failing) return;
+    run->metrics_failing = failing;
+    Log all = log_of_all(run->log);
+    if (failing)
+        log_line(&all, "step %lld: %s; training goes on and leaves out what cannot be written", (long long)step,
+                 trouble->text);
+    else
+        log_line(&all, "step %lld: %s can be written again", (long long)step, run->config->log.metrics);
+}
+
 static int report_(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err) {
     int stages = (int)run->config->parallel.pipeline;
     StageFigures *figures = (StageFigures *)calloc((size_t)stages, sizeof *figures);
@@ -128,7 +141,9 @@ static int report_(Run *run, const EngineRun *pipeline, StepFigures *say, Error 
         say->tokens = step_tokens_(run->config);
         say->stages = stages;
         say->stage = figures;
-        status = metrics_step(run->metrics, say, err);
+        Error trouble = {0};
+        metrics_step(run->metrics, say, &trouble);
+        tell_metrics_(run, say->step, &trouble);
     }
     free(figures);
     return status;
@@ -236,7 +251,10 @@ static int validate_(Run *run, int64_t step, Error *err) {
     }
     if (world_sum(run->world, &total, 1, err) != 0) return -1;
     if (run->metrics == NULL) return 0;
-    return metrics_val(run->metrics, step, total / (double)(batches * step_tokens_(run->config)), err);
+    Error trouble = {0};
+    metrics_val(run->metrics, step, total / (double)(batches * step_tokens_(run->config)), &trouble);
+    tell_metrics_(run, step, &trouble);
+    return 0;
 }
 
 static bool validates_(const Run *run, int64_t step) {

@@ -1,12 +1,10 @@
 #include "safetensors.h"
 
+#include "files.h"
 #include "json.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static const struct {
@@ -28,18 +26,7 @@ static int bad_(const SafeFile *file, Error *err, const char *name, const char *
 }
 
 int safetensors_read(const SafeFile *file, int64_t offset, void *to, int64_t bytes, Error *err) {
-    char *at = to;
-    while (bytes > 0) {
-        ssize_t got = pread(file->fd, at, (size_t)bytes, (off_t)offset);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", file->path, strerror(errno));
-        if (got == 0)
-            return error_set(err, EXIT_FAILED, "%s: ends at byte %lld, inside a tensor", file->path, (long long)offset);
-        at += got;
-        offset += got;
-        bytes -= got;
-    }
-    return 0;
+    return file_read(file->fd, file->path, offset, to, bytes, err);
 }
 
 // --- the header
@@ -148,14 +135,12 @@ static int read_header_(SafeFile *file, Error *err) {
 }
 
 int safetensors_reopen(SafeFile *file, Error *err) {
-    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a named pipe must not hold us up
-    struct stat status;
-    if (file->fd < 0 || fstat(file->fd, &status) != 0)
-        return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", file->path, strerror(errno));
-    if (!S_ISREG(status.st_mode)) return bad_(file, err, NULL, "is no regular file");
-    if (file->tensors != NULL && status.st_size != file->bytes)
+    int64_t bytes = 0;
+    file->fd = file_open(file->path, &bytes, err);
+    if (file->fd < 0) return -1;
+    if (file->tensors != NULL && bytes != file->bytes)
         return bad_(file, err, NULL, "its length changed while it was read");
-    file->bytes = status.st_size;
+    file->bytes = bytes;
     return 0;
 }
 

@@ -1,5 +1,6 @@
 #include "trace.h"
 
+#include "files.h"
 #include "json.h"
 
 #include <errno.h>
@@ -259,7 +260,7 @@ Trace *trace_open(const char *path, const TraceWorld *world, const Schedule *sch
     int status = 0;
     if (trace == NULL || trace->path == NULL || trace->text == NULL)
         status = error_set(err, EXIT_FAILED, "out of host memory for the trace");
-    if (status == 0) trace->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (status == 0) trace->fd = file_open_to_write(path, O_TRUNC);
     if (status == 0 && trace->fd < 0) status = file_error_(path, errno, err);
     if (status == 0) status = start_(trace, world, schedule, err);
     if (status == 0) return trace;

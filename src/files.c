@@ -1,0 +1,66 @@
+#include "files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int unreadable_(const char *path, Error *err) {
+    return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
+}
+
+int file_open(const char *path, int64_t *bytes, Error *err) {
+    struct stat status;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // the open of a named pipe would wait for a writer
+    if (fd < 0) return unreadable_(path, err);
+    int failed = fstat(fd, &status) != 0 ? unreadable_(path, err)
+                 : !S_ISREG(status.st_mode)
+                     ? error_set(err, EXIT_FAILED, "%s: is no regular file; put a plain file there", path)
+                     : 0;
+    *bytes = status.st_size;
+    if (failed == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+int file_read(int fd, const char *path, int64_t offset, void *to, int64_t bytes, Error *err) {
+    char *at = to;
+    while (bytes > 0) {
+        ssize_t got = pread(fd, at, (size_t)bytes, (off_t)offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return unreadable_(path, err);
+        if (got == 0)
+            return error_set(err, EXIT_FAILED,
+                             "%s: ends before byte %lld, shorter than it was when it was opened; restore it", path,
+                             (long long)offset);
+        at += got;
+        offset += got;
+        bytes -= got;
+    }
+    return 0;
+}
+
+char *file_read_whole(const char *path, int64_t most, int64_t *length, Error *err) {
+    char *text = NULL;
+    int fd = file_open(path, length, err);
+    if (fd < 0) return NULL;
+    if (*length > most)
+        error_set(err, EXIT_FAILED, "%s: has %lld bytes, more than the %lld that are read of such a file", path,
+                  (long long)*length, (long long)most);
+    else if ((text = malloc((size_t)*length + 1)) == NULL)
+        error_set(err, EXIT_FAILED, "%s: out of memory", path);
+    else if (file_read(fd, path, 0, text, *length, err) == 0)
+        text[*length] = '\0';
+    else
+        free(text), text = NULL;
+    close(fd);
+    return text;
+}
+
+int file_open_to_write(const char *path, int flag) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | flag, 0666);
+    if (fd >= 0) fcntl(fd, F_SETFL, flag & O_APPEND); // from here on a reader may be slow
+    return fd;
+}

@@ -1,0 +1,294 @@
+"""Files that are none, files from elsewhere, and disks that are full, read-only or lose what was on them. Nothing hangs, nothing that was
+complete is harmed, and training goes on where it can."""
+
+import json
+import os
+import shutil
+import socket
+import stat
+import struct
+import subprocess
+import time
+
+import pytest
+
+from training import LLAMA, Trainer, checkpoint_names, layout, saving, verify, without_mpi
+
+TINY = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq_len=8)
+SOON = 60  # seconds in which everything here has to have ended; a run that waits for a named pipe never does
+several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
+
+
+def made(folder, steps=3):
+    trainer = Trainer(folder, TINY)
+    trainer.config["train"].update(global_batch=4, steps=steps)
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Checkpoints of about 30 kB after steps 1, 2 and 3."""
+    trainer = made(tmp_path_factory.mktemp("small"))
+    trainer.saved = trainer.folder / "saved"
+    trainer.run(saving(trainer.saved, 1))
+    return trainer
+
+
+def ended(trainer, *changes, code, **more):
+    process = trainer.start(*changes, **more)
+    try:
+        result = trainer.end(process, timeout=SOON)
+    finally:
+        process.kill()
+    assert result.code == code, (result.code, result.stderr)
+    return result
+
+
+def last_sentence(result):
+    return result.stderr.splitlines()[-1]
+
+
+# --- what is no file
+
+
+def make_device(path):
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))  # /dev/zero: it never ends
+    except PermissionError:
+        pytest.skip("needs the right to make a device")
+
+
+def make_socket(path):
+    here = os.getcwd()
+    os.chdir(path.parent)  # a socket's name is short
+    try:
+        socket.socket(socket.AF_UNIX).bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+KINDS = {"pipe": os.mkfifo, "device": make_device, "socket": make_socket, "directory": os.mkdir}
+
+
+def replace(path, kind):
+    if path.exists():
+        path.unlink()
+    KINDS[kind](path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["manifest.json", "config.json", "training.json", "model-00002-of-00004.safetensors"])
+def test_a_checkpoint_s_file_that_is_none_is_refused_and_not_waited_for(small, tmp_path, name, kind):
+    saved = tmp_path / "step_00000003"
+    shutil.copytree(small.saved / saved.name, saved)
+    replace(saved / name, kind)
+    said = last_sentence(ended(small, code=1, resume=saved))
+    assert f"{saved}/{name}: " in said and ("is no regular file" in said or kind == "socket" and "No such device" in said)
+    assert kind == "device" or stat.S_IFMT((saved / name).stat().st_mode) != stat.S_IFREG
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
+def test_a_shard_that_is_none_is_refused_and_not_waited_for(tmp_path, kind):
+    trainer = made(tmp_path)
+    replace(tmp_path / "train.bin", kind)
+    said = last_sentence(ended(trainer, code=2))
+    assert "train.bin is " in said and "not a token file" in said
+
+
+def test_a_configuration_that_nobody_writes_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    program = made(tmp_path).program
+    result = subprocess.run([program, "-c", tmp_path / "pipe.yaml", "--plan"], capture_output=True, text=True, timeout=SOON)
+    assert result.returncode == 2 and "nobody wrote into it" in result.stderr and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["-o", "--trace"])
+def test_output_that_nobody_reads_is_not_waited_for(tmp_path, option):
+    os.mkfifo(tmp_path / "pipe")
+    command, _ = made(tmp_path).prepare()
+    command += [option, ("log.metrics=" if option == "-o" else "") + str(tmp_path / "pipe")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=SOON)
+    assert result.returncode == 1 and f"{tmp_path}/pipe: No such device or address" in last_sentence(result)
+
+
+# --- files from elsewhere
+
+
+def model_in(folder, files, small):
+    """A model of one tensor file, with an index that names `files`."""
+    folder.mkdir()
+    shutil.copy(small.saved / "step_00000003" / "config.json", folder)
+    header = json.dumps({"lm_head.weight": {"dtype": "F32", "shape": [16, 8], "data_offsets": [0, 512]}}).encode()
+    whole = struct.pack("<Q", len(header)) + header + bytes(512)
+    (folder / "model-a.safetensors").write_bytes(whole)
+    (folder.parent / "elsewhere.safetensors").write_bytes(whole)
+    index = {"weight_map": {f"tensor.{i}": name for i, name in enumerate(files)}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return {"checkpoint.init_from": str(folder)}
+
+
+@pytest.mark.parametrize(
+    "name", ["../elsewhere.safetensors", "/etc/hostname", "..", ".", ".hidden", "", "a/b", "model-\x1b[2Ja.safetensors", "x" * 300]
+)
+def test_an_index_names_no_file_elsewhere(small, tmp_path, name):
+    result = ended(small, model_in(tmp_path / "model", [name], small), code=1)
+    said = last_sentence(result)
+    plain = name.startswith("model-")  # it is not there, and its escape does not reach the terminal
+    assert ("No such file" if plain else "which is no plain file name") in said and "\x1b" not in result.stderr
+
+
+@pytest.mark.parametrize("name", ["model-a.safetensors", "model.safetensors.index.json", "config.json"])
+def test_a_link_that_leaves_the_directory_is_refused(small, tmp_path, name):
+    change = model_in(tmp_path / "model", ["model-a.safetensors"], small)
+    shutil.move(tmp_path / "model" / name, tmp_path / "moved")
+    (tmp_path / "model" / name).symlink_to(tmp_path / "moved")
+    said = last_sentence(ended(small, change, code=1))
+    assert f"model/{name}: is a link that leads out of its directory" in said
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "/proc/self/mem"])
+def test_a_link_to_a_device_is_refused(small, tmp_path, target):
+    change = model_in(tmp_path / "model", ["model-b.safetensors"], small)
+    (tmp_path / "model" / "model-b.safetensors").symlink_to(target)
+    assert "leads out of its directory" in last_sentence(ended(small, change, code=1))
+
+
+# --- disks
+
+
+class Disk:
+    """A small file system of our own."""
+
+    def __init__(self, folder, size):
+        self.folder = folder
+        folder.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], capture_output=True, text=True)
+        if mounted.returncode != 0:
+            pytest.skip(f"needs the right to mount a small tmpfs: {mounted.stderr.strip()}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run(["umount", "-l", self.folder], check=True)
+
+    def remount(self, option):
+        subprocess.run(["mount", "-o", f"remount,{option}", self.folder], check=True)
+
+    def fill(self):
+        with open(self.folder / "ballast", "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+
+    def free(self):
+        (self.folder / "ballast").unlink()
+
+
+def wait_for(process, *words):
+    """Reads a run's stderr up to a line with these words; returns it."""
+    for line in process.stderr:
+        if all(word in line for word in words):
+            return line
+    raise AssertionError(f"it ended with {process.wait()} and never said {words}")
+
+
+def test_a_full_disk_under_the_metrics_costs_lines_and_no_training(tmp_path):
+    trainer = made(tmp_path, steps=100000)
+    with Disk(tmp_path / "disk", "400k") as disk:
+        process = trainer.start({"log.metrics": str(disk.folder / "metrics.jsonl")}, saving(tmp_path / "saved", 0))
+        while not process.metrics.exists() or process.metrics.read_text().count("\n") < 3:
+            time.sleep(0.01)
+        disk.fill()
+        said = wait_for(process, "log.metrics")
+        assert "No space left on device; free some space there" in said and "training goes on" in said
+        disk.free()
+        again = wait_for(process, "can be written again")
+        process.terminate()
+        result = trainer.end(process, timeout=SOON)
+        missing = set(range(1, max(result.steps) + 1)) - set(result.steps)  # reading them took whole lines of JSON
+        first, behind = (int(line.split("step ")[1].split(":")[0]) for line in (said, again))
+        assert result.code == 3 and missing == set(range(first, behind)) and missing
+        assert "log.metrics" not in result.stderr  # said once
+
+
+def test_a_file_size_limit_under_the_metrics_costs_lines_and_no_training(tmp_path):
+    command, metrics = made(tmp_path, steps=20).prepare()
+    result = subprocess.run(["bash", "-c", 'ulimit -f 4; exec "$@"', "-", *command], capture_output=True, text=True, timeout=SOON)
+    lines = metrics.read_text().splitlines()
+    assert result.returncode == 0 and result.stdout.count("step ") == 20, result.stderr
+    assert result.stderr.count("log.metrics: cannot write to") == 1 and "File too large" in result.stderr
+    assert 2 <= len(lines) < 20 and all(json.loads(line) for line in lines)
+
+
+@several_ranks
+@pytest.mark.parametrize("fault", ["full", "read-only"])
+def test_a_failed_checkpoint_is_tried_again_at_the_next_interval(tmp_path, fault):
+    trainer = made(tmp_path, steps=100000)
+    with Disk(tmp_path / "disk", "1m") as disk:
+        saved = disk.folder / "saved"
+        process = trainer.start(layout(p=2), saving(saved, 5, keep=2))
+        wait_for(process, "saved ", "step_00000010")
+        disk.fill() if fault == "full" else disk.remount("ro")
+        said = wait_for(process, "could not be written")
+        assert ("No space left on device" if fault == "full" else "Read-only file system") in said
+        whole = [name for name in checkpoint_names(saved) if name.startswith("step_")]
+        assert whole and [verify(saved / name) for name in whole] == [None] * len(whole)
+        disk.free() if fault == "full" else disk.remount("rw")
+        wait_for(process, "saved ")
+        process.terminate()
+        result = trainer.end(process, timeout=SOON)
+        last = max(result.steps)
+        assert result.code == 3 and verify(saved / f"step_{last:08}") is None, result.stderr
+        assert all(name.startswith("step_") for name in checkpoint_names(saved))
+
+
+def test_a_read_only_place_for_checkpoints_is_refused_at_the_start(small, tmp_path):
+    with Disk(tmp_path / "disk", "400k") as disk:
+        (disk.folder / "saved").mkdir()
+        disk.remount("ro")
+        for place in (disk.folder / "saved", disk.folder / "new"):
+            result = ended(small, saving(place, 1), code=1)
+            assert f"checkpoint.dir: {place}: cannot be" in last_sentence(result) and result.steps == {}
+            assert "Read-only file system" in last_sentence(result)
+        assert "resumed" not in ended(small, saving(disk.folder / "saved", 0), code=0).stderr  # nothing is to be written there
+
+
+def without_rights(command):
+    """The command in front of which root's right to read and write everything is dropped; as it is for other users."""
+    if os.getuid() != 0:
+        return command
+    kept = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search,-dac_override", "--inh-caps", "-dac_override,-dac_read_search"]
+    return [*kept, *command]
+
+
+def test_files_without_permission_are_named(tmp_path):
+    trainer = made(tmp_path)
+    for part, name, place in (("train.bin", "data.train", 2), ("saved", "checkpoint.dir", 1)):
+        folder = tmp_path / "saved"
+        folder.mkdir(exist_ok=True)
+        (tmp_path / part).chmod(0)
+        command, _ = trainer.prepare(saving(folder, 1))
+        result = subprocess.run(without_rights(command), capture_output=True, text=True, timeout=SOON)
+        (tmp_path / part).chmod(0o755)
+        assert result.returncode == place and f"{name}: " in result.stderr and "Permission denied" in result.stderr, result.stderr
+
+
+# --- data that changes under a run
+
+
+@pytest.mark.parametrize("p", [1, pytest.param(4, marks=several_ranks)])
+def test_a_shard_that_shrinks_under_a_run_ends_it_with_a_sentence(tmp_path, p):
+    trainer = Trainer(tmp_path, dict(LLAMA, layers=4))
+    process = trainer.start(layout(p=p), {"train.steps": 100000}, saving(tmp_path / "saved", 3))
+    wait_for(process, "saved ")
+    os.truncate(tmp_path / "train.bin", 1024)
+    result = trainer.end(process, timeout=SOON)
+    said = last_sentence(result)
+    assert result.code == 1 and f"{tmp_path}/train.bin: ends before byte " in said and "restore it" in said, result.stderr
+    assert result.stderr.count("ends before byte") == 1
+    assert p == 1 or "[rank " in said
+    whole = [name for name in checkpoint_names(tmp_path / "saved") if name.startswith("step_")]
+    assert whole and [verify(tmp_path / "saved" / name) for name in whole] == [None] * len(whole)
