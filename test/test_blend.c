@@ -1,0 +1,251 @@
+// Several sources give samples as often as their weights say, at every moment, each in an order of its own.
+#include "blend.h"
+#include "turns.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { PATH_SIZE = 256, SEQ_LEN = 4 };
+
+static char folder[] = P_tmpdir "/test_blend_XXXXXX";
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) == NULL ? -1 : 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    char command[PATH_SIZE];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+// ---- turns ----------------------------------------------------------------------------------------------------------
+
+static void expect_shares(const double *weights, int sources, int64_t period, const int64_t *shares) {
+    Turns turns;
+    assert_int_equal(turns_create(&turns, weights, sources, NULL), 0);
+    assert_int_equal(turns.period, period);
+    for (int i = 0; i < sources; i++) assert_int_equal(turns.share[i], shares[i]);
+    turns_destroy(&turns);
+}
+
+static void decimal_weights_are_exact_and_have_the_shortest_period(void **state) {
+    (void)state;
+    expect_shares((double[]){3.5}, 1, 1, (int64_t[]){1});
+    expect_shares((double[]){0.7, 0.3}, 2, 10, (int64_t[]){7, 3});
+    expect_shares((double[]){0.1, 0.2, 0.3}, 3, 6, (int64_t[]){1, 2, 3});
+    expect_shares((double[]){0.1234, 0.8766}, 2, 5000, (int64_t[]){617, 4383});
+    expect_shares((double[]){60, 40}, 2, 5, (int64_t[]){3, 2});
+    expect_shares((double[]){1, 1, 1}, 3, 3, (int64_t[]){1, 1, 1});
+    expect_shares((double[]){1e-6, 0.999999}, 2, 1000000, (int64_t[]){1, 999999});
+    expect_shares((double[]){2e8, 1e9}, 2, 6, (int64_t[]){1, 5});
+}
+
+static void other_weights_are_rounded_to_a_millionth(void **state) {
+    (void)state;
+    const double weights[] = {3.14159265358979, 2.71828182845905, 1.41421356237310, 1e-5};
+    double sum = 0;
+    for (int i = 0; i < 4; i++) sum += weights[i];
+    Turns turns;
+    assert_int_equal(turns_create(&turns, weights, 4, NULL), 0);
+    assert_int_equal(turns.period, TURNS_MOST);
+    for (int i = 0; i < 4; i++)
+        assert_true(fabs((double)turns.share[i] / (double)turns.period - weights[i] / sum) <= 1e-6);
+    turns_destroy(&turns);
+}
+
+// |count - k * share / period| < 1 for every source after every k turns, in whole numbers; and `before` is the count.
+static void check_turns(const double *weights, int sources) {
+    Turns turns;
+    int64_t count[TURNS_SOURCES] = {0};
+    assert_int_equal(turns_create(&turns, weights, sources, NULL), 0);
+    int64_t end = turns.period * 2 + 3;
+    if (end > 300000) end = turns.period;
+    for (int64_t k = 0; k < end; k++) {
+        int64_t before;
+        int source = turns_source(&turns, k, &before);
+        assert_in_range(source, 0, sources - 1);
+        assert_int_equal(before, count[source]++);
+        for (int i = 0; i < sources; i++) {
+            int64_t error = count[i] * turns.period - (k + 1) * turns.share[i];
+            if (error <= -turns.period || error >= turns.period)
+                fail_msg("source %d of %d had %lld of %lld turns", i, sources, (long long)count[i], (long long)k + 1);
+        }
+    }
+    int64_t before;
+    for (int i = 0; i < sources; i++) assert_true(end > turns.period || count[i] == turns.share[i]);
+    int64_t far = turns.period * 4000000000 + turns.period / 2, near;
+    int source = turns_source(&turns, far, &before);
+    assert_int_equal(source, turns_source(&turns, turns.period / 2, &near));
+    assert_true(before == near + 4000000000 * turns.share[source]);
+    turns_destroy(&turns);
+}
+
+static void no_source_is_ever_a_whole_turn_off(void **state) {
+    (void)state;
+    check_turns((double[]){1}, 1);
+    check_turns((double[]){0.5, 0.5}, 2);
+    check_turns((double[]){0.7, 0.3}, 2);
+    check_turns((double[]){0.999, 0.001}, 2);
+    check_turns((double[]){1, 2, 3, 4, 5, 6, 7}, 7);
+    // Where the source that lags most is taken without looking ahead, one of these comes too late.
+    check_turns((double[]){0.375, 0.375, 0.25}, 3);
+    check_turns((double[]){50, 10, 10, 10, 10, 10}, 6);
+    check_turns((double[]){M_PI, M_E, M_SQRT2, 0.01}, 4);
+    uint64_t random = 1;
+    for (int trial = 0; trial < 300; trial++) {
+        double weights[TURNS_SOURCES];
+        int sources = 1 + trial % TURNS_SOURCES;
+        for (int i = 0; i < sources; i++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            // From nearly alike to a thousand times apart.
+            weights[i] = 1 + (double)(random >> 40) / (1 << 24) * (trial % 3 == 0 ? 1000 : trial % 3 == 1 ? 8 : 60);
+            weights[i] = floor(weights[i]);
+        }
+        check_turns(weights, sources);
+    }
+}
+
+// ---- blends ---------------------------------------------------------------------------------------------------------
+
+// A shard of `samples` samples; every token of the data set is `token`, but each sample begins with its number.
+static void write_source(const char *name, int64_t samples, uint16_t token) {
+    char path[PATH_SIZE];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    uint32_t header[256] = {20240520, 1, (uint32_t)(samples * SEQ_LEN + 1)};
+    assert_int_equal(fwrite(header, sizeof header, 1, file), 1);
+    for (int64_t i = 0; i <= samples * SEQ_LEN; i++) {
+        uint16_t value = i % SEQ_LEN == 0 ? (uint16_t)(i / SEQ_LEN) : token;
+        assert_int_equal(fwrite(&value, sizeof value, 1, file), 1);
+    }
+    assert_int_equal(fclose(file), 0);
+}
+
+static DataSource source_of(const char *name, double weight) {
+    DataSource source;
+    memset(&source, 0, sizeof source);
+    snprintf(source.path, sizeof source.path, "%s/%s", folder, name);
+    source.weight = weight;
+    return source;
+}
+
+static Blend *open_blend(const DataSource *sources, int count) {
+    Error err = {0};
+    Blend *blend = blend_open("data.train", sources, count, SEQ_LEN, 30000, 8, &err);
+    if (blend == NULL) fail_msg("%s", err.text);
+    return blend;
+}
+
+static void one_source_is_the_data_set_alone(void **state) {
+    (void)state;
+    write_source("alone.bin", 37, 20000);
+    DataSource source = source_of("alone.bin", 1);
+    Blend *blend = open_blend(&source, 1);
+    for (int64_t position = 0; position < 200; position++) {
+        int64_t sample;
+        assert_int_equal(blend_sample(blend, 1337, position, &sample), 0);
+        assert_int_equal(sample, permute_index(position % 37, 37, 1337, (uint64_t)(position / 37)));
+    }
+    blend_close(blend);
+}
+
+static void tokens_come_from_the_source_and_the_sample_that_were_named(void **state) {
+    (void)state;
+    write_source("many.bin", 500, 20000);
+    write_source("few.bin", 9, 20001);
+    const DataSource sources[] = {source_of("many.bin", 0.7), source_of("few.bin", 0.3)};
+    Blend *blend = open_blend(sources, 2);
+    int64_t given[2] = {0}, seen[9] = {0};
+    for (int64_t position = 0; position < 1000; position++) {
+        int64_t sample;
+        int32_t inputs[SEQ_LEN], targets[SEQ_LEN];
+        int source = blend_sample(blend, 7, position, &sample);
+        assert_int_equal(blend_fetch(blend, 7, position, inputs, targets, 1, NULL), 0);
+        assert_int_equal(inputs[0], sample);
+        assert_int_equal(inputs[1], 20000 + source);
+        assert_int_equal(targets[0], 20000 + source);
+        given[source]++;
+        if (source == 1) seen[sample]++;
+    }
+    assert_int_equal(given[0], 700);
+    assert_int_equal(given[1], 300);
+    // The small one repeats, whole permutations of it: 300 = 33 * 9 + 3.
+    for (int i = 0; i < 9; i++) assert_in_range(seen[i], 33, 34);
+    blend_close(blend);
+}
+
+static void every_pass_over_a_small_source_has_an_order_of_its_own(void **state) {
+    (void)state;
+    write_source("big.bin", 500, 20000);
+    write_source("small.bin", 20, 20001);
+    const DataSource sources[] = {source_of("big.bin", 1), source_of("small.bin", 1)};
+    Blend *blend = open_blend(sources, 2);
+    int64_t orders[5][20], taken = 0;
+    for (int64_t position = 0; taken < 100; position++) {
+        int64_t sample;
+        if (blend_sample(blend, 7, position, &sample) == 1) orders[taken / 20][taken % 20] = sample, taken++;
+    }
+    for (int pass = 0; pass < 5; pass++) {
+        int seen[20] = {0};
+        for (int i = 0; i < 20; i++) assert_int_equal(seen[orders[pass][i]]++, 0);
+        for (int other = 0; other < pass; other++)
+            assert_memory_not_equal(orders[pass], orders[other], sizeof orders[0]);
+    }
+    blend_close(blend);
+}
+
+// Two data sets of one size would else show their samples in step.
+static void sources_of_one_size_have_different_orders(void **state) {
+    (void)state;
+    write_source("a.bin", 100, 20000);
+    write_source("b.bin", 100, 20001);
+    const DataSource sources[] = {source_of("a.bin", 1), source_of("b.bin", 1)};
+    Blend *blend = open_blend(sources, 2);
+    int64_t order[2][100], taken[2] = {0}, equal = 0;
+    for (int64_t position = 0; position < 200; position++) {
+        int64_t sample;
+        int source = blend_sample(blend, 7, position, &sample);
+        order[source][taken[source]++] = sample;
+    }
+    for (int i = 0; i < 100; i++) equal += order[0][i] == order[1][i];
+    assert_true(equal < 10);
+    blend_close(blend);
+}
+
+static void a_source_that_cannot_be_opened_is_named(void **state) {
+    (void)state;
+    write_source("there.bin", 100, 20000);
+    const DataSource sources[] = {source_of("there.bin", 1), source_of("absent_*.bin", 1)};
+    Error err = {0};
+    assert_null(blend_open("data.train", sources, 2, SEQ_LEN, 30000, 8, &err));
+    assert_int_equal(err.code, EXIT_USAGE);
+    assert_memory_equal(err.text, "data.train: ", 12);
+    assert_non_null(strstr(err.text, "absent_*.bin"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decimal_weights_are_exact_and_have_the_shortest_period),
+        cmocka_unit_test(other_weights_are_rounded_to_a_millionth),
+        cmocka_unit_test(no_source_is_ever_a_whole_turn_off),
+        cmocka_unit_test(one_source_is_the_data_set_alone),
+        cmocka_unit_test(tokens_come_from_the_source_and_the_sample_that_were_named),
+        cmocka_unit_test(every_pass_over_a_small_source_has_an_order_of_its_own),
+        cmocka_unit_test(sources_of_one_size_have_different_orders),
+        cmocka_unit_test(a_source_that_cannot_be_opened_is_named),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
