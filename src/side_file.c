@@ -10,7 +10,6 @@ bool side_file_path(const char *shard, char path[SIDE_FILE_PATH]) {
     static const char *const splits[] = {"_train_", "_val_"};
     const char *slash = strrchr(shard, '/'), *name = slash != NULL ? slash + 1 : shard, *end = NULL;
     for (int i = 0; i < 2; i++) {
-        // The last one counts: the data set may itself be called x_train_y.
         for (const char *at = strstr(name, splits[i]); at != NULL; at = strstr(at + 1, splits[i])) {
             const char *number = at + strlen(splits[i]);
             size_t digits = strspn(number, "0123456789");

@@ -71,6 +71,32 @@ static void overrides_win_in_the_order_given_and_are_named_as_the_place(void **s
     assert_string_equal(err.text, "-o train.steps: is 9");
 }
 
+static void data_is_one_glob_or_a_blend_of_several(void **state) {
+    (void)state;
+    static Config c;
+    config_file_load_well(&c, BASE, NULL);
+    assert_int_equal(c.data.train_sources, 1);
+    assert_string_equal(c.data.train[0].path, "x.bin");
+    assert_true(c.data.train[0].weight == 1.0);
+    config_file_load_well(&c, MODEL "data:\n  train:\n    - {path: a b*.bin, weight: 0.7}\n    - path: 'it''s'\n",
+                          NULL);
+    assert_int_equal(c.data.train_sources, 2);
+    assert_string_equal(c.data.train[0].path, "a b*.bin");
+    assert_string_equal(c.data.train[1].path, "it's");
+    assert_true(c.data.train[0].weight == 0.7 && c.data.train[1].weight == 1.0);
+    config_file_load_well(&c, BASE, "data.train=[{path: \"*.bin\", weight: 2}, {weight: 3, path: y.bin}]");
+    assert_int_equal(c.data.train_sources, 2);
+    assert_string_equal(c.data.train[0].path, "*.bin");
+    assert_true(c.data.train[1].weight == 3.0);
+    config_file_load_well(&c, MODEL "data: {train: [{path: a, weight: 1}, {path: b, weight: 2}]}\n",
+                          "data.train=[ab]*.bin");
+    assert_int_equal(c.data.train_sources, 1);
+    assert_string_equal(c.data.train[0].path, "[ab]*.bin");
+    assert_true(c.data.train[1].path[0] == '\0'); // nothing is left of the list
+    config_file_load_well(&c, MODEL "data: {train: [{path: a, weight: 0.25}]}\n", NULL);
+    assert_true(c.data.train[0].weight == 1.0); // all, whatever the unit
+}
+
 static void an_override_never_needs_a_second_one_to_turn_bpipe_off(void **state) {
     (void)state;
     static Config c;
@@ -182,6 +208,7 @@ static void json_reads_back_as_the_same_configuration(void **state) {
         "train: {lr: 0.1234567890123456789, eps: 1e-300, beta2: 0.3, global_batch: 24, seed: 9007199254740991}\n"
         "parallel: {pipeline: 3, tensor: 4, data: 2, sequence: true}\nschedule: {bpipe: on, slots: 4}\n"
         "log: {metrics: \"quote \\\" back \\\\ slash \xC3\xA9 end\"}\nhardware: {memory_gib: 79.6, peak_tflops: 312}\n",
+        MODEL "data: {train: [{path: \"a \\\"b\", weight: 0.1}, {path: '*', weight: 12345.6789}, {path: c}]}\n",
     };
     static Config first, second;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
@@ -288,6 +315,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_reach_their_fields),
         cmocka_unit_test(overrides_win_in_the_order_given_and_are_named_as_the_place),
+        cmocka_unit_test(data_is_one_glob_or_a_blend_of_several),
         cmocka_unit_test(an_override_never_needs_a_second_one_to_turn_bpipe_off),
         cmocka_unit_test(auto_spreads_any_number_of_layers),
         cmocka_unit_test(every_row_of_the_schema_is_whole),

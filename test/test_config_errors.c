@@ -168,6 +168,31 @@ static const BadInput wrong_values[] = {
     {BASE, "train.steps=[5", "-o train.steps: ", "is a list"},
     {BASE, "parallel.layers=[5", "-o parallel.layers: not valid YAML", ""},
     {BASE, "train.steps=5\ntrain: 3", "-o train.steps: the value contains a line break", ""},
+    {MODEL "data: {train: []}\n", NULL, "@:2: data.train: is an empty list",
+     "a text of 1 to 511 bytes, or a list such"},
+    {MODEL "data: {train: {path: a}}\n", NULL, "@:2: data.train: is a mapping", "or a list such as [{path:"},
+    {MODEL "data: {train: [a.bin, b.bin]}\n", NULL, "@:2: data.train: has an entry that is no mapping", "use {path: "},
+    {MODEL "data: {train: [[a]]}\n", NULL, "@:2: data.train: has an entry that is no mapping", "use {path: "},
+    {MODEL "data:\n  train:\n    - {path: a}\n    - {path: b, weight: 0}\n", NULL,
+     "@:5: data.train: weight 0 is out of range", "a number above 0 up to 1000000000"},
+    {MODEL "data: {train: [{path: a, weight: -1}]}\n", NULL, "@:2: data.train: weight -1 is out of range", "above 0"},
+    {MODEL "data: {train: [{path: a, weight: nan}]}\n", NULL, "@:2: data.train: weight nan is no number", "above 0"},
+    {MODEL "data: {train: [{path: a, weight: \"1\"}]}\n", NULL, "@:2: data.train: weight \"1\" is text", "a number"},
+    {MODEL "data: {train: [{path: a, weight: 2e9}]}\n", NULL, "@:2: data.train: weight 2e9 is out of range", ""},
+    {MODEL "data: {train: [{path: a, weight: }]}\n", NULL, "@:2: data.train: weight has no value", "a number"},
+    {MODEL "data: {train: [{path: \"\"}]}\n", NULL, "@:2: data.train: path \"\" is empty", "a text of 1 to 511 bytes"},
+    {MODEL "data: {train: [{path: [a]}]}\n", NULL, "@:2: data.train: has an entry whose path is a list", "use {path: "},
+    {MODEL "data: {train: [{weight: 1}]}\n", NULL, "@:2: data.train: has an entry without path", "use {path: "},
+    {MODEL "data: {train: [{path: a, wieght: 1}]}\n", NULL, "@:2: data.train: has an entry with wieght",
+     "weight: 0.7}"},
+    {MODEL "data: {train: [{path: a, path: b}]}\n", NULL, "@:2: data.train: has an entry with two values for path", ""},
+    {MODEL "data: {train: [{path: *a}]}\n", NULL, "@:2: ", "alias"},
+    {MODEL "data: {train: [{path: a}, {path: b}, {path: a}]}\n", NULL, "@:2: data.train: a stands twice",
+     "give it once"},
+    {MODEL "data: {train: [{path: a, weight: 1e-7}, {path: b}]}\n", NULL, "@:2: data.train: weight 1e-07 of a",
+     "millionth"},
+    {BASE, "data.train=[{path: a, weight: 0}]", "-o data.train: weight 0 is out of range", "above 0"},
+    {BASE, "data.train=[{path: a", "-o data.train: not valid YAML", ""},
     {BASE, "data.train=", "-o data.train: \"\" is empty", ""},
     {BASE, "log.metrics=\xff", "-o log.metrics: not valid YAML", "UTF-8"},
 };
@@ -275,6 +300,11 @@ static void long_and_deep_input_is_refused_quickly(void **state) {
     strcpy(text + used + 4000, "]}\n");
     assert_int_equal(config_file_load_one(&config, text, NULL, &err), -1);
     expect_message(&err, "@:3: parallel.layers: ", "more than 1024");
+    strcpy(text, MODEL "data: {train: [{path: a0}");
+    for (int i = 1; i <= CONFIG_MAX_SOURCES; i++) sprintf(text + strlen(text), ", {path: a%d}", i);
+    strcat(text, "]}\n");
+    assert_int_equal(config_file_load_one(&config, text, NULL, &err), -1);
+    expect_message(&err, "@:2: data.train: ", "more than 64");
     strcpy(text, BASE "log: {metrics: ");
     used = strlen(text);
     memset(text + used, 'x', 600);

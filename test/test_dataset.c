@@ -214,6 +214,90 @@ static void a_token_outside_the_vocabulary_is_named_when_fetched(void **state) {
     dataset_close(dataset);
 }
 
+static void write_side(const char *name, const char *text) {
+    FILE *file = fopen(path_of(name), "w");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void a_side_file_tells_the_vocabulary_before_any_token_does(void **state) {
+    (void)state;
+    write_shard("told_train_000.bin", GPT2, 1, 100, 100, 0);
+    write_side("told.json", "{\"tokenizer\": \"sentencepiece\", \"tokenizer_sha256\": \"ab\", \"vocab\": 32000}");
+    expect_refused("told_train_*.bin", 8, 1,
+                   (const char *const[]){"sentencepiece", "32000", "told.json", "model.vocab 257",
+                                         "set model.vocab to 32000", NULL});
+    Error err = {0};
+    Dataset *dataset = dataset_open("data.train", path_of("told_train_*.bin"), 8, 32000, 1, &err);
+    assert_non_null(dataset);
+    assert_int_equal(dataset_side(dataset, 0)->vocab, 32000);
+    assert_string_equal(dataset_side(dataset, 0)->tokenizer, "sentencepiece");
+    assert_null(dataset_side(dataset, 1));
+    dataset_close(dataset);
+}
+
+static void a_damaged_side_file_is_named_and_an_absent_one_is_not_missed(void **state) {
+    (void)state;
+    static const char *const damaged[] = {"",
+                                          "{",
+                                          "[]",
+                                          "{\"vocab\": 10}",
+                                          "{\"tokenizer\": \"bytes\"}",
+                                          "{\"tokenizer\": \"bytes\", \"vocab\": -1}",
+                                          "{\"tokenizer\": \"bytes\", \"vocab\": \"257\"}"};
+    write_shard("hurt_val_000000.bin", GPT2, 1, 100, 100, 0);
+    for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
+        write_side("hurt.json", damaged[i]);
+        expect_refused("hurt_val_*.bin", 8, 1, (const char *const[]){"hurt.json", "or remove this file", NULL});
+    }
+    unlink(path_of("hurt.json"));
+    Dataset *dataset = dataset_open("data.val", path_of("hurt_val_*.bin"), 8, 257, 1, NULL);
+    assert_non_null(dataset);
+    assert_null(dataset_side(dataset, 0));
+    dataset_close(dataset);
+}
+
+static void shards_of_two_tokenizers_are_noticed(void **state) {
+    (void)state;
+    write_shard("two_a_train_000.bin", GPT2, 1, 100, 100, 0);
+    write_shard("two_a_train_001.bin", GPT2, 1, 100, 100, 0);
+    write_shard("two_b_train_000.bin", GPT2, 1, 100, 100, 0);
+    write_side("two_a.json", "{\"tokenizer\": \"tokenizers\", \"tokenizer_sha256\": \"ab\", \"vocab\": 200}");
+    write_side("two_b.json", "{\"tokenizer\": \"tokenizers\", \"tokenizer_sha256\": \"cd\", \"vocab\": 200}");
+    Dataset *dataset = dataset_open("data.train", path_of("two_*_train_*.bin"), 8, 257, 1, NULL);
+    assert_non_null(dataset);
+    assert_string_equal(dataset_side(dataset, 0)->sha256, "ab");
+    assert_string_equal(dataset_side(dataset, 1)->sha256, "cd");
+    assert_false(side_file_same_tokenizer(dataset_side(dataset, 0), dataset_side(dataset, 1)));
+    dataset_close(dataset);
+    write_side("two_b.json", "{\"tokenizer\": \"tokenizers\", \"tokenizer_sha256\": \"ab\", \"vocab\": 200}");
+    dataset = dataset_open("data.train", path_of("two_*_train_*.bin"), 8, 257, 1, NULL);
+    assert_null(dataset_side(dataset, 1));
+    dataset_close(dataset);
+}
+
+static void side_files_stand_beside_shards_and_are_called_as_these(void **state) {
+    (void)state;
+    static const struct {
+        const char *shard, *side; // NULL: none
+    } rows[] = {{"data/own_train_000.bin", "data/own.json"},
+                {"own_val_000123.bin", "own.json"},
+                {"a_train_b/c_val_train_000.bin", "a_train_b/c_val.json"},
+                {"x_train_1_val_001.bin", "x_train_1.json"},
+                {"data/own.bin", NULL},
+                {"data/own_train.bin", NULL},
+                {"data/_train_000.bin", NULL},
+                {"own_train_000.bin/x", NULL},
+                {"own_train_.bin", NULL},
+                {"own_train_01.bin.bak", NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char path[SIDE_FILE_PATH] = "";
+        assert_int_equal(side_file_path(rows[i].shard, path), rows[i].side != NULL);
+        if (rows[i].side != NULL) assert_string_equal(path, rows[i].side);
+    }
+}
+
 // Offsets beyond 2^31 bytes and beyond 2^31 tokens. The file is a hole and takes no room on disk.
 static void files_beyond_two_gib_are_read(void **state) {
     (void)state;
@@ -395,6 +479,10 @@ int main(void) {
         cmocka_unit_test(too_few_samples_says_how_many_tokens_are_needed),
         cmocka_unit_test(a_token_outside_the_vocabulary_is_named_at_start),
         cmocka_unit_test(a_token_outside_the_vocabulary_is_named_when_fetched),
+        cmocka_unit_test(a_side_file_tells_the_vocabulary_before_any_token_does),
+        cmocka_unit_test(a_damaged_side_file_is_named_and_an_absent_one_is_not_missed),
+        cmocka_unit_test(shards_of_two_tokenizers_are_noticed),
+        cmocka_unit_test(side_files_stand_beside_shards_and_are_called_as_these),
         cmocka_unit_test(files_beyond_two_gib_are_read),
         cmocka_unit_test(a_file_that_shrinks_while_it_is_read_is_named),
         cmocka_unit_test(what_is_no_regular_file_is_refused_at_once),
