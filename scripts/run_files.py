@@ -97,6 +97,7 @@ class Plan:
             self.lends = any(stage["lent"] > 0 for stage in stages)
             self.step_ms, self.bubble, self.mfu = (number(plan[key]) for key in ("step_ms", "bubble", "mfu"))
             self.source = {"profile": "a measured profile", "model": "the model of the hardware"}[plan["source"]]
+            self.reason = str(plan["verdict"]["reason"])
 
 
 class History:
