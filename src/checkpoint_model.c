@@ -12,9 +12,9 @@
 // One number of a model, by our name and by Hugging Face's for each family (NULL: that family has none).
 typedef struct ModelNumber {
     const char *key;
-    const char *word[2]; // by ModelFamily
-    size_t offset;       // in ModelConfig
-    bool real;           // double, else int64_t
+    const char *word[FAMILIES];
+    size_t offset; // in ModelConfig
+    bool real;     // double, else int64_t
 } ModelNumber;
 
 #define NUMBER(field, llama, gpt, real)                                                                                \

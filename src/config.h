@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-typedef enum ModelFamily { FAMILY_LLAMA, FAMILY_GPT } ModelFamily;
+typedef enum ModelFamily { FAMILY_LLAMA, FAMILY_GPT, FAMILIES } ModelFamily;
 typedef enum TieEmbeddings { TIE_AUTO, TIE_FALSE, TIE_TRUE } TieEmbeddings;
 typedef enum Placement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } Placement;
 typedef enum ScheduleName { SCHEDULE_NAME_GPIPE, SCHEDULE_NAME_1F1B } ScheduleName;

@@ -16,7 +16,7 @@ OPTIONS = re.findall(r'^    \{"([a-z-]+)", ', (ROOT / "src/options.c").read_text
 KEYS = [
     f"{section}.{key}"
     for section, key in re.findall(
-        r"^    (?:INT|NUMBER|BOOL|WORD|TEXT|LIST)\((\w+), (\w+),", (ROOT / "src/config_schema.c").read_text(), re.M
+        r"^    [A-Z]+\((\w+), (\w+),", (ROOT / "src/config_schema.c").read_text(), re.M
     )
 ]
 
