@@ -1,0 +1,298 @@
+"""The jobs of scripts/slurm under a real Slurm: munged, slurmctld and two nodes' slurmd on this machine, with ports of their own."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+import trainer_runs
+from trainer_runs import ROOT
+
+DAEMONS = {name: shutil.which(name, path="/usr/sbin:/usr/local/sbin:" + os.environ["PATH"]) for name in ("munged", "slurmctld", "slurmd")}
+PATIENCE = 60
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="the daemons of Slurm want root"),
+    pytest.mark.skipif(None in DAEMONS.values(), reason="Slurm and munge are not installed (scripts/install_deps.sh)"),
+    pytest.mark.usefixtures("ranks"),
+]
+
+# The tiny job's model made smaller: a step takes milliseconds.
+STEPS = 120
+SMALL = ["model.hidden=64", "model.ffn=64", "model.seq_len=32", "train.global_batch=16", "schedule.micro_batch=2", "data.val_every=0"]
+
+# Two nodes of four processors and eight GPUs, whatever this machine has; a requeued job may start again after the least Slurm allows, five seconds.
+CONF = """
+ClusterName=one
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+AuthType=auth/munge
+CryptoType=crypto/munge
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdSpoolDir={folder}/%n
+SlurmdPidFile={folder}/%n.pid
+TmpFS={folder}/%n
+MailProg=/bin/true
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+SchedulerParameters=bf_interval=1,sched_interval=1
+KillWait=20
+GresTypes=gpu
+NodeName=node[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports[1]},{ports[2]}] CPUs=8 Gres=gpu:8
+PartitionName=all Nodes=ALL Default=YES OverSubscribe=FORCE:4 State=UP MaxTime=INFINITE
+"""
+
+
+def wait_for(condition, what, seconds=PATIENCE):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what() if callable(what) else what}"
+        time.sleep(0.05)
+    return found
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Cluster:
+    """The daemons and their folder. `start` may fail in the middle: `stop` ends what there is."""
+
+    def __init__(self, folder):
+        self.folder, self.daemons = folder, []
+        self.env = trainer_runs.environment(SLURM_CONF=str(folder / "slurm.conf"), OMP_NUM_THREADS="1")
+
+    def start(self):
+        for name in ("munge", "state", "node1", "node2"):
+            (self.folder / name).mkdir()
+        (self.folder / "munge").chmod(0o711)
+        (self.folder / "munge" / "key").write_bytes(os.urandom(128))
+        (self.folder / "munge" / "key").chmod(0o600)
+        host = socket.gethostname().split(".")[0]
+        (self.folder / "slurm.conf").write_text(CONF.format(host=host, folder=self.folder, ports=free_ports(3)))
+        (self.folder / "gpus").mkdir()
+        for i in range(8):
+            (self.folder / "gpus" / str(i)).symlink_to("/dev/null")
+        (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpus/[0-7]\n")
+        files = [f"--{name}={self.folder}/munge/{name.split('-')[0]}" for name in ("socket", "key-file", "pid-file", "log-file", "seed-file")]
+        self.daemon("munged", "--foreground", "--force", "--num-threads=2", *files)
+        wait_for((self.folder / "munge" / "socket").exists, self.said)
+        self.daemon("slurmctld", "-D", "-i")
+        for node in ("node1", "node2"):
+            self.daemon("slurmd", "-D", "-N", node)
+        wait_for(lambda: self.call("sinfo", "-h", "-o", "%t %D").stdout.strip() == "idle 2", self.said)
+
+    def daemon(self, name, *arguments):
+        with open(self.folder / f"{name}{len(self.daemons)}.log", "w") as log:
+            self.daemons.append(
+                subprocess.Popen([DAEMONS[name], *arguments], env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            )
+
+    def said(self):
+        return "\n".join(f"{path.name}: {path.read_text()[-2000:]}" for path in self.folder.glob("*.log"))
+
+    def stop(self):
+        if len(self.daemons) > 1:
+            self.call("scancel", "--state=RUNNING"), self.call("scancel", "--state=PENDING")
+        # What runs of jobs ends before the daemons do.
+        left = [pid for pid in trainer_runs.processes_with("slurmstepd") if f"{self.folder}/" in block_of(pid)]
+        for daemon in reversed(self.daemons):
+            daemon.terminate()
+        for daemon in reversed(self.daemons):
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def call(self, *command, cwd=ROOT, timeout=PATIENCE):
+        return subprocess.run(command, cwd=cwd, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
+
+
+def block_of(pid):
+    try:
+        with open(f"/proc/{pid}/environ", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    one = Cluster(tmp_path_factory.mktemp("slurm"))
+    try:
+        one.start()
+        yield one
+    finally:
+        one.stop()
+
+
+class SlurmJob:
+    """A job of an .sbatch file, submitted as a user does: from a folder with the programs."""
+
+    def __init__(self, cluster, folder, *overrides, script="llama_tiny", options=()):
+        self.cluster, self.folder = cluster, folder
+        for name, target in (("scripts", ROOT / "scripts"), ("configs", ROOT / "configs"), ("data", ROOT / "data"),
+                             ("train_llama", trainer_runs.trainer("llama"))):  # fmt: skip
+            if not (folder / name).exists():
+                (folder / name).symlink_to(target)
+        more = [part for override in (*SMALL, *overrides) for part in ("-o", override)]
+        sent = cluster.call("sbatch", "--parsable", *options, f"scripts/slurm/{script}.sbatch", *more, cwd=folder)
+        assert sent.returncode == 0, sent.stderr
+        self.id = sent.stdout.strip()
+        self.log = folder / f"{script}-{self.id}.log"
+        self.checkpoints, self.metrics = folder / "out/llama_tiny/checkpoints", folder / "out/llama_tiny/metrics.jsonl"
+
+    def shown(self, field):
+        found = re.search(rf"\b{field}=(\S*)", self.cluster.call("scontrol", "show", "job", self.id).stdout)
+        return found[1] if found else ""
+
+    def text(self):
+        return self.log.read_text() if self.log.exists() else ""
+
+    def steps(self):
+        return self.metrics.read_text().count('"type":"step"') if self.metrics.exists() else 0
+
+    def wait_for_steps(self, count):
+        wait_for(lambda: self.steps() >= count or self.shown("JobState") in ("FAILED", "COMPLETED"), self.text)
+        assert self.shown("JobState") == "RUNNING" and self.steps() < STEPS, self.text()
+
+    def wait_for_state(self, state):
+        ends = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+        wait_for(lambda: self.shown("JobState") in ends, self.text)
+        assert self.shown("JobState") == state, self.text()
+
+    def ranks(self):
+        named = f"SLURM_JOB_ID={self.id}\0"
+        found = [pid for pid in trainer_runs.processes_with("train_llama") if named in block_of(pid)]
+        return [pid for pid in found if f"SLURM_CONF={self.cluster.folder}/" in block_of(pid) and "PMIX_RANK=" in block_of(pid)]
+
+    @property
+    def bits(self):
+        return trainer_runs.Ended(None, 0, "", "").read_metrics(self.metrics).bits
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The same training without Slurm and without a stop."""
+    metrics = tmp_path_factory.mktemp("undisturbed") / "metrics.jsonl"
+    overrides = [*SMALL, f"train.steps={STEPS}", f"log.metrics={metrics}"]
+    ended = trainer_runs.start(ROOT / "configs/llama_tiny.yaml", *overrides).end()
+    assert ended.code == 0, ended.stderr
+    bits = ended.read_metrics(metrics).bits
+    assert len(bits) == 2 * STEPS
+    return bits
+
+
+def test_a_job_asked_to_stop_goes_back_into_the_queue_and_on_to_the_same_bits(cluster, tmp_path, undisturbed):
+    job = SlurmJob(cluster, tmp_path, f"train.steps={STEPS}")
+    job.wait_for_steps(5)
+    assert cluster.call("scancel", "--signal=TERM", job.id).returncode == 0
+    job.wait_for_state("COMPLETED")
+    assert job.shown("Restarts") == "1"
+    assert f"job {job.id} goes back into the queue" in job.text()
+    stopped = int(re.search(r"stopped on request after step (\d+);", job.text())[1])
+    assert f"step_{stopped:08d} after step {stopped}\n" in job.text() and 5 <= stopped < STEPS
+    assert job.bits == undisturbed
+
+
+def test_a_cancelled_job_saves_and_the_next_one_goes_on_to_the_same_bits(cluster, tmp_path, undisturbed):
+    job = SlurmJob(cluster, tmp_path, f"train.steps={STEPS}")
+    job.wait_for_steps(5)
+    assert cluster.call("scancel", job.id).returncode == 0
+    job.wait_for_state("CANCELLED")
+    wait_for(lambda: not job.ranks(), "the end of the ranks")
+    assert "stopped on request after step" in job.text() and job.shown("Restarts") == "0"
+    again = SlurmJob(cluster, tmp_path, f"train.steps={STEPS}")
+    again.wait_for_state("COMPLETED")
+    assert "train_llama: resumed from out/llama_tiny/checkpoints/step_" in again.text()
+    assert again.bits == undisturbed
+
+
+def test_a_job_whose_rank_is_killed_fails_and_is_not_requeued(cluster, tmp_path):
+    job = SlurmJob(cluster, tmp_path, "train.steps=100000")
+    job.wait_for_steps(2)
+    began = time.monotonic()
+    os.kill(job.ranks()[1], signal.SIGKILL)
+    job.wait_for_state("FAILED")
+    assert time.monotonic() - began < 15
+    assert (job.shown("ExitCode"), job.shown("Restarts"), job.ranks()) == ("137:0", "0", [])
+
+
+def test_a_job_that_fails_with_1_is_not_requeued(cluster, tmp_path):
+    torn = tmp_path / "out/llama_tiny/checkpoints/step_00000004"
+    torn.mkdir(parents=True)
+    (torn / "manifest.json").write_text("{")
+    job = SlurmJob(cluster, tmp_path)
+    job.wait_for_state("FAILED")
+    assert (job.shown("ExitCode"), job.shown("Restarts")) == ("1:0", "0")
+    assert str(torn.relative_to(tmp_path)) in job.text()
+
+
+def test_a_wrong_value_ends_the_job_with_2(cluster, tmp_path):
+    job = SlurmJob(cluster, tmp_path, "train.lr=-1")
+    job.wait_for_state("FAILED")
+    assert (job.shown("ExitCode"), job.shown("Restarts")) == ("2:0", "0")
+    assert "-o train.lr: -1 is out of range" in job.text()
+
+
+def test_a_step_without_pmix_is_explained(cluster, tmp_path):
+    command = [trainer_runs.trainer("llama"), "-c", ROOT / "configs/llama_tiny.yaml", "-o", f"log.metrics={tmp_path}/m.jsonl"]
+    step = cluster.call("srun", "--mpi=none", "-n", "4", *command)
+    assert step.returncode == 2
+    assert "this Slurm step has 4 tasks, but they do not see each other" in step.stderr and "srun --mpi=pmix" in step.stderr
+    assert not (tmp_path / "m.jsonl").exists()
+
+
+def test_every_task_sees_all_gpus_of_its_node_and_nodes_are_filled_in_order(cluster, tmp_path):
+    asks = tmp_path / "asks"
+    asks.write_text("#!/bin/sh\necho task $SLURM_PROCID node $SLURM_NODEID gpus $CUDA_VISIBLE_DEVICES\n")
+    asks.chmod(0o755)
+    options = ["--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=8", "--wait", f"--output={tmp_path}/log"]
+    config = ROOT / "configs/llama_tiny.yaml"
+    sent = cluster.call("sbatch", *options, "--wrap", f"scripts/slurm/train.sh {asks} {config} {tmp_path}/checkpoints")
+    assert sent.returncode == 0, (sent.stderr, (tmp_path / "log").read_text())
+    said = sorted(line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("task"))
+    assert said == [f"task {i} node {i // 4} gpus 0,1,2,3,4,5,6,7" for i in range(8)]
+
+
+def test_the_job_of_65b_asks_for_what_slurm_can_give(cluster):
+    options = ["--test-only", "--nodes=2", "--time=1", "scripts/slurm/llama65b.sbatch"]
+    sent = cluster.call("sbatch", *options)
+    assert sent.returncode == 0 and "using 16 processors on nodes node[1-2]" in sent.stderr, sent.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, job, sentence",
+    [
+        (["./train_llama", "configs/llama_tiny.yaml"], "1", "usage: train.sh PROGRAM CONFIG CHECKPOINTS"),
+        (["./train_llama", "configs/llama_tiny.yaml", "out"], None, "this runs inside a Slurm job"),
+        (["./no_such_program", "configs/llama_tiny.yaml", "out"], "1", "./no_such_program is not in "),
+        (["scripts/slurm/train.sh", "configs/none.yaml", "out"], "1", "configs/none.yaml cannot be read from "),
+    ],
+)
+def test_what_the_job_lacks_is_one_sentence(arguments, job, sentence):
+    env = trainer_runs.environment(**({} if job is None else {"SLURM_JOB_ID": job}))
+    ended = subprocess.run(["scripts/slurm/train.sh", *arguments], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert ended.returncode == 2 and sentence in ended.stderr and ended.stderr.count("\n") == 1
