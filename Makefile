@@ -257,7 +257,7 @@ lint-cppcheck:
 	  $(DEFINES) $(INCLUDES) $(LIB_SRC) && echo '✓ cppcheck'; \
 	  else echo '✗ cppcheck: not installed (scripts/install_deps.sh --dev)'; fi
 lint-shell:
-	$(Q)if command -v shellcheck >/dev/null; then shellcheck $(wildcard scripts/*.sh) .ci/run && echo '✓ shellcheck'; \
+	$(Q)if command -v shellcheck >/dev/null; then shellcheck $(wildcard scripts/*.sh scripts/slurm/*) .ci/run && echo '✓ shellcheck'; \
 	  else echo '✗ shellcheck: not installed (scripts/install_deps.sh --dev)'; fi
 
 help:

@@ -39,6 +39,9 @@ python3-torch | the tests against PyTorch are skipped
 zsh | the tests of completion in zsh are skipped
 mandoc | the manual page is not checked by mandoc
 man-db | the manual page is not checked by man
+slurm-wlm | the tests of Slurm jobs are skipped
+munge | the tests of Slurm jobs are skipped
+iproute2 | the tests with two hosts are skipped
 shellcheck | the completion script is not checked by shellcheck
 END
     fi
@@ -105,6 +108,13 @@ install_packages() {
     if [ ${#names[@]} = 0 ]; then return; fi
     say "installing ${names[*]}"
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${names[@]}"
+    quiet_services
+}
+
+# The tests start daemons of Slurm for themselves, with a folder and ports of their own; nothing is to run all the time for them.
+quiet_services() {
+    [[ " ${names[*]} " == *" slurm-wlm "* && -d /run/systemd/system ]] || return 0
+    as_root systemctl --quiet disable --now slurmctld slurmd munge 2>/dev/null || true
 }
 
 # The frontend is C++ headers only, and comes as a Python wheel. From 1.19 on it wants libcuda at link time, and the
