@@ -21,20 +21,22 @@ void batch_destroy(Batch *batch) {
     memset(batch, 0, sizeof *batch);
 }
 
-// What a batch is taken from: samples of `training` in its order, or those of `validation` in file order.
+// What a batch is taken from: samples of `training` in its order, those of `validation` in file order, or rows of an evaluation.
 typedef struct Source {
     const Blend *training;
     const Dataset *validation;
+    const Evaluation *evaluation;
 } Source;
 
 static int fetch_(const Batch *batch, const Source *source, int64_t position, int64_t j, Error *err) {
     int64_t b = batch->stage->at.shape.batch;
     int32_t *inputs = batch->tokens + j, *targets = batch->targets + j;
-    if (source->training == NULL) return dataset_fetch(source->validation, position, inputs, targets, b, err);
+    if (source->evaluation != NULL) return evaluation_fetch(source->evaluation, position, inputs, targets, b), 0;
+    if (source->validation != NULL) return dataset_fetch(source->validation, position, inputs, targets, b, err);
     return blend_fetch(source->training, batch->config->train.seed, position, inputs, targets, b, err);
 }
 
-// `first`: position of the batch's first sample, over all data ranks.
+// `first`: position of the batch's first sequence, over all data ranks.
 static int load_(Batch *batch, const Source *source, int64_t first, Error *err) {
     Stage *stage = batch->stage;
     if (!stage->at.first && !stage->at.last) return 0;
@@ -61,11 +63,16 @@ int64_t batch_position(const Batch *batch, int64_t step) {
 }
 
 int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err) {
-    Source source = {blend, NULL};
+    Source source = {.training = blend};
     return load_(batch, &source, batch_position(batch, step - 1), err);
 }
 
 int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *err) {
-    Source source = {NULL, dataset};
+    Source source = {.validation = dataset};
+    return load_(batch, &source, index * batch->config->train.global_batch, err);
+}
+
+int batch_evaluate(Batch *batch, const Evaluation *evaluation, int64_t index, Error *err) {
+    Source source = {.evaluation = evaluation};
     return load_(batch, &source, index * batch->config->train.global_batch, err);
 }

@@ -3,6 +3,7 @@
 #define BATCH_H
 
 #include "blend.h"
+#include "evaluate.h"
 #include "stage.h"
 
 #ifdef __cplusplus
@@ -31,6 +32,9 @@ int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err);
 
 // Validation batch 0, 1, ...: sequences [batch*B, (batch+1)*B) in file order.
 int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *err);
+
+// Evaluation batch 0, 1, ...: rows [batch*B, (batch+1)*B), those behind the last one zeros.
+int batch_evaluate(Batch *batch, const Evaluation *evaluation, int64_t index, Error *err);
 
 #ifdef __cplusplus
 }

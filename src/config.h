@@ -95,6 +95,8 @@ typedef struct DataConfig {
     DataSource train[CONFIG_MAX_SOURCES]; // one, or a blend of several
     char val[CONFIG_TEXT];                // a glob; empty: no validation
     int64_t val_every, val_batches;
+    char hellaswag[CONFIG_TEXT]; // an evaluation file; empty: none
+    int64_t hellaswag_every;
 } DataConfig;
 
 typedef struct SampleConfig {

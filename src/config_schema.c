@@ -129,6 +129,8 @@ const ConfigKey config_keys[] = {
     TEXT(data, val, "", 0, "token files to validate on, a glob; empty: no validation"),
     INT(data, val_every, "0", 0, MAX_COUNT, NULL, "steps between validations; 0: none"),
     INT(data, val_batches, "8", 1, MAX_COUNT, NULL, "batches in one validation"),
+    TEXT(data, hellaswag, "", 0, "evaluation file to choose completions from, see docs/sampling.md; empty: none"),
+    INT(data, hellaswag_every, "0", 0, MAX_COUNT, NULL, "steps between such evaluations; 0: none"),
 
     INT(sample, every, "0", 0, MAX_COUNT, NULL, "steps between samples of the model's text while training; 0: none"),
     TEXT(sample, prompt, "", 0, "text that samples go on from; empty: the beginning of a text"),

@@ -359,6 +359,23 @@ int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) {
     return line_end_(&line, metrics, err);
 }
 
+int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t examples, int64_t left_out, Error *err) {
+    char text[128];
+    double accuracy = (double)correct / (double)examples;
+    snprintf(text, sizeof text, "val  %4lld/%lld | hellaswag %.2f%% (%lld of %lld)", (long long)step,
+             (long long)metrics->steps, 100.0 * accuracy, (long long)correct, (long long)examples);
+    if (say_(metrics, text, err) != 0) return -1;
+    if (metrics->fd < 0) return 0;
+    Line_ line;
+    if (line_begin_(&line, err) != 0) return -1;
+    fprintf(line.file, "{\"type\":\"eval\",\"step\":%lld,\"name\":\"hellaswag\"", (long long)step);
+    number_(&line, "accuracy", accuracy, EXACT);
+    count_(&line, "correct", correct);
+    count_(&line, "examples", examples);
+    count_(&line, "left_out", left_out);
+    return line_end_(&line, metrics, err);
+}
+
 static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *err) {
     Line_ line;
     if (line_begin_(&line, err) != 0) return -1;

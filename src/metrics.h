@@ -61,6 +61,8 @@ int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Erro
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err);
 // Validation after a step: a line for people and one of type val, with the perplexity exp(loss).
 int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err);
+// Multiple choice after a step: a line for people and one of type eval with accuracy, correct, examples and left_out.
+int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t examples, int64_t left_out, Error *err);
 // A text of the model's after a step, the index-th from 0: a block for people, whose further lines are indented, and one of type sample.
 // text: UTF-8, as tokenizer_decode makes it.
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err);

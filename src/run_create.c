@@ -4,6 +4,7 @@
 #include "fits.h"
 #include "roster.h"
 #include "run.h"
+#include "run_evaluate.h"
 #include "run_sample.h"
 
 #include <stdlib.h>
@@ -207,6 +208,20 @@ static int create_metrics_(Run *run, Error *err) {
     return run->metrics == NULL ? -1 : metrics_run(run->metrics, config, run->plan.parameters, err);
 }
 
+static int open_files_(Run *run, Error *err) {
+    if (run_open_data(run->config, &run->train, &run->val, err) != 0) return -1;
+    if (run_open_evaluation(run->config, &run->hellaswag, err) != 0) return -1;
+    int64_t left_out = run->hellaswag == NULL ? 0 : evaluation_left_out(run->hellaswag);
+    if (left_out == 0 || world_rank(run->world) > 0) return 0;
+    Log all = log_of_all(run->log);
+    log_line(&all,
+             "data.hellaswag: %lld of %lld examples are left out, a completion with its context has more than "
+             "seq_len + 1 = %lld tokens",
+             (long long)left_out, (long long)(left_out + evaluation_examples(run->hellaswag)),
+             (long long)run->config->model.seq_len + 1);
+    return 0;
+}
+
 static int create_training_(Run *run, const RunAsk *ask, Error *err) {
     if (load_(run, ask->resume, run->log, err) != 0) return -1;
     if (checkpoint_create(&run->checkpoint, &run->stage, run->world, run->from.found, run->log, err) != 0) return -1;
@@ -232,7 +247,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     details_begin(&details, log, world);
     if (create_groups_(run, err) != 0) return -1;
     details_phase(&details, "groups of ranks");
-    if (trains && fail_together_(world, run_open_data(config, &run->train, &run->val, err), err) != 0) return -1;
+    if (trains && fail_together_(world, open_files_(run, err), err) != 0) return -1;
     if (trains && world_rank(world) == 0) run_tell_data(run);
     details_phase(&details, "data opened");
     double cores = 1.0;
@@ -279,6 +294,7 @@ void run_destroy(Run *run) {
     destroy_comm_(run->tensor);
     destroy_comm_(run->pipeline);
     if (run->be != NULL) run->be->destroy(run->be);
+    evaluation_close(run->hellaswag);
     dataset_close(run->val);
     blend_close(run->train);
     memset(run, 0, sizeof *run);

@@ -1,6 +1,7 @@
 // Run, second part: the loop over steps.
 #include "compare.h"
 #include "run.h"
+#include "run_evaluate.h"
 #include "run_sample.h"
 #include "run_trace.h"
 
@@ -261,6 +262,11 @@ static bool validates_(const Run *run, int64_t step) {
     return run->val != NULL && (step % run->config->data.val_every == 0 || step == run->config->train.steps);
 }
 
+static bool evaluates_(const Run *run, int64_t step) {
+    return run->hellaswag != NULL &&
+           (step % run->config->data.hellaswag_every == 0 || step == run->config->train.steps);
+}
+
 static bool samples_(const Run *run, int64_t step) {
     int64_t every = run->config->sample.every;
     return every > 0 && (step % every == 0 || step == run->config->train.steps);
@@ -297,6 +303,7 @@ static int step_(Run *run, int64_t step, Error *err) {
     if (step == run->from.step + 1 && compare_plan(run, err) != 0) return -1;
     // Also before a stop: a resumed run begins with the next step, and the validation of this one would be missing for good.
     if (validates_(run, step) && validate_(run, step, err) != 0) return -1;
+    if (evaluates_(run, step) && run_evaluate(run, step, err) != 0) return -1;
     if (samples_(run, step) && run_sample(run, step, err) != 0) return -1;
     if (stop && step < run->config->train.steps) return stopped_(run, step, err);
     return saves_(run, step) ? save_(run, step, err) : 0;

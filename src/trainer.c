@@ -11,6 +11,7 @@
 #include "options.h"
 #include "plan_answer.h"
 #include "run.h"
+#include "run_evaluate.h"
 #include "run_sample.h"
 #include "run_trace.h"
 #include "trace.h"
@@ -53,6 +54,9 @@ static int check_data_(const Config *config, Error *err) {
     int status = run_open_data(config, &train, &val, err);
     blend_close(train);
     dataset_close(val);
+    Evaluation *hellaswag = NULL;
+    if (status == 0) status = run_open_evaluation(config, &hellaswag, err);
+    evaluation_close(hellaswag);
     return status;
 }
 

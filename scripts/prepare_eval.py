@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Turns HellaSwag's JSON lines into an evaluation file for data.hellaswag.
+
+    scripts/prepare_eval.py hellaswag_val.jsonl -o data/hellaswag_val.bin                    a token a byte
+    scripts/prepare_eval.py hellaswag_val.jsonl -o data/hellaswag_val.bin --tokenizer FILE   SentencePiece *.model or
+                                                                                             tokenizer.json
+
+Each line has "ctx", "endings" (a list of texts) and "label" (the number of the right one); any set of questions in this form
+will do. Every ending gets a blank in front. The file is of llm.c's form: 256 int32 (20240522, 1, number of examples, bytes
+of the longest), then uint16: 65535, bytes, number, label, number of endings, and context and endings as count and tokens.
+"""
+
+import argparse
+import json
+import os
+import struct
+import sys
+from pathlib import Path
+
+from prepare.tokenizer import Failure, make_tokenizer
+
+MAGIC, VERSION, BEGIN = 20240522, 1, 65535
+MOST = 65536  # what a uint16 can number
+
+
+def read_line(line, where):
+    try:
+        item = json.loads(line)
+        context, endings, label = item["ctx"], item["endings"], int(item["label"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Failure(f"{where}: is not JSON with ctx, endings and label ({error})") from None
+    if not isinstance(context, str) or not isinstance(endings, list) or not all(isinstance(text, str) for text in endings):
+        raise Failure(f"{where}: ctx has to be a text and endings a list of texts")
+    if not context or len(endings) < 2 or not all(endings) or not 0 <= label < len(endings):
+        raise Failure(f"{where}: needs a context, two endings or more, none of them empty, and the number of one as label")
+    return context, endings, label
+
+
+def example(tokenizer, number, line, where):
+    """An example's uint16, as bytes."""
+    context, endings, label = read_line(line, where)
+    words = [label, len(endings)]
+    for text in [context] + [" " + ending for ending in endings]:
+        tokens = list(tokenizer.encode(text.encode(), where))
+        if max(tokens, default=0) >= BEGIN:
+            raise Failure(f"{where}: token {max(tokens)} does not fit an evaluation file, whose tokens are below {BEGIN}")
+        words += [len(tokens), *tokens]
+    size = 2 * (3 + len(words))
+    if size >= MOST:
+        raise Failure(f"{where}: takes {size} bytes, and {MOST - 2} is the most; leave it out")
+    return struct.pack(f"<{3 + len(words)}H", BEGIN, size, number, *words)
+
+
+def prepare(path, output, tokenizer):
+    examples = []
+    with open(path, encoding="utf-8") as file:
+        for at, line in enumerate(file, 1):
+            if line.strip():
+                examples.append(example(tokenizer, len(examples) % MOST, line, f"{path}:{at}"))
+    if not 1 <= len(examples) <= MOST:
+        raise Failure(f"{path}: has {len(examples)} examples; 1 to {MOST} fit a file")
+    header = struct.pack("<256i", MAGIC, VERSION, len(examples), max(map(len, examples)), *[0] * 252)
+    part = output.with_name(f".{output.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(header + b"".join(examples))
+        os.replace(part, output)
+    finally:
+        part.unlink(missing_ok=True)
+    print(f"{output}: {len(examples)} examples, {output.stat().st_size} bytes")
+
+
+def main(arguments):
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="prepare_eval.py", description=__doc__, formatter_class=form)
+    parser.add_argument("file", type=Path, metavar="FILE", help="JSON lines")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the evaluation file")
+    parser.add_argument("--tokenizer", default="bytes", metavar="NAME", help="bytes, a *.model or a tokenizer.json")
+    parser.add_argument("--eot", default="auto", help="as prepare_data.py has it, where a tokenizer has no usual one")
+    options = parser.parse_args(arguments)
+    try:
+        prepare(options.file, options.output, make_tokenizer(options.tokenizer, options.eot))
+    except UnicodeDecodeError as error:
+        print(f"prepare_eval.py: {options.file}: is not UTF-8 ({error.reason})", file=sys.stderr)
+        return 1
+    except Failure as failure:
+        print(f"prepare_eval.py: {failure}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"prepare_eval.py: {error.filename or options.output}: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

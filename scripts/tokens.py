@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Text to token numbers and back, with the tokenizer's own library: for prompts and samples where sample.tokenizer is ids.
+
+    scripts/tokens.py encode --tokenizer data/mine_tokenizer.json "Once upon a time"
+    ./train_llama -c mine.yaml --resume out/mine --generate "7454 2402 257 640" | scripts/tokens.py decode --tokenizer ...
+
+The tokenizer is "bytes", a SentencePiece *.model or a tokenizer.json (GPT-2's, Llama 3's, ...). Without text, standard input is read.
+"""
+
+import argparse
+import sys
+
+from prepare.tokenizer import Failure, make_tokenizer
+
+
+def decode(tokenizer, text):
+    try:
+        ids = [int(word) for word in text.replace(",", " ").split()]
+    except ValueError as error:
+        raise Failure(f"the tokens are not numbers with blanks between them: {error}") from None
+    wrong = next((token for token in ids if not 0 <= token < tokenizer.vocab), None)
+    if wrong is not None:
+        raise Failure(f"token {wrong} is outside the vocabulary of {tokenizer.vocab}")
+    if tokenizer.kind == "bytes":
+        return bytes(token for token in ids if token < 256).decode("utf-8", "backslashreplace")
+    return tokenizer.model.DecodeIds(ids) if tokenizer.kind == "sentencepiece" else tokenizer.model.decode(ids)
+
+
+def main(arguments):
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="tokens.py", description=__doc__, formatter_class=form)
+    parser.add_argument("action", choices=["encode", "decode"])
+    parser.add_argument("text", nargs="?", metavar="TEXT", help="default: standard input")
+    parser.add_argument("--tokenizer", required=True, metavar="NAME", help="bytes, a *.model or a tokenizer.json")
+    parser.add_argument("--eot", default="auto", help="as prepare_data.py has it, where a tokenizer has no usual one")
+    options = parser.parse_args(arguments)
+    try:
+        tokenizer = make_tokenizer(options.tokenizer, options.eot)
+        text = sys.stdin.read() if options.text is None else options.text
+        if options.action == "encode":
+            print(*tokenizer.encode(text.encode(), "the text"))
+        else:
+            # Several texts of --generate stand apart by lines of ---.
+            print("\n---\n".join(decode(tokenizer, part) for part in text.split("---")))
+    except Failure as failure:
+        print(f"tokens.py: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,53 @@
+#include "run_evaluate.h"
+
+#include <stdlib.h>
+
+int run_open_evaluation(const Config *config, Evaluation **evaluation, Error *err) {
+    *evaluation = NULL;
+    if (config->data.hellaswag[0] == '\0' || config->data.hellaswag_every == 0) return 0;
+    *evaluation =
+        evaluation_open("data.hellaswag", config->data.hellaswag, config->model.seq_len, config->model.vocab, err);
+    return *evaluation == NULL ? -1 : 0;
+}
+
+// The means of this rank's rows of a batch, which begins with row `first`; other ranks fill in theirs.
+static void take_means_(const Run *run, int64_t first, float *losses, double *means) {
+    const Stage *stage = &run->stage;
+    if (!stage->at.last || run->at.tensor > 0) return;
+    int64_t b = stage->at.shape.batch, rows = stage->at.shape.rows, m = stage->microbatches;
+    run->be->download(run->be, losses, stage->losses, m * rows * (int64_t)sizeof *losses);
+    int64_t row = first + run->at.data * m * b;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < b; j++, row++)
+            if (row < evaluation_rows(run->hellaswag))
+                means[row] = evaluation_mean(run->hellaswag, row, losses + i * rows + j, b);
+}
+
+static int run_batches_(Run *run, float *losses, double *means, Error *err) {
+    int64_t rows = evaluation_rows(run->hellaswag), batch = run->config->train.global_batch;
+    for (int64_t i = 0; i * batch < rows; i++) {
+        EngineRun unused;
+        if (batch_evaluate(&run->batch, run->hellaswag, i, err) != 0) return -1;
+        if (engine_run(run->engine, "evaluation", run->validation, 0.0f, &unused, err) != 0) return -1;
+        take_means_(run, i * batch, losses, means);
+    }
+    // Each row is one rank's, zero on all others: the sum is exact.
+    return world_sum(run->world, means, rows, err);
+}
+
+int run_evaluate(Run *run, int64_t step, Error *err) {
+    const Evaluation *of = run->hellaswag;
+    int64_t count = run->stage.microbatches * run->stage.at.shape.rows;
+    float *losses = (float *)malloc((size_t)count * sizeof *losses);
+    double *means = (double *)calloc((size_t)evaluation_rows(of), sizeof *means);
+    int status = 0;
+    if (losses == NULL || means == NULL)
+        status = error_set(err, EXIT_FAILED, "out of host memory for the losses of an evaluation");
+    if (status == 0) status = run_batches_(run, losses, means, err);
+    if (status == 0 && run->metrics != NULL)
+        status = metrics_eval(run->metrics, step, evaluation_correct(of, means), evaluation_examples(of),
+                              evaluation_left_out(of), err);
+    free(losses);
+    free(means);
+    return status;
+}

@@ -1,0 +1,22 @@
+// Evaluations of evaluate.h by the ranks that train: forward-only lists over batches of rows, as validation runs them. What comes out does
+// not depend on how rows are spread over microbatches and data ranks.
+#ifndef RUN_EVALUATE_H
+#define RUN_EVALUATE_H
+
+#include "run.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// data.hellaswag where it is used, else NULL. -1 with err.
+int run_open_evaluation(const Config *config, Evaluation **evaluation, Error *err);
+
+// Collective. Accuracy on data.hellaswag after `step`, said as metrics_eval says it.
+int run_evaluate(Run *run, int64_t step, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,190 @@
+// Evaluation files: what a good one gives, and what every damaged one is refused for.
+#include "evaluate.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { SEQ = 6, VOCAB = 50 };
+
+static char path[] = "/tmp/test_evaluate_XXXXXX";
+
+static uint32_t header[256];
+static uint16_t words[64];
+static int word_count;
+
+// Two examples: a context of two tokens with completions of one, three and two, and one of one token with two of six and one.
+static void make_good(void) {
+    static const uint16_t good[] = {
+        65535, 34, 0, 2, 3, 2, 11, 12, 1, 21, 3, 22, 23, 24, 2, 25, 26, //
+        65535, 32, 1, 1, 2, 1, 13, 6,  1, 2,  3, 4,  5,  6,  1, 7,      //
+    };
+    memset(header, 0, sizeof header);
+    header[0] = 20240522, header[1] = 1, header[2] = 2, header[3] = 34;
+    word_count = sizeof good / sizeof good[0];
+    memcpy(words, good, sizeof good);
+}
+
+static void write_file(int bytes_less) {
+    FILE *file = fopen(path, "wb");
+    size_t bytes = (size_t)(word_count * 2 - bytes_less);
+    assert_true(fwrite(header, 1, sizeof header, file) == sizeof header && fwrite(words, 1, bytes, file) == bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+static Evaluation *opened(int64_t seq_len) {
+    Error err = {0};
+    Evaluation *evaluation = evaluation_open("data.hellaswag", path, seq_len, VOCAB, &err);
+    if (evaluation == NULL) fail_msg("%s", err.text);
+    return evaluation;
+}
+
+static void refused(const char *why) {
+    Error err = {0};
+    assert_null(evaluation_open("data.hellaswag", path, SEQ, VOCAB, &err));
+    if (strstr(err.text, why) == NULL) fail_msg("%s\nexpected: %s", err.text, why);
+    assert_int_equal(err.code, EXIT_USAGE);
+    assert_non_null(strstr(err.text, "data.hellaswag: "));
+}
+
+static void rows_are_context_and_completion(void **state) {
+    (void)state;
+    make_good();
+    write_file(0);
+    Evaluation *evaluation = opened(SEQ);
+    assert_true(evaluation_examples(evaluation) == 2 && evaluation_left_out(evaluation) == 0);
+    assert_int_equal(evaluation_rows(evaluation), 5);
+    int32_t inputs[2 * SEQ], targets[2 * SEQ];
+    const int32_t row_1[] = {11, 12, 22, 23, 24, 0, 0};
+    evaluation_fetch(evaluation, 1, inputs, targets, 2);
+    for (int i = 0; i < SEQ; i++) assert_true(inputs[2 * i] == row_1[i] && targets[2 * i] == row_1[i + 1]);
+    // As long as a row can be: the last token is a target only.
+    const int32_t row_3[] = {13, 1, 2, 3, 4, 5, 6};
+    evaluation_fetch(evaluation, 3, inputs, targets, 1);
+    for (int i = 0; i < SEQ; i++) assert_true(inputs[i] == row_3[i] && targets[i] == row_3[i + 1]);
+    evaluation_fetch(evaluation, 5, inputs, targets, 1);
+    for (int i = 0; i < SEQ; i++) assert_true(inputs[i] == 0 && targets[i] == 0);
+    evaluation_close(evaluation);
+}
+
+static void the_lowest_mean_over_the_completion_is_the_choice(void **state) {
+    (void)state;
+    make_good();
+    write_file(0);
+    Evaluation *evaluation = opened(SEQ);
+    const float losses[2 * SEQ] = {9, 0, 1, 0, 2, 0, 6, 0, 9, 0, 9, 0};
+    assert_true(evaluation_mean(evaluation, 0, losses, 2) == 1.0); // the token behind two of context
+    assert_true(evaluation_mean(evaluation, 1, losses, 2) == 3.0);
+    assert_true(evaluation_mean(evaluation, 2, losses, 2) == 1.5);
+    assert_true(evaluation_mean(evaluation, 3, losses, 2) == 6.0);
+    const double both[] = {3, 2, 1, 2, 1}, first[] = {3, 2, 1, 1, 2}, none[] = {1, 2, 1, 1, 1};
+    assert_int_equal(evaluation_correct(evaluation, both), 2);
+    assert_int_equal(evaluation_correct(evaluation, first), 1);
+    assert_int_equal(evaluation_correct(evaluation, none), 0); // of equals the first
+    evaluation_close(evaluation);
+}
+
+static void an_example_that_is_too_long_is_left_out(void **state) {
+    (void)state;
+    make_good();
+    write_file(0);
+    Evaluation *evaluation = opened(SEQ - 1);
+    assert_true(evaluation_examples(evaluation) == 1 && evaluation_left_out(evaluation) == 1);
+    assert_int_equal(evaluation_rows(evaluation), 3);
+    evaluation_close(evaluation);
+    Error err = {0};
+    assert_null(evaluation_open("data.hellaswag", path, 3, VOCAB, &err));
+    assert_non_null(strstr(err.text, "all 2 examples"));
+}
+
+typedef struct Damage {
+    int word, value; // of the examples
+    const char *why;
+} Damage;
+
+static void every_damage_to_an_example_is_named(void **state) {
+    (void)state;
+    const Damage damages[] = {
+        {0, 65534, "example 0 does not begin where"},
+        {1, 33, "example 0 has a size that cannot be"},
+        {1, 4, "example 0 has a size that cannot be"},
+        {1, 300, "example 0 has a size that cannot be"},
+        {1, 32, "example 0 has more tokens than its size says"},
+        {1, 36, "example 0 has fewer tokens than its size says"},
+        {2, 1, "example 0 has another number"},
+        {3, 3, "example 0 has a label that names no completion"},
+        {4, 1, "example 0 has fewer than two completions"},
+        {4, 4, "example 0 has a text without tokens"},
+        {5, 0, "example 0 has a text without tokens"},
+        {5, 999, "example 0 has more tokens than its size says"},
+        {7, 50, "example 0 has token 50, outside a vocabulary of 50"},
+        {17, 0, "example 1 does not begin where"},
+        {26, 999, "example 1 has token 999"},
+        {31, 2, "example 1 has more tokens than its size says"},
+    };
+    for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
+        make_good();
+        words[damages[i].word] = (uint16_t)damages[i].value;
+        write_file(0);
+        refused(damages[i].why);
+    }
+}
+
+static void every_damage_to_the_header_is_named(void **state) {
+    (void)state;
+    const Damage damages[] = {
+        {0, 20240520, "its first word is 20240520, expected 20240522"},
+        {1, 2, "is of version 2, expected 1"},
+        {2, 0, "says that it has 0 examples"},
+        {2, 65537, "says that it has 65537 examples"},
+        {2, 1, "more follows"},
+        {2, 3, "example 2 is cut off"},
+        {3, 36, "another is longest"},
+    };
+    for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
+        make_good();
+        header[damages[i].word] = (uint32_t)damages[i].value;
+        write_file(0);
+        refused(damages[i].why);
+    }
+}
+
+static void a_file_that_is_cut_anywhere_is_refused(void **state) {
+    (void)state;
+    make_good();
+    for (int less = 1; less <= word_count * 2; less++) {
+        write_file(less);
+        refused("data.hellaswag: ");
+    }
+    assert_int_equal(truncate(path, 1000), 0);
+    refused("has not the size of an evaluation file");
+    assert_int_equal(unlink(path), 0);
+    refused("cannot be opened");
+}
+
+static int make_path(void **state) {
+    (void)state;
+    int file = mkstemp(path);
+    return file < 0 ? -1 : close(file);
+}
+
+static int remove_path(void **state) {
+    (void)state;
+    unlink(path);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_context_and_completion),
+        cmocka_unit_test(the_lowest_mean_over_the_completion_is_the_choice),
+        cmocka_unit_test(an_example_that_is_too_long_is_left_out),
+        cmocka_unit_test(every_damage_to_an_example_is_named),
+        cmocka_unit_test(every_damage_to_the_header_is_named),
+        cmocka_unit_test(a_file_that_is_cut_anywhere_is_refused),
+    };
+    return cmocka_run_group_tests(tests, make_path, remove_path);
+}

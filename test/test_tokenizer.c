@@ -1,0 +1,246 @@
+// Text to tokens and back without a library, and which tokenizer is taken.
+#include "tokenizer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static Config config;
+static char folder[] = "/tmp/test_tokenizer_XXXXXX";
+
+static void configure(const char *tokenizer, int64_t vocab) {
+    memset(&config, 0, sizeof config);
+    config.model.vocab = vocab;
+    snprintf(config.sample.tokenizer, sizeof config.sample.tokenizer, "%s", tokenizer);
+    snprintf(config.data.train, sizeof config.data.train, "%s/mine_train_*.bin", folder);
+}
+
+static void write_side(const char *text) {
+    char path[200];
+    snprintf(path, sizeof path, "%s/mine.json", folder);
+    if (text == NULL) {
+        unlink(path);
+        return;
+    }
+    FILE *file = fopen(path, "w");
+    assert_true(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+static Tokenizer *opened(const char *name, int64_t vocab) {
+    Error err = {0};
+    configure(name, vocab);
+    Tokenizer *tokenizer = tokenizer_open(&config, &err);
+    if (tokenizer == NULL) fail_msg("%s", err.text);
+    return tokenizer;
+}
+
+static void check_ids(const Tokenizer *tokenizer, const char *text, const char *expected) {
+    char said[200] = "";
+    Error err = {0};
+    Tokens tokens;
+    if (tokenizer_encode(tokenizer, "--generate", text, &tokens, &err) != 0) fail_msg("%s", err.text);
+    for (int64_t i = 0; i < tokens.count; i++)
+        snprintf(said + strlen(said), sizeof said - strlen(said), "%s%d", i > 0 ? " " : "", tokens.ids[i]);
+    assert_string_equal(said, expected);
+    free(tokens.ids);
+}
+
+static void check_refused(const Tokenizer *tokenizer, const char *text, const char *why) {
+    Error err = {0};
+    Tokens tokens;
+    assert_int_equal(tokenizer_encode(tokenizer, "--generate", text, &tokens, &err), -1);
+    assert_null(tokens.ids);
+    assert_int_equal(err.code, EXIT_USAGE);
+    if (strstr(err.text, why) == NULL) fail_msg("%s\nexpected: %s", err.text, why);
+}
+
+static void check_text(const Tokenizer *tokenizer, const int32_t *ids, int64_t count, const char *expected) {
+    Error err = {0};
+    Tokens tokens = {(int32_t *)ids, count};
+    char *text = tokenizer_decode(tokenizer, &tokens, &err);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static void a_byte_is_a_token_and_256_begins_a_text(void **state) {
+    (void)state;
+    Tokenizer *bytes = opened("", 257);
+    check_ids(bytes, "Ab\n\xC3\xA9", "65 98 10 195 169");
+    check_ids(bytes, "", "256");
+    assert_int_equal(tokenizer_end(bytes), 256);
+    const int32_t ids[] = {256, 65, 98, 10, 195, 169, 256};
+    check_text(bytes, ids, 7, "Ab\n\xC3\xA9");
+    tokenizer_close(bytes);
+}
+
+static void what_a_terminal_could_misread_is_spelt_out(void **state) {
+    (void)state;
+    Tokenizer *bytes = opened("bytes", 257);
+    const int32_t ids[] = {'a',  27,   '[',  9,    0,    127,  0xC3, 'b',  0xC2,
+                           0x9B, 0xED, 0xA0, 0x80, 0xE2, 0x82, 0xAC, 0xE2, 0x82};
+    check_text(bytes, ids, 18, "a\\x1B[\t\\x00\\x7F\\xC3b\\xC2\\x9B\\xED\\xA0\\x80\xE2\x82\xAC\\xE2\\x82");
+    check_text(bytes, ids, 0, "");
+    tokenizer_close(bytes);
+}
+
+static void without_a_tokenizer_a_text_is_its_numbers(void **state) {
+    (void)state;
+    Tokenizer *numbers = opened("", 1000);
+    check_ids(numbers, " 1, 999\t0 ", "1 999 0");
+    const int32_t ids[] = {5, 0, 999};
+    check_text(numbers, ids, 3, "5 0 999");
+    check_refused(numbers, "1 1000", "--generate: token 1000 is outside the vocabulary of 1000");
+    check_refused(numbers, "-1", "token -1 is outside");
+    check_refused(numbers, "99999999999999999999", "is outside");
+    check_refused(numbers, "1 In 2", "In 2 is none");
+    check_refused(numbers, "12x", "12x is none");
+    check_refused(numbers, "", "which token begins a text is not known");
+    tokenizer_close(numbers);
+}
+
+static void text_outside_the_vocabulary_is_refused(void **state) {
+    (void)state;
+    Tokenizer *bytes = opened("bytes", 100);
+    check_ids(bytes, "abc", "97 98 99");
+    check_refused(bytes, "abcd", "byte 100 (token 100) is outside the vocabulary of 100");
+    check_refused(bytes, "", "give a prompt");
+    tokenizer_close(bytes);
+}
+
+static void the_side_file_says_which_tokenizer_it_was(void **state) {
+    (void)state;
+    write_side("{\"tokenizer\": \"bytes\", \"tokenizer_file\": null, \"vocab\": 257, \"eot\": 256}");
+    Tokenizer *bytes = opened("", 300);
+    check_ids(bytes, "A", "65");
+    assert_int_equal(tokenizer_end(bytes), 256);
+    tokenizer_close(bytes);
+    write_side("{\"tokenizer\": \"tokenizers\", \"tokenizer_file\": \"x.json\", \"vocab\": 300, \"eot\": 7}");
+    Tokenizer *numbers = opened("", 300);
+    check_ids(numbers, "", "7");
+    tokenizer_close(numbers);
+    numbers = opened("ids", 257);
+    check_ids(numbers, "65", "65");
+    tokenizer_close(numbers);
+    write_side("{");
+    Error err = {0};
+    configure("", 257);
+    assert_null(tokenizer_open(&config, &err));
+    assert_non_null(strstr(err.text, "mine.json"));
+    write_side(NULL);
+}
+
+static void a_file_that_is_no_model_is_refused(void **state) {
+    (void)state;
+    char path[200];
+    const struct {
+        const char *bytes;
+        size_t count;
+    } files[] = {{"", 0},
+                 {"hello, world", 12},
+                 {"\x0A\x7F\x0A\x01"
+                  "a",
+                  5},
+                 {"\x0A\x03\x0A\x01"
+                  "a",
+                  5},
+                 {"\x0A\x80", 2}};
+    snprintf(path, sizeof path, "%s/x.model", folder);
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        Error err = {0};
+        FILE *file = fopen(path, "wb");
+        assert_true(fwrite(files[i].bytes, 1, files[i].count, file) == files[i].count && fclose(file) == 0);
+        configure(path, 1000);
+        assert_null(tokenizer_open(&config, &err));
+        assert_non_null(strstr(err.text, "x.model"));
+        assert_int_equal(err.code, EXIT_USAGE);
+    }
+    assert_int_equal(unlink(path), 0);
+    Error err = {0};
+    assert_null(tokenizer_open(&config, &err));
+    assert_non_null(strstr(err.text, "cannot be opened"));
+    err = (Error){0};
+    configure("tokenizer.json", 1000);
+    assert_null(tokenizer_open(&config, &err));
+    assert_non_null(strstr(err.text, "scripts/tokens.py"));
+}
+
+// Pieces: <unk>, </s>, blank, a, b, ab, blank a, <0x00>: enough to see merges by score.
+static size_t make_model(char *to) {
+    static const struct {
+        const char *text;
+        float score;
+        char type;
+    } pieces[] = {{"<unk>", 0, 2},
+                  {"</s>", 0, 3},
+                  {"\xE2\x96\x81", -9, 1},
+                  {"a", -8, 1},
+                  {"b", -7, 1},
+                  {"ab", -2, 1},
+                  {"\xE2\x96\x81"
+                   "a",
+                   -1, 1}};
+    char *at = to;
+    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+        size_t length = strlen(pieces[i].text);
+        *at++ = 0x0A, *at++ = (char)(length + 9);
+        *at++ = 0x0A, *at++ = (char)length;
+        memcpy(at, pieces[i].text, length);
+        at += length;
+        *at++ = 0x15;
+        memcpy(at, &pieces[i].score, 4);
+        at += 4;
+        *at++ = 0x18, *at++ = pieces[i].type;
+    }
+    memcpy(at, "\x12\x02\x18\x02", 4); // trainer: BPE
+    return (size_t)(at + 4 - to);
+}
+
+static void pieces_merge_by_score(void **state) {
+    (void)state;
+    char path[200], bytes[400];
+    size_t count = make_model(bytes);
+    snprintf(path, sizeof path, "%s/small.model", folder);
+    FILE *file = fopen(path, "wb");
+    assert_true(fwrite(bytes, 1, count, file) == count && fclose(file) == 0);
+    Tokenizer *pieces = opened(path, 7);
+    check_ids(pieces, "ab", "6 4");    // " a" before "ab"
+    check_ids(pieces, "bab", "2 4 5"); //
+    check_ids(pieces, " b  ab", "2 4 6 4");
+    check_ids(pieces, "bxyzb", "2 4 0 4"); // what is unknown is one
+    check_ids(pieces, "", "1");
+    check_refused(pieces, "a\xFF", "byte 1 is not UTF-8");
+    const int32_t ids[] = {1, 6, 4, 2, 5, 0, 1};
+    check_text(pieces, ids, 7, "ab ab \xE2\x81\x87 ");
+    tokenizer_close(pieces);
+    Error err = {0};
+    configure(path, 6);
+    assert_null(tokenizer_open(&config, &err));
+    assert_non_null(strstr(err.text, "has 7 pieces, more than model.vocab 6"));
+    assert_int_equal(unlink(path), 0);
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) == NULL ? -1 : 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    return rmdir(folder);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_byte_is_a_token_and_256_begins_a_text),
+        cmocka_unit_test(what_a_terminal_could_misread_is_spelt_out),
+        cmocka_unit_test(without_a_tokenizer_a_text_is_its_numbers),
+        cmocka_unit_test(text_outside_the_vocabulary_is_refused),
+        cmocka_unit_test(the_side_file_says_which_tokenizer_it_was),
+        cmocka_unit_test(a_file_that_is_no_model_is_refused),
+        cmocka_unit_test(pieces_merge_by_score),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,30 @@
+// Started by test_generate.py: tool_tokenizer MODEL reads lines of text and prints, for each, its ids on one line and on the next one what
+// they decode to.
+#include "tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int main(int argc, char **argv) {
+    static Config config;
+    Error err = {0};
+    char *line = NULL;
+    size_t room = 0;
+    config.model.vocab = 1 << 20;
+    snprintf(config.sample.tokenizer, sizeof config.sample.tokenizer, "%s", argc > 1 ? argv[1] : "");
+    Tokenizer *tokenizer = tokenizer_open(&config, &err);
+    for (ssize_t length; err.code == 0 && (length = getline(&line, &room, stdin)) > 0;) {
+        Tokens tokens = {0};
+        if (line[length - 1] == '\n') line[length - 1] = '\0';
+        if (tokenizer_encode(tokenizer, "line", line, &tokens, &err) != 0) break;
+        for (int64_t i = 0; i < tokens.count; i++) printf("%s%d", i > 0 ? " " : "", tokens.ids[i]);
+        char *text = tokenizer_decode(tokenizer, &tokens, &err);
+        printf("\n%s\n", text == NULL ? "" : text);
+        free(text);
+        free(tokens.ids);
+    }
+    free(line);
+    tokenizer_close(tokenizer);
+    if (err.code != 0) fprintf(stderr, "%s\n", err.text);
+    return err.code;
+}
