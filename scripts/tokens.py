@@ -33,7 +33,7 @@ def main(arguments):
     parser.add_argument("text", nargs="?", metavar="TEXT", help="default: standard input")
     parser.add_argument("--tokenizer", required=True, metavar="NAME", help="bytes, a *.model or a tokenizer.json")
     parser.add_argument("--eot", default="auto", help="as prepare_data.py has it, where a tokenizer has no usual one")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     try:
         tokenizer = make_tokenizer(options.tokenizer, options.eot)
         text = sys.stdin.read() if options.text is None else options.text

@@ -424,24 +424,38 @@ int64_t sentencepiece_encode(const SentencePiece *model, const char *text, int64
 
 // ---------------------------------------------------------------- ids to text
 
-void sentencepiece_decode(const SentencePiece *model, int32_t id, bool first, FILE *out) {
-    if (id < 0 || id >= model->count) return;
-    const Piece *piece = &model->pieces[id];
-    if (piece->type == PIECE_CONTROL) return;
-    if (piece->type == PIECE_UNKNOWN) {
-        fputs(" \xE2\x81\x87 ", out);
-        return;
-    }
-    if (piece->type == PIECE_BYTE) {
-        for (int byte = 0; byte < 256; byte++)
-            if (model->bytes[byte] == id) fputc(byte, out);
-        return;
-    }
-    bool drops = first && (model->dummy_prefix || model->extra_blanks_go);
-    for (int64_t i = 0; i < piece->length;) {
-        bool blank = piece->length - i >= BLANK_BYTES && memcmp(piece->text + i, BLANK, BLANK_BYTES) == 0;
-        if (blank && !(drops && i == 0)) fputc(' ', out);
-        if (!blank) fputc(piece->text[i], out);
+static bool begins_blank_(const char *text, int64_t length) {
+    return length >= BLANK_BYTES && memcmp(text, BLANK, BLANK_BYTES) == 0;
+}
+
+static int byte_of_(const SentencePiece *model, int32_t id) {
+    int byte = 0;
+    while (byte < 256 && model->bytes[byte] != id) byte++;
+    return byte;
+}
+
+// A piece's text, its blanks as blanks, from byte `from` on.
+static void write_piece_(const Piece *piece, int64_t from, FILE *out) {
+    for (int64_t i = from; i < piece->length;) {
+        bool blank = begins_blank_(piece->text + i, piece->length - i);
+        fputc(blank ? ' ' : piece->text[i], out);
         i += blank ? BLANK_BYTES : 1;
+    }
+}
+
+void sentencepiece_decode(const SentencePiece *model, const int32_t *ids, int64_t count, FILE *out) {
+    bool beginning = model->dummy_prefix || model->extra_blanks_go; // blanks here were put in front, or would have gone
+    for (int64_t i = 0; i < count; i++) {
+        if (ids[i] < 0 || ids[i] >= model->count) continue;
+        const Piece *piece = &model->pieces[ids[i]];
+        if (piece->type == PIECE_CONTROL) continue;
+        int64_t from = beginning && begins_blank_(piece->text, piece->length) ? BLANK_BYTES : 0;
+        if (piece->type == PIECE_UNKNOWN)
+            fputs(" \xE2\x81\x87 ", out);
+        else if (piece->type == PIECE_BYTE)
+            fputc(byte_of_(model, ids[i]), out);
+        else
+            write_piece_(piece, from, out);
+        beginning = beginning && from > 0 && from == piece->length && model->extra_blanks_go;
     }
 }

@@ -27,8 +27,8 @@ int64_t sentencepiece_end(const SentencePiece *model); // the id of </s>; -1: no
 int64_t sentencepiece_room(int64_t length);
 int64_t sentencepiece_encode(const SentencePiece *model, const char *text, int64_t length, int32_t *ids);
 
-// The bytes that stand for one id; first: at a text's beginning, where a blank that was put in front is taken away again.
-void sentencepiece_decode(const SentencePiece *model, int32_t id, bool first, FILE *out);
+// Writes the text of ids; a blank that was put in front is taken away again. It need not be UTF-8.
+void sentencepiece_decode(const SentencePiece *model, const int32_t *ids, int64_t count, FILE *out);
 
 #ifdef __cplusplus
 }

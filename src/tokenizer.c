@@ -209,14 +209,15 @@ static void write_safely_(const char *text, size_t length, FILE *out) {
 }
 
 static void write_raw_(const Tokenizer *tokenizer, const Tokens *tokens, FILE *out) {
+    if (tokenizer->kind == KIND_PIECES) {
+        sentencepiece_decode(tokenizer->pieces, tokens->ids, tokens->count, out);
+        return;
+    }
     for (int64_t i = 0; i < tokens->count; i++) {
-        int32_t id = tokens->ids[i];
         if (tokenizer->kind == KIND_IDS)
-            fprintf(out, "%s%d", i > 0 ? " " : "", id);
-        else if (tokenizer->kind == KIND_PIECES)
-            sentencepiece_decode(tokenizer->pieces, id, ftell(out) == 0, out);
-        else if (id < BYTES_END)
-            fputc(id, out);
+            fprintf(out, "%s%d", i > 0 ? " " : "", tokens->ids[i]);
+        else if (tokens->ids[i] < BYTES_END)
+            fputc(tokens->ids[i], out);
     }
 }
 
