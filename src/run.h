@@ -41,7 +41,7 @@ typedef struct Run {
     Optimizer *optimizer;
     Blend *train;
     Dataset *val;
-    Evaluation *hellaswag;  // NULL: none
+    Evaluation *hellaswag; // NULL: none
     Batch batch;
     JudgeState judge;       // the same on all ranks
     Metrics *metrics;       // rank 0

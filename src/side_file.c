@@ -21,6 +21,14 @@ bool side_file_path(const char *shard, char path[SIDE_FILE_PATH]) {
     return true;
 }
 
+// The tokenizer's file: a relative name is meant from the side file's folder.
+static void resolve_(SideFile *side, const char *file) {
+    const char *slash = strrchr(side->path, '/');
+    int folder = slash == NULL || file[0] == '/' || file[0] == '\0' ? 0 : (int)(slash - side->path + 1);
+    int length = snprintf(side->file, sizeof side->file, "%.*s%s", folder, side->path, file);
+    if (length >= (int)sizeof side->file) side->file[0] = '\0';
+}
+
 int side_file_read(SideFile *side, const char *path, Error *err) {
     memset(side, 0, sizeof *side);
     if (access(path, F_OK) != 0) return 0;
@@ -31,6 +39,8 @@ int side_file_read(SideFile *side, const char *path, Error *err) {
         side->vocab = json_integer(json.root, "vocab", -1);
         snprintf(side->tokenizer, sizeof side->tokenizer, "%s", json_text(json.root, "tokenizer", ""));
         snprintf(side->sha256, sizeof side->sha256, "%s", json_text(json.root, "tokenizer_sha256", ""));
+        side->eot = json_integer(json.root, "eot", -1);
+        resolve_(side, json_text(json.root, "tokenizer_file", ""));
         if (side->vocab < 1 || side->tokenizer[0] == '\0')
             status = error_set(err, EXIT_FAILED, "%s: names no tokenizer and vocab", side->path);
     }

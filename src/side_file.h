@@ -18,6 +18,8 @@ typedef struct SideFile {
     int64_t vocab;
     char tokenizer[SIDE_FILE_WORD]; // "bytes", "sentencepiece", "tokenizers"
     char sha256[SIDE_FILE_WORD];    // of the tokenizer's file; empty for bytes
+    char file[SIDE_FILE_PATH];      // the tokenizer's file; empty for bytes
+    int64_t eot;                    // the token that ends a text; -1: not known
 } SideFile;
 
 // Where the side file of a shard would be. False where the shard's name is not made as above.

@@ -2,11 +2,12 @@
 
 #include "json.h"
 #include "sentencepiece.h"
+#include "side_file.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef enum TokenizerKind { KIND_BYTES, KIND_IDS, KIND_PIECES } TokenizerKind;
 
@@ -55,42 +56,27 @@ static int take_named_(Tokenizer *tokenizer, const Config *config, Error *err) {
     return take_pieces_(tokenizer, name, err);
 }
 
-// data/NAME_train_*.bin was made with what data/NAME.json says. False where the pattern is of another form.
-static bool side_file_(const char *pattern, char path[CONFIG_TEXT + 8]) {
-    const char *slash = strrchr(pattern, '/'), *base = slash == NULL ? pattern : slash + 1, *mark = NULL;
-    for (const char *at = base; (at = strstr(at, "_train")) != NULL; at++) mark = at;
-    if (mark == NULL || mark == base || strcspn(pattern, "*?[") < (size_t)(mark - pattern)) return false;
-    snprintf(path, CONFIG_TEXT + 8, "%.*s.json", (int)(mark - pattern), pattern);
-    return access(path, F_OK) == 0;
+// What the first shard of the training data was made with. 1 found, 0 not, -1 with err.
+static int find_side_(const Config *config, SideFile *side, Error *err) {
+    glob_t shards;
+    char path[SIDE_FILE_PATH];
+    if (config->data.train_sources == 0 || glob(config->data.train[0].path, 0, NULL, &shards) != 0) return 0;
+    bool named = side_file_path(shards.gl_pathv[0], path);
+    globfree(&shards);
+    return named ? side_file_read(side, path, err) : 0;
 }
 
-// A relative name is meant from the side file's folder.
-static void resolve_(const char *side, const char *file, char path[2 * CONFIG_TEXT]) {
-    const char *slash = strrchr(side, '/');
-    int folder = slash == NULL || file[0] == '/' ? 0 : (int)(slash - side + 1);
-    snprintf(path, 2 * CONFIG_TEXT, "%.*s%.*s", folder, side, CONFIG_TEXT - 1, file);
-}
-
-static int take_side_(Tokenizer *tokenizer, const char *side, Error *err) {
-    Json json;
-    char path[2 * CONFIG_TEXT];
-    int status = json_read_file(&json, side, err);
-    if (status == 0) {
-        const char *kind = json_text(json.root, "tokenizer", ""), *file = json_text(json.root, "tokenizer_file", "");
-        int64_t end = json_integer(json.root, "eot", -1);
-        if (end >= 0 && end < tokenizer->vocab) tokenizer->end = end;
-        resolve_(side, file, path);
-        if (strcmp(kind, "bytes") == 0) take_bytes_(tokenizer);
-        if (strcmp(kind, "sentencepiece") == 0) status = take_pieces_(tokenizer, path, err);
-    }
-    json_free(&json);
-    return status;
+static int take_side_(Tokenizer *tokenizer, const SideFile *side, Error *err) {
+    if (side->eot >= 0 && side->eot < tokenizer->vocab) tokenizer->end = side->eot;
+    if (strcmp(side->tokenizer, "bytes") == 0) take_bytes_(tokenizer);
+    return strcmp(side->tokenizer, "sentencepiece") == 0 ? take_pieces_(tokenizer, side->file, err) : 0;
 }
 
 static int take_(Tokenizer *tokenizer, const Config *config, Error *err) {
-    char side[CONFIG_TEXT + 8];
+    SideFile side;
     if (config->sample.tokenizer[0] != '\0') return take_named_(tokenizer, config, err);
-    if (side_file_(config->data.train[0].path, side)) return take_side_(tokenizer, side, err);
+    int found = find_side_(config, &side, err);
+    if (found != 0) return found < 0 ? -1 : take_side_(tokenizer, &side, err);
     if (tokenizer->vocab == BYTES_VOCABULARY) take_bytes_(tokenizer);
     return 0;
 }

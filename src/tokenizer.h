@@ -1,6 +1,6 @@
 // Text to tokens and back, for prompts and samples.
 //
-// Which tokenizer: sample.tokenizer, else what the data set's side file says (data/NAME.json beside data/NAME_train_*.bin, which
+// Which tokenizer: sample.tokenizer, else what the side file of the training data says (side_file.h, which
 // scripts/prepare_data.py writes), else bytes where model.vocab is 257, else none: then a text is its tokens' numbers.
 //   bytes     one token a byte, 256 ends a text
 //   ids       numbers with blanks between them, both ways; scripts/tokens.py turns them into text with the tokenizer's own library

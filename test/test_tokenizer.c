@@ -15,18 +15,22 @@ static void configure(const char *tokenizer, int64_t vocab) {
     memset(&config, 0, sizeof config);
     config.model.vocab = vocab;
     snprintf(config.sample.tokenizer, sizeof config.sample.tokenizer, "%s", tokenizer);
-    snprintf(config.data.train, sizeof config.data.train, "%s/mine_train_*.bin", folder);
+    config.data.train_sources = 1;
+    snprintf(config.data.train[0].path, CONFIG_TEXT, "%s/mine_train_*.bin", folder);
 }
 
+// The side file, and a shard that it stands beside; NULL: neither.
 static void write_side(const char *text) {
-    char path[200];
-    snprintf(path, sizeof path, "%s/mine.json", folder);
-    if (text == NULL) {
-        unlink(path);
-        return;
+    const char *const names[] = {"mine.json", "mine_train_000.bin"};
+    for (int i = 0; i < 2; i++) {
+        char path[200];
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        FILE *file = text == NULL ? NULL : fopen(path, "w");
+        if (file == NULL)
+            assert_int_equal(unlink(path), 0);
+        else
+            assert_true(fputs(text, file) >= 0 && fclose(file) == 0);
     }
-    FILE *file = fopen(path, "w");
-    assert_true(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
 }
 
 static Tokenizer *opened(const char *name, int64_t vocab) {
