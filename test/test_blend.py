@@ -1,0 +1,91 @@
+"""Training on a blend of data sets: the same losses in any layout and after a resume, and what is said about the data."""
+
+import json
+
+import pytest
+from training import GPT, Trainer, layout, make_tokens, saving, without_mpi, write_tokens
+
+needs_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Eight steps on 70 % of a large set and 30 % of one that has 6 sequences, saved after step 3."""
+    trainer = Trainer(tmp_path_factory.mktemp("blend"), GPT)
+    large = write_tokens(trainer.folder / "large_train_000.bin", make_tokens(4000, 30, seed=1))
+    small = write_tokens(trainer.folder / "small_train_000.bin", 30 + make_tokens(6 * 16 + 1, 30, seed=2))
+    trainer.blend = [{"path": str(large), "weight": 0.7}, {"path": str(small), "weight": 0.3}]
+    trainer.config["data"]["train"] = trainer.blend
+    trainer.saved = trainer.folder / "saved"
+    trainer.whole = trainer.run(saving(trainer.saved, 3))
+    return trainer
+
+
+@needs_ranks
+@pytest.mark.parametrize("change", [layout(p=2, bpipe=True), layout(p=4)], ids=["p2_bpipe", "p4"])
+def test_stages_do_not_change_a_bit_of_a_blend(trained, change):
+    assert trained.run(change).curve() == trained.whole.curve()
+
+
+@needs_ranks
+@pytest.mark.parametrize("change", [layout(d=2), layout(t=2), layout(d=2, b=2)], ids=["d2", "t2", "d2_b2"])
+def test_every_split_of_the_batch_takes_the_same_samples(trained, change):
+    for ours, theirs in zip(trained.run(change).curve(), trained.whole.curve(), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+def test_a_blend_resumes_with_the_same_bits(trained):
+    resumed = trained.run(resume=trained.saved / "step_00000003")
+    assert "resumed from" in resumed.stderr
+    assert resumed.curve() == trained.whole.curve(first=4)
+
+
+def test_the_share_of_each_source_matters(trained):
+    changed = [{**source, "weight": weight} for source, weight in zip(trained.blend, (0.3, 0.7))]
+    assert trained.run({"data.train": changed}).curve()[0] != trained.whole.curve()[0]
+    alone = trained.run({"data.train": trained.blend[:1]}).curve()
+    assert alone == trained.run({"data.train": trained.blend[0]["path"]}).curve()
+
+
+def test_start_up_says_how_far_each_source_goes(trained):
+    # 8 steps of 8 sequences: 64 * 0.3 / 6 = 3.2.
+    large, small = (line for line in trained.whole.stderr.splitlines() if "data.train: " in line)
+    assert "70 % of the sequences from " in large and "large_train_000.bin, which has 249: 0.18 passes over it" in large
+    assert "30 % of the sequences from " in small and "which has 6: 3.2 passes over it, so it repeats" in small
+    assert "repeats" not in large
+
+
+def test_the_run_line_of_the_metrics_holds_the_blend(trained):
+    _, metrics = trained.prepare({"train.steps": 1})
+    trained.run({"train.steps": 1, "log.metrics": str(metrics)})
+    run = json.loads(metrics.read_text().splitlines()[0])
+    assert run["config"]["data"]["train"] == trained.blend
+
+
+def side(trainer, name, **what):
+    path = trainer.folder / f"{name}.json"
+    path.write_text(json.dumps({"name": name, "tokenizer": "sentencepiece", "vocab": 61, **what}))
+    return path
+
+
+def test_a_vocabulary_too_large_is_refused_with_both_numbers(trained):
+    told = side(trained, "small", vocab=32000)
+    refused = trained.run(code=2)
+    told.unlink()
+    assert "vocabulary of 32000" in refused.stderr and "more than model.vocab 61; set model.vocab to 32000" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("p", [1, pytest.param(2, marks=needs_ranks)])
+def test_data_of_two_tokenizers_is_warned_of_once(trained, p):
+    val = write_tokens(trained.folder / "held_val_000.bin", make_tokens(300, 61))
+    change = {**layout(p=p), "train.steps": 1, "data.val": str(val), "data.val_every": 1, "data.val_batches": 1}
+    told = [side(trained, name, tokenizer_sha256=digest) for name, digest in (("large", "ab"), ("held", "cd"))]
+    warned = trained.run(change).stderr
+    told[1].write_text(told[0].read_text())
+    same = trained.run(change).stderr
+    for path in told:
+        path.unlink()
+    assert warned.count("name different tokenizers") == 1
+    assert "large.json and " in warned and "held.json name different tokenizers" in warned
+    assert "tokenizers" not in same
