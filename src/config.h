@@ -27,6 +27,7 @@ typedef enum AttentionMode { ATTENTION_NONE, ATTENTION_RECOMPUTE, ATTENTION_FLAS
 typedef enum SoftmaxKind { SOFTMAX_FUSED, SOFTMAX_UNFUSED, SOFTMAX_MEGATRON } SoftmaxKind;
 typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule;
 typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
+typedef enum ChecksumMode { CHECKSUM_OFF, CHECKSUM_ON } ChecksumMode;
 typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 
 enum { CONFIG_MAX_STAGES = 1024, CONFIG_MAX_SOURCES = 64, CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 80 };
@@ -119,6 +120,10 @@ typedef struct LogConfig {
     char metrics[CONFIG_TEXT]; // empty: no metrics file
 } LogConfig;
 
+typedef struct CommConfig {
+    int checksum; // ChecksumMode
+} CommConfig;
+
 typedef struct HardwareConfig {
     int device;         // DeviceKind
     double peak_tflops; // of one rank; 0: from the device
@@ -142,6 +147,7 @@ typedef struct Config {
     SampleConfig sample;
     CheckpointConfig checkpoint;
     LogConfig log;
+    CommConfig comm;
     HardwareConfig hardware;
     int32_t place[CONFIG_MAX_KEYS]; // per row of the schema: line, CONFIG_DEFAULT or CONFIG_OVERRIDE
 } Config;

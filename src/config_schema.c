@@ -15,6 +15,7 @@ static const char *const softmax_words[] = {
 static const char *const lr_words[] = {
     [LR_COSINE] = "cosine", [LR_LINEAR] = "linear", [LR_CONSTANT] = "constant", [LR_WSD] = "wsd", NULL};
 static const char *const precision_words[] = {[PRECISION_FP32] = "fp32", [PRECISION_BF16] = "bf16", NULL};
+static const char *const checksum_words[] = {[CHECKSUM_OFF] = "off", [CHECKSUM_ON] = "on", NULL};
 static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", NULL};
 
 #define FIELD(section, key) offsetof(Config, section.key), sizeof(((Config *)0)->section.key)
@@ -147,6 +148,8 @@ const ConfigKey config_keys[] = {
     TEXT(checkpoint, init_from, "", 0, "weights to start from; empty: random ones"),
 
     TEXT(log, metrics, "", 0, "JSON lines are appended to this file; empty: none"),
+
+    WORD(comm, checksum, "off", checksum_words, "check every bundle and message between stages where it arrives"),
 
     WORD(hardware, device, "auto", device_words, "where to compute; auto: what is at hand"),
     NUMBER(hardware, peak_tflops, "auto", 0, 1e9, KEY_ABOVE_MIN, "auto",

@@ -27,6 +27,7 @@ struct Engine {
     SlotPool own, lent;
     Away host, partners; // where this stage evicts to by itself: host memory, slots that its partner lends
     bool alone;          // the evictor of this pair moves bundles by itself; A and R are bookkeeping
+    Checksum *checksum;  // NULL: none
     char note[256];
     Edge forward_in, forward_out, backward_in, backward_out;
     Queue queue;
@@ -38,6 +39,7 @@ struct Engine {
     Event **begin_events, **end_events; // per action; of compute actions
     ActionTime *times;
     int64_t *forward_action; // per microbatch, the action that was its F; -1 before
+    uint64_t *left_with;     // per microbatch, checksum of its bundle where it was evicted
     EngineRun run;
     bool forward_only;
     float scale;
@@ -85,6 +87,33 @@ static Slot *transfer_slot_(Engine *engine, const Action *action, const Movement
     return slots_find(move->pool, action->microbatch);
 }
 
+// An error of a message says which one it was: "step 12: the bundle of microbatch 5 from stage 0 to stage 3: ...".
+static int blame_message_(const Engine *engine, const char *what, int64_t microbatch, int from, const char *to,
+                          Error *err) {
+    Error whole = *err;
+    snprintf(whole.text, sizeof whole.text, "%s: %s of microbatch %lld from stage %d to %s: %.800s", engine->label,
+             what, (long long)microbatch, from, to, err->text);
+    *err = whole;
+    return -1;
+}
+
+static int blame_transfer_(const Engine *engine, const Action *action, Error *err) {
+    char to[48] = "host memory and back";
+    bool mine = action->kind == ACTION_EVICT || action->kind == ACTION_LOAD;
+    bool back = action->kind == ACTION_RETURN || action->kind == ACTION_LOAD;
+    int evictor = mine ? engine->index : action->peer, acceptor = mine ? action->peer : engine->index;
+    if (action->peer != SCHEDULE_HOST) snprintf(to, sizeof to, "stage %d%s", acceptor, back ? " and back" : "");
+    return blame_message_(engine, "the bundle", action->microbatch, evictor, to, err);
+}
+
+// A bundle that comes back has to be the one that left, whichever way it went and wherever it stayed.
+static int check_bundle_(Engine *engine, const Action *action, Error *err) {
+    const SlotPool *own = &engine->own;
+    if (engine->checksum == NULL || action->kind != ACTION_LOAD) return 0;
+    uint64_t back = checksum_of(engine->checksum, engine->queue.slot->memory, own->slot_bytes);
+    return checksum_compare(engine->left_with[action->microbatch], back, err);
+}
+
 static int start_transfer_(Engine *engine, const Action *action, const Movement *move, Error *err) {
     void *memory = engine->queue.slot->memory;
     Comm *pair = engine->pair;
@@ -110,6 +139,8 @@ static int queue_start_(Engine *engine, Error *err) {
         return -1;
     queue->slot = slot;
     queue->under_way = true;
+    if (engine->checksum != NULL && action->kind == ACTION_EVICT)
+        engine->left_with[action->microbatch] = checksum_of(engine->checksum, slot->memory, engine->own.slot_bytes);
     engine->times[queue->actions[queue->done]].begin = clock_seconds();
     return start_transfer_(engine, action, &move, err) == 0 ? 1 : -1;
 }
@@ -124,7 +155,8 @@ static int queue_finish_(Engine *engine, Error *err) {
     Queue *queue = &engine->queue;
     const Action *action = action_(engine, queue->actions[queue->done]);
     int done = queue_test_(engine, action, err);
-    if (done <= 0) return done;
+    if (done == 0) return 0;
+    if (done < 0 || check_bundle_(engine, action, err) != 0) return blame_transfer_(engine, action, err);
     Movement move = movement_(engine, action->kind);
     char who[32];
     queue->slot->occupied = NULL;
@@ -158,6 +190,14 @@ static int note_lent_(Engine *engine, int64_t i, Error *err) {
                       action->microbatch, action_text(*action, who), err);
 }
 
+// Messages of an edge go in the order of microbatches.
+static void blame_edge_(const Engine *engine, const Edge *edge, bool forward, Error *err) {
+    char to[32];
+    snprintf(to, sizeof to, "stage %d", edge->sends ? edge->peer : engine->index);
+    blame_message_(engine, forward ? "the activation" : "the gradient", edge->finished,
+                   edge->sends ? engine->index : edge->peer, to, err);
+}
+
 // Moves everything that can be moved beside compute. The first error stays; the run ends at the next look at it.
 static void progress_(void *argument) {
     Engine *engine = (Engine *)argument;
@@ -165,7 +205,10 @@ static void progress_(void *argument) {
     if (err->code != 0) return;
     Edge *edges[] = {&engine->forward_in, &engine->forward_out, &engine->backward_in, &engine->backward_out};
     for (int i = 0; i < 4; i++)
-        if (edges[i]->comm != NULL && edge_progress(edges[i], err) != 0) return;
+        if (edges[i]->comm != NULL && edge_progress(edges[i], err) != 0) {
+            blame_edge_(engine, edges[i], i < 2, err);
+            return;
+        }
     queue_progress_(engine, err);
 }
 
@@ -300,9 +343,10 @@ static int reserve_(Engine *engine, int64_t actions, int64_t microbatches, Error
     engine->begin_events = (Event **)realloc(engine->begin_events, (size_t)room * sizeof *engine->begin_events);
     engine->end_events = (Event **)realloc(engine->end_events, (size_t)room * sizeof *engine->end_events);
     engine->forward_action = (int64_t *)realloc(engine->forward_action, (size_t)room * sizeof *engine->forward_action);
+    engine->left_with = (uint64_t *)realloc(engine->left_with, (size_t)room * sizeof *engine->left_with);
     engine->queue.actions = (int64_t *)realloc(engine->queue.actions, (size_t)room * sizeof *engine->queue.actions);
     if (engine->times == NULL || engine->begin_events == NULL || engine->end_events == NULL ||
-        engine->forward_action == NULL || engine->queue.actions == NULL)
+        engine->forward_action == NULL || engine->left_with == NULL || engine->queue.actions == NULL)
         return error_set(err, EXIT_FAILED, "out of host memory for a schedule of %lld actions", (long long)actions);
     for (int64_t i = engine->capacity; i < room; i++) {
         engine->begin_events[i] = engine->be->event_create(engine->be);
@@ -429,6 +473,7 @@ Engine *engine_create(Stage *stage, const PlanStage *plan, const EngineGroups *g
     engine->index = stage->at.stage;
     engine->pair = groups->pair;
     engine->control = groups->pair_control;
+    engine->checksum = groups->checksum;
     engine->partner = groups->pair == NULL ? -1 : 1 - groups->pair->rank;
     stage->pass.poll = poll_;
     stage->pass.poll_argument = engine;
@@ -464,6 +509,7 @@ void engine_destroy(Engine *engine) {
     free(engine->begin_events);
     free(engine->end_events);
     free(engine->forward_action);
+    free(engine->left_with);
     free(engine->queue.actions);
     away_destroy(&engine->partners);
     away_destroy(&engine->host);

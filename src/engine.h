@@ -8,6 +8,7 @@
 
 #include "board.h"
 #include "bpipe.h"
+#include "checksum.h"
 #include "edges.h"
 #include "plan.h"
 #include "slots.h"
@@ -38,6 +39,7 @@ typedef struct EngineGroups {
     Comm *pipeline;     // rank = stage; NULL or size 1: one stage
     Comm *pair;         // this stage and its partner, the evictor first; NULL where there is none
     Comm *pair_control; // the same two, messages in host memory; NULL: bundles go over `pair`
+    Checksum *checksum; // of evicted bundles, from where they leave to where they are back; NULL: none
 } EngineGroups;
 
 // Allocates slots and edge buffers as `plan` says for this stage. board may be NULL.

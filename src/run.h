@@ -33,6 +33,8 @@ typedef struct Run {
     Backend *be;
     Device device;
     Comm *pipeline, *tensor, *data, *tied; // NULL where the group would be this rank alone
+    Checksum *checksum;                    // NULL where comm.checksum is off, as are the groups beside it
+    Comm *pipeline_sums, *pair_sums;       // of the checksums of messages
     Comm *pair, *pair_bundles;             // of messages in host memory; of bundles, NULL where none are evicted
     Schedule *schedule, *validation;
     Plan plan;

@@ -1,4 +1,5 @@
 // Run, first part: taking a place in the world.
+#include "comm_checked.h"
 #include "cores.h"
 #include "details.h"
 #include "fits.h"
@@ -78,7 +79,11 @@ static int create_groups_(Run *run, Error *err) {
     if (split_(run, &run->pair, "pair", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage, err) != 0)
         return -1;
     bool tied = run->config->model.tie_embeddings == TIE_TRUE && p > 1;
-    return split_(run, &run->tied, "tied", tied && end ? column : -1, at.stage, err);
+    if (split_(run, &run->tied, "tied", tied && end ? column : -1, at.stage, err) != 0) return -1;
+    if (run->config->comm.checksum == CHECKSUM_OFF) return 0;
+    if (split_(run, &run->pipeline_sums, "pipeline sums", p > 1 ? column : -1, at.stage, err) != 0) return -1;
+    return split_(run, &run->pair_sums, "pair sums", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage,
+                  err);
 }
 
 // The same groups for the device's memory, again in one order. The tensor group's results are read by the next operation;
@@ -89,8 +94,18 @@ static int convert_(Run *run, Comm **comm, DeviceUse use, Error *err) {
     return *comm == NULL ? -1 : 0;
 }
 
+// Messages of a group get their checksums where comm.checksum asks for it.
+static int check_(Run *run, Comm **comm, bool owns, Comm *sums, Error *err) {
+    if (*comm == NULL || sums == NULL) return 0;
+    *comm = comm_checked_create(*comm, owns, sums, run->checksum, err);
+    return *comm == NULL ? -1 : 0;
+}
+
 static int convert_groups_(Run *run, Error *err) {
+    bool checked = run->config->comm.checksum == CHECKSUM_ON;
+    if (checked && (run->checksum = checksum_create(run->be, err)) == NULL) return -1;
     if (convert_(run, &run->pipeline, USE_NEIGHBOURS, err) != 0) return -1;
+    if (check_(run, &run->pipeline, true, run->pipeline_sums, err) != 0) return -1;
     if (convert_(run, &run->tensor, USE_COMPUTE, err) != 0) return -1;
     if (convert_(run, &run->data, USE_BESIDE, err) != 0) return -1;
     return convert_(run, &run->tied, USE_BESIDE, err);
@@ -100,7 +115,8 @@ static int convert_groups_(Run *run, Error *err) {
 static int convert_pair_(Run *run, Error *err) {
     if (run->pair == NULL || plan_evictions(run->schedule) == 0) return 0;
     run->pair_bundles = device_comm(&run->device, run->be, run->pair, USE_NEIGHBOURS, false, err);
-    return run->pair_bundles == NULL ? -1 : 0;
+    if (run->pair_bundles == NULL) return -1;
+    return check_(run, &run->pair_bundles, run->pair_bundles != run->pair, run->pair_sums, err);
 }
 
 static void tell_device_(const Run *run) {
@@ -161,7 +177,8 @@ static int create_stage_(Run *run, Error *err) {
     if (stage_create(&run->stage, run->model, config, run->be, run->at.stage, run->tensor, run->at.data, err) != 0)
         return -1;
     if (convert_pair_(run, err) != 0) return -1;
-    EngineGroups groups = {run->pipeline, run->pair_bundles, run->pair_bundles == NULL ? NULL : run->pair};
+    EngineGroups groups = {run->pipeline, run->pair_bundles, run->pair_bundles == NULL ? NULL : run->pair,
+                           run->checksum};
     run->engine = engine_create(&run->stage, &run->plan.stage[run->at.stage], &groups, run->board, err);
     if (run->engine == NULL) return -1;
     if (engine_note(run->engine)[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
@@ -293,6 +310,9 @@ void run_destroy(Run *run) {
     destroy_comm_(run->data);
     destroy_comm_(run->tensor);
     destroy_comm_(run->pipeline);
+    destroy_comm_(run->pair_sums);
+    destroy_comm_(run->pipeline_sums);
+    checksum_destroy(run->checksum);
     if (run->be != NULL) run->be->destroy(run->be);
     evaluation_close(run->hellaswag);
     dataset_close(run->val);

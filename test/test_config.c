@@ -19,7 +19,7 @@ static void values_reach_their_fields(void **state) {
         "schedule: {bpipe: on, slots: 3, micro_batch: 2, evict_to: host}\r\n"
         "train: {lr: 3E-4, beta1: .5, seed: 9007199254740992, precision: \"bf16\", global_batch: 8, "
         "skip_bad_steps: 3, skip_outlier_z: 6.5}\r\n"
-        "hardware: {device: cpu, peak_tflops: 0.25, share_gpu: on}\r\nlog:\r\n",
+        "hardware: {device: cpu, peak_tflops: 0.25, share_gpu: on}\r\ncomm: {checksum: on}\r\nlog:\r\n",
         NULL);
     assert_int_equal(c.model.family, FAMILY_GPT);
     assert_int_equal(c.model.kv_heads, 8);
@@ -36,6 +36,7 @@ static void values_reach_their_fields(void **state) {
     assert_true(c.train.lr == 3e-4 && c.train.beta1 == 0.5);
     assert_int_equal(c.train.seed, INT64_C(9007199254740992));
     assert_int_equal(c.train.precision, PRECISION_BF16);
+    assert_int_equal(c.comm.checksum, CHECKSUM_ON);
     assert_true(c.train.skip_bad_steps == 3 && c.train.skip_outlier_z == 6.5);
     assert_int_equal(c.hardware.device, DEVICE_CPU);
     assert_true(c.hardware.peak_tflops == 0.25 && c.hardware.share_gpu);
@@ -247,6 +248,7 @@ static const char defaults[] =
     "\"tokenizer\":\"\"},"
     "\"checkpoint\":{\"dir\":\"\",\"every\":0,\"keep\":3,\"init_from\":\"\"},"
     "\"log\":{\"metrics\":\"\"},"
+    "\"comm\":{\"checksum\":\"off\"},"
     "\"hardware\":{\"device\":\"auto\",\"peak_tflops\":\"auto\",\"memory_gib\":\"auto\",\"reserve_gib\":4,\"gpus_per_"
     "node\":8,\"share_gpu\":false,\"pair_gb_s\":240,\"tensor_gb_s\":240,\"network_gb_s\":25,\"host_gb_s\":25,\"latency_"
     "us\":10,\"profile\":\"profile.json\"}}";

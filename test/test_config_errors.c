@@ -129,6 +129,8 @@ static const BadInput wrong_values[] = {
     {BASE "train: {lr: 1e}\n", NULL, "@:3: train.lr: 1e is no number", ""},
     {BASE "train: {lr: 1e-4x}\n", NULL, "@:3: train.lr: 1e-4x is no number", ""},
     {BASE "train: {lr: -1e-4}\n", NULL, "@:3: train.lr: -1e-4 is out of range", ""},
+    {BASE "comm: {checksum: true}\n", NULL, "@:3: comm.checksum: true", "off, on"},
+    {BASE "comm: {checksums: on}\n", NULL, "@:3: comm.checksums: no such key", "did you mean comm.checksum?"},
     {BASE "train: {skip_bad_steps: -1}\n", NULL, "@:3: train.skip_bad_steps: -1 is out of range", "from 0 to"},
     {BASE "train: {skip_bad_steps: 1.5}\n", NULL, "@:3: train.skip_bad_steps: 1.5 is no integer", ""},
     {BASE "train: {skip_outlier_z: -3}\n", NULL, "@:3: train.skip_outlier_z: -3 is out of range", "from 0 to"},

@@ -189,7 +189,7 @@ static void compare_allocated(const char *path, const Model *model, const char *
     for (int s = 0; s < plan.stages; s++) {
         Stage stage;
         if (stage_create(&stage, model, &config, be, s, NULL, 0, &err) != 0) fail_msg("%s", err.text);
-        EngineGroups alone = {NULL, NULL, NULL};
+        EngineGroups alone = {NULL, NULL, NULL, NULL};
         Engine *engine = plan.stages == 1 ? engine_create(&stage, &plan.stage[s], &alone, NULL, &err) : NULL;
         if (plan.stages == 1 && engine == NULL) fail_msg("%s", err.text);
         for (int c = 0; c < MEMORY_CATEGORIES; c++) {

@@ -1,0 +1,207 @@
+// Checked messages: what arrives as it was sent passes, and one flipped bit anywhere is noticed before anyone reads the message.
+#include "comm_checked.h"
+#include "edges.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+// ---- a group of two ranks in one process, whose wire flips a bit where it is told to --------------------------------------------
+
+enum { MOST = 16 };
+
+typedef struct Wire {
+    char *message[MOST];
+    int64_t bytes[MOST];
+    int sent, received;
+    int flip_message; // -1: none
+    int64_t flip_bit;
+} Wire;
+
+typedef struct End {
+    Comm base;
+    Wire *out, *in;
+} End;
+
+static int wire_send(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
+    (void)peer, (void)err;
+    Wire *wire = ((End *)comm->self)->out;
+    char *copy = malloc((size_t)bytes);
+    memcpy(copy, from, (size_t)bytes);
+    if (wire->sent == wire->flip_message) copy[wire->flip_bit / 8] ^= (char)(1 << wire->flip_bit % 8);
+    wire->message[wire->sent] = copy;
+    wire->bytes[wire->sent++] = bytes;
+    memset(request, 0, sizeof *request);
+    return 0;
+}
+
+static int wire_receive(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
+    (void)comm, (void)peer, (void)err;
+    *request = (CommRequest){.handle = {to}, .detail = {bytes}, .active = true};
+    return 0;
+}
+
+static int wire_test(Comm *comm, CommRequest *request, Error *err) {
+    (void)err;
+    Wire *wire = ((End *)comm->self)->in;
+    if (!request->active) return 1;
+    if (wire->received == wire->sent) return 0;
+    assert_int_equal(wire->bytes[wire->received], request->detail[0]); // sizes are those that were planned
+    memcpy(request->handle[0], wire->message[wire->received], (size_t)request->detail[0]);
+    free(wire->message[wire->received++]);
+    request->active = false;
+    return 1;
+}
+
+static void end_make(End *end, int rank, Wire *out, Wire *in) {
+    *end = (End){.base = {.name = "pipeline", .rank = rank, .size = 2}, .out = out, .in = in};
+    end->base.self = end;
+    end->base.send = wire_send;
+    end->base.receive = wire_receive;
+    end->base.test = wire_test;
+}
+
+// Rank 0 sends to rank 1: data on one wire, checksums on the other.
+typedef struct Pair {
+    Wire data, sums, none;
+    End ends[2], sum_ends[2];
+    Comm *checked[2];
+    Backend *be;
+    Checksum *checksum;
+} Pair;
+
+static Pair *pair_open(void) {
+    Pair *pair = calloc(1, sizeof *pair);
+    Error err = {0};
+    pair->data.flip_message = pair->sums.flip_message = -1;
+    pair->be = backend_cpu_create(PRECISION_FP32, 1, &err);
+    pair->checksum = checksum_create(pair->be, &err);
+    for (int rank = 0; rank < 2; rank++) {
+        end_make(&pair->ends[rank], rank, rank == 0 ? &pair->data : &pair->none, rank == 1 ? &pair->data : &pair->none);
+        end_make(&pair->sum_ends[rank], rank, rank == 0 ? &pair->sums : &pair->none,
+                 rank == 1 ? &pair->sums : &pair->none);
+        pair->checked[rank] =
+            comm_checked_create(&pair->ends[rank].base, false, &pair->sum_ends[rank].base, pair->checksum, &err);
+        assert_non_null(pair->checked[rank]);
+    }
+    return pair;
+}
+
+static void pair_close(Pair *pair) {
+    for (int rank = 0; rank < 2; rank++) pair->checked[rank]->destroy(pair->checked[rank]);
+    while (pair->data.received < pair->data.sent) free(pair->data.message[pair->data.received++]);
+    while (pair->sums.received < pair->sums.sent) free(pair->sums.message[pair->sums.received++]);
+    checksum_destroy(pair->checksum);
+    pair->be->destroy(pair->be);
+    free(pair);
+}
+
+static void fill(char *bytes, int64_t count, int seed) {
+    for (int64_t i = 0; i < count; i++) bytes[i] = (char)(i * 31 + i / 251 + seed);
+}
+
+static int pass_on(Pair *pair, const void *from, void *to, int64_t bytes, Error *err) {
+    CommRequest sent = {0}, got = {0};
+    Comm *sender = pair->checked[0], *receiver = pair->checked[1];
+    memset(err, 0, sizeof *err);
+    assert_int_equal(receiver->receive(receiver, 0, to, bytes, &got, err), 0);
+    assert_int_equal(receiver->test(receiver, &got, err), 0);
+    assert_int_equal(sender->send(sender, 1, from, bytes, &sent, err), 0);
+    assert_int_equal(comm_wait(sender, &sent, err), 0);
+    return comm_wait(receiver, &got, err);
+}
+
+// ---- tests ------------------------------------------------------------------------------------------------------------------------
+
+static void what_arrives_as_it_was_sent_passes(void **state) {
+    (void)state;
+    Pair *pair = pair_open();
+    Error err;
+    const int64_t sizes[] = {1, 7, 4096, (1 << 20) - 1, 1 << 20, (5 << 19) + 3};
+    for (int i = 0; i < 6; i++) {
+        char *from = malloc((size_t)sizes[i]), *to = calloc(1, (size_t)sizes[i]);
+        fill(from, sizes[i], i);
+        if (pass_on(pair, from, to, sizes[i], &err) != 0) fail_msg("%s", err.text);
+        assert_memory_equal(from, to, (size_t)sizes[i]);
+        free(from);
+        free(to);
+    }
+    assert_int_equal(pair->data.sent, 6);
+    assert_int_equal(pair->sums.sent, 6);
+    for (int i = 0; i < 6; i++) assert_int_equal(pair->sums.bytes[i], 8);
+    pair_close(pair);
+}
+
+static void a_flipped_bit_of_the_message_or_of_its_checksum_is_noticed(void **state) {
+    (void)state;
+    enum { BYTES = (3 << 19) + 5 };
+    char *from = malloc(BYTES), *to = malloc(BYTES);
+    const int64_t bits[] = {0, 7, 4099, 8LL << 20, 8 * (int64_t)BYTES - 1};
+    fill(from, BYTES, 3);
+    for (int i = 0; i < 7; i++) {
+        Pair *pair = pair_open();
+        Error err;
+        Wire *wire = i < 5 ? &pair->data : &pair->sums;
+        wire->flip_message = 1;
+        wire->flip_bit = i < 5 ? bits[i] : i == 5 ? 0 : 63;
+        assert_int_equal(pass_on(pair, from, to, BYTES, &err), 0);
+        assert_int_equal(pass_on(pair, from, to, BYTES, &err), -1);
+        assert_int_equal(err.code, EXIT_FAILED);
+        assert_non_null(strstr(err.text, "it left with checksum"));
+        pair_close(pair);
+    }
+    free(from);
+    free(to);
+}
+
+static void run_edge(Pair *pair, Edge *out, Edge *in, int messages, Error *err) {
+    edge_begin(out, messages);
+    edge_begin(in, messages);
+    for (int i = 0; err->code == 0 && i < messages; i++) {
+        if (edge_progress(in, err) != 0 || edge_progress(out, err) != 0) return;
+        assert_true(edge_ready(out));
+        fill(edge_buffer(out), out->bytes, i);
+        edge_used(out, NULL);
+        if (edge_progress(out, err) != 0 || edge_progress(in, err) != 0) return;
+        assert_true(edge_ready(in));
+        char *expected = malloc((size_t)out->bytes);
+        fill(expected, out->bytes, i);
+        assert_memory_equal(edge_buffer(in), expected, (size_t)out->bytes);
+        free(expected);
+        edge_used(in, NULL);
+    }
+    (void)pair;
+}
+
+static void an_edge_stops_at_the_damaged_message_before_it_is_read(void **state) {
+    (void)state;
+    for (int damaged = -1; damaged < 5; damaged++) {
+        Pair *pair = pair_open();
+        Edge out, in;
+        Error err = {0};
+        pair->data.flip_message = damaged;
+        pair->data.flip_bit = 12345;
+        assert_int_equal(edge_create(&out, pair->be, pair->checked[0], 1, true, 2048, &err), 0);
+        assert_int_equal(edge_create(&in, pair->be, pair->checked[1], 0, false, 2048, &err), 0);
+        run_edge(pair, &out, &in, 5, &err);
+        assert_int_equal(err.code, damaged < 0 ? 0 : EXIT_FAILED);
+        assert_int_equal(in.finished, damaged < 0 ? 5 : damaged);
+        assert_int_equal(in.opened, damaged < 0 ? 5 : damaged);
+        edge_destroy(&out);
+        edge_destroy(&in);
+        pair_close(pair);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_arrives_as_it_was_sent_passes),
+        cmocka_unit_test(a_flipped_bit_of_the_message_or_of_its_checksum_is_noticed),
+        cmocka_unit_test(an_edge_stops_at_the_damaged_message_before_it_is_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,91 @@
+"""Bits that flip between ranks: what comm.checksum says of them, and that it changes nothing where none flip."""
+
+import random
+import re
+import time
+
+import pytest
+
+from faults import build_flipper, flip_byte, flips, lent_memory
+from training import LLAMA, Trainer, layout, without_mpi
+
+pytestmark = pytest.mark.skipif(without_mpi(), reason="built without MPI")
+
+ON = {"comm.checksum": "on"}
+FOUR = layout(p=4, bpipe=True)  # stage 0 evicts to stage 3
+MESSAGE = 16 * 32 * 4  # of one microbatch between stages
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory):
+    trainer = Trainer(tmp_path_factory.mktemp("corruption"), LLAMA)
+    trainer.flipper = build_flipper(trainer.folder)
+    trainer.plain = trainer.run(layout())
+    stages = trainer.run(FOUR).steps[1]["stages"]
+    trainer.bundle = stages[0]["activation_bytes"] // stages[0]["slots_used"]
+    return trainer
+
+
+def damaged(trainer, *changes, **fault):
+    return trainer.end(trainer.start(FOUR, *changes, environment=flips(trainer.flipper, **fault)))
+
+
+WAYS = {"lent": {}, "messages": {"lent": False}, "host": {}}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_checksums_do_not_change_a_bit_of_training(trainer, way):
+    evict_to = {"schedule.evict_to": "host" if way == "host" else "peer"}
+    on = damaged(trainer, ON, evict_to, {"data.val": trainer.config["data"]["train"], "data.val_every": 4}, **WAYS[way])
+    assert on.code == 0, on.stderr
+    assert on.curve() == trainer.plain.curve()
+    assert on.steps[1]["evictions"] > 0 and ("as messages" in on.stderr) == (way == "messages")
+    assert "as planned, to the byte" in on.stderr
+
+
+# Eight microbatches a step: message 13 of an edge is the sixth of step 2.
+@pytest.mark.parametrize(
+    "rank,at,what",
+    [(0, 13, "the activation of microbatch 5 from stage 0 to stage 1"), (3, 8, "the gradient of microbatch 0 from stage 3 to stage 2")],
+)
+def test_a_flipped_bit_of_a_message_between_stages_is_named(trainer, rank, at, what):
+    ended = damaged(trainer, ON, rank=rank, size=MESSAGE, at=at)
+    assert ended.code == 1
+    assert re.search(rf"\[rank \d stage \d\] step 2: {what}: it left with checksum [0-9a-f]{{16}} and arrived with", ended.stderr)
+    assert sorted(ended.steps) == [1]
+
+
+@pytest.mark.parametrize("rank,what", [(0, r"stage 0 to stage 3"), (3, r"stage 0 to stage 3 and back")])
+def test_a_flipped_bit_of_a_bundle_sent_as_message_is_named(trainer, rank, what):
+    ended = damaged(trainer, ON, rank=rank, size=trainer.bundle, at=4, lent=False)
+    assert ended.code == 1
+    assert re.search(rf"step [12]: the bundle of microbatch \d from {what}: it left with checksum", ended.stderr), ended.stderr
+
+
+def test_without_checksums_the_same_bit_changes_losses_and_nobody_notices(trainer):
+    for fault in ({"rank": 0, "size": MESSAGE, "at": 13}, {"rank": 0, "size": trainer.bundle, "at": 4, "lent": False}):
+        ended = damaged(trainer, **fault)
+        assert ended.code == 0
+        assert ended.curve() != trainer.plain.curve() and ended.curve()[0][1] == trainer.plain.curve()[0][1]
+
+
+def test_a_bundle_that_changes_while_it_is_away_is_named(trainer):
+    """Bytes of the lent slots are changed from outside until one lies under a bundle that is away."""
+    process = trainer.start(FOUR, ON, {"train.steps": 1000000, "train.global_batch": 32})
+    config, chance = process.args[2], random.Random(3)
+    deadline = time.monotonic() + 60
+    while not process.metrics.exists() or '"step":2,' not in process.metrics.read_text():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    while process.poll() is None and time.monotonic() < deadline:
+        for size, path in lent_memory(config):
+            try:
+                flip_byte(path, chance.randrange(size))
+            except OSError:
+                pass
+    process.terminate()
+    ended = trainer.end(process)
+    assert ended.code == 1
+    said = re.search(r"step (\d+): the bundle of microbatch (\d+) from stage ([01]) to stage ([32]) and back: it left with", ended.stderr)
+    assert said and int(said[3]) + int(said[4]) == 3, ended.stderr
+    assert max(ended.steps) == int(said[1]) - 1
