@@ -296,10 +296,20 @@ static bool saves_(const Run *run, int64_t step) {
     return run->checkpoint != NULL && every > 0 && (step % every == 0 || step == run->config->train.steps);
 }
 
+// For profilers, which can be told to begin where a range of this name does.
+static int named_step_(Run *run, int64_t step, bool *stop, Error *err) {
+    char name[32];
+    snprintf(name, sizeof name, "step %lld", (long long)step);
+    if (run->be->range_begin != NULL) run->be->range_begin(run->be, name);
+    int status = train_step_(run, step, stop, err);
+    if (run->be->range_end != NULL) run->be->range_end(run->be);
+    return status;
+}
+
 static int step_(Run *run, int64_t step, Error *err) {
     bool stop = false;
     if (run->metrics != NULL) metrics_progress(run->metrics, step, run->config->train.steps);
-    if (train_step_(run, step, &stop, err) != 0 || checkpoint_poll(run->checkpoint, err) != 0) return -1;
+    if (named_step_(run, step, &stop, err) != 0 || checkpoint_poll(run->checkpoint, err) != 0) return -1;
     if (step == run->from.step + 1 && compare_plan(run, err) != 0) return -1;
     // Also before a stop: a resumed run begins with the next step, and the validation of this one would be missing for good.
     if (validates_(run, step) && validate_(run, step, err) != 0) return -1;
