@@ -13,6 +13,8 @@ const OptionRow option_rows[] = {
      "go on from the newest complete checkpoint in DIR, or from DIR itself"},
     {"generate", 0, "PROMPT", OPTION_TEXT, offsetof(Options, generate),
      "write the model's text behind PROMPT, as sample.* says, and exit; with --resume or checkpoint.init_from"},
+    {"validate", 0, NULL, OPTION_FLAG, offsetof(Options, validate),
+     "print the loss of data.val and exit; with --resume or checkpoint.init_from"},
     {"trace", 0, "FILE", OPTION_TEXT, offsetof(Options, trace),
      "write what ran when, for ui.perfetto.dev; with --plan what will run"},
     {"plan", 0, NULL, OPTION_FLAG, offsetof(Options, plan),
@@ -21,7 +23,7 @@ const OptionRow option_rows[] = {
      "time stages on this device, write hardware.profile, and plan with it"},
     {"emulate-stage", 0, "S", OPTION_TEXT, offsetof(Options, emulate_stage),
      "run stage S alone on this device, its neighbours emulated, and exit"},
-    {"json", 0, NULL, OPTION_FLAG, offsetof(Options, json), "what --plan and --profile print, as JSON"},
+    {"json", 0, NULL, OPTION_FLAG, offsetof(Options, json), "what --plan, --profile and --validate print, as JSON"},
     {"schedule", 0, NULL, OPTION_FLAG, offsetof(Options, schedule),
      "print the pipeline schedule as text and exit; starts no rank"},
     {"quiet", 'q', NULL, OPTION_FLAG, offsetof(Options, quiet), "say nothing but results and what went wrong"},
@@ -150,15 +152,18 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         return 0;
     if (options->quiet && options->verbose)
         return error_set(err, EXIT_USAGE, "--quiet: says less and --verbose more; give one of them");
-    if (options->json && !options->plan && !options->profile)
-        return error_set(err, EXIT_USAGE, "--json: belongs to --plan and --profile; give one of them too");
+    if (options->json && !options->plan && !options->profile && !options->validate)
+        return error_set(err, EXIT_USAGE, "--json: belongs to --plan, --profile and --validate; give one of them too");
     if (options->trace != NULL && !options->plan && !options->profile &&
         (options->schedule || options->emulate_stage != NULL))
         return error_set(err, EXIT_USAGE, "--trace: belongs to training and to --plan; leave out --%s",
                          options->schedule ? "schedule" : "emulate-stage");
-    if (options->generate != NULL && (options->plan || options->profile || options->schedule ||
-                                      options->emulate_stage != NULL || options->trace != NULL))
+    bool other = options->plan || options->profile || options->schedule || options->emulate_stage != NULL ||
+                 options->trace != NULL;
+    if (options->generate != NULL && (other || options->validate))
         return error_set(err, EXIT_USAGE, "--generate: writes text and nothing else; leave out the other action");
+    if (options->validate && other)
+        return error_set(err, EXIT_USAGE, "--validate: says a loss and nothing else; leave out the other action");
     if (options->config != NULL) return 0;
     return error_set(err, EXIT_USAGE, "no configuration; give one with -c FILE (--help explains)");
 }

@@ -18,6 +18,7 @@ typedef struct Options {
     const char *resume;   // NULL: start anew
     const char *trace;    // file; NULL: none
     const char *generate; // a prompt; NULL: train
+    bool validate;        // say the loss of data.val, do not train
     bool schedule;
     bool plan, profile, json;
     const char *emulate_stage; // NULL: none

@@ -20,8 +20,11 @@ extern "C" {
 // What a run is asked for besides its configuration.
 typedef struct RunAsk {
     const char *resume;   // a checkpoint or a directory of them; NULL: none
-    const char *generate; // a prompt: text is written and nothing trained; NULL: training
+    const char *generate; // a prompt: text is written and nothing trained; NULL: no text
+    bool validate;        // the loss of data.val is said and nothing trained
 } RunAsk;
+
+bool run_trains(const RunAsk *ask);
 
 typedef struct Run {
     const Config *config;
@@ -59,12 +62,16 @@ typedef struct Run {
 int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world, Board *board,
                Log *log, Error *err);
 
-// The list that the plan is made for: the configuration's, or without training one microbatch's forwards. NULL with err.
+// The list that the plan is made for: the configuration's, or without training forwards alone: a batch's, or for text one
+// microbatch's. NULL with err.
 Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err);
 
 // Trains to train.steps, saving as checkpoint.* says. Returns 0 or -1 with err; a stop on request (SIGUSR1, SIGTERM, SIGINT) ends after
 // the step under way, on all ranks after the same one, with code EXIT_STOPPED once its checkpoint is saved.
 int run_train(Run *run, Error *err);
+
+// Without training: one line on stdout, or a JSON object, with the loss of data.val. Collective. -1 with err.
+int run_validate(Run *run, bool json, Error *err);
 
 void run_destroy(Run *run);
 
@@ -74,6 +81,9 @@ bool run_stop_requested(void);
 
 // Opens the training and the validation set and checks that they have what the configuration needs; val is NULL where none is used.
 int run_open_data(const Config *config, Blend **train, Dataset **val, Error *err);
+
+// The validation set alone, whatever data.val_every says.
+int run_open_validation(const Config *config, Dataset **val, Error *err);
 
 // Says what is worth knowing about the data: how far each source of a blend goes, and data sets of different tokenizers.
 void run_tell_data(const Run *run);

@@ -147,9 +147,14 @@ static void tell_pairs_(const Run *run, const Roster *roster) {
              apart, pairs);
 }
 
+bool run_trains(const RunAsk *ask) {
+    return ask->generate == NULL && !ask->validate;
+}
+
 Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
-    return ask->generate == NULL ? plan_schedule(config, err)
-                                 : schedule_forward((int)config->parallel.pipeline, 1, err);
+    int microbatches = ask->validate ? (int)config_microbatches(config) : 1;
+    return run_trains(ask) ? plan_schedule(config, err)
+                           : schedule_forward((int)config->parallel.pipeline, microbatches, err);
 }
 
 // What the run will be, and who does what in it: checked on every host, then told once.
@@ -213,7 +218,7 @@ static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
     }
     if (world_rank(run->world) == 0 && run->from.found)
         log_status(&all, "weights of step %lld from %s", (long long)run->from.step, ask->resume);
-    return run_sampler_create(run, ask->generate, err);
+    return ask->generate != NULL ? run_sampler_create(run, ask->generate, err) : 0;
 }
 
 static int create_metrics_(Run *run, Error *err) {
@@ -225,7 +230,9 @@ static int create_metrics_(Run *run, Error *err) {
     return run->metrics == NULL ? -1 : metrics_run(run->metrics, config, run->plan.parameters, err);
 }
 
-static int open_files_(Run *run, Error *err) {
+static int open_files_(Run *run, const RunAsk *ask, Error *err) {
+    if (ask->generate != NULL) return 0;
+    if (ask->validate) return run_open_validation(run->config, &run->val, err);
     if (run_open_data(run->config, &run->train, &run->val, err) != 0) return -1;
     if (run_open_evaluation(run->config, &run->hellaswag, err) != 0) return -1;
     int64_t left_out = run->hellaswag == NULL ? 0 : evaluation_left_out(run->hellaswag);
@@ -254,7 +261,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     run->world = world;
     run->board = board;
     run->log = log;
-    bool trains = ask->generate == NULL;
+    bool trains = run_trains(ask);
     if (check_world_(run, err) != 0) return -1;
     run->at = topology_coordinates(&config->parallel, world_rank(world));
     log->stage = run->at.stage;
@@ -264,7 +271,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     details_begin(&details, log, world);
     if (create_groups_(run, err) != 0) return -1;
     details_phase(&details, "groups of ranks");
-    if (trains && fail_together_(world, open_files_(run, err), err) != 0) return -1;
+    if (fail_together_(world, open_files_(run, ask, err), err) != 0) return -1;
     if (trains && world_rank(world) == 0) run_tell_data(run);
     details_phase(&details, "data opened");
     double cores = 1.0;

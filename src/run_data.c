@@ -8,8 +8,16 @@ int run_open_data(const Config *config, Blend **train, Dataset **val, Error *err
     *val = NULL;
     *train = blend_open("data.train", data->train, data->train_sources, m->seq_len, m->vocab, batch, err);
     if (*train == NULL) return -1;
-    if (data->val[0] == 0 || data->val_every == 0) return 0;
-    *val = dataset_open("data.val", data->val, m->seq_len, m->vocab, data->val_batches * batch, err);
+    return data->val[0] == 0 || data->val_every == 0 ? 0 : run_open_validation(config, val, err);
+}
+
+int run_open_validation(const Config *config, Dataset **val, Error *err) {
+    const ModelConfig *m = &config->model;
+    const DataConfig *data = &config->data;
+    if (data->val[0] == 0)
+        return config_error(config, "data.val", err, "is empty, and there is nothing to validate on; name token files");
+    *val =
+        dataset_open("data.val", data->val, m->seq_len, m->vocab, data->val_batches * config->train.global_batch, err);
     return *val == NULL ? -1 : 0;
 }
 

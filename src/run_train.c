@@ -238,24 +238,60 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     return run_trace_step(run, label, run->schedule, &pipeline, start, err);
 }
 
-static int validate_(Run *run, int64_t step, Error *err) {
+// The mean loss over data.val_batches batches. Where it is all that was asked for (`ends`), a request to stop ends it.
+static int validation_loss_(Run *run, double *mean, bool ends, Error *err) {
     double total = 0.0;
     int64_t batches = run->config->data.val_batches;
     for (int64_t i = 0; i < batches; i++) {
+        bool stop = false;
         double start = clock_seconds(), loss = 0.0;
         EngineRun pipeline;
         if (batch_validate(&run->batch, run->val, i, err) != 0) return -1;
         if (engine_run(run->engine, "validation", run->validation, 0.0f, &pipeline, err) != 0) return -1;
-        if (sum_losses_(run, &loss, err) != 0) return -1;
+        if (sum_losses_(run, &loss, err) != 0 || agree_(run, &loss, &stop, err) != 0) return -1;
+        if (stop && ends) {
+            err->everywhere = true;
+            return error_set(err, EXIT_FAILED, "stopped on request after %lld of %lld batches of the validation",
+                             (long long)i + 1, (long long)batches);
+        }
         if (run_trace_step(run, "validation", run->validation, &pipeline, start, err) != 0) return -1;
         total += loss;
     }
-    if (world_sum(run->world, &total, 1, err) != 0) return -1;
+    *mean = total / (double)(batches * step_tokens_(run->config));
+    return 0;
+}
+
+static int validate_(Run *run, int64_t step, Error *err) {
+    double loss;
+    if (validation_loss_(run, &loss, false, err) != 0) return -1;
     if (run->metrics == NULL) return 0;
     Error trouble = {0};
-    metrics_val(run->metrics, step, total / (double)(batches * step_tokens_(run->config)), &trouble);
+    metrics_val(run->metrics, step, loss, &trouble);
     tell_metrics_(run, step, &trouble);
     return 0;
+}
+
+int run_validate(Run *run, bool json, Error *err) {
+    double loss;
+    run_listen(run);
+    board_set_action(run->board, "validation");
+    if (validation_loss_(run, &loss, true, err) != 0) return -1;
+    if (!isfinite(loss)) {
+        err->everywhere = true;
+        return error_set(err, EXIT_FAILED, "the loss of data.val is %s: the model has such values in it, or makes them",
+                         isnan(loss) ? "nan" : "inf");
+    }
+    if (world_rank(run->world) > 0) return 0;
+    const Config *config = run->config;
+    long long sequences = config->data.val_batches * config->train.global_batch, tokens = config->model.seq_len;
+    if (json)
+        printf("{\"step\":%lld,\"loss\":%.17g,\"perplexity\":%.9g,\"sequences\":%lld,\"tokens\":%lld}\n",
+               (long long)run->from.step, loss, exp(loss), sequences, sequences * tokens);
+    else
+        printf("loss %.6f | perplexity %.3f | %lld sequences of %lld tokens\n", loss, exp(loss), sequences, tokens);
+    if (fflush(stdout) == 0) return 0;
+    err->everywhere = true;
+    return error_set(err, EXIT_FAILED, "the loss could not be written to stdout");
 }
 
 static bool validates_(const Run *run, int64_t step) {

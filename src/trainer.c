@@ -60,13 +60,18 @@ static int check_data_(const Config *config, Error *err) {
     return status;
 }
 
-// Text comes from a model that was trained.
-static int check_generate_(const Config *config, const RunAsk *ask, Error *err) {
+// Text comes from a model that was trained, and a loss says something of one.
+static int check_trained_(const Config *config, const RunAsk *ask, Error *err) {
     if (ask->resume == NULL && config->checkpoint.init_from[0] == '\0')
         return error_set(err, EXIT_USAGE,
-                         "--generate: from which model? Give --resume DIR with a run's checkpoints, or "
-                         "-o checkpoint.init_from=DIR with a model as transformers saves it");
-    return run_sample_check(config, ask->generate, err);
+                         "--%s: %s which model? Give --resume DIR with a run's checkpoints, or "
+                         "-o checkpoint.init_from=DIR with a model as transformers saves it",
+                         ask->validate ? "validate" : "generate", ask->validate ? "of" : "from");
+    if (!ask->validate) return run_sample_check(config, ask->generate, err);
+    Dataset *val = NULL;
+    int status = run_open_validation(config, &val, err);
+    dataset_close(val);
+    return status;
 }
 
 // Before any rank starts: is the data there, and does the machine have what the plan asks for?
@@ -80,7 +85,7 @@ static int check_start_(const Config *config, const char *program, const Model *
     plan_free(&plan);
     if (be != NULL) be->destroy(be);
     schedule_free(schedule);
-    if (status == 0 && ask->generate != NULL) return check_generate_(config, ask, err);
+    if (status == 0 && !run_trains(ask)) return check_trained_(config, ask, err);
     if (status == 0) status = check_data_(config, err);
     if (status == 0 && config->sample.every > 0) status = run_sample_check(config, NULL, err);
     return status;
@@ -95,17 +100,21 @@ static int rank_fail_(World *world, Board *board, const Log *log, const Error *e
     return code;
 }
 
+static int act_(Run *run, const Options *options, Error *err) {
+    if (options->generate != NULL) return run_generate(run, err);
+    return options->validate ? run_validate(run, options->json, err) : run_train(run, err);
+}
+
 static int train_as_rank_(Config *config, const Model *model, const Options *options, World *world, Board *board,
                           Log *log) {
     Error err = {0};
     Run run;
-    RunAsk ask = {options->resume, options->generate};
+    RunAsk ask = {options->resume, options->generate, options->validate};
     int code = EXIT_DONE;
     memset(&run, 0, sizeof run);
     if (verdict_agree(config, model, world, log, &err) != 0 ||
         run_create(&run, config, model, &ask, world, board, log, &err) != 0 ||
-        run_trace_open(&run, options->trace, &err) != 0 ||
-        (options->generate != NULL ? run_generate(&run, &err) : run_train(&run, &err)) != 0)
+        run_trace_open(&run, options->trace, &err) != 0 || act_(&run, options, &err) != 0)
         code = rank_fail_(world, board, log, &err);
     board_set_action(board, "leaving");
     run_trace_close(&run);
@@ -157,8 +166,8 @@ static int train_(Config *config, const Model *model, const Options *options, Lo
     Error err = {0};
     Details details;
     details_begin(&details, log, NULL);
-    RunAsk ask = {options->resume, options->generate};
-    if (ask.generate != NULL) config->schedule.bpipe = BPIPE_OFF; // forwards leave nothing to balance
+    RunAsk ask = {options->resume, options->generate, options->validate};
+    if (!run_trains(&ask)) config->schedule.bpipe = BPIPE_OFF; // forwards leave nothing to balance
     bool under = false, undecided = config->schedule.bpipe == BPIPE_AUTO;
     if (world_under_launcher(&under, &err) != 0) return fail_(log, &err);
     if (!under && options->trace != NULL && trace_check(options->trace, &err) != 0) return fail_(log, &err);
