@@ -113,7 +113,7 @@ def parser_():
     add("--format", default="auto", choices=("auto", "text", "jsonl", "parquet"), help="default: by the files' names")
     add("--key", default="text", metavar="NAME", help="key or column that holds the text; default: text")
     add("--tokenizer", default="bytes", metavar="FILE", help="a SentencePiece *.model or a tokenizer.json; default: bytes")
-    add("--eot", default="auto", metavar="TOKEN", help="begins every document: eos, bos, or a token's name; default: eos, else bos")
+    add("--eot", default="auto", metavar="TOKEN", help="begins every document: eos, bos or a name; default: eos, else bos")
     add("--dtype", default="auto", choices=("auto", *KINDS), help="default: uint16 where the vocabulary fits")
     add("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes; default: one a core")
     add("--val-fraction", type=float, default=0.05, metavar="X", help="0 to 0.5; default: 0.05")

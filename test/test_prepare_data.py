@@ -1,15 +1,24 @@
 """scripts/prepare_data.py writes token files that hold every byte of the text, whole or not at all."""
 
 import array
+import hashlib
+import importlib.util
+import io
+import json
 import os
+import pty
+import resource
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "prepare_data.py"
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "scripts" / "prepare_data.py"
 
 
 def prepare(*arguments, **options):
@@ -118,3 +127,386 @@ def test_the_bible_is_prose_without_references(tmp_path):
     assert text.startswith(b"In the beginning God created the heaven and the earth.\nAnd the earth was without form")
     assert text.count(b"\n") + val.count(10) == 31102
     assert not any(byte in text for byte in b"0123456789")
+
+
+# ---- JSON lines, Parquet and tokenizers -----------------------------------------------------------------------------
+#
+# The libraries are the system's or those that scripts/install_deps.sh puts under .deps.
+
+LIBRARIES = ROOT / ".deps" / "prepare_data"
+sys.path.append(str(LIBRARIES))
+
+
+def needs(*names):
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed (scripts/install_deps.sh)")
+
+
+WORDS = "in the beginning was a word and the word was with light over deep water, Übermut".split()
+
+
+def sentence(number):
+    return " ".join(WORDS[(number * (i + 3) + i * i) % len(WORDS)] for i in range(4 + number % 9))
+
+
+def text_of(number):
+    return "\n".join(sentence(number * 7 + i) for i in range(1 + number % 5))
+
+
+TEXTS = [text_of(number) for number in range(100)]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """100 documents as JSON lines and as Parquet, and one large text file; two tokenizers trained on them."""
+    folder = tmp_path_factory.mktemp("corpus")
+    lines = [json.dumps({"id": i, "text": text}, ensure_ascii=i % 2 == 0) for i, text in enumerate(TEXTS)]
+    (folder / "set.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "large.txt").write_text("\n".join(map(sentence, range(34000))), encoding="utf-8")
+    if importlib.util.find_spec("pyarrow") is not None:
+        import pyarrow
+        import pyarrow.parquet
+
+        table = pyarrow.table({"id": list(range(100)), "text": TEXTS})
+        pyarrow.parquet.write_table(table, folder / "set.parquet", row_group_size=30)
+    if importlib.util.find_spec("sentencepiece") is not None:
+        import sentencepiece
+
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=map(sentence, range(500)), model_writer=model, vocab_size=340, model_type="bpe",
+            byte_fallback=True, normalization_rule_name="identity", minloglevel=2,
+        )
+        (folder / "sp.model").write_bytes(model.getvalue())
+    if importlib.util.find_spec("tokenizers") is not None:
+        train_tokenizer(folder / "hf.json", 300)
+    return folder
+
+
+def train_tokenizer(path, vocab, special=("<|endoftext|>", "<|begin|>")):
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(map(sentence, range(500)), trainer)
+    # Which have to be undone.
+    tokenizer.enable_truncation(5)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", 1)])
+    tokenizer.save(str(path))
+    return tokenizer
+
+
+def reference(corpus, name):
+    """(encode, end of text, vocabulary) by the library itself."""
+    if name == "bytes":
+        return lambda text: list(text.encode()), 256, 257
+    if name == "sp.model":
+        import sentencepiece
+
+        model = sentencepiece.SentencePieceProcessor(model_file=str(corpus / name))
+        return model.encode, model.eos_id(), model.vocab_size()
+    from tokenizers import Tokenizer
+
+    model = Tokenizer.from_file(str(corpus / name))
+    model.no_truncation()
+    return lambda text: model.encode(text, add_special_tokens=False).ids, 0, model.get_vocab_size()
+
+
+KINDS = ["bytes", pytest.param("sp.model", marks=needs("sentencepiece")), pytest.param("hf.json", marks=needs("tokenizers"))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", ["set.jsonl", pytest.param("set.parquet", marks=needs("pyarrow"))])
+def test_rows_become_the_tokens_that_the_library_itself_gives(corpus, tmp_path, form, kind):
+    tokenizer = kind if kind == "bytes" else corpus / kind
+    result = prepare(corpus / form, "--tokenizer", tokenizer, "-o", tmp_path, "--name", "rows", "-j", 2)
+    assert result.returncode == 0, result.stderr
+    encode, eot, vocab = reference(corpus, kind)
+    kept = [text for number, text in enumerate(TEXTS, 1) if number % 20 != 0]
+    held = [text for number, text in enumerate(TEXTS, 1) if number % 20 == 0]
+    for pattern, texts in (("rows_train_*.bin", kept), ("rows_val_*.bin", held)):
+        assert tokens(tmp_path, pattern) == [token for text in texts for token in [eot, *encode(text)]]
+    about = json.loads((tmp_path / "rows.json").read_text())
+    assert (about["vocab"], about["eot"], about["documents"], about["dtype"]) == (vocab, eot, 100, "uint16")
+    assert about["train_tokens"] == len(tokens(tmp_path, "rows_train_*.bin"))
+    assert about["bytes"] == sum(len(text.encode()) for text in TEXTS)
+    assert f"model.vocab={vocab}" in result.stdout
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_files_are_the_same_for_any_number_of_processes(corpus, tmp_path, kind):
+    files = [path for path in (corpus / "large.txt", corpus / "set.jsonl", corpus / "set.parquet") if path.exists()]
+    tokenizer = kind if kind == "bytes" else corpus / kind
+    made = []
+    for processes in (1, 3):
+        folder = tmp_path / str(processes)
+        result = prepare(
+            *files, corpus / "set.jsonl", "--tokenizer", tokenizer, "-o", folder, "-j", processes, "--shard-tokens", 99999
+        )
+        assert result.returncode == 0, result.stderr
+        made.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert len(made[0]) > 5
+    assert made[0] == made[1]
+
+
+# A word-splitting tokenizer gives a text cut at line ends the tokens of the whole; SentencePiece begins pieces with a space.
+@needs("tokenizers")
+def test_a_text_of_several_pieces_has_the_tokens_of_the_whole(corpus, tmp_path):
+    data = (corpus / "large.txt").read_bytes()
+    assert len(data) > 5 << 18
+    while not data[(1 << 20) - 2 :][:4].isalpha():  # 1 MiB is inside a word
+        data = b"x" + data
+    (tmp_path / "a.txt").write_bytes(data)
+    result = prepare(tmp_path / "a.txt", "--tokenizer", corpus / "hf.json", "-o", tmp_path, "--val-fraction", 0)
+    assert result.returncode == 0, result.stderr
+    text = data.decode()
+    encode, eot, _ = reference(corpus, "hf.json")
+    assert tokens(tmp_path, "text_train_*.bin") == [eot, *encode(text)]
+
+
+@pytest.mark.parametrize("name", ["sp.model", "hf.json"])
+def test_the_tokenizer_is_copied_beside_the_data(corpus, tmp_path, name):
+    if not (corpus / name).exists():
+        pytest.skip("its library is not installed (scripts/install_deps.sh)")
+    command = [corpus / "set.jsonl", "-o", tmp_path, "--name", "own"]
+    assert prepare(*command, "--tokenizer", corpus / name).returncode == 0
+    about = json.loads((tmp_path / "own.json").read_text())
+    data = (corpus / name).read_bytes()
+    assert (tmp_path / about["tokenizer_file"]).read_bytes() == data
+    assert about["tokenizer_sha256"] == hashlib.sha256(data).hexdigest()
+    assert prepare(*command).returncode == 0
+    assert json.loads((tmp_path / "own.json").read_text())["tokenizer_file"] is None
+    assert not list(tmp_path.glob("own.tokenizer*"))
+
+
+@needs("tokenizers")
+def test_the_end_of_text_can_be_chosen_and_is_plain_text_inside_a_document(corpus, tmp_path):
+    (tmp_path / "a.txt").write_text("the <|begin|> of a <|endoftext|> word")
+    for eot, token in (("auto", 0), ("eos", 0), ("<|begin|>", 1)):
+        arguments = ["--tokenizer", corpus / "hf.json", "--eot", eot, "--val-fraction", 0]
+        assert prepare(tmp_path / "a.txt", *arguments, "-o", tmp_path).returncode == 0
+        made = tokens(tmp_path, "text_train_*.bin")
+        assert made[0] == token and not {0, 1} & set(made[1:])
+    (tmp_path / "tokenizer.json").write_bytes((corpus / "hf.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<|begin|>"}}')
+    arguments = ["--tokenizer", tmp_path / "tokenizer.json", "--val-fraction", 0]
+    assert prepare(tmp_path / "a.txt", *arguments, "-o", tmp_path).returncode == 0
+    assert tokens(tmp_path, "text_train_*.bin")[0] == 1
+
+
+@needs("tokenizers")
+def test_a_vocabulary_beyond_16_bits_makes_wide_tokens_or_is_refused(corpus, tmp_path):
+    from tokenizers import Tokenizer, models
+
+    for count, dtype in ((65536, "uint16"), (65537, "uint32")):
+        words = {f"w{i}": i for i in range(count)}
+        tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+        tokenizer.save(str(tmp_path / "wide.json"))
+        (tmp_path / "a.txt").write_text(f"w{count - 1}")
+        arguments = [tmp_path / "a.txt", "--tokenizer", tmp_path / "wide.json", "--eot", "w1", "--val-fraction", 0]
+        assert prepare(*arguments, "-o", tmp_path, "--name", dtype).returncode == 0
+        assert json.loads((tmp_path / f"{dtype}.json").read_text())["dtype"] == dtype
+        data = (tmp_path / f"{dtype}_train_000.bin").read_bytes()[1024:]
+        assert array.array("H" if dtype == "uint16" else "I", data).tolist() == [1, count - 1]
+    words = "has a vocabulary of 65537, and uint16 holds 65536; use --dtype uint32"
+    refused(tmp_path, words, *arguments, "--dtype", "uint16")
+
+
+def test_llama3_files_have_wide_tokens(corpus, tmp_path):
+    assert prepare(corpus / "set.jsonl", "-o", tmp_path, "--dtype", "uint32", "--val-fraction", 0).returncode == 0
+    data = (tmp_path / "text_train_000.bin").read_bytes()
+    header, body = array.array("i", data[:1024]), array.array("I", data[1024:])
+    assert header[:3].tolist() == [20240801, 7, len(body)]
+    assert body.tolist() == [token for text in TEXTS for token in document(text.encode())]
+    assert json.loads((tmp_path / "text.json").read_text())["dtype"] == "uint32"
+
+
+def test_empty_rows_are_counted_and_take_no_place(tmp_path):
+    rows = ['{"text": "one"}', "", '{"text": ""}', '{"text": null}', '{"text": "two"}']
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    result = prepare(tmp_path / "a.jsonl", "-o", tmp_path, "--val-fraction", 0)
+    assert "2 documents, 6 bytes, 3 empty rows left out" in result.stdout
+    assert tokens(tmp_path, "text_train_*.bin") == document(b"one") + document(b"two")
+
+
+def test_rows_of_several_files_are_numbered_through(tmp_path):
+    for name, numbers in (("a.jsonl", range(1, 31)), ("b.jsonl", range(31, 61))):
+        (tmp_path / name).write_text("".join(f'{{"body": "row {number}"}}\n' for number in numbers))
+    assert prepare(tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--key", "body", "-o", tmp_path).returncode == 0
+    assert tokens(tmp_path, "text_val_*.bin") == sum((document(b"row %d" % number) for number in (20, 40, 60)), [])
+
+
+@needs("pyarrow")
+def test_parquet_of_several_batches_is_as_the_same_rows_in_json(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    texts = [f"row {number} " * (number % 200) for number in range(3000)]
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet", row_group_size=700)
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    for form in ("parquet", "jsonl"):
+        assert prepare(tmp_path / f"a.{form}", "-o", tmp_path, "--name", form).returncode == 0
+    for split in ("train", "val"):
+        made = tokens(tmp_path, f"parquet_{split}_*.bin")
+        assert len(made) > 100000 and made == tokens(tmp_path, f"jsonl_{split}_*.bin")
+
+
+BAD_LINES = {
+    "not_json": (b'{"text": "x"}\n{text}\n', "bad.jsonl:2: is not JSON"),
+    "no_object": (b'{"text": "x"}\n["x"]\n', 'bad.jsonl:2: is no object; every line has to be one, such as {"text"'),
+    "no_key": (b'{"body": "x", "id": 3}\n', "bad.jsonl:1: has no key 'text'; name one of its keys with --key: body, id"),
+    "no_text": (b'{"text": 5}\n', "bad.jsonl:1: 'text' is not text"),
+    "no_utf8": (b'{"text": "x"}\n\n{"text": "\xff"}\n', "bad.jsonl:3: byte 10 (0xff) is not UTF-8"),
+    "half_a_pair": (b'{"text": "\\ud800"}\n', "bad.jsonl:1: holds half of a surrogate pair"),
+    "deep": (b"[" * 100000, "bad.jsonl:1: is not JSON"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LINES)
+@pytest.mark.parametrize("kind", ["bytes", pytest.param("sp.model", marks=needs("sentencepiece"))])
+def test_a_bad_row_is_named_and_leaves_nothing(corpus, tmp_path, name, kind):
+    data, words = BAD_LINES[name]
+    (tmp_path / "bad.jsonl").write_bytes(data)
+    tokenizer = kind if kind == "bytes" else corpus / kind
+    refused(tmp_path, words, tmp_path / "bad.jsonl", "--tokenizer", tokenizer, "-j", 2)
+
+
+def refused(tmp_path, words, *arguments, **options):
+    result = prepare(*arguments, "-o", tmp_path / "out", **options)
+    assert result.returncode == 1
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert not list((tmp_path / "out").glob("*")) + list((tmp_path / "out").glob(".*"))
+
+
+@needs("sentencepiece")
+def test_text_that_is_not_utf8_is_named_with_its_byte(corpus, tmp_path):
+    (tmp_path / "bad.txt").write_bytes(b"x" * 2000 + b"\n\xc3(")
+    refused(tmp_path, "bad.txt: byte 2001 (0xc3) is not UTF-8", tmp_path / "bad.txt", "--tokenizer", corpus / "sp.model",
+            "--val-fraction", 0)
+
+
+@needs("pyarrow")
+def test_parquet_that_cannot_be_used_is_named(corpus, tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    refused(tmp_path, "set.parquet: has no column 'body'; name one of its columns with --key: id, text",
+            corpus / "set.parquet", "--key", "body")
+    refused(tmp_path, "set.parquet: column 'id' is int64, not text", corpus / "set.parquet", "--key", "id")
+    data = bytearray((corpus / "set.parquet").read_bytes())
+    (tmp_path / "cut.parquet").write_bytes(data[: len(data) // 2])
+    refused(tmp_path, "cut.parquet: cannot be read as a Parquet file", tmp_path / "cut.parquet")
+    data[100:400] = bytes(300)
+    (tmp_path / "hurt.parquet").write_bytes(data)
+    refused(tmp_path, "hurt.parquet: cannot be read as a Parquet file", tmp_path / "hurt.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.array([], "string")}), tmp_path / "none.parquet")
+    refused(tmp_path, "0 bytes of text are not enough", tmp_path / "none.parquet")
+
+
+@needs("sentencepiece", "tokenizers")
+def test_a_tokenizer_that_cannot_be_used_is_named(corpus, tmp_path):
+    for name, data in (("bad.model", b"nothing"), ("empty.model", b""), ("bad.json", b"{}"), ("bin.json", b"\xff")):
+        (tmp_path / name).write_bytes(data)
+    source = corpus / "set.jsonl"
+    refused(tmp_path, "absent.model: is no such file", source, "--tokenizer", tmp_path / "absent.model")
+    refused(tmp_path, "ends neither in .model (SentencePiece) nor in .json", source, "--tokenizer", source)
+    refused(tmp_path, "bad.model: is not a SentencePiece model", source, "--tokenizer", tmp_path / "bad.model")
+    refused(tmp_path, "empty.model: is not a SentencePiece model", source, "--tokenizer", tmp_path / "empty.model")
+    refused(tmp_path, "bad.json: is not a tokenizer.json", source, "--tokenizer", tmp_path / "bad.json")
+    refused(tmp_path, "bin.json: byte 0 (0xff) is not UTF-8", source, "--tokenizer", tmp_path / "bin.json")
+    for name in ("sp.model", "hf.json"):
+        refused(tmp_path, f"{name}: has no token <x>; name one", source, "--tokenizer", corpus / name, "--eot", "<x>")
+    refused(tmp_path, "--eot <x>: byte tokens have one such token, 256", source, "--eot", "<x>")
+
+
+@pytest.mark.parametrize("library", ["sentencepiece", "tokenizers", "pyarrow"])
+def test_a_library_that_is_missing_is_named_with_what_installs_it(corpus, tmp_path, library):
+    # A folder of that name that fails as an absent library does, before any other place is looked in.
+    (tmp_path / library).mkdir()
+    (tmp_path / library / "__init__.py").write_text(f"raise ModuleNotFoundError('no {library}', name='{library}')")
+    (tmp_path / "x.model").write_bytes(b"x")
+    (tmp_path / "x.json").write_bytes(b"{}")
+    (tmp_path / "x.parquet").write_bytes(b"x")
+    source = corpus / "set.jsonl" if library != "pyarrow" else tmp_path / "x.parquet"
+    tokenizer = {"sentencepiece": tmp_path / "x.model", "tokenizers": tmp_path / "x.json"}.get(library, "bytes")
+    words = f"the Python library {library}, which reads "
+    refused(tmp_path, words, source, "--tokenizer", tokenizer, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+
+
+def limit_file_size():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200000, 200000))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(corpus, tmp_path, kind):
+    tokenizer = kind if kind == "bytes" else corpus / kind
+    refused(tmp_path, f"{tmp_path}/out", corpus / "large.txt", "--tokenizer", tokenizer, "-j", 2, preexec_fn=limit_file_size)
+
+
+def test_an_output_that_cannot_be_written_is_named(corpus, tmp_path):
+    (tmp_path / "file").write_text("x")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        result = prepare(corpus / "set.jsonl", "-o", folder)
+        assert result.returncode == 1 and result.stderr.count("\n") == 1 and "file" in result.stderr
+
+
+@needs("tokenizers")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_stop_leaves_no_process_and_an_earlier_set_whole(corpus, tmp_path, number):
+    command = [corpus / "large.txt", *[corpus / "large.txt"] * 9, "--tokenizer", corpus / "hf.json", "-o", tmp_path]
+    (tmp_path / "text.json").write_text("earlier")
+    started = subprocess.Popen(
+        [sys.executable, str(SCRIPT), *map(str, command), "-j", "2"], start_new_session=True, stderr=subprocess.PIPE
+    )
+    while not list(tmp_path.glob(".text_train_*.part")):
+        assert started.poll() is None
+        time.sleep(0.02)
+    if number == signal.SIGKILL:
+        started.send_signal(number)
+    else:
+        os.killpg(started.pid, number)  # as a terminal and a scheduler do
+    assert started.wait(20) == (-9 if number == signal.SIGKILL else 130)
+    assert number == signal.SIGKILL or started.stderr.read() == b""
+    deadline = time.monotonic() + 20
+    while alive(started.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(started.pid)
+    if number != signal.SIGKILL:
+        assert [path.name for path in tmp_path.iterdir()] == ["text.json"]
+    assert (tmp_path / "text.json").read_text() == "earlier"
+
+
+def alive(session):
+    """Processes of a session that are not zombies."""
+    listed = subprocess.run(["ps", "-s", str(session), "-o", "stat="], capture_output=True, text=True).stdout.split()
+    return [state for state in listed if not state.startswith("Z")]
+
+
+def test_a_terminal_sees_a_bar_and_a_file_does_not(corpus, tmp_path):
+    command = [corpus / "large.txt", "-o", tmp_path]
+    assert prepare(*command).stderr == ""
+    ours, theirs = pty.openpty()
+    with open(ours, "rb", buffering=0) as screen:
+        subprocess.run([sys.executable, str(SCRIPT), *map(str, command)], stdout=subprocess.DEVNULL, stderr=theirs, check=True)
+        os.close(theirs)
+        assert b"100 %" in screen.read(65536)
+
+
+# Memory does not grow with the file: 120 MB of text, more than the process may have.
+def test_a_file_larger_than_memory_is_read_in_pieces(tmp_path):
+    block = (b"some words of a long text, in a line\n" * 30000)[: 1 << 20]
+    with open(tmp_path / "big.txt", "wb") as file:
+        for _ in range(120):
+            file.write(block)
+
+    def limit_memory():
+        resource.setrlimit(resource.RLIMIT_AS, (100 << 20, 100 << 20))
+
+    result = prepare(tmp_path / "big.txt", "-o", tmp_path, preexec_fn=limit_memory)
+    assert result.returncode == 0, result.stderr
+    assert json.loads((tmp_path / "text.json").read_text())["bytes"] == 120 << 20

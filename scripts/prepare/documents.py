@@ -261,7 +261,7 @@ class ParquetSource:
     def problems(self):
         try:
             yield
-        except (self.arrow.ArrowException, UnicodeDecodeError) as error:
+        except (self.arrow.ArrowException, OSError, UnicodeDecodeError) as error:
             reason = " ".join(str(error).split())[:300]
             raise Failure(f"{self.path}: cannot be read as a Parquet file: {reason}") from None
 

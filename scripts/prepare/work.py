@@ -83,6 +83,9 @@ def work_all(jobs, arguments, processes):
     except concurrent.futures.process.BrokenProcessPool:
         raise Failure("a process that tokenized has died, perhaps for lack of memory; use a smaller -j") from None
     finally:
+        if waiting:  # an error or a stop: what is under way is not wanted any more
+            for process in list((getattr(pool, "_processes", None) or {}).values()):
+                process.terminate()
         pool.shutdown(cancel_futures=True)
 
 
