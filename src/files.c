@@ -59,6 +59,20 @@ char *file_read_whole(const char *path, int64_t most, int64_t *length, Error *er
     return text;
 }
 
+int file_make_folders(const char *path) {
+    if (path[0] == '\0') return 0;
+    char *folder = strdup(path);
+    if (folder == NULL) return -1;
+    int code = 0;
+    for (char *slash = folder; code == 0 && (slash = strchr(slash + 1, '/')) != NULL; *slash = '/') {
+        *slash = '\0';
+        if (mkdir(folder, 0777) != 0 && errno != EEXIST) code = errno;
+    }
+    free(folder);
+    errno = code;
+    return code == 0 ? 0 : -1;
+}
+
 int file_open_to_write(const char *path, int flag) {
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | flag, 0666);
     if (fd >= 0) fcntl(fd, F_SETFL, flag & O_APPEND); // from here on a reader may be slow

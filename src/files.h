@@ -20,6 +20,9 @@ int file_read(int fd, const char *path, int64_t offset, void *to, int64_t bytes,
 // A whole file of at most `most` bytes, as a text that ends with a NUL behind its length. NULL with err; the caller frees it.
 char *file_read_whole(const char *path, int64_t most, int64_t *length, Error *err);
 
+// Makes every folder on the way to the file `path` that is not there. 0, or -1 with errno.
+int file_make_folders(const char *path);
+
 // Opens or makes a file for writing: O_APPEND or O_TRUNC. A named pipe that nobody reads is an error (ENXIO) and not waited for. -1 with
 // errno.
 int file_open_to_write(const char *path, int flag);

@@ -73,17 +73,6 @@ static int file_error_(const Metrics *metrics, const char *what, Error *err) {
                                                       : "name a file that can be written, or \"\" for none");
 }
 
-static int make_folders_(const Metrics *metrics, Error *err) {
-    char folder[CONFIG_TEXT];
-    snprintf(folder, sizeof folder, "%s", metrics->path);
-    for (char *slash = strchr(folder + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(folder, 0777) != 0 && errno != EEXIST) return file_error_(metrics, "cannot make the folder of", err);
-        *slash = '/';
-    }
-    return 0;
-}
-
 // What an earlier run left in the file: where to cut it.
 typedef struct Kept_ {
     off_t end;     // of the last line to keep
@@ -135,7 +124,7 @@ static int cut_(Metrics *metrics, int64_t after_step, Error *err) {
 
 static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
     if (metrics->path[0] == '\0') return 0;
-    if (make_folders_(metrics, err) != 0) return -1;
+    if (file_make_folders(metrics->path) != 0) return file_error_(metrics, "cannot make the folder of", err);
     metrics->fd = file_open_to_write(metrics->path, O_APPEND);
     if (metrics->fd < 0) return file_error_(metrics, "cannot open", err);
     struct stat status;

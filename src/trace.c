@@ -49,7 +49,7 @@ int trace_check(const char *path, Error *err) {
         if (S_ISDIR(status.st_mode)) return file_error_(path, EISDIR, err);
         return access(path, W_OK) == 0 ? 0 : file_error_(path, errno, err);
     }
-    if (errno != ENOENT) return file_error_(path, errno, err);
+    if (errno != ENOENT || file_make_folders(path) != 0) return file_error_(path, errno, err);
     char *folder = strdup(path);
     if (folder == NULL) return error_set(err, EXIT_FAILED, "out of host memory");
     char *slash = strrchr(folder, '/');
@@ -260,7 +260,7 @@ Trace *trace_open(const char *path, const TraceWorld *world, const Schedule *sch
     int status = 0;
     if (trace == NULL || trace->path == NULL || trace->text == NULL)
         status = error_set(err, EXIT_FAILED, "out of host memory for the trace");
-    if (status == 0) trace->fd = file_open_to_write(path, O_TRUNC);
+    if (status == 0 && file_make_folders(path) == 0) trace->fd = file_open_to_write(path, O_TRUNC);
     if (status == 0 && trace->fd < 0) status = file_error_(path, errno, err);
     if (status == 0) status = start_(trace, world, schedule, err);
     if (status == 0) return trace;

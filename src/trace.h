@@ -18,7 +18,7 @@ enum { TRACE_ROW_COMPUTE, TRACE_ROW_TRANSFERS }; // "tid" in a rank's process
 
 typedef struct Trace Trace;
 
-// Whether a trace can be written to `path`, told before a long start; makes no file. -1 with err (EXIT_FAILED).
+// Whether a trace can be written to `path`, told before a long start; makes its folders, and no file. -1 with err (EXIT_FAILED).
 int trace_check(const char *path, Error *err);
 
 // Which ranks the trace shows: process ("pid") stage * columns + column is rank ranks[pid]. ranks NULL: stages of a plan, columns is 1.

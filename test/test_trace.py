@@ -217,12 +217,18 @@ def test_the_whole_schedule_is_drawn_where_the_plan_needs_a_part_of_it(tmp_path)
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_starts(config, tmp_path):
-    for path, why in ((tmp_path / "none" / "t.json", "No such file or directory"), (tmp_path, "Is a directory")):
+    (tmp_path / "file").touch()
+    for path, why in ((tmp_path / "file" / "t.json", "Not a directory"), (tmp_path, "Is a directory")):
         ended = run(config, arguments=["--trace", path])
         assert ended.code == 1 and ended.stdout == "" and len(ended.said) == 1
         assert f"--trace: cannot write {path}: {why}; name a file" in ended.said[0]
         plan = command("llama", "-c", config, "--plan", "--trace", path)
         assert plan.returncode == 1 and plan.stdout == "" and why in plan.stderr
+
+
+def test_the_folders_of_a_trace_are_made(config, tmp_path):
+    planned = command("llama", "-c", config, "--plan", "--trace", tmp_path / "a" / "b" / "t.json")
+    assert planned.returncode == 0 and Trace(tmp_path / "a" / "b" / "t.json").ranks
 
 
 @pytest.mark.usefixtures("ranks")

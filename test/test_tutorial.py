@@ -1,0 +1,67 @@
+"""docs/tutorial.md stays true: its commands, taken from the page, run one after the other in a copy of this checkout."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+from trainer_runs import ROOT, environment
+
+PAGE = (ROOT / "docs/tutorial.md").read_text()
+
+
+def steps_of(page):
+    """Title and command of each numbered section; the command is the block that is indented by four blanks."""
+    sections = re.findall(r"^## (\d+)\. (.+)\n\n((?:    .*\n)+)", page, re.M)
+    return [(int(number), title, re.sub(r"^    ", "", block, flags=re.M)) for number, title, block in sections]
+
+
+def tracked_files():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    return [name for name in listed.stdout.split("\0") if name] if listed.returncode == 0 else None
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of what git knows here, with what was built from it, so that make has nothing to compile."""
+    files = tracked_files()
+    if files is None:
+        pytest.skip("no git checkout to copy")
+    place = tmp_path_factory.mktemp("tutorial") / "checkout"
+    for name in files:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, place / name)
+    if (ROOT / "build/release").exists():
+        (place / "build").mkdir()
+        subprocess.run(["cp", "-a", ROOT / "build/release", place / "build/release"], check=True)
+    if (ROOT / ".deps").exists():
+        (place / ".deps").symlink_to(ROOT / ".deps")
+    return place
+
+
+@pytest.mark.usefixtures("ranks")
+def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
+    steps = steps_of(PAGE)
+    assert [number for number, _, _ in steps] == list(range(1, 11))
+    env = {name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS", "TEST_PROGRAMS"))}
+    said = {}
+    for number, title, command in steps:
+        ended = subprocess.run(["bash", "-e"], input=command, cwd=checkout, env=env, capture_output=True, text=True, timeout=300)
+        assert ended.returncode == 0, f"{number}. {title}\n{ended.stdout}\n{ended.stderr}"
+        said[number] = ended
+    assert "mine_train: " in said[2].stdout
+    assert "BPipe?    No" in said[4].stdout
+    assert "memory    as planned, to the byte, on all stages" in said[5].stderr
+    out = checkout / "out/mine"
+    assert json.loads((out / "trace.json").read_text())
+    assert "resumed from out/mine/step_00000050 after step 50" in said[6].stderr
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["loss"] for line in lines if line["type"] == "step"}
+    assert sorted(losses) == list(range(1, 101))
+    assert losses[100] < 3.2 < 5.4 < losses[1]
+    assert (out / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert "<html" in (out / "report.html").read_text()[:2000].lower()
+    text = said[9].stdout.strip()
+    assert text.startswith("The plan says") and len(text) > 40
+    assert said[10].stdout.strip() == text
