@@ -41,7 +41,16 @@ override DNNL := 0
 override MPI := 0
 endif
 
-B := $(BUILD)/$(VARIANT)$(if $(filter tsan,$(VARIANT)),,$(if $(filter 0,$(DNNL)),-nodnnl)$(if $(filter 0,$(MPI)),-nompi)$(if $(filter 1,$(CUDA)),-cuda))
+# libFuzzer is clang's, which has another OpenMP.
+ifeq ($(VARIANT),fuzz)
+override CC := $(if $(filter ccache,$(CC)),ccache )clang
+override OPENMP := 0
+override DNNL := 0
+override MPI := 0
+override NVCC :=
+endif
+
+B := $(BUILD)/$(VARIANT)$(if $(filter tsan fuzz,$(VARIANT)),,$(if $(filter 0,$(DNNL)),-nodnnl)$(if $(filter 0,$(MPI)),-nompi)$(if $(filter 1,$(CUDA)),-cuda))
 
 # ---- what this machine has ------------------------------------------------------------------------------------------
 # The test is one a program would fail: the header is found and the library links.
@@ -81,6 +90,10 @@ ifeq ($(VARIANT),asan)
 OPT  := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 WARN := -Wall -Wextra
 endif
+ifeq ($(VARIANT),fuzz)
+OPT  := -O2 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+WARN := -Wall -Wextra
+endif
 ifeq ($(VARIANT),tsan)
 OPT  := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 WARN := -Wall -Wextra -Wno-tsan
@@ -109,6 +122,10 @@ TOOL_SRC  := $(wildcard test/tool_*.c test/ranks_*.c)
 TOOL_BIN  := $(TOOL_SRC:%.c=$(B)/%)
 HELP_OBJ  := $(patsubst %.c,$(B)/%.o,$(filter-out test/test_% test/bench_% $(TOOL_SRC),$(wildcard test/*.c)))
 MODEL_OBJ := $(TRAINERS:%=$(B)/%.test.o)
+
+FUZZ_NAMES := $(basename $(notdir $(wildcard test/fuzz/fuzz_$(if $(T),$(T),*).c)))
+FUZZ_BIN   := $(FUZZ_NAMES:%=$(B)/test/fuzz/%)
+REPLAY_BIN := $(FUZZ_NAMES:fuzz_%=$(B)/test/fuzz/replay_%)
 
 # The kernels of src/cuda/kernels, run on the CPU by test/emulate: nvcc or not. The tests of the CPU's operations are
 # compiled once more for them. ThreadSanitizer cannot follow the emulator's fibers.
@@ -176,6 +193,19 @@ endif
 asan tsan:
 	@$(MAKE) --no-print-directory VARIANT=$@ unit
 
+# Every target of test/fuzz: random input for so long, or so often, under ASan and UBSan; and the corpus alone, with any compiler.
+FUZZ_SECONDS ?= 60
+FUZZ_RUNS    ?= 0
+fuzz:
+	@command -v clang >/dev/null || { echo 'fuzz needs clang and its libraries: scripts/install_deps.sh --dev'; exit 1; }
+	@$(MAKE) --no-print-directory VARIANT=fuzz fuzz-targets
+	$(Q)$(PYTHON) test/fuzz/run.py --seconds $(FUZZ_SECONDS) --runs $(FUZZ_RUNS) $(FUZZ_NAMES:%=$(BUILD)/fuzz/test/fuzz/%)
+fuzz-targets: $(FUZZ_BIN)
+fuzz-replay:
+	@$(MAKE) --no-print-directory VARIANT=asan replay-targets
+replay-targets: $(REPLAY_BIN)
+	$(Q)$(PYTHON) test/fuzz/run.py --replay $^
+
 bench: all $(BENCH_BIN)
 	$(Q)for bench in $(BENCH_BIN); do echo "== $$(basename $$bench)"; $$bench || exit 1; done
 	$(Q)for bench in $(wildcard test/bench*.py); do echo "== $$bench"; $(PYTHON) $$bench || exit 1; done
@@ -234,7 +264,7 @@ tiny-data:
 	  echo 'no data set yet: run scripts/install_deps.sh and then make data, or scripts/prepare_data.py FILE...'
 
 FORMATTED := $(wildcard *.c *.h *.cu src/*.[ch] src/cpu/*.[ch] src/cuda/*.[ch] src/cuda/*.cu src/cuda/*.cpp src/cuda/*.cuh \
-             src/cuda/kernels/* test/*.[ch] test/emulate/*)
+             src/cuda/kernels/* test/*.[ch] test/fuzz/*.[ch] test/emulate/*)
 format:
 	$(Q)clang-format -i $(FORMATTED)
 
@@ -266,6 +296,8 @@ help:
 	@echo 'make unit       the C unit tests alone; T=dataset runs test/test_dataset.c alone'
 	@echo 'make asan       the C unit tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan       the C unit tests under ThreadSanitizer (portable form, without OpenMP)'
+	@echo 'make fuzz       made-up input for everything that is read; FUZZ_SECONDS=60 FUZZ_RUNS=1000000 T=json (clang)'
+	@echo 'make fuzz-replay  the corpus of make fuzz alone'
 	@echo 'make test-cuda  the tests that need a GPU (CUDA=1)'
 	@echo 'make bench      speed ratios of this machine'
 	@echo 'make data       the tiny data set in data/ (scripts/prepare_data.py FILE... takes your own text)'
@@ -351,6 +383,17 @@ $(B)/%.test.o: %.cu $(B)/flags
 $(TEST_BIN): $(B)/%: $(B)/%.o $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) $< $(HELP_OBJ) $(MODEL_OBJ) $(LIB) -lcmocka $(LDLIBS_) -o $@
+
+# A count of differing letters: following its every comparison takes half of the time and leads nowhere.
+$(BUILD)/fuzz/src/suggest.o: CFLAGS_ += -fno-sanitize=fuzzer-no-link
+
+$(FUZZ_BIN): $(B)/%: $(B)/%.o $(B)/test/fuzz/files.o $(MODEL_OBJ) $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) -fsanitize=fuzzer $< $(B)/test/fuzz/files.o $(MODEL_OBJ) $(LIB) $(LDLIBS_) -o $@
+
+$(B)/test/fuzz/replay_%: $(B)/test/fuzz/fuzz_%.o $(B)/test/fuzz/replay.o $(B)/test/fuzz/files.o $(MODEL_OBJ) $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) $(filter %.o,$^) $(LIB) $(LDLIBS_) -o $@
 
 $(TOOL_BIN): $(B)/%: $(B)/%.o $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)

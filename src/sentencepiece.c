@@ -1,5 +1,7 @@
 #include "sentencepiece.h"
 
+#include "files.h"
+
 #include "json.h"
 
 #include <errno.h>
@@ -199,23 +201,11 @@ static int index_(SentencePiece *model) {
 
 // ---------------------------------------------------------------- opening
 
-static int read_file_(SentencePiece *model, const char *name, const char *path, int64_t *bytes, Error *err) {
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) return error_set(err, EXIT_USAGE, "%s: %s cannot be opened: %s", name, path, strerror(errno));
-    long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
-    rewind(file);
-    bool fits = size > 0 && size <= MOST_BYTES;
-    if (fits) model->file = (unsigned char *)malloc((size_t)size);
-    bool whole = fits && model->file != NULL && fread(model->file, 1, (size_t)size, file) == (size_t)size;
-    fclose(file);
-    *bytes = size;
-    if (!whole) return error_set(err, EXIT_USAGE, "%s: %s cannot be read as a SentencePiece model", name, path);
-    return 0;
-}
-
 static int open_(SentencePiece *model, const char *name, const char *path, Error *err) {
     int64_t bytes = 0;
-    if (read_file_(model, name, path, &bytes, err) != 0) return -1;
+    Error wrong = {0};
+    model->file = (unsigned char *)file_read_whole(path, MOST_BYTES, &bytes, &wrong);
+    if (model->file == NULL) return error_set(err, EXIT_USAGE, "%s: %s", name, wrong.text);
     model->model_type = MODEL_UNIGRAM;
     model->dummy_prefix = model->extra_blanks_go = model->escapes_blanks = true;
     if (read_model_(model, bytes) != 0)

@@ -1,0 +1,36 @@
+// profile.json: read, written and read again, and asked for times.
+#include "fuzz.h"
+
+#include "profile.h"
+
+#include <math.h>
+
+static void ask_(const Profile *profile) {
+    for (int i = 0; i < 16; i++) {
+        StageShape at;
+        memset(&at, 0, sizeof at);
+        at.layers = 1 + i;
+        at.first = i % 2 == 0;
+        at.last = i % 3 == 0;
+        at.shape.attention.batch = 1 + i % 5;
+        at.shape.attention.mode = i % 3;
+        double forward = -1, backward = -1;
+        if (profile_stage_time(profile, &at, &forward, &backward)) PROMISE(forward > 0 && backward > 0);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    Profile profile, again;
+    Error err = {0};
+    int status = profile_read(&profile, fuzz_file("profile.json", data, size), &err);
+    PROMISE(status == 0 ? err.code == 0 : err.code != 0 && strstr(err.text, "profile.json: ") != NULL);
+    if (status != 0) return 0;
+    ask_(&profile);
+    const char *path = fuzz_file("again.json", "", 0);
+    PROMISE(profile_write(&profile, path, &err) == 0);
+    PROMISE(profile_read(&again, path, &err) == 0 && again.count == profile.count);
+    for (int64_t i = 0; i < profile.count; i++) PROMISE(isfinite(again.stages[i].forward));
+    profile_free(&again);
+    profile_free(&profile);
+    return 0;
+}

@@ -1,0 +1,34 @@
+// A schedule's text: parsed, proved, and written as it was read.
+#include "fuzz.h"
+
+#include "bpipe.h"
+
+static char *text_(const Schedule *schedule) {
+    char *text = NULL;
+    size_t length = 0;
+    FILE *file = open_memstream(&text, &length);
+    PROMISE(schedule_write(schedule, file) == 0);
+    fclose(file);
+    return text;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    Error err = {0};
+    char *text = strndup((const char *)data, size);
+    Schedule *schedule = schedule_parse(text, &err);
+    free(text);
+    PROMISE(schedule != NULL ? err.code == 0 : err.code != 0 && err.text[0] != '\0');
+    if (schedule == NULL) return 0;
+    int sound = schedule_check(schedule, &err);
+    PROMISE(sound == 0 || err.text[0] != '\0');
+    char *once = text_(schedule);
+    Schedule *again = schedule_parse(once, NULL);
+    PROMISE(again != NULL && (sound != 0 || schedule_check(again, NULL) == 0));
+    char *twice = text_(again);
+    PROMISE(strcmp(once, twice) == 0);
+    free(once);
+    free(twice);
+    schedule_free(schedule);
+    schedule_free(again);
+    return 0;
+}
