@@ -1,10 +1,8 @@
 #include "sentencepiece.h"
 
 #include "files.h"
-
 #include "json.h"
 
-#include <errno.h>
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
