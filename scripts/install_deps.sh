@@ -4,7 +4,7 @@
 #
 #   scripts/install_deps.sh          for users
 #   scripts/install_deps.sh --build  without what tests alone need
-#   scripts/install_deps.sh --dev    also what `make format` and `make lint` call
+#   scripts/install_deps.sh --dev    also what `make format`, `make lint`, `make fuzz` and `make valgrind` call
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -47,6 +47,8 @@ END
     fi
     if [ "$dev" = 1 ]; then
         printf '%s | make format and make lint check less\n' clang-format clang-tidy cppcheck
+        printf '%s | no make fuzz\n' clang 'libclang-rt-dev libclang-rt-14-dev libclang-common-14-dev'
+        echo 'valgrind | no make valgrind'
     fi
     if ! have_pip; then
         echo "python3-pip | the tests against transformers are skipped${nvcc:+, and no cuDNN attention on GPUs}"

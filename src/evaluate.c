@@ -1,6 +1,7 @@
 #include "evaluate.h"
 
-#include <errno.h>
+#include "files.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,17 +152,13 @@ static int read_examples_(Evaluation *evaluation, const char *key, const char *p
 
 // The whole file into memory; its bytes, or -1 with err.
 static int64_t read_file_(Evaluation *evaluation, const char *key, const char *path, Error *err) {
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) return error_set(err, EXIT_USAGE, "%s: %s cannot be opened: %s", key, path, strerror(errno));
-    long bytes = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
-    rewind(file);
-    bool fits = bytes >= HEADER_BYTES && bytes <= MOST_BYTES;
-    if (fits) evaluation->file = (char *)malloc((size_t)bytes);
-    bool whole = evaluation->file != NULL && fread(evaluation->file, 1, (size_t)bytes, file) == (size_t)bytes;
-    fclose(file);
-    if (whole) return bytes;
-    return error_set(err, EXIT_USAGE, "%s: %s %s; make one with scripts/prepare_eval.py", key, path,
-                     fits ? "cannot be read" : "has not the size of an evaluation file");
+    int64_t bytes = 0;
+    Error wrong = {0};
+    evaluation->file = file_read_whole(path, MOST_BYTES, &bytes, &wrong);
+    if (evaluation->file == NULL) return error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
+    if (bytes >= HEADER_BYTES) return bytes;
+    return error_set(err, EXIT_USAGE, "%s: %s has not the size of an evaluation file; make one with %s", key, path,
+                     "scripts/prepare_eval.py");
 }
 
 Evaluation *evaluation_open(const char *key, const char *path, int64_t seq_len, int64_t vocab, Error *err) {

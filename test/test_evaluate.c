@@ -162,7 +162,7 @@ static void a_file_that_is_cut_anywhere_is_refused(void **state) {
     assert_int_equal(truncate(path, 1000), 0);
     refused("has not the size of an evaluation file");
     assert_int_equal(unlink(path), 0);
-    refused("cannot be opened");
+    refused("cannot be read: No such file");
 }
 
 static int make_path(void **state) {

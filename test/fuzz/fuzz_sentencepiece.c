@@ -17,7 +17,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     PROMISE(used >= -1 && used <= room);
     for (int64_t i = 0; i < used; i++) PROMISE(ids[i] >= 0 && ids[i] < count);
     FILE *null = fopen("/dev/null", "w");
-    for (int64_t id = 0; id < count && id < 64; id++) sentencepiece_decode(pieces, (int32_t)id, id % 2 == 0, null);
+    if (used > 0) sentencepiece_decode(pieces, ids, used, null);
+    for (int32_t id = 0; id < count && id < 64; id++) sentencepiece_decode(pieces, &id, 1, null);
     fclose(null);
     free(ids);
     sentencepiece_close(pieces);
