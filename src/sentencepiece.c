@@ -171,7 +171,8 @@ static void index_piece_(SentencePiece *model, int64_t id) {
     snprintf(text, sizeof text, "%.*s", (int)(piece->length < 7 ? piece->length : 7), piece->text);
     if (piece->type == PIECE_UNKNOWN) model->unknown = id;
     if (piece->type == PIECE_CONTROL && piece->length == 4 && memcmp(piece->text, "</s>", 4) == 0) model->end = id;
-    if (piece->type == PIECE_BYTE && sscanf(text, "<0x%2X>", &byte) == 1) model->bytes[byte] = (int32_t)id;
+    bool is_byte = piece->type == PIECE_BYTE && sscanf(text, "<0x%2X>", &byte) == 1;
+    if (is_byte && byte < 256) model->bytes[byte] = (int32_t)id; // "-1" is a number to sscanf, too
     if (piece->type == PIECE_NORMAL) {
         model->least = piece->score < model->least ? piece->score : model->least;
         model->most = piece->score > model->most ? piece->score : model->most;
@@ -199,6 +200,13 @@ static int index_(SentencePiece *model) {
 
 // ---------------------------------------------------------------- opening
 
+// Byte fallback needs all of them; one that is missing would be no id.
+static bool bytes_are_whole_(const SentencePiece *model) {
+    int count = 0;
+    for (int byte = 0; byte < 256; byte++) count += model->bytes[byte] >= 0;
+    return count == 0 || count == 256;
+}
+
 static int open_(SentencePiece *model, const char *name, const char *path, Error *err) {
     int64_t bytes = 0;
     Error wrong = {0};
@@ -212,6 +220,9 @@ static int open_(SentencePiece *model, const char *name, const char *path, Error
     if (index_(model) != 0) return error_set(err, EXIT_FAILED, "%s: out of host memory", name);
     if (model->unknown < 0)
         return error_set(err, EXIT_USAGE, "%s: %s has no piece for unknown text; it is damaged", name, path);
+    if (!bytes_are_whole_(model))
+        return error_set(err, EXIT_USAGE, "%s: %s has pieces for some bytes and not for all 256; it is damaged", name,
+                         path);
     if ((model->model_type == MODEL_UNIGRAM || model->model_type == MODEL_BPE) && !model->blank_behind) return 0;
     return error_set(err, EXIT_USAGE,
                      "%s: %s splits text in a way that is not known here (BPE and unigram with blanks in front are); "

@@ -150,7 +150,12 @@ static void a_file_that_is_no_model_is_refused(void **state) {
                  {"\x0A\x03\x0A\x01"
                   "a",
                   5},
-                 {"\x0A\x80", 2}};
+                 {"\x0A\x80", 2},
+                 // Byte fallback with one byte of 256, and a byte that sscanf would read as -1.
+                 {"\x0A\x09\x0A\x05<unk>\x18\x02"
+                  "\x0A\x0A\x0A\x06<0x00>\x18\x06",
+                  23},
+                 {"\x0A\x0A\x0A\x06<0x-1>\x18\x06", 12}};
     snprintf(path, sizeof path, "%s/x.model", folder);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         Error err = {0};
@@ -164,7 +169,7 @@ static void a_file_that_is_no_model_is_refused(void **state) {
     assert_int_equal(unlink(path), 0);
     Error err = {0};
     assert_null(tokenizer_open(&config, &err));
-    assert_non_null(strstr(err.text, "cannot be opened"));
+    assert_non_null(strstr(err.text, "cannot be read"));
     err = (Error){0};
     configure("tokenizer.json", 1000);
     assert_null(tokenizer_open(&config, &err));
