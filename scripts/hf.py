@@ -1,0 +1,309 @@
+#!/usr/bin/python3
+"""Looks at a model in Hugging Face's form: one that transformers saved, or a checkpoint of a run (out/x/step_00000500).
+
+    scripts/hf.py info DIR                     its model section for a configuration, and every tensor
+    scripts/hf.py check DIR [--data TOKENS]    does the trainer compute with it what transformers does?
+
+check compares the mean loss over some windows and the likeliest next tokens, both in fp32 on the CPU, and ends with code 1 and one sentence
+where they differ. TOKENS is a token file as the trainers read them; without it the tokens are drawn at random. info needs nothing but
+Python; check needs PyTorch and transformers, from the system or from .deps/transformers, where scripts/install_deps.sh puts it.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+from array import array
+from pathlib import Path
+
+from run_files import Failure, form_of, read_text
+
+ROOT = Path(__file__).resolve().parent.parent
+FAMILIES = {"llama": "llama", "gpt2": "gpt"}
+# Where a file leaves something out, what transformers takes it for.
+WORDS = {
+    "llama": {
+        "hidden": ("hidden_size", None),
+        "layers": ("num_hidden_layers", None),
+        "heads": ("num_attention_heads", None),
+        "kv_heads": ("num_key_value_heads", "auto"),
+        "ffn": ("intermediate_size", None),
+        "vocab": ("vocab_size", None),
+        "seq_len": ("max_position_embeddings", 2048),
+        "norm_eps": ("rms_norm_eps", 1e-6),
+        "rope_theta": ("rope_theta", 10000.0),
+        "tie_embeddings": ("tie_word_embeddings", False),
+    },
+    "gpt": {
+        "hidden": ("n_embd", None),
+        "layers": ("n_layer", None),
+        "heads": ("n_head", None),
+        "ffn": ("n_inner", None),
+        "vocab": ("vocab_size", None),
+        "seq_len": ("n_positions", 1024),
+        "norm_eps": ("layer_norm_epsilon", 1e-5),
+        "tie_embeddings": ("tie_word_embeddings", True),
+    },
+}
+
+
+# ---- what is in the folder ----------------------------------------------------------------------------------------------
+
+
+def read_model(folder):
+    """The model section that config.json describes."""
+    path = folder / "config.json"
+    if not path.exists():
+        inside = sorted(folder.glob("step_*/config.json"))
+        hint = f"give one of its checkpoints, such as {inside[-1].parent}" if inside else "give a folder as save_pretrained writes it, or a checkpoint"
+        raise Failure(f"{folder}: holds no config.json; {hint}")
+    with form_of(path, "config.json of a model"):
+        said = json.loads(read_text(path))
+        if said["model_type"] not in FAMILIES:
+            raise Failure(f"{path}: is of a {said['model_type']}; the trainers know {' and '.join(FAMILIES)}")
+        family = FAMILIES[said["model_type"]]
+        model = {"family": family}
+        for key, (word, otherwise) in WORDS[family].items():
+            value = said.get(word)
+            if value is None and key == "rope_theta":
+                value = (said.get("rope_parameters") or {}).get(word)
+            if value is None and key == "ffn" and family == "gpt":
+                value = 4 * said["n_embd"]
+            model[key] = otherwise if value is None else value
+            if model[key] is None:
+                raise KeyError(word)
+    return model
+
+
+class Tensor:
+    def __init__(self, name, file, entry):
+        self.name, self.file, self.type, self.shape = name, file, entry["dtype"], entry["shape"]
+        begin, end = entry["data_offsets"]
+        self.bytes, self.count = end - begin, math.prod(self.shape)
+
+
+def read_header(path):
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > min(path.stat().st_size, 100 << 20):
+                raise ValueError("its header is longer than itself")
+            return json.loads(file.read(length))
+    except OSError as error:
+        raise Failure(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, struct.error) as error:
+        raise Failure(f"{path}: is no safetensors file ({error})") from None
+
+
+def read_tensors(folder):
+    """The model's tensors, without the optimizer's."""
+    index = folder / "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if index.exists():
+        with form_of(index, "index of safetensors"):
+            names = sorted(set(json.loads(read_text(index))["weight_map"].values()))
+    if not (folder / names[0]).exists():
+        raise Failure(f"{folder}: holds no {names[0]}; transformers writes it with save_pretrained(..., safe_serialization=True)")
+    tensors = []
+    for name in names:
+        with form_of(folder / name, "safetensors file"):
+            header = read_header(folder / name)
+            tensors += [Tensor(key, name, entry) for key, entry in header.items() if key != "__metadata__"]
+    # Layers in their order: 2 before 10.
+    return sorted(tensors, key=lambda t: [part.zfill(6) if part.isdigit() else part for part in t.name.split(".")])
+
+
+def show_info(options):
+    model, tensors = read_model(options.folder), read_tensors(options.folder)
+    print("model:")
+    for key, value in model.items():
+        print(f"  {key}: {str(value).lower() if isinstance(value, bool) else value}")
+    width = max(len(tensor.name) for tensor in tensors)
+    print(f"\n{'tensor':{width}}  {'type':5} {'shape':>16} {'bytes':>15}")
+    for tensor in tensors:
+        print(f"{tensor.name:{width}}  {tensor.type:5} {'x'.join(map(str, tensor.shape)):>16} {tensor.bytes:>15,}")
+    files = len({tensor.file for tensor in tensors})
+    print(f"\n{len(tensors)} tensors, {sum(t.count for t in tensors):,} numbers, {sum(t.bytes for t in tensors):,} bytes in {files} file{'s' if files > 1 else ''}")
+
+
+# ---- tokens -------------------------------------------------------------------------------------------------------------
+
+
+def read_tokens(path, count):
+    """The first tokens of a file of llm.c's two kinds."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(1024)
+            magic, version, held = struct.unpack("<3i", header[:12]) if len(header) == 1024 else (0, 0, 0)
+            kinds = {(20240520, 1): "H", (20240801, 7): "I"}
+            if (magic, version) not in kinds:
+                raise Failure(f"{path}: is no token file; make one with scripts/prepare_data.py")
+            tokens = array(kinds[magic, version])
+            tokens.frombytes(file.read(count * tokens.itemsize))
+    except OSError as error:
+        raise Failure(f"{path}: cannot be read: {error.strerror}") from None
+    if len(tokens) < count or held < count:
+        raise Failure(f"{path}: has {min(len(tokens), held)} tokens, and {count} are asked for; use fewer --windows or a smaller --seq-len")
+    return list(tokens)
+
+
+def write_tokens(path, tokens):
+    header = array("i", [20240801, 7, len(tokens)] + [0] * 253)
+    path.write_bytes(header.tobytes() + array("I", tokens).tobytes())
+
+
+# ---- both sides ---------------------------------------------------------------------------------------------------------
+
+
+class Trainer:
+    """The trainer's side: its loss over a data set, and its greedy text behind a prompt."""
+
+    def __init__(self, options, model, folder, tokens):
+        self.program = options.trainer or ROOT / f"train_{model['family']}"
+        if not self.program.exists():
+            raise Failure(f"{self.program}: is not there; run make, or name it with --trainer")
+        write_tokens(folder / "val.bin", tokens)
+        config = {
+            "model": model,
+            "train": {"global_batch": options.windows, "precision": "fp32"},
+            "data": {"train": str(folder / "val.bin"), "val": str(folder / "val.bin"), "val_batches": 1},
+            "checkpoint": {"init_from": str(options.folder.absolute())},
+            "sample": {"tokenizer": "ids", "temperature": 0, "tokens": options.tokens},
+            "hardware": {"device": "cpu"},
+        }
+        self.config = folder / "config.yaml"
+        self.config.write_text(json.dumps(config), encoding="utf-8")
+
+    def say(self, *arguments):
+        ended = subprocess.run([self.program, "-q", "-c", self.config, *arguments], capture_output=True, text=True)
+        if ended.returncode != 0:
+            said = ended.stderr.strip().splitlines()
+            raise Failure(f"the trainer does not take it: {said[-1] if said else f'it ended with {ended.returncode}'}")
+        return ended.stdout
+
+    def loss(self):
+        return json.loads(self.say("--validate", "--json"))["loss"]
+
+    def text(self, prompt):
+        return [int(word) for word in self.say("--generate", " ".join(map(str, prompt))).split()]
+
+
+class Transformers:
+    def __init__(self, folder):
+        sys.path.insert(0, str(ROOT / ".deps" / "transformers"))
+        os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
+        try:
+            import torch
+            import transformers
+        except ImportError as error:
+            raise Failure(f"{error.name} is missing, and check compares with it; run scripts/install_deps.sh") from None
+        transformers.utils.logging.disable_progress_bar()
+        self.torch = torch
+        try:
+            self.model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32, output_loading_info=True)
+        except Exception as error:
+            raise Failure(f"{folder}: transformers does not take it: {str(error).splitlines()[0]}") from None
+        for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+            if info[what]:
+                raise Failure(f"{folder}: transformers finds {what.replace('_', ' ')}, {sorted(map(str, info[what]))[0]} first")
+        self.model.eval()
+
+    def logits(self, tokens):
+        with self.torch.no_grad():
+            return self.model(self.torch.tensor([tokens])).logits[0].float()
+
+    def loss(self, windows):
+        """Window by window, since logits are large."""
+        total = 0.0
+        for window in windows:
+            targets = self.torch.tensor(window[1:])
+            total += self.torch.nn.functional.cross_entropy(self.logits(window[:-1]), targets).item()
+        return total / len(windows)
+
+
+# ---- check --------------------------------------------------------------------------------------------------------------
+
+
+def compare_next(ours, theirs, prompt, seq_len, tolerance):
+    """None, or in what our greedy text is not theirs. At each place theirs is given ours so far, so that one tie does not change the rest."""
+    text = ours.text(prompt)
+    if text[: len(prompt)] != prompt or len(text) == len(prompt):
+        return f"the trainer's text does not go on from its prompt: {' '.join(map(str, text[:20]))}"
+    for at in range(len(prompt), len(text)):
+        logits = theirs.logits(text[max(0, at - seq_len) : at])[-1]
+        best = int(logits.argmax())
+        lead = float(logits[best] - logits[text[at]])
+        if lead > tolerance:
+            return f"next token {at - len(prompt) + 1} behind {len(prompt)} tokens is {text[at]} here and {best} in transformers, whose logit is {lead:.3g} higher"
+    return None
+
+
+def check(options):
+    model = read_model(options.folder)
+    if model["family"] == "llama":  # rotations reach any length; GPT-2's table of positions is part of the model
+        model["seq_len"] = min(model["seq_len"], options.seq_len or 256)
+    elif options.seq_len not in (None, model["seq_len"]):
+        raise Failure(f"--seq-len {options.seq_len}: GPT-2's positions are part of the model; its sequences have {model['seq_len']} tokens")
+    length, count = model["seq_len"], options.windows * model["seq_len"] + 1
+    draw = random.Random(1337)
+    tokens = read_tokens(options.data, count) if options.data else [draw.randrange(model["vocab"]) for _ in range(count)]
+    windows = [tokens[i * length : i * length + length + 1] for i in range(options.windows)]
+    with tempfile.TemporaryDirectory() as folder:
+        ours = Trainer(options, model, Path(folder), tokens)
+        mine = ours.loss()
+        theirs = Transformers(options.folder)
+        loss = theirs.loss(windows)
+        print(f"loss over {options.windows} windows of {length} tokens: {mine:.6f} here, {loss:.6f} in transformers")
+        if not abs(mine - loss) <= options.tolerance:
+            raise Failure(f"{options.folder}: the loss is {mine:.6f} here and {loss:.6f} in transformers, {abs(mine - loss):.3g} apart where {options.tolerance:g} is allowed")
+        for window in windows[: options.prompts]:
+            wrong = compare_next(ours, theirs, window[: max(1, length // 4)], length, options.tolerance)
+            if wrong is not None:
+                raise Failure(f"{options.folder}: {wrong}")
+        asked = min(options.prompts, options.windows)
+        print(f"next tokens: the same, {options.tokens} behind each of {asked} prompts")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="hf.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    forms = parser.add_subparsers(dest="form", required=True, metavar="info|check")
+    info = forms.add_parser("info", help="sizes and tensors")
+    info.set_defaults(act=show_info)
+    same = forms.add_parser("check", help="the trainer against transformers")
+    same.add_argument("--data", type=Path, metavar="TOKENS", help="a token file; without it tokens drawn at random")
+    same.add_argument("--windows", type=int, default=8, metavar="N", help="how many sequences (8)")
+    same.add_argument("--seq-len", type=int, metavar="N", help="llama: tokens of each (256, or fewer where the model has fewer)")
+    same.add_argument("--prompts", type=int, default=2, metavar="N", help="greedy texts (2)")
+    same.add_argument("--tokens", type=int, default=8, metavar="N", help="tokens of each (8)")
+    same.add_argument("--tolerance", type=float, default=1e-3, metavar="X", help="of the loss and of a logit (0.001)")
+    same.add_argument("--trainer", type=Path, metavar="FILE", help="the program; without it train_llama or train_gpt beside scripts/")
+    same.set_defaults(act=check)
+    for form in (info, same):
+        form.add_argument("folder", type=Path, metavar="DIR")
+    options = parser.parse_args()
+    for name in ("windows", "seq_len", "prompts", "tokens"):
+        value = getattr(options, name, None)
+        if value is not None and value < 1:
+            parser.error(f"--{name.replace('_', '-')}: {value} is too few; give 1 or more")
+    return options
+
+
+def main():
+    options = arguments()
+    try:
+        options.act(options)
+    except Failure as failure:
+        print(f"hf.py: {failure}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

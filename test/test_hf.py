@@ -1,0 +1,118 @@
+"""scripts/hf.py: says what a model is, and whether the trainer computes with it what transformers does."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from trainer_runs import BUILD, ROOT, made_tokens, write_tokens
+
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / ".deps" / "transformers")]
+transformers = pytest.importorskip("transformers", reason="transformers is not installed; run scripts/install_deps.sh")
+torch = pytest.importorskip("torch")
+torch.set_num_threads(1)
+import hf
+
+LLAMA = {"vocab_size": 120, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 11, "num_attention_heads": 6, "num_key_value_heads": 2}
+LLAMA |= {"max_position_embeddings": 64, "rope_theta": 500000.0, "rms_norm_eps": 1e-5}
+GPT = {"vocab_size": 120, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 32, "bos_token_id": 0, "eos_token_id": 0}
+KINDS = {
+    "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, initializer_range=0.2)),
+    "llama_tied": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, initializer_range=0.2, tie_word_embeddings=True)),
+    "gpt": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT, initializer_range=0.2)),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def saved(request, tmp_path_factory):
+    return save(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def save(kind, folder):
+    torch.manual_seed(1)
+    model = KINDS[kind]()
+    model.save_pretrained(folder, safe_serialization=True, max_shard_size="100KB")
+    return folder
+
+
+def run(capsys, *arguments):
+    """In this process: loading transformers takes longer than all the rest."""
+    sys.argv = ["hf.py", *map(str, arguments)]
+    code = hf.main()
+    return code, *capsys.readouterr()
+
+
+def check(capsys, folder, *arguments):
+    trainer = BUILD / ("train_gpt" if "gpt2" in (folder / "config.json").read_text() else "train_llama")
+    return run(capsys, "check", folder, "--trainer", trainer, *arguments)
+
+
+def test_both_compute_the_same(saved, capsys, tmp_path):
+    code, said, errors = check(capsys, saved)
+    assert (code, errors) == (0, "")
+    assert "loss over 8 windows of" in said and "next tokens: the same, 8 behind each of 2 prompts" in said
+    data = write_tokens(tmp_path / "d.bin", made_tokens(1000))
+    code, with_data, errors = check(capsys, saved, "--data", data, "--windows", 3, "--prompts", 1, "--tokens", 3)
+    assert (code, errors) == (0, "") and "over 3 windows" in with_data and "3 behind each of 1 prompts" in with_data
+    assert with_data.split(": ")[1] != said.split(": ")[1]
+
+
+def altered(folder, name, extra):
+    """A trainer that computes something else."""
+    path = folder / f"altered_{name}"
+    path.write_text(f'#!/bin/sh\nexec {BUILD}/train_llama "$@" {extra}\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_a_difference_is_one_sentence_and_code_1(capsys, tmp_path):
+    folder = save("llama", tmp_path / "model")
+    other = write_tokens(tmp_path / "other.bin", made_tokens(1000, seed=5))
+    code, _, errors = run(capsys, "check", folder, "--trainer", altered(tmp_path, "loss", f"-o data.val={other}"))
+    assert code == 1 and errors.count("\n") == 1 and "the loss is" in errors and "apart where 0.001 is allowed" in errors
+    trainer = altered(tmp_path, "text", "-o sample.temperature=3")
+    code, _, errors = run(capsys, "check", folder, "--trainer", trainer)
+    assert code == 1 and errors.count("\n") == 1 and "next token 1 behind 16 tokens is" in errors and "in transformers, whose logit is" in errors
+
+
+def test_what_cannot_be_compared_is_said(capsys, tmp_path):
+    folder = save("llama", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+
+    def refused(expected, *arguments, **words):
+        (folder / "config.json").write_text(json.dumps({**config, **words}))
+        code, _, errors = check(capsys, folder, *arguments)
+        assert code == 1 and errors.count("\n") == 1 and errors.startswith("hf.py: ") and expected in errors, errors
+
+    refused('rope_scaling is "llama3", which this program does not compute', rope_scaling={"rope_type": "llama3", "factor": 8.0})
+    refused("is of a mistral; the trainers know llama and gpt2", model_type="mistral")
+    refused("this model's is [120, 96]", hidden_size=96, num_attention_heads=12)
+    refused("has 1000 tokens, and 4097 are asked for", "--data", write_tokens(tmp_path / "d.bin", made_tokens(1000)), "--windows", 64)
+    refused("is no token file", "--data", folder / "config.json")
+    refused("cannot be read", "--data", tmp_path / "absent")
+    (folder / "config.json").unlink()
+    code, _, errors = run(capsys, "check", folder)
+    assert code == 1 and "holds no config.json" in errors
+
+
+def test_info_has_the_model_and_every_tensor(saved, capsys):
+    code, said, errors = run(capsys, "info", saved)
+    assert (code, errors) == (0, "")
+    model = transformers.AutoModelForCausalLM.from_pretrained(saved)
+    files = len(list(saved.glob("*.safetensors")))
+    count = sum(weight.numel() for weight in model.parameters())
+    assert files > 1 and f"{len(list(model.parameters()))} tensors, {count:,} numbers, {4 * count:,} bytes in {files} files" in said
+    for name, weight in model.named_parameters():
+        assert [line.split()[1:3] for line in said.splitlines() if line.startswith(f"{name} ")] == [["F32", "x".join(map(str, weight.shape))]]
+    tensors = [line.split()[0] for line in said.splitlines() if "layers." in line or ".h." in line]
+    numbers = [int(name.split(".")[2]) for name in tensors]
+    assert numbers == sorted(numbers)
+
+
+def test_its_model_section_is_one_for_the_trainer(saved, capsys, tmp_path):
+    section = run(capsys, "info", saved)[1].partition("\n\n")[0]
+    data = write_tokens(tmp_path / "d.bin", made_tokens(1000))
+    (tmp_path / "c.yaml").write_text(f"{section}\ntrain: {{steps: 1}}\ndata: {{train: {data}}}\nhardware: {{device: cpu}}\ncheckpoint: {{init_from: {saved}}}\n")
+    program = BUILD / ("train_gpt" if "family: gpt" in section else "train_llama")
+    ended = subprocess.run([program, "-q", "-c", tmp_path / "c.yaml"], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0 and "step    1/1" in ended.stdout, ended.stderr
