@@ -1,7 +1,5 @@
 #include "checksum.h"
 
-#include "crc64.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -28,14 +26,22 @@ void checksum_destroy(Checksum *checksum) {
     free(checksum);
 }
 
-uint64_t checksum_of(Checksum *checksum, const void *memory, int64_t bytes) {
+const Crc64 *checksum_crc(const Checksum *checksum) {
+    return &checksum->crc;
+}
+
+uint64_t checksum_raw(Checksum *checksum, const void *memory, int64_t bytes) {
     uint64_t raw = 0;
     for (int64_t at = 0; at < bytes; at += PIECE_BYTES) {
         int64_t count = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
         checksum->be->download(checksum->be, checksum->piece, (const char *)memory + at, count);
         raw = crc64_add(&checksum->crc, raw, checksum->piece, (size_t)count);
     }
-    return crc64_finish(&checksum->crc, raw, bytes);
+    return raw;
+}
+
+uint64_t checksum_of(Checksum *checksum, const void *memory, int64_t bytes) {
+    return crc64_finish(&checksum->crc, checksum_raw(checksum, memory, bytes), bytes);
 }
 
 int checksum_compare(uint64_t left, uint64_t arrived, Error *err) {

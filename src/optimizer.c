@@ -23,8 +23,7 @@ struct Optimizer {
     double *own;     // of the list
 };
 
-// A weight that lives on several ranks enters the norm once: replicas on tensor rank 0, a tied head where the embedding is.
-static bool counted_here_(const Stage *stage, const Tensor *tensor) {
+bool optimizer_counts(const Stage *stage, const Tensor *tensor) {
     bool tied_copy = tensor->spec->tied_to >= 0 && !tensor->alias;
     bool replica = tensor->spec->split == SPLIT_NONE && stage->at.shape.tensor_rank > 0;
     return !tied_copy && !replica;
@@ -38,7 +37,7 @@ static void list_owned_(Optimizer *optimizer) {
         if (tensor->alias || piece.begin >= piece.end) continue;
         AdamwTensor entry = {
             piece.weight, piece.master, piece.m, piece.v, piece.gradient, piece.end - piece.begin, tensor->spec->decay};
-        Owned owned = {tensor->index, counted_here_(optimizer->stage, tensor)};
+        Owned owned = {tensor->index, optimizer_counts(optimizer->stage, tensor)};
         optimizer->list[optimizer->count] = entry;
         optimizer->owned[optimizer->count++] = owned;
     }

@@ -23,6 +23,10 @@ typedef struct Optimizer Optimizer;
 Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups, Error *err);
 void optimizer_destroy(Optimizer *optimizer);
 
+// Whether a tensor counts on this rank: a weight that lives on several ranks counts once, replicas on tensor rank 0, a tied head where the
+// embedding is.
+bool optimizer_counts(const Stage *stage, const Tensor *tensor);
+
 // Learning rate of step 1 .. steps: linear warm-up over warmup_steps, then from lr to lr * min_lr_ratio by cosine or a line, constant,
 // or constant with a linear descent over the last tenth (wsd; Hu et al. 2024). A run shorter than its warm-up ends inside it.
 double optimizer_lr(const TrainConfig *train, int64_t step);

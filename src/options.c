@@ -23,6 +23,8 @@ const OptionRow option_rows[] = {
      "time stages on this device, write hardware.profile, and plan with it"},
     {"emulate-stage", 0, "S", OPTION_TEXT, offsetof(Options, emulate_stage),
      "run stage S alone on this device, its neighbours emulated, and exit"},
+    {"verify", 0, "N", OPTION_TEXT, offsetof(Options, verify),
+     "run N steps with one stage, with several, and with BPipe, and compare all gradients and weights bit by bit"},
     {"json", 0, NULL, OPTION_FLAG, offsetof(Options, json), "what --plan, --profile and --validate print, as JSON"},
     {"schedule", 0, NULL, OPTION_FLAG, offsetof(Options, schedule),
      "print the pipeline schedule as text and exit; starts no rank"},
@@ -164,6 +166,9 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         return error_set(err, EXIT_USAGE, "--generate: writes text and nothing else; leave out the other action");
     if (options->validate && other)
         return error_set(err, EXIT_USAGE, "--validate: says a loss and nothing else; leave out the other action");
+    if (options->verify != NULL && (other || options->generate != NULL || options->validate))
+        return error_set(err, EXIT_USAGE,
+                         "--verify: runs the same steps in several ways and nothing else; leave out the other action");
     if (options->config != NULL) return 0;
     return error_set(err, EXIT_USAGE, "no configuration; give one with -c FILE (--help explains)");
 }

@@ -19,6 +19,7 @@ typedef struct Options {
     const char *trace;    // file; NULL: none
     const char *generate; // a prompt; NULL: train
     bool validate;        // say the loss of data.val, do not train
+    const char *verify;   // a number of steps; NULL: train
     bool schedule;
     bool plan, profile, json;
     const char *emulate_stage; // NULL: none

@@ -53,8 +53,9 @@ typedef struct Run {
     bool metrics_failing;   // the latest line could not be written
     Checkpoint *checkpoint; // NULL without checkpoint.dir
     ResumePoint from;
-    struct RunTrace *trace;  // run_trace.h; NULL: none
-    struct Sampler *sampler; // run_sample.h; NULL: none
+    struct RunTrace *trace;    // run_trace.h; NULL: none
+    struct Sampler *sampler;   // run_sample.h; NULL: none
+    struct Recorder *recorder; // record.h; NULL: none
 } Run;
 
 // Takes this rank's place in `world`, allocates and initializes, or goes on from a checkpoint. Without training there are no data, no

@@ -3,6 +3,7 @@
 #include "cores.h"
 #include "details.h"
 #include "fits.h"
+#include "record.h"
 #include "roster.h"
 #include "run.h"
 #include "run_evaluate.h"
@@ -299,6 +300,7 @@ static void destroy_comm_(Comm *comm) {
 
 void run_destroy(Run *run) {
     run_sampler_destroy(run);
+    recorder_destroy(run->recorder);
     checkpoint_destroy(run->checkpoint);
     metrics_close(run->metrics);
     batch_destroy(&run->batch);

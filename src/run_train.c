@@ -1,5 +1,6 @@
 // Run, second part: the loop over steps.
 #include "compare.h"
+#include "record.h"
 #include "run.h"
 #include "run_evaluate.h"
 #include "run_sample.h"
@@ -231,7 +232,10 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     board_set_action(run->board, label);
     if (sum_losses_(run, &figures.loss, err) != 0 || agree_(run, &figures.loss, stop, err) != 0) return -1;
     figures.loss /= (double)tokens;
-    if (optimizer_norm(run->optimizer, &figures.norm, err) != 0 || update_(run, &figures, err) != 0) return -1;
+    if (optimizer_norm(run->optimizer, &figures.norm, err) != 0) return -1;
+    if (run->recorder != NULL && recorder_gradients(run, figures.loss, figures.norm, err) != 0) return -1;
+    if (update_(run, &figures, err) != 0) return -1;
+    if (run->recorder != NULL && recorder_weights(run, err) != 0) return -1;
     figures.seconds = clock_seconds() - start;
     if (report_(run, &pipeline, &figures, err) != 0) return -1;
     snprintf(label, sizeof label, "step %lld", (long long)step);
@@ -381,7 +385,7 @@ int run_train(Run *run, Error *err) {
     int status = 0;
     tell_done_(run);
     run_listen(run);
-    for (int64_t step = run->from.step + 1; status == 0 && step <= run->config->train.steps; step++)
-        status = step_(run, step, err);
+    int64_t last = run->recorder != NULL ? recorder_last_step(run->recorder) : run->config->train.steps;
+    for (int64_t step = run->from.step + 1; status == 0 && step <= last; step++) status = step_(run, step, err);
     return end_(run, status, err);
 }

@@ -15,6 +15,7 @@
 #include "run_sample.h"
 #include "run_trace.h"
 #include "trace.h"
+#include "verify.h"
 #include "version.h"
 
 #include <stdlib.h>
@@ -112,6 +113,10 @@ static int train_as_rank_(Config *config, const Model *model, const Options *opt
     RunAsk ask = {options->resume, options->generate, options->validate};
     int code = EXIT_DONE;
     memset(&run, 0, sizeof run);
+    if (options->verify != NULL) {
+        code = verify_as_rank(config, model, options, world, board, log, &err);
+        return code < 0 ? rank_fail_(world, board, log, &err) : code;
+    }
     if (verdict_agree(config, model, world, log, &err) != 0 ||
         run_create(&run, config, model, &ask, world, board, log, &err) != 0 ||
         run_trace_open(&run, options->trace, &err) != 0 || act_(&run, options, &err) != 0)
@@ -170,6 +175,10 @@ static int train_(Config *config, const Model *model, const Options *options, Lo
     if (!run_trains(&ask)) config->schedule.bpipe = BPIPE_OFF; // forwards leave nothing to balance
     bool under = false, undecided = config->schedule.bpipe == BPIPE_AUTO;
     if (world_under_launcher(&under, &err) != 0) return fail_(log, &err);
+    if (options->verify != NULL && !under && !verify_is_run()) {
+        int verified = verify_command(model, options, check_start_, log, argv, &err);
+        return verified < 0 ? fail_(log, &err) : verified;
+    }
     if (!under && options->trace != NULL && trace_check(options->trace, &err) != 0) return fail_(log, &err);
     if (!under &&
         (verdict_resolve(config, model, log, &err) != 0 || check_start_(config, log->program, model, &ask, &err) != 0))
