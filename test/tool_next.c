@@ -1,6 +1,7 @@
 // Started by test_transformers.py: tool_next CONFIG DIR TOKEN... loads the weights in DIR into one stage, takes seq_len tokens, and prints
 // the likeliest next token behind each.
 #include "checkpoint.h"
+#include "sample.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,28 +15,25 @@ static int create_(Stage *stage, Config *config, const char *path, const char *d
     return checkpoint_init_from(dir, stage, world, &log, err);
 }
 
-static int64_t largest_(const float *values, int64_t count) {
-    int64_t best = 0;
-    for (int64_t i = 1; i < count; i++)
-        if (values[i] > values[best]) best = i;
-    return best;
-}
-
 static int print_next_(Stage *stage, char **words, int count, Error *err) {
     const Shape *s = &stage->at.shape;
+    const SampleRule greedy = {0.0, 0, 0};
     Backend *be = stage->be;
     if (count != s->rows) return error_set(err, EXIT_USAGE, "give %lld tokens", (long long)s->rows);
     int32_t *tokens = calloc((size_t)count, sizeof *tokens);
-    float *logits = calloc((size_t)(s->rows * s->vocab_width), sizeof *logits);
+    float *logits = calloc((size_t)s->vocab_count, sizeof *logits);
     void *bundle = be->allocate(be, MEMORY_OWN_SLOTS, stage->at.bundle_bytes, "bundle", err);
     if (tokens == NULL || logits == NULL || bundle == NULL) return error_set(err, EXIT_FAILED, "out of memory");
     for (int i = 0; i < count; i++) tokens[i] = atoi(words[i]);
     be->upload(be, stage->tokens, tokens, count * 4);
     be->upload(be, stage->targets, tokens, count * 4);
     if (stage_forward(stage, 0, bundle, NULL, NULL, 0.0f, err) != 0) return -1;
-    be->download(be, logits, stage->head_work.logits, s->rows * s->vocab_width * 4);
-    for (int64_t row = 0; row < s->rows; row++)
-        printf("%lld\n", (long long)largest_(logits + row * s->vocab_width, s->vocab_count));
+    for (int64_t row = 0; row < s->rows; row++) {
+        SampleCandidate best;
+        stage_logits(stage, row, logits);
+        int64_t named = sample_candidates(&greedy, 0, logits, 0, s->vocab_count, &best);
+        printf("%lld\n", (long long)sample_choose(&greedy, &best, named));
+    }
     be->release(be, MEMORY_OWN_SLOTS, bundle, stage->at.bundle_bytes);
     free(tokens);
     free(logits);
