@@ -1,6 +1,7 @@
 #include "heartbeat.h"
 
 #include "backend.h"
+#include "bailiff.h"
 #include "star.h"
 
 #include <poll.h>
@@ -38,8 +39,10 @@ static Log log_(const Heartbeat *heartbeat) {
     return (Log){heartbeat->program, atomic_load(&heartbeat->rank), page.stage, LOG_NORMAL};
 }
 
-// The main thread may hang anywhere, so nothing is cleaned up: the launcher ends the others, and removes what they leave.
-static void __attribute__((noreturn)) end_(void) {
+// The main thread may hang anywhere, so nothing is cleaned up: the launcher ends the others, and removes what they leave, unless it waits
+// for a host that is cut off.
+static void __attribute__((noreturn)) end_(const Heartbeat *heartbeat) {
+    bailiff_leave(heartbeat->launcher);
     _exit(EXIT_FAILED);
 }
 
@@ -52,7 +55,7 @@ static void miss_launcher_(const Heartbeat *heartbeat) {
     if (heartbeat->launcher == 0 || getppid() == heartbeat->launcher) return;
     Log log = log_(heartbeat);
     log_line(&log, "the process that started this rank has gone, so the job ends; go on with --resume");
-    end_();
+    end_(heartbeat);
 }
 
 static void look_alone_(Heartbeat *heartbeat, double now) {
@@ -67,7 +70,7 @@ static void look_alone_(Heartbeat *heartbeat, double now) {
     log_line(&log,
              "nothing has moved here for %.0f s (train.timeout_s): this rank %s; the job ends, go on with --resume",
              heartbeat->patience.progress_s, text);
-    end_();
+    end_(heartbeat);
 }
 
 static void look_around_(Heartbeat *heartbeat, Star *star, double now) {
@@ -81,7 +84,7 @@ static void look_around_(Heartbeat *heartbeat, Star *star, double now) {
     star_end(star, rank);
     // Without rank 0 every rank speaks for itself, and the launcher would end the others at the first one's end.
     if (log.rank > 0) nap_(1.5);
-    end_();
+    end_(heartbeat);
 }
 
 static void beat_(Heartbeat *heartbeat, Star *star, double now) {
@@ -122,7 +125,7 @@ static void *live_(void *argument) {
         Star *star = star_(heartbeat);
         wait_(heartbeat, star, last + interval_(heartbeat, star));
         double now = clock_seconds();
-        if (star != NULL && star_take(star, now)) end_();
+        if (star != NULL && star_take(star, now)) end_(heartbeat);
         bool leaving = atomic_load(&heartbeat->leaving);
         if (leaving && (star == NULL || heartbeat->patience.peer_s == 0)) return NULL;
         if (now < last + interval_(heartbeat, star)) continue;
