@@ -100,9 +100,9 @@ class Cluster:
 
     def daemon(self, name, *arguments):
         with open(self.folder / f"{name}{len(self.daemons)}.log", "w") as log:
-            self.daemons.append(
-                subprocess.Popen([DAEMONS[name], *arguments], env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-            )
+            files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            command = [DAEMONS[name], *arguments]
+            self.daemons.append(subprocess.Popen(command, env=self.env, preexec_fn=trainer_runs.end_with_parent, **files))
 
     def said(self):
         return "\n".join(f"{path.name}: {path.read_text()[-2000:]}" for path in self.folder.glob("*.log"))

@@ -1,8 +1,10 @@
 """What the end-to-end tests share: small data sets and configurations, and one run of a trainer with all that it said."""
 
+import ctypes
 import json
 import os
 import re
+import signal
 import struct
 import subprocess
 import time
@@ -126,6 +128,12 @@ def nothing_left(config, seconds=8):
             raise AssertionError((processes_with(str(config)), ownerless_folders()))
         time.sleep(0.1)
     return True
+
+
+def end_with_parent():
+    """For preexec_fn: the process is killed when the test run is, however that ends."""
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Job:

@@ -1,0 +1,137 @@
+"""Two hosts made of this machine: each has a network, a host name, a clock, processes, /dev/shm and /etc/hosts of its own, and one wire
+joins them.
+
+The second host lives inside the first one's world of processes, so that the first can enter it, as ssh would; never the other way round.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+
+import trainer_runs
+
+NAMES = ("host1", "host2")
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+KINDS = ("--net", "--uts", "--mount", "--pid", "--time")
+CLOCKS = ("0", "5000")  # seconds that a host's clock is ahead of ours
+
+
+def why_not():
+    """Why this machine cannot be two hosts; None: it can."""
+    if os.geteuid() != 0:
+        return "namespaces of a network want root"
+    for tool in ("ip", "unshare", "nsenter", "mount"):
+        if shutil.which(tool) is None:
+            return f"{tool} is not installed (scripts/install_deps.sh)"
+    tried = subprocess.run(["unshare", *KINDS, "--fork", "--mount-proc", "true"], capture_output=True, text=True)
+    return None if tried.returncode == 0 else f"no namespaces here: {tried.stderr.strip()}"
+
+
+def child_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return int(file.read().split()[0])
+
+
+def numbers(pid):
+    """The numbers of a process, ours first, each world inside the one before."""
+    with open(f"/proc/{pid}/status") as file:
+        return next(list(map(int, line.split()[1:])) for line in file if line.startswith("NSpid:"))
+
+
+class Hosts:
+    def __init__(self, folder):
+        self.folder, self.inits, self.holders = folder, [], []
+        self.wire = "w" + uuid.uuid4().hex[:8]
+
+    def start(self):
+        (self.folder / "names").write_text("127.0.0.1 localhost\n" + "".join(f"{a} {n}\n" for a, n in zip(ADDRESSES, NAMES)))
+        self.make_init([])
+        self.make_init(self.enter(0))
+        subprocess.run(["ip", "link", "add", self.wire, "type", "veth", "peer", "name", self.wire + "x"], check=True)
+        for i, end in enumerate((self.wire, self.wire + "x")):
+            subprocess.run(["ip", "link", "set", end, "netns", str(self.inits[i]), "name", "wire0"], check=True)
+            for command in (
+                f"hostname {NAMES[i]}",
+                "mount -t tmpfs shm /dev/shm",
+                f"mount --bind {self.folder}/names /etc/hosts",
+                "ip link set lo up",
+                f"ip address add {ADDRESSES[i]}/24 dev wire0",
+                "ip link set wire0 up",
+            ):
+                self.run(i, *command.split())
+        # What mpirun calls in the place of ssh: AGENT HOST COMMAND..., inside the first host.
+        self.agent = self.folder / "agent"
+        inner = numbers(self.inits[1])[1]
+        self.agent.write_text(f'#!/bin/sh\nshift\nexec nsenter --target={inner} {" ".join(KINDS)} -- sh -c "$*"\n')
+        self.agent.chmod(0o755)
+        (self.folder / "hostfile").write_text("".join(f"{name} slots=2\n" for name in NAMES))
+
+    def make_init(self, prefix):
+        """A process that holds a host's namespaces; all that runs in the host ends with it."""
+        before = set(trainer_runs.processes_with(f"{self.folder}/init"))
+        hold = f": {self.folder}/init; while :; do sleep 1000 & wait; done"
+        world = ["unshare", *KINDS, "--monotonic", CLOCKS[len(self.inits)], "--fork", "--mount-proc", "--kill-child"]
+        holder = subprocess.Popen(
+            [*prefix, *world, "sh", "-c", hold], stderr=subprocess.DEVNULL, preexec_fn=trainer_runs.end_with_parent
+        )
+        self.holders.append(holder)
+        deadline = time.monotonic() + 10
+        while True:
+            new = set(trainer_runs.processes_with(f"{self.folder}/init")) - before
+            new = [pid for pid in new if self.is_init(pid, len(self.inits) + 2)]
+            if new:
+                break
+            assert holder.poll() is None and time.monotonic() < deadline, "no namespaces"
+            time.sleep(0.01)
+        self.inits.append(new[0])
+
+    @staticmethod
+    def is_init(pid, depth):
+        try:
+            return len(numbers(pid)) == depth and numbers(pid)[-1] == 1
+        except (OSError, StopIteration):
+            return False
+
+    def enter(self, host):
+        """The words that run a command in a host, from the folder it is called in."""
+        return ["nsenter", f"--target={self.inits[host]}", *KINDS, "--", "sh", "-c", f'cd {trainer_runs.ROOT} && exec "$@"', "sh"]
+
+    def run(self, host, *command, check=True):
+        return subprocess.run([*self.enter(host), *command], check=check, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    def mpirun(self, *more, ranks=4):
+        """A bare mpirun on the first host over both, as a user types it, with our agent for ssh."""
+        words = ["--mca", "plm_rsh_agent", str(self.agent), "--hostfile", str(self.folder / "hostfile")]
+        network = ["--mca", "btl_tcp_if_include", "10.77.0.0/24", "--mca", "oob_tcp_if_include", "10.77.0.0/24"]
+        return [*self.enter(0), "mpirun", "-n", str(ranks), "--bind-to", "none", *words, *network, *more]
+
+    def wire_is(self, state):
+        self.run(1, "ip", "link", "set", "wire0", state)
+
+    def processes(self, host):
+        """What runs in a host, by our numbers, without what holds it."""
+        space = os.readlink(f"/proc/{self.inits[host]}/ns/uts")
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    words = file.read()
+                if os.readlink(f"/proc/{pid}/ns/uts") == space and words:
+                    found.append((int(pid), words.replace(b"\0", b" ").decode(errors="replace").strip()))
+            except OSError:
+                pass
+        return [(pid, words) for pid, words in found if f"{self.folder}/init" not in words and not words.startswith("sleep")]
+
+    def stop(self):
+        for pid in reversed(self.inits):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for holder in self.holders:
+            holder.kill()
+            holder.wait()
+        subprocess.run(["ip", "link", "delete", self.wire], capture_output=True)

@@ -1,0 +1,135 @@
+"""Ranks on two hosts: placement, lending, clocks, checkpoints, and what happens when the wire between them is cut.
+
+The hosts are made of this machine (hosts.py); a bare mpirun starts two ranks on each, over TCP.
+"""
+
+import json
+import re
+import signal
+import subprocess
+import time
+
+import hosts
+import pytest
+import trainer_runs
+import training
+
+WHY_NOT = hosts.why_not()
+PEER_TIMEOUT_S = 3
+
+pytestmark = [pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)), pytest.mark.usefixtures("ranks")]
+
+
+class Lab:
+    def __init__(self, folder):
+        self.folder, self.hosts = folder, hosts.Hosts(folder)
+        self.config = trainer_runs.write_config(folder, data=f'{{train: "{folder}/train_*.bin"}}')
+        self.env = trainer_runs.mpirun_environment(TMPDIR="/dev/shm", OMP_NUM_THREADS="1")
+
+    def start(self, *overrides, **keywords):
+        return trainer_runs.start(self.config, *overrides, prefix=self.hosts.mpirun(), env=self.env, **keywords)
+
+    def run(self, *overrides, **keywords):
+        return trainer_runs.run(self.config, *overrides, prefix=self.hosts.mpirun(), env=self.env, **keywords)
+
+    def nothing_left(self, seconds):
+        deadline = time.monotonic() + seconds
+        while left := self.hosts.processes(0) + self.hosts.processes(1):
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
+        return True
+
+
+@pytest.fixture
+def lab(tmp_path):
+    one = Lab(tmp_path)
+    try:
+        one.hosts.start()
+        yield one
+    finally:
+        one.hosts.stop()
+
+
+def steps_of(metrics):
+    return metrics.read_text().count('"type":"step"') if metrics.exists() else 0
+
+
+def table(ended):
+    """(stage, host) of each rank, as the start said it."""
+    return [(int(stage), host) for stage, host in re.findall(r"^ +\d+ +(\d) +\d +\d +(host\d) ", ended.stderr, re.M)]
+
+
+def test_pairs_lie_where_placement_says_and_the_bits_are_those_of_one_host(lab):
+    alone = trainer_runs.trained(lab.config)
+    adjacent = lab.run("parallel.placement=adjacent", arguments=["--verbose"])
+    assert adjacent.code == 0, adjacent.stderr
+    assert table(adjacent) == [(0, "host1"), (3, "host1"), (1, "host2"), (2, "host2")]
+    assert "span two hosts" not in adjacent.stderr
+    assert "[rank 0 stage 0] chosen: evicted bundles go into the partner's memory, copied by this stage alone" in adjacent.stderr
+    linear = lab.run("parallel.placement=linear", arguments=["--verbose"])
+    assert linear.code == 0, linear.stderr
+    assert table(linear) == [(0, "host1"), (1, "host1"), (2, "host2"), (3, "host2")]
+    assert "2 of 2 pairs of stages span two hosts" in linear.stderr
+    assert "[rank 0 stage 0] chosen: evicted bundles go to the partner as messages, which it has to take" in linear.stderr
+    assert adjacent.bits == alone.bits and linear.bits == alone.bits and len(alone.bits) == 6
+    assert lab.nothing_left(5)
+
+
+def test_a_trace_has_one_clock_though_the_hosts_have_two(lab):
+    read = ["python3", "-c", "import time; print(time.monotonic())"]
+    first, second = (float(lab.hosts.run(i, *read).stdout) for i in (0, 1))
+    assert second - first > 4000
+    ended = lab.run("parallel.placement=linear", arguments=["--trace", lab.folder / "trace.json"])
+    assert ended.code == 0, ended.stderr
+    events = [e for e in json.loads((lab.folder / "trace.json").read_text()) if e.get("ph") == "X"]
+    assert max(e["ts"] + e["dur"] for e in events) < 60e6
+    forwards = {(e["pid"], e["name"]): e for e in events if re.fullmatch(r"F\d+", e["name"]) and e["ts"] < step_end(events)}
+    assert len(forwards) == 32
+    for (stage, name), event in forwards.items():
+        if stage < 3:  # what it sends is there before the next stage begins; a clock is measured to a fraction of a message's way
+            assert event["ts"] + event["dur"] < forwards[stage + 1, name]["ts"] + 2000, (stage, name)
+    assert all(0 <= step["bubble"] < 1 for step in ended.steps)
+
+
+def step_end(events):
+    """Where the second step begins: the second F0 of the first stage."""
+    starts = sorted(e["ts"] for e in events if e["pid"] == 0 and e["name"] == "F0")
+    return starts[1]
+
+
+def test_two_hosts_write_one_checkpoint_and_go_on_from_it(lab):
+    steps, saved = 60, lab.folder / "checkpoints"
+    alone = trainer_runs.trained(lab.config, f"train.steps={steps}")
+    metrics = lab.folder / "two.jsonl"
+    overrides = [f"train.steps={steps}", f"log.metrics={metrics}", f"checkpoint.dir={saved}", "checkpoint.every=20", "checkpoint.keep=2"]
+    job = lab.start(*overrides, arguments=["--resume", saved])
+    while steps_of(metrics) < 22:
+        assert job.parent.poll() is None
+        time.sleep(0.01)
+    (mpirun,) = [pid for pid, words in lab.hosts.processes(0) if words.startswith("mpirun")]
+    subprocess.run(["kill", f"-{signal.SIGUSR1.value}", str(mpirun)], check=True)
+    stopped = job.end()
+    assert stopped.code == 3 and "stopped on request after step" in stopped.stderr, stopped.stderr
+    assert len(list(saved.iterdir())) == 2
+    for place in saved.iterdir():
+        assert training.verify(place) is None
+    again = lab.start(*overrides, arguments=["--resume", saved]).end().read_metrics(metrics)
+    assert again.code == 0, again.stderr
+    assert "resumed from" in again.stderr and again.bits == alone.bits
+    assert sorted(path.name for path in saved.iterdir()) == [f"step_{step:08d}" for step in (steps - 20, steps)]
+
+
+def test_a_cut_wire_ends_the_job_on_both_hosts(lab):
+    metrics = lab.folder / "cut.jsonl"
+    job = lab.start("train.steps=1000000", f"train.peer_timeout_s={PEER_TIMEOUT_S}", f"log.metrics={metrics}")
+    while steps_of(metrics) < 50:
+        assert job.parent.poll() is None
+        time.sleep(0.01)
+    began = time.monotonic()
+    lab.hosts.wire_is("down")
+    ended = job.end()
+    seconds = time.monotonic() - began
+    assert ended.code != 0 and PEER_TIMEOUT_S - 1 < seconds < PEER_TIMEOUT_S + 10, (ended.code, seconds)
+    said = [line for line in ended.said if re.search(r"rank [23] \(stage [12]\) has said nothing for \d+ s", line)]
+    assert len(said) == 1 and "it is stopped or cut off" in said[0], ended.stderr
+    assert lab.nothing_left(PEER_TIMEOUT_S + 10 - seconds)
