@@ -25,7 +25,8 @@ pytestmark = [
 STEPS = 120
 SMALL = ["model.hidden=64", "model.ffn=64", "model.seq_len=32", "train.global_batch=16", "schedule.micro_batch=2", "data.val_every=0"]
 
-# Two nodes of four processors and eight GPUs, whatever this machine has; a requeued job may start again after the least Slurm allows, five seconds.
+# Two nodes of eight processors and eight GPUs, whatever this machine has. cred_expire: how long a requeued job waits before it starts
+# again, at the least what stands here.
 CONF = """
 ClusterName=one
 SlurmctldHost={host}(127.0.0.1)
@@ -90,7 +91,8 @@ class Cluster:
         for i in range(8):
             (self.folder / "gpus" / str(i)).symlink_to("/dev/null")
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpus/[0-7]\n")
-        files = [f"--{name}={self.folder}/munge/{name.split('-')[0]}" for name in ("socket", "key-file", "pid-file", "log-file", "seed-file")]
+        names = ("socket", "key-file", "pid-file", "log-file", "seed-file")
+        files = [f"--{name}={self.folder}/munge/{name.split('-')[0]}" for name in names]
         self.daemon("munged", "--foreground", "--force", "--num-threads=2", *files)
         wait_for((self.folder / "munge" / "socket").exists, self.said)
         self.daemon("slurmctld", "-D", "-i")

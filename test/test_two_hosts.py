@@ -130,6 +130,6 @@ def test_a_cut_wire_ends_the_job_on_both_hosts(lab):
     ended = job.end()
     seconds = time.monotonic() - began
     assert ended.code != 0 and PEER_TIMEOUT_S - 1 < seconds < PEER_TIMEOUT_S + 10, (ended.code, seconds)
-    said = [line for line in ended.said if re.search(r"rank [23] \(stage [12]\) has said nothing for \d+ s", line)]
+    said = [line for line in ended.said if re.search(r"rank [23] \(stage [23]\) has said nothing for \d+ s", line)]
     assert len(said) == 1 and "it is stopped or cut off" in said[0], ended.stderr
     assert lab.nothing_left(PEER_TIMEOUT_S + 10 - seconds)
