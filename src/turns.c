@@ -73,9 +73,10 @@ static void find_order_(Turns *turns) {
         latest[i] = (period + turns->share[i] - 1) / turns->share[i];
     }
     for (int64_t t = 1; t <= period; t++) {
-        int next = -1;
+        int next = 0;
+        int64_t soonest = INT64_MAX;
         for (int i = 0; i < turns->sources; i++) {
-            if (earliest[i] <= t && (next < 0 || latest[i] < latest[next])) next = i;
+            if (earliest[i] <= t && latest[i] < soonest) next = i, soonest = latest[i];
         }
         turns->order[t - 1] = (uint32_t)next << COUNT_BITS | (uint32_t)had[next];
         int64_t count = ++had[next], share = turns->share[next];

@@ -84,6 +84,7 @@ def test_shards_continue_each_other_and_replace_those_of_a_longer_set(tmp_path):
     [
         ("absent.txt", None, "absent.txt: No such file"),
         ("empty.txt", b"", "empty.txt: is empty"),
+        ("packed.jsonl.gz", b"x", "packed.jsonl.gz: is compressed, by its name; unpack it first"),
         ("short.txt", b"x", "1 bytes of text are not enough"),
     ],
 )
@@ -95,6 +96,13 @@ def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(tmp_path, name, 
     assert words in result.stderr
     assert result.stderr.count("\n") == 1
     assert not list((tmp_path / "out").glob("*")) + list((tmp_path / "out").glob(".*"))
+
+
+def test_a_folder_and_a_pipe_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        result = prepare(path, "-o", tmp_path / "out", timeout=20)
+        assert result.returncode == 1 and f"{path}: is a folder or a pipe" in result.stderr
 
 
 def test_a_failure_leaves_the_earlier_set_as_it_was(tmp_path):
@@ -483,8 +491,15 @@ def test_a_stop_leaves_no_process_and_an_earlier_set_whole(corpus, tmp_path, num
 
 def alive(session):
     """Processes of a session that are not zombies."""
-    listed = subprocess.run(["ps", "-s", str(session), "-o", "stat="], capture_output=True, text=True).stdout.split()
-    return [state for state in listed if not state.startswith("Z")]
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, its = path.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if its == str(session) and state != "Z":
+            found.append(path.parent.name)
+    return found
 
 
 def test_a_terminal_sees_a_bar_and_a_file_does_not(corpus, tmp_path):

@@ -199,12 +199,12 @@ class LinesSource:
     def blocks(self):
         """(start, end) of runs of whole lines, and the lines in each."""
         with open(self.path, "rb") as file:
-            start = at = lines = 0
+            start = at = 0
             while block := file.read(PIECE):
                 newlines = block.count(b"\n")
                 if newlines:
                     end = at + block.rfind(b"\n") + 1
-                    yield start, end, lines + newlines
+                    yield start, end, newlines
                     start = end
                 at += len(block)
             if start < at:
@@ -288,17 +288,31 @@ class ParquetSource:
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 
 
+PACKED = (".gz", ".zst", ".xz", ".bz2", ".lz4", ".zip")
+
+
+def size_of(path):
+    """Of a file that can be read, and more than once."""
+    try:
+        if not Path(path).is_file():
+            os.stat(path)
+            raise Failure(f"{path}: is a folder or a pipe; name a file to read")
+        with open(path, "rb"):
+            size = os.path.getsize(path)
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}; name a file to read") from None
+    if size == 0:
+        raise Failure(f"{path}: is empty; leave it out or name another file")
+    if Path(path).suffix.lower() in PACKED:
+        raise Failure(f"{path}: is compressed, by its name; unpack it first")
+    return size
+
+
 def open_sources(options):
     """Runs of plain text files are one source, every other file is one of its own."""
     sources, texts = [], []
     for path in options.files:
-        try:
-            with open(path, "rb"):
-                size = os.path.getsize(path)
-        except OSError as error:
-            raise Failure(f"{path}: {error.strerror}; name a file to read") from None
-        if size == 0:
-            raise Failure(f"{path}: is empty; leave it out or name another file")
+        size = size_of(path)
         kind = options.format if options.format != "auto" else FORMATS.get(Path(path).suffix.lower(), "text")
         if kind != "text" and texts:
             sources.append(TextSource(texts))
