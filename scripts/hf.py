@@ -21,7 +21,7 @@ import tempfile
 from array import array
 from pathlib import Path
 
-from run_files import Failure, form_of, read_text
+from run_files import Failure, find_trainer, form_of, read_text
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = {"llama": "llama", "gpt2": "gpt"}
@@ -164,9 +164,9 @@ class Trainer:
     """The trainer's side: its loss over a data set, and its greedy text behind a prompt."""
 
     def __init__(self, options, model, folder, tokens):
-        self.program = options.trainer or ROOT / f"train_{model['family']}"
-        if not self.program.exists():
-            raise Failure(f"{self.program}: is not there; run make, or name it with --trainer")
+        self.program = options.trainer or find_trainer(model["family"])
+        if self.program is None or not Path(self.program).exists():
+            raise Failure(f"{self.program or 'train_' + model['family']}: is not there; run make, or name it with --trainer")
         write_tokens(folder / "val.bin", tokens)
         config = {
             "model": model,

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 import report_charts as charts
-from run_files import GIB, MIB, Failure, Metrics, Plan, Trace, form_of, read_text, replacing
+from run_files import GIB, MIB, Failure, Metrics, Plan, Trace, find_trainer, form_of, read_text, replacing
 
 HERE = Path(__file__).resolve().parent
 
@@ -38,6 +38,7 @@ class Run:
         with form_of(path, "metrics file: its line of type run is incomplete"):
             self.head = self.metrics.head
             self.config = self.head["config"]
+            self.family = self.config["model"]["family"]
             self.activations = [int(stage["activation_bytes"]) for stage in self.metrics.steps[max(self.metrics.steps)]["stages"]]
         traces = [options.trace] if options.trace else sorted(folder.glob("trace*.json"))[:1] if folder else []
         self.trace = Trace(traces[0], options.step) if traces else None
@@ -53,8 +54,8 @@ class Run:
 
     def make_plan(self):
         """JSON being YAML, the configuration in the metrics file is one that the trainer reads."""
-        trainer = HERE.parent / f"train_{self.config.get('model', {}).get('family')}"
-        if not trainer.exists():
+        trainer = find_trainer(self.family)
+        if trainer is None:
             return None
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "config.yaml"

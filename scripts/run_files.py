@@ -5,7 +5,9 @@ import json
 import math
 import os
 import re
+import shutil
 import statistics
+from pathlib import Path
 
 GIB, MIB = 1 << 30, 1 << 20
 MOST_BOXES = 20000  # of one picture
@@ -177,6 +179,12 @@ def replacing(path):
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
+
+
+def find_trainer(family):
+    """The program beside scripts/, or where it was installed; None where there is none."""
+    beside = Path(__file__).resolve().parent.parent / f"train_{family}"
+    return beside if beside.exists() else shutil.which(beside.name)
 
 
 def read_plan_or_metrics(path):

@@ -1,5 +1,6 @@
 #include "log.h"
 
+#include <string.h>
 #include <unistd.h>
 
 int error_set(Error *err, int code, const char *format, ...) {
@@ -24,10 +25,13 @@ Log log_of_all(const Log *log) {
     return all;
 }
 
-// Names out of files are quoted in messages: what would move the cursor or forge a line is shown as '?'.
+// Names out of files are quoted in messages: what would move the cursor or forge a line is shown as '?'. The one break that messages
+// of our own have stands in front of what to run instead (fits.c).
 static void make_printable_(char *text, int length) {
+    static const char own[] = "\nrun instead: ";
     for (int i = 0; i < length; i++)
-        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7F) text[i] = '?';
+        if (((unsigned char)text[i] < 0x20 || text[i] == 0x7F) && strncmp(text + i, own, sizeof own - 1) != 0)
+            text[i] = '?';
 }
 
 static void say_(const Log *log, const char *format, va_list args) {
