@@ -20,9 +20,18 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-static int fail_(const Log *log, const Error *err) {
+static int say_(const Log *log, const Error *err) {
     log_line(log, "%s", err->text);
+    return err->code;
+}
+
+// What is wrong before ranks know each other is wrong on all ranks of a host: the first one says it. The others go after it, since
+// mpirun ends all when one has gone.
+static int fail_(const Log *log, const Error *err) {
+    if (world_speaks()) return say_(log, err);
+    sleep(1);
     return err->code;
 }
 
@@ -136,7 +145,7 @@ static int rank_main_(Config *config, const Model *model, const Options *options
     double began = clock_seconds();
     Heartbeat *heartbeat = heartbeat_start(board, patience_(config), launched, log->program, &err);
     World *world = err.code != 0 ? NULL : world_join(&argc, &argv, &err);
-    if (world == NULL) return board_report(board, err.code, err.text) ? board_leave(board, err.code) : fail_(log, &err);
+    if (world == NULL) return board_report(board, err.code, err.text) ? board_leave(board, err.code) : say_(log, &err);
     log->rank = world_size(world) > 1 ? world_rank(world) : -1;
     Details details;
     details_begin(&details, log, world);

@@ -27,6 +27,12 @@ int world_slurm_error(int tasks, Error *err) {
                      tasks);
 }
 
+bool world_speaks(void) {
+    const char *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    if (local == NULL && getenv("SLURM_STEP_ID") != NULL) local = getenv("SLURM_LOCALID");
+    return local == NULL || atoi(local) == 0;
+}
+
 int world_under_launcher(bool *under, Error *err) {
     *under = false;
     int tasks = world_slurm_tasks();

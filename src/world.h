@@ -23,6 +23,9 @@ World *world_join(int *argc, char ***argv, Error *err);
 // touched. err is filled (and -1 returned) for a Slurm step whose tasks MPI cannot see, naming srun --mpi=pmix.
 int world_under_launcher(bool *under, Error *err);
 
+// False on all ranks of a host but the first, by what the launcher says: so that one of them speaks before there is a world.
+bool world_speaks(void);
+
 int world_rank(const World *);
 int world_size(const World *);
 int world_local_rank(const World *); // among the ranks of this host
