@@ -307,13 +307,19 @@ static void write_memory_(FILE *line, const StepFigures *figures) {
     if (figures->stages > 1) fprintf(line, " %s@%d", grid_bytes(figures->stage[emptiest].peak_bytes, bytes), emptiest);
 }
 
+// What is no number has a sign too, which says nothing.
+static double plain_(double x) {
+    return isnan(x) ? fabs(x) : x;
+}
+
 static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     Line_ line;
     if (line_begin_(&line, err) != 0) return -1;
     double mfu = mfu_(metrics, metrics->peak.flops_per_token_full, figures);
     fprintf(line.file, "step %4lld/%lld | loss %.4f (z %+.1f) | norm %.2f (z %+.1f) | lr %.1e | %.1f ms | %.0f tok/s",
-            (long long)figures->step, (long long)metrics->steps, figures->loss, figures->loss_z, figures->norm,
-            figures->norm_z, figures->lr, figures->seconds * 1e3, (double)figures->tokens / figures->seconds);
+            (long long)figures->step, (long long)metrics->steps, plain_(figures->loss), plain_(figures->loss_z),
+            plain_(figures->norm), plain_(figures->norm_z), figures->lr, figures->seconds * 1e3,
+            (double)figures->tokens / figures->seconds);
     fprintf(line.file, isfinite(mfu) ? " | MFU %.1f%%" : " | MFU n/a", mfu * 100.0);
     fprintf(line.file, " | bubble %.1f%%", figures_bubble(figures) * 100.0);
     write_memory_(line.file, figures);

@@ -176,8 +176,7 @@ static int explain_bad_(Run *run, const StepFigures *figures, char *text, size_t
 static int stop_bad_(const Run *run, int64_t step, const char *why, bool weight, Error *err) {
     char before[96] = "";
     if (run->judge.bad > 0)
-        snprintf(before, sizeof before, "; the %lld steps of train.skip_bad_steps are used up",
-                 (long long)run->judge.bad);
+        snprintf(before, sizeof before, "; train.skip_bad_steps allows no more than %lld", (long long)run->judge.bad);
     err->everywhere = true;
     return error_set(err, EXIT_FAILED, "step %lld: %s; weights are as they were before the step%s; %s", (long long)step,
                      why, before,

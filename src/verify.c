@@ -1,6 +1,6 @@
 #include "verify.h"
 
-#include "grid.h"
+#include "device.h"
 #include "launch.h"
 #include "record.h"
 
@@ -169,15 +169,17 @@ typedef struct Verify {
     VerifyCheck check;
     const Log *log;
     char **argv;
-    int file; // of records; it has no name
+    int file;        // of records; it has no name
+    bool on_the_cpu; // all ways, since this machine has no GPU for every rank of the largest
 } Verify;
 
-enum { MOST_CHANGES = 4 };
+enum { MOST_CHANGES = 5 };
 
 // What a way changes of the configuration, as overrides behind the user's own.
-static int changes_(const Way *way, const Config *given, char changes[MOST_CHANGES][64]) {
+static int changes_(const Verify *verify, const Way *way, const Config *given, char changes[MOST_CHANGES][64]) {
     int count = 0;
     snprintf(changes[count++], 64, "schedule.bpipe=%s", way->bpipe == BPIPE_ON ? "on" : "off");
+    if (verify->on_the_cpu) snprintf(changes[count++], 64, "hardware.device=cpu");
     if (way->stages == given->parallel.pipeline) return count;
     snprintf(changes[count++], 64, "parallel.pipeline=%" PRId64, way->stages);
     snprintf(changes[count++], 64, "parallel.layers=auto");
@@ -223,7 +225,7 @@ static int go_(const Verify *verify, Way *way, const Config *given, Error *err) 
     char changes[MOST_CHANGES][64];
     RunAsk ask = {.resume = verify->options->resume};
     Error unable = {0};
-    int count = changes_(way, given, changes), code = EXIT_DONE;
+    int count = changes_(verify, way, given, changes), code = EXIT_DONE;
     if (config == NULL) return error_set(err, EXIT_FAILED, "out of memory");
     if (load_(verify, config, changes, count, &unable) != 0 ||
         verify->check(config, verify->log->program, verify->model, &ask, &unable) != 0) {
@@ -248,9 +250,10 @@ static int64_t stages_(const Config *config) {
     return most < FEW_STAGES ? most : FEW_STAGES;
 }
 
-static int go_all_(const Verify *verify, const Config *given, Error *err) {
+static int go_all_(Verify *verify, const Config *given, Error *err) {
     Way ways[WAYS] = {0};
-    int64_t stages = stages_(given);
+    int64_t stages = stages_(given), ranks = stages * given->parallel.tensor * given->parallel.data;
+    verify->on_the_cpu = given->hardware.device == DEVICE_AUTO && !device_has_gpus(given, ranks);
     int code = EXIT_DONE, count = stages == 1 ? 1 : WAYS;
     name_(&ways[0], 1, BPIPE_OFF);
     name_(&ways[1], stages, BPIPE_OFF);
@@ -282,7 +285,7 @@ int verify_command(const Model *model, const Options *options, VerifyCheck check
                      "--verify: compares one stage with several, and the program was built without MPI; install it "
                      "(scripts/install_deps.sh) and run make again");
 #endif
-    Verify verify = {model, options, check, log, argv, memfd_create("record", MFD_CLOEXEC)};
+    Verify verify = {model, options, check, log, argv, memfd_create("record", MFD_CLOEXEC), false};
     Config *given = (Config *)calloc(1, sizeof *given);
     int code = -1;
     if (verify.file < 0 || given == NULL)

@@ -286,11 +286,14 @@ static void what_is_no_number_is_null(void **state) {
     figures.norm = INFINITY;
     figures.seconds = 0.0;
     Error err = {0};
+    figures.loss = -NAN;
     listen_to_stdout();
     metrics_step(metrics, &figures, &err);
-    free(heard());
+    char *said = heard();
     metrics_close(metrics);
     char *file = read_whole(desk.path);
+    assert_non_null(strstr(said, "| loss nan (z"));
+    free(said);
     assert_non_null(strstr(file, "\"loss\":null,"));
     assert_non_null(strstr(file, "\"grad_norm\":null,"));
     assert_non_null(strstr(file, "\"tokens_per_s\":null,\"mfu\":null,"));
