@@ -44,6 +44,12 @@ void blend_close(Blend *blend) {
     free(blend);
 }
 
+int64_t blend_order_bytes(const DataConfig *data) {
+    double weights[CONFIG_MAX_SOURCES];
+    for (int64_t i = 0; i < data->train_sources; i++) weights[i] = data->train[i].weight;
+    return data->train_sources > 1 ? turns_bytes(weights, (int)data->train_sources) : 0;
+}
+
 int blend_sources(const Blend *blend) {
     return blend->count;
 }

@@ -21,6 +21,9 @@ Blend *blend_open(const char *key, const DataSource *sources, int64_t count, int
                   int64_t need, Error *err);
 void blend_close(Blend *blend);
 
+// Host memory for the order of several sources; none for one.
+int64_t blend_order_bytes(const DataConfig *data);
+
 int blend_sources(const Blend *blend);
 const Dataset *blend_source(const Blend *blend, int index);
 

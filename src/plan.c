@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include "blend.h"
 #include "checkpoint.h"
 #include "edges.h"
 #include "grid.h"
@@ -103,11 +104,12 @@ static int fill_stage_(PlanStage *plan, const Model *model, const Config *config
     bytes[MEMORY_EDGES] = neighbours * 2 * EDGE_BUFFERS * plan->at.message_bytes; // 2: activations and gradients
     if (stage_bytes(&plan->memory, model, config, &plan->at, err) != 0) return -1;
     plan->copy_bytes = checkpoint_copy_bytes(config, &plan->memory);
+    plan->order_bytes = blend_order_bytes(&config->data);
     return 0;
 }
 
 int64_t plan_host_bytes(const PlanStage *stage) {
-    return stage->host_slots * stage->slot_bytes + stage->copy_bytes;
+    return stage->host_slots * stage->slot_bytes + stage->copy_bytes + stage->order_bytes;
 }
 
 int plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be, Error *err) {
@@ -219,8 +221,9 @@ void plan_print_host(const Plan *plan, FILE *file) {
     for (int s = 1; s < plan->stages; s++)
         if (plan_host_bytes(&plan->stage[s]) > plan_host_bytes(&plan->stage[most])) most = s;
     const PlanStage *stage = &plan->stage[most];
-    if (plan_host_bytes(stage) == 0) return;
-    char bundles[32], copy[32];
+    bool ordered = stage->order_bytes >= 1 << 16; // less would read as nothing
+    if (stage->host_slots == 0 && stage->copy_bytes == 0 && !ordered) return;
+    char bundles[32], copy[32], order[32];
     fprintf(file, "in host memory besides, a rank:");
     if (stage->host_slots > 0)
         fprintf(file, " up to %d evicted bundle%s (%s)", stage->host_slots, stage->host_slots == 1 ? "" : "s",
@@ -228,6 +231,9 @@ void plan_print_host(const Plan *plan, FILE *file) {
     if (stage->copy_bytes > 0)
         fprintf(file, "%s the copy that checkpoints are written from (%s)", stage->host_slots > 0 ? " and" : "",
                 grid_bytes(stage->copy_bytes, copy));
+    if (ordered)
+        fprintf(file, "%s the order of the blend (%s)", stage->host_slots > 0 || stage->copy_bytes > 0 ? " and" : "",
+                grid_bytes(stage->order_bytes, order));
     fputc('\n', file);
 }
 

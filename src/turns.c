@@ -95,6 +95,12 @@ int turns_create(Turns *turns, const double *weights, int sources, Error *err) {
     return 0;
 }
 
+int64_t turns_bytes(const double *weights, int sources) {
+    Turns turns = {.sources = sources};
+    find_shares_(&turns, weights);
+    return turns.period * (int64_t)sizeof *turns.order;
+}
+
 void turns_destroy(Turns *turns) {
     free(turns->order);
     memset(turns, 0, sizeof *turns);

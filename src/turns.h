@@ -28,6 +28,8 @@ typedef struct Turns {
 
 // weights[i] > 0, none below a millionth of their sum. -1 with err: no memory.
 int turns_create(Turns *turns, const double *weights, int sources, Error *err);
+// What that allocates.
+int64_t turns_bytes(const double *weights, int sources);
 void turns_destroy(Turns *turns);
 
 // The source of turn k (0, 1, ...), and into *before how many turns it had before.

@@ -60,6 +60,7 @@ static void other_weights_are_rounded_to_a_millionth(void **state) {
     Turns turns;
     assert_int_equal(turns_create(&turns, weights, 4, NULL), 0);
     assert_int_equal(turns.period, TURNS_MOST);
+    assert_int_equal(turns_bytes(weights, 4), 4 * TURNS_MOST);
     for (int i = 0; i < 4; i++)
         assert_true(fabs((double)turns.share[i] / (double)turns.period - weights[i] / sum) <= 1e-6);
     turns_destroy(&turns);

@@ -1,6 +1,7 @@
 """Training on a blend of data sets: the same losses in any layout and after a resume, and what is said about the data."""
 
 import json
+import subprocess
 
 import pytest
 from training import GPT, Trainer, layout, make_tokens, saving, without_mpi, write_tokens
@@ -89,3 +90,12 @@ def test_data_of_two_tokenizers_is_warned_of_once(trained, p):
     assert warned.count("name different tokenizers") == 1
     assert "large.json and " in warned and "held.json name different tokenizers" in warned
     assert "tokenizers" not in same
+
+
+def test_the_plan_counts_the_order_of_a_blend(trained):
+    blend = [{**source, "weight": weight} for source, weight in zip(trained.blend, (3.14159265, 2.71828182))]
+    command, _ = trained.prepare({"data.train": blend})
+    said = subprocess.run([*command, "--plan"], capture_output=True, text=True, check=True).stdout
+    assert "in host memory besides, a rank: the order of the blend (3.8 MiB)" in said
+    command, _ = trained.prepare()
+    assert "order of the blend" not in subprocess.run([*command, "--plan"], capture_output=True, text=True, check=True).stdout
