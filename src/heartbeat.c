@@ -73,18 +73,22 @@ static void look_alone_(Heartbeat *heartbeat, double now) {
     end_(heartbeat);
 }
 
-static void look_around_(Heartbeat *heartbeat, Star *star, double now) {
-    int rank;
-    Found found = star_beat(star, now, &rank);
-    if (found == FOUND_WELL) return;
-    // What stands still while ranks leave is somebody who does not: that one falls silent, or the launcher sees to it.
-    if (found == FOUND_STUCK && atomic_load(&heartbeat->leaving)) return;
+static void __attribute__((noreturn))
+end_job_(const Heartbeat *heartbeat, Star *star, Found found, int rank, double now) {
     Log log = log_(heartbeat);
     star_say(star, found, rank, &log, now);
     star_end(star, rank);
     // Without rank 0 every rank speaks for itself, and the launcher would end the others at the first one's end.
     if (log.rank > 0) nap_(1.5);
     end_(heartbeat);
+}
+
+static void look_around_(Heartbeat *heartbeat, Star *star, double now) {
+    int rank;
+    Found found = star_beat(star, now, &rank);
+    // What stands still while ranks leave is somebody who does not: that one falls silent, or the launcher sees to it.
+    if (found == FOUND_STUCK && atomic_load(&heartbeat->leaving)) return;
+    if (found != FOUND_WELL) end_job_(heartbeat, star, found, rank, now);
 }
 
 static void beat_(Heartbeat *heartbeat, Star *star, double now) {
@@ -97,10 +101,14 @@ static void beat_(Heartbeat *heartbeat, Star *star, double now) {
         look_alone_(heartbeat, now);
 }
 
+// How long a rank may be dead before rank 0 sees it. A launcher that has seen it first leaves a second to say so.
+#define LOOK_S 0.2
+
 static void wait_(const Heartbeat *heartbeat, const Star *star, double until) {
     struct pollfd files[2] = {{heartbeat->wake, POLLIN, 0}, {star == NULL ? -1 : star_file(star), POLLIN, 0}};
     double left = until - clock_seconds();
     uint64_t woken;
+    if (star != NULL && left > LOOK_S) left = LOOK_S;
     poll(files, 2, left > 0 ? (int)(left * 1e3) + 1 : 0);
     if (files[0].revents != 0 && read(heartbeat->wake, &woken, sizeof woken) < 0) return; // it was there a moment ago
 }
@@ -126,6 +134,8 @@ static void *live_(void *argument) {
         wait_(heartbeat, star, last + interval_(heartbeat, star));
         double now = clock_seconds();
         if (star != NULL && star_take(star, now)) end_(heartbeat);
+        int dead = star != NULL ? star_dead(star) : -1;
+        if (dead > 0) end_job_(heartbeat, star, FOUND_DEAD, dead, now);
         bool leaving = atomic_load(&heartbeat->leaving);
         if (leaving && (star == NULL || heartbeat->patience.peer_s == 0)) return NULL;
         if (now < last + interval_(heartbeat, star)) continue;
@@ -186,12 +196,23 @@ int heartbeat_join(Heartbeat *heartbeat, World *world, const Log *log, Error *er
     bool connected = false;
     atomic_store(&heartbeat->rank, world_rank(world));
     heartbeat->star = star_open(world, heartbeat->board, heartbeat->patience, err);
-    if (heartbeat->star == NULL) return err->code == 0 ? 0 : -1;
+    if (heartbeat->star == NULL && err->code != 0) return -1;
+    if (heartbeat->star == NULL) {
+        Log all = log_of_all(log);
+        if (world_rank(world) == 0)
+            log_line(&all, "no heartbeats, since rank 0 has no UDP address that other ranks could reach: where a rank "
+                           "stops, only train.timeout_s ends the job");
+        return 0;
+    }
     atomic_store(&heartbeat->connection, CONNECTION_STARTED);
     wake_(heartbeat);
     int status = star_settle(heartbeat->star, world, log, &connected, err);
     atomic_store(&heartbeat->connection, connected ? CONNECTION_MADE : CONNECTION_GIVEN_UP);
     return status;
+}
+
+void heartbeat_excuse_me(Heartbeat *heartbeat) {
+    if (heartbeat != NULL && star_(heartbeat) != NULL) star_excuse_me(star_(heartbeat));
 }
 
 void heartbeat_leave(Heartbeat *heartbeat) {

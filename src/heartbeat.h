@@ -23,6 +23,9 @@ Heartbeat *heartbeat_start(Board *board, Patience patience, bool launched, const
 // Collective, as soon as there is a world: from here on ranks watch each other.
 int heartbeat_join(Heartbeat *heartbeat, World *world, const Log *log, Error *err);
 
+// Before a rank that has said why it fails takes the job down: its end needs no other comment.
+void heartbeat_excuse_me(Heartbeat *heartbeat);
+
 // After world_leave: says goodbye, so that nobody misses this rank, and ends the thread. Rank 0 stays until all others have said it.
 void heartbeat_leave(Heartbeat *heartbeat);
 

@@ -29,6 +29,7 @@ typedef struct Message {
 typedef struct Ray {
     Place place;
     bool heard, left;
+    bool visible; // its process can be seen from here
     int32_t node, pid;
 } Ray;
 
@@ -98,19 +99,32 @@ static void send_to_hub_(Star *star, MessageKind kind) {
 // --- what comes in
 
 // Ranks of the same program alone: where every process has a world of process numbers to itself, the number may be another's.
-static void kill_stopped_(int pid) {
+static bool is_ours_(int pid) {
     char path[64], own[PATH_MAX] = "", its[PATH_MAX] = "";
     snprintf(path, sizeof path, "/proc/%d/exe", pid);
-    if (pid <= 1 || pid == getpid()) return;
-    if (readlink("/proc/self/exe", own, sizeof own - 1) > 0 && readlink(path, its, sizeof its - 1) > 0 &&
-        strcmp(own, its) == 0)
-        kill(pid, SIGKILL);
+    if (pid <= 1 || pid == getpid()) return false;
+    return readlink("/proc/self/exe", own, sizeof own - 1) > 0 && readlink(path, its, sizeof its - 1) > 0 &&
+           strcmp(own, its) == 0;
+}
+
+// mpirun kills what does not end by itself, stopped processes too; srun may wait for ever. So a child looks whether the process has gone a
+// moment after this one, which is the one whose exit code counts.
+static void kill_later_(int pid) {
+    enum { LOOKS = 20, PAUSE_NS = 50000000 };
+    if (!is_ours_(pid) || fork() != 0) return;
+    struct timespec pause = {0, PAUSE_NS};
+    for (int look = 0; look < LOOKS && is_ours_(pid); look++) nanosleep(&pause, NULL);
+    if (is_ours_(pid)) kill(pid, SIGKILL);
+    _exit(EXIT_FAILED);
 }
 
 static void take_beat_(Star *star, const Message *message, const Place *from, double now) {
     Ray *ray = &star->rays[message->rank];
     BoardPage page = page_of_(message);
-    *ray = (Ray){*from, true, ray->left || message->kind == MESSAGE_BYE, message->node, message->pid};
+    if (!ray->heard) ray->visible = message->node == star->node && is_ours_(message->pid);
+    ray->place = *from, ray->node = message->node, ray->pid = message->pid;
+    ray->heard = true;
+    ray->left = ray->left || message->kind == MESSAGE_BYE;
     watchdog_hear(star->dog, message->rank, &page, now);
     if (ray->left) watchdog_excuse(star->dog, message->rank);
     Message answer = message_(star, MESSAGE_ANSWER);
@@ -140,7 +154,7 @@ bool star_take(Star *star, double now) {
         ends = star->rank > 0 && message.kind == MESSAGE_END;
     }
     pthread_mutex_unlock(&star->lock);
-    if (ends && message.node == star->node) kill_stopped_(message.pid);
+    if (ends && message.node == star->node) kill_later_(message.pid);
     return ends;
 }
 
@@ -171,13 +185,25 @@ bool star_bye(Star *star) {
     return through;
 }
 
+int star_dead(const Star *star) {
+    for (int i = 1; star->rank == 0 && i < star->size; i++) {
+        const Ray *ray = &star->rays[i];
+        if (ray->visible && !ray->left && kill(ray->pid, 0) != 0) return i;
+    }
+    return -1;
+}
+
+void star_excuse_me(Star *star) {
+    if (star->rank > 0 && atomic_load(&star->address) != NOT_CONNECTED) send_to_hub_(star, MESSAGE_BYE);
+}
+
 // --- the end
 
 void star_say(Star *star, Found found, int rank, const Log *log, double now) {
     char text[WATCHDOG_TEXT], own[WATCHDOG_TEXT];
     if (star->rank == 0) {
         Log all = log_of_all(log);
-        for (int i = 0; watchdog_line(star->dog, i, now, text); i++) log_line(&all, "%s", text);
+        for (int i = 0; found != FOUND_DEAD && watchdog_line(star->dog, i, now, text); i++) log_line(&all, "%s", text);
         watchdog_reason(star->dog, found, rank, now, text);
         log_line(&all, "%s", text);
         return;
@@ -201,7 +227,7 @@ void star_end(Star *star, int silent) {
             if (star->rays[i].heard) datagrams_send(&star->socket, &star->rays[i].place, &message, sizeof message);
         nanosleep(&pause, NULL);
     }
-    if (message.node == star->node) kill_stopped_(message.pid);
+    if (message.node == star->node) kill_later_(message.pid);
 }
 
 // --- life

@@ -102,11 +102,14 @@ static int check_start_(const Config *config, const char *program, const Model *
 }
 
 // Says the last word of a rank: on the board, where a parent reads it, else on stderr; once where all ranks found the same.
-static int rank_fail_(World *world, Board *board, const Log *log, const Error *err) {
+static int rank_fail_(World *world, Board *board, Heartbeat *heartbeat, const Log *log, const Error *err) {
     bool speaks = !err->everywhere || world_rank(world) == 0;
     if (speaks && !board_report(board, err->code, err->text)) log_line(log, "%s", err->text);
     int code = err->code;
-    if (!err->everywhere && world_size(world) > 1) world_abort(world, code);
+    if (!err->everywhere && world_size(world) > 1) {
+        heartbeat_excuse_me(heartbeat);
+        world_abort(world, code);
+    }
     return code;
 }
 
@@ -116,7 +119,7 @@ static int act_(Run *run, const Options *options, Error *err) {
 }
 
 static int train_as_rank_(Config *config, const Model *model, const Options *options, World *world, Board *board,
-                          Log *log) {
+                          Heartbeat *heartbeat, Log *log) {
     Error err = {0};
     Run run;
     RunAsk ask = {options->resume, options->generate, options->validate};
@@ -124,12 +127,12 @@ static int train_as_rank_(Config *config, const Model *model, const Options *opt
     memset(&run, 0, sizeof run);
     if (options->verify != NULL) {
         code = verify_as_rank(config, model, options, world, board, log, &err);
-        return code < 0 ? rank_fail_(world, board, log, &err) : code;
+        return code < 0 ? rank_fail_(world, board, heartbeat, log, &err) : code;
     }
     if (verdict_agree(config, model, world, log, &err) != 0 ||
         run_create(&run, config, model, &ask, world, board, log, &err) != 0 ||
         run_trace_open(&run, options->trace, &err) != 0 || act_(&run, options, &err) != 0)
-        code = rank_fail_(world, board, log, &err);
+        code = rank_fail_(world, board, heartbeat, log, &err);
     board_set_action(board, "leaving");
     run_trace_close(&run);
     run_destroy(&run);
@@ -153,8 +156,8 @@ static int rank_main_(Config *config, const Model *model, const Options *options
     details_phase(&details, "world joined");
     world_set_board(world, board);
     int code = heartbeat_join(heartbeat, world, log, &err) == 0
-                   ? train_as_rank_(config, model, options, world, board, log)
-                   : rank_fail_(world, board, log, &err);
+                   ? train_as_rank_(config, model, options, world, board, heartbeat, log)
+                   : rank_fail_(world, board, heartbeat, log, &err);
     world_leave(world);
     heartbeat_leave(heartbeat);
     code = board_leave(board, code);

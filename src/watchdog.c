@@ -105,9 +105,14 @@ void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, cha
                  now - dog->moved);
         return;
     }
+    name_(dog, rank, name);
+    if (found == FOUND_DEAD) {
+        snprintf(text, WATCHDOG_TEXT, "%s died while at %s; the job ends; go on with --resume", name,
+                 action_(&dog->rank[rank].page));
+        return;
+    }
     for (int i = 0; i < dog->ranks; i++) more += silent_(dog, i, now);
     if (more > 0) snprintf(others, sizeof others, ", as have %d others", more);
-    name_(dog, rank, name);
     snprintf(text, WATCHDOG_TEXT,
              "%s has said nothing for %.0f s (train.peer_timeout_s)%s: it is stopped or cut off, last at %s; the job "
              "ends; go on with --resume",

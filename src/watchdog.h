@@ -32,7 +32,8 @@ void watchdog_hear(Watchdog *dog, int rank, const BoardPage *page, double now);
 void watchdog_expect(Watchdog *dog, int rank, double now); // from now on its silence counts
 void watchdog_excuse(Watchdog *dog, int rank); // its silence no longer counts: it has left, or cannot be heard
 
-typedef enum Found { FOUND_WELL, FOUND_SILENT, FOUND_STUCK } Found;
+// FOUND_DEAD is for those who see processes; watchdog_look does not.
+typedef enum Found { FOUND_WELL, FOUND_SILENT, FOUND_STUCK, FOUND_DEAD } Found;
 
 // rank: the one that fell silent first, where one did.
 Found watchdog_look(Watchdog *dog, double now, int *rank);
