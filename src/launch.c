@@ -224,7 +224,7 @@ static int say_code_(const Launch *launch, int rank, int code) {
     char text[64];
     snprintf(text, sizeof text, "ended with exit code %d", code);
     say_of_rank_(launch, rank, text, "");
-    return code <= EXIT_STOPPED ? code : EXIT_FAILED;
+    return code > EXIT_DONE && code <= EXIT_STOPPED ? code : EXIT_FAILED;
 }
 
 static int say_mpirun_(const Launch *launch) {
@@ -264,7 +264,7 @@ static int last_word_(const Launch *launch) {
     if (comment.rank >= 0 && comment.signal > 0) return say_killed_(launch, &comment);
     if (rank >= 0) return page.code;
     if (clean) return EXIT_DONE;
-    if (comment.rank >= 0 && comment.code > 0) return say_code_(launch, comment.rank, comment.code);
+    if (comment.rank >= 0 && comment.code >= 0) return say_code_(launch, comment.rank, comment.code);
     return say_mpirun_(launch);
 }
 

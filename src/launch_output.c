@@ -111,6 +111,8 @@ LaunchComment launch_output_comment(const LaunchOutput *output) {
     if (text == NULL) return comment;
     at = strstr(text, "noticed that process rank ");
     if (at != NULL) sscanf(at, "noticed that process rank %d", &comment.rank);
+    at = strstr(text, "has exited due to process rank "); // with code 0, and without leaving MPI
+    if (at != NULL && sscanf(at, "has exited due to process rank %d", &comment.rank) == 1) comment.code = 0;
     at = strstr(text, "exited on signal ");
     if (at != NULL) sscanf(at, "exited on signal %d", &comment.signal);
     at = strstr(text, "Process name: [[");

@@ -70,6 +70,12 @@ static int silent_(Rank *r) {
     exit(5);
 }
 
+// As a library might: an end without a word and without an error.
+static int gone_(Rank *r) {
+    if (r->rank != 1) nap_(60000);
+    exit(0);
+}
+
 static int killed_(Rank *r) {
     if (r->rank != 2) nap_(60000);
     raise(SIGKILL);
@@ -124,9 +130,9 @@ typedef struct Scenario {
 
 static int run_rank_(const char *name, int argc, char **argv) {
     static const Scenario scenarios[] = {
-        {"done", done_},     {"three", three_},         {"error", error_},  {"errors", errors_}, {"silent", silent_},
-        {"killed", killed_}, {"crash", crash_},         {"wait", wait_},    {"stop", stop_},     {"late", stop_},
-        {"lines", lines_},   {"transport", transport_}, {"frames", frames_}};
+        {"done", done_},     {"three", three_}, {"error", error_},         {"errors", errors_}, {"silent", silent_},
+        {"killed", killed_}, {"crash", crash_}, {"wait", wait_},           {"stop", stop_},     {"late", stop_},
+        {"gone", gone_},     {"lines", lines_}, {"transport", transport_}, {"frames", frames_}};
     Error err = {0};
     Rank r = {.board = board_attach(-1)};
     if (strcmp(name, "late") == 0) nap_(1500);

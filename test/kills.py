@@ -1,0 +1,191 @@
+"""Harm done to running trainers, for test_faults.py and test/soak: ranks that are killed, stopped, stuck or cut off."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from trainer_runs import Job, environment, nothing_left, processes_with, write_config
+
+ENDS_WITHIN = 10  # seconds, after anything that dies
+
+# Four stages with BPipe; steps of a few milliseconds, so that a run passes through every kind of moment often.
+SMALL = {
+    "model": "{family: llama, hidden: 32, layers: 4, heads: 4, ffn: 48, vocab: 100, seq_len: 16}",
+    "train": "{global_batch: 8, steps: 150, lr: 3.0e-3, warmup_steps: 2}",
+    "schedule": "{bpipe: on, micro_batch: 1}",
+}
+
+
+def small_config(folder):
+    data = f'{{train: "{folder}/train_*.bin", val: "{folder}/val_*.bin", val_every: 10, val_batches: 1}}'
+    return write_config(folder, data=data, **SMALL)
+
+
+# ---- what a debugger, a frozen program or a cut cable would do ------------------------------------------------------
+
+# Preloaded, it makes the main thread of rank HARM_RANK stand still, or loses all datagrams that this rank sends, while the file
+# HARM_STALL or HARM_CUT is there.
+HARM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+static int harmed(const char *kind) {
+    const char *path = getenv(kind), *rank = getenv("HARM_RANK"), *own = getenv("OMPI_COMM_WORLD_RANK");
+    return path != NULL && atoi(own != NULL ? own : "0") == atoi(rank != NULL ? rank : "0") && access(path, F_OK) == 0;
+}
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (real == NULL) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    while (gettid() == getpid() && harmed("HARM_STALL")) poll(NULL, 0, 50);
+    return real(clock, time);
+}
+ssize_t sendto(int file, const void *bytes, size_t count, int flags, const struct sockaddr *to, socklen_t length) {
+    static ssize_t (*real)(int, const void *, size_t, int, const struct sockaddr *, socklen_t);
+    if (real == NULL) real = (ssize_t (*)(int, const void *, size_t, int, const struct sockaddr *, socklen_t))dlsym(RTLD_NEXT, "sendto");
+    return harmed("HARM_CUT") ? (ssize_t)count : real(file, bytes, count, flags, to, length);
+}
+"""
+
+
+def build_harm(folder):
+    (folder / "harm.c").write_text(HARM)
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", folder / "harm.so", folder / "harm.c", "-ldl"]
+    subprocess.run(command, check=True)
+    return folder / "harm.so"
+
+
+# ---- processes ------------------------------------------------------------------------------------------------------
+
+
+def rank_process(job, rank):
+    """The process of one rank; None while it is not there."""
+    for pid in job.ranks():
+        try:
+            if f"OMPI_COMM_WORLD_RANK={rank}\0" in Path(f"/proc/{pid}/environ").read_text(errors="replace"):
+                return pid
+        except OSError:
+            pass
+    return None
+
+
+def wait_until(condition, what, seconds=60):
+    deadline = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def launcher_process(job):
+    """The mpirun below a trainer that started its ranks itself."""
+    for pid in processes_with(str(job.config)):
+        try:
+            if "mpirun" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]:
+                return pid
+        except OSError:
+            pass
+    return None
+
+
+# ---- kills at random moments ----------------------------------------------------------------------------------------
+
+FATAL = [signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS]
+
+
+class Kills:
+    """Kills somebody of a run again and again, and has it go on from its checkpoint each time, to its end."""
+
+    def __init__(self, folder, seed, ranks=4):
+        self.random, self.ranks = random.Random(seed), ranks
+        self.config = small_config(folder)
+        self.saved, self.metrics = folder / "saved", folder / "metrics.jsonl"
+        self.slowest, self.kills, self.rounds = 0.0, 0, 0
+        began = time.monotonic()
+        self.whole = self.end(self.start()).bits
+        self.lasts = time.monotonic() - began
+        self.forget()
+
+    def start(self):
+        return Job(
+            self.config,
+            f"parallel.pipeline={self.ranks}",
+            f"checkpoint.dir={self.saved}",
+            "checkpoint.every=5",
+            "checkpoint.keep=2",
+            f"log.metrics={self.metrics}",
+            arguments=["--resume", self.saved],
+            env=environment(OMP_NUM_THREADS="1"),
+        )
+
+    def end(self, job):
+        ended = job.end().read_metrics(self.metrics)
+        assert ended.code == 0, ended.stderr
+        return ended
+
+    def forget(self):
+        shutil.rmtree(self.saved, ignore_errors=True)
+        self.metrics.unlink(missing_ok=True)
+
+    def process(self, job, name):
+        if name == "parent":
+            return job.parent.pid
+        return launcher_process(job) if name == "mpirun" else rank_process(job, int(name.split()[1]))
+
+    def kill(self, name, pid):
+        try:
+            os.kill(pid, self.random.choice(FATAL) if name.startswith("rank") else signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it had just ended
+
+    def judge(self, job, name, when):
+        """The run ended because of it, in time, and said who it was; True where it had ended well just before."""
+        ended = job.end()
+        assert nothing_left(self.config, ENDS_WITHIN)
+        seconds = time.monotonic() - when
+        if ended.code == 0:
+            return True
+        self.kills += 1
+        self.slowest = max(self.slowest, seconds)
+        assert seconds < ENDS_WITHIN, (name, seconds)
+        if name == "parent":
+            assert ended.code == -signal.SIGKILL
+        else:
+            assert ended.code == 1 and name in ended.said[-1], (name, ended.code, ended.stderr)
+        if name.startswith("rank"):
+            assert re.search(r"rank \d+.* was killed by signal \d+ .* while at \w+", ended.said[-1]), ended.said[-1]
+        return False
+
+    def finish(self):
+        """What was pieced together is what an undisturbed run computes, to the bit."""
+        ended = self.end(self.start())
+        assert ended.bits == self.whole
+        self.rounds += 1
+        self.forget()
+
+    def once(self):
+        job = self.start()
+        # A rank mostly, else mpirun or the parent of all.
+        name = self.random.choice([f"rank {rank}" for rank in range(self.ranks)] * 2 + ["mpirun", "parent"])
+        time.sleep(self.random.uniform(0.0, self.lasts))
+        wait_until(lambda: self.process(job, name) or job.parent.poll() is not None, name)
+        pid = self.process(job, name)
+        if pid is not None:
+            self.kill(name, pid)
+        if self.judge(job, name, time.monotonic()):
+            self.finish()
+
+    def many(self, count):
+        while self.kills < count:
+            self.once()
+        self.finish()

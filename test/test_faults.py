@@ -1,0 +1,221 @@
+"""Whatever dies, stops or hangs: the job ends in time, says who and where, and goes on from its checkpoint."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from kills import ENDS_WITHIN, Kills, build_harm, launcher_process, rank_process, small_config, wait_until
+from trainer_runs import Job, environment, mpirun, mpirun_environment, nothing_left
+
+pytestmark = pytest.mark.usefixtures("ranks")
+
+ENDLESS = ["parallel.pipeline=4", "train.steps=1000000", "train.schedule=constant"]
+PATIENCE = 2  # seconds; the default is 10
+
+
+@pytest.fixture(scope="module")
+def harm(tmp_path_factory):
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc to build what makes a rank stand still")
+    return build_harm(tmp_path_factory.mktemp("harm"))
+
+
+@pytest.fixture
+def small(tmp_path):
+    return small_config(tmp_path)
+
+
+def start(config, tmp_path, *overrides, bare=False, **environment_changes):
+    prefix = mpirun(4) if bare else ()
+    env = mpirun_environment if bare else environment
+    metrics = f"log.metrics={tmp_path}/metrics.jsonl"
+    return Job(config, *ENDLESS, metrics, *overrides, prefix=prefix, env=env(OMP_NUM_THREADS="1", **environment_changes))
+
+
+def steps_done(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    return path.read_text().count('"step"') if path.exists() else 0
+
+
+def trains(job, tmp_path, steps=3):
+    """Waits until some steps more were trained."""
+    before = steps_done(tmp_path)
+    wait_until(lambda: job.parent.poll() is not None or steps_done(tmp_path) >= before + steps, "no steps")
+    assert job.parent.poll() is None, job.end().stderr
+
+
+def ends(job, began, within):
+    ended = job.end()
+    seconds = time.monotonic() - began
+    assert seconds < within, (seconds, ended.stderr)
+    assert nothing_left(job.config)
+    return ended
+
+
+# --- kills
+
+
+def test_kills_at_random_moments_change_nothing(tmp_path):
+    kills = Kills(tmp_path, seed=20240131)
+    kills.many(10)
+    print(f"{kills.kills} kills, the slowest end after {kills.slowest:.1f} s")
+
+
+# --- ranks that stop
+
+
+@pytest.mark.parametrize("bare,stopped", [(False, 2), (True, 2), (True, 0)])
+def test_a_stopped_rank_is_missed_and_every_stage_says_what_it_waits_for(small, tmp_path, bare, stopped):
+    job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", bare=bare)
+    trains(job, tmp_path)
+    began = time.monotonic()
+    os.kill(rank_process(job, stopped), signal.SIGSTOP)
+    ended = ends(job, began, PATIENCE + ENDS_WITHIN)
+    assert ended.code == 1, ended.stderr
+    assert re.search(rf"rank {stopped} \(stage {stopped}\) has said nothing for \d+ s", ended.stderr), ended.stderr
+    lines = [line.removeprefix("train_llama: ") for line in ended.said]
+    if stopped == 0 and bare:  # nobody is left who knows of all: each says its own
+        assert re.search(r"\[rank (\d) stage \1\] rank 0 .*; this rank (waits for|is at) ", ended.stderr), ended.stderr
+        return
+    stages = [line for line in lines if re.match(r"stage \d (waits|was|is)", line)]
+    assert [line.split()[1] for line in stages] == ["0", "1", "2", "3"], ended.stderr
+    assert re.match(rf"stage {stopped} was last heard of \d+ s ago, at \S", stages[stopped]), stages
+    near = [line for line in stages if re.search(rf" waits for .*stage {stopped}.*, which was last at \w", line)]
+    assert near or any("all ranks" in line for line in stages), stages
+
+
+def test_a_rank_that_stops_while_it_starts_is_missed(small, tmp_path):
+    job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", "train.timeout_s=6")
+    pid = wait_until(lambda: rank_process(job, 1), "no rank 1")
+    began = time.monotonic()
+    os.kill(pid, signal.SIGSTOP)
+    ended = ends(job, began, 6 + ENDS_WITHIN)
+    assert ended.code == 1 and re.search("rank 1 .*has said nothing|nothing has moved on any rank", ended.said[-1]), ended.stderr
+
+
+def test_a_stopped_mpirun_is_missed(small, tmp_path):
+    job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}")
+    trains(job, tmp_path)
+    began = time.monotonic()
+    os.kill(launcher_process(job), signal.SIGSTOP)
+    ended = ends(job, began, PATIENCE + ENDS_WITHIN)
+    assert ended.code == 1 and "mpirun has been stopped for" in ended.said[-1]
+
+
+def test_a_rank_that_goes_on_in_time_is_forgiven(small, tmp_path):
+    job = start(small, tmp_path, "train.peer_timeout_s=20")
+    trains(job, tmp_path)
+    pid = rank_process(job, 1)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(1.5)
+    os.kill(pid, signal.SIGCONT)
+    trains(job, tmp_path)
+    job.parent.send_signal(signal.SIGTERM)
+    assert "stopped on request" in job.end().stderr and nothing_left(small)
+
+
+# --- ranks that live and do nothing
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_job_in_which_nothing_moves_ends_and_names_the_rank_that_does_not_wait(small, tmp_path, harm, bare):
+    stall = tmp_path / "stall"
+    harmful = {"LD_PRELOAD": str(harm), "HARM_RANK": "3", "HARM_STALL": str(stall)}
+    job = start(small, tmp_path, f"train.timeout_s={PATIENCE}", bare=bare, **harmful)
+    trains(job, tmp_path)
+    stall.touch()
+    ended = ends(job, time.monotonic(), PATIENCE + ENDS_WITHIN)
+    assert ended.code == 1, ended.stderr
+    assert re.search(r"nothing has moved on any rank for \d+ s \(train.timeout_s\)", ended.stderr), ended.stderr
+    assert re.search(r"^train_llama: stage 3 is at \w", ended.stderr, re.M), ended.stderr
+    assert len(re.findall(r"^train_llama: stage \d .*waits for ", ended.stderr, re.M)) >= 3, ended.stderr
+
+
+def test_one_rank_alone_ends_where_nothing_moves(small, tmp_path, harm):
+    stall = tmp_path / "stall"
+    harmful = {"LD_PRELOAD": str(harm), "HARM_STALL": str(stall)}
+    job = start(small, tmp_path, "parallel.pipeline=1", "schedule.bpipe=off", f"train.timeout_s={PATIENCE}", **harmful)
+    trains(job, tmp_path)
+    stall.touch()
+    ended = ends(job, time.monotonic(), PATIENCE + ENDS_WITHIN)
+    assert ended.code == 1 and "nothing has moved here for" in ended.said[-1], ended.stderr
+
+
+# --- datagrams that get lost
+
+
+def test_a_rank_that_is_cut_off_is_missed(small, tmp_path, harm):
+    cut = tmp_path / "cut"
+    harmful = {"LD_PRELOAD": str(harm), "HARM_RANK": "2", "HARM_CUT": str(cut)}
+    job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", bare=True, **harmful)
+    trains(job, tmp_path)
+    cut.touch()
+    ended = ends(job, time.monotonic(), PATIENCE + ENDS_WITHIN)
+    assert ended.code == 1 and "has said nothing for" in ended.stderr, ended.stderr
+
+
+def test_without_a_way_for_datagrams_training_goes_on_and_says_so(small, tmp_path, harm):
+    cut = tmp_path / "cut"
+    cut.touch()
+    harmful = {"LD_PRELOAD": str(harm), "HARM_RANK": "2", "HARM_CUT": str(cut)}
+    job = start(small, tmp_path, "train.peer_timeout_s=1", "train.steps=20", bare=True, **harmful)
+    ended = job.end()
+    assert ended.code == 0, ended.stderr
+    assert "heartbeats of 1 of 4 ranks, first rank 2, do not get through to rank 0" in ended.stderr
+
+
+# --- signals
+
+
+@pytest.mark.parametrize("bare,sent", [(False, signal.SIGTERM), (True, signal.SIGUSR1)])
+def test_a_second_signal_ends_at_once_and_leaves_the_last_checkpoint_whole(small, tmp_path, bare, sent):
+    saved = tmp_path / "saved"
+    job = start(small, tmp_path, f"checkpoint.dir={saved}", "checkpoint.every=5", bare=bare)
+    trains(job, tmp_path, 12)
+    began = time.monotonic()
+    job.parent.send_signal(sent)
+    job.parent.send_signal(sent)
+    ended = ends(job, began, ENDS_WITHIN)
+    # Two that come as one, or a first that is through before the second comes, are as good.
+    assert ended.code in (1, 3), ended.stderr
+    last = max(int(path.name[5:]) for path in saved.glob("step_*"))
+    resumed = Job(small, "train.schedule=constant", f"train.steps={last + 1}", f"log.metrics={tmp_path}/metrics.jsonl",
+                  arguments=["--resume", saved]).end().read_metrics(tmp_path / "metrics.jsonl")  # fmt: skip
+    assert resumed.code == 0 and f"resumed from {saved}/step_{last:08}" in resumed.stderr, resumed.stderr
+
+
+def test_usr1_to_a_bare_mpirun_saves_on_all_ranks_and_ends_with_3(small, tmp_path):
+    saved = tmp_path / "saved"
+    job = start(small, tmp_path, f"checkpoint.dir={saved}", bare=True)
+    trains(job, tmp_path)
+    job.parent.send_signal(signal.SIGUSR1)
+    ended = ends(job, time.monotonic(), ENDS_WITHIN)
+    last = int(re.search(r"stopped on request after step (\d+); go on with --resume", ended.stderr)[1])
+    assert ended.code == 3 and [path.name for path in saved.iterdir()] == [f"step_{last:08}"]
+
+
+# --- output that cannot be written
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_results_that_cannot_be_written_are_an_error(small, tmp_path):
+    with open("/dev/full", "w") as full:
+        job = Job(small, *ENDLESS, stdout=full)
+        ended = ends(job, time.monotonic(), 30)
+    assert ended.code == 1 and ended.said[-1].endswith("cannot write to standard output: No space left on device")
+
+
+def test_a_reader_that_goes_away_ends_the_run(small, tmp_path):
+    job = start(small, tmp_path)
+    trains(job, tmp_path)
+    job.parent.stdout.close()
+    began = time.monotonic()
+    wait_until(lambda: job.parent.poll() is not None, "still running", ENDS_WITHIN)
+    assert job.parent.returncode in (1, -signal.SIGPIPE) and time.monotonic() - began < ENDS_WITHIN
+    job.parent.stderr.close()
+    assert nothing_left(small)
