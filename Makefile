@@ -159,7 +159,7 @@ say = @printf '  %-4s %s\n' "$(1)" "$(2)"
 endif
 
 # ---- targets --------------------------------------------------------------------------------------------------------
-.PHONY: all programs unit test test-cuda asan tsan bench data tiny-data format help clean found FORCE
+.PHONY: all programs unit test test-cuda asan tsan bench soak data tiny-data format help clean found FORCE
 .PHONY: docs install uninstall dist lint lint-format lint-tidy lint-cppcheck lint-shell
 FORCE:
 
@@ -209,6 +209,11 @@ replay-targets: $(REPLAY_BIN)
 bench: all $(BENCH_BIN)
 	$(Q)for bench in $(BENCH_BIN); do echo "== $$(basename $$bench)"; $$bench || exit 1; done
 	$(Q)for bench in $(wildcard test/bench*.py); do echo "== $$bench"; $(PYTHON) $$bench || exit 1; done
+
+# What takes minutes: the long forms of tests, one after another.
+soak: all $(TOOL_BIN)
+	$(Q)for soak in $(wildcard test/soak/*.py); do echo "== $$soak"; \
+	  TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) $$soak || exit 1; done
 
 data:
 	$(Q)$(PYTHON) scripts/prepare_data.py --bible -o data
@@ -300,6 +305,7 @@ help:
 	@echo 'make fuzz-replay  the corpus of make fuzz alone'
 	@echo 'make test-cuda  the tests that need a GPU (CUDA=1)'
 	@echo 'make bench      speed ratios of this machine'
+	@echo 'make soak       the long forms of tests, minutes each (test/soak)'
 	@echo 'make data       the tiny data set in data/ (scripts/prepare_data.py FILE... takes your own text)'
 	@echo 'make docs       docs/configuration.md, from the table of keys'
 	@echo 'make format     clang-format over the sources;   make lint   the checks'

@@ -34,6 +34,8 @@ typedef struct Launch {
     int asked;       // how often we were told to stop
     bool forwarded;  // the ranks know
     double patience; // when mpirun is killed, after the second time
+    bool forced;     // it and its ranks were killed by us
+    double heard;    // when something came out of its stderr
 } Launch;
 
 static double now_(void) {
@@ -106,6 +108,7 @@ static bool all_ready_(const Launch *launch) {
 
 // Stopped processes too, which would not hear of anything else.
 static void end_at_once_(Launch *launch) {
+    launch->forced = true;
     if (!launch->ended) kill(-launch->mpirun, SIGKILL);
     launch_folder_signal(&launch->folder, SIGKILL);
 }
@@ -120,9 +123,12 @@ static void pass_on_(Launch *launch) {
 
 // --- watching
 
+#define FRAME_S 0.5 // in which mpirun writes a frame of its own whole
+
 static void take_errors_(Launch *launch) {
     char bytes[1 << 14];
     ssize_t count;
+    launch->heard = now_();
     while ((count = read(launch->errors, bytes, sizeof bytes)) > 0)
         launch_output_take(&launch->output, bytes, (size_t)count);
     if (count != 0) return;
@@ -162,17 +168,20 @@ static void take_results_(Launch *launch) {
 }
 
 static int patience_ms_(const Launch *launch) {
+    enum { STOPPING_MS = 50, WATCHING_MS = 200 };
     bool waiting = (launch->asked > 0 && !launch->forwarded) || launch->asked > 1;
-    if (waiting) return 50;
-    return launch->output.framed || launch->watch.dog != NULL ? 200 : -1;
+    return waiting ? STOPPING_MS : WATCHING_MS;
 }
 
 static void watch_(Launch *launch) {
     while (!launch->ended) {
-        struct pollfd files[3] = {
-            {launch->signals, POLLIN, 0}, {launch->errors, POLLIN, 0}, {launch->results, POLLIN, 0}};
-        int ready = poll(files, 3, patience_ms_(launch));
-        if (ready == 0 && launch->output.framed) launch_output_settle(&launch->output);
+        struct pollfd files[4] = {{launch->signals, POLLIN, 0},
+                                  {launch->errors, POLLIN, 0},
+                                  {launch->results, POLLIN, 0},
+                                  {launch->watch.ends, POLLIN, 0}};
+        poll(files, 4, patience_ms_(launch));
+        launch_watch_processes(&launch->watch, launch->board, now_());
+        if (launch->output.framed && now_() - launch->heard > FRAME_S) launch_output_settle(&launch->output);
         if (files[1].revents != 0) take_errors_(launch);
         if (files[2].revents != 0) take_results_(launch);
         if (files[0].revents != 0) take_signals_(launch);
@@ -217,6 +226,15 @@ static int say_killed_(const Launch *launch, const LaunchComment *comment) {
                                                    : "";
     snprintf(text, sizeof text, "was killed by signal %d (%s)", comment->signal, strsignal(comment->signal));
     say_of_rank_(launch, comment->rank, text, hint);
+    return EXIT_FAILED;
+}
+
+// What mpirun does not say: a rank that was not far enough for it to know, or an mpirun that did not see it.
+static int say_dead_(const Launch *launch) {
+    int code = WIFEXITED(launch->status) ? WEXITSTATUS(launch->status) : 0;
+    LaunchComment comment = {launch->watch.dead, code - 128, -1};
+    if (comment.signal > 0 && comment.signal < NSIG) return say_killed_(launch, &comment);
+    say_of_rank_(launch, launch->watch.dead, "died", "");
     return EXIT_FAILED;
 }
 
@@ -265,7 +283,8 @@ static int last_word_(const Launch *launch) {
     if (rank >= 0) return page.code;
     if (clean) return EXIT_DONE;
     if (comment.rank >= 0 && comment.code >= 0) return say_code_(launch, comment.rank, comment.code);
-    return say_mpirun_(launch);
+    return launch->watch.dead >= 0 && (launch->forced || !WIFSIGNALED(launch->status)) ? say_dead_(launch)
+                                                                                       : say_mpirun_(launch);
 }
 
 // --- one launch
@@ -310,7 +329,12 @@ static void announce_(const Log *log, int ranks) {
 }
 
 int launch_ranks(const Log *log, int ranks, char **argv, Patience patience, Error *err) {
-    Launch launch = {.log = log, .signals = -1, .results = -1, .errors = -1, .output = {.to = STDERR_FILENO}};
+    Launch launch = {.log = log,
+                     .signals = -1,
+                     .results = -1,
+                     .errors = -1,
+                     .output = {.to = STDERR_FILENO},
+                     .watch = LAUNCH_WATCH_NONE};
 #ifndef HAVE_MPI
     return error_set(err, EXIT_USAGE,
                      "this configuration takes %d ranks, but the program was built without MPI; install it "

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from kills import ENDS_WITHIN, Kills, build_harm, launcher_process, rank_process, small_config, wait_until
+from harm import ENDS_WITHIN, Kills, build_harm, launcher_process, rank_process, small_config, wait_until
 from trainer_runs import Job, environment, mpirun, mpirun_environment, nothing_left
 
 pytestmark = pytest.mark.usefixtures("ranks")

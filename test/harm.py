@@ -1,5 +1,6 @@
 """Harm done to running trainers, for test_faults.py and test/soak: ranks that are killed, stopped, stuck or cut off."""
 
+import collections
 import os
 import random
 import re
@@ -110,11 +111,23 @@ class Kills:
         self.random, self.ranks = random.Random(seed), ranks
         self.config = small_config(folder)
         self.saved, self.metrics = folder / "saved", folder / "metrics.jsonl"
-        self.slowest, self.kills, self.rounds = 0.0, 0, 0
+        self.seconds, self.of, self.rounds = [], collections.Counter(), 0
         began = time.monotonic()
         self.whole = self.end(self.start()).bits
         self.lasts = time.monotonic() - began
         self.forget()
+
+    @property
+    def kills(self):
+        return len(self.seconds)
+
+    @property
+    def slowest(self):
+        return max(self.seconds)
+
+    @property
+    def mean(self):
+        return sum(self.seconds) / len(self.seconds)
 
     def start(self):
         return Job(
@@ -155,9 +168,9 @@ class Kills:
         seconds = time.monotonic() - when
         if ended.code == 0:
             return True
-        self.kills += 1
-        self.slowest = max(self.slowest, seconds)
-        assert seconds < ENDS_WITHIN, (name, seconds)
+        self.of[name] += 1
+        self.seconds.append(seconds)
+        assert seconds < ENDS_WITHIN, (name, seconds, ended.stderr)
         if name == "parent":
             assert ended.code == -signal.SIGKILL
         else:
@@ -185,7 +198,8 @@ class Kills:
         if self.judge(job, name, time.monotonic()):
             self.finish()
 
-    def many(self, count):
+    def many(self, count, tell=lambda: None):
         while self.kills < count:
             self.once()
+            tell()
         self.finish()

@@ -1,0 +1,230 @@
+// What the watchdog finds and says, with a clock of our own, and datagrams between two sockets. Whole jobs: test_faults.py.
+#include "datagrams.h"
+#include "watchdog.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <cmocka.h>
+
+static const Patience patience = {10, 600};
+
+// One rank says something; each time that it is alive, and where `moves`, that it got something done.
+static void says_(Watchdog *dog, int rank, double now, bool moves, const char *action, const char *wait,
+                  int wait_stage) {
+    static BoardPage pages[8];
+    BoardPage *page = &pages[rank];
+    page->stage = rank;
+    page->beats++;
+    page->progress += moves;
+    page->wait_stage = wait_stage;
+    snprintf(page->action, sizeof page->action, "%.95s", action);
+    snprintf(page->wait, sizeof page->wait, "%.63s", wait);
+    watchdog_hear(dog, rank, page, now);
+}
+
+static Found look_every_second_(Watchdog *dog, double *now, double until, int *rank, int speakers, bool moves) {
+    for (; *now < until; *now += 1.0) {
+        for (int i = 0; i < speakers; i++) says_(dog, i, *now, moves, "step 3 F1", "", -1);
+        Found found = watchdog_look(dog, *now, rank);
+        if (found != FOUND_WELL) return found;
+    }
+    return FOUND_WELL;
+}
+
+static void a_rank_that_falls_silent_is_found_after_its_patience(void **state) {
+    (void)state;
+    double now = 0;
+    int rank;
+    Watchdog *dog = watchdog_create(3, patience, now);
+    assert_int_equal(look_every_second_(dog, &now, 20, &rank, 3, true), FOUND_WELL);
+    assert_int_equal(look_every_second_(dog, &now, 29, &rank, 2, true), FOUND_WELL);
+    assert_int_equal(look_every_second_(dog, &now, 60, &rank, 2, true), FOUND_SILENT);
+    assert_int_equal(rank, 2);
+    assert_true(now > 29 && now < 32);
+    watchdog_free(dog);
+}
+
+static void a_rank_that_was_never_heard_is_not_missed_unless_expected(void **state) {
+    (void)state;
+    double now = 0;
+    int rank;
+    Watchdog *dog = watchdog_create(3, patience, now);
+    assert_int_equal(look_every_second_(dog, &now, 50, &rank, 2, true), FOUND_WELL);
+    watchdog_expect(dog, 2, now);
+    assert_int_equal(look_every_second_(dog, &now, 100, &rank, 2, true), FOUND_SILENT);
+    assert_int_equal(rank, 2);
+    watchdog_free(dog);
+}
+
+static void a_rank_that_left_is_not_missed(void **state) {
+    (void)state;
+    double now = 0;
+    int rank;
+    Watchdog *dog = watchdog_create(3, patience, now);
+    look_every_second_(dog, &now, 5, &rank, 3, true);
+    watchdog_excuse(dog, 2);
+    assert_int_equal(look_every_second_(dog, &now, 60, &rank, 2, true), FOUND_WELL);
+    watchdog_free(dog);
+}
+
+static void a_long_action_is_no_silence_and_a_standstill_is_found_later(void **state) {
+    (void)state;
+    double now = 0;
+    int rank;
+    Watchdog *dog = watchdog_create(3, patience, now);
+    assert_int_equal(look_every_second_(dog, &now, 599, &rank, 3, false), FOUND_WELL);
+    assert_int_equal(look_every_second_(dog, &now, 700, &rank, 3, false), FOUND_STUCK);
+    assert_true(now < 605);
+    watchdog_free(dog);
+}
+
+static void progress_of_one_rank_is_progress_of_all(void **state) {
+    (void)state;
+    double now = 0;
+    int rank;
+    Watchdog *dog = watchdog_create(3, patience, now);
+    for (; now < 2000; now += 1) {
+        for (int i = 0; i < 3; i++) says_(dog, i, now, i == 1 && (int)now % 500 == 0, "saving", "", -1);
+        assert_int_equal(watchdog_look(dog, now, &rank), FOUND_WELL);
+    }
+    watchdog_free(dog);
+}
+
+static void zero_is_endless_patience(void **state) {
+    (void)state;
+    double now = 0;
+    int rank;
+    Watchdog *dog = watchdog_create(2, (Patience){0, 0}, now);
+    look_every_second_(dog, &now, 5, &rank, 2, true);
+    assert_int_equal(look_every_second_(dog, &now, 5000, &rank, 0, false), FOUND_WELL);
+    watchdog_free(dog);
+}
+
+// A machine that slept, or a watchdog under a debugger: everybody seems silent at once.
+static void after_a_pause_of_its_own_patience_starts_again(void **state) {
+    (void)state;
+    double now = 0;
+    int rank;
+    Watchdog *dog = watchdog_create(3, patience, now);
+    look_every_second_(dog, &now, 20, &rank, 3, true);
+    now += 3600;
+    assert_int_equal(watchdog_look(dog, now, &rank), FOUND_WELL);
+    double awake = now;
+    assert_int_equal(look_every_second_(dog, &now, awake + 9, &rank, 2, false), FOUND_WELL);
+    assert_int_equal(look_every_second_(dog, &now, awake + 60, &rank, 2, false), FOUND_SILENT);
+    watchdog_free(dog);
+}
+
+static void short_patiences_are_looked_after_often_enough(void **state) {
+    (void)state;
+    assert_true(watchdog_interval(patience) == 1.0);
+    assert_true(watchdog_interval((Patience){0.5, 600}) <= 0.125);
+    assert_true(watchdog_interval((Patience){0, 2}) <= 0.5);
+    assert_true(watchdog_interval((Patience){0, 0}) == 1.0);
+}
+
+static void every_stage_says_what_it_waits_for(void **state) {
+    (void)state;
+    char text[WATCHDOG_TEXT];
+    int rank;
+    double now = 0;
+    Watchdog *dog = watchdog_create(5, patience, now);
+    for (; now < 15; now += 1) {
+        says_(dog, 0, now, false, "step 12 B13", "B13 from stage 1", 1);
+        says_(dog, 1, now, false, "step 12 B14", "B14 from stage 3", 3);
+        says_(dog, 2, now, false, "step 12 optimizer", "a sum over all ranks", -1);
+        if (now < 1) says_(dog, 3, now, false, "step 12 F21", "", -1);
+        if (watchdog_look(dog, now, &rank) == FOUND_SILENT) break;
+    }
+    assert_int_equal(rank, 3);
+    static const char *const lines[] = {
+        "stage 0 waits for B13 from stage 1, which is at step 12 B14",
+        "stage 1 waits for B14 from stage 3, which was last at step 12 F21",
+        "stage 2 is at step 12 optimizer and waits for a sum over all ranks",
+        "stage 3 was last heard of 11 s ago, at step 12 F21",
+        "rank 4 is at start-up", // it never said which stage it is
+    };
+    for (int i = 0; i < 5; i++) {
+        assert_true(watchdog_line(dog, i, now, text));
+        assert_string_equal(text, lines[i]);
+    }
+    assert_false(watchdog_line(dog, 5, now, text));
+    watchdog_reason(dog, FOUND_SILENT, rank, now, text);
+    assert_string_equal(
+        text, "rank 3 (stage 3) has said nothing for 11 s (train.peer_timeout_s): it is stopped or cut off, last at "
+              "step 12 F21; the job ends; go on with --resume");
+    watchdog_reason(dog, FOUND_DEAD, 1, now, text);
+    assert_string_equal(text, "rank 1 (stage 1) died while at step 12 B14; the job ends; go on with --resume");
+    watchdog_free(dog);
+}
+
+static void the_longest_words_fit(void **state) {
+    (void)state;
+    char text[WATCHDOG_TEXT], longest[200];
+    int rank;
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    Watchdog *dog = watchdog_create(2, patience, 0);
+    for (int i = 0; i < 2; i++) says_(dog, i, 0, true, longest, longest, 1 - i);
+    for (double now = 1; now < 20 && watchdog_look(dog, now, &rank) == FOUND_WELL; now++) {}
+    for (int i = 0; i < 2; i++) assert_true(watchdog_line(dog, i, 20, text) && strlen(text) < WATCHDOG_TEXT);
+    watchdog_reason(dog, FOUND_SILENT, 0, 20, text);
+    assert_non_null(strstr(text, "--resume"));
+    watchdog_free(dog);
+}
+
+// --- datagrams
+
+static bool receive_(const Datagrams *socket, Place *from, char *bytes, size_t count) {
+    for (int tries = 0; tries < 1000; tries++) {
+        struct timespec nap = {0, 1000000};
+        if (datagrams_receive(socket, from, bytes, count)) return true;
+        nanosleep(&nap, NULL);
+    }
+    return false;
+}
+
+static void every_address_of_this_host_reaches_a_socket(void **state) {
+    (void)state;
+    Datagrams here, there;
+    Addresses addresses;
+    Place place, from;
+    Error err = {0};
+    assert_int_equal(datagrams_open(&here, &err), 0);
+    assert_int_equal(datagrams_open(&there, &err), 0);
+    datagrams_addresses(&here, &addresses);
+    if (addresses.count == 0) skip(); // no network at all
+    for (int i = 0; i < addresses.count; i++) {
+        char got[4] = "";
+        assert_true(datagrams_place(&there, &addresses, i, &place));
+        datagrams_send(&there, &place, "abcdefgh", 8); // of another length: dropped
+        datagrams_send(&there, &place, "abc", 4);
+        assert_true(receive_(&here, &from, got, sizeof got));
+        assert_string_equal(got, "abc");
+        datagrams_send(&here, &from, "xyz", 4);
+        assert_true(receive_(&there, &from, got, sizeof got));
+        assert_string_equal(got, "xyz");
+    }
+    datagrams_close(&here), datagrams_close(&there);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rank_that_falls_silent_is_found_after_its_patience),
+        cmocka_unit_test(a_rank_that_was_never_heard_is_not_missed_unless_expected),
+        cmocka_unit_test(a_rank_that_left_is_not_missed),
+        cmocka_unit_test(a_long_action_is_no_silence_and_a_standstill_is_found_later),
+        cmocka_unit_test(progress_of_one_rank_is_progress_of_all),
+        cmocka_unit_test(zero_is_endless_patience),
+        cmocka_unit_test(after_a_pause_of_its_own_patience_starts_again),
+        cmocka_unit_test(short_patiences_are_looked_after_often_enough),
+        cmocka_unit_test(every_stage_says_what_it_waits_for),
+        cmocka_unit_test(the_longest_words_fit),
+        cmocka_unit_test(every_address_of_this_host_reaches_a_socket),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
