@@ -103,6 +103,7 @@ static void beat_(Heartbeat *heartbeat, Star *star, double now) {
 
 // How long a rank may be dead before rank 0 sees it. A launcher that has seen it first leaves a second to say so.
 #define LOOK_S 0.2
+#define AWAY_S 2.0
 
 static void wait_(const Heartbeat *heartbeat, const Star *star, double until) {
     struct pollfd files[2] = {{heartbeat->wake, POLLIN, 0}, {star == NULL ? -1 : star_file(star), POLLIN, 0}};
@@ -128,13 +129,15 @@ static Star *star_(const Heartbeat *heartbeat) {
 
 static void *live_(void *argument) {
     Heartbeat *heartbeat = argument;
-    double last = 0;
+    double last = 0, back = 0;
     for (;;) {
         Star *star = star_(heartbeat);
         wait_(heartbeat, star, last + interval_(heartbeat, star));
         double now = clock_seconds();
         if (star != NULL && star_take(star, now)) end_(heartbeat);
-        int dead = star != NULL ? star_dead(star) : -1;
+        // One that was stopped itself, and goes on, finds others gone because of it.
+        if (now - last > interval_(heartbeat, star) + AWAY_S) back = now;
+        int dead = star != NULL && now - back > AWAY_S ? star_dead(star) : -1;
         if (dead > 0) end_job_(heartbeat, star, FOUND_DEAD, dead, now);
         bool leaving = atomic_load(&heartbeat->leaving);
         if (leaving && (star == NULL || heartbeat->patience.peer_s == 0)) return NULL;
