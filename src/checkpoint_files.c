@@ -79,8 +79,11 @@ int checkpoint_file_path(char path[CHECKPOINT_PATH], const char *dir, const char
 static int io_error_(const char *path, const char *what, Error *err) {
     int code = errno;
     bool full = code == ENOSPC || code == EDQUOT || code == EFBIG;
+    bool closed = code == EACCES || code == EROFS || code == EPERM;
     return error_set(err, EXIT_FAILED, "%s: cannot be %s: %s%s", path, what, strerror(code),
-                     full ? "; free some space there" : "");
+                     full     ? "; free some space there"
+                     : closed ? "; name a folder where you may write"
+                              : "");
 }
 
 int file_write(const char *dir, const char *name, const void *data, int64_t bytes, Error *err) {

@@ -84,7 +84,7 @@ static void what_to_run_(char *line, size_t size, const Config *config, const ch
     else if (is_tiny)
         snprintf(line, size, "run instead: ./%s -c %s -o hardware.device=cpu", program, config->path);
     else
-        snprintf(line, size, "run instead: ./%s -c %s, or ./%s -c %s --schedule to see what each stage would do",
+        snprintf(line, size, "run instead: ./%s -c %s, or ./%s -c %s --plan to see what it would take and bring",
                  program, tiny, program, config->path);
 }
 

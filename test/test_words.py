@@ -1,0 +1,81 @@
+"""What the pages name is there: links, files, options, keys and make's targets."""
+
+import re
+
+import pytest
+from trainer_runs import ROOT, command
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+pages = pytest.mark.parametrize("page", PAGES, ids=IDS)
+MADE_BY_USERS = re.compile(r"out/|data/|build/|\.deps/|.*(NAME|\*)|mine|profile\.json|docs/x|configs/x\.yaml|configs/NAME")
+
+
+def anchors(text):
+    titles = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pages
+def test_links_lead_somewhere(page):
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = page.parent / path if path else page
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked.read_text()), target
+
+
+@pages
+def test_files_that_are_named_are_there(page):
+    """Words with a slash, in backquotes or in commands, that begin with a folder of this project."""
+    folders = "src|test|scripts|configs|docs"
+    named = set(re.findall(rf"(?<![\w/.-])((?:{folders})/[\w./*-]*[\w*])", page.read_text()))
+    missing = [
+        name
+        for name in named
+        if not MADE_BY_USERS.match(name) and not (ROOT / name).exists() and not any(ROOT.glob(name + "*"))
+    ]
+    assert missing == []
+
+
+@pages
+def test_options_of_the_trainers_exist(page):
+    known = set(re.findall(r"--([a-z-]+)", command("llama", "--help").stdout))
+    used = set()
+    for line in page.read_text().splitlines():
+        for part in re.findall(r"(?:\./)?train_(?:llama|gpt)\b([^|`&;]*)", line):
+            used |= set(re.findall(r"(?<!\S)--([a-z][a-z-]+)", part))
+    assert used <= known, used - known
+
+
+@pages
+def test_keys_that_are_set_exist(page):
+    keys, section = set(), ""
+    for line in command("llama", "--help-config").stdout.splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            section = line[:-1]
+        elif re.match(r"  [a-z]", line):
+            keys.add(f"{section}.{line.split()[0]}")
+    assert len(keys) > 50
+    used = set(re.findall(r"-o '?([a-z]+\.[a-z_0-9]+)=", page.read_text()))
+    assert used <= keys, used - keys
+
+
+@pages
+def test_targets_of_make_exist(page):
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([\w -]+):(?!=)", makefile, re.M))
+    targets = {name for names in targets for name in names.split()}
+    used = set(re.findall(r"(?:^    |`)make ([a-z][a-z-]*)(?=[\s`;])", page.read_text(), re.M))
+    assert used <= targets, used - targets
+
+
+def test_every_page_is_reached_from_the_readme():
+    readme = (ROOT / "README.md").read_text()
+    for page in PAGES:
+        name = str(page.relative_to(ROOT))
+        assert name == "README.md" or f"]({name})" in readme, name
