@@ -42,6 +42,8 @@ def numbers(pid):
 
 
 class Hosts:
+    names, addresses = NAMES, ADDRESSES
+
     def __init__(self, folder):
         self.folder, self.inits, self.holders = folder, [], []
         self.wire = "w" + uuid.uuid4().hex[:8]

@@ -1,23 +1,21 @@
-"""The jobs of scripts/slurm under a real Slurm: munged, slurmctld and two nodes' slurmd on this machine, with ports of their own."""
+"""The jobs of scripts/slurm under a real Slurm (slurm_cluster.py): stops, cancels, failures, and what a job asks for."""
 
 import os
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import time
 
 import pytest
+import slurm_cluster
 import trainer_runs
+from slurm_cluster import block_of, wait_for
 from trainer_runs import ROOT
 
-DAEMONS = {name: shutil.which(name, path="/usr/sbin:/usr/local/sbin:" + os.environ["PATH"]) for name in ("munged", "slurmctld", "slurmd")}
-PATIENCE = 60
+WHY_NOT = slurm_cluster.why_not()
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="the daemons of Slurm want root"),
-    pytest.mark.skipif(None in DAEMONS.values(), reason="Slurm and munge are not installed (scripts/install_deps.sh)"),
+    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
     pytest.mark.usefixtures("ranks"),
 ]
 
@@ -25,124 +23,9 @@ pytestmark = [
 STEPS = 120
 SMALL = ["model.hidden=64", "model.ffn=64", "model.seq_len=32", "train.global_batch=16", "schedule.micro_batch=2", "data.val_every=0"]
 
-# Two nodes of eight processors and eight GPUs, whatever this machine has. cred_expire: how long a requeued job waits before it starts
-# again, at the least what stands here.
-CONF = """
-ClusterName=one
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmUser=root
-AuthType=auth/munge
-CryptoType=crypto/munge
-AuthInfo=socket={folder}/munge/socket,cred_expire=5
-StateSaveLocation={folder}/state
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdSpoolDir={folder}/%n
-SlurmdPidFile={folder}/%n.pid
-TmpFS={folder}/%n
-MailProg=/bin/true
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SlurmdParameters=config_overrides
-SchedulerParameters=bf_interval=1,sched_interval=1
-KillWait=20
-GresTypes=gpu
-NodeName=node[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports[1]},{ports[2]}] CPUs=8 Gres=gpu:8
-PartitionName=all Nodes=ALL Default=YES OverSubscribe=FORCE:4 State=UP MaxTime=INFINITE
-"""
-
-
-def wait_for(condition, what, seconds=PATIENCE):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what() if callable(what) else what}"
-        time.sleep(0.05)
-    return found
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-class Cluster:
-    """The daemons and their folder. `start` may fail in the middle: `stop` ends what there is."""
-
-    def __init__(self, folder):
-        self.folder, self.daemons = folder, []
-        self.env = trainer_runs.environment(SLURM_CONF=str(folder / "slurm.conf"), OMP_NUM_THREADS="1")
-
-    def start(self):
-        for name in ("munge", "state", "node1", "node2"):
-            (self.folder / name).mkdir()
-        (self.folder / "munge").chmod(0o711)
-        (self.folder / "munge" / "key").write_bytes(os.urandom(128))
-        (self.folder / "munge" / "key").chmod(0o600)
-        host = socket.gethostname().split(".")[0]
-        (self.folder / "slurm.conf").write_text(CONF.format(host=host, folder=self.folder, ports=free_ports(3)))
-        (self.folder / "gpus").mkdir()
-        for i in range(8):
-            (self.folder / "gpus" / str(i)).symlink_to("/dev/null")
-        (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpus/[0-7]\n")
-        names = ("socket", "key-file", "pid-file", "log-file", "seed-file")
-        files = [f"--{name}={self.folder}/munge/{name.split('-')[0]}" for name in names]
-        self.daemon("munged", "--foreground", "--force", "--num-threads=2", *files)
-        wait_for((self.folder / "munge" / "socket").exists, self.said)
-        self.daemon("slurmctld", "-D", "-i")
-        for node in ("node1", "node2"):
-            self.daemon("slurmd", "-D", "-N", node)
-        wait_for(lambda: self.call("sinfo", "-h", "-o", "%t %D").stdout.strip() == "idle 2", self.said)
-
-    def daemon(self, name, *arguments):
-        with open(self.folder / f"{name}{len(self.daemons)}.log", "w") as log:
-            files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            command = [DAEMONS[name], *arguments]
-            self.daemons.append(subprocess.Popen(command, env=self.env, preexec_fn=trainer_runs.end_with_parent, **files))
-
-    def said(self):
-        return "\n".join(f"{path.name}: {path.read_text()[-2000:]}" for path in self.folder.glob("*.log"))
-
-    def stop(self):
-        if len(self.daemons) > 1:
-            self.call("scancel", "--state=RUNNING"), self.call("scancel", "--state=PENDING")
-        # What runs of jobs ends before the daemons do.
-        left = [pid for pid in trainer_runs.processes_with("slurmstepd") if f"{self.folder}/" in block_of(pid)]
-        for daemon in reversed(self.daemons):
-            daemon.terminate()
-        for daemon in reversed(self.daemons):
-            try:
-                daemon.wait(10)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-
-    def call(self, *command, cwd=ROOT, timeout=PATIENCE):
-        return subprocess.run(command, cwd=cwd, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
-
-
-def block_of(pid):
-    try:
-        with open(f"/proc/{pid}/environ", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    one = Cluster(tmp_path_factory.mktemp("slurm"))
+    one = slurm_cluster.Cluster(tmp_path_factory.mktemp("slurm"))
     try:
         one.start()
         if "pmix" not in one.call("srun", "--mpi=list").stdout:

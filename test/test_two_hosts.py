@@ -4,6 +4,7 @@ The hosts are made of this machine (hosts.py); a bare mpirun starts two ranks on
 """
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 
 import hosts
 import pytest
+import slurm_cluster
 import trainer_runs
 import training
 
@@ -133,3 +135,40 @@ def test_a_cut_wire_ends_the_job_on_both_hosts(lab):
     said = [line for line in ended.said if re.search(r"rank [23] \(stage [23]\) has said nothing for \d+ s", line)]
     assert len(said) == 1 and "it is stopped or cut off" in said[0], ended.stderr
     assert lab.nothing_left(PEER_TIMEOUT_S + 10 - seconds)
+
+
+@pytest.fixture
+def slurm(lab):
+    why_not = slurm_cluster.why_not()
+    if why_not is not None:
+        pytest.skip(why_not)
+    (lab.folder / "slurm").mkdir()
+    cluster = slurm_cluster.Cluster(lab.folder / "slurm", lab.hosts)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def test_slurm_starts_ranks_on_both_hosts_and_a_stopped_one_ends_the_step(lab, slurm):
+    alone, metrics = trainer_runs.trained(lab.config), lab.folder / "slurm.jsonl"
+    step = ["srun", "--mpi=pmix", "--nodes=2", "--ntasks-per-node=2", trainer_runs.trainer("llama"), "-c", lab.config, "-o"]
+    ended = slurm.call(*step, f"log.metrics={metrics}", "-o", "parallel.placement=adjacent")
+    assert ended.returncode == 0, ended.stderr
+    assert table(ended) == [(0, "host1"), (3, "host1"), (1, "host2"), (2, "host2")]
+    assert trainer_runs.Ended(lab.config, 0, "", "").read_metrics(metrics).bits == alone.bits
+    metrics.unlink()
+    more = [f"log.metrics={metrics}", "-o", "train.steps=1000000", "-o", f"train.peer_timeout_s={PEER_TIMEOUT_S}"]
+    command = [*lab.hosts.enter(0), *step, *more]
+    job = subprocess.Popen(command, env=slurm.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while steps_of(metrics) < 30:
+        assert job.poll() is None
+        time.sleep(0.01)
+    stopped = [pid for pid, words in lab.hosts.processes(1) if words.startswith(str(trainer_runs.trainer("llama")))]
+    os.kill(stopped[0], signal.SIGSTOP)
+    began = time.monotonic()
+    said = job.communicate(timeout=PEER_TIMEOUT_S + 30)[1]
+    assert job.returncode != 0 and time.monotonic() - began < PEER_TIMEOUT_S + 10, said
+    assert len(re.findall(r"rank [23] \(stage [23]\) has said nothing for \d+ s", said)) == 1, said
+    assert not [words for i in (0, 1) for _, words in lab.hosts.processes(i) if words.startswith(str(trainer_runs.trainer("llama")))]
