@@ -9,15 +9,15 @@ typedef struct Flight {
     bool checked, receives; // not checked: of a collective
     void *memory;           // received into
     int64_t bytes;
-    uint64_t crc; // as sent
-    struct Flight *next;
+    uint64_t crc;               // as sent
+    struct Flight *next, *made; // of the idle ones, of all
 } Flight;
 
 typedef struct Checked {
     Comm *data, *sums;
     bool owns;
     Checksum *checksum;
-    Flight *idle;
+    Flight *idle, *all;
 } Checked;
 
 static Checked *self_(Comm *comm) {
@@ -26,12 +26,20 @@ static Checked *self_(Comm *comm) {
 
 static Flight *take_(Checked *self, Error *err) {
     Flight *flight = self->idle;
-    if (flight != NULL)
+    if (flight != NULL) {
         self->idle = flight->next;
-    else if ((flight = (Flight *)malloc(sizeof *flight)) == NULL)
+        Flight *made = flight->made;
+        memset(flight, 0, sizeof *flight);
+        flight->made = made;
+        return flight;
+    }
+    flight = (Flight *)calloc(1, sizeof *flight);
+    if (flight == NULL) {
         error_set(err, EXIT_FAILED, "out of host memory for a message");
-    if (flight != NULL) memset(flight, 0, sizeof *flight);
-    return flight;
+        return NULL;
+    }
+    flight->made = self->all;
+    return self->all = flight;
 }
 
 static void put_back_(Checked *self, Flight *flight) {
@@ -117,8 +125,8 @@ static int test_(Comm *comm, CommRequest *request, Error *err) {
 static void destroy_(Comm *comm) {
     Checked *self = self_(comm);
     if (self->owns) self->data->destroy(self->data);
-    for (Flight *flight = self->idle, *next; flight != NULL; flight = next) {
-        next = flight->next;
+    for (Flight *flight = self->all, *made; flight != NULL; flight = made) {
+        made = flight->made;
         free(flight);
     }
     free(self);
@@ -135,7 +143,7 @@ Comm *comm_checked_create(Comm *data, bool owns, Comm *sums, Checksum *checksum,
         if (owns) data->destroy(data);
         return NULL;
     }
-    *self = (Checked){data, sums, owns, checksum, NULL};
+    *self = (Checked){data, sums, owns, checksum, NULL, NULL};
     memcpy(comm->name, data->name, sizeof comm->name);
     comm->rank = data->rank;
     comm->size = data->size;
