@@ -1,5 +1,8 @@
 // A small reader of SentencePiece models (Kudo and Richardson 2018): the pieces of a .model file, BPE and unigram segmentation, decoding.
 //
+// Why not the library: it has no C interface, and would bring the C++ runtime and its own protocol buffers into every build for the sake
+// of prompts and samples. Tests hold this reader against the library, piece by piece.
+//
 // A .model is a protocol buffer; read here are the pieces (text, score, type), the model type, byte fallback, and how blanks are treated.
 // Text is taken as it is: a model that was trained with Unicode normalization gets the same tokens for text that is normalized already.
 #ifndef SENTENCEPIECE_H
