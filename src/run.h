@@ -76,6 +76,10 @@ int run_validate(Run *run, bool json, Error *err);
 
 void run_destroy(Run *run);
 
+// After every line of metrics, with the error it met or none. Where there is no room for its figures a run goes on without: said when that
+// begins, and when it ends.
+void run_tell_metrics(Run *run, int64_t step, const Error *trouble);
+
 // From here on the signals that ask a run to stop are noted, and it can be asked whether one has come.
 void run_listen(Run *run);
 bool run_stop_requested(void);

@@ -35,18 +35,23 @@ static int run_batches_(Run *run, float *losses, double *means, Error *err) {
     return world_sum(run->world, means, rows, err);
 }
 
-int run_evaluate(Run *run, int64_t step, Error *err) {
+static void say_(Run *run, int64_t step, const double *means) {
     const Evaluation *of = run->hellaswag;
+    Error trouble = {0};
+    metrics_eval(run->metrics, step, evaluation_correct(of, means), evaluation_examples(of), evaluation_left_out(of),
+                 &trouble);
+    run_tell_metrics(run, step, &trouble);
+}
+
+int run_evaluate(Run *run, int64_t step, Error *err) {
     int64_t count = run->stage.microbatches * run->stage.at.shape.rows;
     float *losses = (float *)malloc((size_t)count * sizeof *losses);
-    double *means = (double *)calloc((size_t)evaluation_rows(of), sizeof *means);
+    double *means = (double *)calloc((size_t)evaluation_rows(run->hellaswag), sizeof *means);
     int status = 0;
     if (losses == NULL || means == NULL)
         status = error_set(err, EXIT_FAILED, "out of host memory for the losses of an evaluation");
     if (status == 0) status = run_batches_(run, losses, means, err);
-    if (status == 0 && run->metrics != NULL)
-        status = metrics_eval(run->metrics, step, evaluation_correct(of, means), evaluation_examples(of),
-                              evaluation_left_out(of), err);
+    if (status == 0 && run->metrics != NULL) say_(run, step, means);
     free(losses);
     free(means);
     return status;

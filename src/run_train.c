@@ -120,8 +120,7 @@ static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *st
     return gathered;
 }
 
-// Where there is no room for its figures a run goes on without: said when that begins, and when it ends.
-static void tell_metrics_(Run *run, int64_t step, const Error *trouble) {
+void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
     bool failing = trouble->code != 0;
     if (failing == run->metrics_failing) return;
     run->metrics_failing = failing;
@@ -145,7 +144,7 @@ static int report_(Run *run, const EngineRun *pipeline, StepFigures *say, Error 
         say->stage = figures;
         Error trouble = {0};
         metrics_step(run->metrics, say, &trouble);
-        tell_metrics_(run, say->step, &trouble);
+        run_tell_metrics(run, say->step, &trouble);
     }
     free(figures);
     return status;
@@ -270,7 +269,7 @@ static int validate_(Run *run, int64_t step, Error *err) {
     if (run->metrics == NULL) return 0;
     Error trouble = {0};
     metrics_val(run->metrics, step, loss, &trouble);
-    tell_metrics_(run, step, &trouble);
+    run_tell_metrics(run, step, &trouble);
     return 0;
 }
 

@@ -31,7 +31,8 @@ struct SentencePiece {
     int model_type;
     bool dummy_prefix, extra_blanks_go, escapes_blanks, blank_behind, normalizes, has_user;
     int64_t unknown, end;
-    int32_t bytes[256]; // -1: no byte fallback
+    int32_t bytes[256]; // -1: none
+    bool byte_fallback; // there are all of them
     float least, most;  // scores of normal pieces
 };
 
@@ -195,6 +196,8 @@ static int index_(SentencePiece *model) {
     model->least = FLT_MAX;
     model->most = -FLT_MAX;
     for (int64_t i = 0; i < model->count; i++) index_piece_(model, i);
+    model->byte_fallback = true;
+    for (int i = 0; i < 256; i++) model->byte_fallback = model->byte_fallback && model->bytes[i] >= 0;
     return 0;
 }
 
@@ -319,7 +322,7 @@ static int64_t put_(const SentencePiece *model, const char *text, int64_t length
                     int64_t used) {
     if (id >= 0) {
         ids[used++] = id;
-    } else if (model->bytes[0] >= 0) {
+    } else if (model->byte_fallback) {
         for (int64_t i = 0; i < length; i++) ids[used++] = model->bytes[(unsigned char)text[i]];
     } else if (used == 0 || ids[used - 1] != model->unknown) { // a run of unknown text is one
         ids[used++] = (int32_t)model->unknown;

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -248,6 +249,17 @@ def test_a_resumed_run_says_each_sample_once(trained, tmp_path):
         assert [line["step"] for line in lines if line["type"] == kind] == [2, 4, 6]
 
 
+def test_training_goes_on_where_samples_cannot_be_written(trained, tmp_path):
+    sample = {"sample.every": 2, "sample.tokens": 5, "sample.prompt": "int "}
+    choice = {"data.hellaswag": str(write_questions(tmp_path, QUESTIONS)), "data.hellaswag_every": 2}
+    room = 4096  # for the first lines of the metrics
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+    result = trained.run(sample, choice, {"train.steps": 30}, preexec_fn=limit)
+    assert "training goes on" in result.stderr
+    assert result.stdout.count("sample ") == 15 == result.stdout.count("hellaswag")
+    assert len(lines_of(trained, "sample")) < 15
+
+
 # --- multiple choice
 
 
@@ -335,7 +347,7 @@ def test_errors_say_what_to_do(trained, tmp_path):
     assert "is outside the vocabulary of 100 (model.vocab)" in generate(trained, "int", small, **saved)
     assert "token 257 is outside the vocabulary of 257" in generate(trained, "1 257", IDS, **saved)
     assert "--generate: without a tokenizer a prompt is token numbers" in generate(trained, "int", IDS, **saved)
-    assert "x.model cannot be opened" in generate(trained, "a", {"sample.tokenizer": "x.model"}, **saved)
+    assert "x.model: cannot be read" in generate(trained, "a", {"sample.tokenizer": "x.model"}, **saved)
     assert "scripts/tokens.py" in generate(trained, "a", {"sample.tokenizer": "x.json"}, **saved)
     bad = {"sample.every": 2, "sample.prompt": "1 999", **IDS}
     assert "sample.prompt: token 999 is outside" in trained.run(bad, code=2).stderr

@@ -1,4 +1,5 @@
 // Text to tokens and back without a library, and which tokenizer is taken.
+#include "random.h"
 #include "tokenizer.h"
 
 #include <setjmp.h>
@@ -231,6 +232,36 @@ static void pieces_merge_by_score(void **state) {
     assert_int_equal(unlink(path), 0);
 }
 
+// Whatever a file says, ids stay within the model and nothing is read beyond its end.
+static void damage_never_leads_outside(void **state) {
+    (void)state;
+    char path[200], good[400], bytes[400];
+    size_t count = make_model(good);
+    int opened_models = 0;
+    snprintf(path, sizeof path, "%s/damaged.model", folder);
+    configure(path, 20);
+    for (uint64_t i = 0; i < 3000; i++) {
+        memcpy(bytes, good, count);
+        for (uint64_t k = 0; k < 1 + i % 3; k++)
+            bytes[random_bits(1, i, 2 * k) % count] = (char)random_bits(1, i, 2 * k + 1);
+        FILE *file = fopen(path, "wb");
+        assert_true(fwrite(bytes, 1, count, file) == count && fclose(file) == 0);
+        Error err = {0};
+        Tokens tokens;
+        Tokenizer *tokenizer = tokenizer_open(&config, &err);
+        if (tokenizer == NULL) continue;
+        opened_models++;
+        if (tokenizer_encode(tokenizer, "x", "ab  bab \xC3\xA9 xyz aabb", &tokens, &err) == 0) {
+            for (int64_t k = 0; k < tokens.count; k++) assert_in_range(tokens.ids[k], 0, 19);
+            free(tokenizer_decode(tokenizer, &tokens, &err));
+            free(tokens.ids);
+        }
+        tokenizer_close(tokenizer);
+    }
+    assert_true(opened_models > 300);
+    assert_int_equal(unlink(path), 0);
+}
+
 static int make_folder(void **state) {
     (void)state;
     return mkdtemp(folder) == NULL ? -1 : 0;
@@ -250,6 +281,7 @@ int main(void) {
         cmocka_unit_test(the_side_file_says_which_tokenizer_it_was),
         cmocka_unit_test(a_file_that_is_no_model_is_refused),
         cmocka_unit_test(pieces_merge_by_score),
+        cmocka_unit_test(damage_never_leads_outside),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
