@@ -206,6 +206,12 @@ fuzz-replay:
 replay-targets: $(REPLAY_BIN)
 	$(Q)$(PYTHON) test/fuzz/run.py --replay $^
 
+# Valgrind 3.19 knows no AVX-512: built for a smaller processor, and oneDNN keeps to it (test/valgrind.sh).
+valgrind:
+	@command -v valgrind >/dev/null || { echo 'valgrind is not installed: scripts/install_deps.sh --dev'; exit 1; }
+	@$(MAKE) --no-print-directory BUILD=build/valgrind MARCH=x86-64-v3 CFLAGS=-g NVCC= programs
+	$(Q)test/valgrind.sh build/valgrind/release
+
 bench: all $(BENCH_BIN)
 	$(Q)for bench in $(BENCH_BIN); do echo "== $$(basename $$bench)"; $$bench || exit 1; done
 	$(Q)for bench in $(wildcard test/bench*.py); do echo "== $$bench"; $(PYTHON) $$bench || exit 1; done
@@ -302,6 +308,7 @@ help:
 	@echo 'make asan       the C unit tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan       the C unit tests under ThreadSanitizer (portable form, without OpenMP)'
 	@echo 'make fuzz       made-up input for everything that is read; FUZZ_SECONDS=60 FUZZ_RUNS=1000000 T=json (clang)'
+	@echo 'make valgrind   both trainers under memcheck, one rank, some minutes'
 	@echo 'make fuzz-replay  the corpus of make fuzz alone'
 	@echo 'make test-cuda  the tests that need a GPU (CUDA=1)'
 	@echo 'make bench      speed ratios of this machine'

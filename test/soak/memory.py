@@ -1,0 +1,163 @@
+"""Hours of training keep to their memory: llama_tiny with short sequences over four stages with BPipe, saved and validated every twenty steps.
+
+Of every rank: resident memory by least squares over the steps (anonymous and shared: pages of programs come and go as the system has
+use for the room), descriptors and threads. Then the beginning and the end of the run are done
+once more by one rank without BPipe, and have to be the same to the bit; the end goes on from the last checkpoint but one.
+
+SOAK_SECONDS (3600) says how long.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from trainer_runs import ROOT, environment, trainer  # noqa: E402
+
+SECONDS = float(os.environ.get("SOAK_SECONDS", "3600"))
+EVERY = 20
+MOST_KIB = 512  # that a rank may grow from the end of the warm-up, a fifth of the time, to the end of the run
+STEP = re.compile(r'{"type":"step","step":(\d+),"loss":([^,]+),.*?"grad_norm":([^,]+),')
+RUN = ["train.steps=100000000", "model.seq_len=32", "train.global_batch=8", "schedule.micro_batch=1", f"data.val_every={EVERY}"]
+ALONE = ["parallel.pipeline=1", "schedule.bpipe=off"]
+
+
+def start(folder, *overrides, resume=None):
+    options = [part for override in [*RUN, *overrides, f"log.metrics={folder}/metrics.jsonl"] for part in ("-o", override)]
+    command = [trainer("llama"), "-c", "configs/llama_tiny.yaml", *options, *(["--resume", str(resume)] if resume else [])]
+    with open(folder / "said", "w", encoding="utf-8") as said:
+        return subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+
+
+def steps(folder):
+    """(loss, norm) of every step so far, as text: 17 digits are the bits."""
+    path = folder / "metrics.jsonl"
+    return {int(step): bits for step, *bits in STEP.findall(path.read_text())} if path.exists() else {}
+
+
+def is_below(pid, parent):
+    while pid > 1 and pid != parent:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return pid == parent
+
+
+def ranks(parent):
+    """The processes of the ranks that this launch has, lowest first."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if not entry.name.isdigit() or (entry / "comm").read_text().strip() != "train_llama":
+                continue
+            rank = re.search(r"OMPI_COMM_WORLD_RANK=(\d+)", (entry / "environ").read_text(errors="replace"))
+            if rank is not None and is_below(int(entry.name), parent):
+                found.append((int(rank[1]), int(entry.name)))
+        except OSError:
+            pass
+    return [pid for _, pid in sorted(found)]
+
+
+def look(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    anonymous, shared, threads = (int(re.search(rf"{key}:\s+(\d+)", status)[1]) for key in ("RssAnon", "RssShmem", "Threads"))
+    return anonymous + shared, len(os.listdir(f"/proc/{pid}/fd")), threads
+
+
+def slope(points):
+    """Least squares, per 1000 of the first coordinate."""
+    mean_x, mean_y = (sum(column) / len(points) for column in zip(*points))
+    return 1000 * sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+
+
+def watch(process, folder):
+    """Per rank a list of (steps, resident KiB, descriptors, threads)."""
+    while len(steps(folder)) < 2:
+        assert process.poll() is None, (folder / "said").read_text()
+        time.sleep(0.1)
+    pids, done = ranks(process.pid), 0
+    seen = [[] for _ in pids]
+    deadline = time.monotonic() + SECONDS
+    with open(folder / "metrics.jsonl", encoding="utf-8") as metrics:
+        while time.monotonic() < deadline:
+            assert process.poll() is None, (folder / "said").read_text()[-2000:]
+            done += sum(line.startswith('{"type":"step"') for line in metrics)
+            for rank, pid in enumerate(pids):
+                seen[rank].append((done, *look(pid)))
+            time.sleep(min(5, SECONDS / 200))
+    return seen
+
+
+def range_of(points, column):
+    return min(point[column] for point in points), max(point[column] for point in points)
+
+
+def judge(seen):
+    """Prints what was seen of every rank after a fifth of the time; returns what is wrong."""
+    wrong = []
+    print("rank  resident MiB  KiB per 1000 steps  grown KiB  descriptors  threads")
+    for rank, points in enumerate(seen):
+        points = points[len(points) // 5 :]
+        first, last = points[: len(points) // 2], points[len(points) // 2 :]
+        per_1000 = slope([point[:2] for point in points])
+        grown = per_1000 * (points[-1][0] - points[0][0]) / 1000
+        print(f"{rank:4}  {points[-1][1] / 1024:12.1f}  {per_1000:18.1f}  {grown:9.0f}", end="")
+        if grown > MOST_KIB:
+            wrong.append(f"rank {rank} grew by {grown:.0f} KiB")
+        for column, what in ((2, "descriptors"), (3, "threads")):
+            (low, high), (least, most) = range_of(first, column), range_of(last, column)
+            print(f"  {least:4} to {most:3}", end="")
+            # While a checkpoint is written there is a thread more, and a file or two; whether a look meets them is chance.
+            if least > low or most > high + 2:
+                wrong.append(f"rank {rank} had {low} to {high} {what} in the first half and {least} to {most} in the second")
+        print()
+    return wrong
+
+
+def again(folder, upto, resume=None):
+    """The steps up to one, done by one rank without BPipe."""
+    folder.mkdir()
+    process = start(folder, *ALONE, resume=resume)
+    while process.poll() is None and max(steps(folder), default=0) < upto:
+        time.sleep(0.2)
+    process.terminate()
+    process.wait()
+    return {step: bits for step, bits in steps(folder).items() if step <= upto}
+
+
+def compare(name, long, short):
+    common = long.keys() & short.keys()
+    differ = sorted(step for step in common if long[step] != short[step])
+    print(f"{name}: {len(common)} steps done again by one rank, {len(differ)} differ")
+    return [f"{name}: step {differ[0]} differs"] if differ else [] if common else [f"{name}: nothing to compare"]
+
+
+def main():
+    folder = Path(tempfile.mkdtemp(prefix="soak_memory_"))
+    began, saved = time.monotonic(), folder / "saved"
+    process = start(folder, f"checkpoint.dir={saved}", f"checkpoint.every={EVERY}", "checkpoint.keep=2")
+    try:
+        seen = watch(process, folder)
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(timeout=300)
+    finally:
+        process.kill()
+    done = steps(folder)
+    print(f"{len(done)} steps in {time.monotonic() - began:.0f} s, ended with code {code}")
+    wrong = judge(seen) + ([] if code == 3 else [f"it ended with code {code}"])
+    losses = [float(loss) for loss, _ in done.values()]
+    print(f"loss {losses[0]:.3f} at the beginning, {sum(losses[-20:]) / len(losses[-20:]):.3f} over the last steps")
+    wrong += compare("the beginning", done, again(folder / "head", min(25, len(done))))
+    wrong += compare("the end", done, again(folder / "tail", len(done), resume=sorted(saved.glob("step_*"))[0]))
+    if not wrong:
+        shutil.rmtree(folder)
+    print("\n".join(wrong) if wrong else "resident memory, descriptors and threads stay; every bit as expected")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
