@@ -42,7 +42,7 @@ NO_FIGURES = ("type", "step", "stages")
 def figures(entry):
     """Name -> number of everything a step says about itself as a whole, then per stage; None where nothing is known."""
     known = ((key, value) for key, value in entry.items() if key not in NO_FIGURES and not isinstance(value, (str, list, dict)))
-    whole = {key: value if isinstance(value, int) else number(value) for key, value in known}
+    whole = {key: int(value) if isinstance(value, int) else number(value) for key, value in known}
     stages = {(stage["stage"], key): value for stage in entry["stages"] for key, value in stage.items() if key != "stage"}
     return whole, stages
 
@@ -103,7 +103,9 @@ def scalars_event(wall, step, scalars):
 
 def events_of(entry, wall):
     if entry["type"] == "val":
-        return scalars_event(wall, int(entry["step"]), {"loss/val": float(entry["loss"])})
+        return scalars_event(wall, int(entry["step"]), {"loss/val": number(entry["loss"])})
+    if entry["type"] == "eval":
+        return scalars_event(wall, int(entry["step"]), {f"eval/{entry['name']}": number(entry["accuracy"])})
     whole, stages = figures(entry)
     scalars = {GROUPS.get(key, f"step/{key}"): value for key, value in whole.items()}
     scalars.update({f"memory/{key}/stage_{stage}" if "bytes" in key else f"slots/{key}/stage_{stage}": value for (stage, key), value in stages.items()})
@@ -118,12 +120,13 @@ def all_events(path, text):
     run = Metrics(path, text)
     wall = path.stat().st_mtime - sum(entry["step_ms"] for entry in run.steps.values()) / 1e3
     yield event(wall, content=FIRST)
-    vals = sorted(run.vals.items())
     for step, entry in run.steps.items():
         wall += entry["step_ms"] / 1e3
         yield events_of(entry, wall)
-        while vals and vals[0][0] <= step:
-            yield events_of(dict(type="val", step=vals[0][0], loss=vals.pop(0)[1]), wall)
+        if step in run.vals:
+            yield events_of({"type": "val", "step": step, "loss": run.vals[step]}, wall)
+        for name, accuracy in run.evals.get(step, {}).items():
+            yield events_of({"type": "eval", "step": step, "name": name, "accuracy": accuracy}, wall)
 
 
 class Tail:
@@ -160,7 +163,7 @@ def follow(path, out, seconds):
                 again = history.add(entry)
                 if again is not None:
                     out.write(event(time.time(), again, piece(7, b"\x08\x01")))
-                if entry["type"] in ("step", "val"):
+                if entry["type"] in ("step", "val", "eval"):
                     out.write(events_of(entry, time.time()))
         out.flush()
         time.sleep(seconds)
@@ -197,6 +200,8 @@ def make_csv(options):
             rows[step] = {**whole, **{f"stage{stage}_{key}": value for (stage, key), value in stages.items()}}
     for step, loss in run.vals.items():
         rows.setdefault(step, {})["val_loss"] = loss
+    for step, accuracies in run.evals.items():
+        rows.setdefault(step, {}).update({f"{name}_accuracy": accuracy for name, accuracy in accuracies.items()})
     names = list(dict.fromkeys(name for row in rows.values() for name in row if name != "val_loss"))
     names.insert(1, "val_loss")
     text = io.StringIO()

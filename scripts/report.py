@@ -110,7 +110,7 @@ def describe(run):
 def summary(run):
     metrics = run.metrics
     last = max(metrics.steps)
-    tiles = [tile(f"{last:,} of {run.config['train']['steps']:,}", "steps"), tile(f"{metrics.loss[last]:.4f}", "loss of the last step")]
+    tiles = [tile(f"{last:,} of {run.config['train']['steps']:,}", "steps"), tile(f"{metrics.loss[max(metrics.loss)]:.4f}", "loss of the last step")]
     if metrics.vals:
         best = min(metrics.vals, key=metrics.vals.get)
         tiles.append(tile(f"{metrics.vals[best]:.4f}", f"best validation loss, step {best:,}"))
@@ -131,6 +131,12 @@ def summary(run):
 # ---- pictures -----------------------------------------------------------------------------------------------------------
 
 
+def evaluations(run):
+    """Name -> {step: % right}."""
+    names = dict.fromkeys(name for accuracies in run.metrics.evals.values() for name in accuracies)
+    return {name: {step: 100 * of[name] for step, of in run.metrics.evals.items() if name in of} for name in names}
+
+
 def curves(run):
     steps = run.metrics.steps
 
@@ -142,6 +148,7 @@ def curves(run):
         loss.append(charts.Series("validation", "orange", run.metrics.vals, "{:.4f}", dots=True))
     pictures = [
         charts.curves("Loss", "nats a token", loss),
+        *(charts.curves(name, "% right", [charts.Series("accuracy", "orange", values, "{:.2f} %")]) for name, values in evaluations(run).items()),
         charts.curves("Gradient norm", "before clipping", [charts.Series("norm", "purple", of("grad_norm"), "{:.3g}")], log=True),
         charts.curves("Learning rate", "", [charts.Series("lr", "green", of("lr"), "{:.3g}")], zero=True),
         charts.curves("MFU", "%, attention in full", [charts.Series("MFU", "blue", of("mfu", 100), "{:.1f} %")], zero=True),

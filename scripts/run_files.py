@@ -103,23 +103,27 @@ class Plan:
 
 
 class History:
-    """Steps and validations as they are added. A step that comes again, as after a resume or of a new run in the same file, takes the place
+    """Steps, validations and evaluations as they are added. A step that comes again, as after a resume or of a new run in the same file, takes the place
     of its earlier self and of all that was behind that."""
 
     def __init__(self):
         self.heads, self.steps, self.vals = [], {}, {}
+        self.evals = {}  # step -> {name of the evaluation: accuracy}
 
     def add(self, entry):
         """Takes one line; says the step from which on the earlier lines no longer count, or None."""
         if entry["type"] == "run":
             self.heads.append(entry)
         elif entry["type"] == "val":
-            self.vals[int(entry["step"])] = math.nan if entry["loss"] is None else float(entry["loss"])
+            self.vals[int(entry["step"])] = number(entry["loss"])
+        elif entry["type"] == "eval":
+            self.evals.setdefault(int(entry["step"]), {})[entry["name"]] = number(entry["accuracy"])
         elif entry["type"] == "step":
             step = int(entry["step"])
             again = bool(self.steps) and step <= next(reversed(self.steps))
             if again:
-                self.steps, self.vals = ({at: value for at, value in table.items() if at < step} for table in (self.steps, self.vals))
+                tables = (self.steps, self.vals, self.evals)
+                self.steps, self.vals, self.evals = ({at: value for at, value in table.items() if at < step} for table in tables)
             self.steps[step] = entry
             return step if again else None
         return None
@@ -142,8 +146,11 @@ class Metrics(History):
             self.head = self.heads[-1]
             if not self.steps:
                 raise Failure(f"{path}: has no step yet")
-            # null where a step's loss was no number and its update was skipped
-            self.loss = {step: float(entry["loss"]) for step, entry in self.steps.items() if entry["loss"] is not None}
+            # null where a loss was no number, and a step's update was skipped for it
+            self.loss = {step: number(entry["loss"]) for step, entry in self.steps.items() if entry["loss"] is not None}
+            self.vals = {step: loss for step, loss in self.vals.items() if loss is not None}
+            if not self.loss:
+                raise Failure(f"{path}: has no step whose loss is a number")
             self.mfu = {step: number(entry["mfu"]) for step, entry in self.steps.items()}
             self.tokens = {step: float(entry["tokens_per_s"]) for step, entry in self.steps.items()}
             # A run may have been resumed with other stages; memory is that of the last ones.

@@ -190,6 +190,21 @@ def test_wrong_input_is_one_sentence_and_leaves_no_file(tmp_path, form):
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
 
 
+BAD = json.dumps({**json.loads(step_line(2, None)), "grad_norm": None, "skipped": True})
+EVAL = json.dumps({"type": "eval", "step": 2, "name": "hellaswag", "accuracy": 0.25, "correct": 1, "examples": 4, "left_out": 0})
+
+
+@needs_reader
+def test_skipped_steps_and_evaluations_are_carried_over(tmp_path):
+    path = file_of(tmp_path, HEAD, step_line(1, 11.0), BAD, val_line(2, None), EVAL, step_line(3, 10.0))
+    assert metrics("tensorboard", path, "-o", tmp_path / "board").returncode == 0
+    found = read_back(tmp_path / "board")
+    assert found["loss/train"] == {1: 11.0, 3: 10.0} and "loss/val" not in found
+    assert found["step/skipped"] == {2: 1.0} and found["eval/hellaswag"] == {2: 0.25}
+    rows = list(csv.DictReader(io.StringIO(metrics("csv", path).stdout)))
+    assert [(row["loss"], row["skipped"], row["hellaswag_accuracy"]) for row in rows] == [("11.0", "", ""), ("", "1", "0.25"), ("10.0", "", "")]
+
+
 def test_a_reader_that_stops_early_is_no_error(wrote, tmp_path):
     path = file_of(tmp_path, *wrote)
     ended = subprocess.run(f"{sys.executable} {ROOT}/scripts/metrics.py csv {path} | true", shell=True, capture_output=True, text=True)
