@@ -97,9 +97,9 @@ def prepare(options):
     finally:
         output.discard()
     empty = f", {blank} empty rows left out" if blank else ""
-    print(f"{output.folder}/{output.name}: {documents} documents, {text} bytes{empty}")
-    print(f"  {train.name}: {train.total} tokens in {len(train.paths)} file(s)")
-    print(f"  {val.name}:   {val.total} tokens in {len(val.paths)} file(s); held out: {rule}")
+    print(f"{output.folder}/{output.name}: {documents:,} documents, {text:,} bytes{empty}")
+    print(f"  {train.name}: {train.total:,} tokens in {len(train.paths)} file(s)")
+    print(f"  {val.name}:   {val.total:,} tokens in {len(val.paths)} file(s); held out: {rule}")
     return tokenizer.vocab
 
 def parser_():

@@ -1,5 +1,6 @@
 #include "blend.h"
 
+#include "grid.h"
 #include "turns.h"
 
 #include <stdlib.h>
@@ -77,9 +78,11 @@ int blend_fetch(const Blend *blend, int64_t seed, int64_t position, int32_t *inp
 void blend_tell(const Blend *blend, int64_t samples, const Log *log) {
     const Turns *turns = &blend->turns;
     for (int i = 0; blend->count > 1 && i < blend->count; i++) {
+        char count[32];
         int64_t own = dataset_samples(blend->source[i]);
         double share = (double)turns->share[i] / (double)turns->period, passes = share * (double)samples / (double)own;
-        log_status(log, "data.train: %.4g %% of the sequences from %s, which has %lld: %.3g passes over it%s",
-                   100.0 * share, blend->config[i].path, (long long)own, passes, passes > 1.0 ? ", so it repeats" : "");
+        log_status(log, "data.train: %.4g %% of the sequences from %s, which has %s: %.3g passes over it%s",
+                   100.0 * share, blend->config[i].path, grid_count(own, count), passes,
+                   passes > 1.0 ? ", so it repeats" : "");
     }
 }

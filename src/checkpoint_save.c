@@ -7,6 +7,7 @@
 
 #include "checkpoint_model.h"
 #include "checkpoint_write.h"
+#include "grid.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -214,13 +215,14 @@ static int end_failed_(Checkpoint *checkpoint, Error *err) {
 }
 
 static void end_saved_(Checkpoint *checkpoint) {
+    char size[32];
     int64_t bytes = 0;
     for (int64_t i = 0; i < checkpoint->manifest.count; i++) bytes += checkpoint->manifest.file[i].bytes;
     checkpoint->phase = SAVE_IDLE;
     checkpoint->saved = checkpoint->state.step;
     if (world_rank(checkpoint->world) == 0)
-        log_status(&checkpoint->log, "saved %s (%.1f MiB, written in %.1f s)", checkpoint->path,
-                   (double)bytes / 1048576.0, checkpoint->seconds);
+        log_status(&checkpoint->log, "saved %s (%s, written in %.1f s)", checkpoint->path, grid_bytes(bytes, size),
+                   checkpoint->seconds);
 }
 
 int checkpoint_poll(Checkpoint *checkpoint, Error *err) {

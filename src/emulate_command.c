@@ -48,11 +48,11 @@ static int prepare_(Subject_ *subject, const Log *log, Error *err) {
 }
 
 static void print_memory_(const Subject_ *subject, FILE *file) {
-    char peak[32], planned[32];
+    char peak[32], planned[32], exact[32];
     const PlanStage *stage = &subject->plan.stage[subject->stage];
     MemoryBytes held = emulation_peak(&subject->emulation);
     int64_t bytes = memory_total(&held), plan = memory_total(&stage->memory);
-    fprintf(file, "peak      %s allocated, %lld bytes; planned %s%s\n", grid_bytes(bytes, peak), (long long)bytes,
+    fprintf(file, "peak      %s allocated, %s bytes; planned %s%s\n", grid_bytes(bytes, peak), grid_count(bytes, exact),
             grid_bytes(plan, planned), bytes == plan ? ", the same to the byte" : "");
 }
 

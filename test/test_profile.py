@@ -47,7 +47,7 @@ def test_a_stage_alone_takes_the_bytes_that_were_planned(tmp_path, family, stage
     assert "collectives over 2 ranks, modelled" in ended.stdout
     planned = command(family, "-c", config, "--plan", "--json").stdout
     peak = json.loads(planned)["stages"][stage]["peak_bytes"]
-    assert f"allocated, {peak} bytes" in ended.stdout
+    assert f"allocated, {peak:,} bytes" in ended.stdout
 
 
 def test_evictions_are_paced(tmp_path):
