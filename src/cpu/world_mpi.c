@@ -207,6 +207,8 @@ static void describe_(World *world) {
 
 int world_start_mpi(World *world, int *argc, char ***argv, Error *err) {
     static const WorldOps ops = {barrier_, broadcast_, gather_, sum_, max_, split_, abort_, leave_};
+    // Open MPI's handler of crashes allocates memory, and hangs for ever where the crash came in the middle of that.
+    setenv("OMPI_MCA_opal_signal", "", 0);
     int provided, code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
     if (code != MPI_SUCCESS) return fail_(world, code, "starting MPI", err);
     if (provided < MPI_THREAD_FUNNELED)
