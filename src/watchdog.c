@@ -107,7 +107,7 @@ void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, cha
     }
     name_(dog, rank, name);
     if (found == FOUND_DEAD) {
-        snprintf(text, WATCHDOG_TEXT, "%s died while at %s; the job ends; go on with --resume", name,
+        snprintf(text, WATCHDOG_TEXT, "%s died, last seen at %s; the job ends; go on with --resume", name,
                  action_(&dog->rank[rank].page));
         return;
     }

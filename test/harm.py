@@ -170,6 +170,7 @@ class Kills:
             return True
         self.of[name] += 1
         self.seconds.append(seconds)
+        assert "stopped on request" not in ended.stderr  # a death starts no save
         assert seconds < ENDS_WITHIN, (name, seconds, ended.stderr)
         if name == "parent":
             assert ended.code == -signal.SIGKILL

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,21 @@ def test_kills_at_random_moments_change_nothing(tmp_path):
     kills = Kills(tmp_path, seed=20240131)
     kills.many(10)
     print(f"{kills.kills} kills, the slowest end after {kills.slowest:.1f} s")
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_crash_is_left_to_the_kernel(small, tmp_path, bare):
+    """Open MPI's handler allocates memory, and now and then hung where the crash came in the middle of that."""
+    job = start(small, tmp_path, bare=bare)
+    trains(job, tmp_path)
+    caught = int(re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{rank_process(job, 1)}/status").read_text())[1], 16)
+    crashes = [signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV]
+    os.kill(rank_process(job, 1), signal.SIGSEGV)
+    ended = ends(job, time.monotonic(), ENDS_WITHIN)
+    assert [name for name in crashes if caught >> (name - 1) & 1] == []
+    assert ended.code != 0 and re.search(
+        r"rank 1 .*died, last seen at \w" if bare else r"rank 1 \(stage 1\) was killed by signal 11 .* while at step", ended.stderr
+    ), ended.stderr
 
 
 # --- ranks that stop

@@ -158,7 +158,7 @@ static void every_stage_says_what_it_waits_for(void **state) {
         text, "rank 3 (stage 3) has said nothing for 11 s (train.peer_timeout_s): it is stopped or cut off, last at "
               "step 12 F21; the job ends; go on with --resume");
     watchdog_reason(dog, FOUND_DEAD, 1, now, text);
-    assert_string_equal(text, "rank 1 (stage 1) died while at step 12 B14; the job ends; go on with --resume");
+    assert_string_equal(text, "rank 1 (stage 1) died, last seen at step 12 B14; the job ends; go on with --resume");
     watchdog_free(dog);
 }
 
