@@ -107,6 +107,9 @@ def folder(tmp_path_factory):
     for family in FAMILIES:
         (place / f"train_{family}.bash").write_text(face("--completion", "bash", family=family))
         (place / f"train_{family}.zsh").write_text(face("--completion", "zsh", family=family))
+    functions = tmp_path_factory.mktemp("functions", numbered=False)
+    for family in FAMILIES:
+        shutil.copy(place / f"train_{family}.zsh", functions / f"_train_{family}")
     for name in ("run.yaml", "other.yml", "run.txt", "weights.bin"):
         (place / name).touch()
     (place / "configs").mkdir()
@@ -179,14 +182,14 @@ def test_zsh_reads_its_script(folder, family):
 class Zsh:
     """An interactive zsh on a terminal of its own; Ctrl-X writes the line that is being typed to a file."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, load):
         self.line = folder / "line"
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.chdir(folder)
             os.execvpe("zsh", ["zsh", "-f", "-i"], environment(TERM="dumb", LC_ALL="C"))
         setup = (
-            "unsetopt zle_bracketed_paste; PS1=; autoload -Uz compinit; compinit -u -D; source train_llama.zsh; source train_gpt.zsh; "
+            f"unsetopt zle_bracketed_paste; PS1=; autoload -Uz compinit; {load}; "
             f"keep() {{ print -r -- \"$BUFFER\" >! {self.line}.new; mv {self.line}.new {self.line} }}; zle -N keep; "
             f"bindkey '^X' keep; bindkey '^I' complete-word; print ready >! {self.line}\n"
         )
@@ -213,9 +216,16 @@ class Zsh:
         os.waitpid(self.pid, 0)
 
 
+LOADED = {
+    "sourced": "compinit -u -D; source train_llama.zsh; source train_gpt.zsh",
+    "installed": "fpath=($PWD/../functions $fpath); compinit -u -D",
+}
+
+
 @needs("zsh")
-def test_zsh_completes_options_keys_values_and_files(folder):
-    zsh = Zsh(folder)
+@pytest.mark.parametrize("way", LOADED)
+def test_zsh_completes_options_keys_values_and_files(folder, way):
+    zsh = Zsh(folder, LOADED[way])
     try:
         for typed, becomes in (
             ("train_llama --pl", "train_llama --plan"),

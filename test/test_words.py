@@ -78,4 +78,4 @@ def test_every_page_is_reached_from_the_readme():
     readme = (ROOT / "README.md").read_text()
     for page in PAGES:
         name = str(page.relative_to(ROOT))
-        assert name == "README.md" or f"]({name})" in readme, name
+        assert name == "README.md" or f"]({name})" in readme, f"{name}: the table in README.md (The pages) lacks it"
