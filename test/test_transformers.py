@@ -251,6 +251,16 @@ def test_slower_rotations_are_those_of_transformers(trained, tmp_path):
     refuse(trained, tmp_path, "model.rope_theta is 500000 there and 10000 here")
 
 
+@LLAMA
+def test_plain_rotations_may_be_described_as_newer_files_do(trained, tmp_path):
+    model = saved_model(trained, tmp_path, rope_theta=500000.0)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["rope_theta"], config["rope_scaling"]
+    config["rope_parameters"] = {"rope_type": "default", "rope_theta": 500000.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert first_loss(trained, tmp_path, {"model.rope_theta": 500000}) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+
+
 SCALED = {
     "older": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
     "oldest": {"rope_scaling": {"type": "llama3", "factor": 8.0}},
