@@ -1,30 +1,37 @@
-// Overrides (-o KEY=VALUE), one a line, over a configuration that is whole.
+// Overrides (-o KEY=VALUE), a 0x01 byte between them, over a configuration that is whole: what config_load does, with the file read once.
 #include "fuzz.h"
 
-#include "config.h"
+#include "config_schema.h"
 
 enum { MOST = 8 };
 
-static const char base[] =
+static const char text[] =
     "model: {family: llama, hidden: 64, layers: 8, heads: 4, ffn: 128, vocab: 257, seq_len: 32}\n"
     "data: {train: \"x_*.bin\"}\n";
-static Config config;
+static Config base, config;
+
+static void prepare_(void) {
+    Error err = {0};
+    if (base.path[0] != '\0') return;
+    for (int i = 0; i < config_key_count; i++)
+        PROMISE(config_keys[i].def == NULL || config_set_default(&base, &config_keys[i], &err) == 0);
+    strcpy(base.path, fuzz_file("base.yaml", text, sizeof text - 1));
+    PROMISE(config_read_file(&base, &err) == 0);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const char *path;
-    static char kept[256];
-    if (path == NULL) path = strcpy(kept, fuzz_file("base.yaml", base, sizeof base - 1));
-    char *text = malloc(size + 1), *rest = text;
-    const char *overrides[MOST];
-    int count = 0;
-    PROMISE(text != NULL);
-    memcpy(text, data, size);
-    text[size] = '\0';
-    // A line break may be part of a value, too: it has to be refused.
-    while (count < MOST && rest != NULL) overrides[count++] = strsep(&rest, "\001");
+    prepare_();
+    char *overrides = malloc(size + 1), *rest = overrides;
+    PROMISE(overrides != NULL);
+    memcpy(overrides, data, size);
+    overrides[size] = '\0';
     Error err = {0};
-    int status = config_load(&config, path, overrides, count, &err);
+    int status = 0;
+    config = base;
+    for (int i = 0; i < MOST && rest != NULL && status == 0; i++)
+        status = config_read_override(&config, strsep(&rest, "\001"), &err);
+    if (status == 0) status = config_check(&config, &err);
     PROMISE(status == 0 ? err.code == 0 : err.code == EXIT_USAGE && err.text[0] != '\0');
-    free(text);
+    free(overrides);
     return 0;
 }
