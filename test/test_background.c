@@ -1,0 +1,104 @@
+// A run on a world of one that saves in the background while it trains: for make tsan, which sees what the writer's threads and the
+// training share.
+#include "checkpoint_files.h"
+#include "config_file.h"
+#include "model.h"
+#include "run.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static char folder[] = P_tmpdir "/test_background_XXXXXX";
+
+static int make_folder(void **state) {
+    return mkdtemp(folder) == NULL ? -1 : config_file_create(state);
+}
+
+static int remove_folder(void **state) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command) != 0 ? -1 : config_file_remove(state);
+}
+
+static void write_shard(const char *path) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    const uint32_t header[256] = {20240520, 1, 2000};
+    assert_int_equal(fwrite(header, sizeof header, 1, file), 1);
+    for (uint16_t i = 0; i < 2000; i++) {
+        uint16_t token = (uint16_t)(i * 7 % 251);
+        assert_int_equal(fwrite(&token, sizeof token, 1, file), 1);
+    }
+    assert_int_equal(fclose(file), 0);
+}
+
+// Trains up to `steps`, going on from the folder's checkpoints where `resume` says so.
+static void train(const Model *model, const char *family, int64_t steps, bool resume) {
+    static Config config;
+    char text[1200], saved[128];
+    snprintf(saved, sizeof saved, "%s/%s", folder, family);
+    snprintf(text, sizeof text,
+             "model: {family: %s, hidden: 64, layers: 4, heads: 4, ffn: 128, vocab: 257, seq_len: 32}\n"
+             "train: {steps: %" PRId64 ", global_batch: 4}\n"
+             "data: {train: %s/train.bin}\n"
+             "checkpoint: {dir: %s, every: 1, keep: 2}\n"
+             "hardware: {device: cpu, peak_tflops: 1, reserve_gib: 0}\n",
+             family, steps, folder, saved);
+    config_file_load_well(&config, text, NULL);
+    Error err = {0};
+    Log log = {.program = "test", .rank = -1, .stage = -1, .level = LOG_QUIET};
+    RunAsk ask = {.resume = resume ? saved : NULL};
+    World *world = world_join(NULL, NULL, &err);
+    assert_non_null(world);
+    static Run run;
+    int status = run_create(&run, &config, model, &ask, world, NULL, &log, &err);
+    if (status == 0) status = run_train(&run, &err);
+    assert_string_equal(err.text, "");
+    assert_int_equal(status, 0);
+    assert_int_equal(checkpoint_saved(run.checkpoint), steps);
+    run_destroy(&run);
+    world_leave(world);
+    char path[CHECKPOINT_PATH];
+    assert_int_equal(checkpoint_path(path, saved, steps, &err), 0);
+    assert_int_equal(checkpoint_verify(path, &err), 0);
+}
+
+// Step lines go nowhere: what stands on stdout is the tests'.
+static void train_quietly(const Model *model, const char *family) {
+    char shard[128];
+    snprintf(shard, sizeof shard, "%s/train.bin", folder);
+    write_shard(shard);
+    fflush(stdout);
+    int out = dup(STDOUT_FILENO), null = open("/dev/null", O_WRONLY);
+    assert_true(dup2(null, STDOUT_FILENO) >= 0);
+    train(model, family, 4, false);
+    train(model, family, 6, true);
+    fflush(stdout);
+    assert_true(dup2(out, STDOUT_FILENO) >= 0);
+    close(null);
+    close(out);
+}
+
+static void llama_saves_every_step_while_it_trains(void **state) {
+    (void)state;
+    train_quietly(&llama_model, "llama");
+}
+
+static void gpt_saves_every_step_while_it_trains(void **state) {
+    (void)state;
+    train_quietly(&gpt_model, "gpt");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama_saves_every_step_while_it_trains),
+        cmocka_unit_test(gpt_saves_every_step_while_it_trains),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
