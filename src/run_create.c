@@ -233,9 +233,9 @@ static int create_metrics_(Run *run, Error *err) {
 
 static int open_files_(Run *run, const RunAsk *ask, Error *err) {
     if (ask->generate != NULL) return 0;
-    if (ask->validate) return run_open_validation(run->config, &run->val, err);
-    if (run_open_data(run->config, &run->train, &run->val, err) != 0) return -1;
-    if (run_open_evaluation(run->config, &run->hellaswag, err) != 0) return -1;
+    int opened = ask->validate ? run_open_validation(run->config, &run->val, err)
+                               : run_open_data(run->config, &run->train, &run->val, err);
+    if (opened != 0 || run_open_evaluation(run->config, ask->validate, &run->hellaswag, err) != 0) return -1;
     int64_t left_out = run->hellaswag == NULL ? 0 : evaluation_left_out(run->hellaswag);
     if (left_out == 0 || world_rank(run->world) > 0) return 0;
     Log all = log_of_all(run->log);

@@ -2,9 +2,9 @@
 
 #include <stdlib.h>
 
-int run_open_evaluation(const Config *config, Evaluation **evaluation, Error *err) {
+int run_open_evaluation(const Config *config, bool validate, Evaluation **evaluation, Error *err) {
     *evaluation = NULL;
-    if (config->data.hellaswag[0] == '\0' || config->data.hellaswag_every == 0) return 0;
+    if (config->data.hellaswag[0] == '\0' || (config->data.hellaswag_every == 0 && !validate)) return 0;
     *evaluation =
         evaluation_open("data.hellaswag", config->data.hellaswag, config->model.seq_len, config->model.vocab, err);
     return *evaluation == NULL ? -1 : 0;
@@ -35,15 +35,7 @@ static int run_batches_(Run *run, float *losses, double *means, Error *err) {
     return world_sum(run->world, means, rows, err);
 }
 
-static void say_(Run *run, int64_t step, const double *means) {
-    const Evaluation *of = run->hellaswag;
-    Error trouble = {0};
-    metrics_eval(run->metrics, step, evaluation_correct(of, means), evaluation_examples(of), evaluation_left_out(of),
-                 &trouble);
-    run_tell_metrics(run, step, &trouble);
-}
-
-int run_evaluate(Run *run, int64_t step, Error *err) {
+int run_evaluate(Run *run, int64_t *correct, Error *err) {
     int64_t count = run->stage.microbatches * run->stage.at.shape.rows;
     float *losses = (float *)malloc((size_t)count * sizeof *losses);
     double *means = (double *)calloc((size_t)evaluation_rows(run->hellaswag), sizeof *means);
@@ -51,8 +43,19 @@ int run_evaluate(Run *run, int64_t step, Error *err) {
     if (losses == NULL || means == NULL)
         status = error_set(err, EXIT_FAILED, "out of host memory for the losses of an evaluation");
     if (status == 0) status = run_batches_(run, losses, means, err);
-    if (status == 0 && run->metrics != NULL) say_(run, step, means);
+    if (status == 0) *correct = evaluation_correct(run->hellaswag, means);
     free(losses);
     free(means);
     return status;
+}
+
+int run_evaluate_step(Run *run, int64_t step, Error *err) {
+    int64_t correct;
+    Error trouble = {0};
+    if (run_evaluate(run, &correct, err) != 0) return -1;
+    if (run->metrics == NULL) return 0;
+    metrics_eval(run->metrics, step, correct, evaluation_examples(run->hellaswag), evaluation_left_out(run->hellaswag),
+                 &trouble);
+    run_tell_metrics(run, step, &trouble);
+    return 0;
 }

@@ -9,11 +9,14 @@
 extern "C" {
 #endif
 
-// data.hellaswag where it is used, else NULL. -1 with err.
-int run_open_evaluation(const Config *config, Evaluation **evaluation, Error *err);
+// data.hellaswag where it is used, else NULL: while training at its intervals, always where a model is only validated. -1 with err.
+int run_open_evaluation(const Config *config, bool validate, Evaluation **evaluation, Error *err);
 
-// Collective. Accuracy on data.hellaswag after `step`, said as metrics_eval says it.
-int run_evaluate(Run *run, int64_t step, Error *err);
+// Collective. How many examples of data.hellaswag the model gets right.
+int run_evaluate(Run *run, int64_t *correct, Error *err);
+
+// Collective. The same after `step`, said as metrics_eval says it.
+int run_evaluate_step(Run *run, int64_t step, Error *err);
 
 #ifdef __cplusplus
 }

@@ -273,24 +273,45 @@ static int validate_(Run *run, int64_t step, Error *err) {
     return 0;
 }
 
-int run_validate(Run *run, bool json, Error *err) {
+// What a validation alone found. examples: 0 where there were no such.
+typedef struct Validated_ {
     double loss;
-    run_listen(run);
-    board_set_action(run->board, "validation");
-    if (validation_loss_(run, &loss, true, err) != 0) return -1;
-    if (!isfinite(loss)) {
-        err->everywhere = true;
-        return error_set(err, EXIT_FAILED, "the loss of data.val is %s: the model has such values in it, or makes them",
-                         isnan(loss) ? "nan" : "inf");
-    }
-    if (world_rank(run->world) > 0) return 0;
+    int64_t correct, examples;
+} Validated_;
+
+static void print_validated_(const Run *run, const Validated_ *found, bool json) {
     const Config *config = run->config;
     long long sequences = config->data.val_batches * config->train.global_batch, tokens = config->model.seq_len;
+    double accuracy = (double)found->correct / (double)found->examples;
     if (json)
-        printf("{\"step\":%lld,\"loss\":%.17g,\"perplexity\":%.9g,\"sequences\":%lld,\"tokens\":%lld}\n",
-               (long long)run->from.step, loss, exp(loss), sequences, sequences * tokens);
+        printf("{\"step\":%lld,\"loss\":%.17g,\"perplexity\":%.9g,\"sequences\":%lld,\"tokens\":%lld",
+               (long long)run->from.step, found->loss, exp(found->loss), sequences, sequences * tokens);
     else
-        printf("loss %.6f | perplexity %.3f | %lld sequences of %lld tokens\n", loss, exp(loss), sequences, tokens);
+        printf("loss %.6f | perplexity %.3f | %lld sequences of %lld tokens", found->loss, exp(found->loss), sequences,
+               tokens);
+    if (found->examples > 0)
+        printf(json ? ",\"hellaswag\":{\"accuracy\":%.17g,\"correct\":%lld,\"examples\":%lld}"
+                    : " | hellaswag %.4f (%lld of %lld)",
+               accuracy, (long long)found->correct, (long long)found->examples);
+    printf(json ? "}\n" : "\n");
+}
+
+int run_validate(Run *run, bool json, Error *err) {
+    Validated_ found = {0};
+    run_listen(run);
+    board_set_action(run->board, "validation");
+    if (validation_loss_(run, &found.loss, true, err) != 0) return -1;
+    if (!isfinite(found.loss)) {
+        err->everywhere = true;
+        return error_set(err, EXIT_FAILED, "the loss of data.val is %s: the model has such values in it, or makes them",
+                         isnan(found.loss) ? "nan" : "inf");
+    }
+    if (run->hellaswag != NULL) {
+        found.examples = evaluation_examples(run->hellaswag);
+        if (run_evaluate(run, &found.correct, err) != 0) return -1;
+    }
+    if (world_rank(run->world) > 0) return 0;
+    print_validated_(run, &found, json);
     if (fflush(stdout) == 0) return 0;
     err->everywhere = true;
     return error_set(err, EXIT_FAILED, "the loss could not be written to stdout");
@@ -351,7 +372,7 @@ static int step_(Run *run, int64_t step, Error *err) {
     if (step == run->from.step + 1 && compare_plan(run, err) != 0) return -1;
     // Also before a stop: a resumed run begins with the next step, and the validation of this one would be missing for good.
     if (validates_(run, step) && validate_(run, step, err) != 0) return -1;
-    if (evaluates_(run, step) && run_evaluate(run, step, err) != 0) return -1;
+    if (evaluates_(run, step) && run_evaluate_step(run, step, err) != 0) return -1;
     if (samples_(run, step) && run_sample(run, step, err) != 0) return -1;
     if (stop && step < run->config->train.steps) return stopped_(run, step, err);
     return saves_(run, step) ? save_(run, step, err) : 0;

@@ -65,7 +65,7 @@ static int check_data_(const Config *config, Error *err) {
     blend_close(train);
     dataset_close(val);
     Evaluation *hellaswag = NULL;
-    if (status == 0) status = run_open_evaluation(config, &hellaswag, err);
+    if (status == 0) status = run_open_evaluation(config, false, &hellaswag, err);
     evaluation_close(hellaswag);
     return status;
 }
@@ -79,8 +79,11 @@ static int check_trained_(const Config *config, const RunAsk *ask, Error *err) {
                          ask->validate ? "validate" : "generate", ask->validate ? "of" : "from");
     if (!ask->validate) return run_sample_check(config, ask->generate, err);
     Dataset *val = NULL;
+    Evaluation *hellaswag = NULL;
     int status = run_open_validation(config, &val, err);
+    if (status == 0) status = run_open_evaluation(config, true, &hellaswag, err);
     dataset_close(val);
+    evaluation_close(hellaswag);
     return status;
 }
 

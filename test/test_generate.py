@@ -296,6 +296,11 @@ def test_accuracy_is_what_transformers_finds(trained, exported, tmp_path):
     line, _ = evaluate(trained, write_questions(tmp_path, QUESTIONS))
     assert (line["correct"], line["examples"], line["left_out"]) == (right, len(QUESTIONS), 0)
     assert line["accuracy"] == right / len(QUESTIONS)
+    same = {"data.hellaswag": str(tmp_path / "questions.bin"), "data.val": trained.config["data"]["train"], "data.val_batches": 1}
+    command, _ = trained.prepare(same)
+    command += ["--validate", "--json", "--resume", str(trained.saved)]
+    said = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    assert said["hellaswag"] == {"accuracy": line["accuracy"], "correct": right, "examples": len(QUESTIONS)}
 
 
 @needs_ranks

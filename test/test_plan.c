@@ -344,8 +344,8 @@ static void without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead(v
              "configs/llama65b.yaml needs 32 GPUs with %.1f GiB each (stage 0 is the fullest); here: no CUDA device, 2 "
              "cores and 23.0 GiB "
              "of free memory\nrun instead: ./train_llama -c configs/llama_tiny.yaml, or ./train_llama -c "
-             "configs/llama65b.yaml --schedule "
-             "to see what each stage would do",
+             "configs/llama65b.yaml --plan "
+             "to see what it would take and bring",
              (double)memory_total(&all.plan.stage[0].memory) / (double)GIB + 4.0);
     assert_string_equal(err.text, expected);
     unmake(&all);
