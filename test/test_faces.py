@@ -191,7 +191,7 @@ class Zsh:
         setup = (
             f"unsetopt zle_bracketed_paste; PS1=; autoload -Uz compinit; {load}; "
             f"keep() {{ print -r -- \"$BUFFER\" >! {self.line}.new; mv {self.line}.new {self.line} }}; zle -N keep; "
-            f"bindkey '^X' keep; bindkey '^I' complete-word; print ready >! {self.line}\n"
+            f"bindkey '^X' keep; bindkey '^I' complete-word; print ready >! {self.line}.new; mv {self.line}.new {self.line}\n"
         )
         os.write(self.terminal, setup.encode())
         assert self.take() == "ready"
