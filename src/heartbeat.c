@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -67,9 +68,11 @@ static void look_alone_(Heartbeat *heartbeat, double now) {
     if (watchdog_look(heartbeat->alone, now, &rank) == FOUND_WELL) return;
     Log log = log_(heartbeat);
     watchdog_describe(&page, text);
-    log_line(&log,
-             "nothing has moved here for %.0f s (train.timeout_s): this rank %s; the job ends, go on with --resume",
-             heartbeat->patience.progress_s, text);
+    bool joining = strcmp(page.action, HEARTBEAT_JOINING) == 0;
+    log_line(&log, "nothing has moved here for %.0f s (train.timeout_s): this rank %s; the job ends, %s",
+             heartbeat->patience.progress_s, text,
+             joining ? "no rank has begun; where hosts have several networks, name theirs to mpirun (docs/slurm.md)"
+                     : "go on with --resume");
     end_(heartbeat);
 }
 

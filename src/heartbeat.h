@@ -16,6 +16,9 @@ extern "C" {
 
 typedef struct Heartbeat Heartbeat;
 
+// What a rank is at (board_set_action) until there is a world.
+#define HEARTBEAT_JOINING "joining the other ranks"
+
 // `launched`: started by mpirun or srun, without which a rank is lost. NULL without err where no patience ever ends; every function takes
 // NULL.
 Heartbeat *heartbeat_start(Board *board, Patience patience, bool launched, const char *program, Error *err);

@@ -147,7 +147,7 @@ static int rank_main_(Config *config, const Model *model, const Options *options
     Error err = {0};
     Board *board = board_attach(-1);
     if (board == NULL) board = board_alone();
-    board_set_action(board, "joining the other ranks");
+    board_set_action(board, HEARTBEAT_JOINING);
     double began = clock_seconds();
     Heartbeat *heartbeat = heartbeat_start(board, patience_(config), launched, log->program, &err);
     World *world = err.code != 0 ? NULL : world_join(&argc, &argv, &err);

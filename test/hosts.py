@@ -104,11 +104,11 @@ class Hosts:
     def run(self, host, *command, check=True):
         return subprocess.run([*self.enter(host), *command], check=check, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
-    def mpirun(self, *more, ranks=4):
+    def mpirun(self, named=True):
         """A bare mpirun on the first host over both, as a user types it, with our agent for ssh."""
         words = ["--mca", "plm_rsh_agent", str(self.agent), "--hostfile", str(self.folder / "hostfile")]
         network = ["--mca", "btl_tcp_if_include", "10.77.0.0/24", "--mca", "oob_tcp_if_include", "10.77.0.0/24"]
-        return [*self.enter(0), "mpirun", "-n", str(ranks), "--bind-to", "none", *words, *network, *more]
+        return [*self.enter(0), "mpirun", "-n", "4", "--bind-to", "none", *words, *(network if named else [])]
 
     def wire_is(self, state):
         self.run(1, "ip", "link", "set", "wire0", state)
