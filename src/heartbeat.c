@@ -47,6 +47,13 @@ static void __attribute__((noreturn)) end_(const Heartbeat *heartbeat) {
     _exit(EXIT_FAILED);
 }
 
+// Nobody may read stderr any more, and a pipe that is full holds up whoever writes to it.
+static void begin_last_words_(void) {
+    enum { LONGEST_S = 3 };
+    signal(SIGALRM, SIG_DFL);
+    alarm(LONGEST_S);
+}
+
 static void nap_(double seconds) {
     struct timespec nap = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     nanosleep(&nap, NULL);
@@ -54,6 +61,7 @@ static void nap_(double seconds) {
 
 static void miss_launcher_(const Heartbeat *heartbeat) {
     if (heartbeat->launcher == 0 || getppid() == heartbeat->launcher) return;
+    begin_last_words_();
     Log log = log_(heartbeat);
     log_line(&log, "the process that started this rank has gone, so the job ends; go on with --resume");
     end_(heartbeat);
@@ -66,6 +74,7 @@ static void look_alone_(Heartbeat *heartbeat, double now) {
     board_read_own(heartbeat->board, &page);
     watchdog_hear(heartbeat->alone, 0, &page, now);
     if (watchdog_look(heartbeat->alone, now, &rank) == FOUND_WELL) return;
+    begin_last_words_();
     Log log = log_(heartbeat);
     watchdog_describe(&page, text);
     bool joining = strcmp(page.action, HEARTBEAT_JOINING) == 0;
@@ -78,6 +87,7 @@ static void look_alone_(Heartbeat *heartbeat, double now) {
 
 static void __attribute__((noreturn))
 end_job_(const Heartbeat *heartbeat, Star *star, Found found, int rank, double now) {
+    begin_last_words_();
     Log log = log_(heartbeat);
     star_say(star, found, rank, &log, now);
     star_end(star, rank);

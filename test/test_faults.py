@@ -67,19 +67,16 @@ def test_kills_at_random_moments_change_nothing(tmp_path):
     print(f"{kills.kills} kills, the slowest end after {kills.slowest:.1f} s")
 
 
-@pytest.mark.parametrize("bare", [False, True])
-def test_a_crash_is_left_to_the_kernel(small, tmp_path, bare):
+def test_a_crash_is_left_to_the_kernel(small, tmp_path):
     """Open MPI's handler allocates memory, and now and then hung where the crash came in the middle of that."""
-    job = start(small, tmp_path, bare=bare)
+    job = start(small, tmp_path, bare=True)
     trains(job, tmp_path)
     caught = int(re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{rank_process(job, 1)}/status").read_text())[1], 16)
     crashes = [signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV]
     os.kill(rank_process(job, 1), signal.SIGSEGV)
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
     assert [name for name in crashes if caught >> (name - 1) & 1] == []
-    assert ended.code != 0 and re.search(
-        r"rank 1 .*died, last seen at \w" if bare else r"rank 1 \(stage 1\) was killed by signal 11 .* while at step", ended.stderr
-    ), ended.stderr
+    assert ended.code != 0 and re.search(r"rank 1 .*died, last seen at \w", ended.stderr), ended.stderr
 
 
 # --- ranks that stop
@@ -89,6 +86,7 @@ def test_a_crash_is_left_to_the_kernel(small, tmp_path, bare):
 def test_a_stopped_rank_is_missed_and_every_stage_says_what_it_waits_for(small, tmp_path, bare, stopped):
     job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", bare=bare)
     trains(job, tmp_path)
+    time.sleep(1 if bare else 0)  # what rank 0 knows of the others is as old as their last heartbeat
     began = time.monotonic()
     os.kill(rank_process(job, stopped), signal.SIGSTOP)
     ended = ends(job, began, PATIENCE + ENDS_WITHIN)
@@ -121,6 +119,15 @@ def test_a_stopped_mpirun_is_missed(small, tmp_path):
     os.kill(launcher_process(job), signal.SIGSTOP)
     ended = ends(job, began, PATIENCE + ENDS_WITHIN)
     assert ended.code == 1 and "mpirun has been stopped for" in ended.said[-1]
+
+
+def test_a_stopped_bare_mpirun_stops_nothing_for_good(small, tmp_path):
+    """Its pipes fill, and ranks that write to them stand still."""
+    job = start(small, tmp_path, f"train.timeout_s={PATIENCE}", f"train.peer_timeout_s={PATIENCE}", bare=True)
+    trains(job, tmp_path)
+    os.kill(job.parent.pid, signal.SIGSTOP)
+    assert nothing_left(small, 60)
+    assert job.end().code != 0
 
 
 def test_a_rank_that_goes_on_in_time_is_forgiven(small, tmp_path):
@@ -184,6 +191,12 @@ def test_without_a_way_for_datagrams_training_goes_on_and_says_so(small, tmp_pat
     ended = job.end()
     assert ended.code == 0, ended.stderr
     assert "heartbeats of 1 of 4 ranks, first rank 2, do not get through to rank 0" in ended.stderr
+
+
+def test_an_mpi_without_threads_is_refused(small, tmp_path, harm):
+    ended = start(small, tmp_path, bare=True, LD_PRELOAD=str(harm), HARM_THREADS="1").end()
+    assert ended.code == 1 and "this MPI allows no threads beside it (MPI_THREAD_SINGLE)" in ended.stderr, ended.stderr
+    assert nothing_left(small)
 
 
 # --- signals
