@@ -63,7 +63,7 @@ def ends(job, began, within):
 
 def test_kills_at_random_moments_change_nothing(tmp_path):
     kills = Kills(tmp_path, seed=20240131)
-    kills.many(10)
+    kills.many(8)
     print(f"{kills.kills} kills, the slowest end after {kills.slowest:.1f} s")
 
 
