@@ -49,7 +49,7 @@ static void __attribute__((noreturn)) end_(const Heartbeat *heartbeat) {
 
 // Nobody may read stderr any more, and a pipe that is full holds up whoever writes to it.
 static void begin_last_words_(void) {
-    enum { LONGEST_S = 3 };
+    enum { LONGEST_S = 5 };
     signal(SIGALRM, SIG_DFL);
     alarm(LONGEST_S);
 }
