@@ -153,7 +153,7 @@ static void *live_(void *argument) {
         int dead = star != NULL && now - back > AWAY_S ? star_dead(star) : -1;
         if (dead > 0) end_job_(heartbeat, star, FOUND_DEAD, dead, now);
         bool leaving = atomic_load(&heartbeat->leaving);
-        if (leaving && (star == NULL || heartbeat->patience.peer_s == 0)) return NULL;
+        if (leaving && star == NULL) return NULL;
         if (now < last + interval_(heartbeat, star)) continue;
         last = now;
         beat_(heartbeat, star, now);

@@ -29,6 +29,7 @@ typedef struct Message {
 typedef struct Ray {
     Place place;
     bool heard, left;
+    bool absent;  // given up when the star was settled: what still comes of it no longer counts
     bool visible; // its process can be seen from here
     int32_t node, pid;
 } Ray;
@@ -52,6 +53,7 @@ struct Star {
     atomic_int address;   // of rank 0, the one that answered
     int byes;             // sent
     bool left;            // BYE was answered
+    bool endless;         // nobody's silence ends the job
 };
 
 // --- messages
@@ -121,6 +123,7 @@ static void kill_later_(int pid) {
 static void take_beat_(Star *star, const Message *message, const Place *from, double now) {
     Ray *ray = &star->rays[message->rank];
     BoardPage page = page_of_(message);
+    if (ray->absent) return;
     if (!ray->heard) ray->visible = message->node == star->node && is_ours_(message->pid);
     ray->place = *from, ray->node = message->node, ray->pid = message->pid;
     ray->heard = true;
@@ -180,17 +183,22 @@ bool star_bye(Star *star) {
         if (!through && atomic_load(&star->address) != NOT_CONNECTED) send_to_hub_(star, MESSAGE_BYE);
         return through || ++star->byes == BYES;
     }
+    // One that says no goodbye falls silent, which ends the wait for it; but not where silence has no end.
+    if (star->endless && ++star->byes >= BYES) return true;
     through = true;
     for (int i = 1; i < star->size; i++) through = through && (!star->rays[i].heard || star->rays[i].left);
     return through;
 }
 
-int star_dead(const Star *star) {
-    for (int i = 1; star->rank == 0 && i < star->size; i++) {
+int star_dead(Star *star) {
+    int dead = -1;
+    pthread_mutex_lock(&star->lock);
+    for (int i = 1; star->rank == 0 && dead < 0 && i < star->size; i++) {
         const Ray *ray = &star->rays[i];
-        if (ray->visible && !ray->left && kill(ray->pid, 0) != 0) return i;
+        if (ray->visible && !ray->left && kill(ray->pid, 0) != 0) dead = i;
     }
-    return -1;
+    pthread_mutex_unlock(&star->lock);
+    return dead;
 }
 
 void star_excuse_me(Star *star) {
@@ -261,6 +269,7 @@ Star *star_open(World *world, const Board *board, Patience patience, Error *err)
     }
     star->rank = world_rank(world), star->size = world_size(world), star->node = world_node(world);
     star->board = board;
+    star->endless = patience.peer_s == 0;
     star->socket.file = -1;
     pthread_mutex_init(&star->lock, NULL);
     atomic_store(&star->address, NOT_CONNECTED);
@@ -293,7 +302,7 @@ static void excuse_(Star *star, const int *connected, const Log *log) {
     for (int i = star->size - 1; i > 0; i--) {
         if (connected[i]) continue;
         watchdog_excuse(star->dog, i);
-        star->rays[i].heard = false;
+        star->rays[i] = (Ray){.absent = true};
         missing++;
         first = i;
     }

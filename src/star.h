@@ -33,7 +33,7 @@ bool star_take(Star *star, double now);
 // One beat, and a look at the others. What it finds is about the job on rank 0, and about rank 0 elsewhere.
 Found star_beat(Star *star, double now, int *rank);
 // A rank on rank 0's host whose process has gone without a goodbye, seen from rank 0; -1: none.
-int star_dead(const Star *star);
+int star_dead(Star *star);
 // Says how things stand in the words of watchdog.h, in log's name, and the reason last.
 void star_say(Star *star, Found found, int rank, const Log *log, double now);
 // Rank 0 tells all others to end, and those on its host or the silent rank's to kill that one, which may be stopped.
