@@ -4,6 +4,7 @@
 #include "launch.h"
 #include "record.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,8 +58,8 @@ static int tensors_(const TensorTable *table) {
     return count;
 }
 
-// Compares every way that ran with the first that did, and prints what came of it. Returns the exit code.
-static int judge_(const Way *ways, int count, const TensorTable *table) {
+// Compares every way that ran with the first that did, and prints what came of it. Returns the exit code, or -1 with err.
+static int judge_(const Way *ways, int count, const TensorTable *table, Error *err) {
     const Way *first = NULL;
     int differing = 0, compared = 0;
     for (int i = 0; i < count; i++) {
@@ -75,14 +76,17 @@ static int judge_(const Way *ways, int count, const TensorTable *table) {
         printf("%s and %s: %s%s\n", first->name, way->name, differs ? "differ from " : "the same bits",
                differs ? text : "");
     }
-    if (compared == 0) return -1;
+    if (compared == 0)
+        return error_set(err, EXIT_FAILED,
+                         "--verify: fewer than two ways can be run on this machine: nothing was compared");
     const Record *record = &first->record;
     if (differing == 0)
         printf("verified: %d runs agree in %" PRId64 " step%s from step %" PRId64
                ", each in loss, norm, and the gradients and "
                "updated weights of %d tensors\n",
                compared + 1, record->steps, record->steps == 1 ? "" : "s", record->first, tensors_(table));
-    fflush(stdout);
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
     return differing == 0 ? EXIT_DONE : EXIT_FAILED;
 }
 
@@ -128,15 +132,17 @@ static int run_ways_(const Config *given, const Model *model, const Options *opt
         if (i == 1 && !pairs) strcat(ways[i].name, ", once more");
         config->schedule.bpipe = ways[i].bpipe;
         if (config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
-        if (world_rank(world) == 0) log_line(log, "verify: %s", ways[i].name);
+        Log all = log_of_all(log); // the first way has given this rank a stage
+        if (world_rank(world) == 0) log_line(&all, "verify: %s", ways[i].name);
         status = run_way_(&ways[i].record, config, model, options, world, board, log, err);
         ways[i].ran = status == 0;
     }
     TensorTable table = {0};
     if (status == 0 && world_rank(world) == 0) {
         model_table(model, &given->model, &table);
-        code = judge_(ways, 2, &table);
+        code = judge_(ways, 2, &table, err);
         table_free(&table);
+        if (code < 0) status = -1;
     }
     if (status == 0) status = world_broadcast(world, 0, &code, sizeof code, err);
     free_ways_(ways, 2);
@@ -262,11 +268,8 @@ static int go_all_(Verify *verify, const Config *given, Error *err) {
     if (code == EXIT_DONE) {
         TensorTable table = {0};
         model_table(verify->model, &given->model, &table);
-        code = judge_(ways, count, &table);
+        code = judge_(ways, count, &table, err);
         table_free(&table);
-        if (code < 0)
-            error_set(err, EXIT_FAILED,
-                      "--verify: fewer than two ways can be run on this machine: nothing was compared");
     }
     free_ways_(ways, count);
     return code;
