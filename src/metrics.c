@@ -27,6 +27,7 @@ struct Metrics {
     int fd;                 // -1: no file
     int64_t steps;
     bool terminal, progress_shown;
+    bool unheard;              // standard output cannot be written
     double ended[PACE_WINDOW]; // when the latest steps ended; [i % PACE_WINDOW]
     int64_t paced;             // how many entries were made; the first is the start of the first step
 };
@@ -160,6 +161,10 @@ Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step
     return NULL;
 }
 
+bool metrics_unheard(const Metrics *metrics) {
+    return metrics->unheard;
+}
+
 void metrics_close(Metrics *metrics) {
     if (metrics == NULL) return;
     if (metrics->progress_shown) {
@@ -291,8 +296,8 @@ static int say_(Metrics *metrics, const char *text, Error *err) {
     if (metrics->progress_shown) fputs("\r\033[K", stdout);
     metrics->progress_shown = false;
     // Flushed line by line: as one write, and seen as soon as it is known.
-    if (fprintf(stdout, "%s\n", text) < 0 || fflush(stdout) != 0)
-        return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
+    metrics->unheard = fprintf(stdout, "%s\n", text) < 0 || fflush(stdout) != 0;
+    if (metrics->unheard) return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
     return 0;
 }
 

@@ -68,6 +68,8 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err);
 // On a terminal, a line with the time left that overwrites itself, while a step runs; elsewhere nothing.
 void metrics_progress(Metrics *metrics, int64_t step, int64_t steps);
+// Whether the last line failed for standard output, and not for the file.
+bool metrics_unheard(const Metrics *metrics);
 void metrics_close(Metrics *metrics);
 
 #ifdef __cplusplus

@@ -76,9 +76,9 @@ int run_validate(Run *run, bool json, Error *err);
 
 void run_destroy(Run *run);
 
-// After every line of metrics, with the error it met or none. Where there is no room for its figures a run goes on without: said when that
-// begins, and when it ends.
-void run_tell_metrics(Run *run, int64_t step, const Error *trouble);
+// After every line of metrics, with the error it met or none. Where there is no room for the file's figures a run goes on without: said when
+// that begins, and when it ends. -1 with err where the line did not reach standard output, which ends the run.
+int run_tell_metrics(Run *run, int64_t step, const Error *trouble, Error *err);
 
 // From here on the signals that ask a run to stop are noted, and it can be asked whether one has come.
 void run_listen(Run *run);

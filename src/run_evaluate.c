@@ -23,10 +23,21 @@ static void take_means_(const Run *run, int64_t first, float *losses, double *me
                 means[row] = evaluation_mean(run->hellaswag, row, losses + i * rows + j, b);
 }
 
-static int run_batches_(Run *run, float *losses, double *means, Error *err) {
+// What every rank has to know between two batches.
+static int agree_to_stop_(Run *run, bool *stop, Error *err) {
+    double asked = run_stop_requested() ? 1.0 : 0.0;
+    if (world_max(run->world, &asked, 1, err) != 0) return -1;
+    *stop = asked > 0.0;
+    return 0;
+}
+
+static int run_batches_(Run *run, float *losses, double *means, bool *stop, Error *err) {
     int64_t rows = evaluation_rows(run->hellaswag), batch = run->config->train.global_batch;
+    *stop = false;
     for (int64_t i = 0; i * batch < rows; i++) {
         EngineRun unused;
+        if (i > 0 && agree_to_stop_(run, stop, err) != 0) return -1;
+        if (*stop) return 0;
         if (batch_evaluate(&run->batch, run->hellaswag, i, err) != 0) return -1;
         if (engine_run(run->engine, "evaluation", run->validation, 0.0f, &unused, err) != 0) return -1;
         take_means_(run, i * batch, losses, means);
@@ -35,14 +46,14 @@ static int run_batches_(Run *run, float *losses, double *means, Error *err) {
     return world_sum(run->world, means, rows, err);
 }
 
-int run_evaluate(Run *run, int64_t *correct, Error *err) {
+int run_evaluate(Run *run, int64_t *correct, bool *stop, Error *err) {
     int64_t count = run->stage.microbatches * run->stage.at.shape.rows;
     float *losses = (float *)malloc((size_t)count * sizeof *losses);
     double *means = (double *)calloc((size_t)evaluation_rows(run->hellaswag), sizeof *means);
     int status = 0;
     if (losses == NULL || means == NULL)
         status = error_set(err, EXIT_FAILED, "out of host memory for the losses of an evaluation");
-    if (status == 0) status = run_batches_(run, losses, means, err);
+    if (status == 0) status = run_batches_(run, losses, means, stop, err);
     if (status == 0) *correct = evaluation_correct(run->hellaswag, means);
     free(losses);
     free(means);
@@ -51,11 +62,11 @@ int run_evaluate(Run *run, int64_t *correct, Error *err) {
 
 int run_evaluate_step(Run *run, int64_t step, Error *err) {
     int64_t correct;
+    bool stop;
     Error trouble = {0};
-    if (run_evaluate(run, &correct, err) != 0) return -1;
-    if (run->metrics == NULL) return 0;
+    if (run_evaluate(run, &correct, &stop, err) != 0) return -1;
+    if (run->metrics == NULL || stop) return 0;
     metrics_eval(run->metrics, step, correct, evaluation_examples(run->hellaswag), evaluation_left_out(run->hellaswag),
                  &trouble);
-    run_tell_metrics(run, step, &trouble);
-    return 0;
+    return run_tell_metrics(run, step, &trouble, err);
 }

@@ -12,10 +12,11 @@ extern "C" {
 // data.hellaswag where it is used, else NULL: while training at its intervals, always where a model is only validated. -1 with err.
 int run_open_evaluation(const Config *config, bool validate, Evaluation **evaluation, Error *err);
 
-// Collective. How many examples of data.hellaswag the model gets right.
-int run_evaluate(Run *run, int64_t *correct, Error *err);
+// Collective. How many examples of data.hellaswag the model gets right. *stop: a rank was asked to stop, and nothing is known.
+int run_evaluate(Run *run, int64_t *correct, bool *stop, Error *err);
 
-// Collective. The same after `step`, said as metrics_eval says it.
+// Collective. The same after `step`, said as metrics_eval says it. It may take longer than whoever asks a run to stop has patience: it is
+// then given up and not said, and the run ends after the step that follows.
 int run_evaluate_step(Run *run, int64_t step, Error *err);
 
 #ifdef __cplusplus

@@ -231,10 +231,8 @@ static int sample_all_(Run *run, int64_t step, SayText say, bool *stop, Error *e
 
 static int say_metrics_(Run *run, int64_t step, int64_t index, const char *text, Error *err) {
     Error trouble = {0};
-    (void)err;
     metrics_sample(run->metrics, step, index, text, &trouble);
-    run_tell_metrics(run, step, &trouble);
-    return 0;
+    return run_tell_metrics(run, step, &trouble, err);
 }
 
 static int say_plain_(Run *run, int64_t step, int64_t index, const char *text, Error *err) {

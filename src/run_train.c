@@ -120,9 +120,13 @@ static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *st
     return gathered;
 }
 
-void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
+int run_tell_metrics(Run *run, int64_t step, const Error *trouble, Error *err) {
     bool failing = trouble->code != 0;
-    if (failing == run->metrics_failing) return;
+    if (metrics_unheard(run->metrics)) {
+        *err = *trouble;
+        return -1;
+    }
+    if (failing == run->metrics_failing) return 0;
     run->metrics_failing = failing;
     Log all = log_of_all(run->log);
     if (failing)
@@ -130,6 +134,7 @@ void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
                  trouble->text);
     else
         log_line(&all, "step %lld: %s can be written again", (long long)step, run->config->log.metrics);
+    return 0;
 }
 
 static int report_(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err) {
@@ -144,7 +149,7 @@ static int report_(Run *run, const EngineRun *pipeline, StepFigures *say, Error 
         say->stage = figures;
         Error trouble = {0};
         metrics_step(run->metrics, say, &trouble);
-        run_tell_metrics(run, say->step, &trouble);
+        status = run_tell_metrics(run, say->step, &trouble, err);
     }
     free(figures);
     return status;
@@ -174,8 +179,9 @@ static int explain_bad_(Run *run, const StepFigures *figures, char *text, size_t
 
 static int stop_bad_(const Run *run, int64_t step, const char *why, bool weight, Error *err) {
     char before[96] = "";
-    if (run->judge.bad > 0)
-        snprintf(before, sizeof before, "; train.skip_bad_steps allows no more than %lld", (long long)run->judge.bad);
+    int64_t allowed = run->config->train.skip_bad_steps;
+    if (allowed > 0)
+        snprintf(before, sizeof before, "; train.skip_bad_steps allows no more than %lld", (long long)allowed);
     err->everywhere = true;
     return error_set(err, EXIT_FAILED, "step %lld: %s; weights are as they were before the step%s; %s", (long long)step,
                      why, before,
@@ -269,8 +275,7 @@ static int validate_(Run *run, int64_t step, Error *err) {
     if (run->metrics == NULL) return 0;
     Error trouble = {0};
     metrics_val(run->metrics, step, loss, &trouble);
-    run_tell_metrics(run, step, &trouble);
-    return 0;
+    return run_tell_metrics(run, step, &trouble, err);
 }
 
 // What a validation alone found. examples: 0 where there were no such.
@@ -308,7 +313,13 @@ int run_validate(Run *run, bool json, Error *err) {
     }
     if (run->hellaswag != NULL) {
         found.examples = evaluation_examples(run->hellaswag);
-        if (run_evaluate(run, &found.correct, err) != 0) return -1;
+        bool stop = false;
+        if (run_evaluate(run, &found.correct, &stop, err) != 0) return -1;
+        if (stop) {
+            err->everywhere = true;
+            return error_set(err, EXIT_FAILED,
+                             "stopped on request before the evaluation of data.hellaswag was complete");
+        }
     }
     if (world_rank(run->world) > 0) return 0;
     print_validated_(run, &found, json);
