@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                                                              \
     } while (0)
 
-// A folder of this process, in memory where that can be; it is removed at the end.
+// The folder that FUZZ_FOLDER names: for this process alone.
 const char *fuzz_folder(void);
 // Path of a file of that name in it, which then holds these bytes. Two paths are remembered at a time.
 const char *fuzz_file(const char *name, const void *data, size_t size);

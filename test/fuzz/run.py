@@ -2,12 +2,22 @@
 """Runs fuzz targets one after another and says, of each, how many inputs it survived: run.py --seconds S [--runs N] TARGET..."""
 
 import argparse
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
+
+
+def run(command):
+    """What a target does with files happens in memory where that can be, and leaves nothing."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory) as folder:
+        environment = os.environ | {"FUZZ_FOLDER": folder}
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
 
 
 def fuzz(target, seconds, runs):
@@ -17,7 +27,7 @@ def fuzz(target, seconds, runs):
     options = ["-max_len=4096", "-timeout=20", "-rss_limit_mb=2560", "-print_final_stats=1"]
     limits = [f"-max_total_time={seconds}"] + ([f"-runs={runs}"] if runs else [])
     command = [target, *options, *limits, f"-artifact_prefix={target.parent}/{name}-", found, CORPUS / name]
-    ended = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    ended = run(command)
     counted = re.search(r"number_of_executed_units: (\d+)", ended.stderr)
     pace = re.search(r"average_exec_per_sec: +(\d+)", ended.stderr)
     print(f"{name:14} {int(counted[1]) if counted else 0:>10,} runs {int(pace[1]) if pace else 0:>7,}/s  ", end="")
@@ -29,7 +39,7 @@ def fuzz(target, seconds, runs):
 
 def replay(target):
     name = target.name.removeprefix("replay_")
-    ended = subprocess.run([target, CORPUS / name], capture_output=True, text=True, errors="replace")
+    ended = run([target, CORPUS / name])
     print(f"{name:14} {ended.stdout.strip() or 'FAILED'}", flush=True)
     if ended.returncode != 0:
         sys.stderr.write(ended.stderr[-6000:])
