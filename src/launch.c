@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -28,6 +29,8 @@ typedef struct Launch {
     int results;   // mpirun's stdout; -1 once it is closed
     int errors;    // and its stderr
     int unwritten; // errno of our stdout; 0: all is written
+    char result[1 << 14];
+    size_t passed, taken; // bytes of `result` that our stdout has, and that came
     pid_t mpirun;
     bool ended;
     int status;      // of mpirun, as waitpid says it
@@ -68,8 +71,9 @@ static int catch_signals_(Launch *launch, Error *err) {
 
 static void asked_to_stop_(Launch *launch) {
     enum { PATIENCE_S = 2 };
+    launch->asked++;
     if (launch->ended) return;
-    if (++launch->asked == 1) {
+    if (launch->asked == 1) {
         log_status(launch->log,
                    "asked to stop: the ranks end after the step under way; a second signal ends them at once");
         return;
@@ -136,35 +140,50 @@ static void take_errors_(Launch *launch) {
     launch->errors = -1;
 }
 
-// All of it, or the errno of what could not be written.
-static int write_all_(int file, const char *bytes, size_t count) {
-    while (count > 0) {
-        ssize_t wrote = write(file, bytes, count);
-        if (wrote < 0 && errno == EAGAIN) {
-            struct pollfd until = {file, POLLOUT, 0};
-            poll(&until, 1, -1);
-        } else if (wrote < 0 && errno != EINTR) {
-            return errno;
-        } else if (wrote > 0) {
-            bytes += wrote;
-            count -= (size_t)wrote;
-        }
+static bool results_wait_(const Launch *launch) {
+    return launch->passed < launch->taken;
+}
+
+// As much as our stdout takes now. Whoever reads it may have stopped to (a pager), and signals and ranks are looked after all the same: a
+// pipe that is ready takes PIPE_BUF bytes at once.
+static void pass_results_(Launch *launch) {
+    struct pollfd ready = {STDOUT_FILENO, POLLOUT, 0};
+    while (results_wait_(launch) && poll(&ready, 1, 0) > 0) {
+        size_t count = launch->taken - launch->passed;
+        ssize_t wrote = write(STDOUT_FILENO, launch->result + launch->passed, count < PIPE_BUF ? count : PIPE_BUF);
+        if (wrote > 0) launch->passed += (size_t)wrote;
+        if (wrote >= 0 || errno == EINTR || errno == EAGAIN) continue;
+        launch->unwritten = errno;
+        launch->passed = launch->taken;
+        end_at_once_(launch);
     }
-    return 0;
 }
 
 // mpirun would swallow that its stdout cannot be written.
 static void take_results_(Launch *launch) {
-    char bytes[1 << 14];
-    ssize_t count;
-    while ((count = read(launch->results, bytes, sizeof bytes)) > 0) {
-        if (launch->unwritten != 0) continue;
-        launch->unwritten = write_all_(STDOUT_FILENO, bytes, (size_t)count);
-        if (launch->unwritten != 0) end_at_once_(launch);
+    ssize_t count = -1;
+    while (!results_wait_(launch) && (count = read(launch->results, launch->result, sizeof launch->result)) > 0) {
+        launch->passed = launch->unwritten != 0 ? (size_t)count : 0;
+        launch->taken = (size_t)count;
+        pass_results_(launch);
     }
     if (count != 0) return;
     close(launch->results);
     launch->results = -1;
+}
+
+// After mpirun's end. A second signal ends the wait for a reader.
+static void pass_last_results_(Launch *launch) {
+    for (;;) {
+        if (launch->results >= 0) take_results_(launch);
+        if (!results_wait_(launch)) return;
+        if (launch->asked > 1) break;
+        struct pollfd files[2] = {{launch->signals, POLLIN, 0}, {STDOUT_FILENO, POLLOUT, 0}};
+        poll(files, 2, -1);
+        take_signals_(launch);
+        pass_results_(launch);
+    }
+    launch->unwritten = EINTR;
 }
 
 static int patience_ms_(const Launch *launch) {
@@ -175,20 +194,23 @@ static int patience_ms_(const Launch *launch) {
 
 static void watch_(Launch *launch) {
     while (!launch->ended) {
-        struct pollfd files[4] = {{launch->signals, POLLIN, 0},
+        bool waits = results_wait_(launch);
+        struct pollfd files[5] = {{launch->signals, POLLIN, 0},
                                   {launch->errors, POLLIN, 0},
-                                  {launch->results, POLLIN, 0},
+                                  {waits ? -1 : launch->results, POLLIN, 0},
+                                  {waits ? STDOUT_FILENO : -1, POLLOUT, 0},
                                   {launch->watch.ends, POLLIN, 0}};
-        poll(files, 4, patience_ms_(launch));
+        poll(files, 5, patience_ms_(launch));
         launch_watch_processes(&launch->watch, launch->board, now_());
         if (launch->output.framed && now_() - launch->heard > FRAME_S) launch_output_settle(&launch->output);
         if (files[1].revents != 0) take_errors_(launch);
         if (files[2].revents != 0) take_results_(launch);
+        if (files[3].revents != 0) pass_results_(launch);
         if (files[0].revents != 0) take_signals_(launch);
         pass_on_(launch);
         if (launch_watch_look(&launch->watch, launch->board, launch->log, now_())) end_at_once_(launch);
     }
-    if (launch->results >= 0) take_results_(launch);
+    pass_last_results_(launch);
     if (launch->errors >= 0) take_errors_(launch);
     launch_output_end(&launch->output);
 }

@@ -1,5 +1,6 @@
 """Whatever dies, stops or hangs: the job ends in time, says who and where, and goes on from its checkpoint."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -239,6 +240,22 @@ def test_results_that_cannot_be_written_are_an_error(small, overrides):
         job = Job(small, *ENDLESS, *overrides, stdout=full)
         ended = ends(job, time.monotonic(), 30)
     assert ended.code == 1 and ended.said[-1].endswith("cannot write to standard output: No space left on device")
+
+
+def test_a_reader_that_pauses_holds_up_no_request_to_stop_and_loses_no_line(small, tmp_path):
+    saved = tmp_path / "saved"
+    ours, theirs = os.pipe()
+    fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
+    job = Job(small, *ENDLESS, f"log.metrics={tmp_path}/metrics.jsonl", f"checkpoint.dir={saved}", stdout=theirs)
+    os.close(theirs)
+    trains(job, tmp_path, steps=60)  # twice what the pipe has room for
+    job.parent.send_signal(signal.SIGTERM)
+    wait_until(lambda: list(saved.glob("step_*")), "not saved", ENDS_WITHIN)
+    assert job.parent.poll() is None
+    with os.fdopen(ours) as reader:
+        lines = [line for line in reader if line.startswith("step ")]
+    ended = ends(job, time.monotonic(), ENDS_WITHIN)
+    assert ended.code == 3 and [int(line.split("/")[0][4:]) for line in lines] == list(range(1, steps_done(tmp_path) + 1))
 
 
 def test_a_reader_that_goes_away_ends_the_run(small, tmp_path):
