@@ -21,7 +21,7 @@ import tempfile
 from array import array
 from pathlib import Path
 
-from run_files import Failure, find_trainer, form_of, read_text
+from run_files import Failure, find_trainer, finish, form_of, read_text
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = {"llama": "llama", "gpt2": "gpt"}
@@ -144,7 +144,8 @@ def read_tokens(path, count):
             if (magic, version) not in kinds:
                 raise Failure(f"{path}: is no token file; make one with scripts/prepare_data.py")
             tokens = array(kinds[magic, version])
-            tokens.frombytes(file.read(count * tokens.itemsize))
+            data = file.read(count * tokens.itemsize)
+            tokens.frombytes(data[: len(data) // tokens.itemsize * tokens.itemsize])
     except OSError as error:
         raise Failure(f"{path}: cannot be read: {error.strerror}") from None
     if len(tokens) < count or held < count:
@@ -295,14 +296,7 @@ def arguments():
 
 def main():
     options = arguments()
-    try:
-        options.act(options)
-    except Failure as failure:
-        print(f"hf.py: {failure}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return finish("hf.py", options.act, options)
 
 
 if __name__ == "__main__":

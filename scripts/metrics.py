@@ -12,14 +12,14 @@ step and all behind it. A last line that is only half there is left out. Nothing
 import argparse
 import csv
 import io
-import os
+import math
 import signal
 import struct
 import sys
 import time
 from pathlib import Path
 
-from run_files import Failure, History, Metrics, form_of, number, parse_lines, read_text, replacing
+from run_files import Failure, History, Metrics, finish, form_of, number, parse_lines, read_text, replacing
 
 # Where a figure stands in TensorBoard; what is not listed stands under "step".
 GROUPS = {
@@ -96,8 +96,16 @@ def event(wall, step=0, content=b""):
     return record(b"\x09" + struct.pack("<d", wall) + (b"\x10" + varint(step) if step else b"") + content)
 
 
+def float32(value):
+    """Little-endian; infinite where a double is larger than any."""
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        return struct.pack("<f", math.copysign(math.inf, value))
+
+
 def scalars_event(wall, step, scalars):
-    values = (piece(1, piece(1, tag) + b"\x15" + struct.pack("<f", value)) for tag, value in scalars.items() if value is not None)
+    values = (piece(1, piece(1, tag) + b"\x15" + float32(value)) for tag, value in scalars.items() if value is not None)
     return event(wall, step, piece(5, b"".join(values)))
 
 
@@ -237,16 +245,8 @@ def arguments():
 def main():
     options = arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        options.make(options)
-    except Failure as failure:
-        print(f"metrics.py: {failure}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 0
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    code = finish("metrics.py", options.make, options)
+    return 0 if code == 130 else code  # --follow goes on until it is interrupted
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from run_files import GIB, MIB, Failure, Metrics, Plan, Trace, read_plan_or_metrics, read_text, replacing
+from run_files import GIB, MIB, Failure, Metrics, Plan, Trace, finish, read_plan_or_metrics, read_text, replacing
 
 # Blue and orange that also differ for the colour-blind; transfers in green and purple, away and back.
 COLORS = {"F": "#4c8fd6", "B": "#f0a04b", "E": "#2e9e6b", "A": "#2e9e6b", "L": "#9a5fb8", "R": "#9a5fb8"}
@@ -192,17 +192,15 @@ def arguments():
     return options
 
 
+def make(options):
+    plt = load_matplotlib()
+    figure = options.draw(plt, options)
+    for path in options.output:
+        save(figure, path)
+
+
 def main():
-    options = arguments()
-    try:
-        plt = load_matplotlib()
-        figure = options.draw(plt, options)
-        for path in options.output:
-            save(figure, path)
-    except Failure as failure:
-        print(f"plot.py: {failure}", file=sys.stderr)
-        return 1
-    return 0
+    return finish("plot.py", make, arguments())
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ from pathlib import Path
 
 from prepare.documents import Rule, bible_source, numbered_jobs, open_sources
 from prepare.output import KINDS, Output
-from prepare.tokenizer import Failure, make_tokenizer
+from prepare.tokenizer import make_tokenizer
 from prepare.work import Progress, work_all
+from run_files import Failure, finish
 
 
 def choose_dtype(tokenizer, wanted, name):
@@ -79,7 +80,10 @@ def prepare(options):
     rule = Rule(options.val_fraction, lambda limit: sum(source.count(limit) for source in sources))
     # Bytes are copied faster than they are sent to another process.
     processes = 1 if tokenizer.kind == "bytes" else options.jobs
-    options.output.mkdir(parents=True, exist_ok=True)
+    try:
+        options.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failure(f"--output {options.output}: cannot be a folder: {error.strerror}") from None
     output = Output(options, dtype)
     try:
         about = side_file(options, tokenizer, dtype, output)
@@ -94,13 +98,18 @@ def prepare(options):
             raise Failure(f"{text} bytes of text are not enough for training and validation; give more text")
         about.update(train_tokens=train.total, val_tokens=val.total, documents=documents, bytes=text)
         output.publish(about)
+    except OSError as error:  # a write names no file
+        raise Failure(f"{error.filename or options.output}: {error.strerror or error}") from None
     finally:
         output.discard()
     empty = f", {blank} empty rows left out" if blank else ""
     print(f"{output.folder}/{output.name}: {documents:,} documents, {text:,} bytes{empty}")
     print(f"  {train.name}: {train.total:,} tokens in {len(train.paths)} file(s)")
     print(f"  {val.name}:   {val.total:,} tokens in {len(val.paths)} file(s); held out: {rule}")
-    return tokenizer.vocab
+    if not options.bible:
+        place = f"{output.folder}/{output.name}"
+        print(f"train with  -o model.vocab={tokenizer.vocab} -o 'data.train={place}_train_*.bin' -o 'data.val={place}_val_*.bin'")
+
 
 def parser_():
     form = argparse.RawDescriptionHelpFormatter
@@ -147,18 +156,7 @@ def stop(number, frame):
 def main(arguments):
     options = parse(arguments)
     signal.signal(signal.SIGTERM, stop)
-    try:
-        vocab = prepare(options)
-    except Failure as failure:
-        print(f"prepare_data.py: {failure}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"prepare_data.py: {error.filename or options.output}: {error.strerror or error}", file=sys.stderr)
-        return 1
-    if not options.bible:
-        place = options.output / options.name
-        print(f"train with  -o model.vocab={vocab} -o 'data.train={place}_train_*.bin' -o 'data.val={place}_val_*.bin'")
-    return 0
+    return finish("prepare_data.py", prepare, options)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ of the longest), then uint16: 65535, bytes, number, label, number of endings, an
 
 import argparse
 import json
-import os
 import struct
 import sys
 from pathlib import Path
 
-from prepare.tokenizer import Failure, make_tokenizer
+from prepare.tokenizer import as_bytes, as_text, make_tokenizer
+from run_files import Failure, finish, replacing
 
 MAGIC, VERSION, BEGIN = 20240522, 1, 65535
 MOST = 65536  # what a uint16 can number
@@ -27,7 +27,9 @@ def read_line(line, where):
     try:
         item = json.loads(line)
         context, endings, label = item["ctx"], item["endings"], int(item["label"])
-    except (ValueError, KeyError, TypeError) as error:
+    except KeyError as error:
+        raise Failure(f"{where}: has no {error}; every line has to have ctx, endings and label") from None
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise Failure(f"{where}: is not JSON with ctx, endings and label ({error})") from None
     if not isinstance(context, str) or not isinstance(endings, list) or not all(isinstance(text, str) for text in endings):
         raise Failure(f"{where}: ctx has to be a text and endings a list of texts")
@@ -41,7 +43,7 @@ def example(tokenizer, number, line, where):
     context, endings, label = read_line(line, where)
     words = [label, len(endings)]
     for text in [context] + [" " + ending for ending in endings]:
-        tokens = list(tokenizer.encode(text.encode(), where))
+        tokens = list(tokenizer.encode(as_bytes(text, where), where))
         if max(tokens, default=0) >= BEGIN:
             raise Failure(f"{where}: token {max(tokens)} does not fit an evaluation file, whose tokens are below {BEGIN}")
         words += [len(tokens), *tokens]
@@ -51,22 +53,21 @@ def example(tokenizer, number, line, where):
     return struct.pack(f"<{3 + len(words)}H", BEGIN, size, number, *words)
 
 
-def prepare(path, output, tokenizer):
-    examples = []
-    with open(path, encoding="utf-8") as file:
+def prepare(options):
+    path, output, examples = options.file, options.output, []
+    tokenizer = make_tokenizer(options.tokenizer, options.eot)
+    with open(path, "rb") as file:
         for at, line in enumerate(file, 1):
             if line.strip():
-                examples.append(example(tokenizer, len(examples) % MOST, line, f"{path}:{at}"))
+                where = f"{path}:{at}"
+                examples.append(example(tokenizer, len(examples) % MOST, as_text(line, where), where))
     if not 1 <= len(examples) <= MOST:
         raise Failure(f"{path}: has {len(examples)} examples; 1 to {MOST} fit a file")
     header = struct.pack("<256i", MAGIC, VERSION, len(examples), max(map(len, examples)), *[0] * 252)
-    part = output.with_name(f".{output.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(header + b"".join(examples))
-        os.replace(part, output)
-    finally:
-        part.unlink(missing_ok=True)
-    print(f"{output}: {len(examples)} examples, {output.stat().st_size} bytes")
+    data = header + b"".join(examples)
+    with replacing(output) as part:
+        part.write_bytes(data)
+    print(f"{output}: {len(examples)} examples, {len(data)} bytes")
 
 
 def main(arguments):
@@ -77,18 +78,7 @@ def main(arguments):
     parser.add_argument("--tokenizer", default="bytes", metavar="NAME", help="bytes, a *.model or a tokenizer.json")
     parser.add_argument("--eot", default="auto", help="as prepare_data.py has it, where a tokenizer has no usual one")
     options = parser.parse_args(arguments)
-    try:
-        prepare(options.file, options.output, make_tokenizer(options.tokenizer, options.eot))
-    except UnicodeDecodeError as error:
-        print(f"prepare_eval.py: {options.file}: is not UTF-8 ({error.reason})", file=sys.stderr)
-        return 1
-    except Failure as failure:
-        print(f"prepare_eval.py: {failure}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"prepare_eval.py: {error.filename or options.output}: {error.strerror}", file=sys.stderr)
-        return 1
-    return 0
+    return finish("prepare_eval.py", prepare, options)
 
 
 if __name__ == "__main__":

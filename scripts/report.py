@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 import report_charts as charts
-from run_files import GIB, MIB, Failure, Metrics, Plan, Trace, find_trainer, form_of, read_text, replacing
+from run_files import GIB, MIB, Failure, Metrics, Plan, Trace, find_trainer, finish, form_of, read_text, replacing
 
 HERE = Path(__file__).resolve().parent
 
@@ -240,16 +240,14 @@ def arguments():
     return options
 
 
+def make(options):
+    text = page(Run(options))
+    with replacing(options.output) as part:
+        part.write_text(text, encoding="utf-8")
+
+
 def main():
-    options = arguments()
-    try:
-        text = page(Run(options))
-        with replacing(options.output) as part:
-            part.write_text(text, encoding="utf-8")
-    except Failure as failure:
-        print(f"report.py: {failure}", file=sys.stderr)
-        return 1
-    return 0
+    return finish("report.py", make, arguments())
 
 
 if __name__ == "__main__":

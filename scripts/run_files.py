@@ -1,4 +1,4 @@
-"""Reads what a trainer wrote: metrics (log.metrics), traces (--trace FILE) and plans (--plan --json). For the other scripts."""
+"""What the scripts share: reading what a trainer wrote (metrics, traces, plans), writing files whole, and ending with one sentence."""
 
 import contextlib
 import json
@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import statistics
+import sys
 from pathlib import Path
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -15,6 +16,31 @@ MOST_BOXES = 20000  # of one picture
 
 class Failure(Exception):
     """One sentence for the user."""
+
+
+def finish(program, act, *arguments):
+    """The exit code of act(): 1 and one sentence where it fails, 130 after Ctrl-C, 0 where the reader of its output goes away."""
+    try:
+        act(*arguments)
+        sys.stdout.flush()
+        return 0
+    except Failure as failure:
+        problem = failure
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        silence()
+        return 0
+    except OSError as error:
+        problem = f"{error.filename or 'standard output'}: {error.strerror or error}"
+        silence()
+    print(f"{program}: {problem}", file=sys.stderr)
+    return 1
+
+
+def silence():
+    """Nothing more is said on standard output, which takes nothing: Python would complain at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def read_text(path):
@@ -31,8 +57,12 @@ def form_of(path, what):
     """Whatever is missing or of the wrong type inside: the file is not what it should be."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise Failure(f"{path}: is no {what} ({type(error).__name__}: {error})") from None
+    except KeyError as error:
+        raise Failure(f"{path}: is no {what} (it has no {error})") from None
+    except (TypeError, AttributeError, IndexError, OverflowError, RecursionError):
+        raise Failure(f"{path}: is no {what} (something in it has another form)") from None
+    except ValueError as error:
+        raise Failure(f"{path}: is no {what} ({error})") from None
 
 
 def read_events(path):
@@ -143,6 +173,8 @@ class Metrics(History):
             self.name = path.stem if path.stem != "metrics" else path.absolute().parent.name
             for entry in parse_lines(text):
                 self.add(entry)
+            if not self.heads:
+                raise Failure(f"{path}: is no metrics file: no line of it begins a run; name one with log.metrics")
             self.head = self.heads[-1]
             if not self.steps:
                 raise Failure(f"{path}: has no step yet")
@@ -176,11 +208,16 @@ def number(value):
 
 @contextlib.contextmanager
 def replacing(path):
-    """A file beside `path` to write to, which takes its place at the end: `path` appears complete or not at all."""
-    part = path.with_name(f".{path.name}.part")
+    """A file beside `path` to write to, which takes its place at the end: `path` appears complete or not at all. Through a link the
+    file behind it is replaced; what is no file, such as /dev/stdout, is written to and stays what it is."""
+    place = Path(os.path.realpath(path))
+    part = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            yield path
+            return
         yield part
-        os.replace(part, path)
+        os.replace(part, place)
     except OSError as error:
         raise Failure(f"{path}: cannot be written: {error.strerror}") from None
     finally:

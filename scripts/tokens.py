@@ -8,9 +8,11 @@ The tokenizer is "bytes", a SentencePiece *.model or a tokenizer.json (GPT-2's, 
 """
 
 import argparse
+import os
 import sys
 
-from prepare.tokenizer import Failure, make_tokenizer
+from prepare.tokenizer import make_tokenizer
+from run_files import Failure, finish
 
 
 def decode(tokenizer, text):
@@ -26,6 +28,17 @@ def decode(tokenizer, text):
     return tokenizer.model.DecodeIds(ids) if tokenizer.kind == "sentencepiece" else tokenizer.model.decode(ids)
 
 
+def translate(options):
+    tokenizer = make_tokenizer(options.tokenizer, options.eot)
+    data = sys.stdin.buffer.read() if options.text is None else os.fsencode(options.text)
+    if options.action == "encode":
+        print(*tokenizer.encode(data, "the text"))
+    else:
+        # Several texts of --generate stand apart by lines of ---.
+        parts = data.decode("utf-8", "backslashreplace").split("---")
+        print("\n---\n".join(decode(tokenizer, part) for part in parts))
+
+
 def main(arguments):
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="tokens.py", description=__doc__, formatter_class=form)
@@ -34,18 +47,7 @@ def main(arguments):
     parser.add_argument("--tokenizer", required=True, metavar="NAME", help="bytes, a *.model or a tokenizer.json")
     parser.add_argument("--eot", default="auto", help="as prepare_data.py has it, where a tokenizer has no usual one")
     options = parser.parse_intermixed_args(arguments)
-    try:
-        tokenizer = make_tokenizer(options.tokenizer, options.eot)
-        text = sys.stdin.read() if options.text is None else options.text
-        if options.action == "encode":
-            print(*tokenizer.encode(text.encode(), "the text"))
-        else:
-            # Several texts of --generate stand apart by lines of ---.
-            print("\n---\n".join(decode(tokenizer, part) for part in text.split("---")))
-    except Failure as failure:
-        print(f"tokens.py: {failure}", file=sys.stderr)
-        return 1
-    return 0
+    return finish("tokens.py", translate, options)
 
 
 if __name__ == "__main__":

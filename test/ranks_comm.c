@@ -320,14 +320,14 @@ static void waiting_sleeps_(Test *t) {
     for (int q = 1; q < t->size && t->rank == 0; q++) send_(t, q, &word, 8, &request), wait_(t, &request);
     if (t->rank != 0) receive_(t, 0, &word, 8, &request), wait_(t, &request);
     double used = cpu_seconds_() - before;
-    EQUAL(t, "milliseconds of CPU in half a second of waiting for a message, above 50", used < 0.05 ? 0 : used * 1000,
+    EQUAL(t, "milliseconds of CPU in half a second of waiting for a message, above 100", used < 0.1 ? 0 : used * 1000,
           0);
     before = cpu_seconds_();
     if (t->rank == 0) nanosleep(&half, NULL);
     EQUAL(t, "barrier", world_barrier(t->world, &t->error), 0);
-    EQUAL(t, "a barrier sleeps as well", cpu_seconds_() - before < 0.05, true);
+    EQUAL(t, "a barrier sleeps as well", cpu_seconds_() - before < 0.1, true);
     if (t->rank == t->size - 1) printf("waiting took %.1f%% of a core\n", used * 200);
-    done_(t, "a waiting rank uses less than a tenth of a core");
+    done_(t, "a waiting rank uses less than a fifth of a core");
 }
 
 static void world_operations_(Test *t) {

@@ -17,7 +17,7 @@ PROMISES = [
     "sums in rank order: the bits of a serial sum on every rank",
     "scratch memory stays within one piece",
     "many sums under way at once, finished in any order",
-    "a waiting rank uses less than a tenth of a core",
+    "a waiting rank uses less than a fifth of a core",
     "gather, broadcast, sum, max, hosts and clocks",
     "groups by color, ordered by key",
 ]

@@ -323,7 +323,7 @@ def test_what_is_too_long_is_left_out_and_said(trained, exported, tmp_path):
     "line, expected",
     [
         ("{", "is not JSON"),
-        ('{"ctx": "a", "endings": ["b", "c"]}', "is not JSON with ctx, endings and label ('label')"),
+        ('{"ctx": "a", "endings": ["b", "c"]}', "has no 'label'; every line has to have ctx, endings and label"),
         ('{"ctx": "a", "endings": ["b", "c"], "label": 2}', "the number of one as label"),
         ('{"ctx": "", "endings": ["b", "c"], "label": 0}', "needs a context"),
         ('{"ctx": "a", "endings": "bc", "label": 0}', "endings a list of texts"),

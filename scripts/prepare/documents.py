@@ -7,7 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from prepare.tokenizer import Failure, as_text, library
+from prepare.tokenizer import as_bytes, as_text, library
+from run_files import Failure
 
 PIECE = 1 << 20  # bytes of text that are tokenized at once, and that a process is given at a time
 NEAR = 1 << 16  # bytes in which a good place to cut is looked for
@@ -151,13 +152,7 @@ class Rows:
                 self.blank += 1
                 continue
             self.documents += 1
-            try:
-                data = text.encode("utf-8")
-            except UnicodeEncodeError:
-                raise Failure(
-                    f"{where}: holds half of a surrogate pair, which is no character; repair or remove the row"
-                ) from None
-            yield from pieces(Text(data, where), number, rule)
+            yield from pieces(Text(as_bytes(text, where), where), number, rule)
 
 
 class Lines(Rows):

@@ -11,11 +11,9 @@ import os
 import sys
 from pathlib import Path
 
+from run_files import Failure
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-class Failure(Exception):
-    """One sentence for the user."""
 
 
 def library(name, purpose):
@@ -40,6 +38,13 @@ def as_text(data, where):
     except UnicodeDecodeError as error:
         bad = f"byte {error.start} (0x{data[error.start]:02x})"
         raise Failure(f"{where}: {bad} is not UTF-8; convert the text to UTF-8") from None
+
+
+def as_bytes(text, where):
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise Failure(f"{where}: holds half of a surrogate pair, which is no character; repair or remove the row") from None
 
 
 class Bytes:

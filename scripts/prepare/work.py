@@ -11,7 +11,8 @@ import threading
 import time
 
 from prepare.output import KINDS
-from prepare.tokenizer import Failure, make_tokenizer
+from prepare.tokenizer import make_tokenizer
+from run_files import Failure
 
 
 class Worker:

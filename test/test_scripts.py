@@ -1,0 +1,96 @@
+"""Every script's answer to wrong input is one sentence, and what it writes to stays what it was."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from trainer_runs import ROOT
+
+STEP = {"type": "step", "step": 1, "loss": 2.5, "mfu": None, "tokens_per_s": 1.0, "tokens": 4, "step_ms": 1.0, "stages": [{"stage": 0, "peak_bytes": 1}]}
+
+
+def script(name, *arguments, **more):
+    return subprocess.run([sys.executable, ROOT / "scripts" / name, *arguments], capture_output="stdout" not in more, timeout=120, **more)
+
+
+def metrics_file(folder, **changes):
+    path = folder / "m.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in ({"type": "run", "config": {}}, {**STEP, **changes})))
+    return path
+
+
+def one_sentence(ended, name):
+    text = ended.stderr.decode()
+    assert ended.returncode == 1 and text.startswith(f"{name}: ") and text.count("\n") == 1 and "Traceback" not in text, text
+    return text
+
+
+@pytest.mark.parametrize("content", ["", "[" * 100000 + "\n", "[1]\n", "3\n", "{}\n", '{"type":"step","step":1e400}\n', "\xff"], ids=range(7))
+@pytest.mark.parametrize("command", ["metrics.py csv FILE", "plot.py curves FILE -o DIR/x.svg", "report.py FILE -o DIR/x.html",
+                                     "prepare_eval.py FILE -o DIR/x.bin", "prepare_data.py FILE --format jsonl -o DIR/x"])  # fmt: skip
+def test_a_file_of_another_form_is_one_sentence(tmp_path, command, content):
+    path = tmp_path / "in.json"
+    path.write_text(content, encoding="latin-1")
+    name, *arguments = command.replace("FILE", str(path)).replace("DIR", str(tmp_path)).split()
+    said = one_sentence(script(name, *arguments), name)
+    assert str(path) in said and "Error" not in said
+
+
+@pytest.mark.parametrize("content", ["", "[" * 100000, "[]", "{}", "\xff"], ids=range(5))
+def test_a_model_of_another_form_is_one_sentence(tmp_path, content):
+    (tmp_path / "config.json").write_text(content, encoding="latin-1")
+    assert "config.json" in one_sentence(script("hf.py", "info", tmp_path), "hf.py")
+
+
+@pytest.mark.parametrize("row, why", [
+    (r'{"ctx": "a \ud800", "endings": ["b", "c"], "label": 0}', "half of a surrogate pair"),
+    ('{"ctx": "a", "endings": ["b", "c"], "label": 1e400}', "is not JSON with ctx, endings and label"),
+    ('{"ctx": "a", "endings": ["b", "c"]}', "has no 'label'"),
+])  # fmt: skip
+def test_a_question_that_cannot_be_asked_is_named_by_its_line(tmp_path, row, why):
+    path = tmp_path / "in.jsonl"
+    path.write_text(row + "\n")
+    said = one_sentence(script("prepare_eval.py", path, "-o", tmp_path / "x"), "prepare_eval.py")
+    assert f"{path}:1: " in said and why in said and not (tmp_path / "x").exists()
+
+
+def test_bytes_that_are_no_text_are_tokens_too():
+    assert script("tokens.py", "encode", "--tokenizer", "bytes", input=b"a\xff").stdout == b"97 255\n"
+    assert script("tokens.py", "encode", "--tokenizer", "bytes", b"a\xff").stdout == b"97 255\n"
+    one_sentence(script("tokens.py", "decode", "--tokenizer", "bytes", input=b"\xff"), "tokens.py")
+
+
+def test_a_loss_beyond_float32_becomes_infinite_for_tensorboard(tmp_path):
+    path = metrics_file(tmp_path, loss=1e300)
+    ended = script("metrics.py", "tensorboard", path, "-o", tmp_path / "board")
+    assert ended.returncode == 0, ended.stderr
+    assert b"loss/train\x15\x00\x00\x80\x7f" in next((tmp_path / "board").iterdir()).read_bytes()
+
+
+@pytest.mark.parametrize("command", ["metrics.py csv FILE", "tokens.py encode --tokenizer bytes hello"])
+def test_a_full_standard_output_is_one_sentence(tmp_path, command):
+    name, *arguments = command.replace("FILE", str(metrics_file(tmp_path))).split()
+    with open("/dev/full", "wb") as full:
+        ended = script(name, *arguments, stdout=full, stderr=subprocess.PIPE)
+    assert one_sentence(ended, name) == f"{name}: standard output: No space left on device\n"
+
+
+def test_an_output_that_is_no_file_is_written_to_and_not_replaced(tmp_path):
+    pipe, got = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    ended = script("metrics.py", "csv", metrics_file(tmp_path), "-o", pipe)
+    reader.join(30)
+    assert ended.returncode == 0 and pipe.is_fifo() and got[0].startswith(b"step,loss")
+
+
+def test_through_a_link_the_file_behind_it_is_written(tmp_path):
+    place, link = tmp_path / "place.csv", tmp_path / "link.csv"
+    place.write_text("old")
+    link.symlink_to(place)
+    assert script("metrics.py", "csv", metrics_file(tmp_path), "-o", link).returncode == 0
+    assert link.is_symlink() and place.read_text().startswith("step,loss")
