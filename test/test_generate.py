@@ -16,7 +16,7 @@ import time
 import numpy
 import pytest
 
-from training import ROOT, TOOLS, Trainer, layout, saving, without_mpi
+from training import ROOT, TOOLS, Trainer, checkpoint_names, layout, saving, without_mpi
 
 MODELS = {
     "llama": {"family": "llama", "hidden": 48, "layers": 4, "heads": 6, "kv_heads": 2, "ffn": 80, "vocab": 257, "seq_len": 32},
@@ -356,6 +356,18 @@ def test_errors_say_what_to_do(trained, tmp_path):
     assert "scripts/tokens.py" in generate(trained, "a", {"sample.tokenizer": "x.json"}, **saved)
     bad = {"sample.every": 2, "sample.prompt": "1 999", **IDS}
     assert "sample.prompt: token 999 is outside" in trained.run(bad, code=2).stderr
+
+
+@pytest.mark.parametrize("ranks", [layout(), pytest.param(layout(p=2, d=2), marks=needs_ranks)], ids=["p1", "p2_d2"])
+def test_a_request_to_stop_ends_a_long_evaluation(trained, tmp_path, ranks):
+    """One that would take minutes, behind the first step: the run ends after the second, and has said nothing of either."""
+    choice = {"data.hellaswag": str(write_questions(tmp_path, QUESTIONS * 1000)), "data.hellaswag_every": 1}
+    process = trained.start(ranks, choice, saving(tmp_path / "saved", 100))
+    assert process.stdout.readline().startswith("step ")
+    process.send_signal(signal.SIGTERM)
+    result = trained.end(process, timeout=30)
+    assert result.code == 3 and "hellaswag" not in result.stdout, result.stderr
+    assert checkpoint_names(tmp_path / "saved") == ["step_00000002"]
 
 
 def test_a_request_to_stop_ends_a_long_text(trained):
