@@ -237,8 +237,7 @@ static void say_of_rank_(const Launch *launch, int rank, const char *text, const
     char stage[32] = "";
     board_read(launch->board, rank, &page);
     if (page.stage >= 0) snprintf(stage, sizeof stage, " (stage %d)", page.stage);
-    log_line(launch->log, "rank %d%s %s%s%s%s", rank, stage, text, page.action[0] != '\0' ? " while at " : "",
-             page.action, hint);
+    log_line(launch->log, "rank %d%s %s while at %s%s", rank, stage, text, watchdog_action(&page), hint);
 }
 
 static int say_killed_(const Launch *launch, const LaunchComment *comment) {

@@ -18,6 +18,7 @@
 #include "verify.h"
 #include "version.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -204,6 +205,11 @@ static int train_(Config *config, const Model *model, const Options *options, Lo
     return err.code != 0 ? fail_(log, &err) : code;
 }
 
+static int flush_(Error *err) {
+    if (fflush(stdout) == 0 && ferror(stdout) == 0) return 0;
+    return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
+}
+
 // What the tables and the version answer without a configuration. false: nothing of it was asked.
 static bool answer_(const Options *options, const char *program) {
     if (options->help)
@@ -222,10 +228,10 @@ static bool answer_(const Options *options, const char *program) {
 }
 
 static int run_options_(const Options *options, const Model *model, Log *log, int argc, char **argv) {
-    if (answer_(options, log->program)) return EXIT_DONE;
+    Error err = {0};
+    if (answer_(options, log->program)) return flush_(&err) == 0 ? EXIT_DONE : say_(log, &err);
     log->level = options->quiet ? LOG_QUIET : options->verbose ? LOG_VERBOSE : LOG_NORMAL;
     cores_spin_briefly(argv);
-    Error err = {0};
     Config *config = (Config *)calloc(1, sizeof *config);
     if (config == NULL) return EXIT_FAILED;
     int code = EXIT_DONE;

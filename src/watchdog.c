@@ -87,7 +87,7 @@ Found watchdog_look(Watchdog *dog, double now, int *rank) {
 
 // --- words
 
-static const char *action_(const BoardPage *page) {
+const char *watchdog_action(const BoardPage *page) {
     return page->action[0] != '\0' ? page->action : "start-up";
 }
 
@@ -108,7 +108,7 @@ void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, cha
     name_(dog, rank, name);
     if (found == FOUND_DEAD) {
         snprintf(text, WATCHDOG_TEXT, "%s died, last seen at %s; the job ends; go on with --resume", name,
-                 action_(&dog->rank[rank].page));
+                 watchdog_action(&dog->rank[rank].page));
         return;
     }
     for (int i = 0; i < dog->ranks; i++) more += silent_(dog, i, now);
@@ -116,16 +116,16 @@ void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, cha
     snprintf(text, WATCHDOG_TEXT,
              "%s has said nothing for %.0f s (train.peer_timeout_s)%s: it is stopped or cut off, last at %s; the job "
              "ends; go on with --resume",
-             name, now - dog->rank[rank].heard, others, action_(&dog->rank[rank].page));
+             name, now - dog->rank[rank].heard, others, watchdog_action(&dog->rank[rank].page));
 }
 
 void watchdog_describe(const BoardPage *page, char text[WATCHDOG_TEXT]) {
     if (page->wait[0] == '\0')
-        snprintf(text, WATCHDOG_TEXT, "is at %s", action_(page));
+        snprintf(text, WATCHDOG_TEXT, "is at %s", watchdog_action(page));
     else if (page->wait_stage >= 0)
         snprintf(text, WATCHDOG_TEXT, "waits for %s", page->wait);
     else
-        snprintf(text, WATCHDOG_TEXT, "is at %s and waits for %s", action_(page), page->wait);
+        snprintf(text, WATCHDOG_TEXT, "is at %s and waits for %s", watchdog_action(page), page->wait);
 }
 
 // The rank that stands for its stage: one that is silent, else one that does not wait, else the lowest. -1: none has this stage.
@@ -148,10 +148,11 @@ static void line_(const Watchdog *dog, int rank, double now, char text[WATCHDOG_
     snprintf(state, sizeof state, "%.300s", text);
     int peer = page->wait[0] != '\0' && page->wait_stage >= 0 ? spokesman_(dog, page->wait_stage, now) : -1;
     if (silent_(dog, rank, now))
-        snprintf(state, sizeof state, "was last heard of %.0f s ago, at %s", now - watched->heard, action_(page));
+        snprintf(state, sizeof state, "was last heard of %.0f s ago, at %s", now - watched->heard,
+                 watchdog_action(page));
     else if (peer >= 0)
         snprintf(other, sizeof other, ", which %s at %s", silent_(dog, peer, now) ? "was last" : "is",
-                 action_(&dog->rank[peer].page));
+                 watchdog_action(&dog->rank[peer].page));
     snprintf(text, WATCHDOG_TEXT, "%s %s%s", who, state, other);
 }
 

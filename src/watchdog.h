@@ -46,6 +46,8 @@ void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, cha
 // there are no more.
 bool watchdog_line(const Watchdog *dog, int index, double now, char text[WATCHDOG_TEXT]);
 
+// What a rank is at; one that has not said so yet starts up.
+const char *watchdog_action(const BoardPage *page);
 // The same of one page alone, for a rank that knows of no other: "waits for B14 from stage 3", "is at step 12 F21".
 void watchdog_describe(const BoardPage *page, char text[WATCHDOG_TEXT]);
 

@@ -59,6 +59,14 @@ def test_questions_are_answered_on_stdout(family, option, holds):
     assert re.search(holds.format(family=family), answer.stdout)
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("asked", ["--help", "--help-config", "--man", "--version"])
+def test_an_answer_that_cannot_be_written_is_an_error(asked):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([trainer("llama"), asked], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 1 and ended.stderr == "train_llama: cannot write to standard output: No space left on device\n"
+
+
 def test_help_names_every_option_of_the_readme_and_its_example_runs_from_the_repository():
     text = command("llama", "--help").stdout
     example = re.search(r"example: \./(train_llama -c (\S+) .*)", text)
