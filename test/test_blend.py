@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from training import GPT, Trainer, layout, make_tokens, saving, without_mpi, write_tokens
+from trainer_runs import GPT, Trainer, layout, walked_tokens, saving, without_mpi, write_tokens
 
 needs_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 
@@ -13,8 +13,8 @@ needs_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 def trained(tmp_path_factory):
     """Eight steps on 70 % of a large set and 30 % of one that has 6 sequences, saved after step 3."""
     trainer = Trainer(tmp_path_factory.mktemp("blend"), GPT)
-    large = write_tokens(trainer.folder / "large_train_000.bin", make_tokens(4000, 30, seed=1))
-    small = write_tokens(trainer.folder / "small_train_000.bin", 30 + make_tokens(6 * 16 + 1, 30, seed=2))
+    large = write_tokens(trainer.folder / "large_train_000.bin", walked_tokens(4000, 30, seed=1))
+    small = write_tokens(trainer.folder / "small_train_000.bin", 30 + walked_tokens(6 * 16 + 1, 30, seed=2))
     trainer.blend = [{"path": str(large), "weight": 0.7}, {"path": str(small), "weight": 0.3}]
     trainer.config["data"]["train"] = trainer.blend
     trainer.saved = trainer.folder / "saved"
@@ -79,7 +79,7 @@ def test_a_vocabulary_too_large_is_refused_with_both_numbers(trained):
 
 @pytest.mark.parametrize("p", [1, pytest.param(2, marks=needs_ranks)])
 def test_data_of_two_tokenizers_is_warned_of_once(trained, p):
-    val = write_tokens(trained.folder / "held_val_000.bin", make_tokens(300, 61))
+    val = write_tokens(trained.folder / "held_val_000.bin", walked_tokens(300, 61))
     change = {**layout(p=p), "train.steps": 1, "data.val": str(val), "data.val_every": 1, "data.val_batches": 1}
     told = [side(trained, name, tokenizer_sha256=digest) for name, digest in (("large", "ab"), ("held", "cd"))]
     warned = trained.run(change).stderr

@@ -10,8 +10,19 @@ import time
 import numpy
 import pytest
 
-from trainer_runs import nothing_left
-from training import GPT, LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, saving, verify, without_mpi
+from trainer_runs import (
+    GPT,
+    LLAMA,
+    MODELS,
+    TOOLS,
+    Trainer,
+    checkpoint_names,
+    layout,
+    nothing_left,
+    saving,
+    verify,
+    without_mpi,
+)
 
 several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 

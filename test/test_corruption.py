@@ -7,7 +7,7 @@ import time
 import pytest
 
 from faults import build_flipper, flip_byte, flips, lent_memory
-from training import LLAMA, Trainer, layout, without_mpi
+from trainer_runs import LLAMA, Trainer, layout, without_mpi
 
 pytestmark = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from training import LLAMA, Trainer, checkpoint_names, layout, saving, verify, without_mpi
+from trainer_runs import LLAMA, Trainer, checkpoint_names, layout, saving, verify, without_mpi
 
 TINY = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq_len=8)
 SOON = 60  # seconds in which everything here has to have ended; a run that waits for a named pipe never does

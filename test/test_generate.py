@@ -16,7 +16,7 @@ import time
 import numpy
 import pytest
 
-from training import ROOT, TOOLS, Trainer, checkpoint_names, layout, saving, without_mpi
+from trainer_runs import ROOT, TOOLS, Trainer, checkpoint_names, layout, saving, without_mpi
 
 MODELS = {
     "llama": {"family": "llama", "hidden": 48, "layers": 4, "heads": 6, "kv_heads": 2, "ffn": 80, "vocab": 257, "seq_len": 32},

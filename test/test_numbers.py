@@ -12,7 +12,7 @@ import struct
 import numpy
 import pytest
 
-from training import LLAMA, MODELS, Trainer, layout, saving, without_mpi
+from trainer_runs import LLAMA, MODELS, Trainer, layout, saving, without_mpi
 
 several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 RARE = 60  # a token of few samples

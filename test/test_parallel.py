@@ -45,7 +45,7 @@ GRIDS = [
 @pytest.mark.parametrize("grid", GRIDS, ids=name)
 def test_losses_and_norms_agree_to_rounding(small, grid):
     if grid[1] == 8 and small.family == "llama":
-        pytest.skip("8 does not divide 4 key and value heads")
+        grid = (grid[0], 4, 2, grid[3])  # 8 does not divide 4 key and value heads
     ended = small.train(*layout(*grid))
     assert ended.head["world"] == grid[0] * grid[1] * grid[2]
     assert close(ended.losses, small.alone.losses, 1e-5)

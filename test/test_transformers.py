@@ -12,7 +12,7 @@ import sys
 import numpy
 import pytest
 
-from training import ROOT, TOOLS, Trainer, layout, saving, verify, without_mpi, write_tokens
+from trainer_runs import ROOT, TOOLS, Trainer, layout, saving, verify, without_mpi, write_tokens
 
 sys.path.insert(0, str(ROOT / ".deps" / "transformers"))
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", HF_HOME="/nonexistent")

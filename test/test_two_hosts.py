@@ -14,7 +14,6 @@ import hosts
 import pytest
 import slurm_cluster
 import trainer_runs
-import training
 
 WHY_NOT = hosts.why_not()
 PEER_TIMEOUT_S = 2
@@ -114,7 +113,7 @@ def test_two_hosts_write_one_checkpoint_and_go_on_from_it(lab):
     assert stopped.code == 3 and "stopped on request after step" in stopped.stderr, stopped.stderr
     assert len(list(saved.iterdir())) == 2
     for place in saved.iterdir():
-        assert training.verify(place) is None
+        assert trainer_runs.verify(place) is None
     again = lab.start(*overrides, arguments=["--resume", saved]).end().read_metrics(metrics)
     assert again.code == 0, again.stderr
     assert "resumed from" in again.stderr and again.bits == alone.bits

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from training import GPT, LLAMA, ROOT, Trainer, layout, saving, without_mpi
+from trainer_runs import GPT, LLAMA, ROOT, Trainer, layout, saving, without_mpi
 
 several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 

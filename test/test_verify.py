@@ -7,8 +7,19 @@ import subprocess
 import pytest
 
 from faults import build_flipper, flips
-from training import GPT, LLAMA, MODELS, ROOT, Trainer, layout, saving, without_mpi
-from trainer_runs import mpirun, mpirun_environment, nothing_left
+from trainer_runs import (
+    GPT,
+    LLAMA,
+    MODELS,
+    ROOT,
+    Trainer,
+    layout,
+    mpirun,
+    mpirun_environment,
+    nothing_left,
+    saving,
+    without_mpi,
+)
 
 pytestmark = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 

@@ -1,5 +1,9 @@
-"""What the end-to-end tests share: small data sets and configurations, and one run of a trainer with all that it said."""
+"""What the end-to-end tests share: small data sets and configurations, and one run of a trainer with all that it said.
 
+A configuration is YAML text by sections (write_config, run) or nested dictionaries that are laid over each other (Trainer).
+"""
+
+import copy
 import ctypes
 import json
 import os
@@ -14,10 +18,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # `make test` names the folder of the test programs; the trainers of the same build stand above it.
 BUILD = Path(os.environ["TEST_PROGRAMS"]).parent if "TEST_PROGRAMS" in os.environ else ROOT
+TOOLS = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build" / "release" / "test"))
 FAMILIES = ("llama", "gpt")
 TIME_LIMIT = 120
 
-MODELS = {
+LLAMA = {"family": "llama", "hidden": 32, "layers": 8, "heads": 4, "kv_heads": 2, "ffn": 48, "vocab": 61, "seq_len": 16}
+GPT = {"family": "gpt", "hidden": 32, "layers": 8, "heads": 4, "ffn": 48, "vocab": 61, "seq_len": 16}
+MODELS = {"llama": LLAMA, "gpt": GPT}
+WIDER = {
     "llama": "{family: llama, hidden: 64, layers: 8, heads: 8, kv_heads: 4, ffn: 96, vocab: 100, seq_len: 32}",
     "gpt": "{family: gpt, hidden: 64, layers: 8, heads: 8, ffn: 128, vocab: 100, seq_len: 32}",
 }
@@ -36,6 +44,10 @@ def built_with_mpi():
     return "libmpi" in symbols or "libmpich" in symbols
 
 
+def without_mpi():
+    return not built_with_mpi()
+
+
 # ---- input ----------------------------------------------------------------------------------------------------------
 
 
@@ -43,6 +55,7 @@ def write_tokens(path, tokens, magic=20240520, version=1, count=None):
     """A token file of the GPT-2 kind, as llm.c writes them."""
     header = struct.pack("<3i", magic, version, len(tokens) if count is None else count)
     path.write_bytes(header.ljust(1024, b"\0") + struct.pack(f"<{len(tokens)}H", *tokens))
+    return path
     return path
 
 
@@ -55,13 +68,35 @@ def made_tokens(count, vocab=100, seed=1):
     return tokens
 
 
+def walked_tokens(count, vocab, seed=0):
+    """Tokens with something to learn: mostly the one before plus a step that depends on it."""
+    import numpy
+
+    random = numpy.random.default_rng(seed)
+    tokens = numpy.zeros(count, int)
+    for i in range(1, count):
+        tokens[i] = (tokens[i - 1] * 3 + 1 + random.integers(0, 3)) % vocab
+    return tokens
+
+
+def merged(base, *changes):
+    """Nested dictionaries, or keys as on the command line ("train.steps"), laid over each other."""
+    out = copy.deepcopy(base)
+    for change in changes:
+        for key, value in change.items():
+            section, _, rest = key.partition(".")
+            inner = {rest: value} if rest else value
+            out.setdefault(section, {}).update(inner)
+    return out
+
+
 def write_config(folder, family="llama", **sections):
     """A small run in `folder`; sections hold YAML text that replaces the default of the same name."""
     for split, count in (("train", 6000), ("val", 1600)):
         if not (folder / f"{split}_000.bin").exists():
             write_tokens(folder / f"{split}_000.bin", made_tokens(count, seed=count))
     chosen = {
-        "model": MODELS[family],
+        "model": WIDER[family],
         "parallel": "{pipeline: 4}",
         "schedule": "{bpipe: on, micro_batch: 2}",
         "train": "{global_batch: 16, steps: 3, lr: 3.0e-3, warmup_steps: 2}",
@@ -239,3 +274,90 @@ def close(left, right, relative):
     worst = max(abs(a - b) / max(abs(a), abs(b)) for a, b in zip(left, right))
     assert worst <= relative, worst
     return True
+
+
+# ---- runs of one configuration, changed a little each time ------------------------------------------------------------
+
+
+class Result:
+    def __init__(self, code, stdout, stderr, seconds, metrics):
+        self.code, self.stdout, self.stderr, self.seconds = code, stdout, stderr, seconds
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+        self.steps = {line["step"]: line for line in lines if line["type"] == "step"}
+        self.vals = {line["step"]: line["loss"] for line in lines if line["type"] == "val"}
+
+    def curve(self, first=1):
+        """(step, loss, norm) from a step on, to the bit."""
+        return [(s, self.steps[s]["loss"], self.steps[s]["grad_norm"]) for s in sorted(self.steps) if s >= first]
+
+
+class Trainer:
+    """Runs one program in one folder; every run has its own metrics file unless it is given one."""
+
+    def __init__(self, folder, model, train=None):
+        self.folder, self.runs = Path(folder), 0
+        tokens = walked_tokens(4000, model["vocab"]) if train is None else train
+        data = write_tokens(self.folder / "train.bin", tokens)
+        self.program = trainer(model["family"])
+        self.config = {
+            "model": model,
+            "train": {"global_batch": 8, "steps": 8, "lr": 3.0e-3, "warmup_steps": 2},
+            "data": {"train": str(data)},
+            "hardware": {"device": "cpu", "peak_tflops": 1, "reserve_gib": 0.1},
+        }
+
+    def prepare(self, *changes):
+        """(command, metrics file) of a run."""
+        self.runs += 1
+        metrics = self.folder / f"metrics_{self.runs}.jsonl"
+        config = merged(self.config, {"log.metrics": str(metrics)}, *changes)
+        path = self.folder / f"config_{self.runs}.yaml"
+        path.write_text(json.dumps(config))
+        return [str(self.program), "-c", str(path)], Path(config["log"]["metrics"])
+
+    def start(self, *changes, resume=None, **more):
+        command, metrics = self.prepare(*changes)
+        if resume is not None:
+            command += ["--resume", str(resume)]
+        env = environment(OMP_NUM_THREADS="1", **more.pop("environment", {}))
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
+        )
+        process.began, process.metrics = time.monotonic(), metrics
+        return process
+
+    def end(self, process, timeout=300):
+        stdout, stderr = process.communicate(timeout=timeout)
+        return Result(process.returncode, stdout, stderr, time.monotonic() - process.began, process.metrics)
+
+    def run(self, *changes, resume=None, code=0, **more):
+        result = self.end(self.start(*changes, resume=resume, **more))
+        assert result.code == code, result.stderr
+        return result
+
+
+def layout(p=1, t=1, d=1, bpipe=False, b=1, **more):
+    """Changes to a configuration; more: keys with _ for the dot's place, as in schedule_slots=4."""
+    extra = {key.replace("_", ".", 1): value for key, value in more.items()}
+    return {
+        "parallel.pipeline": p,
+        "parallel.tensor": t,
+        "parallel.data": d,
+        "schedule.bpipe": "on" if bpipe else "off",
+        "schedule.micro_batch": b,
+        **extra,
+    }
+
+
+def saving(folder, every, keep=100):
+    return {"checkpoint.dir": str(folder), "checkpoint.every": every, "checkpoint.keep": keep}
+
+
+def checkpoint_names(folder):
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+def verify(folder):
+    """None, or why the checkpoint is not whole."""
+    result = subprocess.run([TOOLS / "tool_verify", folder], capture_output=True, text=True)
+    return None if result.returncode == 0 else result.stderr.strip()
