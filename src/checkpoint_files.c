@@ -1,6 +1,8 @@
 // Checkpoints as directories, first part: names and what lies on the disk.
 #include "checkpoint_files.h"
 
+#include "files.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -91,14 +93,7 @@ int file_write(const char *dir, const char *name, const void *data, int64_t byte
     if (path_join(path, dir, name, err) != 0) return -1;
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) return io_error_(path, "written", err);
-    const char *at = data;
-    bool failed = false;
-    while (bytes > 0 && !failed) {
-        ssize_t put = write(fd, at, (size_t)bytes);
-        failed = put < 0 && errno != EINTR;
-        if (put > 0) at += put, bytes -= put;
-    }
-    failed = failed || fsync(fd) != 0;
+    bool failed = file_write_all(fd, data, bytes) != 0 || fsync(fd) != 0;
     int status = failed ? io_error_(path, "written", err) : 0;
     close(fd);
     return status;

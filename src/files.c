@@ -42,6 +42,18 @@ int file_read(int fd, const char *path, int64_t offset, void *to, int64_t bytes,
     return 0;
 }
 
+int file_write_all(int fd, const void *data, int64_t bytes) {
+    const char *at = data;
+    while (bytes > 0) {
+        ssize_t put = write(fd, at, (size_t)bytes);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return -1;
+        at += put;
+        bytes -= put;
+    }
+    return 0;
+}
+
 char *file_read_whole(const char *path, int64_t most, int64_t *length, Error *err) {
     char *text = NULL;
     int fd = file_open(path, length, err);

@@ -1,6 +1,7 @@
 #include "record.h"
 
 #include "checkpoint_layout.h"
+#include "files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -67,22 +68,12 @@ int record_compare(const Record *one, const Record *other, const TensorTable *ta
 
 // --- files: three words that say the size, then the table
 
-static int write_all_(int file, const void *data, size_t bytes) {
-    for (const char *at = (const char *)data; bytes > 0;) {
-        ssize_t wrote = write(file, at, bytes);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote <= 0) return -1;
-        at += wrote;
-        bytes -= (size_t)wrote;
-    }
-    return 0;
-}
-
 int record_write(const Record *record, const char *path, Error *err) {
     int64_t head[3] = {record->first, record->steps, record->entries};
-    size_t bytes = (size_t)(record->steps * record_width(record)) * sizeof *record->words;
+    int64_t bytes = record->steps * record_width(record) * (int64_t)sizeof *record->words;
     int file = open(path, O_WRONLY | O_CLOEXEC);
-    bool written = file >= 0 && write_all_(file, head, sizeof head) == 0 && write_all_(file, record->words, bytes) == 0;
+    bool written =
+        file >= 0 && file_write_all(file, head, sizeof head) == 0 && file_write_all(file, record->words, bytes) == 0;
     if (file >= 0) close(file);
     return written
                ? 0

@@ -62,14 +62,9 @@ int trace_check(const char *path, Error *err) {
 // Hands over what was put together since the last time.
 static int flush_(Trace *trace, Error *err) {
     if (fflush(trace->text) != 0) return error_set(err, EXIT_FAILED, "out of host memory for the trace");
-    const char *from = trace->bytes;
-    for (size_t left = trace->size; left > 0 && !trace->failed;) {
-        ssize_t written = write(trace->fd, from, left);
-        if (written < 0 && errno == EINTR) continue;
-        if (written < 0) trace->failed = true;
-        if (written < 0) return file_error_(trace->path, errno, err);
-        from += written;
-        left -= (size_t)written;
+    if (!trace->failed && file_write_all(trace->fd, trace->bytes, (int64_t)trace->size) != 0) {
+        trace->failed = true;
+        return file_error_(trace->path, errno, err);
     }
     rewind(trace->text);
     return 0;
