@@ -140,9 +140,12 @@ static void *commit_(void *argument) {
     Checkpoint *checkpoint = argument;
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
     double start = clock_seconds();
-    if (commit_files_(checkpoint, &checkpoint->failure) == 0)
-        checkpoint_prune(config->dir, &checkpoint->writer.crc, config->keep, checkpoint->since,
-                         NULL); // one too many harms nobody
+    if (commit_files_(checkpoint, &checkpoint->failure) == 0) {
+        // One too many harms nobody. What an attempt left that failed and could not be cleared away at once, as on a disk that was
+        // read-only for a while, is nobody's work in progress: all ranks are through.
+        checkpoint_prune(config->dir, &checkpoint->writer.crc, config->keep, checkpoint->since, NULL);
+        checkpoint_sweep(config->dir);
+    }
     checkpoint->seconds += clock_seconds() - start;
     atomic_store(&checkpoint->ended, true);
     return NULL;
