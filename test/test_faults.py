@@ -32,6 +32,15 @@ def small(tmp_path):
     return small_config(tmp_path)
 
 
+@pytest.fixture
+def open_mpi_sweeps_nothing():
+    """Shared memory that Open MPI leaves where mpirun itself has to be killed; a parent of ours would remove it."""
+    before = set(Path("/dev/shm").glob("vader_segment.*"))
+    yield
+    for left in set(Path("/dev/shm").glob("vader_segment.*")) - before:
+        left.unlink()
+
+
 def start(config, tmp_path, *overrides, bare=False, **environment_changes):
     prefix = mpirun(4) if bare else ()
     env = mpirun_environment if bare else environment
@@ -122,6 +131,7 @@ def test_a_stopped_mpirun_is_missed(small, tmp_path):
     assert ended.code == 1 and "mpirun has been stopped for" in ended.said[-1]
 
 
+@pytest.mark.usefixtures("open_mpi_sweeps_nothing")
 def test_a_stopped_bare_mpirun_stops_nothing_for_good(small, tmp_path):
     """Its pipes fill, and ranks that write to them stand still."""
     job = start(small, tmp_path, f"train.timeout_s={PATIENCE}", f"train.peer_timeout_s={PATIENCE}", bare=True)
