@@ -188,7 +188,8 @@ static void pass_last_results_(Launch *launch) {
 
 static int patience_ms_(const Launch *launch) {
     enum { STOPPING_MS = 50, WATCHING_MS = 200 };
-    bool waiting = (launch->asked > 0 && !launch->forwarded) || launch->asked > 1;
+    bool waiting =
+        (launch->asked > 0 && !launch->forwarded) || launch->asked > 1 || !launch_watch_complete(&launch->watch);
     return waiting ? STOPPING_MS : WATCHING_MS;
 }
 
@@ -278,6 +279,12 @@ static int say_mpirun_(const Launch *launch) {
     return EXIT_FAILED;
 }
 
+// mpirun kills all ranks when one has died, and now and then names one of those. The first to end was seen to; what ended it was not.
+static bool misnamed_(const Launch *launch, const LaunchComment *comment) {
+    const LaunchWatch *watch = &launch->watch;
+    return watch->certain && comment->rank != watch->dead && comment->rank < watch->ranks && watch->seen[comment->rank];
+}
+
 static int last_word_(const Launch *launch) {
     BoardPage page;
     LaunchComment comment = launch_output_comment(&launch->output);
@@ -285,7 +292,9 @@ static int last_word_(const Launch *launch) {
     if (rank >= 0 && page.text[0] != '\0') {
         Log voice = {launch->log->program, rank, page.stage, LOG_NORMAL};
         log_line(&voice, "%s", page.text);
-        return page.code;
+        // Killed by somebody else, mpirun is the reason, and what a rank says of it (its standard output has gone) a consequence.
+        bool killed = WIFSIGNALED(launch->status) && !launch->forced && launch->asked < 2;
+        return killed ? say_mpirun_(launch) : page.code;
     }
     if (launch->unwritten != 0) {
         log_line(launch->log, "cannot write to standard output: %s", strerror(launch->unwritten));
@@ -298,6 +307,10 @@ static int last_word_(const Launch *launch) {
     bool clean = WIFEXITED(launch->status) && WEXITSTATUS(launch->status) == EXIT_DONE;
     if (launch->asked > 1 && !clean) {
         log_line(launch->log, "ended at once, on the second signal; what came after the last checkpoint is lost");
+        return EXIT_FAILED;
+    }
+    if (comment.rank >= 0 && comment.signal > 0 && misnamed_(launch, &comment)) {
+        say_of_rank_(launch, launch->watch.dead, "died", "");
         return EXIT_FAILED;
     }
     if (comment.rank >= 0 && comment.signal > 0) return say_killed_(launch, &comment);

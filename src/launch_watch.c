@@ -47,23 +47,43 @@ static void ended_(LaunchWatch *watch, const Board *board, int rank, double now)
     watch->died = now;
 }
 
-static void open_(LaunchWatch *watch, const Board *board, int rank, double now) {
+// 1 where it has gone before it was looked at.
+static int open_(LaunchWatch *watch, const Board *board, int rank, double now) {
     BoardPage page;
-    if (watch->seen[rank] || board_read(board, rank, &page) != 0 || page.pid == 0) return;
+    if (watch->seen[rank] || board_read(board, rank, &page) != 0 || page.pid == 0) return 0;
     watch->process[rank] = (int)syscall(SYS_pidfd_open, page.pid, 0);
     watch->seen[rank] = true;
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)rank};
-    if (watch->process[rank] >= 0)
-        epoll_ctl(watch->ends, EPOLL_CTL_ADD, watch->process[rank], &event);
-    else if (errno == ESRCH)
-        ended_(watch, board, rank, now);
+    if (watch->process[rank] >= 0) epoll_ctl(watch->ends, EPOLL_CTL_ADD, watch->process[rank], &event);
+    if (watch->process[rank] >= 0 || errno != ESRCH) return 0;
+    ended_(watch, board, rank, now);
+    return 1;
 }
 
-void launch_watch_processes(LaunchWatch *watch, const Board *board, double now) {
+bool launch_watch_complete(const LaunchWatch *watch) {
+    for (int rank = 0; rank < watch->ranks; rank++)
+        if (!watch->seen[rank]) return false;
+    return true;
+}
+
+static int take_ended_(LaunchWatch *watch, const Board *board, double now) {
     struct epoll_event event;
-    for (int rank = 0; rank < watch->ranks; rank++) open_(watch, board, rank, now);
-    while (watch->ends >= 0 && epoll_wait(watch->ends, &event, 1, 0) == 1)
+    int count = 0;
+    for (; watch->ends >= 0 && epoll_wait(watch->ends, &event, 1, 0) == 1; count++)
         ended_(watch, board, (int)event.data.u32, now);
+    return count;
+}
+
+// Processes that were watched come out of epoll in the order in which they ended. Of several that had gone before they were looked at,
+// which was the first cannot be told.
+void launch_watch_processes(LaunchWatch *watch, const Board *board, double now) {
+    bool known = watch->dead >= 0;
+    take_ended_(watch, board, now);
+    bool watched = watch->dead >= 0;
+    int late = 0;
+    for (int rank = 0; rank < watch->ranks; rank++) late += open_(watch, board, rank, now);
+    late += take_ended_(watch, board, now);
+    if (!known) watch->certain = watched || (watch->dead >= 0 && late == 1);
 }
 
 // --- heartbeats

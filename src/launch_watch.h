@@ -11,11 +11,12 @@ typedef struct LaunchWatch {
     double next;    // look
     double stopped; // since when mpirun is; 0: it runs
     int ranks;
-    int ends;                   // epoll, of `process`; readable where one has ended. -1: this kernel cannot
-    int *process;               // [ranks] pidfd; -1: not there yet, or gone
-    bool *seen;                 // [ranks] process was open
-    int dead;                   // the rank whose process ended first, without a word; -1: none
-    double died;                // when
+    int ends;     // epoll, of `process`; readable where one has ended. -1: this kernel cannot
+    int *process; // [ranks] pidfd; -1: not there yet, or gone
+    bool *seen;   // [ranks] process was open
+    int dead;     // the rank whose process ended first, without a word; -1: none
+    double died;  // when
+    bool certain; // it was seen to end before all others; not so where several had gone before they were looked at
     char reason[WATCHDOG_TEXT]; // why the job has to end; empty while it need not
 } LaunchWatch;
 
@@ -28,6 +29,9 @@ void launch_watch_free(LaunchWatch *watch);
 
 // mpirun was stopped by a signal, or goes on.
 void launch_watch_mpirun(LaunchWatch *watch, bool stopped, double now);
+
+// Whether all ranks' processes are known, so that none can end unseen.
+bool launch_watch_complete(const LaunchWatch *watch);
 
 // Looks who has come and who has ended. To be called often, and where `ends` is readable.
 void launch_watch_processes(LaunchWatch *watch, const Board *board, double now);

@@ -186,7 +186,7 @@ class Kills:
         else:
             assert ended.code == 1 and name in ended.said[-1], (name, ended.code, ended.stderr)
         if name.startswith("rank"):
-            assert re.search(r"rank \d+.* was killed by signal \d+ .* while at \w+", ended.said[-1]), ended.said[-1]
+            assert re.search(r"rank \d+.* (was killed by signal \d+ .*|died) while at \w+", ended.said[-1]), ended.said[-1]
         return False
 
     def finish(self):
