@@ -187,9 +187,10 @@ static void pass_last_results_(Launch *launch) {
 }
 
 static int patience_ms_(const Launch *launch) {
-    enum { STOPPING_MS = 50, WATCHING_MS = 200 };
-    bool waiting =
-        (launch->asked > 0 && !launch->forwarded) || launch->asked > 1 || !launch_watch_complete(&launch->watch);
+    // Ranks that are not known yet are looked for often: of several that end between two looks the first cannot be told.
+    enum { STARTING_MS = 5, STOPPING_MS = 50, WATCHING_MS = 200 };
+    if (!launch_watch_complete(&launch->watch)) return STARTING_MS;
+    bool waiting = (launch->asked > 0 && !launch->forwarded) || launch->asked > 1;
     return waiting ? STOPPING_MS : WATCHING_MS;
 }
 
@@ -255,8 +256,15 @@ static int say_killed_(const Launch *launch, const LaunchComment *comment) {
 static int say_dead_(const Launch *launch) {
     int code = WIFEXITED(launch->status) ? WEXITSTATUS(launch->status) : 0;
     LaunchComment comment = {launch->watch.dead, code - 128, -1};
-    if (comment.signal > 0 && comment.signal < NSIG) return say_killed_(launch, &comment);
-    say_of_rank_(launch, launch->watch.dead, "died", "");
+    bool killed = comment.signal > 0 && comment.signal < NSIG;
+    if (killed && launch->watch.certain) return say_killed_(launch, &comment);
+    if (launch->watch.certain)
+        say_of_rank_(launch, launch->watch.dead, "died", "");
+    else
+        log_line(
+            launch->log,
+            "a rank died%s%s%s while the ranks were joining; several ended at once, so which was first is not known",
+            killed ? " (" : "", killed ? strsignal(comment.signal) : "", killed ? ")" : "");
     return EXIT_FAILED;
 }
 
