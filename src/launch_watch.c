@@ -83,7 +83,8 @@ void launch_watch_processes(LaunchWatch *watch, const Board *board, double now) 
     int late = 0;
     for (int rank = 0; rank < watch->ranks; rank++) late += open_(watch, board, rank, now);
     late += take_ended_(watch, board, now);
-    if (!known) watch->certain = watched || (watch->dead >= 0 && late == 1);
+    // One that nobody has seen yet may have been the first.
+    if (!known) watch->certain = launch_watch_complete(watch) && (watched || (watch->dead >= 0 && late == 1));
 }
 
 // --- heartbeats
