@@ -186,6 +186,7 @@ class Kills:
         else:
             # Of several that ended before the parent had seen any of them, which was first is not known, and said so.
             unknown = "while the ranks were joining; several ended at once" in ended.said[-1]
+            assert not unknown or "memory of each rank" not in ended.stderr, ended.stderr  # once they had met, it is known
             assert ended.code == 1 and (name in ended.said[-1] or unknown), (name, ended.code, ended.stderr)
         if name.startswith("rank") and name in ended.said[-1]:
             assert re.search(r"rank \d+.* (was killed by signal \d+ .*|died) while at \w+", ended.said[-1]), ended.said[-1]
