@@ -23,9 +23,9 @@ extern "C" {
 
 typedef struct Checkpoint Checkpoint;
 
-// Bytes of host memory that a rank of these memory figures keeps for the copy (an upper bound, equal but for padding): its share of
+// Bytes of host memory that a rank with these states keeps for the copy (an upper bound, equal but for padding): its share of
 // the weights and its optimizer states. 0 where nothing is saved at intervals.
-int64_t checkpoint_copy_bytes(const Config *config, const MemoryBytes *rank);
+int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank);
 
 // Collective. Makes checkpoint.dir, removes what an earlier run left half written in it, and allocates the copy. Sets *checkpoint to NULL
 // where checkpoint.dir is empty. resumed: the run goes on from a checkpoint, so older ones count towards checkpoint.keep; a run that

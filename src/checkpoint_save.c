@@ -38,10 +38,9 @@ struct Checkpoint {
 
 enum { SMALL_FILES = 3 }; // config.json, the index, training.json: rank 0 writes them with its parts
 
-int64_t checkpoint_copy_bytes(const Config *config, const MemoryBytes *rank) {
+int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank) {
     if (config->checkpoint.every == 0 || config->checkpoint.dir[0] == '\0') return 0;
-    return rank->bytes[MEMORY_WEIGHTS] / config->parallel.data + rank->bytes[MEMORY_MASTERS] +
-           rank->bytes[MEMORY_OPTIMIZER];
+    return rank->weights / config->parallel.data + rank->masters + rank->moments;
 }
 
 // --- threads

@@ -10,10 +10,11 @@ extern "C" {
 #endif
 
 typedef enum MemoryCategory {
-    MEMORY_WEIGHTS,    // what the matrix products read, in the run's precision
-    MEMORY_GRADIENTS,  // fp32
-    MEMORY_MASTERS,    // fp32 copies of the weights; none where precision is fp32
-    MEMORY_OPTIMIZER,  // AdamW's two moments, fp32
+    MEMORY_WEIGHTS,    // the layers': what the matrix products read, in the run's precision
+    MEMORY_GRADIENTS,  // the layers', fp32
+    MEMORY_MASTERS,    // fp32 copies of the layers' weights; none where precision is fp32
+    MEMORY_OPTIMIZER,  // AdamW's two moments of the layers, fp32
+    MEMORY_EMBEDDING,  // all four of what stands outside the layers: embedding, final norm, output matrix
     MEMORY_OWN_SLOTS,  // activation bundles of this stage's microbatches
     MEMORY_LENT_SLOTS, // activation bundles of the paired stage
     MEMORY_EDGES,      // send and receive buffers between neighbouring stages

@@ -217,7 +217,7 @@ int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err) {
 
 void optimizer_skip(Optimizer *optimizer) {
     Stage *stage = optimizer->stage;
-    stage->be->zero(stage->be, stage->tensors.gradients, stage->tensors.gradient_elements * 4);
+    tensors_zero_gradients(&stage->tensors, stage->be);
 }
 
 int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double norm, Error *err) {

@@ -13,6 +13,7 @@ extern "C" {
 typedef struct PlanStage {
     StageShape at;
     MemoryBytes memory; // on every tensor and data rank of the stage
+    StateBytes states;  // the same bytes of weights, gradients, masters and moments by kind, whatever they belong to
     int own_slots, lent_slots;
     int host_slots;      // most bundles that are in host memory at once, where the schedule evicts there
     int64_t slot_bytes;  // the larger bundle of the stage and its partner

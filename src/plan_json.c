@@ -25,11 +25,6 @@ static void write_model_(const PlanAnswer *answer, FILE *file) {
     fputs("},", file);
 }
 
-static int64_t states_(const MemoryBytes *memory) {
-    const int64_t *bytes = memory->bytes;
-    return bytes[MEMORY_WEIGHTS] + bytes[MEMORY_GRADIENTS] + bytes[MEMORY_MASTERS] + bytes[MEMORY_OPTIMIZER];
-}
-
 static void write_stage_(const PlanAnswer *answer, int s, FILE *file) {
     const PlanStage *stage = &answer->plan.stage[s], *plain = &answer->plan_1f1b.stage[s];
     fputs(s == 0 ? "{" : ",{", file);
@@ -37,7 +32,7 @@ static void write_stage_(const PlanAnswer *answer, int s, FILE *file) {
     integer_(file, "first_layer", stage->at.first_layer, true);
     integer_(file, "last_layer", stage->at.first_layer + stage->at.layers - 1, true);
     integer_(file, "parameters", stage->parameters, true);
-    integer_(file, "states_bytes", states_(&stage->memory), true);
+    integer_(file, "states_bytes", states_total(&stage->states), true);
     integer_(file, "bundle_bytes", stage->at.bundle_bytes, true);
     integer_(file, "slots", stage->own_slots, true);
     integer_(file, "lent", stage->lent_slots, true);

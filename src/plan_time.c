@@ -57,7 +57,7 @@ static double data_rate_(const Costing_ *costing) {
 // Layer by layer the sums start inside the last backward; the first layer's, which ends it, are never hidden.
 static double reduction_seconds_(const Costing_ *costing, int s, double backward) {
     const PlanStage *stage = &costing->plan->stage[s];
-    double d = (double)costing->config->parallel.data, bytes = (double)stage->memory.bytes[MEMORY_GRADIENTS];
+    double d = (double)costing->config->parallel.data, bytes = (double)stage->states.gradients;
     if (d == 1) return 0;
     double whole = bytes * (d - 1) / d / data_rate_(costing), layers = (double)stage->at.layers;
     double hidden = backward * (layers - 1) / layers, left = whole / layers;
@@ -65,12 +65,12 @@ static double reduction_seconds_(const Costing_ *costing, int s, double backward
 }
 
 static double optimizer_seconds_(const Costing_ *costing, int s) {
-    const int64_t *bytes = costing->plan->stage[s].memory.bytes;
-    int64_t owned = bytes[MEMORY_OPTIMIZER] / 8;
+    const StateBytes *states = &costing->plan->stage[s].states;
+    int64_t owned = states->moments / 8;
     const Profile *profile = costing->source->profile;
     const Hardware *hardware = costing->source->hardware;
     double d = (double)costing->config->parallel.data, world = (double)config_world(costing->config);
-    double gather = d == 1 ? 0 : (double)bytes[MEMORY_WEIGHTS] * (d - 1) / d / data_rate_(costing);
+    double gather = d == 1 ? 0 : (double)states->weights * (d - 1) / d / data_rate_(costing);
     double update = profile != NULL ? (profile->norm_seconds + profile->optimizer_seconds) * (double)owned
                                     : hardware_optimizer_seconds(hardware, costing->config, owned);
     // All ranks update at the same time, also where they share cores.

@@ -48,7 +48,8 @@ static int64_t data_bytes_(const StageShape *at, int64_t microbatches) {
     return memory_round(microbatches * at->shape.rows * 4) * ((at->first ? 1 : 0) + (at->last ? 2 : 0));
 }
 
-int stage_bytes(MemoryBytes *bytes, const Model *model, const Config *config, const StageShape *at, Error *err) {
+int stage_bytes(MemoryBytes *bytes, StateBytes *states, const Model *model, const Config *config, const StageShape *at,
+                Error *err) {
     Stage stage;
     memset(&stage, 0, sizeof stage);
     stage.at = *at;
@@ -62,6 +63,7 @@ int stage_bytes(MemoryBytes *bytes, const Model *model, const Config *config, co
     StageTensors tensors;
     int laid = layout_tensors_(&tensors, &table, at, config, 0, err);
     if (laid == 0) tensors_bytes(&tensors, bytes);
+    *states = tensors_states(&tensors);
     tensors_free(&tensors, NULL);
     table_free(&table);
     return laid;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Flat runs start every tensor that is not joined on a multiple of this, so that it is aligned in bf16 as in fp32.
+// Arenas start every tensor that is not joined on a multiple of this, so that it is aligned in bf16 as in fp32.
 enum { TENSOR_ALIGN_ELEMENTS = MEMORY_ALIGN / 2 };
 
 TensorSpec *table_add(TensorTable *table, int64_t rows, int64_t cols, int split, int init, const char *name_format,
@@ -57,29 +57,28 @@ int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks) {
 }
 
 // The first tensor of a unit opens it where the last one ended.
-static Unit *open_unit_(StageTensors *tensors, bool alias, int64_t offset) {
+static Unit *open_unit_(StageTensors *tensors, int64_t index, int64_t owner) {
+    const TensorTable *table = tensors->table;
     Unit *unit = &tensors->units[tensors->unit_count++];
     memset(unit, 0, sizeof *unit);
     unit->first = tensors->count;
-    unit->offset = offset;
-    unit->alias = alias;
+    unit->owner = owner < 0 ? -1 : tensors->tensors[owner].unit;
+    unit->group = index < table->first_layer || index >= table->head ? STATES_OF_ENDS : STATES_OF_LAYERS;
     return unit;
 }
 
 static void add_tensor_(StageTensors *tensors, const TensorSpec *spec, int64_t index) {
     int64_t owner = find_tied_(tensors, spec), ranks = tensors->split.tensor_ranks;
-    bool alias = owner >= 0;
-    Unit *unit = spec->joined ? &tensors->units[tensors->unit_count - 1]
-                              : open_unit_(tensors, alias, alias ? tensors->tensors[owner].offset : 0);
+    Unit *unit = spec->joined ? &tensors->units[tensors->unit_count - 1] : open_unit_(tensors, index, owner);
     Tensor *tensor = &tensors->tensors[tensors->count++];
     tensor->spec = spec;
     tensor->index = index;
     tensor->rows = tensor_padded_rows(spec, (int)ranks) / (spec->split == SPLIT_ROWS ? ranks : 1);
     tensor->cols = spec->split == SPLIT_COLS ? spec->cols / ranks : spec->cols;
     tensor->count = tensor->rows * tensor->cols;
-    tensor->alias = alias;
+    tensor->alias = owner >= 0;
     tensor->unit = tensors->unit_count - 1;
-    tensor->offset = unit->count; // within the unit, until units have their places
+    tensor->within = unit->count;
     unit->count += tensor->count;
     unit->tensors++;
 }
@@ -91,20 +90,20 @@ static void place_units_(StageTensors *tensors) {
         Unit *unit = &tensors->units[u];
         unit->count = (unit->count + align - 1) / align * align;
         unit->piece = unit->count / tensors->split.data_ranks;
-        if (unit->alias) continue;
-        unit->offset = unit->gradient_offset = tensors->elements;
-        unit->state_offset = tensors->state_elements;
-        tensors->elements += unit->count;
-        tensors->state_elements += unit->piece;
+        if (unit->owner >= 0) continue;
+        StateArenas *arenas = &tensors->arenas[unit->group];
+        unit->offset = unit->gradient_offset = arenas->elements;
+        unit->state_offset = arenas->state_elements;
+        arenas->elements += unit->count;
+        arenas->state_elements += unit->piece;
+        arenas->gradient_elements = arenas->elements;
     }
-    tensors->gradient_elements = tensors->elements;
     for (int64_t u = 0; u < tensors->unit_count; u++) {
-        if (!tensors->units[u].alias) continue;
-        tensors->units[u].gradient_offset = tensors->gradient_elements;
-        tensors->gradient_elements += tensors->units[u].count;
+        Unit *unit = &tensors->units[u];
+        if (unit->owner < 0) continue;
+        unit->gradient_offset = tensors->arenas[unit->group].gradient_elements;
+        tensors->arenas[unit->group].gradient_elements += unit->count;
     }
-    for (int64_t i = 0; i < tensors->count; i++)
-        tensors->tensors[i].offset += tensors->units[tensors->tensors[i].unit].offset;
 }
 
 int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
@@ -125,26 +124,55 @@ int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_
     return 0;
 }
 
+static StateBytes group_bytes_(const StageTensors *tensors, int group) {
+    const StateArenas *arenas = &tensors->arenas[group];
+    bool masters = tensors->element != 4;
+    StateBytes bytes = {memory_round(arenas->elements * tensors->element), memory_round(arenas->gradient_elements * 4),
+                        masters ? memory_round(arenas->state_elements * 4) : 0,
+                        memory_round(arenas->state_elements * 8)};
+    return bytes;
+}
+
+StateBytes tensors_states(const StageTensors *tensors) {
+    StateBytes a = group_bytes_(tensors, STATES_OF_LAYERS), b = group_bytes_(tensors, STATES_OF_ENDS);
+    StateBytes both = {a.weights + b.weights, a.gradients + b.gradients, a.masters + b.masters, a.moments + b.moments};
+    return both;
+}
+
+int64_t states_total(const StateBytes *states) {
+    return states->weights + states->gradients + states->masters + states->moments;
+}
+
 void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes) {
-    bytes->bytes[MEMORY_WEIGHTS] += memory_round(tensors->elements * tensors->element);
-    bytes->bytes[MEMORY_GRADIENTS] += memory_round(tensors->gradient_elements * 4);
-    if (tensors->element != 4) bytes->bytes[MEMORY_MASTERS] += memory_round(tensors->state_elements * 4);
-    bytes->bytes[MEMORY_OPTIMIZER] += memory_round(tensors->state_elements * 8);
+    StateBytes layers = group_bytes_(tensors, STATES_OF_LAYERS), ends = group_bytes_(tensors, STATES_OF_ENDS);
+    bytes->bytes[MEMORY_WEIGHTS] += layers.weights;
+    bytes->bytes[MEMORY_GRADIENTS] += layers.gradients;
+    bytes->bytes[MEMORY_MASTERS] += layers.masters;
+    bytes->bytes[MEMORY_OPTIMIZER] += layers.moments;
+    bytes->bytes[MEMORY_EMBEDDING] += states_total(&ends);
 }
 
 static void bind_(StageTensors *tensors) {
+    for (int64_t u = 0; u < tensors->unit_count; u++) {
+        Unit *unit = &tensors->units[u];
+        const StateArenas *arenas = &tensors->arenas[unit->group];
+        unit->weights = unit->owner >= 0 ? tensors->units[unit->owner].weights
+                                         : (char *)arenas->weights + unit->offset * tensors->element;
+        unit->gradients = arenas->gradients + unit->gradient_offset;
+    }
     for (int64_t i = 0; i < tensors->count; i++) {
         Tensor *tensor = &tensors->tensors[i];
         const Unit *unit = &tensors->units[tensor->unit];
-        tensor->weight = (char *)tensors->weights + tensor->offset * tensors->element;
-        tensor->gradient = tensors->gradients + unit->gradient_offset + (tensor->offset - unit->offset);
+        tensor->weight = (char *)unit->weights + tensor->within * tensors->element;
+        tensor->gradient = unit->gradients + tensor->within;
     }
 }
 
 TensorPiece tensors_piece(const StageTensors *tensors, int64_t index) {
     const Tensor *tensor = &tensors->tensors[index];
     const Unit *unit = &tensors->units[tensor->unit];
-    int64_t within = tensor->offset - unit->offset, begin = tensors->split.data_rank * unit->piece - within;
+    const StateArenas *arenas = &tensors->arenas[unit->group];
+    int64_t begin = tensors->split.data_rank * unit->piece - tensor->within;
     TensorPiece piece = {begin < 0 ? 0 : begin, begin + unit->piece, NULL, NULL, NULL, NULL, NULL};
     if (piece.end > tensor->count) piece.end = tensor->count;
     if (piece.begin >= piece.end) return piece;
@@ -152,26 +180,39 @@ TensorPiece tensors_piece(const StageTensors *tensors, int64_t index) {
     piece.weight = (char *)tensor->weight + piece.begin * tensors->element;
     piece.gradient = tensor->gradient + piece.begin;
     if (tensor->alias) return piece;
-    piece.master = tensors->masters == NULL ? NULL : tensors->masters + state;
-    piece.m = tensors->moments + state;
-    piece.v = tensors->moments + tensors->state_elements + state;
+    piece.master = arenas->masters == NULL ? NULL : arenas->masters + state;
+    piece.m = arenas->moments + state;
+    piece.v = arenas->moments + arenas->state_elements + state;
     return piece;
 }
 
-int tensors_allocate(StageTensors *tensors, Backend *be, Error *err) {
-    MemoryBytes bytes = {{0}};
-    tensors_bytes(tensors, &bytes);
-    const int64_t *b = bytes.bytes;
-    tensors->weights = be->allocate(be, MEMORY_WEIGHTS, b[MEMORY_WEIGHTS], "weights", err);
-    if (tensors->weights == NULL) return -1;
-    tensors->gradients = (float *)be->allocate(be, MEMORY_GRADIENTS, b[MEMORY_GRADIENTS], "gradients", err);
-    if (tensors->gradients == NULL) return -1;
-    if (tensors->element != 4) {
-        tensors->masters = (float *)be->allocate(be, MEMORY_MASTERS, b[MEMORY_MASTERS], "master weights", err);
-        if (tensors->masters == NULL) return -1;
+static MemoryCategory category_(int group, MemoryCategory of_layers) {
+    return group == STATES_OF_ENDS ? MEMORY_EMBEDDING : of_layers;
+}
+
+static int allocate_group_(StageTensors *tensors, int group, Backend *be, Error *err) {
+    StateArenas *arenas = &tensors->arenas[group];
+    StateBytes bytes = group_bytes_(tensors, group);
+    arenas->weights = be->allocate(be, category_(group, MEMORY_WEIGHTS), bytes.weights, "weights", err);
+    if (arenas->weights == NULL) return -1;
+    arenas->gradients =
+        (float *)be->allocate(be, category_(group, MEMORY_GRADIENTS), bytes.gradients, "gradients", err);
+    if (arenas->gradients == NULL) return -1;
+    if (bytes.masters > 0) {
+        arenas->masters =
+            (float *)be->allocate(be, category_(group, MEMORY_MASTERS), bytes.masters, "master weights", err);
+        if (arenas->masters == NULL) return -1;
     }
-    tensors->moments = (float *)be->allocate(be, MEMORY_OPTIMIZER, b[MEMORY_OPTIMIZER], "optimizer moments", err);
-    if (tensors->moments == NULL) return -1;
+    arenas->moments =
+        (float *)be->allocate(be, category_(group, MEMORY_OPTIMIZER), bytes.moments, "optimizer moments", err);
+    return arenas->moments == NULL ? -1 : 0;
+}
+
+int tensors_allocate(StageTensors *tensors, Backend *be, Error *err) {
+    for (int group = 0; group < STATE_GROUPS; group++) {
+        if (tensors->arenas[group].elements == 0) continue; // a stage in the middle has layers alone
+        if (allocate_group_(tensors, group, be, err) != 0) return -1;
+    }
     bind_(tensors);
     return 0;
 }
@@ -257,14 +298,26 @@ int tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layer
     return 0;
 }
 
+void tensors_zero_gradients(const StageTensors *tensors, Backend *be) {
+    for (int group = 0; group < STATE_GROUPS; group++) {
+        const StateArenas *arenas = &tensors->arenas[group];
+        if (arenas->gradients != NULL) be->zero(be, arenas->gradients, arenas->gradient_elements * 4);
+    }
+}
+
+static void release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
+    if (memory != NULL) be->release(be, category, memory, bytes);
+}
+
 void tensors_free(StageTensors *tensors, Backend *be) {
-    MemoryBytes bytes = {{0}};
-    tensors_bytes(tensors, &bytes);
-    if (tensors->weights != NULL) be->release(be, MEMORY_WEIGHTS, tensors->weights, bytes.bytes[MEMORY_WEIGHTS]);
-    if (tensors->gradients != NULL)
-        be->release(be, MEMORY_GRADIENTS, tensors->gradients, bytes.bytes[MEMORY_GRADIENTS]);
-    if (tensors->masters != NULL) be->release(be, MEMORY_MASTERS, tensors->masters, bytes.bytes[MEMORY_MASTERS]);
-    if (tensors->moments != NULL) be->release(be, MEMORY_OPTIMIZER, tensors->moments, bytes.bytes[MEMORY_OPTIMIZER]);
+    for (int group = 0; group < STATE_GROUPS; group++) {
+        const StateArenas *arenas = &tensors->arenas[group];
+        StateBytes bytes = group_bytes_(tensors, group);
+        release_(be, category_(group, MEMORY_WEIGHTS), arenas->weights, bytes.weights);
+        release_(be, category_(group, MEMORY_GRADIENTS), arenas->gradients, bytes.gradients);
+        release_(be, category_(group, MEMORY_MASTERS), arenas->masters, bytes.masters);
+        release_(be, category_(group, MEMORY_OPTIMIZER), arenas->moments, bytes.moments);
+    }
     free(tensors->tensors);
     free(tensors->units);
     memset(tensors, 0, sizeof *tensors);

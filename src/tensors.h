@@ -2,8 +2,8 @@
 //
 // The table (TensorTable) lists every tensor of the whole model once, in the order embedding, layers, head. It is cheap
 // (no data) and the same on all ranks; initialization, partition, optimizer, gradient norm, checkpoint and the plan's bytes
-// all read it. The part (StageTensors) holds the tensors of one pipeline stage, cut for one tensor rank, as one flat
-// run of elements per kind of state.
+// all read it. The part (StageTensors) holds the tensors of one pipeline stage, cut for one tensor rank, in one arena per
+// kind of state, the layers apart from what stands outside them.
 #ifndef TENSORS_H
 #define TENSORS_H
 
@@ -54,13 +54,13 @@ typedef struct Split {
     int data_rank, data_ranks;
 } Split;
 
-// One tensor on this rank. Pointers into the flat runs of StageTensors.
+// One tensor on this rank. Pointers into the arenas of StageTensors.
 typedef struct Tensor {
     const TensorSpec *spec;
     int64_t index;      // in the table
     int64_t rows, cols; // of this rank's part, padding included
     int64_t count;      // rows * cols
-    int64_t offset;     // elements, into the weights
+    int64_t within;     // elements, from the start of its unit
     int64_t unit;       // it lies in
     bool alias;         // shares another tensor's weight on this very stage: no states of its own
     void *weight;
@@ -70,14 +70,33 @@ typedef struct Tensor {
 // A tensor and what is joined to it: what data ranks divide among themselves. Data rank r owns the r-th piece: it sums that piece's
 // gradients, keeps its optimizer states and updates its weights. Units depend on the model and the split alone, not on the stage.
 typedef struct Unit {
-    int64_t first, tensors;  // its tensors on this stage
-    int64_t offset;          // elements, into the weights; of an alias, the embedding's
-    int64_t gradient_offset; // elements, into the gradients
-    int64_t count;           // elements, padded so that pieces are equal
-    int64_t piece;           // count / data_ranks
-    int64_t state_offset;    // elements, into masters and each moment, of this rank's piece
-    bool alias;
+    int64_t first, tensors; // its tensors on this stage
+    int64_t count;          // elements, padded so that pieces are equal
+    int64_t piece;          // count / data_ranks
+    int64_t owner;          // of an alias: the unit whose weights these are; else -1
+    int group;              // StateGroup: whose arenas it lies in
+    // Elements, into the weights, the gradients, and masters and each moment of this rank's piece. An alias has gradients alone.
+    int64_t offset, gradient_offset, state_offset;
+    void *weights;    // (count)
+    float *gradients; // (count)
 } Unit;
+
+// The layers' states are counted apart from those of embedding and head, which only the ends of a pipeline carry.
+typedef enum StateGroup { STATES_OF_LAYERS, STATES_OF_ENDS, STATE_GROUPS } StateGroup;
+
+// The states of one group: an arena for each kind.
+typedef struct StateArenas {
+    int64_t elements;          // of the weights
+    int64_t gradient_elements; // elements, and the separate gradients of aliases behind them
+    int64_t state_elements;    // of masters and each moment: this rank's pieces
+    void *weights;
+    float *gradients, *masters, *moments; // moments: m, then v
+} StateArenas;
+
+// Bytes of a rank's states by kind, of both groups.
+typedef struct StateBytes {
+    int64_t weights, gradients, masters, moments;
+} StateBytes;
 
 // The part of a tensor that lies in this rank's piece of its unit: elements [begin, end) of the tensor. Empty where begin >= end.
 typedef struct TensorPiece {
@@ -94,11 +113,7 @@ typedef struct StageTensors {
     int64_t count;
     Unit *units;
     int64_t unit_count;
-    int64_t elements;          // of the weights
-    int64_t gradient_elements; // elements, and the separate gradients of aliases behind them
-    int64_t state_elements;    // of masters and each moment: this rank's pieces
-    void *weights;
-    float *gradients, *masters, *moments; // moments: m, then v
+    StateArenas arenas[STATE_GROUPS];
     Split split;
     int64_t element; // bytes of one weight
 } StageTensors;
@@ -108,8 +123,10 @@ typedef struct StageTensors {
 int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
                    const Split *split, int precision, Error *err);
 
-// Bytes that tensors_allocate takes, by category.
+// Bytes that tensors_allocate takes, added to what stands in `bytes`, by category.
 void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes);
+StateBytes tensors_states(const StageTensors *tensors);
+int64_t states_total(const StateBytes *states);
 
 int tensors_allocate(StageTensors *tensors, Backend *be, Error *err);
 
@@ -130,6 +147,9 @@ TensorPiece tensors_piece(const StageTensors *tensors, int64_t index);
 // in bf16 the values pass through the gradient's place, which is zero afterwards.
 void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const float *values, int64_t first,
                  int64_t last);
+
+// Sets all gradients of this rank to zero.
+void tensors_zero_gradients(const StageTensors *tensors, Backend *be);
 
 void tensors_free(StageTensors *tensors, Backend *be);
 

@@ -27,8 +27,7 @@ static void start_next_(Zero *zero) {
     StageTensors *tensors = &zero->stage->tensors;
     int64_t u = zero->order[zero->started];
     const Unit *unit = &tensors->units[u];
-    float *sum = tensors->gradients + unit->gradient_offset;
-    float *piece = sum + tensors->split.data_rank * unit->piece;
+    float *sum = unit->gradients, *piece = sum + tensors->split.data_rank * unit->piece;
     int failed =
         zero->data->reduce_scatter(zero->data, piece, sum, unit->piece, COMM_FLOAT, &zero->requests[u], &zero->error);
     zero->started += failed == 0;
@@ -118,8 +117,8 @@ int zero_gather_weights(Zero *zero, Error *err) {
     if (alone_(zero)) return 0;
     for (int64_t u = 0; u < tensors->unit_count; u++) {
         const Unit *unit = &tensors->units[u];
-        if (unit->alias) continue;
-        char *whole = (char *)tensors->weights + unit->offset * tensors->element;
+        if (unit->owner >= 0) continue;
+        char *whole = (char *)unit->weights;
         char *piece = whole + tensors->split.data_rank * unit->piece * tensors->element;
         CommType type = tensors->element == 2 ? COMM_BF16 : COMM_FLOAT;
         if (zero->data->all_gather(zero->data, whole, piece, unit->piece, type, &zero->requests[u], err) != 0)

@@ -50,9 +50,11 @@ static void bench_close(Bench *bench) {
 
 // What a backward of step `seed` would leave: any numbers, the same every time.
 static void fill_gradients(Bench *bench, int seed) {
-    StageTensors *tensors = &bench->stage.tensors;
-    for (int64_t i = 0; i < tensors->gradient_elements; i++)
-        tensors->gradients[i] = (float)sin((double)i * 0.37 + seed) * 1e-3f;
+    for (int group = 0; group < STATE_GROUPS; group++) {
+        const StateArenas *arenas = &bench->stage.tensors.arenas[group];
+        for (int64_t i = 0; i < arenas->gradient_elements; i++)
+            arenas->gradients[i] = (float)sin((double)(2 * i + group) * 0.37 + seed) * 1e-3f;
+    }
 }
 
 static Tensor *tensor_named(Bench *bench, const char *name) {
@@ -77,15 +79,19 @@ static void apply(Bench *bench, int64_t step, int64_t skipped) {
 
 // Weights, masters and moments as bytes.
 static char *states(Bench *bench, size_t *bytes) {
-    StageTensors *t = &bench->stage.tensors;
-    size_t weights = (size_t)(t->elements * t->element), floats = (size_t)t->state_elements * 4;
-    size_t masters = t->masters != NULL ? floats : 0;
-    char *copy = malloc(weights + masters + 2 * floats);
+    const StageTensors *t = &bench->stage.tensors;
+    StateBytes all = tensors_states(t);
+    char *copy = calloc(1, (size_t)states_total(&all)), *to = copy;
     assert_non_null(copy);
-    memcpy(copy, t->weights, weights);
-    if (masters > 0) memcpy(copy + weights, t->masters, masters);
-    memcpy(copy + weights + masters, t->moments, 2 * floats);
-    *bytes = weights + masters + 2 * floats;
+    for (int group = 0; group < STATE_GROUPS; group++) {
+        const StateArenas *a = &t->arenas[group];
+        size_t weights = (size_t)(a->elements * t->element), floats = (size_t)a->state_elements * 4;
+        size_t masters = a->masters != NULL ? floats : 0;
+        to = (char *)memcpy(to, a->weights, weights) + weights;
+        if (masters > 0) to = (char *)memcpy(to, a->masters, masters) + masters;
+        to = (char *)memcpy(to, a->moments, 2 * floats) + 2 * floats;
+    }
+    *bytes = (size_t)(to - copy);
     return copy;
 }
 
@@ -101,8 +107,10 @@ static void skipped_leaves_no_trace(const char *path, const Model *model, const 
     optimizer_skip(with->optimizer);
     char *after = states(with, &bytes);
     assert_memory_equal(before, after, bytes);
-    for (int64_t i = 0; i < with->stage.tensors.gradient_elements; i++)
-        assert_true(with->stage.tensors.gradients[i] == 0.0f);
+    for (int group = 0; group < STATE_GROUPS; group++) {
+        const StateArenas *arenas = &with->stage.tensors.arenas[group];
+        for (int64_t i = 0; i < arenas->gradient_elements; i++) assert_true(arenas->gradients[i] == 0.0f);
+    }
     fill_gradients(with, 3);
     apply(with, 3, 1);
     // The same two updates with nothing in between; at a constant learning rate the step's number is Adam's alone.
