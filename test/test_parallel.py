@@ -107,6 +107,8 @@ WIDE = {
     "llama": "{family: llama, hidden: 256, layers: 2, heads: 4, kv_heads: 4, ffn: 768, vocab: 256, seq_len: 16}",
     "gpt": "{family: gpt, hidden: 256, layers: 2, heads: 4, ffn: 1024, vocab: 256, seq_len: 16}",
 }
+# Parameters of these that belong to no layer: embedding, positions, final norm, output matrix.
+OUTSIDE = {"llama": 2 * 256 * 256 + 256, "gpt": 256 * 256 + 16 * 256 + 2 * 256}
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt"])
@@ -122,9 +124,11 @@ def test_a_parameter_takes_6_and_12_over_d_bytes_in_bf16(family, d, tmp_path):
     )
     table = trained(config, family=family).stderr
     parameters = int(re.search(r", ([\d,]+) parameters", table)[1].replace(",", "")) / 2**20
-    bytes_a_parameter = [column(table, 0, part) / parameters for part in ("weights", "gradients", "masters", "optimizer")]
-    gradients = 4 if family == "llama" else 4 * (1 + 256 * 256 / 2**20 / parameters)  # a tied head's own buffer
-    assert bytes_a_parameter == pytest.approx([2, gradients, 4 / d, 8 / d], rel=0.04)
+    matrix, outside = 2**16 / 2**20, OUTSIDE[family] / 2**20
+    layers = [column(table, 0, part) / (parameters - outside) for part in ("weights", "gradients", "masters", "optimizer")]
+    assert layers == pytest.approx([2, 4, 4 / d, 8 / d], rel=0.04)
+    tied = 4 * matrix if family == "gpt" else 0  # a tied head's own gradients
+    assert column(table, 0, "embedding") == pytest.approx((6 + 12 / d) * outside + tied, rel=0.04)
 
 
 # ---- places ---------------------------------------------------------------------------------------------------------
