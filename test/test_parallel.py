@@ -128,7 +128,7 @@ def test_a_parameter_takes_6_and_12_over_d_bytes_in_bf16(family, d, tmp_path):
     layers = [column(table, 0, part) / (parameters - outside) for part in ("weights", "gradients", "masters", "optimizer")]
     assert layers == pytest.approx([2, 4, 4 / d, 8 / d], rel=0.04)
     tied = 4 * matrix if family == "gpt" else 0  # a tied head's own gradients
-    assert column(table, 0, "embedding") == pytest.approx((6 + 12 / d) * outside + tied, rel=0.04)
+    assert column(table, 0, "embedding") == pytest.approx((6 + 12 / d) * outside + tied, abs=0.06)
 
 
 # ---- places ---------------------------------------------------------------------------------------------------------
