@@ -90,3 +90,8 @@ int file_open_to_write(const char *path, int flag) {
     if (fd >= 0) fcntl(fd, F_SETFL, flag & O_APPEND); // from here on a reader may be slow
     return fd;
 }
+
+void file_reserve_standard(void) {
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDONLY); // takes the lowest free number, which is fd
+}

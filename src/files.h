@@ -30,6 +30,10 @@ int file_write_all(int fd, const void *data, int64_t bytes);
 // errno.
 int file_open_to_write(const char *path, int flag);
 
+// Where this process was started with standard input, output or error closed, the next file that is opened would take that number, and
+// what is meant for a reader would be written into it. Puts something there to which nothing can be written.
+void file_reserve_standard(void);
+
 #ifdef __cplusplus
 }
 #endif

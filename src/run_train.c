@@ -41,8 +41,13 @@ void run_listen(Run *run) {
     memset(&action, 0, sizeof action);
     action.sa_handler = request_stop_;
     action.sa_flags = SA_RESTART | SA_ONSTACK;
-    int signals[] = {SIGUSR1, SIGTERM, SIGINT};
-    for (int i = 0; i < 3; i++) sigaction(signals[i], &action, NULL);
+    int signals[] = {SIGUSR1, SIGTERM, SIGINT, SIGHUP};
+    for (int i = 0; i < 4; i++) {
+        struct sigaction before;
+        // Ignored from the start on are hang-ups under nohup, and interrupts of a terminal where a script put this into the background.
+        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+        sigaction(signals[i], &action, NULL);
+    }
     signal(SIGXFSZ, SIG_IGN); // a checkpoint beyond the limit of a file's size is an error to report, not the end
     board_set_ready(run->board);
 }

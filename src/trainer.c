@@ -5,6 +5,7 @@
 #include "details.h"
 #include "device.h"
 #include "emulate.h"
+#include "files.h"
 #include "heartbeat.h"
 #include "launch.h"
 #include "manual.h"
@@ -254,6 +255,7 @@ static int run_options_(const Options *options, const Model *model, Log *log, in
 }
 
 int trainer_main(const char *program, const Model *model, int argc, char **argv) {
+    file_reserve_standard();
     Log log = {program, -1, -1, LOG_NORMAL};
     Options options;
     Error err = {0};

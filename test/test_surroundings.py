@@ -1,0 +1,86 @@
+"""Where and how a run is started: descriptors that are closed, a terminal that goes away."""
+
+import signal
+
+import pytest
+
+from harm import small_config, wait_until
+from trainer_runs import Job, nothing_left, without_mpi
+
+SOON = 60
+ALONE = ("parallel.pipeline=1", "schedule.bpipe=off")
+RANKS = {"one_rank": ALONE, "four_ranks": ("parallel.pipeline=4",)}
+ENDLESS = ("train.steps=1000000", "train.schedule=constant")
+several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
+each_size = pytest.mark.parametrize(
+    "overrides", [pytest.param(RANKS["one_rank"], id="one_rank"), pytest.param(RANKS["four_ranks"], id="four_ranks", marks=several_ranks)]
+)
+
+
+@pytest.fixture
+def small(tmp_path):
+    return small_config(tmp_path)
+
+
+def through_bash(script):
+    """A prefix that has a shell start the trainer; "$@" stands for it."""
+    return ["bash", "-c", script, "-"]
+
+
+def started(small, tmp_path, *overrides, **more):
+    """An endless run after its first steps."""
+    metrics = tmp_path / "metrics.jsonl"
+    job = Job(small, *ENDLESS, f"log.metrics={metrics}", *overrides, **more)
+    wait_until(lambda: job.parent.poll() is not None or (metrics.exists() and metrics.read_text().count('"step"') > 2), "no steps")
+    assert job.parent.poll() is None, job.end().stderr
+    return job
+
+
+# --- standard input, output and error that are closed
+
+
+@each_size
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-"])
+def test_a_closed_standard_output_ends_the_run_and_nothing_is_written_into_another_file(small, tmp_path, overrides, closed):
+    metrics = tmp_path / "metrics.jsonl"
+    job = Job(small, "train.steps=5", f"log.metrics={metrics}", *overrides, prefix=through_bash(f'exec "$@" {closed}'))
+    try:
+        job.parent.wait(SOON)
+    finally:
+        job.parent.kill()
+    ended = job.end()
+    assert ended.code == 1 and ended.said[-1].endswith("cannot write to standard output: Bad file descriptor"), ended.stderr
+    assert all(line.startswith("{") for line in metrics.read_text().splitlines()) and nothing_left(small)
+
+
+@each_size
+def test_a_closed_standard_error_changes_nothing_else(small, tmp_path, overrides):
+    saved = f"checkpoint.dir={tmp_path}/saved"
+    job = Job(small, "train.steps=5", saved, "checkpoint.every=2", *overrides, prefix=through_bash('exec "$@" 2>&-'))
+    ended = job.end()
+    assert ended.code == 0 and ended.stderr == "" and ended.stdout.count("step ") == 5
+    again = Job(small, "train.steps=5", saved, *overrides, arguments=["--resume", tmp_path / "saved"]).end()
+    assert again.code == 0 and "step_00000005 after step 5" in again.stderr, again.stderr
+
+
+# --- signals
+
+
+@each_size
+@pytest.mark.parametrize("sent", [signal.SIGHUP, signal.SIGUSR1])
+def test_a_terminal_that_goes_away_stops_a_run_with_its_checkpoint(small, tmp_path, overrides, sent):
+    job = started(small, tmp_path, f"checkpoint.dir={tmp_path}/saved", *overrides)
+    job.parent.send_signal(sent)
+    ended = job.end()
+    assert ended.code == 3 and "stopped on request" in ended.stderr, ended.stderr
+
+
+@each_size
+def test_a_run_under_nohup_hears_no_hang_up(small, tmp_path, overrides):
+    job = started(small, tmp_path, *overrides, prefix=["nohup"])
+    job.parent.send_signal(signal.SIGHUP)
+    before = (tmp_path / "metrics.jsonl").read_text().count('"step"')
+    wait_until(lambda: job.parent.poll() is not None or (tmp_path / "metrics.jsonl").read_text().count('"step"') > before + 20, "no steps")
+    assert job.parent.poll() is None
+    job.parent.send_signal(signal.SIGTERM)
+    assert job.end().code == 1  # asked to stop, with no place to save
