@@ -3,6 +3,7 @@
 #include "launch_folder.h"
 #include "launch_mpirun.h"
 #include "launch_output.h"
+#include "launch_signals.h"
 #include "launch_watch.h"
 
 #include <errno.h>
@@ -13,7 +14,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,8 +24,7 @@ typedef struct Launch {
     Board *board;
     LaunchOutput output;
     LaunchWatch watch;
-    sigset_t mask; // as it was before
-    int signals;   // signalfd
+    int signals;   // numbers of signals that came
     int results;   // mpirun's stdout; -1 once it is closed
     int errors;    // and its stderr
     int unwritten; // errno of our stdout; 0: all is written
@@ -48,26 +47,6 @@ static double now_(void) {
 }
 
 // --- signals
-
-static void add_unless_ignored_(sigset_t *set, int number) {
-    struct sigaction action;
-    if (sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN) return;
-    sigaddset(set, number);
-}
-
-static int catch_signals_(Launch *launch, Error *err) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGCHLD);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGUSR1); // what the ranks understand, its parent does too: #SBATCH --signal=USR1@300
-    add_unless_ignored_(&set, SIGINT);
-    add_unless_ignored_(&set, SIGHUP); // nohup
-    signal(SIGCHLD, SIG_DFL);
-    sigprocmask(SIG_BLOCK, &set, &launch->mask);
-    launch->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    return launch->signals >= 0 ? 0 : error_set(err, EXIT_FAILED, "cannot watch for signals; too many open files?");
-}
 
 static void asked_to_stop_(Launch *launch) {
     enum { PATIENCE_S = 2 };
@@ -93,9 +72,9 @@ static void look_at_mpirun_(Launch *launch) {
 }
 
 static void take_signals_(Launch *launch) {
-    struct signalfd_siginfo info;
-    while (read(launch->signals, &info, sizeof info) == sizeof info) {
-        if (info.ssi_signo != SIGCHLD)
+    unsigned char number;
+    while (read(launch->signals, &number, 1) == 1) {
+        if (number != SIGCHLD)
             asked_to_stop_(launch);
         else
             look_at_mpirun_(launch);
@@ -255,11 +234,12 @@ static int say_killed_(const Launch *launch, const LaunchComment *comment) {
 // What mpirun does not say: a rank that was not far enough for it to know, or an mpirun that did not see it.
 static int say_dead_(const Launch *launch) {
     int code = WIFEXITED(launch->status) ? WEXITSTATUS(launch->status) : 0;
-    LaunchComment comment = {launch->watch.dead, code - 128, -1};
+    LaunchComment comment = {launch_watch_dead(&launch->watch), code - 128, -1};
     bool killed = comment.signal > 0 && comment.signal < NSIG;
-    if (killed && launch->watch.certain) return say_killed_(launch, &comment);
-    if (launch->watch.certain)
-        say_of_rank_(launch, launch->watch.dead, "died", "");
+    bool certain = launch->watch.certain && comment.rank >= 0;
+    if (killed && certain) return say_killed_(launch, &comment);
+    if (certain)
+        say_of_rank_(launch, comment.rank, "died", "");
     else
         log_line(
             launch->log,
@@ -290,7 +270,8 @@ static int say_mpirun_(const Launch *launch) {
 // mpirun kills all ranks when one has died, and now and then names one of those. The first to end was seen to; what ended it was not.
 static bool misnamed_(const Launch *launch, const LaunchComment *comment) {
     const LaunchWatch *watch = &launch->watch;
-    return watch->certain && comment->rank != watch->dead && comment->rank < watch->ranks && watch->seen[comment->rank];
+    int dead = launch_watch_dead(watch);
+    return watch->certain && dead >= 0 && comment->rank != dead && launch_watch_met(watch, comment->rank);
 }
 
 static int last_word_(const Launch *launch) {
@@ -318,15 +299,15 @@ static int last_word_(const Launch *launch) {
         return EXIT_FAILED;
     }
     if (comment.rank >= 0 && comment.signal > 0 && misnamed_(launch, &comment)) {
-        say_of_rank_(launch, launch->watch.dead, "died", "");
+        say_of_rank_(launch, launch_watch_dead(&launch->watch), "died", "");
         return EXIT_FAILED;
     }
     if (comment.rank >= 0 && comment.signal > 0) return say_killed_(launch, &comment);
     if (rank >= 0) return page.code;
     if (clean) return EXIT_DONE;
     if (comment.rank >= 0 && comment.code >= 0) return say_code_(launch, comment.rank, comment.code);
-    return launch->watch.dead >= 0 && (launch->forced || !WIFSIGNALED(launch->status)) ? say_dead_(launch)
-                                                                                       : say_mpirun_(launch);
+    return launch->watch.first >= 0 && (launch->forced || !WIFSIGNALED(launch->status)) ? say_dead_(launch)
+                                                                                        : say_mpirun_(launch);
 }
 
 // --- one launch
@@ -341,13 +322,14 @@ static int pipe_(int ends[2], int *ours, Error *err) {
 static int start_(Launch *launch, int ranks, char **argv, Patience patience, Error *err) {
     int results[2] = {-1, -1}, errors[2] = {-1, -1};
     launch->board = board_create(launch->folder.board, ranks, err);
-    if (launch->board == NULL || catch_signals_(launch, err) != 0 ||
+    if (launch->board == NULL || (launch->signals = launch_signals_open(err)) < 0 ||
         launch_watch_start(&launch->watch, ranks, patience, now_(), err) != 0)
         return -1;
     if (pipe_(results, &launch->results, err) == 0 && pipe_(errors, &launch->errors, err) == 0)
-        launch->mpirun = launch_mpirun(ranks, argv, &launch->folder, &launch->mask, results[1], errors[1], err);
+        launch->mpirun = launch_mpirun(ranks, argv, &launch->folder, results[1], errors[1], err);
     if (results[1] >= 0) close(results[1]);
     if (errors[1] >= 0) close(errors[1]);
+    launch_watch_children(&launch->watch, launch->mpirun);
     return launch->mpirun > 0 ? 0 : -1;
 }
 
@@ -358,10 +340,7 @@ static void end_(Launch *launch) {
     launch_watch_free(&launch->watch);
     if (launch->results >= 0) close(launch->results);
     if (launch->errors >= 0) close(launch->errors);
-    if (launch->signals < 0) return;
-    take_signals_(launch); // what came too late would kill us below
-    close(launch->signals);
-    sigprocmask(SIG_SETMASK, &launch->mask, NULL);
+    launch_signals_close();
 }
 
 static void announce_(const Log *log, int ranks) {

@@ -1,5 +1,6 @@
 #include "launch_folder.h"
 #include "board.h"
+#include "processes.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -13,43 +14,25 @@
 
 // --- processes of this launch
 
-// An environment block is a sequence of strings that each end with a zero.
-static int block_names_(int file, const char *wanted, size_t length) {
-    char block[1 << 16];
-    size_t kept = 0;
-    for (;;) {
-        ssize_t got = read(file, block + kept, sizeof block - kept);
-        if (got <= 0) return 0;
-        size_t used = kept + (size_t)got;
-        if (memmem(block, used, wanted, length) != NULL) return 1;
-        kept = used < length ? used : length;
-        memmove(block, block + used - kept, kept);
-    }
-}
+typedef struct Signalled {
+    const LaunchFolder *folder;
+    int signal, alive;
+} Signalled;
 
-static int belongs_(const LaunchFolder *folder, const char *pid) {
-    char path[64], wanted[400];
-    int length = snprintf(wanted, sizeof wanted, "%s=%s", BOARD_VARIABLE, folder->board) + 1;
-    snprintf(path, sizeof path, "/proc/%.20s/environ", pid);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return 0;
-    int found = block_names_(file, wanted, (size_t)length);
-    close(file);
-    return found;
+static void signal_(pid_t pid, void *context) {
+    Signalled *all = context;
+    char board[sizeof all->folder->board];
+    if (pid == getpid() || !process_variable(pid, BOARD_VARIABLE, board, sizeof board) ||
+        strcmp(board, all->folder->board) != 0)
+        return;
+    all->alive++;
+    if (all->signal != 0) kill(pid, all->signal);
 }
 
 int launch_folder_signal(const LaunchFolder *folder, int signal) {
-    int alive = 0;
-    DIR *processes = opendir("/proc");
-    if (processes == NULL) return 0;
-    for (struct dirent *entry; (entry = readdir(processes)) != NULL;) {
-        pid_t pid = (pid_t)atoi(entry->d_name);
-        if (pid <= 0 || pid == getpid() || !belongs_(folder, entry->d_name)) continue;
-        alive++;
-        if (signal != 0) kill(pid, signal);
-    }
-    closedir(processes);
-    return alive;
+    Signalled all = {folder, signal, 0};
+    processes_each(0, signal_, &all);
+    return all.alive;
 }
 
 static void nap_ms_(int ms) {
@@ -117,7 +100,8 @@ static int start_caretaker_(LaunchFolder *folder, Error *err) {
 // --- making and removing
 
 static int make_in_(LaunchFolder *folder, const char *base) {
-    int length = snprintf(folder->path, sizeof folder->path, "%s/trainer-XXXXXX", base);
+    // With the parent's id in its name, so that people see whose it is.
+    int length = snprintf(folder->path, sizeof folder->path, "%s/trainer-%d-XXXXXX", base, (int)getpid());
     return length < (int)sizeof folder->path && mkdtemp(folder->path) != NULL ? 0 : -1;
 }
 

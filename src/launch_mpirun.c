@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,6 +126,12 @@ static char **arguments_(const char *self, const char *ranks, char **argv) {
     return all;
 }
 
+static void forget_handlers_(void) {
+    struct sigaction action;
+    for (int number = 1; number < NSIG; number++)
+        if (sigaction(number, NULL, &action) == 0 && action.sa_handler != SIG_IGN) signal(number, SIG_DFL);
+}
+
 // In the child. The parent may have gone before it was asked to be told.
 static void become_(const char *mpirun, char **arguments, char **entries, const sigset_t *mask, int results, int errors,
                     pid_t parent) {
@@ -135,13 +142,13 @@ static void become_(const char *mpirun, char **arguments, char **entries, const 
     dup2(null, STDIN_FILENO);
     dup2(results, STDOUT_FILENO);
     dup2(errors, STDERR_FILENO);
+    forget_handlers_();
     sigprocmask(SIG_SETMASK, mask, NULL);
     execve(mpirun, arguments, entries);
     _exit(127);
 }
 
-pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const sigset_t *mask, int results, int errors,
-                    Error *err) {
+pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int results, int errors, Error *err) {
     char mpirun[4096], self[4096], number[16];
     Environment environment;
     if (find_mpirun_(mpirun, sizeof mpirun, err) != 0 || find_self_(self, sizeof self, err) != 0) return -1;
@@ -152,8 +159,13 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const si
         return error_set(err, EXIT_FAILED, "out of memory");
     }
     describe_(&environment, ranks, folder);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all,
+                    &before); // a signal to the child is none to the parent, whose handlers it has until exec
     pid_t parent = getpid(), child = fork();
-    if (child == 0) become_(mpirun, arguments, environment.entries, mask, results, errors, parent);
+    if (child == 0) become_(mpirun, arguments, environment.entries, &before, results, errors, parent);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     environment_free_(&environment);
     free(arguments);
     if (child < 0) error_set(err, EXIT_FAILED, "cannot start a process; too many already?");

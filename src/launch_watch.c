@@ -1,4 +1,5 @@
 #include "launch_watch.h"
+#include "processes.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -10,25 +11,26 @@
 enum { MPIRUN_ENDS_WITHIN_S = 3 }; // after a rank has died; about one is usual
 
 int launch_watch_start(LaunchWatch *watch, int ranks, Patience patience, double now, Error *err) {
-    *watch = (LaunchWatch){.patience = patience, .ranks = ranks, .dead = -1};
+    *watch = (LaunchWatch){.patience = patience, .ranks = ranks, .first = -1};
     bool watches = patience.peer_s > 0 || patience.progress_s > 0;
     watch->ends = epoll_create1(EPOLL_CLOEXEC);
-    watch->process = malloc((size_t)ranks * sizeof *watch->process);
-    watch->seen = calloc((size_t)ranks, sizeof *watch->seen);
+    watch->process = calloc((size_t)ranks, sizeof *watch->process);
     if (watches) watch->dog = watchdog_create(ranks, patience, now);
-    if (watch->process == NULL || watch->seen == NULL || (watches && watch->dog == NULL))
+    if (watch->process == NULL || (watches && watch->dog == NULL))
         return error_set(err, EXIT_FAILED, "out of memory for %d ranks", ranks);
-    for (int rank = 0; rank < ranks; rank++) watch->process[rank] = -1;
     return 0;
 }
 
 void launch_watch_free(LaunchWatch *watch) {
-    for (int rank = 0; watch->process != NULL && rank < watch->ranks; rank++)
-        if (watch->process[rank] >= 0) close(watch->process[rank]);
+    for (int i = 0; i < watch->met; i++)
+        if (watch->process[i].file >= 0) close(watch->process[i].file);
     if (watch->ends >= 0) close(watch->ends);
     watchdog_free(watch->dog);
     free(watch->process);
-    free(watch->seen);
+}
+
+void launch_watch_children(LaunchWatch *watch, pid_t mpirun) {
+    watch->mpirun = mpirun;
 }
 
 void launch_watch_mpirun(LaunchWatch *watch, bool stopped, double now) {
@@ -37,33 +39,43 @@ void launch_watch_mpirun(LaunchWatch *watch, bool stopped, double now) {
 
 // --- processes
 
-static void ended_(LaunchWatch *watch, const Board *board, int rank, double now) {
-    BoardPage page;
-    if (watch->process[rank] >= 0) close(watch->process[rank]);
-    watch->process[rank] = -1;
-    if (watch->dog != NULL) watchdog_excuse(watch->dog, rank);
-    if (watch->dead >= 0 || board_read(board, rank, &page) != 0 || page.reported > 0) return;
-    watch->dead = rank;
-    watch->died = now;
+static LaunchProcess *of_rank_(const LaunchWatch *watch, int rank) {
+    for (int i = 0; i < watch->met; i++)
+        if (watch->process[i].rank == rank) return &watch->process[i];
+    return NULL;
 }
 
-// 1 where it has gone before it was looked at.
-static int open_(LaunchWatch *watch, const Board *board, int rank, double now) {
-    BoardPage page;
-    if (watch->seen[rank] || board_read(board, rank, &page) != 0 || page.pid == 0) return 0;
-    watch->process[rank] = (int)syscall(SYS_pidfd_open, page.pid, 0);
-    watch->seen[rank] = true;
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)rank};
-    if (watch->process[rank] >= 0) epoll_ctl(watch->ends, EPOLL_CTL_ADD, watch->process[rank], &event);
-    if (watch->process[rank] >= 0 || errno != ESRCH) return 0;
-    ended_(watch, board, rank, now);
-    return 1;
+bool launch_watch_met(const LaunchWatch *watch, int rank) {
+    return of_rank_(watch, rank) != NULL;
 }
 
 bool launch_watch_complete(const LaunchWatch *watch) {
-    for (int rank = 0; rank < watch->ranks; rank++)
-        if (!watch->seen[rank]) return false;
-    return true;
+    return watch->met == watch->ranks && of_rank_(watch, -1) == NULL;
+}
+
+// A process that ended before its rank could be read is the one that is missing, where all others are known.
+int launch_watch_dead(const LaunchWatch *watch) {
+    if (watch->first < 0 || watch->process[watch->first].rank >= 0)
+        return watch->first < 0 ? -1 : watch->process[watch->first].rank;
+    int missing = -1;
+    for (int rank = 0; watch->met == watch->ranks && rank < watch->ranks; rank++) {
+        if (launch_watch_met(watch, rank)) continue;
+        if (missing >= 0) return -1;
+        missing = rank;
+    }
+    return missing;
+}
+
+static void ended_(LaunchWatch *watch, const Board *board, int which, double now) {
+    LaunchProcess *process = &watch->process[which];
+    BoardPage page = {.reported = 0};
+    if (process->file >= 0) close(process->file);
+    process->file = -1;
+    if (watch->dog != NULL && process->rank >= 0) watchdog_excuse(watch->dog, process->rank);
+    if (process->rank >= 0) board_read(board, process->rank, &page);
+    if (watch->first >= 0 || page.reported > 0) return;
+    watch->first = which;
+    watch->died = now;
 }
 
 static int take_ended_(LaunchWatch *watch, const Board *board, double now) {
@@ -74,17 +86,65 @@ static int take_ended_(LaunchWatch *watch, const Board *board, double now) {
     return count;
 }
 
+// How many of a look had gone before it.
+typedef struct Look {
+    LaunchWatch *watch;
+    const Board *board;
+    double now;
+    int late;
+} Look;
+
+static void meet_(Look *look, pid_t pid) {
+    LaunchWatch *watch = look->watch;
+    for (int i = 0; i < watch->met; i++)
+        if (watch->process[i].pid == pid) return;
+    if (watch->met == watch->ranks) return;
+    LaunchProcess *process = &watch->process[watch->met];
+    *process = (LaunchProcess){pid, -1, (int)syscall(SYS_pidfd_open, pid, 0)};
+    bool gone = process->file < 0 && errno == ESRCH;
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)watch->met++};
+    if (process->file >= 0) epoll_ctl(watch->ends, EPOLL_CTL_ADD, process->file, &event);
+    if (!gone) return;
+    look->late++;
+    ended_(watch, look->board, watch->met - 1, look->now);
+}
+
+static void meet_child_(pid_t pid, void *context) {
+    Look *look = context;
+    if (process_parent(pid) == look->watch->mpirun) meet_(look, pid);
+}
+
+// Ranks are met as mpirun's children, long before they know of themselves: their ids are above mpirun's, but where these began anew, and
+// such ranks are met on the board.
+static void meet_all_(Look *look) {
+    LaunchWatch *watch = look->watch;
+    BoardPage page;
+    char value[16];
+    if (watch->mpirun > 0) processes_each(watch->mpirun, meet_child_, look);
+    for (int rank = 0; rank < watch->ranks; rank++) {
+        if (board_read(look->board, rank, &page) != 0 || page.pid == 0 || launch_watch_met(watch, rank)) continue;
+        meet_(look, page.pid);
+        for (int i = 0; i < watch->met; i++)
+            if (watch->process[i].pid == page.pid) watch->process[i].rank = rank;
+    }
+    for (int i = 0; i < watch->met; i++) {
+        LaunchProcess *process = &watch->process[i];
+        if (process->rank >= 0 || process->file < 0) continue;
+        if (process_variable(process->pid, "OMPI_COMM_WORLD_RANK", value, sizeof value)) process->rank = atoi(value);
+    }
+}
+
 // Processes that were watched come out of epoll in the order in which they ended. Of several that had gone before they were looked at,
 // which was the first cannot be told.
 void launch_watch_processes(LaunchWatch *watch, const Board *board, double now) {
-    bool known = watch->dead >= 0;
+    Look look = {watch, board, now, 0};
+    bool known = watch->first >= 0;
     take_ended_(watch, board, now);
-    bool watched = watch->dead >= 0;
-    int late = 0;
-    for (int rank = 0; rank < watch->ranks; rank++) late += open_(watch, board, rank, now);
-    late += take_ended_(watch, board, now);
-    // One that nobody has seen yet may have been the first.
-    if (!known) watch->certain = launch_watch_complete(watch) && (watched || (watch->dead >= 0 && late == 1));
+    bool watched = watch->first >= 0;
+    if (!launch_watch_complete(watch)) meet_all_(&look);
+    look.late += take_ended_(watch, board, now);
+    // One that nobody has met yet may have been the first.
+    if (!known) watch->certain = watch->met == watch->ranks && (watched || (watch->first >= 0 && look.late == 1));
 }
 
 // --- heartbeats
@@ -92,7 +152,7 @@ void launch_watch_processes(LaunchWatch *watch, const Board *board, double now) 
 static void hear_(LaunchWatch *watch, const Board *board, double now) {
     BoardPage page;
     for (int rank = 0; board_read(board, rank, &page) == 0; rank++) {
-        bool gone = watch->seen[rank] && kill(page.pid, 0) != 0;
+        bool gone = page.pid > 0 && kill(page.pid, 0) != 0;
         watchdog_hear(watch->dog, rank, &page, now);
         if (gone) watchdog_excuse(watch->dog, rank);
     }
@@ -112,7 +172,7 @@ static bool find_(LaunchWatch *watch, const Board *board, const Log *log, double
 bool launch_watch_look(LaunchWatch *watch, const Board *board, const Log *log, double now) {
     if (watch->reason[0] != '\0' || now < watch->next) return false;
     watch->next = now + watchdog_interval(watch->patience);
-    if (watch->dead >= 0) {
+    if (watch->first >= 0) {
         if (now - watch->died < MPIRUN_ENDS_WITHIN_S) return false;
         watch->next = now + MPIRUN_ENDS_WITHIN_S;
         return true;

@@ -230,6 +230,19 @@ def test_a_second_signal_ends_at_once_and_leaves_the_last_checkpoint_whole(small
     assert resumed.code == 0 and f"resumed from {saved}/step_{last:08}" in resumed.stderr, resumed.stderr
 
 
+def test_threads_of_libraries_in_the_parent_take_no_signal_away(small, tmp_path, harm):
+    """Planning for schedule.bpipe: auto starts some before there are ranks."""
+    preload = {"LD_PRELOAD": str(harm), "HARM_PARENT": "1"}
+    job = start(small, tmp_path, "train.steps=2", **preload)
+    wait_until(lambda: job.parent.poll() is not None, "the end of mpirun was not noticed")
+    assert job.end().code == 0
+    job = start(small, tmp_path, f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=0", **preload)
+    trains(job, tmp_path)
+    os.kill(job.parent.pid, signal.SIGTERM)
+    ended = ends(job, time.monotonic(), ENDS_WITHIN)
+    assert ended.code == 3, ended.stderr
+
+
 def test_usr1_to_a_bare_mpirun_saves_on_all_ranks_and_ends_with_3(small, tmp_path):
     saved = tmp_path / "saved"
     job = start(small, tmp_path, f"checkpoint.dir={saved}", bare=True)

@@ -142,17 +142,9 @@ def processes_with(text):
 
 
 def ownerless_folders():
-    """Folders of launches that no process belongs to any more."""
-    boards = [path for base in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")) for path in Path(base).glob("trainer-*/board")]
-    folders = {str(path.parent) for path in boards}
-    for entry in Path("/proc").iterdir():
-        try:
-            if folders and entry.name.isdigit():
-                block = (entry / "environ").read_text(errors="replace")
-                folders = {folder for folder in folders if f"TRAINER_BOARD={folder}/" not in block}
-        except OSError:
-            pass
-    return folders
+    """Folders of launches whose parent is there no longer."""
+    paths = [path for base in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")) for path in Path(base).glob("trainer-*-*")]
+    return {str(path) for path in paths if not Path(f"/proc/{path.name.split('-')[1]}").exists()}
 
 
 def nothing_left(config, seconds=8):
