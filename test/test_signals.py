@@ -3,7 +3,6 @@
 import signal
 import time
 
-import pytest
 import trainer_runs
 
 
@@ -29,26 +28,3 @@ def test_a_stop_in_the_middle_of_matrix_products(tmp_path):
         job.parent.send_signal(signal.SIGTERM)
         ended = job.end()
         assert ended.code == 3, (i, ended.code, ended.stderr)
-
-
-def unheard(thread):
-    """The signals that a thread blocks, as numbers."""
-    bits = int(next(line for line in (thread / "status").read_text().splitlines() if line.startswith("SigBlk")).split()[1], 16)
-    return {number for number in range(1, 65) if bits >> (number - 1) & 1}
-
-
-@pytest.mark.skipif(trainer_runs.without_mpi(), reason="built without MPI")
-def test_the_parent_that_measured_a_peak_hears_of_its_ranks_end_and_of_a_stop(tmp_path):
-    # `auto` plans before the ranks start, and the plan measures what this host's cores do, with threads that stay.
-    config = trainer_runs.write_config(tmp_path, hardware="{device: cpu, reserve_gib: 0.1}")
-    options = ("schedule.bpipe=auto", "train.steps=100000", "data.val_every=0", "checkpoint.every=0")
-    job = trainer_runs.start(config, *options, f"checkpoint.dir={tmp_path}/saved", f"log.metrics={tmp_path}/m.jsonl")
-    deadline = time.monotonic() + trainer_runs.TIME_LIMIT
-    while '"step"' not in (open(tmp_path / "m.jsonl").read() if (tmp_path / "m.jsonl").exists() else ""):
-        assert job.parent.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-    blocked = [unheard(thread) for thread in trainer_runs.Path(f"/proc/{job.parent.pid}/task").iterdir()]
-    job.parent.send_signal(signal.SIGTERM)
-    ended = job.end()
-    assert all({signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1} <= each for each in blocked), blocked
-    assert ended.code == 3, (ended.code, ended.stderr)

@@ -1,10 +1,8 @@
 // What this machine's cores can do in matrix products, measured: the denominator of MFU where none is given.
 #include "cpu.h"
 
-#include <signal.h>
-
 // One pass gives every thread the same work: a linear layer of 2 column strips a thread.
-static double measure_(int threads) {
+double backend_cpu_measure_peak(int threads) {
     enum { ROWS = CPU_GEMM_ROWS, DEPTH = 768, LEAST_PASSES = 3 };
     const double budget = 0.1; // seconds
     Backend *backend = backend_cpu_create(PRECISION_FP32, threads, NULL);
@@ -28,15 +26,4 @@ static double measure_(int threads) {
     }
     backend->destroy(backend);
     return best;
-}
-
-// OpenMP keeps the threads it starts here. In the parent of ranks, which may compute nothing else, they would take signals that are
-// its main thread's to hear: a rank's end would go unnoticed, and a request to stop kill the parent alone.
-double backend_cpu_measure_peak(int threads) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    double peak = measure_(threads);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return peak;
 }
