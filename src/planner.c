@@ -202,7 +202,7 @@ int planner_forecast(const Planner *planner, Variant variant, Forecast *forecast
     return ask_(planner, variant, true, forecast, err);
 }
 
-// ---------------------------------------------------------------- the largest micro-batch size
+// ---------------------------------------------------------------- the largest and the quickest micro-batch size
 
 // Sizes into which the batch of a data rank can be cut, ascending.
 static int64_t sizes_(const Planner *planner, int64_t *sizes, int64_t room) {
@@ -213,9 +213,10 @@ static int64_t sizes_(const Planner *planner, int64_t *sizes, int64_t room) {
     return count;
 }
 
+enum { MOST_SIZES = 512 };
+
 int planner_largest(const Planner *planner, bool bpipe, int attention, int64_t *micro_batch, Error *err) {
-    enum { ROOM = 512 };
-    int64_t sizes[ROOM], fits = -1, fails = sizes_(planner, sizes, ROOM);
+    int64_t sizes[MOST_SIZES], fits = -1, fails = sizes_(planner, sizes, MOST_SIZES);
     *micro_batch = 0;
     // Bytes grow with the size, so what fits is a beginning of the list.
     while (fails - fits > 1) {
@@ -228,5 +229,17 @@ int planner_largest(const Planner *planner, bool bpipe, int attention, int64_t *
             fails = at;
     }
     if (fits >= 0) *micro_batch = sizes[fits];
+    return 0;
+}
+
+int planner_quickest(const Planner *planner, int64_t largest, Forecast *quickest, Error *err) {
+    int64_t sizes[MOST_SIZES], count = sizes_(planner, sizes, MOST_SIZES);
+    memset(quickest, 0, sizeof *quickest);
+    for (int64_t i = 0; i < count && sizes[i] <= largest; i++) {
+        Forecast at;
+        if (planner_forecast(planner, (Variant){sizes[i], false, planner->config->attention.mode}, &at, err) != 0)
+            return -1;
+        if (at.time.known && (!quickest->possible || at.time.step < quickest->time.step)) *quickest = at;
+    }
     return 0;
 }

@@ -64,6 +64,9 @@ int64_t planner_limit(const Planner *planner);
 // The largest micro-batch size that fits, 0 for none.
 int planner_largest(const Planner *planner, bool bpipe, int attention, int64_t *micro_batch, Error *err);
 
+// The quickest step of the micro-batch sizes up to `largest` without BPipe; possible: false where none has a time.
+int planner_quickest(const Planner *planner, int64_t largest, Forecast *quickest, Error *err);
+
 #ifdef __cplusplus
 }
 #endif

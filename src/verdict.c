@@ -54,6 +54,23 @@ static int find_forecasts_(Verdict *verdict, const Planner *planner, Error *err)
     return forecast_(planner, verdict->largest_bpipe, true, &verdict->larger, err);
 }
 
+// The micro-batch size that only BPipe makes fit, where there is one.
+static const Forecast *in_question_(const Verdict *verdict) {
+    return verdict->plain.fits ? &verdict->larger : &verdict->bpipe;
+}
+
+static bool quicker_(const Forecast *one, const Forecast *other) {
+    return one->time.known && other->time.known && one->time.step < other->time.step;
+}
+
+static int find_quickest_(Verdict *verdict, const Planner *planner, Error *err) {
+    const Forecast *with = in_question_(verdict);
+    if (!with->possible || !with->fits || !quicker_(with, &verdict->best)) return 0;
+    if (planner_quickest(planner, verdict->largest_plain, &verdict->quickest, err) != 0) return -1;
+    if (quicker_(with, &verdict->quickest)) verdict->quickest.possible = false;
+    return 0;
+}
+
 // ---------------------------------------------------------------- the sentence
 
 static void say_(Verdict *verdict, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -101,6 +118,9 @@ static void say_gain_(Verdict *verdict, const Planner *planner, const Forecast *
     say_mfu_(verdict, &to->time);
     say_(verdict, ", without it at micro-batch %lld ", (long long)from->variant.micro_batch);
     say_mfu_(verdict, &from->time);
+    if (!verdict->quickest.possible) return;
+    say_(verdict, "; quickest without it is micro-batch %lld, ", (long long)verdict->quickest.variant.micro_batch);
+    say_mfu_(verdict, &verdict->quickest.time);
 }
 
 // This micro-batch size does without BPipe; would a larger one with it be better?
@@ -117,7 +137,8 @@ static void decide_unneeded_(Verdict *verdict, const Planner *planner) {
     }
     say_(verdict, ". Only with it would micro-batch %lld fit: ", (long long)larger->variant.micro_batch);
     say_gain_(verdict, planner, best, larger);
-    say_(verdict, larger->time.step < best->time.step ? ": that would pay." : ": that would not pay.");
+    bool pays = quicker_(larger, best) && !verdict->quickest.possible;
+    say_(verdict, pays ? ": that would pay." : ": that would not pay.");
 }
 
 static void decide_impossible_(Verdict *verdict, const Planner *planner) {
@@ -137,7 +158,7 @@ static void decide_impossible_(Verdict *verdict, const Planner *planner) {
 static void decide_needed_(Verdict *verdict, const Planner *planner) {
     const Forecast *with = &verdict->bpipe, *best = &verdict->best;
     bool none = !best->possible, unknown = !none && !(with->time.known && best->time.known);
-    verdict->use_bpipe = none || (!unknown && with->time.step < best->time.step);
+    verdict->use_bpipe = none || (quicker_(with, best) && !verdict->quickest.possible);
     say_(verdict, "%s: micro-batch %lld fits only with BPipe (", verdict->use_bpipe ? "Yes" : "No",
          (long long)with->variant.micro_batch);
     say_need_(verdict, planner, with);
@@ -177,6 +198,7 @@ static void decide_(Verdict *verdict, const Planner *planner) {
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
     memset(verdict, 0, sizeof *verdict);
     if (find_largest_(verdict, planner, err) != 0 || find_forecasts_(verdict, planner, err) != 0) return -1;
+    if (find_quickest_(verdict, planner, err) != 0) return -1;
     find_gains_(verdict, planner->config);
     decide_(verdict, planner);
     return 0;

@@ -1,7 +1,8 @@
 // Does balancing pipeline memory with BPipe pay for this model on this hardware? A yes or no, with the numbers it rests on.
 //
 // BPipe makes no step shorter by itself: it makes room for a larger micro-batch. So the question is whether this micro-batch size, where
-// it needs BPipe, beats the largest one that does without.
+// it needs BPipe, beats the largest one that does without; and where it does, whether it beats all smaller ones too, one of which may
+// have a fused softmax that the largest has not.
 #ifndef VERDICT_H
 #define VERDICT_H
 
@@ -20,7 +21,9 @@ typedef struct Verdict {
     Forecast plain, bpipe; // this micro-batch size without and with BPipe
     Forecast best;         // the largest one that fits without it; possible: false where none does
     Forecast larger;       // the largest one with it, where that is larger; possible: false else
-    bool gains;            // the two below are known
+    Forecast
+        quickest; // without it, where that is a smaller one than `best` which BPipe does not beat; possible: false else
+    bool gains;   // the two below are known
     double
         required_gain; // of MFU_stage, from best's micro-batch size to this one, for the pipeline to be no slower (estimate.h)
     double stage_gain; // what a stage does gain, by profile or model

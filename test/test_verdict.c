@@ -104,6 +104,27 @@ static void the_reserve_decides_whether_llama_needs_bpipe_at_all(void **state) {
     expect(LLAMA, &llama_model, none, false, "micro-batch 4 does not fit even with BPipe");
 }
 
+// 26 heads a rank: Megatron-LM's fused softmax runs at micro-batch 2 and 4 and not at 3, the largest that fits without BPipe.
+static void bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it(void **state) {
+    (void)state;
+    const char *both = "train.global_batch=96 attention.mode=recompute attention.softmax=megatron ";
+    char needed[160], unneeded[160];
+    snprintf(needed, sizeof needed, "%s schedule.micro_batch=4 hardware.memory_gib=98", both);
+    snprintf(unneeded, sizeof unneeded, "%s schedule.micro_batch=2 hardware.memory_gib=98", both);
+    Case *at = judge(GPT, &gpt_model, needed);
+    const Verdict *v = &at->verdict;
+    assert_int_equal(v->largest_plain, 3);
+    assert_true(v->bpipe.time.step < v->best.time.step && v->quickest.possible);
+    assert_int_equal(v->quickest.variant.micro_batch, 2);
+    assert_true(v->quickest.time.step < v->bpipe.time.step);
+    assert_false(v->use_bpipe);
+    assert_non_null(strstr(v->reason, "No: micro-batch 4 fits only with BPipe"));
+    assert_non_null(strstr(v->reason, "quickest without it is micro-batch 2, "));
+    drop(at);
+    expect(GPT, &gpt_model, unneeded, false, "quickest without it is micro-batch 2, ");
+    expect(GPT, &gpt_model, unneeded, false, "that would not pay.");
+}
+
 // ---- the other ways it can end -----------------------------------------------------------------------------------------------
 
 static void bpipe_is_used_where_nothing_fits_without_it(void **state) {
@@ -194,6 +215,7 @@ int main(void) {
         cmocka_unit_test(gpt3_with_flash_attention_gains_nothing),
         cmocka_unit_test(llama_gets_slower_where_only_bpipe_makes_micro_batch_4_fit),
         cmocka_unit_test(the_reserve_decides_whether_llama_needs_bpipe_at_all),
+        cmocka_unit_test(bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it),
         cmocka_unit_test(bpipe_is_used_where_nothing_fits_without_it),
         cmocka_unit_test(there_is_nothing_to_balance_with_few_stages_or_gpipe),
         cmocka_unit_test(slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it),
