@@ -59,7 +59,8 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
     if (create_scratch_(e, plan, moves, err) != 0 || create_comms_(e, plan, hardware, err) != 0) return -1;
     if (stage_create(&e->stage, model, config, be, plan->at.stage, e->tensor, 0, err) != 0) return -1;
     EngineGroups groups = {e->pipeline, e->pair, NULL, NULL};
-    e->engine = engine_create(&e->stage, plan, &groups, NULL, err);
+    SlotCounts slots = plan_slots(plan);
+    e->engine = engine_create(&e->stage, &slots, &groups, NULL, err);
     return e->engine == NULL ? -1 : upload_tokens_(e, err);
 }
 

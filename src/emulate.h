@@ -6,6 +6,7 @@
 
 #include "engine.h"
 #include "hardware_model.h"
+#include "plan.h"
 
 #ifdef __cplusplus
 extern "C" {

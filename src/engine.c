@@ -449,8 +449,8 @@ static int create_edges_(Engine *engine, Comm *pipeline, Error *err) {
     return edge_create(&engine->backward_out, be, previous, s - 1, true, bytes, err);
 }
 
-static int create_away_(Engine *engine, const PlanStage *plan, Comm *control, Error *err) {
-    if (away_host(&engine->host, engine->be, plan->host_slots, plan->slot_bytes, err) != 0) return -1;
+static int create_away_(Engine *engine, const SlotCounts *slots, Comm *control, Error *err) {
+    if (away_host(&engine->host, engine->be, slots->host, slots->bytes, err) != 0) return -1;
     if (control == NULL) return 0;
     char why[256];
     if (away_pair(&engine->partners, engine->be, &engine->lent, control, &engine->alone, why, err) != 0) return -1;
@@ -461,7 +461,7 @@ static int create_away_(Engine *engine, const PlanStage *plan, Comm *control, Er
     return 0;
 }
 
-Engine *engine_create(Stage *stage, const PlanStage *plan, const EngineGroups *groups, Board *board, Error *err) {
+Engine *engine_create(Stage *stage, const SlotCounts *slots, const EngineGroups *groups, Board *board, Error *err) {
     Engine *engine = (Engine *)calloc(1, sizeof *engine);
     if (engine == NULL) {
         error_set(err, EXIT_FAILED, "out of host memory");
@@ -477,10 +477,10 @@ Engine *engine_create(Stage *stage, const PlanStage *plan, const EngineGroups *g
     engine->partner = groups->pair == NULL ? -1 : 1 - groups->pair->rank;
     stage->pass.poll = poll_;
     stage->pass.poll_argument = engine;
-    if (slots_create(&engine->own, engine->be, "own", MEMORY_OWN_SLOTS, plan->own_slots, plan->slot_bytes, err) == 0 &&
-        slots_create(&engine->lent, engine->be, "lent", MEMORY_LENT_SLOTS, plan->lent_slots, plan->slot_bytes, err) ==
-            0 &&
-        create_away_(engine, plan, groups->pair_control, err) == 0 && create_edges_(engine, groups->pipeline, err) == 0)
+    if (slots_create(&engine->own, engine->be, "own", MEMORY_OWN_SLOTS, slots->own, slots->bytes, err) == 0 &&
+        slots_create(&engine->lent, engine->be, "lent", MEMORY_LENT_SLOTS, slots->lent, slots->bytes, err) == 0 &&
+        create_away_(engine, slots, groups->pair_control, err) == 0 &&
+        create_edges_(engine, groups->pipeline, err) == 0)
         return engine;
     engine_destroy(engine);
     return NULL;

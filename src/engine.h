@@ -10,7 +10,8 @@
 #include "bpipe.h"
 #include "checksum.h"
 #include "edges.h"
-#include "plan.h"
+#include "slots.h"
+#include "stage.h"
 #include "slots.h"
 #include "stage.h"
 
@@ -42,8 +43,8 @@ typedef struct EngineGroups {
     Checksum *checksum; // of evicted bundles, from where they leave to where they are back; NULL: none
 } EngineGroups;
 
-// Allocates slots and edge buffers as `plan` says for this stage. board may be NULL.
-Engine *engine_create(Stage *stage, const PlanStage *plan, const EngineGroups *groups, Board *board, Error *err);
+// Allocates slots and edge buffers. board may be NULL.
+Engine *engine_create(Stage *stage, const SlotCounts *slots, const EngineGroups *groups, Board *board, Error *err);
 // Both stages of a pair call this at the end of a run in which nothing failed, before engine_destroy. -1 with err.
 int engine_part(Engine *engine, Error *err);
 void engine_destroy(Engine *engine);

@@ -108,6 +108,10 @@ static int fill_stage_(PlanStage *plan, const Model *model, const Config *config
     return 0;
 }
 
+SlotCounts plan_slots(const PlanStage *stage) {
+    return (SlotCounts){stage->own_slots, stage->lent_slots, stage->host_slots, stage->slot_bytes};
+}
+
 int64_t plan_host_bytes(const PlanStage *stage) {
     return stage->host_slots * stage->slot_bytes + stage->copy_bytes + stage->order_bytes;
 }

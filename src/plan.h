@@ -4,6 +4,7 @@
 #define PLAN_H
 
 #include "bpipe.h"
+#include "slots.h"
 #include "stage.h"
 
 #ifdef __cplusplus
@@ -35,6 +36,9 @@ Schedule *plan_schedule(const Config *config, Error *err);
 // be: any backend of the kind that will run (it is asked for the attention's scratch, nothing is allocated).
 int plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be, Error *err);
 void plan_free(Plan *plan);
+
+// What the engine of the stage allocates.
+SlotCounts plan_slots(const PlanStage *stage);
 
 // The stage whose ranks hold most; the first of equals.
 int plan_fullest(const Plan *plan);

@@ -185,7 +185,8 @@ static int create_stage_(Run *run, Error *err) {
     if (convert_pair_(run, err) != 0) return -1;
     EngineGroups groups = {run->pipeline, run->pair_bundles, run->pair_bundles == NULL ? NULL : run->pair,
                            run->checksum};
-    run->engine = engine_create(&run->stage, &run->plan.stage[run->at.stage], &groups, run->board, err);
+    SlotCounts slots = plan_slots(&run->plan.stage[run->at.stage]);
+    run->engine = engine_create(&run->stage, &slots, &groups, run->board, err);
     if (run->engine == NULL) return -1;
     if (engine_note(run->engine)[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
         log_line(run->log, "%s", engine_note(run->engine));

@@ -9,6 +9,12 @@
 extern "C" {
 #endif
 
+// What a stage needs: its own slots, those it lends, and places in host memory for bundles that are evicted there.
+typedef struct SlotCounts {
+    int own, lent, host;
+    int64_t bytes; // of one
+} SlotCounts;
+
 typedef enum SlotState {
     SLOT_FREE,
     SLOT_FILLING, // a forward writes it, or a transfer brings a bundle

@@ -213,7 +213,8 @@ static void compare_allocated(const char *path, const Model *model, const char *
         Stage stage;
         if (stage_create(&stage, model, &config, be, s, NULL, 0, &err) != 0) fail_msg("%s", err.text);
         EngineGroups alone = {NULL, NULL, NULL, NULL};
-        Engine *engine = plan.stages == 1 ? engine_create(&stage, &plan.stage[s], &alone, NULL, &err) : NULL;
+        SlotCounts slots = plan_slots(&plan.stage[s]);
+        Engine *engine = plan.stages == 1 ? engine_create(&stage, &slots, &alone, NULL, &err) : NULL;
         if (plan.stages == 1 && engine == NULL) fail_msg("%s", err.text);
         for (int c = 0; c < MEMORY_CATEGORIES; c++) {
             bool engines = c == MEMORY_OWN_SLOTS || c == MEMORY_LENT_SLOTS || c == MEMORY_EDGES;
