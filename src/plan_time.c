@@ -16,6 +16,7 @@ typedef struct Costing_ {
     const Schedule *schedule;
     const Plan *plan;
     const TimeSource *source;
+    int copy; // data rank whose pipeline is looked at
 } Costing_;
 
 static void add_part_(StageTime *time, const PartTime *part, double count, bool compute) {
@@ -46,12 +47,14 @@ static int stage_compute_(const Costing_ *costing, int s, StageTime *time, Error
 }
 
 // Bytes/s that one rank has among the ranks that hold the same part of the model: within a node like tensor ranks, else its part of the
-// node's network, which all of a node's ranks use at the same time.
+// node's network, which all parts on the node use at the same time. Ranks of one part that share a node send only once out of it.
 static double data_rate_(const Costing_ *costing) {
     const Hardware *hardware = costing->source->hardware;
-    int64_t node = costing->config->hardware.gpus_per_node;
+    const ParallelConfig *parallel = &costing->config->parallel;
+    int64_t node = costing->config->hardware.gpus_per_node, parts = parallel->pipeline * parallel->tensor;
     if (hardware->cpu || config_world(costing->config) <= node) return hardware->tensor;
-    return hardware->network / (double)node;
+    double rate = hardware->network / (double)(parts < node ? parts : node);
+    return rate < hardware->tensor ? rate : hardware->tensor;
 }
 
 // Layer by layer the sums start inside the last backward; the first layer's, which ends it, are never hidden.
@@ -81,9 +84,23 @@ static double optimizer_seconds_(const Costing_ *costing, int s) {
 // ---------------------------------------------------------------- messages
 
 static int node_of_stage_(const Costing_ *costing, int stage) {
-    Coordinates at = {0, stage, 0};
+    Coordinates at = {costing->copy, stage, 0};
     int rank = topology_rank(&costing->config->parallel, at);
     return hardware_node(costing->source->hardware, costing->config, rank);
+}
+
+// The data rank whose stages are spread most over nodes, where copies of the pipeline do not begin with a node: all wait for it.
+static int widest_copy_(Costing_ *costing) {
+    int64_t node = costing->config->hardware.gpus_per_node, copies = costing->config->parallel.data;
+    int widest = 0, most = 0;
+    if (costing->source->hardware->cpu) return 0;
+    for (costing->copy = 0; costing->copy < copies && costing->copy < node; costing->copy++) {
+        int leave = 0;
+        for (int s = 0; s + 1 < costing->plan->stages; s++)
+            leave += node_of_stage_(costing, s) != node_of_stage_(costing, s + 1);
+        if (leave > most) most = leave, widest = costing->copy;
+    }
+    return widest;
 }
 
 // Ranks of a stage on one node, which send at the same time.
@@ -157,8 +174,9 @@ static double tied_seconds_(const Costing_ *costing) {
 
 int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, const Schedule *schedule,
                     const Plan *plan, const TimeSource *source, Error *err) {
-    Costing_ costing = {config, model, schedule, plan, source};
+    Costing_ costing = {config, model, schedule, plan, source, 0};
     int p = plan->stages, status = 0;
+    costing.copy = widest_copy_(&costing);
     if (allocate_(costs, p) != 0) status = error_set(err, EXIT_FAILED, "no memory to plan %d stages", p);
     double *times = costs->times_;
     double *forward = times, *backward = times + p, *transfer = times + 2 * p, *edge = times + 3 * p;

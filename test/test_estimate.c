@@ -177,6 +177,31 @@ static void data_ranks_add_sums_and_gather_weights(void **state) {
     near(both.time.optimizer, one.time.optimizer / 2 + elements * 2 / 2 / (25e9 / 8), 2e-2);
 }
 
+// Sixteen whole models on two nodes: a ring of sums leaves each node once, so that it has the node's network for itself.
+static void copies_that_share_a_node_leave_it_once(void **state) {
+    (void)state;
+    const char *slow[] = {"parallel.pipeline=1", "parallel.tensor=1", "parallel.data=16", "parallel.sequence=false"},
+               *quick[] = {"parallel.pipeline=1", "parallel.tensor=1", "parallel.data=16", "parallel.sequence=false",
+                           "hardware.network_gb_s=1e9"};
+    Variant variant = {1, false, ATTENTION_FLASH};
+    double more = forecast_of(LLAMA, &llama_model, slow, COUNT(slow), variant).time.optimizer -
+                  forecast_of(LLAMA, &llama_model, quick, COUNT(quick), variant).time.optimizer;
+    near(more, 2 * 65285660672.0 * 15 / 16 * (1 / 25e9 - 1 / 240e9), 1e-2);
+}
+
+// Three stages of two ranks on nodes of eight: the second copy of the pipeline has a stage on either of two nodes.
+static void the_copy_that_crosses_nodes_sets_the_pace(void **state) {
+    (void)state;
+    const char *one[] = {"parallel.pipeline=3", "parallel.tensor=2", "parallel.placement=linear",
+                         "hardware.network_gb_s=0.1", "train.global_batch=32"},
+               *two[] = {"parallel.pipeline=3",       "parallel.tensor=2",     "parallel.placement=linear",
+                         "hardware.network_gb_s=0.1", "train.global_batch=64", "parallel.data=2"};
+    Variant variant = {1, false, ATTENTION_FLASH};
+    double near_ = forecast_of(LLAMA, &llama_model, one, COUNT(one), variant).time.pipeline,
+           across = forecast_of(LLAMA, &llama_model, two, COUNT(two), variant).time.pipeline;
+    assert_true(across > 1.1 * near_);
+}
+
 static void unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1(void **state) {
     (void)state;
     const char *megatron[] = {"attention.mode=recompute", "attention.softmax=megatron"};
@@ -201,6 +226,8 @@ int main(void) {
         cmocka_unit_test(slots_of_a_long_schedule_are_those_of_a_short_one),
         cmocka_unit_test(slow_transfers_show_in_the_step),
         cmocka_unit_test(data_ranks_add_sums_and_gather_weights),
+        cmocka_unit_test(copies_that_share_a_node_leave_it_once),
+        cmocka_unit_test(the_copy_that_crosses_nodes_sets_the_pace),
         cmocka_unit_test(unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
