@@ -1,7 +1,7 @@
 // Other ways to the same memory, for the micro-batch size that BPipe is about. Formulas: recompute as in Chen et al. 2016 (only the layers'
-// inputs are kept); interleaved 1F1B, Narayanan et al. 2021 (memory x (1 + (p-1)/(p v)), bubble (p-1)/(m v) of the work); V-Half, Qi et al. 2024
-// (p/2 + 1 microbatches, about half of 1F1B's bubble, twice the stage-to-stage traffic, a backward in two halves). Host offload is
-// this trainer's own schedule, simulated.
+// inputs are kept); interleaved 1F1B, Narayanan et al. 2021 (memory x (1 + (p-1)/(p v)), bubble (p-1)/(m v) of the work; p has to divide m);
+// V-Half, Qi et al. 2024 (p/2 + 1 microbatches, about half of 1F1B's bubble, twice the stage-to-stage traffic, a backward in two halves). Host
+// offload is this trainer's own schedule, simulated.
 #include "grid.h"
 #include "plan_answer.h"
 
@@ -79,7 +79,9 @@ static void formulas_(const Case_ *at, Grid *grid) {
              half = {{(double)((at->plan.stages + 2) / 2), 0}, 1, 0, 0};
     formula_(at, grid, "1F1B", plain, way_(at, 1, idle), "-");
     formula_(at, grid, "1F1B, all recomputed", inputs, way_(at, 4.0 / 3, idle), "every forward twice");
-    formula_(at, grid, "interleaved, v=2", interleaved, way_(at, 1, idle / v), "stage-to-stage traffic x2");
+    if (at->config->model.layers < 2 * at->plan.stages) return; // a rank of these two has two chunks of layers
+    if (config_microbatches(at->config) % at->plan.stages == 0)
+        formula_(at, grid, "interleaved, v=2", interleaved, way_(at, 1, idle / v), "stage-to-stage traffic x2");
     formula_(at, grid, "V-Half", half, way_(at, 1, idle / 2), "traffic x2, split backward");
 }
 
@@ -115,10 +117,10 @@ static int print_(const Case_ *at, FILE *file, Error *err) {
         status = planned_(at, "1F1B, attention recomputed", false, ATTENTION_RECOMPUTE, EVICT_TO_PEER,
                           "attention twice", &grid, err);
     if (status == 0) {
-        fprintf(
-            file,
-            "rivals    at micro-batch %lld, none of them run here; all recomputed, interleaved and V-Half by formula\n",
-            (long long)at->config->schedule.micro_batch);
+        fprintf(file,
+                "rivals    at micro-batch %lld; all recomputed, interleaved and V-Half cannot be run here and are "
+                "formulas\n",
+                (long long)at->config->schedule.micro_batch);
         grid_print(&grid, file);
     }
     grid_free(&grid);

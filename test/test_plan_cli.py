@@ -122,7 +122,15 @@ def test_the_report_says_what_is_not_counted_and_what_else_would_do():
     assert re.search(r"^BPipe\? +No: micro-batch 4 fits only with BPipe", text, re.M)
     for rival in ("all recomputed", "interleaved, v=2", "V-Half", "offload to host"):
         assert rival in text
-    assert "none of them run here" in text
+    assert "cannot be run here and are formulas" in text
+
+
+def test_rivals_that_cannot_be_are_not_offered():
+    # 80 layers are no two chunks for each of 64 stages; and 12 microbatches no whole rounds of 8 stages.
+    text = report(LLAMA, "parallel.pipeline=64")
+    assert "all recomputed" in text and "interleaved, v=2" not in text and "V-Half  " not in text
+    text = report(LLAMA, "train.global_batch=12")
+    assert "V-Half  " in text and "interleaved, v=2" not in text
 
 
 def test_an_impossible_plan_says_the_smallest_world_that_would_do():
