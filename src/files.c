@@ -42,6 +42,22 @@ int file_read(int fd, const char *path, int64_t offset, void *to, int64_t bytes,
     return 0;
 }
 
+int file_check_to_write(const char *path) {
+    struct stat status;
+    if (stat(path, &status) == 0) {
+        if (S_ISDIR(status.st_mode)) return EISDIR;
+        return access(path, W_OK) == 0 ? 0 : errno;
+    }
+    if (errno != ENOENT || file_make_folders(path) != 0) return errno;
+    char *folder = strdup(path);
+    if (folder == NULL) return ENOMEM;
+    char *slash = strrchr(folder, '/');
+    if (slash != NULL) slash[slash == folder ? 1 : 0] = '\0';
+    int code = access(slash != NULL ? folder : ".", W_OK | X_OK) == 0 ? 0 : errno;
+    free(folder);
+    return code;
+}
+
 int file_write_all(int fd, const void *data, int64_t bytes) {
     const char *at = data;
     while (bytes > 0) {

@@ -23,6 +23,9 @@ char *file_read_whole(const char *path, int64_t most, int64_t *length, Error *er
 // Makes every folder on the way to the file `path` that is not there. 0, or -1 with errno.
 int file_make_folders(const char *path);
 
+// Whether a file can be written to `path`, told before long work; makes the folders on the way, and no file. 0, or an errno.
+int file_check_to_write(const char *path);
+
 // Writes all of it at the file's position. -1 with errno.
 int file_write_all(int fd, const void *data, int64_t bytes);
 

@@ -41,6 +41,9 @@ void profile_start(Profile *profile, const Config *config, const char *device);
 int profile_add(Profile *profile, const ProfileStage *stage);
 void profile_free(Profile *profile);
 
+// Whether a profile can be written to `path`, told before a long measurement; makes its folders. -1 with err.
+int profile_check(const char *path, Error *err);
+
 // -1 with err (code 1: cannot be written; code 2: no profile, or damaged).
 int profile_write(const Profile *profile, const char *path, Error *err);
 int profile_read(Profile *profile, const char *path, Error *err);
@@ -49,7 +52,7 @@ int profile_read(Profile *profile, const char *path, Error *err);
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size);
 
 // Forward and backward of one microbatch on a stage, from its like, scaled by what one layer takes where it has more or fewer. A
-// micro-batch size that was not measured lies on the line through its neighbours. False where nothing like it was measured.
+// micro-batch size that was not measured lies on the line through its neighbours. False where no stage of its kind was measured.
 bool profile_stage_time(const Profile *profile, const StageShape *at, double *forward, double *backward);
 
 // Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and its own, as memory

@@ -1,13 +1,17 @@
 // The profile as a file, and as an answer to "how long would this stage take".
 #include "profile.h"
 
+#include "files.h"
 #include "hardware_model.h"
 #include "json.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const char FORMAT[] = "stage profile";
+enum { VERSION_ = 1 };
 
 void profile_start(Profile *profile, const Config *config, const char *device) {
     memset(profile, 0, sizeof *profile);
@@ -80,7 +84,7 @@ static void write_stage_(FILE *file, const ProfileStage *stage) {
 }
 
 static void write_all_(const Profile *profile, FILE *file) {
-    fprintf(file, "{\"format\":\"%s\",\"version\":1,\n\"device\":{\"kind\":\"%s\",\"name\":", FORMAT,
+    fprintf(file, "{\"format\":\"%s\",\"version\":%d,\n\"device\":{\"kind\":\"%s\",\"name\":", FORMAT, VERSION_,
             profile->cpu ? "cpu" : "cuda");
     json_write_text(file, profile->device);
     fputc(',', file);
@@ -101,18 +105,33 @@ static void write_all_(const Profile *profile, FILE *file) {
     fprintf(file, "\n]}\n");
 }
 
+static int unwritable_(const char *path, int code, Error *err) {
+    return error_set(err, EXIT_FAILED, "%s: the profile cannot be written: %s; name another file with hardware.profile",
+                     path, strerror(code));
+}
+
+int profile_check(const char *path, Error *err) {
+    struct stat status;
+    int code = file_check_to_write(path);
+    if (code != 0) return unwritable_(path, code, err);
+    // It will be put in the place of what is there.
+    if (stat(path, &status) != 0 || S_ISREG(status.st_mode)) return 0;
+    return error_set(err, EXIT_FAILED, "%s: is no regular file; name another with hardware.profile", path);
+}
+
 int profile_write(const Profile *profile, const char *path, Error *err) {
     char beside[CONFIG_TEXT + 16];
     snprintf(beside, sizeof beside, "%s.new", path);
     FILE *file = fopen(beside, "w");
+    int code = errno;
     if (file != NULL) {
         write_all_(profile, file);
         bool failed = ferror(file) != 0;
         if (fclose(file) == 0 && !failed && rename(beside, path) == 0) return 0;
+        code = errno;
         remove(beside);
     }
-    return error_set(err, EXIT_FAILED, "%s: the profile cannot be written; name another file with hardware.profile",
-                     path);
+    return unwritable_(path, code, err);
 }
 
 // ---------------------------------------------------------------- reading
@@ -174,8 +193,11 @@ static int read_model_(Profile *profile, const JsonValue *from, const char *path
 
 static int read_all_(Profile *profile, const JsonValue *root, const char *path, Error *err) {
     if (strcmp(json_text(root, "format", ""), FORMAT) != 0) return damaged_(path, "this is no profile", err);
+    if (json_integer(root, "version", 0) != VERSION_) return damaged_(path, "it is of another version", err);
     const JsonValue *device = json_find(root, "device"), *stages = json_find(root, "stages");
-    profile->cpu = strcmp(json_text(device, "kind", ""), "cpu") == 0;
+    const char *kind = json_text(device, "kind", "");
+    profile->cpu = strcmp(kind, "cpu") == 0;
+    if (!profile->cpu && strcmp(kind, "cuda") != 0) return damaged_(path, "it names no device", err);
     snprintf(profile->device, sizeof profile->device, "%s", json_text(device, "name", ""));
     profile->peak_tflops = number_(device, "peak_tflops");
     profile->precision = word_(root, "precision", "train.precision");
@@ -184,7 +206,7 @@ static int read_all_(Profile *profile, const JsonValue *root, const char *path, 
     profile->optimizer_seconds = 1e-9 * number_(root, "optimizer_ns_per_element");
     profile->norm_seconds = 1e-9 * number_(root, "norm_ns_per_element");
     if (profile->precision < 0 || profile->optimizer_seconds < 0 || profile->norm_seconds < 0 || stages == NULL ||
-        stages->count == 0)
+        stages->type != JSON_ARRAY || stages->count == 0)
         return damaged_(path, "it is incomplete", err);
     if (read_model_(profile, json_find(root, "model"), path, err) != 0) return -1;
     for (const JsonValue *stage = stages->first; stage != NULL; stage = stage->next)
@@ -194,15 +216,42 @@ static int read_all_(Profile *profile, const JsonValue *root, const char *path, 
 
 int profile_read(Profile *profile, const char *path, Error *err) {
     Json json;
+    Error unread = {0};
     memset(profile, 0, sizeof *profile);
-    int status = json_read_file(&json, path, err);
-    if (status == 0) status = read_all_(profile, json.root, path, err);
+    int status = json_read_file(&json, path, &unread);
+    if (status != 0)
+        error_set(err, unread.code, "%s; make one with --profile", unread.text);
+    else
+        status = read_all_(profile, json.root, path, err);
     json_free(&json);
     if (status != 0) profile_free(profile);
     return status;
 }
 
 // ---------------------------------------------------------------- answers
+
+// A CPU has one softmax; flash attention has none to choose.
+static bool alike_(const Profile *profile, const ProfileStage *entry, const AttentionShape *attention, bool first,
+                   bool last) {
+    bool softmax = profile->cpu || attention->mode == ATTENTION_FLASH || entry->softmax == attention->softmax;
+    return entry->attention == attention->mode && softmax && entry->first == first && entry->last == last;
+}
+
+static bool has_(const Profile *profile, const AttentionShape *attention, bool first, bool last) {
+    for (int64_t i = 0; i < profile->count; i++)
+        if (alike_(profile, &profile->stages[i], attention, first, last)) return true;
+    return false;
+}
+
+// A kind of stage that the run has and that was not measured as the run computes it; NULL for none.
+static const char *lacks_(const Profile *profile, const Config *config) {
+    AttentionShape attention = {.mode = config->attention.mode, .softmax = config->attention.softmax};
+    int64_t p = config->parallel.pipeline;
+    if (p == 1) return has_(profile, &attention, true, true) ? NULL : "stage that is first and last";
+    if (!has_(profile, &attention, true, false)) return "first stage";
+    if (!has_(profile, &attention, false, true)) return "last stage";
+    return p > 2 && !has_(profile, &attention, false, false) ? "stage between first and last" : NULL;
+}
 
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size) {
     Extent_ theirs[EXTENTS_], ours[EXTENTS_];
@@ -225,14 +274,12 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
         return snprintf(why, size, "it is of parallel.tensor %lld", (long long)profile->tensor), why;
     if (profile->sequence != config->parallel.sequence && profile->tensor > 1)
         return snprintf(why, size, "it is of parallel.sequence %s", profile->sequence ? "true" : "false"), why;
-    return NULL;
-}
-
-// A CPU has one softmax; flash attention has none to choose.
-static bool alike_(const Profile *profile, const ProfileStage *entry, const AttentionShape *attention, bool first,
-                   bool last) {
-    bool softmax = profile->cpu || attention->mode == ATTENTION_FLASH || entry->softmax == attention->softmax;
-    return entry->attention == attention->mode && softmax && entry->first == first && entry->last == last;
+    const char *lacks = lacks_(profile, config);
+    if (lacks == NULL) return NULL;
+    return snprintf(why, size, "it has no %s with attention.mode %s and attention.softmax %s", lacks,
+                    config_word("attention.mode", config->attention.mode),
+                    config_word("attention.softmax", config->attention.softmax)),
+           why;
 }
 
 // Of one kind of stage, the entries around micro-batch size b: the largest not above and the smallest not below, or the two
@@ -275,9 +322,7 @@ static bool kind_time_(const Profile *profile, const AttentionShape *attention, 
 bool profile_stage_time(const Profile *profile, const StageShape *at, double *forward, double *backward) {
     const AttentionShape *attention = &at->shape.attention;
     ProfileStage like, layer;
-    bool found = kind_time_(profile, attention, at->first, at->last, &like);
-    // Without its like, a stage in the middle can stand in for its layers, which is most of it.
-    if (!found && !kind_time_(profile, attention, false, false, &like)) return false;
+    if (!kind_time_(profile, attention, at->first, at->last, &like)) return false;
     if (!kind_time_(profile, attention, false, false, &layer)) layer = like;
     double more = (double)(at->layers - like.layers) / (double)layer.layers;
     *forward = like.forward + more * layer.forward;

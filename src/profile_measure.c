@@ -283,6 +283,7 @@ int profile_command(const Config *config, const Model *model, const Log *log, Er
     const char *path = config->hardware.profile;
     if (path[0] == '\0')
         return config_error(config, "hardware.profile", err, "is empty; name the file that --profile is to write");
+    if (profile_check(path, err) != 0) return -1;
     int status = profile_measure(&profile, config, model, log, err);
     if (status == 0) status = profile_write(&profile, path, err);
     if (status == 0) log_status(log, "%s: %lld stages measured", path, (long long)profile.count);

@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 // ns. Devices tell times to about a microsecond, so that one action may seem to begin that much before the one ahead of it ended.
@@ -44,18 +43,7 @@ static int file_error_(const char *path, int code, Error *err) {
 }
 
 int trace_check(const char *path, Error *err) {
-    struct stat status;
-    if (stat(path, &status) == 0) {
-        if (S_ISDIR(status.st_mode)) return file_error_(path, EISDIR, err);
-        return access(path, W_OK) == 0 ? 0 : file_error_(path, errno, err);
-    }
-    if (errno != ENOENT || file_make_folders(path) != 0) return file_error_(path, errno, err);
-    char *folder = strdup(path);
-    if (folder == NULL) return error_set(err, EXIT_FAILED, "out of host memory");
-    char *slash = strrchr(folder, '/');
-    if (slash != NULL) slash[slash == folder ? 1 : 0] = '\0';
-    int code = access(slash != NULL ? folder : ".", W_OK | X_OK) == 0 ? 0 : errno;
-    free(folder);
+    int code = file_check_to_write(path);
     return code == 0 ? 0 : file_error_(path, code, err);
 }
 

@@ -2,6 +2,7 @@
 and a profile is used for nothing that it was not made for."""
 
 import json
+import os
 import re
 
 import pytest
@@ -117,7 +118,48 @@ def test_a_profile_named_on_the_command_line_has_to_belong_to_the_run(folder, co
 def test_a_damaged_profile_is_refused(folder, config, profile, damage):
     path = folder / "damaged.json"
     path.write_text(profile[0].read_text()[:-40] if damage == "truncated" else damage)
-    assert "damaged.json" in refused(config, path)
+    said = refused(config, path)
+    assert "damaged.json" in said and "--profile" in said
+
+
+def edited(profile, folder, change):
+    """The profile, changed and put elsewhere."""
+    told = json.loads(profile[0].read_text())
+    change(told)
+    path = folder / "edited.json"
+    path.write_text(json.dumps(told))
+    return path
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (lambda told: told.update(version=2), "another version"),
+        (lambda told: told.update(device="cpu"), "names no device"),
+        (lambda told: told["device"].update(kind="abacus"), "names no device"),
+        (lambda told: told.update(stages={"one": told["stages"][0]}), "incomplete"),
+    ],
+)
+def test_a_profile_of_another_make_is_refused(folder, config, profile, change, says):
+    assert says in refused(config, edited(profile, folder, change))
+
+
+def test_what_was_not_measured_is_not_called_measured(folder, config, profile):
+    def keep(wanted):
+        return lambda told: told.update(stages=[entry for entry in told["stages"] if wanted(entry)])
+
+    path = edited(profile, folder, keep(lambda entry: entry["attention"] != "flash"))
+    assert "has no first stage with attention.mode flash" in refused(config, path)
+    path = edited(profile, folder, keep(lambda entry: not entry["last"]))
+    assert "has no last stage with attention.mode flash" in refused(config, path)
+    path = edited(profile, folder, keep(lambda entry: entry["first"] or entry["last"]))
+    assert "has no stage between first and last" in refused(config, path)
+    ended = command("llama", "-c", config, "--plan", "--json", *options(f"hardware.profile={path}", "parallel.pipeline=2"))
+    assert ended.returncode == 0 and json.loads(ended.stdout)["source"] == "profile"
+    hardware = f'{{device: cpu, peak_tflops: 0.05, reserve_gib: 0.1, profile: "{path}"}}'
+    lying_around = write_config(folder, parallel="{pipeline: 3}", schedule="{micro_batch: 2}", hardware=hardware)
+    ended = command("llama", "-c", lying_around, "--plan", "--json")
+    assert json.loads(ended.stdout)["source"] == "model" and "stage between first and last" in ended.stderr
 
 
 def test_a_profile_that_lies_around_is_left_alone_where_it_does_not_belong(folder, profile):
@@ -138,3 +180,9 @@ def test_training_does_not_mind_a_profile(folder, config, profile):
 def test_profile_needs_a_place_to_write_to(folder, config):
     ended = command("llama", "-c", config, "--profile", *options("hardware.profile="))
     assert ended.returncode == 2 and "hardware.profile" in ended.stderr
+    (folder / "taken").mkdir()
+    os.mkfifo(folder / "fifo")
+    for path, says in ((folder / "taken", "Is a directory"), (folder / "fifo", "no regular file"), ("/proc/x/y", "cannot be written")):
+        ended = command("llama", "-c", config, "--profile", *options(f"hardware.profile={path}"))
+        assert ended.returncode == 1 and says in ended.stderr, ended.stderr
+        assert "micro-batch" not in ended.stderr  # before anything is measured
