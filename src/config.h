@@ -63,6 +63,7 @@ typedef struct ScheduleConfig {
     int name;            // ScheduleName
     int bpipe;           // BpipeMode
     int64_t slots;       // 0: auto
+    int64_t load_ahead;  // backwards, at least 1
     int64_t micro_batch; // b, sequences
     int evict_to;        // EvictTarget
 } ScheduleConfig;

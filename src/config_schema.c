@@ -99,6 +99,8 @@ const ConfigKey config_keys[] = {
     WORD(schedule, name, "1f1b", name_words, "order of forwards and backwards"),
     WORD(schedule, bpipe, "off", bpipe_words, "balance activation memory between paired stages; auto: if it pays"),
     INT(schedule, slots, "auto", 1, 65536, "auto", "with bpipe: activation slots per stage; auto: as few as work"),
+    INT(schedule, load_ahead, "1", 1, 65536, NULL,
+        "with bpipe: backwards a bundle may come home before its own; 2, 3: for slow links"),
     INT(schedule, micro_batch, "1", 1, 65536, NULL, "b: sequences in one microbatch"),
     WORD(schedule, evict_to, "peer", evict_to_words, "where evicted activations go: paired stage or host memory"),
 

@@ -37,7 +37,8 @@ static Schedule *plain_schedule_(const Config *config, Error *err) {
 static Schedule *balanced_schedule_(const Config *config, const Schedule *plain, Error *err) {
     bool host = config->schedule.evict_to == EVICT_TO_HOST;
     int slots = config->schedule.slots == 0 ? config_min_slots(config) : (int)config->schedule.slots;
-    return bpipe_balance(plain, slots, host ? EVICT_TO_HOST : EVICT_TO_PEER, err);
+    return bpipe_balance_ahead(plain, slots, host ? EVICT_TO_HOST : EVICT_TO_PEER, (int)config->schedule.load_ahead,
+                               err);
 }
 
 Schedule *plan_schedule(const Config *config, Error *err) {

@@ -25,6 +25,8 @@ LAYOUTS = {
     "p4_to_host": ["schedule.evict_to=host"],
     "p4_one_slot_more": ["schedule.slots=4"],
     "p4_slots_to_spare": ["schedule.slots=6"],
+    "p4_loads_two_ahead": ["schedule.slots=4", "schedule.load_ahead=2"],
+    "p4_to_host_loads_three_ahead": ["schedule.evict_to=host", "schedule.slots=3", "schedule.load_ahead=3"],
     "p4_uneven": ["parallel.layers=[1,4,2,1]"],
     "p4_adjacent": ["parallel.placement=adjacent"],
     "p5": ["parallel.pipeline=5"],
