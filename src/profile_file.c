@@ -282,16 +282,25 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
            why;
 }
 
-// Of one kind of stage, the entries around micro-batch size b: the largest not above and the smallest not below, or the two
-// nearest on one side.
+// Megatron-LM's rule turns a kernel on from one micro-batch size to the next: between them lies no line.
+static bool same_kernel_(const Profile *profile, const ProfileStage *entry, const AttentionShape *attention) {
+    AttentionShape measured = *attention;
+    int64_t element = profile->precision == PRECISION_BF16 ? 2 : 4;
+    measured.batch = entry->micro_batch;
+    return profile->cpu || attention->mode == ATTENTION_FLASH ||
+           hardware_softmax_fused(&measured, element) == hardware_softmax_fused(attention, element);
+}
+
+// Of one kind of stage, the entry nearest to a micro-batch size, but for the size of `other_than`. kernel: only those with its softmax.
 static const ProfileStage *nearest_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
-                                    const ProfileStage *other_than) {
+                                    bool kernel, const ProfileStage *other_than) {
     const ProfileStage *best = NULL;
     int64_t b = attention->batch, distance = INT64_MAX;
     for (int64_t i = 0; i < profile->count; i++) {
         const ProfileStage *entry = &profile->stages[i];
         int64_t away = entry->micro_batch > b ? entry->micro_batch - b : b - entry->micro_batch;
         if (!alike_(profile, entry, attention, first, last) || away >= distance) continue;
+        if (kernel && !same_kernel_(profile, entry, attention)) continue;
         if (other_than != NULL && entry->micro_batch == other_than->micro_batch) continue;
         best = entry;
         distance = away;
@@ -302,11 +311,13 @@ static const ProfileStage *nearest_(const Profile *profile, const AttentionShape
 // Times of the kind of stage at this micro-batch size, of `layers` layers.
 static bool kind_time_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
                        ProfileStage *time) {
-    const ProfileStage *one = nearest_(profile, attention, first, last, NULL);
+    bool kernel = true;
+    const ProfileStage *one = nearest_(profile, attention, first, last, kernel, NULL);
+    if (one == NULL) one = nearest_(profile, attention, first, last, kernel = false, NULL);
     if (one == NULL) return false;
     *time = *one;
     if (one->micro_batch == attention->batch) return true;
-    const ProfileStage *two = nearest_(profile, attention, first, last, one);
+    const ProfileStage *two = nearest_(profile, attention, first, last, kernel, one);
     double ratio = (double)attention->batch / (double)one->micro_batch;
     time->forward = ratio * one->forward;
     time->backward = ratio * one->backward;

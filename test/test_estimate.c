@@ -216,6 +216,43 @@ static void unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1(void **stat
     assert_true(with < 1.06);
 }
 
+// ---- a profile --------------------------------------------------------------------------------------------------------------
+
+// Stages of one layer between first and last, measured with recomputed attention and Megatron-LM's softmax on a GPU.
+static double forward_by_profile(int heads, int64_t batch) {
+    Profile profile = {.cpu = false, .precision = PRECISION_BF16};
+    const double sizes[][2] = {{1, 10}, {2, 8}, {4, 16}};
+    for (int i = 0; i < 3; i++) {
+        ProfileStage stage = {.attention = ATTENTION_RECOMPUTE,
+                              .softmax = SOFTMAX_MEGATRON,
+                              .micro_batch = (int64_t)sizes[i][0],
+                              .layers = 1,
+                              .forward = sizes[i][1],
+                              .backward = 2 * sizes[i][1]};
+        assert_int_equal(profile_add(&profile, &stage), 0);
+    }
+    StageShape at = {.stage = 1, .layers = 1};
+    at.shape.attention = (AttentionShape){.batch = batch,
+                                          .heads = heads,
+                                          .seq = 2048,
+                                          .head_dim = 96,
+                                          .mode = ATTENTION_RECOMPUTE,
+                                          .softmax = SOFTMAX_MEGATRON};
+    double forward, backward;
+    assert_true(profile_stage_time(&profile, &at, &forward, &backward));
+    near(backward, 2 * forward, 1e-12);
+    profile_free(&profile);
+    return forward;
+}
+
+static void a_size_that_was_not_measured_is_told_by_those_with_its_softmax(void **state) {
+    (void)state;
+    near(forward_by_profile(16, 3), 12, 1e-12); // fused at all sizes: on the line between 2 and 4
+    near(forward_by_profile(26, 3), 30, 1e-12); // not fused, as at 1
+    near(forward_by_profile(26, 6), 24, 1e-12); // fused, as at 2 and 4
+    near(forward_by_profile(26, 1), 10, 1e-12);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_larger_micro_batch_has_to_gain_what_the_paper_says),
@@ -228,6 +265,7 @@ int main(void) {
         cmocka_unit_test(data_ranks_add_sums_and_gather_weights),
         cmocka_unit_test(copies_that_share_a_node_leave_it_once),
         cmocka_unit_test(the_copy_that_crosses_nodes_sets_the_pace),
+        cmocka_unit_test(a_size_that_was_not_measured_is_told_by_those_with_its_softmax),
         cmocka_unit_test(unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
