@@ -10,7 +10,9 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 // --- names
@@ -131,6 +133,30 @@ int directory_make(const char *path, Error *err) {
 
 int directory_check_writable(const char *path, Error *err) {
     return access(path, W_OK | X_OK) == 0 ? 0 : io_error_(path, "written to", err);
+}
+
+// Kept as long as the open directory is, however the process ends, and by nothing that lies in it. A run that has been killed may take a
+// moment to go.
+int directory_lock(const char *path, int *lock, Error *err) {
+    enum { PATIENCE_MS = 5000, LOOK_MS = 100 };
+    const struct timespec nap = {0, LOOK_MS * 1000000L};
+    *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock < 0) return io_error_(path, "read", err);
+    for (int ms = 0; flock(*lock, LOCK_EX | LOCK_NB) != 0; ms += LOOK_MS) {
+        bool taken = errno == EWOULDBLOCK;
+        if (taken && ms < PATIENCE_MS) {
+            nanosleep(&nap, NULL);
+            continue;
+        }
+        close(*lock);
+        *lock = -1;
+        return !taken
+                   ? 0
+                   : error_set(err, EXIT_FAILED,
+                               "%s: another run saves its checkpoints there; wait for its end, or name another folder",
+                               path);
+    }
+    return 0;
 }
 
 int directory_sync(const char *path, Error *err) {

@@ -66,6 +66,9 @@ int64_t file_size(const char *dir, const char *name);
 int directory_make(const char *path, Error *err);
 // -1 with err where nothing can be written into it, as on a disk that is mounted read-only.
 int directory_check_writable(const char *path, Error *err);
+// Takes the directory for this process until *lock is closed; *lock is -1 where the file system knows no locks. -1 with err where another
+// process has it and keeps it for some seconds.
+int directory_lock(const char *path, int *lock, Error *err);
 int directory_sync(const char *path, Error *err);
 // Gives a complete checkpoint its name. One of the same name that was there before is removed afterwards.
 int directory_publish(const char *partial, const char *path, Error *err);

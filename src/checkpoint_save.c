@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef enum SavePhase { SAVE_IDLE, SAVE_WRITING, SAVE_COMMITTING } SavePhase;
 
@@ -26,6 +27,7 @@ struct Checkpoint {
     TrainingState state; // what is being saved
     int64_t saved;       // step of the newest complete one, -1: none yet
     int64_t since;       // checkpoints saved before this are somebody else's
+    int lock;            // of checkpoint.dir, on rank 0: two runs would clear away what the other is writing; -1: none
     char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
     Manifest manifest; // of all files, on rank 0
     // --- the thread's. The main thread reads them once `ended` is set.
@@ -283,10 +285,11 @@ int64_t checkpoint_saved(const Checkpoint *checkpoint) {
 
 // --- life
 
-static int prepare_dir_(const Checkpoint *checkpoint, Error *err) {
+static int prepare_dir_(Checkpoint *checkpoint, Error *err) {
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
     Error wrong = {0};
-    if (world_rank(checkpoint->world) == 0 && directory_make(config->dir, &wrong) == 0) {
+    if (world_rank(checkpoint->world) == 0 && directory_make(config->dir, &wrong) == 0 &&
+        directory_lock(config->dir, &checkpoint->lock, &wrong) == 0) {
         checkpoint_sweep(config->dir);
         // Now, and not after the hours until the first one is due.
         if (config->every > 0) directory_check_writable(config->dir, &wrong);
@@ -308,6 +311,7 @@ int checkpoint_create(Checkpoint **out, Stage *stage, World *world, bool resumed
     checkpoint->log = *log;
     checkpoint->log.rank = -1;
     checkpoint->saved = -1;
+    checkpoint->lock = -1;
     checkpoint->since = resumed ? 0 : now_();
     if (writer_create(&checkpoint->writer, stage, world, err) != 0 || prepare_dir_(checkpoint, err) != 0) return -1;
     Manifest *manifest = &checkpoint->manifest;
@@ -324,5 +328,6 @@ void checkpoint_destroy(Checkpoint *checkpoint) {
     thread_join_(checkpoint);
     writer_free(&checkpoint->writer);
     manifest_free(&checkpoint->manifest);
+    if (checkpoint->lock >= 0) close(checkpoint->lock);
     free(checkpoint);
 }

@@ -20,6 +20,7 @@
 #include "version.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -256,6 +257,7 @@ static int run_options_(const Options *options, const Model *model, Log *log, in
 
 int trainer_main(const char *program, const Model *model, int argc, char **argv) {
     file_reserve_standard();
+    signal(SIGXFSZ, SIG_IGN); // what a limit on a file's size cuts is an error to report, not the end
     Log log = {program, -1, -1, LOG_NORMAL};
     Options options;
     Error err = {0};

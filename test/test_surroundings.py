@@ -30,6 +30,7 @@ def through_bash(script):
 def started(small, tmp_path, *overrides, **more):
     """An endless run after its first steps."""
     metrics = tmp_path / "metrics.jsonl"
+    metrics.unlink(missing_ok=True)
     job = Job(small, *ENDLESS, f"log.metrics={metrics}", *overrides, **more)
     wait_until(lambda: job.parent.poll() is not None or (metrics.exists() and metrics.read_text().count('"step"') > 2), "no steps")
     assert job.parent.poll() is None, job.end().stderr
@@ -84,3 +85,41 @@ def test_a_run_under_nohup_hears_no_hang_up(small, tmp_path, overrides):
     assert job.parent.poll() is None
     job.parent.send_signal(signal.SIGTERM)
     assert job.end().code == 1  # asked to stop, with no place to save
+
+
+def test_one_request_may_come_as_two_signals(small, tmp_path):
+    """timeout(1) sends one to the process and one to its group."""
+    for _ in range(3):
+        job = started(small, tmp_path, f"checkpoint.dir={tmp_path}/saved", *RANKS["one_rank"])
+        job.parent.send_signal(signal.SIGTERM)
+        job.parent.send_signal(signal.SIGINT)
+        ended = job.end()
+        assert ended.code == 3, ended.stderr
+
+
+# --- two runs at once
+
+
+@each_size
+def test_of_two_runs_with_one_place_for_checkpoints_the_second_is_refused(small, tmp_path, overrides):
+    """It would clear away what the first is writing, and the first what it writes."""
+    saved = f"checkpoint.dir={tmp_path}/saved"
+    job = started(small, tmp_path, saved, "checkpoint.every=5", *overrides)
+    second = Job(small, "train.steps=5", saved, "checkpoint.every=0", *overrides).end()
+    assert second.code == 1 and second.stdout == ""
+    assert second.said[-1].endswith(f"checkpoint.dir: {tmp_path}/saved: another run saves its checkpoints there; wait for its end, or name another folder")
+    job.parent.send_signal(signal.SIGTERM)
+    ended = job.end()
+    assert ended.code == 3 and "could not be written" not in ended.stderr, ended.stderr
+    assert Job(small, "train.steps=5", saved, *overrides).end().code == 0  # its place is free
+
+
+# --- limits
+
+
+@each_size
+def test_a_limit_on_file_sizes_at_the_start_is_a_sentence(small, tmp_path, overrides):
+    job = Job(small, "train.steps=5", f"log.metrics={tmp_path}/m.jsonl", *overrides, prefix=through_bash('ulimit -f 0; exec "$@"'))
+    ended = job.end()
+    assert ended.code == 1 and ("cannot write" in ended.said[-1]), ended.stderr
+    assert nothing_left(small)
