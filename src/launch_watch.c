@@ -143,8 +143,8 @@ void launch_watch_processes(LaunchWatch *watch, const Board *board, double now) 
     bool watched = watch->first >= 0;
     if (!launch_watch_complete(watch)) meet_all_(&look);
     look.late += take_ended_(watch, board, now);
-    // One that nobody has met yet may have been the first.
-    if (!known) watch->certain = watch->met == watch->ranks && (watched || (watch->first >= 0 && look.late == 1));
+    // mpirun reacts to a death only once it has started all ranks, so that there may be fewer yet.
+    if (!known) watch->certain = watched || (watch->first >= 0 && look.late == 1);
 }
 
 // --- heartbeats

@@ -95,6 +95,23 @@ static void the_first_of_all_is_known(void **state) {
     }
 }
 
+// mpirun starts one after another and looks for deaths afterwards.
+static void one_may_die_before_the_others_are_started(void **state) {
+    (void)state;
+    Scene scene;
+    open_(&scene, SLEEP(0) "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; " SLEEP(1) SLEEP(2) WAIT);
+    for (int tries = 0; tries < 1000 && !launch_watch_met(&scene.watch, 0); tries++) look_(&scene), nap_ms_(5);
+    assert_true(scene.watch.met < RANKS);
+    kill(scene.watch.process[0].pid, SIGKILL);
+    for (int tries = 0; tries < 1000 && scene.watch.first < 0; tries++) look_(&scene), nap_ms_(5);
+    look_until_met_(&scene, RANKS);
+    end_(&scene, 1), end_(&scene, 2);
+    look_(&scene);
+    assert_int_equal(launch_watch_dead(&scene.watch), 0);
+    assert_true(scene.watch.certain);
+    close_(&scene);
+}
+
 // Before it has said, by its environment or on the board, which one it is.
 static void one_without_a_name_is_the_one_that_is_missing(void **state) {
     (void)state;
@@ -170,6 +187,7 @@ static void the_kernel_knows_other_processes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_of_all_is_known),
+        cmocka_unit_test(one_may_die_before_the_others_are_started),
         cmocka_unit_test(one_without_a_name_is_the_one_that_is_missing),
         cmocka_unit_test(two_without_names_are_not_told_apart),
         cmocka_unit_test(what_ended_before_it_was_met_is_not_certain),
