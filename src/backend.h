@@ -65,6 +65,8 @@ struct Backend {
     int64_t element;     // bytes of one activation or weight: 4 or 2
     double peak_tflops;  // of this rank, dense, in this precision; 0 where unknown
     int64_t memory_size; // bytes the device has for all ranks that share it; 0 where unknown
+    int64_t own_bytes;   // workspace that it holds from its creation on; `held` counts it
+    bool own_sums;       // ranks that compute here sum among themselves, in this device's memory (sums.h)
     MemoryBytes held;    // allocated now, by category
     MemoryBytes peak;    // by category, at the moment the total was largest
     char note[384];      // a sentence to tell the user once, after the shapes are known; empty: none
@@ -111,6 +113,12 @@ struct Backend {
     // --- precision: fp32 to the run's precision and back (a plain copy where the run is fp32)
     void (*from_float)(Backend *, void *to, const float *from, int64_t count);
     void (*to_float)(Backend *, float *to, const void *from, int64_t count);
+
+    // --- what operations need for themselves, beside their operands and attention's scratch: bytes for a stage whose stream is (rows, hidden),
+    // and the memory they are given for it, which stays the caller's until he takes it back with NULL. Without it they take memory as they
+    // need it. Both are NULL where there is nothing to give.
+    int64_t (*room_bytes)(Backend *, int64_t rows, int64_t hidden, const AttentionShape *);
+    void (*use_room)(Backend *, void *memory, int64_t rows, int64_t hidden, const AttentionShape *);
 
     // --- matrix products. y (rows, out), x (rows, in), w (out, in), bias (out) or NULL.
     // y = x wT + bias. With EPILOGUE_GELU `aux` (rows, out) receives that, and y = gelu(aux) (tanh form).

@@ -8,6 +8,29 @@ int64_t comm_type_bytes(CommType type) {
     return type == COMM_BF16 ? 2 : type == COMM_FLOAT ? 4 : 8;
 }
 
+int64_t comm_piece(CommOperation operation, int64_t rest, CommType type, int size) {
+    int64_t most = COMM_PIECE_BYTES / comm_type_bytes(type) / (operation == COMM_REDUCE_SCATTER ? size : 1);
+    return rest < most ? rest : most;
+}
+
+bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type, int size) {
+    int64_t bytes = piece * comm_type_bytes(type);
+    return operation == COMM_ALL_REDUCE && bytes <= COMM_DIRECT_BYTES && (size - 1) * bytes <= COMM_DIRECT_ROOM;
+}
+
+int64_t comm_piece_room(CommOperation operation, int64_t piece, CommType type, int size) {
+    bool whole = operation == COMM_REDUCE_SCATTER || comm_piece_is_direct(operation, piece, type, size);
+    return (size - 1) * (whole ? piece : (piece + size - 1) / size) * comm_type_bytes(type);
+}
+
+int64_t comm_sum_room(CommOperation operation, int64_t count, CommType type, int size) {
+    if (operation == COMM_ALL_GATHER || count == 0) return 0;
+    int64_t piece = comm_piece(operation, count, type, size);
+    int64_t first = comm_piece_room(operation, piece, type, size);
+    int64_t last = comm_piece_room(operation, count % piece, type, size); // a short one may go directly
+    return first > last ? first : last;
+}
+
 void comm_pause(int *looks) {
     // A look costs about 8 microseconds, the waking included: every 200 microseconds that is 4 percent of a core, every
     // 100 twice as much, and several ranks of a machine wait at once. Short waits are met by the first looks.

@@ -17,6 +17,7 @@ extern "C" {
 typedef struct Comm Comm;
 
 typedef enum CommType { COMM_FLOAT, COMM_BF16, COMM_DOUBLE } CommType;
+typedef enum CommOperation { COMM_ALL_REDUCE, COMM_ALL_GATHER, COMM_REDUCE_SCATTER } CommOperation;
 
 // An operation under way. Plain storage of the caller's; zeroed means none. It must not move while active.
 typedef struct CommRequest {
@@ -40,6 +41,10 @@ struct Comm {
     int (*all_gather)(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
     // out (count) = sum over ranks of their in (size, count), block `rank`; out may be in + rank * count.
     int (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
+    // Room for what the other ranks of this group send to be summed: `sums` pieces of `bytes`, one for each sum under way, comm_sum_room of the
+    // largest. It stays the caller's, who takes it back with NULL. A sum for which it is too small fails; while there is none, memory
+    // is taken as it is needed. NULL where sums are made by somebody else.
+    void (*use_room)(Comm *, void *memory, int64_t bytes, int sums);
     // 1: complete (the request is free again), 0: not yet, -1: failed with err.
     int (*test)(Comm *, CommRequest *, Error *);
     void (*destroy)(Comm *);
@@ -53,6 +58,16 @@ int comm_wait(Comm *comm, CommRequest *request, Error *err);
 void comm_pause(int *looks);
 
 int64_t comm_type_bytes(CommType type);
+
+// Where ranks sum among themselves, sums go through piece by piece, so that the room they need stays small whatever is summed. Elements of
+// the next piece where `rest` are left; whether everybody gets the whole piece of everybody, which takes one trip (else rank q gets
+// its block of everybody, and a second trip spreads the sums); bytes that others send to a rank meanwhile.
+enum { COMM_PIECE_BYTES = 16 << 20, COMM_DIRECT_BYTES = 32 << 10, COMM_DIRECT_ROOM = 1 << 20 };
+int64_t comm_piece(CommOperation operation, int64_t rest, CommType type, int size);
+bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type, int size);
+int64_t comm_piece_room(CommOperation operation, int64_t piece, CommType type, int size);
+// The most that any piece of `count` elements needs. A gather needs none.
+int64_t comm_sum_room(CommOperation operation, int64_t count, CommType type, int size);
 
 // Seconds to add to the clock of rank `peer` to get rank 0's: the quickest of a dozen round trips between the two, which
 // both call this; half that trip bounds the error. The result is known on `peer`; on rank 0 *offset is 0.

@@ -11,12 +11,12 @@ int edge_create(Edge *edge, Backend *be, Comm *comm, int peer, bool sends, int64
     edge->bytes = bytes;
     if (comm == NULL) return 0;
     edge->memory =
-        be->allocate(be, MEMORY_EDGES, EDGE_BUFFERS * bytes, sends ? "send buffers" : "receive buffers", err);
+        be->allocate(be, MEMORY_MESSAGES, EDGE_BUFFERS * bytes, sends ? "send buffers" : "receive buffers", err);
     return edge->memory == NULL ? -1 : 0;
 }
 
 void edge_destroy(Edge *edge) {
-    if (edge->memory != NULL) edge->be->release(edge->be, MEMORY_EDGES, edge->memory, EDGE_BUFFERS * edge->bytes);
+    if (edge->memory != NULL) edge->be->release(edge->be, MEMORY_MESSAGES, edge->memory, EDGE_BUFFERS * edge->bytes);
     memset(edge, 0, sizeof *edge);
 }
 

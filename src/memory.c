@@ -10,7 +10,7 @@ const char *memory_name(MemoryCategory category) {
                                                          [MEMORY_EMBEDDING] = "embedding",
                                                          [MEMORY_OWN_SLOTS] = "own slots",
                                                          [MEMORY_LENT_SLOTS] = "lent slots",
-                                                         [MEMORY_EDGES] = "edges",
+                                                         [MEMORY_MESSAGES] = "messages",
                                                          [MEMORY_HEAD] = "head",
                                                          [MEMORY_WORKSPACE] = "workspace",
                                                          [MEMORY_DATA] = "data"};

@@ -17,9 +17,9 @@ typedef enum MemoryCategory {
     MEMORY_EMBEDDING,  // all four of what stands outside the layers: embedding, final norm, output matrix
     MEMORY_OWN_SLOTS,  // activation bundles of this stage's microbatches
     MEMORY_LENT_SLOTS, // activation bundles of the paired stage
-    MEMORY_EDGES,      // send and receive buffers between neighbouring stages
+    MEMORY_MESSAGES,   // send and receive buffers between neighbouring stages, room for sums over ranks
     MEMORY_HEAD,       // logits and their statistics, on the last stage
-    MEMORY_WORKSPACE,  // temporaries of one action
+    MEMORY_WORKSPACE,  // temporaries of one action, and what operations need for themselves
     MEMORY_DATA,       // tokens and losses of one step
     MEMORY_CATEGORIES
 } MemoryCategory;

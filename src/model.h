@@ -32,6 +32,7 @@ typedef struct Shape {
     AttentionShape attention;
     int64_t saved_bytes;   // of attention_forward
     int64_t scratch_bytes; // of attention
+    int64_t room_bytes;    // of the backend's operations themselves
     int tensor_rank, tensor_ranks;
     bool sequence;
     double norm_eps, rope_theta;

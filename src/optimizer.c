@@ -58,6 +58,8 @@ Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups, Error *
         optimizer->squares == NULL)
         error_set(err, EXIT_FAILED, "out of host memory for the optimizer's lists");
     else if ((optimizer->zero = zero_create(stage, groups->data, err)) != NULL) {
+        sums_lend(groups->data, &stage->rooms.data);
+        sums_lend(groups->tied, &stage->rooms.tied);
         list_owned_(optimizer);
         return optimizer;
     }
@@ -68,6 +70,8 @@ Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups, Error *
 void optimizer_destroy(Optimizer *optimizer) {
     if (optimizer == NULL) return;
     zero_destroy(optimizer->zero);
+    sums_lend(optimizer->groups.data, NULL);
+    sums_lend(optimizer->groups.tied, NULL);
     free(optimizer->list);
     free(optimizer->owned);
     free(optimizer->own);

@@ -102,7 +102,8 @@ static int fill_stage_(PlanStage *plan, const Model *model, const Config *config
     int64_t *bytes = plan->memory.bytes, neighbours = (plan->at.first ? 0 : 1) + (plan->at.last ? 0 : 1);
     bytes[MEMORY_OWN_SLOTS] = plan->own_slots * plan->slot_bytes;
     bytes[MEMORY_LENT_SLOTS] = plan->lent_slots * plan->slot_bytes;
-    bytes[MEMORY_EDGES] = neighbours * 2 * EDGE_BUFFERS * plan->at.message_bytes; // 2: activations and gradients
+    bytes[MEMORY_MESSAGES] = neighbours * 2 * EDGE_BUFFERS * plan->at.message_bytes; // 2: activations and gradients
+    bytes[MEMORY_WORKSPACE] = be->own_bytes;
     if (stage_bytes(&plan->memory, &plan->states, model, config, &plan->at, err) != 0) return -1;
     plan->copy_bytes = checkpoint_copy_bytes(config, &plan->states);
     plan->order_bytes = blend_order_bytes(&config->data);

@@ -10,6 +10,7 @@ void stage_shape(StageShape *at, const Model *model, const Config *config, Backe
     at->layers = config->parallel.layers_per_stage[stage];
     at->first = stage == 0;
     at->last = stage == at->stages - 1;
+    at->own_sums = be->own_sums;
     shape_from_config(&at->shape, model, config, be, tensor_rank);
     at->message_bytes = memory_round(at->shape.shard_rows * at->shape.hidden * at->shape.element);
     at->layer_bundle = layer_bundle_layout(NULL, NULL, &at->shape);
@@ -34,6 +35,7 @@ static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     const Shape *s = &stage->at.shape;
     stage->pass.work = layout_take(layout, layer_work_layout(NULL, NULL, s));
     stage->pass.scratch = layout_take(layout, s->scratch_bytes);
+    stage->room = s->room_bytes > 0 ? layout_take(layout, s->room_bytes) : NULL;
     stage->pass.full = s->tensor_ranks > 1 ? layout_take(layout, s->rows * s->hidden * s->element) : NULL;
     stage->gradient = stage->at.first ? layout_take(layout, stage->at.message_bytes) : NULL;
     return layout->used;
@@ -42,6 +44,16 @@ static int64_t layout_workspace_(Stage *stage, Layout *layout) {
 static int64_t layout_head_(Stage *stage, Layout *layout) {
     if (stage->at.last) head_work_layout(&stage->head_work, layout, &stage->at.shape);
     return layout->used;
+}
+
+static int64_t layout_sums_(SumRooms *rooms, void *base, const Config *config, const StageShape *at,
+                            const StageTensors *tensors) {
+    const Shape *s = &at->shape;
+    bool tied = config->model.tie_embeddings == TIE_TRUE && at->stages > 1 && (at->first || at->last);
+    SumShape shape = {(s->sequence ? s->shard_rows : s->rows) * s->hidden, s->element == 2 ? COMM_BF16 : COMM_FLOAT,
+                      s->sequence, tied};
+    memset(rooms, 0, sizeof *rooms);
+    return at->own_sums ? sums_layout(rooms, base, &shape, tensors) : 0;
 }
 
 static int64_t data_bytes_(const StageShape *at, int64_t microbatches) {
@@ -63,6 +75,7 @@ int stage_bytes(MemoryBytes *bytes, StateBytes *states, const Model *model, cons
     StageTensors tensors;
     int laid = layout_tensors_(&tensors, &table, at, config, 0, err);
     if (laid == 0) tensors_bytes(&tensors, bytes);
+    if (laid == 0) bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&stage.rooms, NULL, config, at, &tensors);
     *states = tensors_states(&tensors);
     tensors_free(&tensors, NULL);
     table_free(&table);
@@ -85,11 +98,27 @@ static int allocate_work_(Stage *stage, Error *err) {
     if (stage->workspace == NULL) return -1;
     Layout bind = {(char *)stage->workspace, 0};
     layout_workspace_(stage, &bind);
+    const Shape *s = &stage->at.shape;
+    if (be->use_room != NULL) be->use_room(be, stage->room, s->shard_rows, s->hidden, &s->attention);
     if (!stage->at.last) return 0;
     stage->head_workspace = be->allocate(be, MEMORY_HEAD, head_bytes, "logits", err);
     if (stage->head_workspace == NULL) return -1;
     Layout bind_head = {(char *)stage->head_workspace, 0};
     layout_head_(stage, &bind_head);
+    return 0;
+}
+
+static int64_t sums_bytes_(Stage *stage, void *base) {
+    return layout_sums_(&stage->rooms, base, stage->config, &stage->at, &stage->tensors);
+}
+
+static int allocate_sums_(Stage *stage, Error *err) {
+    int64_t bytes = sums_bytes_(stage, NULL);
+    if (bytes == 0) return 0;
+    stage->sums_memory = stage->be->allocate(stage->be, MEMORY_MESSAGES, bytes, "sums over ranks", err);
+    if (stage->sums_memory == NULL) return -1;
+    sums_bytes_(stage, stage->sums_memory);
+    sums_lend(stage->pass.tensor, &stage->rooms.tensor);
     return 0;
 }
 
@@ -119,7 +148,8 @@ int stage_create(Stage *stage, const Model *model, const Config *config, Backend
     if (layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, data_rank, err) != 0) return -1;
     if (tensors_allocate(&stage->tensors, be, err) != 0) return -1;
     find_groups_(stage);
-    if (allocate_work_(stage, err) != 0 || allocate_data_(stage, err) != 0) return -1;
+    if (allocate_work_(stage, err) != 0 || allocate_sums_(stage, err) != 0 || allocate_data_(stage, err) != 0)
+        return -1;
     return tensors_init(&stage->tensors, be, config->train.seed, config->model.layers, err);
 }
 
@@ -134,6 +164,12 @@ void stage_destroy(Stage *stage) {
     release_(stage->be, MEMORY_DATA, stage->tokens, bytes);
     release_(stage->be, MEMORY_DATA, stage->targets, bytes);
     release_(stage->be, MEMORY_DATA, stage->losses, bytes);
+    const Shape *s = &stage->at.shape;
+    if (stage->room != NULL) stage->be->use_room(stage->be, NULL, s->shard_rows, s->hidden, &s->attention);
+    if (stage->sums_memory != NULL) {
+        sums_lend(stage->pass.tensor, NULL);
+        release_(stage->be, MEMORY_MESSAGES, stage->sums_memory, sums_bytes_(stage, NULL));
+    }
     release_(stage->be, MEMORY_WORKSPACE, stage->workspace, layout_workspace_(stage, &count));
     release_(stage->be, MEMORY_HEAD, stage->head_workspace, layout_head_(stage, &head));
     tensors_free(&stage->tensors, stage->be);

@@ -5,6 +5,7 @@
 
 #include "blocks.h"
 #include "model.h"
+#include "sums.h"
 #include "tensors.h"
 
 #ifdef __cplusplus
@@ -16,6 +17,7 @@ typedef struct StageShape {
     int stage, stages;
     int64_t first_layer, layers;
     bool first, last; // has the embedding, has the head
+    bool own_sums;    // of the backend
     Shape shape;
     int64_t layer_bundle;  // bytes of one layer's part of a bundle
     int64_t bundle_bytes;  // of this stage's bundle of one microbatch
@@ -31,7 +33,9 @@ typedef struct Stage {
     StageTensors tensors;
     const Tensor *embedding, *layers, *head; // into tensors.tensors; embedding and head may be NULL
     Pass pass;
-    void *workspace, *head_workspace;
+    void *workspace, *head_workspace, *sums_memory;
+    void *room;     // of the backend's operations, in the workspace
+    SumRooms rooms; // in sums_memory; lent to the groups by whoever sums in them
     HeadWork head_work;
     void *gradient;            // (shard_rows, hidden): the running gradient on the first stage, which sends none on
     int32_t *tokens, *targets; // (microbatches, rows) on the device; tokens on the first, targets on the last stage

@@ -3,10 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Sums under way at once. Each holds a buffer of the transport until it is done, which is in nobody's plan: all units of a
-// stage at once would hold as much as its gradients.
-enum { MOST_UNDER_WAY = 4 };
-
 // Units are summed in the order in which their gradients became complete, the same on all data ranks: sums of one group have
 // to be started alike everywhere.
 struct Zero {
@@ -38,7 +34,7 @@ static void move_on_(Zero *zero) {
     while (zero->error.code == 0 && zero->summed < zero->started &&
            zero->data->test(zero->data, &zero->requests[zero->order[zero->summed]], &zero->error) == 1)
         zero->summed++;
-    while (zero->error.code == 0 && zero->started < zero->complete && zero->started < zero->summed + MOST_UNDER_WAY)
+    while (zero->error.code == 0 && zero->started < zero->complete && zero->started < zero->summed + SUMS_OVER_DATA)
         start_next_(zero);
 }
 

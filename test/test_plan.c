@@ -148,7 +148,7 @@ static void llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash(void **state)
         assert_int_equal(stage[s].memory.bytes[MEMORY_OWN_SLOTS], stage[s].own_slots * stage[s].slot_bytes);
         assert_int_equal(stage[s].memory.bytes[MEMORY_LENT_SLOTS], stage[s].lent_slots * stage[s].slot_bytes);
         // Per neighbour two directions of two buffers.
-        assert_int_equal(stage[s].memory.bytes[MEMORY_EDGES], (ends ? 4 : 8) * message);
+        assert_int_equal(stage[s].memory.bytes[MEMORY_MESSAGES], (ends ? 4 : 8) * message);
     }
     assert_int_equal(stage[0].own_slots, 5);
     assert_int_equal(stage[7].own_slots, 1);
@@ -217,7 +217,7 @@ static void compare_allocated(const char *path, const Model *model, const char *
         Engine *engine = plan.stages == 1 ? engine_create(&stage, &slots, &alone, NULL, &err) : NULL;
         if (plan.stages == 1 && engine == NULL) fail_msg("%s", err.text);
         for (int c = 0; c < MEMORY_CATEGORIES; c++) {
-            bool engines = c == MEMORY_OWN_SLOTS || c == MEMORY_LENT_SLOTS || c == MEMORY_EDGES;
+            bool engines = c == MEMORY_OWN_SLOTS || c == MEMORY_LENT_SLOTS || c == MEMORY_MESSAGES;
             if (plan.stages == 1 || !engines) assert_int_equal(be->held.bytes[c], plan.stage[s].memory.bytes[c]);
         }
         engine_destroy(engine);

@@ -137,9 +137,17 @@ typedef struct Room {
     float *sums;   // (QUERIES, head_dim): out or dq
 } Room;
 
+static int64_t stored_room_(const AttentionShape *s) {
+    return CPU_GEMM_ROOM + 2 * QUERIES * KEYS + QUERIES * s->head_dim;
+}
+
+int64_t cpu_attention_room(const AttentionShape *s) {
+    return s->mode == ATTENTION_FLASH ? flash_room_floats(s) : stored_room_(s);
+}
+
 static Room room_take(const Head *h) {
-    int64_t tile = QUERIES * KEYS, sums = QUERIES * h->shape->head_dim;
-    float *at = cpu_scratch(cpu_self((Backend *)h->backend), CPU_GEMM_ROOM + 2 * tile + sums);
+    int64_t tile = QUERIES * KEYS;
+    float *at = cpu_scratch(cpu_self((Backend *)h->backend), stored_room_(h->shape));
     return (Room){at, at + CPU_GEMM_ROOM, at + CPU_GEMM_ROOM + tile, at + CPU_GEMM_ROOM + 2 * tile};
 }
 

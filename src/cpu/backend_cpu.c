@@ -23,10 +23,35 @@ double clock_seconds(void) {
 
 // --- scratch and rows
 
+static void note_peak(Backend *backend) {
+    if (memory_total(&backend->held) > memory_total(&backend->peak)) backend->peak = backend->held;
+}
+
+// Several threads may come at once.
+static void count_scratch_(CpuBackend *cpu, int64_t floats) {
+#ifdef _OPENMP
+#pragma omp critical(cpu_scratch_count)
+#endif
+    {
+        cpu->backend.held.bytes[MEMORY_WORKSPACE] += floats * (int64_t)sizeof(float);
+        note_peak(&cpu->backend);
+    }
+}
+
+static void drop_scratch_(CpuBackend *cpu, CpuScratch *scratch) {
+    if (!scratch->given && scratch->memory != NULL) {
+        count_scratch_(cpu, -scratch->floats);
+        free(scratch->memory);
+    }
+    scratch->memory = NULL;
+    scratch->floats = 0;
+    scratch->given = false;
+}
+
 float *cpu_scratch(CpuBackend *cpu, int64_t floats) {
     CpuScratch *mine = &cpu->scratch[cpu_thread()];
     if (mine->floats >= floats) return mine->memory;
-    free(mine->memory);
+    drop_scratch_(cpu, mine);
     void *memory = NULL;
     // Operations have no way to fail; a few megabytes that cannot be had leave nothing sensible to do.
     if (posix_memalign(&memory, 64, (size_t)floats * sizeof(float)) != 0) {
@@ -35,7 +60,40 @@ float *cpu_scratch(CpuBackend *cpu, int64_t floats) {
     }
     mine->memory = memory;
     mine->floats = floats;
+    count_scratch_(cpu, floats);
     return mine->memory;
+}
+
+// One thread's, a whole number of cache lines.
+static int64_t thread_room_(const CpuBackend *cpu, int thread, int64_t rows, int64_t hidden,
+                            const AttentionShape *shape) {
+    int64_t floats[] = {cpu_linear_room(), cpu_attention_room(shape),
+                        cpu_norm_room(rows, hidden, cpu->threads, thread)};
+    int64_t most = 0;
+    for (int i = 0; i < 3; i++)
+        if (floats[i] > most) most = floats[i];
+    return memory_round(most * (int64_t)sizeof(float));
+}
+
+static int64_t cpu_room_bytes(Backend *backend, int64_t rows, int64_t hidden, const AttentionShape *shape) {
+    const CpuBackend *cpu = cpu_self(backend);
+    int64_t bytes = 0;
+    for (int t = 0; t < cpu->threads; t++) bytes += thread_room_(cpu, t, rows, hidden, shape);
+    return bytes;
+}
+
+static void cpu_use_room(Backend *backend, void *memory, int64_t rows, int64_t hidden, const AttentionShape *shape) {
+    CpuBackend *cpu = cpu_self(backend);
+    char *at = memory;
+    for (int t = 0; t < cpu->threads; t++) {
+        int64_t bytes = thread_room_(cpu, t, rows, hidden, shape);
+        drop_scratch_(cpu, &cpu->scratch[t]);
+        if (at == NULL) continue;
+        cpu->scratch[t].memory = (float *)at;
+        cpu->scratch[t].floats = bytes / (int64_t)sizeof(float);
+        cpu->scratch[t].given = true;
+        at += bytes;
+    }
 }
 
 static void widen(float *restrict to, const uint16_t *restrict from, int64_t count) {
@@ -57,10 +115,6 @@ void cpu_store(const Backend *backend, void *to, int64_t offset, const float *fr
 }
 
 // --- memory
-
-static void note_peak(Backend *backend) {
-    if (memory_total(&backend->held) > memory_total(&backend->peak)) backend->peak = backend->held;
-}
 
 // "weights 1.20 GiB, own slots 3.00 GiB"
 static void describe_held(const Backend *backend, char *text, size_t size) {
@@ -195,7 +249,7 @@ static void cpu_to_float(Backend *backend, float *to, const void *from, int64_t 
 
 static void cpu_destroy(Backend *backend) {
     CpuBackend *cpu = cpu_self(backend);
-    for (int t = 0; t < cpu->threads; t++) free(cpu->scratch[t].memory);
+    for (int t = 0; t < cpu->threads; t++) drop_scratch_(cpu, &cpu->scratch[t]);
     free(cpu->scratch);
     free(cpu);
 }
@@ -276,6 +330,8 @@ static void fill_table(Backend *b) {
     b->swiglu_forward = cpu_swiglu_forward;
     b->swiglu_backward = cpu_swiglu_backward;
     b->rope = cpu_rope;
+    b->room_bytes = cpu_room_bytes;
+    b->use_room = cpu_use_room;
     b->attention_scratch = cpu_attention_scratch;
     b->attention_forward = cpu_attention_forward;
     b->attention_backward = cpu_attention_backward;
@@ -315,6 +371,7 @@ Backend *backend_cpu_create(int precision, int threads, Error *err) {
     backend->self = cpu;
     backend->precision = precision;
     backend->element = precision == PRECISION_BF16 ? 2 : 4;
+    backend->own_sums = true;
     backend->memory_size = memory_size();
     char name[64];
     processor_name(name, sizeof name);

@@ -147,6 +147,7 @@ static void bind_(CommMpi *comm, const char *name) {
     base->all_reduce = comm_mpi_all_reduce;
     base->all_gather = comm_mpi_all_gather;
     base->reduce_scatter = comm_mpi_reduce_scatter;
+    base->use_room = comm_mpi_use_room;
     base->test = test_;
     base->destroy = destroy_;
     comm->limit = COMM_MESSAGE_LIMIT;

@@ -18,18 +18,27 @@ typedef struct CommMpiWork {
     Collective *first;
 } CommMpiWork;
 
-// One group. It owns the communicator and the scratch memory of its collectives, which is kept for the next ones:
-// at most COMM_PIECE_BYTES (plus rounding) for each collective that was ever under way at the same time.
+// Room of a group's sums, by comm.h's use_room. A bit of `taken` for each sum under way.
+typedef struct CommRoom {
+    char *memory;
+    int64_t bytes;
+    int sums;
+    unsigned taken;
+} CommRoom;
+
+// One group. It owns the communicator. Without room of the caller's it owns the scratch memory of its collectives too, which is kept for
+// the next ones: at most COMM_PIECE_BYTES (plus rounding) for each collective that was ever under way at the same time.
 typedef struct CommMpi {
     Comm base;
     MPI_Comm mpi;
     int64_t limit; // messages beyond it travel as one element of a derived type, since MPI counts in int
     int sequence;  // collectives started, alike on all ranks: it keeps those under way at once apart
     Collective *idle;
+    CommRoom room;
     CommMpiWork *work;
 } CommMpi;
 
-enum { COMM_MESSAGE_LIMIT = 1 << 30, COMM_PIECE_BYTES = 16 << 20, COMM_DIRECT_BYTES = 32 << 10 };
+enum { COMM_MESSAGE_LIMIT = 1 << 30 };
 
 // Takes over `mpi`, also when it fails. destroy frees it, before MPI_Finalize.
 Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work, Error *err);
@@ -41,10 +50,11 @@ int comm_mpi_fail(const CommMpi *comm, int code, const char *doing, int peer, Er
 
 int comm_mpi_all_reduce(Comm *, void *data, int64_t count, CommType, CommRequest *, Error *);
 int comm_mpi_all_gather(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
+void comm_mpi_use_room(Comm *, void *memory, int64_t bytes, int sums);
 int comm_mpi_reduce_scatter(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
 void comm_mpi_progress(CommMpiWork *work);
 int comm_mpi_test_collective(CommMpi *comm, CommRequest *request, Error *err);
 void comm_mpi_free_collectives(CommMpi *comm);
-int64_t comm_mpi_scratch_bytes(const Comm *comm); // of the collectives that are not under way
+int64_t comm_mpi_scratch_bytes(const Comm *comm); // that the group owns, of the collectives that are not under way
 
 #endif

@@ -18,15 +18,13 @@ typedef enum Phase {
     PHASE_GATHER,   // all_gather: blocks go round, nothing is summed
 } Phase;
 
-typedef enum Operation { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER } Operation;
-
 struct Collective {
     Collective *next; // of those under way, or of the idle ones
     CommMpi *comm;
     int state;     // 0 under way, 1 done, -1 failed with error
     int64_t steps; // phases behind it
     Error error;
-    Operation operation;
+    CommOperation operation;
     Phase phase;
     CommType type;
     int tag;
@@ -38,7 +36,9 @@ struct Collective {
     int request_count;
     MPI_Request *requests; // 2 * size
     char *scratch;         // (size - 1, elements summed here)
-    int64_t scratch_bytes;
+    char *own;             // scratch of this collective, where the group has no room
+    int64_t own_bytes;
+    int place; // in the group's room; -1: none taken
 };
 
 // --- sums
@@ -138,11 +138,11 @@ static int start_with_(CommMpi *comm, Collective *work, int peer, Error *err) {
     char *data = work->out + work->first * width;
     block_(comm, n, rank, &mine, &my_count);
     block_(comm, n, peer, &theirs, &their_count);
-    if (work->operation == REDUCE_SCATTER) {
+    if (work->operation == COMM_REDUCE_SCATTER) {
         const char *from = work->in + (peer * work->count + work->first) * width;
         return exchange_(comm, work, peer, from, n, work->scratch + slot * n * width, n, err);
     }
-    if (work->operation == ALL_GATHER)
+    if (work->operation == COMM_ALL_GATHER)
         return exchange_(comm, work, peer, work->out + rank * n * width, n, work->out + peer * n * width, n, err);
     if (work->phase == PHASE_DIRECT)
         return exchange_(comm, work, peer, data, n, work->scratch + slot * n * width, n, err);
@@ -162,40 +162,53 @@ static int start_phase_(CommMpi *comm, Collective *work, Error *err) {
 
 // --- pieces
 
-static int64_t piece_limit_(const CommMpi *comm, const Collective *work) {
-    int64_t elements = COMM_PIECE_BYTES / comm_type_bytes(work->type);
-    return work->operation == REDUCE_SCATTER ? elements / comm->base.size : elements;
+static int take_room_(CommMpi *comm, Collective *work, int64_t bytes, Error *err) {
+    CommRoom *room = &comm->room;
+    int place = 0;
+    while (place < room->sums && (room->taken >> place & 1) != 0) place++;
+    if (place == room->sums || bytes > room->bytes)
+        return error_set(err, EXIT_FAILED,
+                         "%s group: a sum needs %lld bytes beside %d others under way, and there is room for %d of "
+                         "%lld; this is a defect of the plan",
+                         comm->base.name, (long long)bytes, place, room->sums, (long long)room->bytes);
+    room->taken |= 1u << place;
+    work->place = place;
+    work->scratch = room->memory + place * room->bytes;
+    return 0;
 }
 
-static int64_t summed_here_(const CommMpi *comm, const Collective *work) {
-    int64_t first, count;
-    if (work->operation == REDUCE_SCATTER || work->phase == PHASE_DIRECT) return work->piece;
-    block_(comm, work->piece, comm->base.rank, &first, &count);
-    return count;
-}
-
-static int grow_scratch_(const CommMpi *comm, Collective *work, Error *err) {
-    int64_t bytes = (comm->base.size - 1) * summed_here_(comm, work) * comm_type_bytes(work->type);
-    if (bytes <= work->scratch_bytes) return 0;
-    free(work->scratch);
-    work->scratch = malloc((size_t)bytes);
-    work->scratch_bytes = work->scratch != NULL ? bytes : 0;
-    if (work->scratch != NULL) return 0;
+// Enough for every piece.
+static int take_scratch_(CommMpi *comm, Collective *work, Error *err) {
+    int64_t bytes = comm_sum_room(work->operation, work->count, work->type, comm->base.size);
+    work->place = -1;
+    if (bytes == 0) return 0;
+    if (comm->room.memory != NULL) return take_room_(comm, work, bytes, err);
+    if (bytes > work->own_bytes) {
+        free(work->own);
+        work->own = malloc((size_t)bytes);
+        work->own_bytes = work->own != NULL ? bytes : 0;
+    }
+    work->scratch = work->own;
+    if (work->own != NULL) return 0;
     return error_set(err, EXIT_FAILED, "%s group: out of memory for %lld bytes of scratch", comm->base.name,
                      (long long)bytes);
 }
 
+void comm_mpi_use_room(Comm *base, void *memory, int64_t bytes, int sums) {
+    CommMpi *comm = base->self;
+    comm->room = (CommRoom){memory, bytes, sums, 0};
+}
+
 static int start_piece_(CommMpi *comm, Collective *work, Error *err) {
-    int64_t limit = piece_limit_(comm, work), rest = work->count - work->first;
-    if (work->operation == ALL_GATHER) {
+    int64_t rest = work->count - work->first;
+    if (work->operation == COMM_ALL_GATHER) {
         work->piece = rest;
         work->phase = PHASE_GATHER;
         return start_phase_(comm, work, err);
     }
-    work->piece = rest < limit ? rest : limit;
-    bool few = work->piece * comm_type_bytes(work->type) <= COMM_DIRECT_BYTES;
-    work->phase = work->operation == ALL_REDUCE && few ? PHASE_DIRECT : PHASE_EXCHANGE;
-    if (grow_scratch_(comm, work, err) != 0) return -1;
+    work->piece = comm_piece(work->operation, rest, work->type, comm->base.size);
+    bool direct = comm_piece_is_direct(work->operation, work->piece, work->type, comm->base.size);
+    work->phase = direct ? PHASE_DIRECT : PHASE_EXCHANGE;
     return start_phase_(comm, work, err);
 }
 
@@ -203,7 +216,7 @@ static int start_piece_(CommMpi *comm, Collective *work, Error *err) {
 static int advance_(CommMpi *comm, Collective *work, Error *err) {
     int64_t width = comm_type_bytes(work->type), rank = comm->base.rank, first = 0, count;
     char *data = work->out + work->first * width;
-    if (work->operation == REDUCE_SCATTER) {
+    if (work->operation == COMM_REDUCE_SCATTER) {
         sum_(comm, work, data, work->in + (rank * work->count + work->first) * width, work->piece);
     } else if (work->phase == PHASE_DIRECT) {
         sum_(comm, work, data, data, work->piece);
@@ -234,11 +247,13 @@ static Collective *take_(CommMpi *comm, Error *err) {
 }
 
 static void give_back_(CommMpi *comm, Collective *work) {
+    if (work->place >= 0) comm->room.taken &= ~(1u << work->place);
+    work->place = -1;
     work->next = comm->idle;
     comm->idle = work;
 }
 
-static int start_(CommMpi *comm, Operation operation, void *out, const void *in, int64_t count, CommType type,
+static int start_(CommMpi *comm, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
                   CommRequest *request, Error *err) {
     // Tags keep collectives that are under way at once apart; 32767 is the least bound MPI guarantees.
     enum { FIRST_TAG = 1, TAGS = 32000 };
@@ -259,6 +274,10 @@ static int start_(CommMpi *comm, Operation operation, void *out, const void *in,
     work->state = 0;
     work->steps = 0;
     memset(&work->error, 0, sizeof work->error);
+    if (take_scratch_(comm, work, err) != 0) {
+        give_back_(comm, work);
+        return -1;
+    }
     request->handle[0] = work;
     request->detail[0] = KIND_COLLECTIVE;
     request->active = true;
@@ -268,7 +287,7 @@ static int start_(CommMpi *comm, Operation operation, void *out, const void *in,
 }
 
 int comm_mpi_all_reduce(Comm *base, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
-    return start_(base->self, ALL_REDUCE, data, data, count, type, request, err);
+    return start_(base->self, COMM_ALL_REDUCE, data, data, count, type, request, err);
 }
 
 int comm_mpi_all_gather(Comm *base, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
@@ -276,12 +295,12 @@ int comm_mpi_all_gather(Comm *base, void *out, const void *in, int64_t count, Co
     int64_t bytes = count * comm_type_bytes(type);
     char *own = (char *)out + base->rank * bytes;
     if (own != in && bytes > 0) memcpy(own, in, (size_t)bytes);
-    return start_(base->self, ALL_GATHER, out, in, count, type, request, err);
+    return start_(base->self, COMM_ALL_GATHER, out, in, count, type, request, err);
 }
 
 int comm_mpi_reduce_scatter(Comm *base, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
                             Error *err) {
-    return start_(base->self, REDUCE_SCATTER, out, in, count, type, request, err);
+    return start_(base->self, COMM_REDUCE_SCATTER, out, in, count, type, request, err);
 }
 
 // Takes one collective as far as it goes without waiting; its state says the rest.
@@ -321,7 +340,7 @@ int comm_mpi_test_collective(CommMpi *comm, CommRequest *request, Error *err) {
 int64_t comm_mpi_scratch_bytes(const Comm *base) {
     const CommMpi *comm = base->self;
     int64_t bytes = 0;
-    for (const Collective *work = comm->idle; work != NULL; work = work->next) bytes += work->scratch_bytes;
+    for (const Collective *work = comm->idle; work != NULL; work = work->next) bytes += work->own_bytes;
     return bytes;
 }
 
@@ -330,7 +349,7 @@ void comm_mpi_free_collectives(CommMpi *comm) {
         Collective *work = comm->idle;
         comm->idle = work->next;
         free(work->requests);
-        free(work->scratch);
+        free(work->own);
         free(work);
     }
 }

@@ -39,7 +39,8 @@ static inline int cpu_thread(void) {
 typedef struct CpuScratch {
     float *memory;
     int64_t floats;
-    char apart[48]; // a cache line of its own for each thread's entry
+    bool given;     // by cpu_use_room; else our own, and counted as workspace
+    char apart[40]; // a cache line of its own for each thread's entry
 } CpuScratch;
 
 // Memory that other processes can map (loan.c).
@@ -66,6 +67,11 @@ static inline bool cpu_is_bf16(const Backend *backend) {
 // At least `floats` floats of the calling thread's own, 64-byte aligned, contents undefined. One piece a thread: a
 // second call invalidates the first. Call it inside CPU_PARALLEL(_FOR) or outside (thread 0's).
 float *cpu_scratch(CpuBackend *cpu, int64_t floats);
+
+// The most floats of it that the operations of each file ask for; a norm's sums over blocks are thread 0's.
+int64_t cpu_linear_room(void);
+int64_t cpu_attention_room(const AttentionShape *shape);
+int64_t cpu_norm_room(int64_t rows, int64_t cols, int threads, int thread);
 
 // --- bf16: the upper half of a float, rounded to nearest even. A NaN stays one.
 static inline float cpu_bf16_to_float(uint16_t value) {

@@ -86,9 +86,13 @@ typedef struct Room {
     float *rows;             // (Q, head_dim)
 } Room;
 
+int64_t flash_room_floats(const AttentionShape *s) {
+    return 2 * KEYS * Q + 2 * s->head_dim * Q + 4 * round_up(s->head_dim, GEMM_COLS) * Q;
+}
+
 static Room room_take(const Head *h) {
     int64_t tile = KEYS * Q, narrow = h->shape->head_dim * Q, wide = round_up(h->shape->head_dim, GEMM_COLS) * Q;
-    float *at = cpu_scratch(cpu_self((Backend *)h->backend), 2 * tile + 2 * narrow + 4 * wide);
+    float *at = cpu_scratch(cpu_self((Backend *)h->backend), flash_room_floats(h->shape));
     Room room = {.scores = at, .slopes = at + tile};
     room.query = at + 2 * tile, room.dout = room.query + narrow;
     room.query_t = room.dout + narrow, room.dout_t = room.query_t + wide;

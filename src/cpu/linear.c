@@ -129,6 +129,10 @@ static float *tile_place(const Backend *backend, float *room, void *c, int64_t n
 
 enum { TILE_ROOM = CPU_GEMM_ROOM + CPU_GEMM_ROWS * CPU_GEMM_COLS };
 
+int64_t cpu_linear_room(void) {
+    return TILE_ROOM;
+}
+
 void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
                         int64_t rows, int64_t in, int64_t out, Epilogue epilogue) {
     CpuBackend *cpu = cpu_self(backend);

@@ -77,10 +77,23 @@ static void normalize_row_(const Norm *norm, float *restrict out, const float *r
         for (int64_t i = 0; i < cols; i++) out[i] = (x[i] - mean) * rstd * w[i];
 }
 
+enum { FORWARD_ROOM = 5 }; // rows
+
+// Of backward: the blocks' sums, and 4 rows for each thread.
+static int64_t backward_room_(const Norm *norm, int threads) {
+    return (2 * blocks_(norm, backward_rows_(norm)) + 4 * threads) * stride_(norm);
+}
+
+int64_t cpu_norm_room(int64_t rows, int64_t cols, int threads, int thread) {
+    Norm norm = {.rows = rows, .cols = cols};
+    int64_t forward = FORWARD_ROOM * stride_(&norm), backward = thread == 0 ? backward_room_(&norm, threads) : 0;
+    return forward > backward ? forward : backward;
+}
+
 static void forward_block_(Backend *backend, const Norm *norm, int64_t block, void *out, void *sum, const void *x,
                            const void *delta) {
     int64_t cols = norm->cols, stride = stride_(norm);
-    float *room = cpu_scratch(cpu_self(backend), 5 * stride);
+    float *room = cpu_scratch(cpu_self(backend), FORWARD_ROOM * stride);
     const float *w = cpu_load(backend, room, norm->w, 0, cols);
     const float *b = norm->b ? cpu_load(backend, room + stride, norm->b, 0, cols) : NULL;
     for (int64_t row = block * FORWARD_ROWS; row < block_end_(norm, block, FORWARD_ROWS); row++) {
@@ -166,7 +179,7 @@ static void backward_(Backend *backend, const Norm *norm, void *dx, float *dw, f
                       const void *x) {
     CpuBackend *cpu = cpu_self(backend);
     int64_t blocks = blocks_(norm, backward_rows_(norm)), stride = stride_(norm);
-    float *sums = cpu_scratch(cpu, (2 * blocks + 4 * cpu->threads) * stride), *rooms = sums + 2 * blocks * stride;
+    float *sums = cpu_scratch(cpu, backward_room_(norm, cpu->threads)), *rooms = sums + 2 * blocks * stride;
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t block = 0; block < blocks; block++)
         backward_block_(backend, norm, block, rooms + 4 * stride * cpu_thread(), sums + 2 * stride * block, dx, dout,
