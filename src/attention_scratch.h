@@ -1,4 +1,4 @@
-// What attention on an NVIDIA GPU needs beside its operands, so that a plan for GPUs can be made where there is none.
+// What operations on an NVIDIA GPU need beside their operands, so that a plan for GPUs can be made where there is none.
 #ifndef ATTENTION_SCRATCH_H
 #define ATTENTION_SCRATCH_H
 
@@ -8,7 +8,12 @@
 extern "C" {
 #endif
 
-// Bytes, the larger of forward and backward; element: bytes of one activation. `none` and `recompute` go through the
+enum {
+    CUDA_OWN_BYTES = 64 << 20, // scratch of kernels and workspace of matrix products, half each: held from start to end
+    CUDA_LENT_PAGE = 2 << 20,  // memory that another process maps is taken in whole pages
+};
+
+// Of attention, in bytes, the larger of forward and backward; element: bytes of one activation. `none` and `recompute` go through the
 // sequences of a microbatch one by one: `none` holds the gradient of one sequence's probabilities beside what is stored,
 // `recompute` the probabilities too, and an unfused softmax them in fp32. Flash attention is assumed to accumulate the
 // gradient of the queries in fp32, to keep two fp32 numbers a row, and with grouped queries the gradients of keys and

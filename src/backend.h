@@ -66,6 +66,7 @@ struct Backend {
     double peak_tflops;  // of this rank, dense, in this precision; 0 where unknown
     int64_t memory_size; // bytes the device has for all ranks that share it; 0 where unknown
     int64_t own_bytes;   // workspace that it holds from its creation on; `held` counts it
+    int64_t lent_page;   // MEMORY_LENT_SLOTS is taken in whole pages of so many bytes; 0: as asked for
     bool own_sums;       // ranks that compute here sum among themselves, in this device's memory (sums.h)
     MemoryBytes held;    // allocated now, by category
     MemoryBytes peak;    // by category, at the moment the total was largest

@@ -25,8 +25,10 @@ static int create_comms_(Emulation *e, const PlanStage *plan, const Hardware *ha
 
 static int create_scratch_(Emulation *e, const PlanStage *plan, bool moves, Error *err) {
     if (!moves) return 0;
+    int64_t before = e->be->held.bytes[MEMORY_LENT_SLOTS];
     e->scratch_bytes = plan->slot_bytes;
     e->scratch = e->be->allocate(e->be, MEMORY_LENT_SLOTS, e->scratch_bytes, "emulated partner", err);
+    e->scratch_counted = e->be->held.bytes[MEMORY_LENT_SLOTS] - before;
     return e->scratch == NULL ? -1 : 0;
 }
 
@@ -118,7 +120,7 @@ int emulation_run(Emulation *e, const Schedule *schedule, EmulationTimes *times,
 
 MemoryBytes emulation_peak(const Emulation *e) {
     MemoryBytes peak = e->be->peak;
-    peak.bytes[MEMORY_LENT_SLOTS] -= e->scratch_bytes;
+    peak.bytes[MEMORY_LENT_SLOTS] -= e->scratch_counted;
     return peak;
 }
 

@@ -25,8 +25,8 @@ typedef struct Emulation {
     Stage stage;
     Engine *engine;
     Comm *pipeline, *tensor, *pair;
-    void *scratch; // one slot that evictions go to, outside the reported peak
-    int64_t scratch_bytes;
+    void *scratch;                          // one slot that evictions go to, outside the reported peak
+    int64_t scratch_bytes, scratch_counted; // as asked for, and with what the device adds
 } Emulation;
 
 // Allocates stage `plan->at.stage` as `plan` has it; evictions are paced at hardware->pair. moves: the stage's list sends bundles to a

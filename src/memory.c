@@ -23,8 +23,12 @@ int64_t memory_total(const MemoryBytes *memory) {
     return total;
 }
 
+int64_t memory_pages(int64_t bytes, int64_t page) {
+    return page == 0 ? bytes : (bytes + page - 1) / page * page;
+}
+
 int64_t memory_round(int64_t bytes) {
-    return (bytes + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN;
+    return memory_pages(bytes, MEMORY_ALIGN);
 }
 
 void *layout_take(Layout *layout, int64_t bytes) {

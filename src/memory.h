@@ -35,6 +35,7 @@ int64_t memory_total(const MemoryBytes *memory);
 // Sizes are rounded up to this many bytes, so that every buffer starts on a cache line and a transfer segment.
 enum { MEMORY_ALIGN = 256 };
 int64_t memory_round(int64_t bytes);
+int64_t memory_pages(int64_t bytes, int64_t page); // the same to whole pages; as they are where page is 0
 
 // A cursor that lays buffers out one after another. With base NULL it only counts: the same code that binds pointers
 // says how many bytes they take, so a size and a layout cannot disagree.

@@ -41,13 +41,19 @@ static Schedule *balanced_schedule_(const Config *config, const Schedule *plain,
                                err);
 }
 
+bool plan_can_balance(const Config *config) {
+    return config->schedule.name == SCHEDULE_NAME_1F1B || config->schedule.evict_to == EVICT_TO_HOST;
+}
+
+const char *plan_plain_name(const Config *config) {
+    return config->schedule.name == SCHEDULE_NAME_GPIPE ? "GPipe" : "1F1B";
+}
+
 Schedule *plan_schedule(const Config *config, Error *err) {
     const ScheduleConfig *asked = &config->schedule;
     Schedule *schedule = plain_schedule_(config, err);
     if (schedule == NULL) return NULL;
-    // GPipe fills both stages of a pair alike: only its own host memory could relieve a stage.
-    bool possible = asked->name != SCHEDULE_NAME_GPIPE || asked->evict_to == EVICT_TO_HOST;
-    if (asked->bpipe == BPIPE_ON || (asked->bpipe == BPIPE_AUTO && possible)) {
+    if (asked->bpipe == BPIPE_ON || (asked->bpipe == BPIPE_AUTO && plan_can_balance(config))) {
         Schedule *balanced = balanced_schedule_(config, schedule, err);
         bool keep = balanced != NULL && asked->bpipe == BPIPE_AUTO && plan_evictions(balanced) == 0;
         schedule_free(keep ? balanced : schedule);
@@ -91,8 +97,8 @@ static int64_t stage_parameters_(const TensorTable *table, const StageShape *at)
     return total;
 }
 
-static int fill_stage_(PlanStage *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
-                       int stage, Error *err) {
+static int fill_stage_(PlanStage *plan, const TensorTable *table, const Model *model, const Config *config,
+                       const Schedule *schedule, Backend *be, int stage, Error *err) {
     const StageSchedule *list = &schedule->stage[stage];
     stage_shape(&plan->at, model, config, be, stage, 0);
     plan->own_slots = list->own_slots;
@@ -101,12 +107,13 @@ static int fill_stage_(PlanStage *plan, const Model *model, const Config *config
     plan->host_slots = most_on_host_(list);
     int64_t *bytes = plan->memory.bytes, neighbours = (plan->at.first ? 0 : 1) + (plan->at.last ? 0 : 1);
     bytes[MEMORY_OWN_SLOTS] = plan->own_slots * plan->slot_bytes;
-    bytes[MEMORY_LENT_SLOTS] = plan->lent_slots * plan->slot_bytes;
+    bytes[MEMORY_LENT_SLOTS] = memory_pages(plan->lent_slots * plan->slot_bytes, be->lent_page);
     bytes[MEMORY_MESSAGES] = neighbours * 2 * EDGE_BUFFERS * plan->at.message_bytes; // 2: activations and gradients
     bytes[MEMORY_WORKSPACE] = be->own_bytes;
-    if (stage_bytes(&plan->memory, &plan->states, model, config, &plan->at, err) != 0) return -1;
+    if (stage_bytes(&plan->memory, &plan->states, table, config, &plan->at, err) != 0) return -1;
     plan->copy_bytes = checkpoint_copy_bytes(config, &plan->states);
     plan->order_bytes = blend_order_bytes(&config->data);
+    plan->parameters = stage_parameters_(table, &plan->at);
     return 0;
 }
 
@@ -128,8 +135,7 @@ int plan_make(Plan *plan, const Model *model, const Config *config, const Schedu
     model_table(model, &config->model, &table);
     int made = 0;
     for (int s = 0; s < plan->stages && made == 0; s++) {
-        made = fill_stage_(&plan->stage[s], model, config, schedule, be, s, err);
-        plan->stage[s].parameters = stage_parameters_(&table, &plan->stage[s].at);
+        made = fill_stage_(&plan->stage[s], &table, model, config, schedule, be, s, err);
         plan->parameters += plan->stage[s].parameters;
     }
     table_free(&table);

@@ -33,6 +33,13 @@ typedef struct Plan {
 // The schedule a configuration asks for: gpipe, 1f1b or bpipe over it, proved. NULL with err. bpipe: auto means on where it evicts anything.
 Schedule *plan_schedule(const Config *config, Error *err);
 
+// Whether BPipe can relieve a stage of this schedule: through a partner only where stages are unevenly full, through its own host memory
+// always.
+bool plan_can_balance(const Config *config);
+
+// The schedule without BPipe, as people write its name: "1F1B".
+const char *plan_plain_name(const Config *config);
+
 // be: any backend of the kind that will run (it is asked for the attention's scratch, nothing is allocated).
 int plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be, Error *err);
 void plan_free(Plan *plan);

@@ -25,6 +25,18 @@ static void write_model_(const PlanAnswer *answer, FILE *file) {
     fputs("},", file);
 }
 
+// {"weights":0,"own_slots":0,...}: every category, in the order of the table for people.
+static void write_memory_(const MemoryBytes *memory, FILE *file) {
+    fputs("\"memory\":{", file);
+    for (int c = 0; c < MEMORY_CATEGORIES; c++) {
+        fputs(c == 0 ? "\"" : ",\"", file);
+        for (const char *name = memory_name((MemoryCategory)c); *name != '\0'; name++)
+            fputc(*name == ' ' ? '_' : *name, file);
+        fprintf(file, "\":%lld", (long long)memory->bytes[c]);
+    }
+    fputs("},", file);
+}
+
 static void write_stage_(const PlanAnswer *answer, int s, FILE *file) {
     const PlanStage *stage = &answer->plan.stage[s], *plain = &answer->plan_1f1b.stage[s];
     fputs(s == 0 ? "{" : ",{", file);
@@ -39,6 +51,8 @@ static void write_stage_(const PlanAnswer *answer, int s, FILE *file) {
     integer_(file, "in_flight_1f1b", plain->own_slots, true);
     integer_(file, "peak_bytes_1f1b", memory_total(&plain->memory), true);
     integer_(file, "peak_bytes", memory_total(&stage->memory), true);
+    write_memory_(&stage->memory, file);
+    integer_(file, "host_bytes", plan_host_bytes(stage), true);
     fprintf(file, "\"fits\":%s}", plan_answer_fits(answer, s) ? "true" : "false");
 }
 

@@ -111,17 +111,18 @@ static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err
     else
         grid_cell(grid, "-");
     time_cells_(grid, with ? &bpipe.time : &plain.time);
-    grid_cell(grid, plain.fits ? "1F1B" : with ? "BPipe" : "does not fit");
+    grid_cell(grid, "%s", plain.fits ? plan_plain_name(config) : with ? "BPipe" : "does not fit");
     return 0;
 }
 
 // Powers of two up to twice what fits, and the configured size.
 static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
     Grid grid = {.columns = 11};
-    const char *cells[] = {"b",    "m",      "1F1B",      "BPipe", "+recompute", "must gain",
+    const Config *config = &answer->config;
+    const char *plain = plan_plain_name(config);
+    const char *cells[] = {"b",    "m",      plain,       "BPipe", "+recompute", "must gain",
                            "step", "bubble", "MFU stage", "MFU",   "with"};
     for (int i = 0; i < 11; i++) grid_cell(&grid, "%s", cells[i]);
-    const Config *config = &answer->config;
     int64_t here = config->schedule.micro_batch, most = here,
             batch = config->train.global_batch / config->parallel.data;
     const Verdict *verdict = &answer->verdict;
@@ -138,9 +139,9 @@ static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
     fprintf(file,
             "micro-batch sizes: peak of the fullest rank in %s, in brackets where it does not fit; by how much the MFU "
             "of a\n"
-            "stage has to exceed that at the largest size that fits 1F1B, so that the pipeline is no slower; the "
+            "stage has to exceed that at the largest size that fits %s, so that the pipeline is no slower; the "
             "prediction\n",
-            unit_(answer).name);
+            unit_(answer).name, plain);
     if (status == 0) grid_print(&grid, file);
     grid_free(&grid);
     return status;
@@ -202,7 +203,7 @@ static void size_(FILE *file, const char *with, int64_t b, const char *end) {
 static int print_verdict_(const PlanAnswer *answer, FILE *file, Error *err) {
     const Verdict *verdict = &answer->verdict;
     fprintf(file, "largest   micro-batch that fits: ");
-    size_(file, "1F1B", verdict->largest_plain, ", ");
+    size_(file, plan_plain_name(&answer->config), verdict->largest_plain, ", ");
     size_(file, "BPipe", verdict->largest_bpipe, ", ");
     size_(file, "BPipe and recomputed attention", verdict->largest_recompute, "\n");
     print_reserve_(answer, file);

@@ -32,10 +32,13 @@ static int try_(const Planner *planner, Config *config, int64_t p, int64_t t, Sm
     return 0;
 }
 
-// More stages hold less each, so the fewest that fit lie between those that do not and those that do.
+// More stages hold less each, so the fewest that fit lie between those that do not and those that do. Only worlds smaller than the best
+// so far are of interest.
 static int fewest_stages_(const Planner *planner, Config *config, int64_t t, SmallestWorld *best, Error *err) {
     int64_t batch = planner->config->train.global_batch, layers = planner->config->model.layers;
-    int64_t fails = 0, fits = (layers < batch ? layers : batch) + 1;
+    int64_t most = layers < batch ? layers : batch;
+    if (best->ranks > 0 && (best->ranks - 1) / t < most) most = (best->ranks - 1) / t;
+    int64_t fails = 0, fits = most + 1;
     SmallestWorld found = {0};
     while (fits - fails > 1) {
         SmallestWorld at = {0};
@@ -44,7 +47,7 @@ static int fewest_stages_(const Planner *planner, Config *config, int64_t t, Sma
         if (at.ranks > 0) found = at;
         *(at.ranks > 0 ? &fits : &fails) = p;
     }
-    if (found.ranks > 0 && (best->ranks == 0 || found.ranks < best->ranks)) *best = found;
+    if (found.ranks > 0) *best = found;
     return 0;
 }
 
@@ -52,8 +55,9 @@ int plan_smallest_world(const Planner *planner, SmallestWorld *world, Error *err
     *world = (SmallestWorld){0};
     Config *config = malloc(sizeof *config);
     int status = config == NULL ? error_set(err, EXIT_FAILED, "no memory to plan") : 0;
-    for (int64_t t = 1; status == 0 && t <= planner->config->hardware.gpus_per_node; t *= 2)
-        status = fewest_stages_(planner, config, t, world, err);
+    // Tensor ranks stay within a node; those that do not divide the model are refused as a configuration would be.
+    for (int64_t t = 1; status == 0 && t <= planner->config->hardware.gpus_per_node; t++)
+        if (cut_(planner->config, 1, t, config)) status = fewest_stages_(planner, config, t, world, err);
     free(config);
     return status;
 }

@@ -34,6 +34,8 @@ Backend *planner_backend(const Config *config, Error *err) {
     be->precision = config->train.precision;
     be->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
     be->attention_scratch = scratch_of_gpu_;
+    be->own_bytes = CUDA_OWN_BYTES;
+    be->lent_page = CUDA_LENT_PAGE;
     be->destroy = destroy_;
     return be;
 }
@@ -122,8 +124,7 @@ Schedule *planner_schedule(const Config *config, Error *err) {
 static bool possible_(const Config *config) {
     int64_t p = config->parallel.pipeline, unit = config->schedule.micro_batch * config->parallel.data;
     bool cut = config->train.global_batch % unit == 0 && (p == 1 || config->train.global_batch / unit >= p);
-    if (config->schedule.bpipe != BPIPE_ON) return cut;
-    return cut && (config->schedule.name == SCHEDULE_NAME_1F1B || config->schedule.evict_to == EVICT_TO_HOST);
+    return cut && (config->schedule.bpipe != BPIPE_ON || plan_can_balance(config));
 }
 
 // ---------------------------------------------------------------- limits

@@ -60,25 +60,21 @@ static int64_t data_bytes_(const StageShape *at, int64_t microbatches) {
     return memory_round(microbatches * at->shape.rows * 4) * ((at->first ? 1 : 0) + (at->last ? 2 : 0));
 }
 
-int stage_bytes(MemoryBytes *bytes, StateBytes *states, const Model *model, const Config *config, const StageShape *at,
-                Error *err) {
+int stage_bytes(MemoryBytes *bytes, StateBytes *states, const TensorTable *table, const Config *config,
+                const StageShape *at, Error *err) {
     Stage stage;
     memset(&stage, 0, sizeof stage);
     stage.at = *at;
-    stage.model = model;
     Layout workspace = {NULL, 0}, head = {NULL, 0};
     bytes->bytes[MEMORY_WORKSPACE] += layout_workspace_(&stage, &workspace);
     bytes->bytes[MEMORY_HEAD] += layout_head_(&stage, &head);
     bytes->bytes[MEMORY_DATA] += data_bytes_(at, config_microbatches(config));
-    TensorTable table;
-    model_table(model, &config->model, &table);
     StageTensors tensors;
-    int laid = layout_tensors_(&tensors, &table, at, config, 0, err);
+    int laid = layout_tensors_(&tensors, table, at, config, 0, err);
     if (laid == 0) tensors_bytes(&tensors, bytes);
     if (laid == 0) bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&stage.rooms, NULL, config, at, &tensors);
     *states = tensors_states(&tensors);
     tensors_free(&tensors, NULL);
-    table_free(&table);
     return laid;
 }
 

@@ -10,14 +10,10 @@ static const double GIB = 1024.0 * 1024.0 * 1024.0;
 
 // ---------------------------------------------------------------- the figures
 
-static bool bpipe_possible_(const Planner *planner) {
-    return planner->config->schedule.name == SCHEDULE_NAME_1F1B || planner->config->schedule.evict_to == EVICT_TO_HOST;
-}
-
 static int find_largest_(Verdict *verdict, const Planner *planner, Error *err) {
     int mode = planner->config->attention.mode;
     if (planner_largest(planner, false, mode, &verdict->largest_plain, err) != 0) return -1;
-    if (!bpipe_possible_(planner)) return 0;
+    if (!plan_can_balance(planner->config)) return 0;
     if (planner_largest(planner, true, mode, &verdict->largest_bpipe, err) != 0) return -1;
     return planner_largest(planner, true, ATTENTION_RECOMPUTE, &verdict->largest_recompute, err);
 }
@@ -180,13 +176,18 @@ static void decide_needed_(Verdict *verdict, const Planner *planner) {
 
 static void decide_(Verdict *verdict, const Planner *planner) {
     const Config *config = planner->config;
-    if (config->parallel.pipeline == 1)
+    bool pairs = config->schedule.evict_to == EVICT_TO_PEER;
+    if (pairs && config->parallel.pipeline == 1)
         say_(verdict, "No: with one stage there is nothing to balance.");
-    else if (!bpipe_possible_(planner))
-        say_(verdict, "No: gpipe fills all stages alike, so that no stage has room for another's activations.");
+    else if (!plan_can_balance(config))
+        say_(verdict,
+             "No: %s fills all stages alike, so that no stage has room for another's activations; host memory "
+             "(schedule.evict_to: host) has.",
+             config_word("schedule.name", config->schedule.name));
     else if (!verdict->bpipe.possible)
-        say_(verdict, "No: with %lld stages and these slots BPipe has nothing to move.",
-             (long long)config->parallel.pipeline);
+        say_(verdict, "No: with %lld stage%s, %s and these slots BPipe has nothing to move.",
+             (long long)config->parallel.pipeline, config->parallel.pipeline == 1 ? "" : "s",
+             config_word("schedule.name", config->schedule.name));
     else if (verdict->plain.fits)
         decide_unneeded_(verdict, planner);
     else if (!verdict->bpipe.fits)

@@ -11,8 +11,11 @@ from trainer_runs import ROOT, command, run, trained, write_config
 KEYS = {"model", "world", "microbatches", "stages", "step_ms", "mfu", "bubble", "transfer_exposed_ms", "source", "verdict"}
 STAGE_KEYS = {
     "stage", "first_layer", "last_layer", "parameters", "states_bytes", "bundle_bytes", "slots", "lent", "in_flight_1f1b",
-    "peak_bytes_1f1b", "peak_bytes", "fits",
+    "peak_bytes_1f1b", "peak_bytes", "memory", "host_bytes", "fits",
 }  # fmt: skip
+CATEGORIES = [
+    "weights", "gradients", "masters", "optimizer", "embedding", "own_slots", "lent_slots", "messages", "head", "workspace", "data",
+]  # fmt: skip
 LLAMA = ROOT / "configs" / "llama65b.yaml"
 GPT = ROOT / "configs" / "gpt3_96b.yaml"
 GIB = 2**30
@@ -42,6 +45,19 @@ def test_the_keys_are_the_contract():
     assert all(set(stage) == STAGE_KEYS for stage in told["stages"])
     assert set(told["verdict"]) == {"use_bpipe", "reason", "required_stage_gain", "measured_stage_gain"}
     assert told["source"] == "model"
+
+
+def test_categories_add_up_and_the_ends_carry_more_than_layers():
+    stages = plan(LLAMA)["stages"]
+    assert all(list(stage["memory"]) == CATEGORIES for stage in stages)
+    assert all(sum(stage["memory"].values()) == stage["peak_bytes"] for stage in stages)
+    assert [stage["memory"]["embedding"] > 0 for stage in stages] == [True] + 6 * [False] + [True]
+    assert [stage["memory"]["head"] > 0 for stage in stages] == 7 * [False] + [True]
+    for kind in ("weights", "gradients", "masters", "optimizer"):
+        assert len({stage["memory"][kind] for stage in stages}) == 1  # ten layers each
+    for stage in stages:
+        states = sum(stage["memory"][kind] for kind in ("weights", "gradients", "masters", "optimizer", "embedding"))
+        assert stage["states_bytes"] == states
 
 
 def test_figures_of_the_big_models():
@@ -86,15 +102,28 @@ def test_what_nothing_is_known_of_is_null():
     assert told["verdict"]["measured_stage_gain"] is None
 
 
+HUGE = ["parallel.pipeline=64", "parallel.tensor=8", "parallel.data=32", "train.global_batch=131072"]
+
+
 @pytest.mark.parametrize("bpipe", ["off", "on", "auto"])
 def test_a_huge_world_is_planned_within_a_second(bpipe):
-    huge = ["parallel.pipeline=64", "parallel.tensor=8", "parallel.data=32", "train.global_batch=131072", f"schedule.bpipe={bpipe}"]
+    huge = [*HUGE, f"schedule.bpipe={bpipe}"]
     seconds = []
     for _ in range(3):
         start = time.monotonic()
         told = plan(LLAMA, *huge)
         seconds.append(time.monotonic() - start)
     assert (told["world"], told["microbatches"], len(told["stages"])) == (16384, 4096, 64)
+    assert min(seconds) < 1
+
+
+def test_a_huge_world_that_fits_nowhere_takes_no_second_either():
+    seconds = []
+    for _ in range(3):
+        start = time.monotonic()
+        text = report(LLAMA, *HUGE, "hardware.memory_gib=0.1", "hardware.reserve_gib=0", "hardware.gpus_per_node=64")
+        seconds.append(time.monotonic() - start)
+    assert "no number of ranks with this memory would do" in text
     assert min(seconds) < 1
 
 
@@ -137,6 +166,27 @@ def test_an_impossible_plan_says_the_smallest_world_that_would_do():
     text = report(LLAMA, "parallel.pipeline=2", "parallel.tensor=1")
     found = re.search(r"the smallest that would do: (\d+) ranks, pipeline (\d+) x tensor (\d+)", text)
     assert int(found[1]) == int(found[2]) * int(found[3]) and 15 <= int(found[1]) <= 24
+
+
+def test_the_smallest_world_is_that_of_trying_every_cut(tmp_path):
+    """Also where the number of tensor ranks is no power of two."""
+    model = "{family: llama, hidden: 1536, layers: 4, heads: 12, ffn: 4608, vocab: 3000, seq_len: 512}"
+    device = "{device: cuda, gpus_per_node: 6, reserve_gib: 0}"
+    config = write_config(tmp_path, model=model, parallel="{}", schedule="{}", hardware=device)
+    peaks = {}
+    for p in (1, 2, 3, 4):
+        for t in (1, 2, 3, 4, 6):
+            stages = plan(config, f"parallel.pipeline={p}", f"parallel.tensor={t}", "hardware.memory_gib=1000")["stages"]
+            peaks[p, t] = max(stage["peak_bytes"] for stage in stages)
+    for best in ((1, 3), (1, 6), (2, 3), (4, 6)):
+        limit = peaks[best]
+        wanted = min(p * t for (p, t), peak in peaks.items() if peak <= limit)
+        text = report(config, f"hardware.memory_gib={(limit + 1024) / GIB:.12f}")
+        found = re.search(r"the smallest that would do: (\d+) ranks, pipeline (\d+) x tensor (\d+)( with BPipe)?, at", text)
+        ranks, p, t = (int(found[i]) for i in (1, 2, 3))
+        assert ranks == p * t <= wanted and (found[4] or peaks[p, t] <= limit)
+        assert found[4] or ranks == wanted
+    assert wanted == 24
 
 
 # ---- auto, and the run ------------------------------------------------------------------------------------------------

@@ -133,12 +133,26 @@ static void bpipe_is_used_where_nothing_fits_without_it(void **state) {
            "without it no micro-batch size fits");
 }
 
+// GPipe holds all 128 microbatches; in host memory they have room, with one stage too.
+static void gpipe_is_relieved_by_host_memory(void **state) {
+    (void)state;
+    const char *host = "schedule.name=gpipe schedule.evict_to=host hardware.memory_gib=%s parallel.pipeline=%s";
+    const char *cases[][2] = {{"80", "8"}, {"400", "1"}};
+    for (int i = 0; i < 2; i++) {
+        char overrides[160];
+        snprintf(overrides, sizeof overrides, host, cases[i][0], cases[i][1]);
+        expect(LLAMA, &llama_model, overrides, true, "micro-batch 1 fits only with BPipe");
+    }
+}
+
 static void there_is_nothing_to_balance_with_few_stages_or_gpipe(void **state) {
     (void)state;
     expect(LLAMA, &llama_model, "parallel.pipeline=1", false, "one stage");
     expect(LLAMA, &llama_model, "parallel.pipeline=2", false, "nothing to move");
     expect(LLAMA, &llama_model, "schedule.slots=8", false, "nothing to move");
     expect(LLAMA, &llama_model, "schedule.name=gpipe", false, "gpipe fills all stages alike");
+    expect(LLAMA, &llama_model, "schedule.name=gpipe parallel.pipeline=1", false, "one stage");
+    expect(LLAMA, &llama_model, "parallel.pipeline=1 schedule.evict_to=host", false, "1 stage, 1f1b and these slots");
 }
 
 static void slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it(void **state) {
@@ -217,6 +231,7 @@ int main(void) {
         cmocka_unit_test(the_reserve_decides_whether_llama_needs_bpipe_at_all),
         cmocka_unit_test(bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it),
         cmocka_unit_test(bpipe_is_used_where_nothing_fits_without_it),
+        cmocka_unit_test(gpipe_is_relieved_by_host_memory),
         cmocka_unit_test(there_is_nothing_to_balance_with_few_stages_or_gpipe),
         cmocka_unit_test(slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it),
         cmocka_unit_test(without_a_speed_nobody_can_say_which_is_quicker),

@@ -2,6 +2,7 @@
 //
 // Nothing here waits for the device inside a step except download, and nothing allocates there. An event's time is read
 // against an event recorded when the host last waited for everything, so that it can be told on the host's clock.
+#include "attention_scratch.h"
 #include "backend_cuda.h"
 #include "internal.h"
 
@@ -11,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static_assert(CUDA_OWN_BYTES == CUDA_SCRATCH_BYTES + CUDA_MATMUL_BYTES, "plans count what is allocated here");
 
 struct Event {
     cudaEvent_t event;
@@ -67,11 +70,15 @@ static int out_of_memory_(const Backend *backend, MemoryCategory category, int64
                      (double)total / gib, (double)left / gib);
 }
 
+// What another process maps is mapped in whole pages of the device, which must hold nothing else.
+static int64_t whole_(const Backend *backend, MemoryCategory category, int64_t bytes) {
+    return category == MEMORY_LENT_SLOTS ? memory_pages(bytes, backend->lent_page) : bytes;
+}
+
 static void *allocate_(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
     CudaBackend *cuda = cuda_self(backend);
     void *memory = NULL;
-    // What another process maps is mapped in whole pages of the device, which must hold nothing else.
-    const int64_t page = 2 << 20, whole = category == MEMORY_LENT_SLOTS ? (bytes + page - 1) / page * page : bytes;
+    const int64_t whole = whole_(backend, category, bytes);
     cudaSetDevice(cuda->device);
     cudaError_t status = bytes < 0 ? cudaErrorMemoryAllocation : cudaMalloc(&memory, whole > 0 ? (size_t)whole : 1);
     if (status != cudaSuccess) {
@@ -81,14 +88,14 @@ static void *allocate_(Backend *backend, MemoryCategory category, int64_t bytes,
     }
     cuda_note(cuda, cudaMemsetAsync(memory, 0, (size_t)bytes, cuda_compute(cuda)), "clearing memory");
     cuda_note(cuda, cudaStreamSynchronize(cuda_compute(cuda)), "clearing memory");
-    backend->held.bytes[category] += bytes;
+    backend->held.bytes[category] += whole;
     note_peak_(backend);
     return memory;
 }
 
 static void release_(Backend *backend, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory == NULL) return;
-    backend->held.bytes[category] -= bytes;
+    backend->held.bytes[category] -= whole_(backend, category, bytes);
     // The partner may still have mapped what was lent, and CUDA leaves open what freeing it then does. It goes with the
     // process, which is about to end.
     if (memory != ((Device *)backend->self)->lent) cudaFree(memory);
@@ -334,6 +341,9 @@ Backend *backend_cuda_create(int precision, int device, Error *err) {
     backend->element = precision == PRECISION_BF16 ? 2 : 4;
     fill_memory_(backend);
     fill_operations_(backend);
+    backend->own_bytes = CUDA_OWN_BYTES;
+    backend->lent_page = CUDA_LENT_PAGE;
+    backend->held.bytes[MEMORY_WORKSPACE] = backend->peak.bytes[MEMORY_WORKSPACE] = CUDA_OWN_BYTES;
     if (start_(made, err) == 0) return backend;
     destroy_(backend);
     return NULL;

@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-enum { CUDA_SCRATCH_BYTES = 32 << 20 };
+enum { CUDA_SCRATCH_BYTES = 32 << 20, CUDA_MATMUL_BYTES = 32 << 20 };
 
 typedef struct CudaBackend {
     Backend backend; // first, so that a Backend * of this implementation is a CudaBackend *

@@ -14,8 +14,6 @@
 #include <map>
 #include <new>
 
-enum { WORKSPACE_BYTES = 32 << 20 };
-
 typedef std::array<int64_t, 20> Key_;
 
 struct Plan_ {
@@ -39,10 +37,10 @@ int cuda_matmul_create(CudaBackend *cuda, Error *err) {
     if (status != CUBLAS_STATUS_SUCCESS)
         return error_set(err, EXIT_FAILED, "%s: cuBLASLt does not start: %s", cuda->backend.device,
                          cublasLtGetStatusString(status));
-    if (cudaMalloc(&matmul->workspace, WORKSPACE_BYTES) == cudaSuccess) return 0;
+    if (cudaMalloc(&matmul->workspace, CUDA_MATMUL_BYTES) == cudaSuccess) return 0;
     cudaGetLastError();
     return error_set(err, EXIT_FAILED, "%s: no %d MiB left for the workspace of matrix products", cuda->backend.device,
-                     WORKSPACE_BYTES >> 20);
+                     CUDA_MATMUL_BYTES >> 20);
 }
 
 static void free_plan_(Plan_ *plan) {
@@ -151,7 +149,7 @@ static bool choose_(CudaMatmul *matmul, const CudaProduct *p, Plan_ *plan) {
     if (!ok_(cublasLtMatmulPreferenceCreate(&preference))) return false;
     cublasLtMatmulHeuristicResult_t result;
     int found = 0;
-    bool asked = prefer_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)WORKSPACE_BYTES) &&
+    bool asked = prefer_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)CUDA_MATMUL_BYTES) &&
                  prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_(p->b)) &&
                  prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_(p->a)) &&
                  prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_(p->c)) &&
@@ -188,7 +186,7 @@ int cuda_product_try(CudaBackend *cuda, const CudaProduct *p) {
     if (!point_(p, plan)) return -1;
     cublasStatus_t status =
         cublasLtMatmul(matmul->handle, plan->product, &alpha, p->b, plan->a, p->a, plan->b, &beta, p->c, plan->c, p->c,
-                       plan->c, &plan->algorithm, matmul->workspace, WORKSPACE_BYTES, cuda_compute(cuda));
+                       plan->c, &plan->algorithm, matmul->workspace, CUDA_MATMUL_BYTES, cuda_compute(cuda));
     if (!ok_(status)) plan->found = false;
     return ok_(status) ? 0 : -1;
 }
