@@ -51,6 +51,53 @@ static void no_memory_names_what_was_wanted_and_what_holds_the_rest(void **state
     op_end(&op);
 }
 
+// Every operation that takes memory of its own, forward and backward, on a stream (rows, cols) with `shape`.
+static void run_operations(Op *op, int64_t rows, int64_t cols, const AttentionShape *shape) {
+    Backend *b = op->backend;
+    int64_t bytes = rows * cols * b->element, tokens = shape->batch * shape->seq,
+            width = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+    enum { IN = 64, OUT = 100, TILES = 300 }; // a product's room does not depend on its size
+    void *x = op_hold(op, bytes), *y = op_hold(op, bytes), *w = op_hold(op, (IN * OUT + cols) * b->element);
+    float *dw = op_hold(op, (IN * OUT + cols) * 4), *db = op_hold(op, cols * 4);
+    void *in = op_hold(op, TILES * IN * b->element), *to = op_hold(op, TILES * OUT * b->element);
+    b->linear_forward(b, to, NULL, in, w, NULL, TILES, IN, OUT, EPILOGUE_NONE);
+    b->linear_backward_input(b, in, NULL, to, w, TILES, IN, OUT, EPILOGUE_NONE);
+    b->linear_backward_weight(b, dw, NULL, to, in, TILES, IN, OUT);
+    b->layernorm_forward(b, y, NULL, x, NULL, w, w, rows, cols, 1e-5);
+    b->layernorm_backward(b, x, dw, db, y, y, w, rows, cols, 1e-5);
+    b->rmsnorm_backward(b, x, dw, y, y, w, rows, cols, 1e-5);
+    void *qkv = op_hold(op, tokens * width * b->element), *dqkv = op_hold(op, tokens * width * b->element);
+    void *out = op_hold(op, tokens * shape->heads * shape->head_dim * b->element);
+    void *saved = op_hold(op, shape->batch * shape->heads * shape->seq * shape->seq * b->element + 4096);
+    void *scratch = op_hold(op, b->attention_scratch(b, shape));
+    b->attention_forward(b, out, saved, scratch, qkv, shape);
+    b->attention_backward(b, dqkv, scratch, out, out, saved, qkv, shape);
+}
+
+static void operations_keep_to_the_room_that_is_counted_for_them(void **state) {
+    (void)state;
+    // In turn products, attention with wide heads, and norms of wide rows need the most.
+    static const int64_t sizes[][3] = {{256, 64, 16}, {256, 128, 4096}, {2048, 2560, 16}};
+    enum { THREADS = 3, GUARD = 4096 };
+    for (int i = 0; i < 9 * 2; i++) {
+        const int64_t *s = sizes[i % 3], rows = s[0], cols = s[1];
+        AttentionShape shape = {1, 64, 2, 1, s[2], i / 3 % 3, SOFTMAX_FUSED};
+        Op op = op_start(i < 9 ? PRECISION_FP32 : PRECISION_BF16, THREADS);
+        Backend *b = op.backend;
+        int64_t bytes = b->room_bytes(b, rows, cols, &shape);
+        unsigned char *room = op_hold(&op, bytes + GUARD);
+        memset(room + bytes, 0xa5, GUARD);
+        b->use_room(b, room, rows, cols, &shape);
+        run_operations(&op, rows, cols, &shape);
+        assert_int_equal(memory_total(&b->peak), 0); // what they take beside it would be counted
+        for (int j = 0; j < GUARD; j++) assert_int_equal(room[bytes + j], 0xa5);
+        b->use_room(b, NULL, rows, cols, &shape);
+        run_operations(&op, rows, cols, &shape);
+        assert_true(b->held.bytes[MEMORY_WORKSPACE] > 0 && b->held.bytes[MEMORY_WORKSPACE] <= bytes);
+        op_end(&op);
+    }
+}
+
 static void copies_arrive_and_events_tell_the_time(void **state) {
     (void)state;
     Op op = op_start(PRECISION_FP32, 2);
@@ -110,6 +157,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_zeroed_aligned_and_counted_by_category),
         cmocka_unit_test(no_memory_names_what_was_wanted_and_what_holds_the_rest),
+        cmocka_unit_test(operations_keep_to_the_room_that_is_counted_for_them),
         cmocka_unit_test(copies_arrive_and_events_tell_the_time),
         cmocka_unit_test(bf16_rounds_to_nearest_even),
         cmocka_unit_test(what_the_device_says_of_itself),

@@ -215,14 +215,22 @@ def test_auto_does_what_the_verdict_says(config):
 
 @pytest.mark.parametrize("family", ["llama", "gpt"])
 @pytest.mark.parametrize(
-    "overrides", [["schedule.bpipe=on"], ["schedule.bpipe=off", "parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true"]]
+    "overrides",
+    [
+        ["schedule.bpipe=on"],
+        ["schedule.bpipe=off", "parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true"],
+        ["schedule.bpipe=off", "parallel.pipeline=2", "parallel.data=2", "train.precision=bf16", "attention.mode=recompute"],
+        ["schedule.bpipe=off", "parallel.pipeline=1", "parallel.tensor=2", "parallel.data=2", "attention.mode=none"],
+        ["schedule.bpipe=on", "schedule.evict_to=host", "parallel.pipeline=2"],
+    ],
+    ids=["bpipe", "tensor", "data", "tensor_and_data", "host"],
 )
 def test_a_run_allocates_to_the_byte_what_was_planned(tmp_path, family, overrides):
     config = write_config(tmp_path, family)
     planned = plan(config, *overrides, family=family)
     ended = trained(config, *overrides, "train.steps=1", family=family)
     assert [stage["peak_bytes"] for stage in ended.steps[0]["stages"]] == [stage["peak_bytes"] for stage in planned["stages"]]
-    assert "memory    as planned, to the byte, on all stages" in ended.stderr
+    assert "memory    as planned, to the byte, on " in ended.stderr
 
 
 def test_auto_is_decided_once_and_said_once(config):

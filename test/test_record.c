@@ -18,6 +18,7 @@
 typedef struct Bench {
     Config config;
     Run run;
+    Comm group; // of tensor ranks
 } Bench;
 
 static Bench *bench_open(const char *path, const Model *model, const char *const *overrides, int count, int tensor_rank,
@@ -31,8 +32,8 @@ static Bench *bench_open(const char *path, const Model *model, const char *const
     run->config = &bench->config;
     run->be = backend_cpu_create(bench->config.train.precision, 1, &err);
     run->world = world_join(&argc, &argv, &err);
-    Comm group = {.rank = tensor_rank, .size = (int)bench->config.parallel.tensor};
-    Comm *tensor = group.size > 1 ? &group : NULL;
+    bench->group = (Comm){.rank = tensor_rank, .size = (int)bench->config.parallel.tensor};
+    Comm *tensor = bench->group.size > 1 ? &bench->group : NULL;
     if (stage_create(&run->stage, model, &bench->config, run->be, 0, tensor, data_rank, &err) != 0)
         fail_msg("%s", err.text);
     if (recorder_create(run, 1, &err) != 0) fail_msg("%s", err.text);
