@@ -123,3 +123,11 @@ def test_a_limit_on_file_sizes_at_the_start_is_a_sentence(small, tmp_path, overr
     ended = job.end()
     assert ended.code == 1 and ("cannot write" in ended.said[-1]), ended.stderr
     assert nothing_left(small)
+
+
+@several_ranks
+def test_too_few_files_for_mpirun_are_a_sentence_and_a_low_soft_limit_is_raised(small, tmp_path):
+    four = ("train.steps=2", *RANKS["four_ranks"])
+    ended = Job(small, *four, prefix=through_bash('ulimit -n 32; exec "$@"')).end()
+    assert ended.code == 1 and ended.said[-1].endswith("mpirun opens up to 52 files for 4 ranks and may have 32; raise ulimit -n")
+    assert Job(small, *four, prefix=through_bash('ulimit -Sn 32; exec "$@"')).end().code == 0
