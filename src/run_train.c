@@ -139,6 +139,8 @@ static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *st
 int run_tell_metrics(Run *run, int64_t step, const Error *trouble, Error *err) {
     bool failing = trouble->code != 0;
     if (metrics_unheard(run->metrics)) {
+        // A terminal that goes away says so by a signal too, which asks for a checkpoint.
+        if (run_stop_requested()) return 0;
         *err = *trouble;
         return -1;
     }

@@ -1,11 +1,14 @@
 """Where and how a run is started: descriptors that are closed, a terminal that goes away."""
 
+import os
+import pty
 import signal
+import time
 
 import pytest
 
 from harm import small_config, wait_until
-from trainer_runs import Job, nothing_left, without_mpi
+from trainer_runs import ROOT, Job, environment, nothing_left, trainer, without_mpi
 
 SOON = 60
 ALONE = ("parallel.pipeline=1", "schedule.bpipe=off")
@@ -74,6 +77,50 @@ def test_a_terminal_that_goes_away_stops_a_run_with_its_checkpoint(small, tmp_pa
     job.parent.send_signal(sent)
     ended = job.end()
     assert ended.code == 3 and "stopped on request" in ended.stderr, ended.stderr
+
+
+def on_a_terminal(small, tmp_path, *overrides):
+    """The process of an endless run after its first steps, and the other end of its terminal."""
+    metrics = tmp_path / "metrics.jsonl"
+    options = [part for key in (*ENDLESS, f"log.metrics={metrics}", *overrides) for part in ("-o", key)]
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(ROOT)
+        os.execve(trainer("llama"), ["train_llama", "-c", str(small), *options], environment())
+    for _ in range(10000):
+        if metrics.exists() and metrics.read_text().count('"step"') > 2:
+            return process, terminal
+        os.read(terminal, 65536)
+    raise AssertionError("no steps")
+
+
+def exit_code(process, seconds=SOON):
+    deadline = time.monotonic() + seconds
+    while True:
+        found, status = os.waitpid(process, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            raise AssertionError("it does not end")
+        time.sleep(0.01)
+
+
+def test_a_terminal_that_is_closed_costs_no_work(small, tmp_path):
+    saved = tmp_path / "saved"
+    process, terminal = on_a_terminal(small, tmp_path, f"checkpoint.dir={saved}", *RANKS["one_rank"])
+    os.close(terminal)
+    assert exit_code(process) == 3 and [path.name[:5] for path in saved.iterdir()] == ["step_"]
+
+
+def test_an_interrupt_typed_on_the_terminal_saves(small, tmp_path):
+    saved = tmp_path / "saved"
+    process, terminal = on_a_terminal(small, tmp_path, f"checkpoint.dir={saved}", *RANKS["one_rank"])
+    os.write(terminal, b"\x03")
+    code = exit_code(process)
+    os.close(terminal)
+    assert code == 3 and [path.name[:5] for path in saved.iterdir()] == ["step_"]
 
 
 @each_size
