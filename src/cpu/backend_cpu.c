@@ -89,7 +89,7 @@ static void cpu_use_room(Backend *backend, void *memory, int64_t rows, int64_t h
         int64_t bytes = thread_room_(cpu, t, rows, hidden, shape);
         drop_scratch_(cpu, &cpu->scratch[t]);
         if (at == NULL) continue;
-        cpu->scratch[t].memory = (float *)at;
+        cpu->scratch[t].memory = (void *)at;
         cpu->scratch[t].floats = bytes / (int64_t)sizeof(float);
         cpu->scratch[t].given = true;
         at += bytes;
