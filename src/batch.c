@@ -3,6 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+int64_t batch_bytes(const Config *config, const StageShape *at) {
+    int64_t losses = at->last ? config_microbatches(config) : 0;
+    return (2 + losses) * at->shape.rows * (int64_t)sizeof(int32_t);
+}
+
 int batch_create(Batch *batch, Stage *stage, int data_rank, Error *err) {
     int64_t rows = stage->at.shape.rows;
     batch->stage = stage;

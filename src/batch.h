@@ -18,6 +18,9 @@ typedef struct Batch {
     int32_t *tokens, *targets;        // (rows) of one microbatch on the host
 } Batch;
 
+// Bytes of host memory on a rank: a microbatch on its way to the device, and a step's losses on the way back.
+int64_t batch_bytes(const Config *config, const StageShape *at);
+
 int batch_create(Batch *batch, Stage *stage, int data_rank, Error *err);
 void batch_destroy(Batch *batch);
 

@@ -26,6 +26,8 @@ typedef struct Checkpoint Checkpoint;
 // Bytes of host memory that a rank with these states keeps for the copy (an upper bound, equal but for padding): its share of
 // the weights and its optimizer states. 0 where nothing is saved at intervals.
 int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank);
+// And for the threads that write it.
+int64_t checkpoint_buffer_bytes(const Config *config);
 
 // Collective. Makes checkpoint.dir, removes what an earlier run left half written in it, and allocates the copy. Sets *checkpoint to NULL
 // where checkpoint.dir is empty. resumed: the run goes on from a checkpoint, so older ones count towards checkpoint.keep; a run that

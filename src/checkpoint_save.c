@@ -8,6 +8,7 @@
 #include "checkpoint_model.h"
 #include "checkpoint_write.h"
 #include "grid.h"
+#include "range_file.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -43,6 +44,12 @@ enum { SMALL_FILES = 3 }; // config.json, the index, training.json: rank 0 write
 int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank) {
     if (config->checkpoint.every == 0 || config->checkpoint.dir[0] == '\0') return 0;
     return rank->weights / config->parallel.data + rank->masters + rank->moments;
+}
+
+int64_t checkpoint_buffer_bytes(const Config *config) {
+    bool saves = config->checkpoint.every > 0 && config->checkpoint.dir[0] != '\0';
+    return saves ? (int64_t)WRITER_LANES * 2 * RANGE_FILE_STAGING
+                 : 0; // rows that lie transposed, and what goes to the file
 }
 
 // --- threads

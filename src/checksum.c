@@ -11,6 +11,10 @@ struct Checksum {
     char piece[PIECE_BYTES];
 };
 
+int64_t checksum_bytes(void) {
+    return sizeof(Checksum);
+}
+
 Checksum *checksum_create(Backend *be, Error *err) {
     Checksum *checksum = (Checksum *)malloc(sizeof *checksum);
     if (checksum == NULL) {

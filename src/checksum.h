@@ -11,6 +11,8 @@ extern "C" {
 
 typedef struct Checksum Checksum;
 
+int64_t checksum_bytes(void); // of host memory that one takes
+
 // The backend stays the caller's. NULL with err where host memory is out.
 Checksum *checksum_create(Backend *be, Error *err);
 void checksum_destroy(Checksum *checksum); // takes NULL

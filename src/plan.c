@@ -1,7 +1,9 @@
 #include "plan.h"
 
+#include "batch.h"
 #include "blend.h"
 #include "checkpoint.h"
+#include "checksum.h"
 #include "edges.h"
 #include "grid.h"
 
@@ -110,9 +112,14 @@ static int fill_stage_(PlanStage *plan, const TensorTable *table, const Model *m
     bytes[MEMORY_LENT_SLOTS] = memory_pages(plan->lent_slots * plan->slot_bytes, be->lent_page);
     bytes[MEMORY_MESSAGES] = neighbours * 2 * EDGE_BUFFERS * plan->at.message_bytes; // 2: activations and gradients
     bytes[MEMORY_WORKSPACE] = be->own_bytes;
-    if (stage_bytes(&plan->memory, &plan->states, table, config, &plan->at, err) != 0) return -1;
+    int64_t edges = bytes[MEMORY_MESSAGES], staged = 0;
+    if (stage_bytes(&plan->memory, &plan->states, &staged, table, config, &plan->at, err) != 0) return -1;
     plan->copy_bytes = checkpoint_copy_bytes(config, &plan->states);
     plan->order_bytes = blend_order_bytes(&config->data);
+    plan->buffer_bytes = checkpoint_buffer_bytes(config) + batch_bytes(config, &plan->at);
+    if (config->comm.checksum == CHECKSUM_ON) plan->buffer_bytes += checksum_bytes();
+    if (config->hardware.share_gpu && !be->own_sums)
+        plan->buffer_bytes += staged + edges; // messages pass through alike
     plan->parameters = stage_parameters_(table, &plan->at);
     return 0;
 }
@@ -122,7 +129,7 @@ SlotCounts plan_slots(const PlanStage *stage) {
 }
 
 int64_t plan_host_bytes(const PlanStage *stage) {
-    return stage->host_slots * stage->slot_bytes + stage->copy_bytes + stage->order_bytes;
+    return stage->host_slots * stage->slot_bytes + stage->copy_bytes + stage->order_bytes + stage->buffer_bytes;
 }
 
 int plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be, Error *err) {
@@ -229,24 +236,27 @@ static void add_stage_(Grid *grid, const PlanStage *stage, const bool *used, Uni
 }
 
 void plan_print_host(const Plan *plan, FILE *file) {
-    int most = 0;
+    int most = 0, count = 0;
     for (int s = 1; s < plan->stages; s++)
         if (plan_host_bytes(&plan->stage[s]) > plan_host_bytes(&plan->stage[most])) most = s;
     const PlanStage *stage = &plan->stage[most];
-    bool ordered = stage->order_bytes >= 1 << 16; // less would read as nothing
-    if (stage->host_slots == 0 && stage->copy_bytes == 0 && !ordered) return;
-    char bundles[32], copy[32], order[32];
-    fprintf(file, "in host memory besides, a rank:");
-    if (stage->host_slots > 0)
-        fprintf(file, " up to %d evicted bundle%s (%s)", stage->host_slots, stage->host_slots == 1 ? "" : "s",
-                grid_bytes(stage->host_slots * stage->slot_bytes, bundles));
-    if (stage->copy_bytes > 0)
-        fprintf(file, "%s the copy that checkpoints are written from (%s)", stage->host_slots > 0 ? " and" : "",
-                grid_bytes(stage->copy_bytes, copy));
-    if (ordered)
-        fprintf(file, "%s the order of the blend (%s)", stage->host_slots > 0 || stage->copy_bytes > 0 ? " and" : "",
-                grid_bytes(stage->order_bytes, order));
-    fputc('\n', file);
+    char bundles[64];
+    snprintf(bundles, sizeof bundles, "up to %d evicted bundle%s", stage->host_slots,
+             stage->host_slots == 1 ? "" : "s");
+    const struct {
+        const char *what;
+        int64_t bytes;
+    } parts[] = {{bundles, stage->host_slots * stage->slot_bytes},
+                 {"the copy that checkpoints are written from", stage->copy_bytes},
+                 {"the order of the blend", stage->order_bytes},
+                 {"buffers", stage->buffer_bytes}};
+    for (int i = 0; i < 4; i++) {
+        char bytes[32];
+        if (parts[i].bytes < 1 << 16) continue; // would read as nothing
+        fprintf(file, "%s %s (%s)", count++ == 0 ? "in host memory besides, a rank:" : ",", parts[i].what,
+                grid_bytes(parts[i].bytes, bytes));
+    }
+    if (count > 0) fputc('\n', file);
 }
 
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file) {

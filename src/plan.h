@@ -16,10 +16,11 @@ typedef struct PlanStage {
     MemoryBytes memory; // on every tensor and data rank of the stage
     StateBytes states;  // the same bytes of weights, gradients, masters and moments by kind, whatever they belong to
     int own_slots, lent_slots;
-    int host_slots;      // most bundles that are in host memory at once, where the schedule evicts there
-    int64_t slot_bytes;  // the larger bundle of the stage and its partner
-    int64_t copy_bytes;  // host memory of a rank for the copy that checkpoints are written from
-    int64_t order_bytes; // and for the order of a blend's sources
+    int host_slots;       // most bundles that are in host memory at once, where the schedule evicts there
+    int64_t slot_bytes;   // the larger bundle of the stage and its partner
+    int64_t copy_bytes;   // host memory of a rank for the copy that checkpoints are written from
+    int64_t order_bytes;  // and for the order of a blend's sources
+    int64_t buffer_bytes; // and on the way to files, from data, and between ranks that share a GPU
     // Unpadded, of the stage, whole over the tensor ranks; a tied head counts on the first stage only.
     int64_t parameters;
 } PlanStage;
@@ -50,8 +51,8 @@ SlotCounts plan_slots(const PlanStage *stage);
 // The stage whose ranks hold most; the first of equals.
 int plan_fullest(const Plan *plan);
 
-// Host memory that a rank of the stage takes besides: bundles that are evicted there, the copy of a checkpoint, and the
-// order of a blend.
+// Host memory that a rank of the stage takes besides: bundles that are evicted there, the copy of a checkpoint, the
+// order of a blend, and buffers.
 int64_t plan_host_bytes(const PlanStage *stage);
 // The largest such figure, as a line of text with its parts; nothing where it is 0.
 void plan_print_host(const Plan *plan, FILE *file);

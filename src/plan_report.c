@@ -60,8 +60,8 @@ static void print_limit_(const PlanAnswer *answer, FILE *file) {
     else
         fprintf(file, "memory    no limit is known: give hardware.memory_gib. Not counted here");
     fprintf(file, ":\n          %s\n",
-            hardware->cpu ? "the program and its libraries, MPI's buffers, scratch of matrix products"
-                          : "the device's context, libraries and their workspaces, NCCL's buffers, fragmentation");
+            hardware->cpu ? "the program and its libraries, MPI's buffers, packed operands of matrix products"
+                          : "the device's context, libraries and what they allocate, NCCL's buffers, fragmentation");
     plan_print_host(&answer->plan, file);
 }
 

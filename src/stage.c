@@ -46,21 +46,38 @@ static int64_t layout_head_(Stage *stage, Layout *layout) {
     return layout->used;
 }
 
-static int64_t layout_sums_(SumRooms *rooms, void *base, const Config *config, const StageShape *at,
-                            const StageTensors *tensors) {
+static SumShape sum_shape_(const Config *config, const StageShape *at) {
     const Shape *s = &at->shape;
     bool tied = config->model.tie_embeddings == TIE_TRUE && at->stages > 1 && (at->first || at->last);
-    SumShape shape = {(s->sequence ? s->shard_rows : s->rows) * s->hidden, s->element == 2 ? COMM_BF16 : COMM_FLOAT,
-                      s->sequence, tied};
+    SumShape shape = {(s->sequence ? s->shard_rows : s->rows) * s->hidden,
+                      s->element == 2 ? COMM_BF16 : COMM_FLOAT,
+                      s->sequence,
+                      tied,
+                      at->last ? s->rows * 3 : 0,
+                      false};
+    return shape;
+}
+
+static int64_t layout_sums_(SumRooms *rooms, void *base, const Config *config, const StageShape *at,
+                            const StageTensors *tensors) {
+    SumShape shape = sum_shape_(config, at);
     memset(rooms, 0, sizeof *rooms);
     return at->own_sums ? sums_layout(rooms, base, &shape, tensors) : 0;
+}
+
+// Of ranks that share a GPU.
+static int64_t staged_bytes_(const Config *config, const StageShape *at, const StageTensors *tensors) {
+    SumShape shape = sum_shape_(config, at);
+    SumRooms rooms;
+    shape.staged = true;
+    return config->hardware.share_gpu && !at->own_sums ? sums_layout(&rooms, NULL, &shape, tensors) : 0;
 }
 
 static int64_t data_bytes_(const StageShape *at, int64_t microbatches) {
     return memory_round(microbatches * at->shape.rows * 4) * ((at->first ? 1 : 0) + (at->last ? 2 : 0));
 }
 
-int stage_bytes(MemoryBytes *bytes, StateBytes *states, const TensorTable *table, const Config *config,
+int stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table, const Config *config,
                 const StageShape *at, Error *err) {
     Stage stage;
     memset(&stage, 0, sizeof stage);
@@ -73,6 +90,7 @@ int stage_bytes(MemoryBytes *bytes, StateBytes *states, const TensorTable *table
     int laid = layout_tensors_(&tensors, table, at, config, 0, err);
     if (laid == 0) tensors_bytes(&tensors, bytes);
     if (laid == 0) bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&stage.rooms, NULL, config, at, &tensors);
+    if (laid == 0) *staged = staged_bytes_(config, at, &tensors);
     *states = tensors_states(&tensors);
     tensors_free(&tensors, NULL);
     return laid;

@@ -25,13 +25,16 @@ typedef struct SumRooms {
     SumRoom tensor, data, tied;
 } SumRooms;
 
-// What the sums depend on.
+// What the sums depend on. staged: ranks share a GPU, so that whole operands and results go through host memory, beside the room for the
+// sums, which the host makes then.
 typedef struct SumShape {
     int64_t
         count; // elements of the stream on one tensor rank: of each rank's block with `sequence`, else of the whole sum
     CommType type; // the stream's
     bool sequence;
-    bool tied; // this stage shares its embedding or its head with another
+    bool tied;     // this stage shares its embedding or its head with another
+    int64_t stats; // elements that each rank gathers of the others beside the stream: the head's statistics
+    bool staged;
 } SumShape;
 
 // Lays the rooms out at `base`, or with NULL only counts; returns the bytes of all.

@@ -108,19 +108,26 @@ int zero_reduce_gradients(Zero *zero, Error *err) {
     return status;
 }
 
+static int gather_(Zero *zero, int64_t u, Error *err) {
+    const StageTensors *tensors = &zero->stage->tensors;
+    const Unit *unit = &tensors->units[u];
+    if (unit->owner >= 0) return 0;
+    char *whole = (char *)unit->weights, *piece = whole + tensors->split.data_rank * unit->piece * tensors->element;
+    CommType type = tensors->element == 2 ? COMM_BF16 : COMM_FLOAT;
+    return zero->data->all_gather(zero->data, whole, piece, unit->piece, type, &zero->requests[u], err);
+}
+
+static int gathered_(Zero *zero, int64_t u, Error *err) {
+    return zero->requests[u].active ? comm_wait(zero->data, &zero->requests[u], err) : 0;
+}
+
+// As many at once as sums.
 int zero_gather_weights(Zero *zero, Error *err) {
-    StageTensors *tensors = &zero->stage->tensors;
+    int64_t units = zero->stage->tensors.unit_count;
     if (alone_(zero)) return 0;
-    for (int64_t u = 0; u < tensors->unit_count; u++) {
-        const Unit *unit = &tensors->units[u];
-        if (unit->owner >= 0) continue;
-        char *whole = (char *)unit->weights;
-        char *piece = whole + tensors->split.data_rank * unit->piece * tensors->element;
-        CommType type = tensors->element == 2 ? COMM_BF16 : COMM_FLOAT;
-        if (zero->data->all_gather(zero->data, whole, piece, unit->piece, type, &zero->requests[u], err) != 0)
-            return -1;
+    for (int64_t u = 0; u < units + SUMS_OVER_DATA; u++) {
+        if (u >= SUMS_OVER_DATA && gathered_(zero, u - SUMS_OVER_DATA, err) != 0) return -1;
+        if (u < units && gather_(zero, u, err) != 0) return -1;
     }
-    for (int64_t u = 0; u < tensors->unit_count; u++)
-        if (zero->requests[u].active && comm_wait(zero->data, &zero->requests[u], err) != 0) return -1;
     return 0;
 }

@@ -37,14 +37,18 @@ typedef struct Made {
     Plan plan;
 } Made;
 
-static Made made(const char *path, const Model *model, const char *const *overrides, int count) {
+static Made made_for(Backend be, const char *path, const Model *model, const char *const *overrides, int count) {
     Made all = {.config = load(path, overrides, count)};
-    Backend be = {.attention_scratch = scratch_of_1000};
     Error err = {0};
+    be.attention_scratch = scratch_of_1000;
     all.schedule = plan_schedule(&all.config, &err);
     if (all.schedule == NULL) fail_msg("%s", err.text);
     if (plan_make(&all.plan, model, &all.config, all.schedule, &be, &err) != 0) fail_msg("%s", err.text);
     return all;
+}
+
+static Made made(const char *path, const Model *model, const char *const *overrides, int count) {
+    return made_for((Backend){0}, path, model, overrides, count);
 }
 
 static void unmake(Made *all) {
@@ -187,6 +191,56 @@ static void logits_and_tokens_lie_on_the_stages_that_use_them(void **state) {
         assert_int_equal(bytes[MEMORY_DATA], (s == 0 ? 1 : s == 7 ? 2 : 0) * 32 * rows * 4);
     }
     unmake(&all);
+}
+
+// Pieces of 16 MiB: what three other tensor ranks send of a quarter of one, what the other data rank sends of a half, four at once, and what the
+// other end of the pipeline sends of a half.
+static void where_ranks_sum_among_themselves_that_takes_room(void **state) {
+    (void)state;
+    const char *wide[] = {"parallel.data=2"};
+    const int64_t mib = 1 << 20, tensor = 12 * mib, data = 4 * 8 * mib, tied = 8 * mib;
+    Backend cpu = {.own_sums = true};
+    Made none = made(LLAMA, &llama_model, wide, 1), llama = made_for(cpu, LLAMA, &llama_model, wide, 1);
+    Made without = made(GPT, &gpt_model, NULL, 0), gpt = made_for(cpu, GPT, &gpt_model, NULL, 0);
+    for (int s = 0; s < 8; s++) {
+        int64_t edges = none.plan.stage[s].memory.bytes[MEMORY_MESSAGES];
+        assert_int_equal(llama.plan.stage[s].memory.bytes[MEMORY_MESSAGES], edges + tensor + data);
+        edges = without.plan.stage[s].memory.bytes[MEMORY_MESSAGES];
+        bool end = s == 0 || s == 7;
+        assert_int_equal(gpt.plan.stage[s].memory.bytes[MEMORY_MESSAGES], edges + tensor + (end ? tied : 0));
+    }
+    unmake(&none), unmake(&llama), unmake(&without), unmake(&gpt);
+}
+
+// Operand and result of every message pass through host memory, and the host sums.
+static void ranks_that_share_a_gpu_need_host_memory(void **state) {
+    (void)state;
+    const char *shared[] = {"hardware.share_gpu=true", "checkpoint.every=0"}, *alone[] = {"checkpoint.every=0"};
+    Made with = made(LLAMA, &llama_model, shared, 2), without = made(LLAMA, &llama_model, alone, 1);
+    int64_t block = INT64_C(2048) * 8192 / 4 * 2, sums = (4 + 1) * block + (12 << 20);
+    for (int s = 0; s < 8; s++) {
+        const PlanStage *stage = &without.plan.stage[s];
+        int64_t batch =
+            INT64_C(2048) * 4 * (s == 7 ? 2 + 128 : 2); // a microbatch's tokens and targets, a step's losses
+        assert_int_equal(stage->buffer_bytes, batch);
+        assert_int_equal(with.plan.stage[s].buffer_bytes, batch + sums + stage->memory.bytes[MEMORY_MESSAGES]);
+    }
+    unmake(&with), unmake(&without);
+}
+
+// What a device holds for itself, and whole pages of what it lends.
+static void what_a_device_adds_is_counted(void **state) {
+    (void)state;
+    const char *on[] = {"schedule.bpipe=on"};
+    Backend gpu = {.own_bytes = 64 << 20, .lent_page = 2 << 20};
+    Made plain = made(LLAMA, &llama_model, on, 1), all = made_for(gpu, LLAMA, &llama_model, on, 1);
+    for (int s = 0; s < 8; s++) {
+        const int64_t *bytes = plain.plan.stage[s].memory.bytes, *more = all.plan.stage[s].memory.bytes;
+        int64_t lent = more[MEMORY_LENT_SLOTS], asked = bytes[MEMORY_LENT_SLOTS];
+        assert_int_equal(more[MEMORY_WORKSPACE], bytes[MEMORY_WORKSPACE] + (64 << 20));
+        assert_true(lent >= asked && lent - asked < 2 << 20 && lent % (2 << 20) == 0 && (s < 5 || asked > 0));
+    }
+    unmake(&plain), unmake(&all);
 }
 
 static void slots_are_the_larger_of_uneven_pairs(void **state) {
@@ -380,7 +434,8 @@ static void on_a_cpu_all_ranks_have_to_fit_beside_the_reserve(void **state) {
     const char *cpu[] = {"hardware.device=cpu", "parallel.data=2", "train.global_batch=256"};
     Made all = made(LLAMA, &llama_model, cpu, COUNT(cpu));
     int64_t needed = 4 * GIB; // the reserve, once
-    for (int s = 0; s < 8; s++) needed += 8 * (memory_total(&all.plan.stage[s].memory) + all.plan.stage[s].copy_bytes);
+    for (int s = 0; s < 8; s++)
+        needed += 8 * (memory_total(&all.plan.stage[s].memory) + plan_host_bytes(&all.plan.stage[s]));
     Machine machine = {false, 2, needed, 0};
     Error err;
     assert_int_equal(fits(&all, &machine, &err), 0);
@@ -449,7 +504,11 @@ static void evicted_bundles_need_host_memory_beside_gpus_too(void **state) {
     const char *host[] = {"schedule.bpipe=on", "schedule.evict_to=host", "checkpoint.every=0"};
     Made all = made(LLAMA, &llama_model, host, COUNT(host));
     int64_t needed = 0;
-    for (int s = 0; s < 8; s++) needed += 4 * all.plan.stage[s].host_slots * all.plan.stage[s].slot_bytes;
+    for (int s = 0; s < 8; s++) {
+        int64_t evicted = all.plan.stage[s].host_slots * all.plan.stage[s].slot_bytes;
+        assert_int_equal(plan_host_bytes(&all.plan.stage[s]), evicted + all.plan.stage[s].buffer_bytes);
+        needed += 4 * plan_host_bytes(&all.plan.stage[s]);
+    }
     Machine gpus = {true, 64, needed, 0};
     Error err;
     assert_true(needed > 0);
@@ -473,7 +532,7 @@ static void copies_for_checkpoints_need_host_memory(void **state) {
             assert_true((double)stage->copy_bytes >= share && (double)stage->copy_bytes < 1.001 * share + 1e6);
         }
         int64_t needed = 0;
-        for (int s = 0; s < 8; s++) needed += 4 * d * all.plan.stage[s].copy_bytes;
+        for (int s = 0; s < 8; s++) needed += 4 * d * plan_host_bytes(&all.plan.stage[s]);
         Machine gpus = {true, 64, needed, 0};
         Error err;
         assert_int_equal(fits(&all, &gpus, &err), 0);
@@ -506,6 +565,9 @@ int main(void) {
         cmocka_unit_test(llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash),
         cmocka_unit_test(gpt_bundle_is_32_s_b_h_over_t),
         cmocka_unit_test(logits_and_tokens_lie_on_the_stages_that_use_them),
+        cmocka_unit_test(where_ranks_sum_among_themselves_that_takes_room),
+        cmocka_unit_test(ranks_that_share_a_gpu_need_host_memory),
+        cmocka_unit_test(what_a_device_adds_is_counted),
         cmocka_unit_test(slots_are_the_larger_of_uneven_pairs),
         cmocka_unit_test(planned_bytes_are_the_bytes_allocated),
         cmocka_unit_test(schedule_is_the_one_asked_for),
