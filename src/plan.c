@@ -7,7 +7,6 @@
 #include "edges.h"
 #include "grid.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,15 +22,21 @@ int64_t plan_evictions(const Schedule *schedule) {
     return count;
 }
 
+bool plan_schedule_holds(int64_t stages, int64_t microbatches) {
+    enum { MOST = 1 << 24 }; // forwards: with their backwards, lists of 400 MB
+    return microbatches <= MOST / stages;
+}
+
 static Schedule *plain_schedule_(const Config *config, Error *err) {
     int64_t m = config_microbatches(config);
-    if (m > INT_MAX / 4) {
-        config_error(config, "train.global_batch", err,
-                     "%lld microbatches a step are more than a schedule can hold; use a larger micro_batch",
-                     (long long)m);
+    int p = (int)config->parallel.pipeline;
+    if (!plan_schedule_holds(p, m)) {
+        config_error(
+            config, "train.global_batch", err,
+            "%lld microbatches a step on %d stages are more than a schedule can hold; use a larger micro_batch",
+            (long long)m, p);
         return NULL;
     }
-    int p = (int)config->parallel.pipeline;
     return config->schedule.name == SCHEDULE_NAME_GPIPE ? schedule_gpipe(p, (int)m, err)
                                                         : schedule_1f1b(p, (int)m, err);
 }

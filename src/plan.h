@@ -41,6 +41,9 @@ bool plan_can_balance(const Config *config);
 // The schedule without BPipe, as people write its name: "1F1B".
 const char *plan_plain_name(const Config *config);
 
+// Whether the lists of all stages are small enough to be held, as every rank does.
+bool plan_schedule_holds(int64_t stages, int64_t microbatches);
+
 // be: any backend of the kind that will run (it is asked for the attention's scratch, nothing is allocated).
 int plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be, Error *err);
 void plan_free(Plan *plan);

@@ -106,8 +106,10 @@ Schedule *planner_schedule(const Config *config, Error *err) {
     int64_t enough = plan_enough_microbatches((int)config->parallel.pipeline);
     // Up to this many actions the whole schedule is as quick as two parts of it.
     enum { SMALL = 16384 };
-    if (config_microbatches(config) <= enough || config_microbatches(config) * config->parallel.pipeline <= SMALL)
-        return plan_schedule(config, err);
+    bool small =
+        config_microbatches(config) <= enough || config_microbatches(config) * config->parallel.pipeline <= SMALL;
+    // GPipe keeps a bundle of every microbatch, so that a shorter one says nothing of its memory.
+    if (small || config->schedule.name == SCHEDULE_NAME_GPIPE) return plan_schedule(config, err);
     Config *few = malloc(sizeof *few);
     if (few == NULL) {
         error_set(err, EXIT_FAILED, "no memory to plan");
@@ -123,7 +125,8 @@ Schedule *planner_schedule(const Config *config, Error *err) {
 // Whether the batch can be cut into enough microbatches of this size, and BPipe has something to evict.
 static bool possible_(const Config *config) {
     int64_t p = config->parallel.pipeline, unit = config->schedule.micro_batch * config->parallel.data;
-    bool cut = config->train.global_batch % unit == 0 && (p == 1 || config->train.global_batch / unit >= p);
+    bool cut = config->train.global_batch % unit == 0 && (p == 1 || config->train.global_batch / unit >= p) &&
+               plan_schedule_holds(p, config->train.global_batch / unit);
     return cut && (config->schedule.bpipe != BPIPE_ON || plan_can_balance(config));
 }
 
@@ -210,7 +213,7 @@ static int64_t sizes_(const Planner *planner, int64_t *sizes, int64_t room) {
     const Config *config = planner->config;
     int64_t batch = config->train.global_batch / config->parallel.data, p = config->parallel.pipeline, count = 0;
     for (int64_t b = 1; b <= batch / (p == 1 ? 1 : p) && count < room; b++)
-        if (batch % b == 0) sizes[count++] = b;
+        if (batch % b == 0 && plan_schedule_holds(p, batch / b)) sizes[count++] = b;
     return count;
 }
 

@@ -1,5 +1,6 @@
 // A resource keeps a clock of its own, which advances by min(1, capacity / n) for every second: the work that each of its users has had
 // since then is the same, so a user is done when that clock shows the time it came plus what it needs, however many come and go meanwhile.
+// Which resource is next is played out as in a knockout tournament, so that one that changes asks only those on its way to the final.
 #include "shares.h"
 
 #include <stdlib.h>
@@ -20,7 +21,8 @@ typedef struct Share_ {
 
 struct Shares {
     int count;
-    int soonest; // resource with the smallest `next`, -1: nobody is under way
+    int *
+        winner; // [2 * count]: of resource i at count + i, of 2k and 2k + 1 at k: the one with the smallest `next`, -1: nobody is under way
     Share_ *share;
 };
 
@@ -28,18 +30,22 @@ Shares *shares_create(int count, const double *capacity) {
     Shares *shares = calloc(1, sizeof *shares);
     if (shares == NULL) return NULL;
     shares->count = count;
-    shares->soonest = -1;
     shares->share = calloc((size_t)count, sizeof *shares->share);
-    for (int i = 0; i < count && shares->share != NULL; i++) shares->share[i].capacity = capacity[i];
-    if (shares->share != NULL) return shares;
-    free(shares);
-    return NULL;
+    shares->winner = malloc(2 * (size_t)count * sizeof *shares->winner);
+    if (shares->share == NULL || shares->winner == NULL) {
+        shares_free(shares);
+        return NULL;
+    }
+    for (int i = 0; i < count; i++) shares->share[i].capacity = capacity[i];
+    for (int i = 0; i < 2 * count; i++) shares->winner[i] = -1;
+    return shares;
 }
 
 void shares_free(Shares *shares) {
     if (shares == NULL) return;
-    for (int i = 0; i < shares->count; i++) free(shares->share[i].users);
+    for (int i = 0; i < shares->count && shares->share != NULL; i++) free(shares->share[i].users);
     free(shares->share);
+    free(shares->winner);
     free(shares);
 }
 
@@ -52,6 +58,16 @@ static void advance_(Share_ *share, double now) {
     share->since = now;
 }
 
+static int soonest_(const Shares *shares) {
+    return shares->winner[1];
+}
+
+static int sooner_(const Shares *shares, int a, int b) {
+    if (a < 0 || b < 0) return a < 0 ? b : a;
+    double first = shares->share[a].next, second = shares->share[b].next;
+    return first < second || (first == second && a < b) ? a : b;
+}
+
 // After users came or went: who is first, and when.
 static void settle_(Shares *shares, Share_ *share) {
     share->first = 0;
@@ -61,11 +77,10 @@ static void settle_(Shares *shares, Share_ *share) {
         double left = share->users[share->first].done - share->clock; // rounding may leave a little less than nothing
         share->next = share->since + (left > 0 ? left : 0) / speed_(share);
     }
-    shares->soonest = -1;
-    for (int i = 0; i < shares->count; i++) {
-        if (shares->share[i].count == 0) continue;
-        if (shares->soonest < 0 || shares->share[i].next < shares->share[shares->soonest].next) shares->soonest = i;
-    }
+    int resource = (int)(share - shares->share);
+    int *winner = shares->winner, at = shares->count + resource;
+    winner[at] = share->count > 0 ? resource : -1;
+    for (at /= 2; at > 0; at /= 2) winner[at] = sooner_(shares, winner[2 * at], winner[2 * at + 1]);
 }
 
 int shares_add(Shares *shares, int resource, double now, double duration, ShareUser user) {
@@ -84,11 +99,11 @@ int shares_add(Shares *shares, int resource, double now, double duration, ShareU
 }
 
 double shares_next(const Shares *shares) {
-    return shares->soonest < 0 ? -1 : shares->share[shares->soonest].next;
+    return soonest_(shares) < 0 ? -1 : shares->share[soonest_(shares)].next;
 }
 
 ShareUser shares_pop(Shares *shares) {
-    Share_ *share = &shares->share[shares->soonest];
+    Share_ *share = &shares->share[soonest_(shares)];
     Entry_ first = share->users[share->first];
     share->since = share->next;
     share->clock = first.done; // exactly, so that users who came together are done together

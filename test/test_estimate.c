@@ -216,6 +216,25 @@ static void unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1(void **stat
     assert_true(with < 1.06);
 }
 
+static void gpipe_is_planned_with_all_its_microbatches(void **state) {
+    (void)state;
+    const char *long_[] = {"schedule.name=gpipe", "train.global_batch=4096"};
+    Forecast whole = forecast_of(LLAMA, &llama_model, long_, COUNT(long_), (Variant){1, false, ATTENTION_FLASH});
+    // A bundle of ten layers is 10 (16 h + 6 f) s bytes over 4 tensor ranks and 16 bit each, and the statistics of attention.
+    assert_true((double)whole.peak_bytes > 4096.0 * 10 * 2048 * (16 * 8192 + 6 * 22016.0) / 4);
+    assert_false(whole.fits);
+}
+
+static void lists_too_long_to_be_held_are_refused_and_not_made(void **state) {
+    (void)state;
+    const char *huge[] = {"parallel.pipeline=64", "train.global_batch=16777216"};
+    Config config = load(LLAMA, huge, COUNT(huge));
+    Error err = {0};
+    assert_null(plan_schedule(&config, &err));
+    assert_int_equal(err.code, EXIT_USAGE);
+    assert_non_null(strstr(err.text, "16777216 microbatches a step on 64 stages are more than a schedule can hold"));
+}
+
 // ---- a profile --------------------------------------------------------------------------------------------------------------
 
 // Stages of one layer between first and last, measured with recomputed attention and Megatron-LM's softmax on a GPU.
@@ -265,6 +284,8 @@ int main(void) {
         cmocka_unit_test(data_ranks_add_sums_and_gather_weights),
         cmocka_unit_test(copies_that_share_a_node_leave_it_once),
         cmocka_unit_test(the_copy_that_crosses_nodes_sets_the_pace),
+        cmocka_unit_test(gpipe_is_planned_with_all_its_microbatches),
+        cmocka_unit_test(lists_too_long_to_be_held_are_refused_and_not_made),
         cmocka_unit_test(a_size_that_was_not_measured_is_told_by_those_with_its_softmax),
         cmocka_unit_test(unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1),
     };
