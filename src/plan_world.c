@@ -37,6 +37,7 @@ static int try_(const Planner *planner, Config *config, int64_t p, int64_t t, Sm
 static int fewest_stages_(const Planner *planner, Config *config, int64_t t, SmallestWorld *best, Error *err) {
     int64_t batch = planner->config->train.global_batch, layers = planner->config->model.layers;
     int64_t most = layers < batch ? layers : batch;
+    if (most > CONFIG_MAX_STAGES) most = CONFIG_MAX_STAGES;
     if (best->ranks > 0 && (best->ranks - 1) / t < most) most = (best->ranks - 1) / t;
     int64_t fails = 0, fits = most + 1;
     SmallestWorld found = {0};

@@ -223,6 +223,19 @@ static void the_smallest_world_fits_and_the_next_smaller_does_not(void **state) 
     drop(at);
 }
 
+// More layers than a configuration may have stages: the search stays within what can be configured.
+static void a_deep_model_has_a_smallest_world_too(void **state) {
+    (void)state;
+    Case *at = judge(LLAMA, &llama_model,
+                     "model.layers=4096 model.hidden=512 model.ffn=2048 parallel.pipeline=2 parallel.tensor=1 "
+                     "hardware.gpus_per_node=1 hardware.memory_gib=110 train.global_batch=4096");
+    SmallestWorld world;
+    Error err = {0};
+    assert_int_equal(plan_smallest_world(&at->planner, &world, &err), 0);
+    assert_true(world.ranks > 2 && world.ranks < 64 && world.tensor == 1);
+    drop(at);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt3_with_recomputed_attention_gains_by_a_third),
@@ -237,6 +250,7 @@ int main(void) {
         cmocka_unit_test(without_a_speed_nobody_can_say_which_is_quicker),
         cmocka_unit_test(memory_that_is_not_known_limits_nothing),
         cmocka_unit_test(auto_does_what_the_verdict_says),
+        cmocka_unit_test(a_deep_model_has_a_smallest_world_too),
         cmocka_unit_test(the_smallest_world_fits_and_the_next_smaller_does_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
