@@ -51,6 +51,7 @@ typedef struct Run {
     JudgeState judge;       // the same on all ranks
     Metrics *metrics;       // rank 0
     bool metrics_failing;   // the latest line could not be written
+    Error unheard;          // standard output cannot be written
     Checkpoint *checkpoint; // NULL without checkpoint.dir
     ResumePoint from;
     struct RunTrace *trace;    // run_trace.h; NULL: none
@@ -77,8 +78,8 @@ int run_validate(Run *run, bool json, Error *err);
 void run_destroy(Run *run);
 
 // After every line of metrics, with the error it met or none. Where there is no room for the file's figures a run goes on without: said when
-// that begins, and when it ends. -1 with err where the line did not reach standard output, which ends the run.
-int run_tell_metrics(Run *run, int64_t step, const Error *trouble, Error *err);
+// that begins, and when it ends. Where the line did not reach standard output, the run ends as if asked to, and fails with that.
+void run_tell_metrics(Run *run, int64_t step, const Error *trouble);
 
 // From here on the signals that ask a run to stop are noted, and it can be asked whether one has come.
 void run_listen(Run *run);

@@ -136,15 +136,16 @@ static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *st
     return gathered;
 }
 
-int run_tell_metrics(Run *run, int64_t step, const Error *trouble, Error *err) {
+void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
     bool failing = trouble->code != 0;
     if (metrics_unheard(run->metrics)) {
-        // A terminal that goes away says so by a signal too, which asks for a checkpoint.
-        if (run_stop_requested()) return 0;
-        *err = *trouble;
-        return -1;
+        // A run that nobody can read ends as if asked to, with a checkpoint. A terminal that goes away asks for that itself.
+        if (run_stop_requested()) return;
+        run->unheard = *trouble;
+        request_stop_(SIGTERM);
+        return;
     }
-    if (failing == run->metrics_failing) return 0;
+    if (failing == run->metrics_failing) return;
     run->metrics_failing = failing;
     Log all = log_of_all(run->log);
     if (failing)
@@ -152,7 +153,6 @@ int run_tell_metrics(Run *run, int64_t step, const Error *trouble, Error *err) {
                  trouble->text);
     else
         log_line(&all, "step %lld: %s can be written again", (long long)step, run->config->log.metrics);
-    return 0;
 }
 
 static int report_(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err) {
@@ -167,7 +167,7 @@ static int report_(Run *run, const EngineRun *pipeline, StepFigures *say, Error 
         say->stage = figures;
         Error trouble = {0};
         metrics_step(run->metrics, say, &trouble);
-        status = run_tell_metrics(run, say->step, &trouble, err);
+        run_tell_metrics(run, say->step, &trouble);
     }
     free(figures);
     return status;
@@ -293,7 +293,8 @@ static int validate_(Run *run, int64_t step, Error *err) {
     if (run->metrics == NULL) return 0;
     Error trouble = {0};
     metrics_val(run->metrics, step, loss, &trouble);
-    return run_tell_metrics(run, step, &trouble, err);
+    run_tell_metrics(run, step, &trouble);
+    return 0;
 }
 
 // What a validation alone found. examples: 0 where there were no such.
@@ -375,6 +376,7 @@ static int stopped_(Run *run, int64_t step, Error *err) {
         snprintf(said, sizeof said, saved ? "go on with --resume %s" : "its checkpoint could not be written to %s",
                  run->config->checkpoint.dir);
     }
+    if (run->unheard.code != 0) return *err = run->unheard, -1;
     err->everywhere = true;
     return error_set(err, code, "stopped on request after step %lld; %s", (long long)step, said);
 }
@@ -415,6 +417,7 @@ static int end_(Run *run, int status, Error *err) {
     board_set_action(run->board, "writing the last checkpoint");
     int finished = checkpoint_finish(run->checkpoint, status == 0 ? err : &failure);
     if (status != 0 || finished != 0) return -1;
+    if (run->unheard.code != 0) return *err = run->unheard, -1;
     if (run->from.step >= steps || !saves_(run, steps) || checkpoint_saved(run->checkpoint) == steps) return 0;
     err->everywhere = true;
     return error_set(err, EXIT_FAILED, "training is done, but its last checkpoint could not be written to %s",

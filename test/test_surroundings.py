@@ -114,6 +114,15 @@ def test_a_terminal_that_is_closed_costs_no_work(small, tmp_path):
     assert exit_code(process) == 3 and [path.name[:5] for path in saved.iterdir()] == ["step_"]
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_output_that_cannot_be_written_costs_no_work(small, tmp_path):
+    saved = tmp_path / "saved"
+    with open("/dev/full", "w") as full:
+        ended = Job(small, *ENDLESS, f"checkpoint.dir={saved}", *RANKS["one_rank"], stdout=full).end()
+    assert ended.code == 1 and ended.said[-1].endswith("cannot write to standard output: No space left on device"), ended.stderr
+    assert [path.name[:5] for path in saved.iterdir()] == ["step_"]
+
+
 def test_an_interrupt_typed_on_the_terminal_saves(small, tmp_path):
     saved = tmp_path / "saved"
     process, terminal = on_a_terminal(small, tmp_path, f"checkpoint.dir={saved}", *RANKS["one_rank"])
