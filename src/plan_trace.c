@@ -39,6 +39,10 @@ static int write_(const PlanAnswer *answer, const Times_ *times, const char *pat
 }
 
 int plan_trace(const PlanAnswer *answer, const char *path, Error *err) {
+    enum { LONGEST_S = 1000000000 }; // nanoseconds of a few more no longer fit 64 bits
+    if (answer->time.step > LONGEST_S)
+        return error_set(err, EXIT_USAGE, "--trace: a step of %.3g s, as it is planned, is longer than a trace can show",
+                         answer->time.step);
     const Planner *planner = &answer->planner;
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL};
     PlanCosts costs;

@@ -252,6 +252,13 @@ def test_a_trace_of_a_schedule_is_refused(config):
     assert ended.returncode == 2 and "--trace: belongs to training and to --plan; leave out --schedule" in ended.stderr
 
 
+def test_a_planned_step_of_centuries_is_not_drawn(config, tmp_path):
+    slow = ["-o", "hardware.peak_tflops=1.0e-18", "-o", "hardware.device=cuda"]
+    ended = command("llama", "-c", config, *slow, "--plan", "--json", "--trace", tmp_path / "t.json")
+    assert ended.returncode == 2 and ended.stdout == "" and not (tmp_path / "t.json").exists()
+    assert "longer than a trace can show" in ended.stderr
+
+
 def test_a_plan_without_any_knowledge_of_the_device_writes_no_trace(config, tmp_path):
     unknown = ["-o", "hardware.device=cuda", "-o", "hardware.peak_tflops=auto"]
     ended = command("llama", "-c", config, *unknown, "--plan", "--trace", tmp_path / "t.json")
