@@ -1,5 +1,6 @@
 // --emulate-stage S: one stage's list of the configured schedule on this device, and what came out.
 #include "emulate.h"
+#include "fits.h"
 #include "grid.h"
 #include "verdict.h"
 
@@ -34,6 +35,20 @@ static bool moves_(const StageSchedule *list) {
     return false;
 }
 
+// A host that is asked for more than it has free does not refuse: it ends some process.
+static int check_room_(const Subject_ *subject, Error *err) {
+    const PlanStage *stage = &subject->plan.stage[subject->stage];
+    int64_t bytes = memory_total(&stage->memory) + stage->host_slots * stage->slot_bytes;
+    char needs[32], has[32];
+    Machine machine;
+    machine_look(&machine, !subject->hardware.cpu);
+    if (!subject->hardware.cpu || machine.free_bytes == 0 || bytes <= machine.free_bytes) return 0;
+    return error_set(err, EXIT_FAILED,
+                     "--emulate-stage: stage %d needs %s of memory, and %s are free here; use a smaller "
+                     "schedule.micro_batch or more stages",
+                     subject->stage, grid_bytes(bytes, needs), grid_bytes(machine.free_bytes, has));
+}
+
 static int prepare_(Subject_ *subject, const Log *log, Error *err) {
     if (verdict_resolve(&subject->config, subject->model, log, err) != 0) return -1;
     subject->be = emulation_backend(&subject->config, err);
@@ -41,7 +56,8 @@ static int prepare_(Subject_ *subject, const Log *log, Error *err) {
     hardware_describe(&subject->hardware, &subject->config, subject->be->device);
     subject->schedule = plan_schedule(&subject->config, err);
     if (subject->schedule == NULL) return -1;
-    if (plan_make(&subject->plan, subject->model, &subject->config, subject->schedule, subject->be, err) != 0)
+    if (plan_make(&subject->plan, subject->model, &subject->config, subject->schedule, subject->be, err) != 0 ||
+        check_room_(subject, err) != 0)
         return -1;
     return emulation_create(&subject->emulation, &subject->config, subject->model, &subject->plan.stage[subject->stage],
                             moves_(&subject->schedule->stage[subject->stage]), &subject->hardware, subject->be, err);

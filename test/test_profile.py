@@ -66,6 +66,13 @@ def test_what_is_no_stage_is_refused(tmp_path, stage):
     assert ended.returncode == 2 and "is no stage; use 0 to 3" in ended.stderr
 
 
+def test_a_stage_that_does_not_fit_here_is_refused_before_it_is_made(tmp_path):
+    large = options("hardware.device=cpu", "schedule.micro_batch=128", "train.global_batch=1024")
+    ended = command("llama", "-c", "configs/llama65b.yaml", "--emulate-stage", "0", *large)
+    assert ended.returncode == 1 and ended.stdout == ""
+    assert re.search(r"stage 0 needs [\d.]+ GiB of memory, and [\d.]+ GiB are free here", ended.stderr), ended.stderr
+
+
 # ---- the file -----------------------------------------------------------------------------------------------------------
 
 
