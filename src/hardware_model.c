@@ -125,9 +125,11 @@ static double stream_(const Shape *s) {
 }
 
 // Passes over the scores, in bytes for each of them. Fused: read and write in 16 bit, and once more to read in the backward. Unfused, in
-// fp32: cast, scale, mask, softmax, cast back; and the same way back.
-static double softmax_bytes_(const Shape *s, bool backward) {
-    if (hardware_softmax_fused(&s->attention, s->element)) return (double)s->element * (backward ? 3 : 2);
+// fp32: cast, scale, mask, softmax, cast back; and the same way back. The CPU backend has one softmax, which is fused.
+static double softmax_bytes_(const Work_ *work, bool backward) {
+    const Shape *s = work->shape;
+    if (work->hardware->cpu || hardware_softmax_fused(&s->attention, s->element))
+        return (double)s->element * (backward ? 3 : 2);
     double cast = (double)s->element + 4;
     return backward ? 2 * cast + 12 + 8 + 8 : 2 * cast + 1 + 8 + 8 + 8;
 }
@@ -138,9 +140,9 @@ static void stored_attention_(const Work_ *work, PartTime *time) {
     const AttentionShape *a = &s->attention;
     double heads = (double)(a->batch * a->heads), scores = heads * (double)a->seq * (double)a->seq;
     double one = product_(work, heads, a->seq, a->seq, a->head_dim);
-    double forward = 2 * one + bytes_(work, scores * softmax_bytes_(s, false));
+    double forward = 2 * one + bytes_(work, scores * softmax_bytes_(work, false));
     time->forward += forward;
-    time->backward += 4 * one + bytes_(work, scores * softmax_bytes_(s, true));
+    time->backward += 4 * one + bytes_(work, scores * softmax_bytes_(work, true));
     if (a->mode == ATTENTION_RECOMPUTE) time->backward += forward;
 }
 

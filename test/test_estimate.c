@@ -216,6 +216,15 @@ static void unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1(void **stat
     assert_true(with < 1.06);
 }
 
+static void a_cpu_has_one_softmax(void **state) {
+    (void)state;
+    const char *fused[] = {"hardware.device=cpu", "hardware.peak_tflops=1", "attention.softmax=fused"},
+               *unfused[] = {"hardware.device=cpu", "hardware.peak_tflops=1", "attention.softmax=unfused"};
+    Variant stored = {1, false, ATTENTION_NONE};
+    near(forecast_of(LLAMA, &llama_model, unfused, COUNT(unfused), stored).time.step,
+         forecast_of(LLAMA, &llama_model, fused, COUNT(fused), stored).time.step, 1e-12);
+}
+
 static void gpipe_is_planned_with_all_its_microbatches(void **state) {
     (void)state;
     const char *long_[] = {"schedule.name=gpipe", "train.global_batch=4096"};
@@ -284,6 +293,7 @@ int main(void) {
         cmocka_unit_test(data_ranks_add_sums_and_gather_weights),
         cmocka_unit_test(copies_that_share_a_node_leave_it_once),
         cmocka_unit_test(the_copy_that_crosses_nodes_sets_the_pace),
+        cmocka_unit_test(a_cpu_has_one_softmax),
         cmocka_unit_test(gpipe_is_planned_with_all_its_microbatches),
         cmocka_unit_test(lists_too_long_to_be_held_are_refused_and_not_made),
         cmocka_unit_test(a_size_that_was_not_measured_is_told_by_those_with_its_softmax),
