@@ -254,21 +254,36 @@ static Schedule *shorter_(const Config *config, int64_t microbatches, Error *err
     return schedule;
 }
 
+// The phase of a schedule with as many microbatches.
+static int phase_of_(Phase_ *phase, const Config *config, int64_t microbatches, const PlanCosts *costs, Error *err) {
+    Schedule *schedule = shorter_(config, microbatches, err);
+    int status = schedule == NULL ? -1 : phase_(phase, schedule, costs, err);
+    schedule_free(schedule);
+    return status;
+}
+
+// Where compute never waits for a transfer, the next p microbatches take what the last p did. Where it does, stages evict in rounds of
+// different lengths, and only the whole tells how long that takes, or very many microbatches where the whole is too long.
 static int whole_phase_(Phase_ *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
                         Error *err) {
-    int64_t all = config_microbatches(config), between = schedule->stages;
+    enum { MOST = 1 << 19 };
+    int64_t all = config_microbatches(config), p = schedule->stages, enough = schedule->microbatches,
+            fewer = enough - p;
+    Phase_ before;
     if (phase_(phase, schedule, costs, err) != 0) return -1;
-    if (all <= schedule->microbatches) return 0;
-    Phase_ fewer;
-    Schedule *shorter = shorter_(config, schedule->microbatches - between, err);
-    int status = shorter == NULL ? -1 : phase_(&fewer, shorter, costs, err);
-    schedule_free(shorter);
-    if (status != 0) return -1;
-    double more = (double)(all - schedule->microbatches), apart = (double)between;
-    phase->makespan = onward_(fewer.makespan, phase->makespan, more, apart);
-    phase->busy = onward_(fewer.busy, phase->busy, more, apart);
-    phase->exposed = onward_(fewer.exposed, phase->exposed, more, apart);
-    phase->last = onward_(fewer.last, phase->last, more, apart);
+    if (all <= enough) return 0;
+    if (phase->exposed > 0 && MOST / p > enough) {
+        before = *phase;
+        fewer = enough;
+        enough = all < MOST / p ? all : MOST / p;
+        if (phase_of_(phase, config, enough, costs, err) != 0) return -1;
+    } else if (phase_of_(&before, config, fewer, costs, err) != 0)
+        return -1;
+    double more = (double)(all - enough), apart = (double)(enough - fewer);
+    phase->makespan = onward_(before.makespan, phase->makespan, more, apart);
+    phase->busy = onward_(before.busy, phase->busy, more, apart);
+    phase->exposed = onward_(before.exposed, phase->exposed, more, apart);
+    phase->last = onward_(before.last, phase->last, more, apart);
     return 0;
 }
 

@@ -108,32 +108,41 @@ static void step_time_without_messages_is_the_formula(void **state) {
     near(one.time.mfu, one.time.estimate * one.time.pipeline / one.time.step, 2e-3);
 }
 
+static void expect_alike(const char *const *overrides, int count, bool bpipe) {
+    static Asked asked;
+    Error err = {0};
+    ask(&asked, LLAMA, &llama_model, overrides, count);
+    Variant variant = {1, bpipe, ATTENTION_FLASH};
+    Forecast shortened = forecast(&asked, variant);
+    static Config config;
+    planner_config(&asked.planner, variant, &config);
+    Schedule *whole = plan_schedule(&config, &err);
+    Plan plan;
+    PlanTime time;
+    TimeSource source = {&asked.planner.hardware, NULL};
+    assert_int_equal(whole->microbatches, 1040);
+    assert_int_equal(plan_make(&plan, &llama_model, &config, whole, asked.planner.be, &err), 0);
+    assert_int_equal(plan_time(&time, &config, &llama_model, whole, &plan, &source, &err), 0);
+    near(shortened.time.step, time.step, 1e-3);
+    near(shortened.time.bubble, time.bubble, 1e-2);
+    near(shortened.time.exposed, time.exposed, 1e-2);
+    assert_int_equal(shortened.peak_bytes, memory_total(&plan.stage[plan_fullest(&plan)].memory));
+    plan_free(&plan);
+    schedule_free(whole);
+    planner_free(&asked.planner);
+}
+
 static void a_long_schedule_takes_what_a_short_one_says(void **state) {
     (void)state;
     // 16 stages and 1040 microbatches are more than is simulated as a whole.
     const char *many[] = {"parallel.pipeline=16", "train.global_batch=1040"};
-    for (int bpipe = 0; bpipe < 2; bpipe++) {
-        static Asked asked;
-        Error err = {0};
-        ask(&asked, LLAMA, &llama_model, many, COUNT(many));
-        Variant variant = {1, bpipe == 1, ATTENTION_FLASH};
-        Forecast shortened = forecast(&asked, variant);
-        static Config config;
-        planner_config(&asked.planner, variant, &config);
-        Schedule *whole = plan_schedule(&config, &err);
-        Plan plan;
-        PlanTime time;
-        TimeSource source = {&asked.planner.hardware, NULL};
-        assert_int_equal(whole->microbatches, 1040);
-        assert_int_equal(plan_make(&plan, &llama_model, &config, whole, asked.planner.be, &err), 0);
-        assert_int_equal(plan_time(&time, &config, &llama_model, whole, &plan, &source, &err), 0);
-        near(shortened.time.step, time.step, 1e-3);
-        near(shortened.time.bubble, time.bubble, 1e-2);
-        assert_int_equal(shortened.peak_bytes, memory_total(&plan.stage[plan_fullest(&plan)].memory));
-        plan_free(&plan);
-        schedule_free(whole);
-        planner_free(&asked.planner);
-    }
+    const char *slow[] = {"parallel.pipeline=16", "train.global_batch=1040", "hardware.pair_gb_s=6",
+                          "schedule.slots=11"};
+    const char *shared[] = {"parallel.pipeline=16", "train.global_batch=1040", "parallel.placement=linear"};
+    expect_alike(many, COUNT(many), false);
+    expect_alike(many, COUNT(many), true);
+    expect_alike(slow, COUNT(slow), true);
+    expect_alike(shared, COUNT(shared), true);
 }
 
 static void slots_of_a_long_schedule_are_those_of_a_short_one(void **state) {
