@@ -17,6 +17,7 @@ import threading
 import time
 from pathlib import Path
 
+PROGRAM = "./train_llama"
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 
 LLAMA = """
@@ -47,14 +48,14 @@ def options(overrides):
 
 
 def ask(path, *arguments):
-    ended = subprocess.run(["./train_llama", "-c", path, *arguments], capture_output=True, text=True, check=False)
+    ended = subprocess.run([PROGRAM, "-c", path, *arguments], capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         sys.exit(f"bench_plan: {' '.join(arguments)} failed:\n{ended.stderr}")
     return json.loads(ended.stdout)
 
 
 def train(path, metrics, *overrides):
-    command = ["./train_llama", "-c", path, *options([f"log.metrics={metrics}", *overrides])]
+    command = [PROGRAM, "-c", path, *options([f"log.metrics={metrics}", *overrides])]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         sys.exit(f"bench_plan: training failed:\n{ended.stderr}")
@@ -98,7 +99,7 @@ class Peaks(threading.Thread):
     """Looks at the ranks of a run while it lasts: how much memory each took before its stage was allocated, and at most."""
 
     def __init__(self, mark):
-        super().__init__()
+        super().__init__(daemon=True)
         self.mark, self.over, self.ranks = mark, False, {}
 
     def look(self, pid):
@@ -123,13 +124,14 @@ class Peaks(threading.Thread):
 
 
 def observed(folder, path, *overrides):
-    """Bytes that each stage has allocated, and that its process took from the kernel at most."""
+    """Bytes that each rank (a stage each) has allocated, and that its process took from the kernel at most."""
     peaks = Peaks(path)
     peaks.start()
     steps = train(path, os.path.join(folder, f"{len(os.listdir(folder))}.jsonl"), "train.steps=2", *overrides)
     peaks.over = True
     peaks.join()
-    return [stage["peak_bytes"] for stage in steps[-1]["stages"]], [peaks.ranks[stage][1] for stage in range(4)]
+    allocated = [stage["peak_bytes"] for stage in steps[-1]["stages"]]
+    return allocated, [peaks.ranks[stage][1] for stage in range(len(allocated))]
 
 
 def memory(folder):
@@ -153,7 +155,7 @@ def memory(folder):
                 f"{name:>6} {'off' if overrides else 'on':>6} {plan / 2**20:12.1f} {held / 2**20:14.1f} {process / 2**20:12.1f} {'':27s}"
                 f"{100 * (plan / process - 1):+6.1f}%"
             )
-        print("planned and allocated bytes are " + ("equal" if planned == allocated else "NOT equal"))
+        print("(wanted within 3%) planned and allocated bytes are " + ("equal" if planned == allocated else "NOT equal"))
 
 
 def main():

@@ -5,8 +5,9 @@ import json
 import re
 import time
 
+import bench_plan
 import pytest
-from trainer_runs import ROOT, command, run, trained, write_config
+from trainer_runs import ROOT, command, made_tokens, run, trained, trainer, write_config, write_tokens
 
 KEYS = {"model", "world", "microbatches", "stages", "step_ms", "mfu", "bubble", "transfer_exposed_ms", "source", "verdict"}
 STAGE_KEYS = {
@@ -231,6 +232,23 @@ def test_a_run_allocates_to_the_byte_what_was_planned(tmp_path, family, override
     ended = trained(config, *overrides, "train.steps=1", family=family)
     assert [stage["peak_bytes"] for stage in ended.steps[0]["stages"]] == [stage["peak_bytes"] for stage in planned["stages"]]
     assert "memory    as planned, to the byte, on " in ended.stderr
+
+
+def test_a_process_takes_from_the_kernel_what_was_planned(tmp_path, monkeypatch):
+    """Where activations are nearly all there is: its peak less that of a run with next to none, within 3 %."""
+    monkeypatch.setattr(bench_plan, "PROGRAM", trainer("llama"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    model = "{family: llama, hidden: 64, layers: 4, heads: 2, ffn: 256, vocab: 100, seq_len: 512}"
+    sections = {"parallel": "{pipeline: 2}", "schedule": "{micro_batch: 16}", "train": "{global_batch: 64, steps: 2}"}
+    data = write_tokens(tmp_path / "many.bin", made_tokens(64 * 512 * 2 + 1, seed=1))
+    config = write_config(tmp_path, model=model, data=f'{{train: "{data}"}}', **sections)
+    base, processes = bench_plan.observed(tmp_path, str(config), "model.seq_len=32", "schedule.micro_batch=1")
+    base = [process - held for process, held in zip(processes, base)]
+    planned = [stage["peak_bytes"] for stage in plan(config)["stages"]]
+    held, processes = bench_plan.observed(tmp_path, str(config))
+    assert held == planned and min(planned) > 100 * 2**20
+    for bytes_planned, process, before in zip(planned, processes, base):
+        assert bytes_planned / (process - before) == pytest.approx(1, abs=0.03)
 
 
 def test_auto_is_decided_once_and_said_once(config):
