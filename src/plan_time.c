@@ -4,6 +4,7 @@
 #include "estimate.h"
 #include "topology.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -262,23 +263,31 @@ static int phase_of_(Phase_ *phase, const Config *config, int64_t microbatches, 
     return status;
 }
 
-// Where compute never waits for a transfer, the next p microbatches take what the last p did. Where it does, stages evict in rounds of
-// different lengths, and only the whole tells how long that takes, or very many microbatches where the whole is too long.
+// Whether p microbatches take what the p before them took, to half a percent, and compute waits for no transfer: stages evict in rounds of
+// different lengths.
+static bool steady_(const Phase_ *before, const Phase_ *between, const Phase_ *now) {
+    double one = between->makespan - before->makespan, next = now->makespan - between->makespan;
+    return now->exposed == 0 && fabs(next - one) <= 5e-3 * next;
+}
+
+// The next microbatches take what the last 2p did, where that is steady. Where it is not, only the whole tells how long all take, or very
+// many of them where the whole is too long.
 static int whole_phase_(Phase_ *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
                         Error *err) {
     enum { MOST = 1 << 19 };
     int64_t all = config_microbatches(config), p = schedule->stages, enough = schedule->microbatches,
-            fewer = enough - p;
-    Phase_ before;
+            fewer = enough - 2 * p;
+    Phase_ before, between;
     if (phase_(phase, schedule, costs, err) != 0) return -1;
     if (all <= enough) return 0;
-    if (phase->exposed > 0 && MOST / p > enough) {
+    if (phase_of_(&before, config, fewer, costs, err) != 0 || phase_of_(&between, config, fewer + p, costs, err) != 0)
+        return -1;
+    if (!steady_(&before, &between, phase) && MOST / p > enough) {
         before = *phase;
         fewer = enough;
         enough = all < MOST / p ? all : MOST / p;
         if (phase_of_(phase, config, enough, costs, err) != 0) return -1;
-    } else if (phase_of_(&before, config, fewer, costs, err) != 0)
-        return -1;
+    }
     double more = (double)(all - enough), apart = (double)(enough - fewer);
     phase->makespan = onward_(before.makespan, phase->makespan, more, apart);
     phase->busy = onward_(before.busy, phase->busy, more, apart);

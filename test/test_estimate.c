@@ -139,7 +139,10 @@ static void a_long_schedule_takes_what_a_short_one_says(void **state) {
     const char *slow[] = {"parallel.pipeline=16", "train.global_batch=1040", "hardware.pair_gb_s=6",
                           "schedule.slots=11"};
     const char *shared[] = {"parallel.pipeline=16", "train.global_batch=1040", "parallel.placement=linear"};
+    const char *nodes[] = {"parallel.pipeline=30", "parallel.tensor=1", "train.global_batch=1040",
+                           "hardware.gpus_per_node=3", "hardware.network_gb_s=1"};
     expect_alike(many, COUNT(many), false);
+    expect_alike(nodes, COUNT(nodes), false);
     expect_alike(many, COUNT(many), true);
     expect_alike(slow, COUNT(slow), true);
     expect_alike(shared, COUNT(shared), true);
