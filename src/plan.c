@@ -240,7 +240,8 @@ static void add_stage_(Grid *grid, const PlanStage *stage, const bool *used, Uni
     grid_cell(grid, "%.*f", unit.digits, (double)memory_total(&stage->memory) / unit.bytes);
 }
 
-void plan_print_host(const Plan *plan, FILE *file) {
+// Of the stage that needs most.
+static void print_host_(const Plan *plan, FILE *file) {
     int most = 0, count = 0;
     for (int s = 1; s < plan->stages; s++)
         if (plan_host_bytes(&plan->stage[s]) > plan_host_bytes(&plan->stage[most])) most = s;
@@ -275,5 +276,5 @@ void plan_print(const Plan *plan, const Config *config, const Schedule *schedule
     for (int s = 0; s < plan->stages; s++) add_stage_(&grid, &plan->stage[s], used, unit);
     grid_print(&grid, file);
     grid_free(&grid);
-    plan_print_host(plan, file);
+    print_host_(plan, file);
 }

@@ -57,8 +57,6 @@ int plan_fullest(const Plan *plan);
 // Host memory that a rank of the stage takes besides: bundles that are evicted there, the copy of a checkpoint, the
 // order of a blend, and buffers.
 int64_t plan_host_bytes(const PlanStage *stage);
-// The largest such figure, as a line of text with its parts; nothing where it is 0.
-void plan_print_host(const Plan *plan, FILE *file);
 
 // Evictions of all stages in one step.
 int64_t plan_evictions(const Schedule *schedule);
@@ -66,7 +64,7 @@ int64_t plan_evictions(const Schedule *schedule);
 // Bytes of the slots' bundle on a stage: the larger one of the stage and its partner where the schedule evicts to a partner.
 int64_t plan_slot_bytes(const Model *model, const Config *config, const Schedule *schedule, Backend *be, int stage);
 
-// The table at start-up: model, parameters, world, and per stage layers, slots, bytes by category.
+// The table at start-up: model, parameters, world, per stage layers, slots, bytes by category, and the most host memory with its parts.
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file);
 
 // Whether all ranks of the run fit on this machine, as when the program starts them itself; fits.h has the rules. -1 with err (code 1):

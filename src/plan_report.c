@@ -62,7 +62,6 @@ static void print_limit_(const PlanAnswer *answer, FILE *file) {
     fprintf(file, ":\n          %s\n",
             hardware->cpu ? "the program and its libraries, MPI's buffers, packed operands of matrix products"
                           : "the device's context, libraries and what they allocate, NCCL's buffers, fragmentation");
-    plan_print_host(&answer->plan, file);
 }
 
 // ---------------------------------------------------------------- micro-batch sizes
