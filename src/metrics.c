@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -27,9 +28,11 @@ struct Metrics {
     int fd;                 // -1: no file
     int64_t steps;
     bool terminal, progress_shown;
-    bool unheard;              // standard output cannot be written
-    double ended[PACE_WINDOW]; // when the latest steps ended; [i % PACE_WINDOW]
-    int64_t paced;             // how many entries were made; the first is the start of the first step
+    bool unheard;                 // standard output cannot be written
+    double ended[PACE_WINDOW];    // when the latest steps ended; [i % PACE_WINDOW]
+    int64_t paced;                // how many entries were made; the first is the start of the first step
+    bool (*waits)(void *context); // NULL: whoever reads is waited for
+    void *context;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -161,13 +164,24 @@ Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step
     return NULL;
 }
 
+void metrics_wait_with(Metrics *metrics, bool (*waits)(void *context), void *context) {
+    metrics->waits = waits;
+    metrics->context = context;
+}
+
 bool metrics_unheard(const Metrics *metrics) {
     return metrics->unheard;
 }
 
+// What is not ready for a line within so long would hold us up: a pipe that is ready takes PIPE_BUF bytes at once.
+static bool ready_(int ms) {
+    struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
+    return poll(&out, 1, ms) != 0;
+}
+
 void metrics_close(Metrics *metrics) {
     if (metrics == NULL) return;
-    if (metrics->progress_shown) {
+    if (metrics->progress_shown && ready_(0)) {
         fputs("\r\033[K", stdout);
         fflush(stdout);
     }
@@ -292,7 +306,17 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
 // ---------------------------------------------------------------------------------------------------------------------
 // What people read
 
+static bool wait_for_reader_(const Metrics *metrics) {
+    enum { LOOK_MS = 200 };
+    if (metrics->waits == NULL) return true;
+    while (!ready_(LOOK_MS))
+        if (!metrics->waits(metrics->context)) return false;
+    return true;
+}
+
 static int say_(Metrics *metrics, const char *text, Error *err) {
+    metrics->unheard = false;
+    if (!wait_for_reader_(metrics)) return 0;
     if (metrics->progress_shown) fputs("\r\033[K", stdout);
     metrics->progress_shown = false;
     // Flushed line by line: as one write, and seen as soon as it is known.
@@ -421,7 +445,7 @@ static void duration_(char *text, size_t size, double seconds) {
 
 // By the clock from step to step, so that validation and saving count.
 void metrics_progress(Metrics *metrics, int64_t step, int64_t steps) {
-    if (!metrics->terminal) return;
+    if (!metrics->terminal || !ready_(0)) return;
     if (metrics->paced == 0) metrics->ended[metrics->paced++] = clock_seconds();
     int64_t known = metrics->paced < PACE_WINDOW ? metrics->paced : PACE_WINDOW;
     double newest = metrics->ended[(metrics->paced - 1) % PACE_WINDOW],

@@ -68,6 +68,9 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err);
 // On a terminal, a line with the time left that overwrites itself, while a step runs; elsewhere nothing.
 void metrics_progress(Metrics *metrics, int64_t step, int64_t steps);
+// Called a few times a second while whoever reads standard output has stopped to (a pager, Ctrl-S); false leaves the line out. Without it a line
+// waits until it is read.
+void metrics_wait_with(Metrics *metrics, bool (*waits)(void *context), void *context);
 // Whether the last line failed for standard output, and not for the file.
 bool metrics_unheard(const Metrics *metrics);
 void metrics_close(Metrics *metrics);

@@ -223,12 +223,20 @@ static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
     return ask->generate != NULL ? run_sampler_create(run, ask->generate, err) : 0;
 }
 
+// Alone, nothing but this process would notice that whoever reads its lines has paused. Of several ranks the parent does.
+static bool waits_for_reader_(void *context) {
+    Run *run = context;
+    board_progress(run->board);
+    return !run_stop_requested();
+}
+
 static int create_metrics_(Run *run, Error *err) {
     if (world_rank(run->world) != 0) return 0;
     const Config *config = run->config;
     Peak peak = {model_flops_per_token(config, true), model_flops_per_token(config, false), run->be->peak_tflops,
                  config_world(config)};
     run->metrics = metrics_open(config, &peak, run->from.found ? run->from.step : -1, err);
+    if (run->metrics != NULL && world_size(run->world) == 1) metrics_wait_with(run->metrics, waits_for_reader_, run);
     return run->metrics == NULL ? -1 : metrics_run(run->metrics, config, run->plan.parameters, err);
 }
 

@@ -1,5 +1,6 @@
 """Where and how a run is started: descriptors that are closed, a terminal that goes away."""
 
+import fcntl
 import os
 import pty
 import signal
@@ -121,6 +122,22 @@ def test_output_that_cannot_be_written_costs_no_work(small, tmp_path):
         ended = Job(small, *ENDLESS, f"checkpoint.dir={saved}", *RANKS["one_rank"], stdout=full).end()
     assert ended.code == 1 and ended.said[-1].endswith("cannot write to standard output: No space left on device"), ended.stderr
     assert [path.name[:5] for path in saved.iterdir()] == ["step_"]
+
+
+def test_a_reader_that_pauses_ends_no_run_and_holds_up_no_request_to_stop(small, tmp_path):
+    saved = tmp_path / "saved"
+    ours, theirs = os.pipe()
+    fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 8192)
+    job = started(small, tmp_path, "train.timeout_s=2", f"checkpoint.dir={saved}", *RANKS["one_rank"], stdout=theirs)
+    os.close(theirs)
+    time.sleep(4)
+    assert job.parent.poll() is None
+    job.parent.send_signal(signal.SIGTERM)
+    try:
+        assert job.parent.wait(SOON) == 3 and [path.name[:5] for path in saved.iterdir()] == ["step_"]
+    finally:
+        job.parent.kill()
+        os.close(ours)
 
 
 def test_an_interrupt_typed_on_the_terminal_saves(small, tmp_path):
