@@ -274,7 +274,7 @@ static bool steady_(const Phase_ *before, const Phase_ *between, const Phase_ *n
 // many of them where the whole is too long.
 static int whole_phase_(Phase_ *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
                         Error *err) {
-    enum { MOST = 1 << 19 };
+    enum { MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards
     int64_t all = config_microbatches(config), p = schedule->stages, enough = schedule->microbatches,
             fewer = enough - 2 * p;
     Phase_ before, between;
@@ -282,10 +282,11 @@ static int whole_phase_(Phase_ *phase, const Config *config, const Schedule *sch
     if (all <= enough) return 0;
     if (phase_of_(&before, config, fewer, costs, err) != 0 || phase_of_(&between, config, fewer + p, costs, err) != 0)
         return -1;
-    if (!steady_(&before, &between, phase) && MOST / p > enough) {
+    int64_t most = (phase->exposed > 0 ? MOST_WAITING : MOST) / p;
+    if (!steady_(&before, &between, phase) && most > enough) {
         before = *phase;
         fewer = enough;
-        enough = all < MOST / p ? all : MOST / p;
+        enough = all < most ? all : most;
         if (phase_of_(phase, config, enough, costs, err) != 0) return -1;
     }
     double more = (double)(all - enough), apart = (double)(enough - fewer);
