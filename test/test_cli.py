@@ -414,8 +414,10 @@ def test_idle_threads_spin_briefly_unless_the_environment_says_otherwise(config,
 
 
 def test_a_second_request_ends_one_rank_at_once_with_1(config, tmp_path):
-    job, _ = running(config, tmp_path, "parallel.pipeline=1", OFF, "train.global_batch=32")
+    # A step of about a second: the second signal, which within 0.2 s would be taken for the same request, comes in the same one.
+    job, _ = running(config, tmp_path, "parallel.pipeline=1", OFF, "train.global_batch=128", "model.hidden=256", "model.ffn=1024")
     job.parent.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
     job.parent.send_signal(signal.SIGINT)
     ended = job.end()
     assert ended.code == 1 and "stopped on request" not in ended.stderr
