@@ -208,13 +208,18 @@ void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *c
 
 // ---------------------------------------------------------------- collectives over tensor ranks
 
-// One all-gather or reduce-scatter of the whole stream; an all-reduce is two.
+// Whether the tensor ranks of a stage lie on more than one node.
+static bool spans_nodes_(const Hardware *hardware, const Config *config) {
+    int64_t t = config->parallel.tensor, node = config->hardware.gpus_per_node;
+    return !hardware->cpu && config_world(config) > node && node % t != 0;
+}
+
+// One all-gather or reduce-scatter of the whole stream; an all-reduce is two. A ring over several nodes leaves each of them once, so that it
+// goes at the pace of the node's network.
 static double collective_(const Hardware *hardware, const Config *config, const Shape *s) {
     double t = s->tensor_ranks, bytes = (double)(s->rows * s->hidden * s->element) * (t - 1) / t;
-    int64_t node = config->hardware.gpus_per_node;
-    bool spans = !hardware->cpu && s->tensor_ranks > node;
-    double rate = spans ? hardware->network / (double)node : hardware->tensor;
-    return bytes / rate + (t - 1) * hardware->latency;
+    bool slower = spans_nodes_(hardware, config) && hardware->network < hardware->tensor;
+    return bytes / (slower ? hardware->network : hardware->tensor) + (t - 1) * hardware->latency;
 }
 
 // Counted as blocks.c calls them. With sequence parallelism the backward gathers once more what the forward gathered; without it every

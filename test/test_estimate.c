@@ -228,6 +228,22 @@ static void unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1(void **stat
     assert_true(with < 1.06);
 }
 
+// The last stage's ten layers of ten collectives and its head's three, 128 times.
+static double tensor_seconds(int64_t t, double rate) {
+    return 128 * 103 * (2048 * 8192 * 2.0 * (double)(t - 1) / (double)t / rate + 1e-5 * (double)(t - 1));
+}
+
+static void tensor_ranks_on_several_nodes_share_one_ring(void **state) {
+    (void)state;
+    Variant variant = {1, false, ATTENTION_FLASH};
+    const char *sixteen[] = {"parallel.tensor=16"}, *straddling[] = {"hardware.gpus_per_node=6"},
+               *slow_links[] = {"parallel.tensor=16", "hardware.tensor_gb_s=10"};
+    near(forecast_of(LLAMA, &llama_model, NULL, 0, variant).time.tensor, tensor_seconds(4, 240e9), 1e-9);
+    near(forecast_of(LLAMA, &llama_model, sixteen, 1, variant).time.tensor, tensor_seconds(16, 25e9), 1e-9);
+    near(forecast_of(LLAMA, &llama_model, straddling, 1, variant).time.tensor, tensor_seconds(4, 25e9), 1e-9);
+    near(forecast_of(LLAMA, &llama_model, slow_links, 2, variant).time.tensor, tensor_seconds(16, 10e9), 1e-9);
+}
+
 static void a_cpu_has_one_softmax(void **state) {
     (void)state;
     const char *fused[] = {"hardware.device=cpu", "hardware.peak_tflops=1", "attention.softmax=fused"},
@@ -305,6 +321,7 @@ int main(void) {
         cmocka_unit_test(data_ranks_add_sums_and_gather_weights),
         cmocka_unit_test(copies_that_share_a_node_leave_it_once),
         cmocka_unit_test(the_copy_that_crosses_nodes_sets_the_pace),
+        cmocka_unit_test(tensor_ranks_on_several_nodes_share_one_ring),
         cmocka_unit_test(a_cpu_has_one_softmax),
         cmocka_unit_test(gpipe_is_planned_with_all_its_microbatches),
         cmocka_unit_test(lists_too_long_to_be_held_are_refused_and_not_made),
