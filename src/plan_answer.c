@@ -47,6 +47,20 @@ void plan_answer_free(PlanAnswer *answer) {
     memset(answer, 0, sizeof *answer);
 }
 
+int plan_answer_forecast(const PlanAnswer *answer, Variant variant, Forecast *forecast, Error *err) {
+    const Verdict *verdict = &answer->verdict;
+    const Forecast *known[] = {&verdict->plain, &verdict->bpipe, &verdict->best, &verdict->larger};
+    for (int i = 0; i < 4; i++) {
+        const Variant *asked = &known[i]->variant;
+        if (asked->micro_batch != variant.micro_batch || asked->bpipe != variant.bpipe ||
+            asked->attention != variant.attention)
+            continue;
+        *forecast = *known[i];
+        return 0;
+    }
+    return planner_forecast(&answer->planner, variant, forecast, err);
+}
+
 bool plan_answer_fits(const PlanAnswer *answer, int stage) {
     const Hardware *hardware = &answer->planner.hardware;
     const Verdict *verdict = &answer->verdict;

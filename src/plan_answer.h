@@ -22,6 +22,9 @@ typedef struct PlanAnswer {
 int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *model, const Log *log, Error *err);
 void plan_answer_free(PlanAnswer *answer);
 
+// planner_forecast, but for what the verdict has asked already: a long schedule takes a while to simulate.
+int plan_answer_forecast(const PlanAnswer *answer, Variant variant, Forecast *forecast, Error *err);
+
 // Whether stage s fits, beside the reserve, as the answer's plan has it.
 bool plan_answer_fits(const PlanAnswer *answer, int stage);
 

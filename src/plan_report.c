@@ -94,11 +94,11 @@ static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err
     int mode = config->attention.mode;
     Unit_ unit = unit_(answer);
     Forecast plain, bpipe, recompute;
-    if (planner_forecast(planner, (Variant){b, false, mode}, &plain, err) != 0) return -1;
+    if (plan_answer_forecast(answer, (Variant){b, false, mode}, &plain, err) != 0) return -1;
     if (planner_fit(planner, (Variant){b, true, mode}, &bpipe, err) != 0) return -1;
     if (planner_fit(planner, (Variant){b, true, ATTENTION_RECOMPUTE}, &recompute, err) != 0) return -1;
     bool with = bpipe.possible && bpipe.fits && !plain.fits;
-    if (with && planner_forecast(planner, (Variant){b, true, mode}, &bpipe, err) != 0) return -1;
+    if (with && plan_answer_forecast(answer, (Variant){b, true, mode}, &bpipe, err) != 0) return -1;
     int64_t best = answer->verdict.largest_plain, batch = config->train.global_batch / config->parallel.data;
     grid_cell(grid, "%lld", (long long)b);
     grid_cell(grid, "%lld", (long long)(batch / b));

@@ -96,7 +96,11 @@ static int planned_(const Case_ *at, const char *what, bool bpipe, int attention
     Planner like = at->answer->planner;
     like.config = config;
     Forecast forecast;
-    int status = planner_forecast(&like, (Variant){config->schedule.micro_batch, bpipe, attention}, &forecast, err);
+    Variant variant = {config->schedule.micro_batch, bpipe, attention};
+    const ScheduleConfig *asked = &at->answer->config.schedule;
+    bool alike = !bpipe || (asked->evict_to == evict_to && asked->slots == 0);
+    int status = alike ? plan_answer_forecast(at->answer, variant, &forecast, err)
+                       : planner_forecast(&like, variant, &forecast, err);
     if (status == 0 && forecast.possible)
         row_(grid, what, (double)forecast.peak_bytes, forecast.time.known ? forecast.time.bubble : -1,
              forecast.time.step, cost);
@@ -144,7 +148,7 @@ int plan_print_rivals(const PlanAnswer *answer, FILE *file, Error *err) {
     at.schedule = planner_schedule(at.config, err);
     int status =
         at.schedule == NULL ? -1 : plan_make(&at.plan, planner->model, at.config, at.schedule, planner->be, err);
-    if (status == 0) status = planner_forecast(planner, variant, &forecast, err);
+    if (status == 0) status = plan_answer_forecast(answer, variant, &forecast, err);
     if (status == 0) {
         at.time = forecast.time;
         at.m = (double)config_microbatches(at.config);
