@@ -160,6 +160,9 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         (options->schedule || options->emulate_stage != NULL))
         return error_set(err, EXIT_USAGE, "--trace: belongs to training and to --plan; leave out --%s",
                          options->schedule ? "schedule" : "emulate-stage");
+    if ((options->plan || options->profile) + options->schedule + (options->emulate_stage != NULL) > 1)
+        return error_set(err, EXIT_USAGE,
+                         "--plan, --schedule and --emulate-stage: are answered one at a time; give one of them");
     bool other = options->plan || options->profile || options->schedule || options->emulate_stage != NULL ||
                  options->trace != NULL;
     if (options->generate != NULL && (other || options->validate))

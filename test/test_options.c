@@ -58,6 +58,8 @@ static const CommandLine wrong_lines[] = {
     {{"-c", "x", "--verify=2", "--trace=t", NULL}, "--verify: runs the same steps in several ways and nothing else"},
     {{"-c", "x", "-q", "-v", NULL}, "--quiet: says less and --verbose more; give one of them"},
     {{"--markdown", "-c", "x", NULL}, "--markdown: belongs to --help-config"},
+    {{"--plan", "--schedule", "-c", "x", NULL}, "are answered one at a time"},
+    {{"--profile", "--emulate-stage", "0", "-c", "x", NULL}, "are answered one at a time"},
     {{"--completion", NULL}, "--completion: needs a value; write --completion bash|zsh"},
     {{"--completion", "fish", NULL}, "--completion: fish is none of bash|zsh"},
     {{"--completion", "bas", NULL}, "--completion: bas is none of bash|zsh"},
