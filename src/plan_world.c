@@ -23,8 +23,14 @@ static int try_(const Planner *planner, Config *config, int64_t p, int64_t t, Sm
     Planner like = *planner;
     like.config = config;
     for (int bpipe = 0; bpipe < 2; bpipe++) {
+        Variant variant = {1, bpipe == 1, config->attention.mode};
         Forecast forecast;
-        if (planner_fit(&like, (Variant){1, bpipe == 1, config->attention.mode}, &forecast, err) != 0) return -1;
+        // More microbatches never need less: what does not fit with p of them need not be made whole.
+        config->train.global_batch = p;
+        if (planner_fit(&like, variant, &forecast, err) != 0) return -1;
+        config->train.global_batch = planner->config->train.global_batch;
+        if (forecast.possible && !forecast.fits) continue;
+        if (planner_fit(&like, variant, &forecast, err) != 0) return -1;
         if (!forecast.possible || !forecast.fits) continue;
         *found = (SmallestWorld){p * t, p, t, bpipe == 1};
         return 0;
