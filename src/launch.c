@@ -28,12 +28,14 @@ typedef struct Launch {
     int results;   // mpirun's stdout; -1 once it is closed
     int errors;    // and its stderr
     int unwritten; // errno of our stdout; 0: all is written
+    bool unread;   // that is why the ranks were asked to stop
     char result[1 << 14];
     size_t passed, taken; // bytes of `result` that our stdout has, and that came
     pid_t mpirun;
     bool ended;
     int status;      // of mpirun, as waitpid says it
     int asked;       // how often we were told to stop
+    double first;    // when for the first time
     bool forwarded;  // the ranks know
     double patience; // when mpirun is killed, after the second time
     bool forced;     // it and its ranks were killed by us
@@ -48,8 +50,12 @@ static double now_(void) {
 
 // --- signals
 
+#define SAME_S 0.2 // one request may come as several signals: of timeout(1), of a shell whose terminal goes away
+
 static void asked_to_stop_(Launch *launch) {
     enum { PATIENCE_S = 2 };
+    if (launch->asked > 0 && now_() - launch->first < SAME_S) return;
+    if (launch->asked == 0) launch->first = now_();
     launch->asked++;
     if (launch->ended) return;
     if (launch->asked == 1) {
@@ -132,9 +138,11 @@ static void pass_results_(Launch *launch) {
         ssize_t wrote = write(STDOUT_FILENO, launch->result + launch->passed, count < PIPE_BUF ? count : PIPE_BUF);
         if (wrote > 0) launch->passed += (size_t)wrote;
         if (wrote >= 0 || errno == EINTR || errno == EAGAIN) continue;
+        // A run that nobody can read ends as if asked to, with a checkpoint.
         launch->unwritten = errno;
         launch->passed = launch->taken;
-        end_at_once_(launch);
+        launch->unread = launch->asked == 0;
+        if (launch->unread) asked_to_stop_(launch);
     }
 }
 
@@ -283,7 +291,8 @@ static int last_word_(const Launch *launch) {
         log_line(&voice, "%s", page.text);
         // Killed by somebody else, mpirun is the reason, and what a rank says of it (its standard output has gone) a consequence.
         bool killed = WIFSIGNALED(launch->status) && !launch->forced && launch->asked < 2;
-        return killed ? say_mpirun_(launch) : page.code;
+        if (killed) return say_mpirun_(launch);
+        if (!launch->unread) return page.code;
     }
     if (launch->unwritten != 0) {
         log_line(launch->log, "cannot write to standard output: %s", strerror(launch->unwritten));
