@@ -113,7 +113,7 @@ LDLIBS_   := $(if $(HAVE_DNNL),-ldnnl) $(if $(HAVE_MPI),$(MPI_LIBS)) -lyaml -lm 
 
 # ---- sources --------------------------------------------------------------------------------------------------------
 TRAINERS  := $(basename $(wildcard train_*.cu))
-LIB_SRC   := $(wildcard bpipe.c src/*.c src/cpu/*.c)
+LIB_SRC   := $(wildcard bpipe.c src/*/*.c)
 LIB_OBJ   := $(LIB_SRC:%.c=$(B)/%.o)
 LIB       := $(B)/libtrainer.a
 TEST_BIN  := $(patsubst %.c,$(B)/%,$(wildcard test/test_$(if $(T),$(patsubst test_%,%,$(T)),*).c))
@@ -231,7 +231,7 @@ docs: programs
 
 # ---- installing, and passing on -----------------------------------------------------------------------------------------
 NAME    := bpipe-trainer
-version_is = $(shell sed -n 's/^#define $(1)  *"\(.*\)"/\1/p' src/version.h)
+version_is = $(shell sed -n 's/^#define $(1)  *"\(.*\)"/\1/p' src/base/version.h)
 VERSION := $(call version_is,VERSION)
 VERSION_DATE := $(call version_is,VERSION_DATE)
 PREFIX  ?= /usr/local
@@ -274,7 +274,7 @@ tiny-data:
 	@ls data/bible_train_*.bin >/dev/null 2>&1 || $(PYTHON) scripts/prepare_data.py --bible -o data || \
 	  echo 'no data set yet: run scripts/install_deps.sh and then make data, or scripts/prepare_data.py FILE...'
 
-FORMATTED := $(wildcard *.c *.h *.cu src/*.[ch] src/cpu/*.[ch] src/cuda/*.[ch] src/cuda/*.cu src/cuda/*.cpp src/cuda/*.cuh \
+FORMATTED := $(wildcard *.c *.h *.cu src/*/*.[ch] src/cuda/*.cu src/cuda/*.cpp src/cuda/*.cuh \
              src/cuda/kernels/* test/*.[ch] test/fuzz/*.[ch] test/emulate/*)
 format:
 	$(Q)clang-format -i $(FORMATTED)
@@ -398,7 +398,7 @@ $(TEST_BIN): $(B)/%: $(B)/%.o $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
 	$(Q)$(CC) $(LDFLAGS_) $< $(HELP_OBJ) $(MODEL_OBJ) $(LIB) -lcmocka $(LDLIBS_) -o $@
 
 # A count of differing letters: following its every comparison takes half of the time and leads nowhere.
-$(BUILD)/fuzz/src/suggest.o: CFLAGS_ += -fno-sanitize=fuzzer-no-link
+$(BUILD)/fuzz/src/base/suggest.o: CFLAGS_ += -fno-sanitize=fuzzer-no-link
 
 $(FUZZ_BIN): $(B)/%: $(B)/%.o $(B)/test/fuzz/files.o $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)

@@ -1,5 +1,5 @@
 // The file reads in three parts: making schedules, the BPipe pass, and the text form. The proof that a schedule is sound
-// shares nothing with them and has a file of its own, src/schedule_check.c.
+// shares nothing with them and has a file of its own, src/plan/schedule_check.c.
 #include "bpipe.h"
 
 #include <ctype.h>

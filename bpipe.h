@@ -36,7 +36,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "src/log.h"
+#include "src/base/log.h"
 
 #ifdef __cplusplus
 extern "C" {

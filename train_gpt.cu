@@ -1,8 +1,8 @@
 // GPT-2 and GPT-3: LayerNorm, learned positions, GELU (tanh form), biases, and an output matrix that is the token embedding
 // where model.tie_embeddings does not say otherwise (Radford et al. 2019; Brown et al. 2020). Tensors carry the names of Hugging Face's GPT2LMHeadModel; matrices are (out, in) here, the
 // transpose of how that model stores them. No kernels here: the operations are backend.h's.
-#include "blocks.h"
-#include "trainer.h"
+#include "model/blocks.h"
+#include "run/trainer.h"
 
 // A layer's tensors, in table order.
 enum { NORM1, NORM1_BIAS, ATTN, ATTN_BIAS, PROJ, PROJ_BIAS, NORM2, NORM2_BIAS, FC, FC_BIAS, OUT, OUT_BIAS };

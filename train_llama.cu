@@ -1,8 +1,8 @@
 // LLaMA: RMSNorm, rotary positions, grouped-query attention, SwiGLU, an output matrix of its own unless
 // model.tie_embeddings says otherwise (Touvron et al. 2023).
 // Tensors carry the names of Hugging Face's LlamaForCausalLM. No kernels here: the operations are backend.h's.
-#include "blocks.h"
-#include "trainer.h"
+#include "model/blocks.h"
+#include "run/trainer.h"
 
 // A layer's tensors, in table order. q, k and v lie one behind the other, so one product makes all three; gate and up likewise.
 enum { INPUT_NORM, Q_PROJ, K_PROJ, V_PROJ, O_PROJ, MLP_NORM, GATE_PROJ, UP_PROJ, DOWN_PROJ };

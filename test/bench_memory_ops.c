@@ -1,7 +1,7 @@
 // GB/s of the operations that are bound by memory, at the shapes of GPT-2 124M with 4 sequences of 64 and at one large
 // shape. Bytes are those the operation cannot avoid: each operand read or written once. Small shapes stay in the caches
 // and so exceed what memory gives.
-#include "backend.h"
+#include "backend/backend.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #ifndef CONFIG_FILE_H
 #define CONFIG_FILE_H
 
-#include "config_schema.h"
+#include "config/config_schema.h"
 
 // The shortest complete file: model in line 1, data in line 2.
 #define MODEL "model: {family: llama, hidden: 64, layers: 8, heads: 8, ffn: 96, vocab: 257, seq_len: 32}\n"

@@ -3,7 +3,7 @@
 #ifndef OP_CHECK_H
 #define OP_CHECK_H
 
-#include "backend.h"
+#include "backend/backend.h"
 
 #include <math.h>
 #include <setjmp.h>

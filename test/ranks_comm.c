@@ -1,8 +1,8 @@
 // Promises of comm.h and world.h that take several ranks. Started through mpirun by test_comm.py: every rank runs every
 // check, rank 0 names those that held, and the first that did not takes the job down.
 // `ranks_comm huge` sends one message of more than 2^32 bytes and needs 9 GB of memory.
-#include "comm.h"
-#include "world.h"
+#include "comm/comm.h"
+#include "ranks/world.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 // A program that starts itself as several ranks, for test_launch.py: ranks_launch SCENARIO RANKS [MARK]. MARK is there
 // for finding its processes.
-#include "board.h"
-#include "launch.h"
-#include "world.h"
+#include "ranks/board.h"
+#include "ranks/launch.h"
+#include "ranks/world.h"
 
 #include <signal.h>
 #include <stdlib.h>

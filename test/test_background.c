@@ -1,9 +1,9 @@
 // A run on a world of one that saves in the background while it trains: for make tsan, which sees what the writer's threads and the
 // training share.
-#include "checkpoint_files.h"
+#include "checkpoint/checkpoint_files.h"
 #include "config_file.h"
-#include "model.h"
-#include "run.h"
+#include "model/model.h"
+#include "run/run.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

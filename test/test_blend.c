@@ -1,6 +1,6 @@
 // Several sources give samples as often as their weights say, at every moment, each in an order of its own.
-#include "blend.h"
-#include "turns.h"
+#include "data/blend.h"
+#include "data/turns.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 // Where a rank's elements lie in a checkpoint: every element of the model in one place, whoever holds it.
-#include "checkpoint.h"
-#include "checkpoint_write.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_write.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

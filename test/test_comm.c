@@ -1,6 +1,6 @@
 // Groups and worlds of one rank, and who counts as started by a launcher. What takes several ranks: ranks_comm.c.
-#include "comm.h"
-#include "world.h"
+#include "comm/comm.h"
+#include "ranks/world.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 // Checked messages: what arrives as it was sent passes, and one flipped bit anywhere is noticed before anyone reads the message.
-#include "comm_checked.h"
-#include "edges.h"
+#include "comm/comm_checked.h"
+#include "engine/edges.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

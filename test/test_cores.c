@@ -1,5 +1,5 @@
 // Which cores a rank counts as its own, however its launcher bound it.
-#include "cores.h"
+#include "ranks/cores.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 // Token files are read as they are, refused with a sentence where they are wrong, and ordered by a permutation.
-#include "dataset.h"
+#include "data/dataset.h"
 
 #include <inttypes.h>
 #include <setjmp.h>

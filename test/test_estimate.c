@@ -1,7 +1,7 @@
 // The paper's formula, and times that can be worked out by hand: stage times of the model of the hardware, Megatron-LM's softmax rule, and a
 // long schedule whose time follows from a short one.
-#include "estimate.h"
-#include "planner.h"
+#include "plan/estimate.h"
+#include "plan/planner.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 // Evaluation files: what a good one gives, and what every damaged one is refused for.
-#include "evaluate.h"
+#include "data/evaluate.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

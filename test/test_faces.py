@@ -12,11 +12,11 @@ import time
 import pytest
 from trainer_runs import FAMILIES, ROOT, command, environment, trainer
 
-OPTIONS = re.findall(r'^    \{"([a-z-]+)", ', (ROOT / "src/options.c").read_text(), re.M)
+OPTIONS = re.findall(r'^    \{"([a-z-]+)", ', (ROOT / "src/config/options.c").read_text(), re.M)
 KEYS = [
     f"{section}.{key}"
     for section, key in re.findall(
-        r"^    [A-Z]+\((\w+), (\w+),", (ROOT / "src/config_schema.c").read_text(), re.M
+        r"^    [A-Z]+\((\w+), (\w+),", (ROOT / "src/config/config_schema.c").read_text(), re.M
     )
 ]
 

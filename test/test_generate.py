@@ -27,7 +27,7 @@ needs_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 
 def source_text():
     """Bytes of this project's own sources: a text that is always there."""
-    return b"".join(path.read_bytes() for path in sorted((ROOT / "src").glob("*.c")))
+    return b"".join(path.read_bytes() for path in sorted((ROOT / "src").glob("*/*.c")))
 
 
 @pytest.fixture(scope="module", params=MODELS)

@@ -1,5 +1,5 @@
 // JSON to the letter: what is read, and that everything else is refused with a place.
-#include "json.h"
+#include "base/json.h"
 
 #include <math.h>
 #include <setjmp.h>

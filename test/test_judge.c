@@ -1,5 +1,5 @@
 // Which updates are left out: the deviations, the two rules, and that a state that was kept decides as the one it was copied from.
-#include "judge.h"
+#include "engine/judge.h"
 
 #include <math.h>
 #include <setjmp.h>

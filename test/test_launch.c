@@ -1,7 +1,7 @@
 // The board, what is passed on of mpirun's words, and the folder of a launch. Whole launches: test_launch.py.
-#include "board.h"
-#include "launch_folder.h"
-#include "launch_output.h"
+#include "ranks/board.h"
+#include "ranks/launch_folder.h"
+#include "ranks/launch_output.h"
 
 #include <setjmp.h>
 #include <signal.h>

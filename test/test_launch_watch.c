@@ -1,6 +1,6 @@
 // Which rank ended first, as the parent sees it. Deaths in whole launches: test_faults.py.
-#include "launch_watch.h"
-#include "processes.h"
+#include "ranks/launch_watch.h"
+#include "ranks/processes.h"
 
 #include <setjmp.h>
 #include <signal.h>

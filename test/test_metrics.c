@@ -1,5 +1,5 @@
 // What a run says: the figures, the step line, and a file of JSON lines that survives crashes, resumes and full disks.
-#include "metrics.h"
+#include "run/metrics.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 // The optimizer between good and bad gradients: what is blamed, and that a skipped update leaves no trace.
-#include "optimizer.h"
+#include "engine/optimizer.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 // The command line, and the suggestions for what is misspelt in it.
-#include "options.h"
-#include "suggest.h"
+#include "config/options.h"
+#include "base/suggest.h"
 
 #include <limits.h>
 #include <setjmp.h>

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from trainer_runs import BUILD, FAMILIES, ROOT, command, environment
 
-VERSION = re.search(r'#define VERSION +"(\d+\.\d+\.\d+)"', (ROOT / "src/version.h").read_text())[1]
+VERSION = re.search(r'#define VERSION +"(\d+\.\d+\.\d+)"', (ROOT / "src/base/version.h").read_text())[1]
 NAME = "bpipe-trainer"
 
 
@@ -38,7 +38,7 @@ def test_the_version_is_one_everywhere(family):
         capture_output=True,
         text=True,
     )
-    assert others.stdout.split() == ["src/version.h"]
+    assert others.stdout.split() == ["src/base/version.h"]
 
 
 # ---- install ------------------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 // The plan: bytes and parameters against figures worked out by hand, against what is really allocated, and the refusal
 // of a machine that cannot run it.
-#include "engine.h"
-#include "fits.h"
-#include "grid.h"
-#include "plan.h"
+#include "engine/engine.h"
+#include "plan/fits.h"
+#include "base/grid.h"
+#include "plan/plan.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 // Random numbers depend on (seed, stream, index) alone, and are those of the published generator.
-#include "random.h"
+#include "base/random.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 // Files written in ranges: every byte where it belongs, whatever the ranges begin and end with, from several processes, with and without
 // a way past the page cache.
-#include "range_file.h"
+#include "checkpoint/range_file.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

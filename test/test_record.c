@@ -1,7 +1,7 @@
 // What a run is compared by: checksums of whole tensors, whoever holds which part, and which difference is named.
-#include "record.h"
+#include "run/record.h"
 
-#include "crc64.h"
+#include "base/crc64.h"
 
 #include <math.h>
 #include <setjmp.h>

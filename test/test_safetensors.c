@@ -1,7 +1,7 @@
 // Files in the safetensors format: what is written reads back, and no size in a file is believed.
-#include "safetensors.h"
+#include "checkpoint/safetensors.h"
 
-#include "crc64.h"
+#include "base/crc64.h"
 
 #include <fcntl.h>
 #include <math.h>

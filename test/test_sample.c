@@ -1,5 +1,5 @@
 // Choosing a token: the distribution, and that neither the parts of a vocabulary nor anything else moves a choice.
-#include "sample.h"
+#include "run/sample.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 // The simulator against closed forms, and with it the promise that BPipe loses no time against 1F1B.
 // `test_simulate tables` prints the figures of docs/bpipe.md instead.
-#include "shares.h"
-#include "simulate.h"
+#include "plan/shares.h"
+#include "plan/simulate.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 // Text to tokens and back without a library, and which tokenizer is taken.
-#include "random.h"
-#include "tokenizer.h"
+#include "base/random.h"
+#include "data/tokenizer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 // Which rank is where: every rank has one place and every place one rank, and pairs are neighbours where that was asked.
 #include "bpipe.h"
-#include "roster.h"
-#include "topology.h"
+#include "ranks/roster.h"
+#include "ranks/topology.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -29,7 +29,7 @@ MODELS = {
 
 def source_text():
     """Bytes of this project's own sources: a text that is always there."""
-    return b"".join(path.read_bytes() for path in sorted((ROOT / "src").glob("*.c")))
+    return b"".join(path.read_bytes() for path in sorted((ROOT / "src").glob("*/*.c")))
 
 
 def windows(count, length=32):

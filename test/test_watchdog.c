@@ -1,6 +1,6 @@
 // What the watchdog finds and says, with a clock of our own, and datagrams between two sockets. Whole jobs: test_faults.py.
-#include "datagrams.h"
-#include "watchdog.h"
+#include "ranks/datagrams.h"
+#include "ranks/watchdog.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -9,7 +9,7 @@
 // WEIGHTS and OUT are records, each a line `NAME ROWS COLS` then rows * cols float32. WEIGHTS gives tensors by name,
 // without padding, in place of the initial ones. OUT has `weight:NAME` and `gradient:NAME` of each tensor, padding
 // included, `losses` (sequence, position), and `evaluated`, the same from a forward that computes no gradient.
-#include "stage.h"
+#include "engine/stage.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 // Started by test_generate.py: tool_tokenizer MODEL reads lines of text and prints, for each, its ids on one line and on the next one what
 // they decode to.
-#include "tokenizer.h"
+#include "data/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>

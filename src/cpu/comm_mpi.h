@@ -7,7 +7,7 @@
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
 
-#include "comm.h"
+#include "comm/comm.h"
 
 #include <mpi.h>
 

@@ -10,7 +10,7 @@
 #ifndef CPU_H
 #define CPU_H
 
-#include "../backend.h"
+#include "backend/backend.h"
 
 #include <math.h>
 #include <string.h>

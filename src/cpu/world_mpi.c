@@ -1,6 +1,6 @@
 // The world over MPI. After MPI_Init nothing here waits inside MPI while others may be late, since Open MPI would spin:
 // operations are started, and looked at between sleeps. Making groups has no such form; a barrier goes before it.
-#include "world_ops.h"
+#include "ranks/world_ops.h"
 
 #ifdef HAVE_MPI
 

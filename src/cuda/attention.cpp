@@ -5,7 +5,7 @@
 // Rows are position * batch + sequence: of one sequence and head, rows lie `batch` rows of qkv apart.
 // With grouped queries, each key/value head meets its query heads one after another, and the sums of dk and dv are
 // rounded to the run's precision in between.
-#include "attention_scratch.h"
+#include "backend/attention_scratch.h"
 #include "internal.h"
 
 #include <cmath>

@@ -2,7 +2,7 @@
 //
 // Nothing here waits for the device inside a step except download, and nothing allocates there. An event's time is read
 // against an event recorded when the host last waited for everything, so that it can be told on the host's clock.
-#include "attention_scratch.h"
+#include "backend/attention_scratch.h"
 #include "backend_cuda.h"
 #include "internal.h"
 

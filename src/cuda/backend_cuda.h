@@ -2,7 +2,7 @@
 #ifndef BACKEND_CUDA_H
 #define BACKEND_CUDA_H
 
-#include "../backend.h"
+#include "backend/backend.h"
 
 #ifdef __cplusplus
 extern "C" {

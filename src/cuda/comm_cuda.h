@@ -3,8 +3,8 @@
 #ifndef COMM_CUDA_H
 #define COMM_CUDA_H
 
-#include "../backend.h"
-#include "../comm.h"
+#include "backend/backend.h"
+#include "comm/comm.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -11,7 +11,7 @@
 #ifndef CUDA_H
 #define CUDA_H
 
-#include "../backend.h"
+#include "backend/backend.h"
 
 #include <cuda_runtime.h>
 

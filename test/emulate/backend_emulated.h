@@ -2,7 +2,7 @@
 #ifndef BACKEND_EMULATED_H
 #define BACKEND_EMULATED_H
 
-#include "backend.h"
+#include "backend/backend.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,8 +2,8 @@
 // index of a model, 'c' config.json, 't' training.json. Around it stands a model of one tensor.
 #include "fuzz.h"
 
-#include "checkpoint_model.h"
-#include "checkpoint_source.h"
+#include "checkpoint/checkpoint_model.h"
+#include "checkpoint/checkpoint_source.h"
 
 #include <inttypes.h>
 

@@ -1,7 +1,7 @@
 // A configuration file, whatever stands in it: what config_load does, with the defaults set once.
 #include "fuzz.h"
 
-#include "config_schema.h"
+#include "config/config_schema.h"
 
 static Config base, config;
 

@@ -1,7 +1,7 @@
 // A token file, the side file beside it, and every sample. The first byte is the sequence length; up to a 0xFF byte goes the side file.
 #include "fuzz.h"
 
-#include "dataset.h"
+#include "data/dataset.h"
 
 enum { VOCABULARY = 257 };
 

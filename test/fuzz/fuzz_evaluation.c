@@ -1,7 +1,7 @@
 // A file of multiple choices, and every row of it.
 #include "fuzz.h"
 
-#include "evaluate.h"
+#include "data/evaluate.h"
 
 enum { LENGTH = 16, VOCABULARY = 300 };
 

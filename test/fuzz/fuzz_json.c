@@ -1,7 +1,7 @@
 // JSON: what is read, written and read again is the same.
 #include "fuzz.h"
 
-#include "json.h"
+#include "base/json.h"
 
 static void write_(const JsonValue *value, FILE *file) {
     static const char *const words[] = {"null", "false", "true"};

@@ -1,7 +1,7 @@
 // Overrides (-o KEY=VALUE), a 0x01 byte between them, over a configuration that is whole: what config_load does, with the file read once.
 #include "fuzz.h"
 
-#include "config_schema.h"
+#include "config/config_schema.h"
 
 enum { MOST = 8 };
 

@@ -1,7 +1,7 @@
 // profile.json: read, written and read again, and asked for times.
 #include "fuzz.h"
 
-#include "profile.h"
+#include "plan/profile.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 // A safetensors file: the header, and every byte of every tensor that it names.
 #include "fuzz.h"
 
-#include "safetensors.h"
+#include "checkpoint/safetensors.h"
 
 static void read_all_(const SafeFile *file, int64_t bytes) {
     int64_t covered = 0;

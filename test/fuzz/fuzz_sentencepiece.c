@@ -1,7 +1,7 @@
 // A SentencePiece model; then a text through it, and every id back. Up to a 0xFF byte goes the text.
 #include "fuzz.h"
 
-#include "sentencepiece.h"
+#include "data/sentencepiece.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t *split = memchr(data, 0xFF, size);

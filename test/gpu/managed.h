@@ -3,7 +3,7 @@
 #ifndef MANAGED_H
 #define MANAGED_H
 
-#include "backend.h"
+#include "backend/backend.h"
 
 #include <stddef.h>
 

@@ -1,0 +1,215 @@
+// One device: its memory, its streams, and the operations a transformer needs. Two implementations, cpu/ and cuda/;
+// the models, the engine and the optimizer are written once over this interface and know neither.
+//
+// Conventions
+// - Activations and weights are `void *` in the run's precision (`element` bytes each); gradients of weights, moments,
+//   masters and statistics are fp32.
+// - A matrix is row-major. Activations are sequence-major: row = position * batch + sequence, so that a split over the
+//   sequence is a split into contiguous rows. rows = positions * batch.
+// - Operations are queued on the compute stream in the order of the calls. They cannot fail at the call; an error of
+//   the device surfaces in `synchronize`. Outputs must not overlap inputs except where "in place" is said.
+// - Results do not depend on the number of threads: sums run over blocks that depend on shapes alone.
+// - "+=" means that the output's old value is added to.
+#ifndef BACKEND_H
+#define BACKEND_H
+
+#include "config/config.h"
+#include "base/log.h"
+#include "memory.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Backend Backend;
+typedef struct Event Event;
+
+typedef enum Stream { STREAM_COMPUTE, STREAM_EVICT, STREAM_COUNT } Stream;
+
+typedef enum Epilogue { EPILOGUE_NONE, EPILOGUE_GELU } Epilogue;
+
+// Causal self-attention of one microbatch on one tensor rank.
+typedef struct AttentionShape {
+    int64_t batch, seq, heads, kv_heads, head_dim;
+    int mode;    // AttentionMode
+    int softmax; // SoftmaxKind; a CPU has one form and ignores it
+} AttentionShape;
+
+// One parameter tensor as the optimizer sees it, on this rank.
+typedef struct AdamwTensor {
+    void *weight;  // run precision; what the model reads
+    float *master; // fp32 copy, or NULL where weight itself is fp32
+    float *m, *v;  // moments
+    float *gradient;
+    int64_t count;
+    bool decay; // weight decay applies
+} AdamwTensor;
+
+typedef struct AdamwStep {
+    double lr, beta1, beta2, eps, weight_decay;
+    double gradient_scale; // clipping
+    int64_t step;          // 1 at the first update: bias correction
+} AdamwStep;
+
+// What another process of this host needs in order to reach memory allocated here: plain bytes, to be sent to it.
+typedef struct Loan {
+    unsigned char handle[96];
+} Loan;
+
+struct Backend {
+    char device[96];     // "AMD EPYC, 2 threads", "NVIDIA H200"
+    int precision;       // Precision
+    int64_t element;     // bytes of one activation or weight: 4 or 2
+    double peak_tflops;  // of this rank, dense, in this precision; 0 where unknown
+    int64_t memory_size; // bytes the device has for all ranks that share it; 0 where unknown
+    int64_t own_bytes;   // workspace that it holds from its creation on; `held` counts it
+    int64_t lent_page;   // MEMORY_LENT_SLOTS is taken in whole pages of so many bytes; 0: as asked for
+    bool own_sums;       // ranks that compute here sum among themselves, in this device's memory (sums.h)
+    MemoryBytes held;    // allocated now, by category
+    MemoryBytes peak;    // by category, at the moment the total was largest
+    char note[384];      // a sentence to tell the user once, after the shapes are known; empty: none
+    char kernels[160];   // what makes products and attention, for --verbose
+    void *self;          // the implementation's own
+
+    // --- life
+    void (*destroy)(Backend *);
+
+    // --- memory. allocate returns zeroed memory, MEMORY_ALIGN-aligned, or NULL with err naming `what`, its bytes, and
+    // what holds the rest
+    void *(*allocate)(Backend *, MemoryCategory, int64_t bytes, const char *what, Error *err);
+    void (*release)(Backend *, MemoryCategory, void *memory, int64_t bytes);
+    void (*copy)(Backend *, Stream, void *to, const void *from, int64_t bytes); // device to device
+    void (*upload)(Backend *, void *to, const void *from,
+                   int64_t bytes); // host to device; `from` may be reused at return
+    void (*download)(Backend *, void *to, const void *from,
+                     int64_t bytes); // device to host, waits for the compute stream
+    void (*zero)(Backend *, void *memory, int64_t bytes);
+
+    // Host memory that copy and STREAM_EVICT can reach at full speed from now on. NULL where all memory is alike.
+    int (*pin)(Backend *, void *host, int64_t bytes, Error *err);
+    void (*unpin)(Backend *, void *host);
+
+    // --- memory of one process in the hands of another on the same host; copy, upload and download take it. lend: the whole
+    // of an allocation in MEMORY_LENT_SLOTS. borrow: NULL with err where it cannot be reached; give_back before the lender
+    // releases.
+    int (*lend)(Backend *, const void *memory, int64_t bytes, Loan *loan, Error *err);
+    void *(*borrow)(Backend *, const Loan *loan, int64_t bytes, Error *err);
+    void (*give_back)(Backend *, void *memory, int64_t bytes);
+
+    // --- time. An event marks a point of a stream; done says whether the device has passed it.
+    Event *(*event_create)(Backend *);
+    void (*event_destroy)(Backend *, Event *);
+    void (*event_record)(Backend *, Event *, Stream);
+    bool (*event_done)(Backend *, Event *);
+    double (*event_seconds)(Backend *,
+                            const Event *);    // when it was passed, on the clock of clock_seconds(); only once done
+    int (*synchronize)(Backend *, Error *err); // waits for all streams; -1 with err where the device failed
+    // Names what the host queues from here to range_end, for profilers. NULL where there is none to tell.
+    void (*range_begin)(Backend *, const char *name);
+    void (*range_end)(Backend *);
+
+    // --- precision: fp32 to the run's precision and back (a plain copy where the run is fp32)
+    void (*from_float)(Backend *, void *to, const float *from, int64_t count);
+    void (*to_float)(Backend *, float *to, const void *from, int64_t count);
+
+    // --- what operations need for themselves, beside their operands and attention's scratch: bytes for a stage whose stream is (rows, hidden),
+    // and the memory they are given for it, which stays the caller's until he takes it back with NULL. Without it they take memory as they
+    // need it. Both are NULL where there is nothing to give.
+    int64_t (*room_bytes)(Backend *, int64_t rows, int64_t hidden, const AttentionShape *);
+    void (*use_room)(Backend *, void *memory, int64_t rows, int64_t hidden, const AttentionShape *);
+
+    // --- matrix products. y (rows, out), x (rows, in), w (out, in), bias (out) or NULL.
+    // y = x wT + bias. With EPILOGUE_GELU `aux` (rows, out) receives that, and y = gelu(aux) (tanh form).
+    void (*linear_forward)(Backend *, void *y, void *aux, const void *x, const void *w, const void *bias, int64_t rows,
+                           int64_t in, int64_t out, Epilogue epilogue);
+    // dx = dy w. With EPILOGUE_GELU dx is multiplied by gelu'(aux), aux (rows, in).
+    void (*linear_backward_input)(Backend *, void *dx, const void *aux, const void *dy, const void *w, int64_t rows,
+                                  int64_t in, int64_t out, Epilogue epilogue);
+    // dw += dyT x, dbias += column sums of dy (NULL: no bias).
+    void (*linear_backward_weight)(Backend *, float *dw, float *dbias, const void *dy, const void *x, int64_t rows,
+                                   int64_t in, int64_t out);
+
+    // --- norms over the last dimension. Forward: sum = x + delta and out = norm(sum) * w (+ b); with delta NULL
+    // nothing is added and sum is not written (may be NULL). Statistics are not kept: backward takes them again from
+    // its input. Backward: dx += gradient of the norm at x (x: what was normalized), dw += , db += .
+    void (*rmsnorm_forward)(Backend *, void *out, void *sum, const void *x, const void *delta, const void *w,
+                            int64_t rows, int64_t cols, double eps);
+    void (*rmsnorm_backward)(Backend *, void *dx, float *dw, const void *dout, const void *x, const void *w,
+                             int64_t rows, int64_t cols, double eps);
+    void (*layernorm_forward)(Backend *, void *out, void *sum, const void *x, const void *delta, const void *w,
+                              const void *b, int64_t rows, int64_t cols, double eps);
+    void (*layernorm_backward)(Backend *, void *dx, float *dw, float *db, const void *dout, const void *x,
+                               const void *w, int64_t rows, int64_t cols, double eps);
+
+    // --- pointwise
+    void (*add)(Backend *, void *out, const void *a, const void *b, int64_t count); // out may be a or b
+    // gate_up (rows, 2*ffn): gate in the first ffn columns, up in the others. out (rows, ffn) = silu(gate) * up.
+    void (*swiglu_forward)(Backend *, void *out, const void *gate_up, int64_t rows, int64_t ffn);
+    void (*swiglu_backward)(Backend *, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
+                            int64_t ffn);
+    // Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place; pairs are (i, i +
+    // head_dim/2), angle position * theta^(-2i/head_dim), position = row / batch. direction +1 forward, -1 backward
+    // (the transposed rotation).
+    void (*rope)(Backend *, void *qkv, const AttentionShape *shape, double theta, int direction);
+
+    // --- attention. qkv (rows, (heads + 2*kv_heads) * head_dim), each row q | k | v; out (rows, heads * head_dim);
+    // scale 1/sqrt(head_dim), causal. saved: none - probabilities (batch, heads, seq, seq) in the run's precision, zero
+    // above the diagonal; flash - log-sum-exp (batch, heads, seq) fp32; recompute - NULL. scratch: attention_scratch
+    // bytes.
+    int64_t (*attention_scratch)(
+        Backend *,
+        const AttentionShape *shape); // forward and backward, the larger; callable with no device memory held
+    void (*attention_forward)(Backend *, void *out, void *saved, void *scratch, const void *qkv,
+                              const AttentionShape *shape);
+    void (*attention_backward)(Backend *, void *dqkv, void *scratch, const void *dout, const void *out,
+                               const void *saved, const void *qkv, const AttentionShape *shape);
+
+    // --- embedding. tokens (rows) on the device; this rank holds the vocabulary rows [first, first + count) of wte; a
+    // token of another rank contributes zero. wpe (seq, hidden) is added where not NULL, position = row / batch.
+    void (*embedding_forward)(Backend *, void *x, const int32_t *tokens, const void *wte, const void *wpe, int64_t rows,
+                              int64_t hidden, int64_t batch, int64_t first, int64_t count);
+    // dwte += , dwpe += (NULL: none); rows that meet in one token add up in row order.
+    void (*embedding_backward)(Backend *, float *dwte, float *dwpe, const void *dx, const int32_t *tokens, int64_t rows,
+                               int64_t hidden, int64_t batch, int64_t first, int64_t count);
+
+    // --- vocabulary-parallel cross-entropy, in two passes with an exchange of statistics between them. logits (rows,
+    // width): columns [0, count) are the vocabulary [first, first + count), the others are padding that never gets
+    // probability. Pass 1: stats (rows, 3) fp32 = { maximum, sum of exp(logit - maximum), logit of the target or 0
+    // where another rank has it }.
+    void (*cross_entropy_stats)(Backend *, float *stats, const void *logits, const int32_t *targets, int64_t rows,
+                                int64_t width, int64_t first, int64_t count);
+    // Pass 2: `gathered` (ranks, rows, 3) are the stats of all tensor ranks; loss (rows) = -log p(target); logits
+    // become their own gradient (p - [target]) * scale in place, padding columns 0. scale 0: only the loss is written
+    // (evaluation).
+    void (*cross_entropy_gradient)(Backend *, void *logits, float *loss, const float *gathered, int ranks,
+                                   const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
+                                   float scale);
+
+    // to[i] += from[i], fp32: gradients of one weight that was used in two places.
+    void (*accumulate)(Backend *, float *to, const float *from, int64_t count);
+
+    // --- optimizer, all tensors of a stage in one call
+    // out[i] = sum of squares of tensor i's gradient, in double over fixed blocks; on the host at return. Not finite
+    // values come out as they are (inf, nan).
+    void (*squared_norms)(Backend *, double *out, const AdamwTensor *tensors, int64_t tensor_count);
+    // Decoupled weight decay (Loshchilov & Hutter 2019); one pass over memory, which also zeroes the gradients.
+    void (*adamw)(Backend *, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
+};
+
+// Seconds on the host's monotonic clock; events tell their time on it too.
+double clock_seconds(void);
+
+// The CPU: `threads` OpenMP threads (0: as OpenMP says). Measures nothing; peak_tflops stays 0 until cpu_measure_peak.
+Backend *backend_cpu_create(int precision, int threads, Error *err);
+
+// TFLOP/s of matrix products on all `threads` threads together, measured for about a tenth of a second.
+double backend_cpu_measure_peak(int threads);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

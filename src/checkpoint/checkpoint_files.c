@@ -1,0 +1,282 @@
+// Checkpoints as directories, first part: names and what lies on the disk.
+#include "checkpoint_files.h"
+
+#include "base/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+// --- names
+
+int path_join(char path[CHECKPOINT_PATH], const char *dir, const char *name, Error *err) {
+    int length = snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name);
+    if (length < CHECKPOINT_PATH) return 0;
+    return error_set(err, EXIT_FAILED, "%.200s...: the path is longer than %d bytes; use a shorter one", dir,
+                     CHECKPOINT_PATH - 1);
+}
+
+int checkpoint_path(char path[CHECKPOINT_PATH], const char *dir, int64_t step, Error *err) {
+    char name[32];
+    snprintf(name, sizeof name, "step_%08lld", (long long)step);
+    return path_join(path, dir, name, err);
+}
+
+int checkpoint_partial_path(char path[CHECKPOINT_PATH], const char *dir, int64_t step, Error *err) {
+    char name[48];
+    snprintf(name, sizeof name, ".step_%08lld.partial", (long long)step);
+    return path_join(path, dir, name, err);
+}
+
+// The step that a directory's name says, or -1.
+static int64_t step_of_name_(const char *name) {
+    if (strncmp(name, "step_", 5) != 0) return -1;
+    size_t digits = strspn(name + 5, "0123456789");
+    return digits >= 8 && digits <= 18 && name[5 + digits] == '\0' ? atoll(name + 5) : -1;
+}
+
+static bool leftover_(const char *name) {
+    return strncmp(name, ".step_", 6) == 0 && (strstr(name, ".partial") != NULL || strstr(name, ".removed") != NULL);
+}
+
+static bool within_(const char *path, const char *dir) {
+    size_t length = strlen(dir);
+    return strncmp(path, dir, length) == 0 && path[length] == '/';
+}
+
+// In the cache of Hugging Face's hub, models--X/snapshots/HASH/FILE is a link to models--X/blobs/HASH.
+static bool within_hub_store_(const char *path, const char *dir) {
+    char store[PATH_MAX + 8];
+    snprintf(store, sizeof store, "%s", dir);
+    char *last = strrchr(store, '/');
+    if (last == NULL) return false;
+    *last = '\0';
+    char *snapshots = strrchr(store, '/');
+    if (snapshots == NULL || strcmp(snapshots, "/snapshots") != 0) return false;
+    strcpy(snapshots, "/blobs");
+    return within_(path, store);
+}
+
+int checkpoint_file_path(char path[CHECKPOINT_PATH], const char *dir, const char *name, Error *err) {
+    if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL || strlen(name) >= CHECKPOINT_FILE)
+        return error_set(err, EXIT_FAILED, "%s: names the file \"%.200s\", which is no plain file name", dir, name);
+    if (path_join(path, dir, name, err) != 0) return -1;
+    char *real_dir = realpath(dir, NULL), *real = realpath(path, NULL);
+    bool inside = real == NULL || real_dir == NULL || within_(real, real_dir) || within_hub_store_(real, real_dir);
+    free(real_dir);
+    free(real);
+    return inside ? 0
+                  : error_set(err, EXIT_FAILED, "%s: is a link that leads out of its directory; copy the file there",
+                              path);
+}
+
+// --- what is written, down to the disk
+
+static int io_error_(const char *path, const char *what, Error *err) {
+    int code = errno;
+    bool full = code == ENOSPC || code == EDQUOT || code == EFBIG;
+    bool closed = code == EACCES || code == EROFS || code == EPERM;
+    return error_set(err, EXIT_FAILED, "%s: cannot be %s: %s%s", path, what, strerror(code),
+                     full     ? "; free some space there"
+                     : closed ? "; name a folder where you may write"
+                              : "");
+}
+
+int file_write(const char *dir, const char *name, const void *data, int64_t bytes, Error *err) {
+    char path[CHECKPOINT_PATH];
+    if (path_join(path, dir, name, err) != 0) return -1;
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return io_error_(path, "written", err);
+    bool failed = file_write_all(fd, data, bytes) != 0 || fsync(fd) != 0;
+    int status = failed ? io_error_(path, "written", err) : 0;
+    close(fd);
+    return status;
+}
+
+int64_t file_size(const char *dir, const char *name) {
+    char path[CHECKPOINT_PATH];
+    int fd = path_join(path, dir, name, NULL) == 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return 0;
+    struct stat status;
+    int64_t bytes = fstat(fd, &status) == 0 ? status.st_size : 0;
+    close(fd);
+    return bytes;
+}
+
+int directory_make(const char *path, Error *err) {
+    char part[CHECKPOINT_PATH];
+    if (snprintf(part, sizeof part, "%s", path) >= CHECKPOINT_PATH)
+        return error_set(err, EXIT_FAILED, "%.200s...: the path is too long", path);
+    for (char *at = part + 1;; at++) {
+        if (*at != '/' && *at != '\0') continue;
+        char end = *at;
+        *at = '\0';
+        if (mkdir(part, 0777) != 0 && errno != EEXIST) return io_error_(part, "made", err);
+        if (end == '\0') break;
+        *at = end;
+    }
+    struct stat status;
+    if (stat(path, &status) != 0 || !S_ISDIR(status.st_mode)) {
+        errno = ENOTDIR;
+        return io_error_(path, "made", err);
+    }
+    return 0;
+}
+
+int directory_check_writable(const char *path, Error *err) {
+    return access(path, W_OK | X_OK) == 0 ? 0 : io_error_(path, "written to", err);
+}
+
+// Kept as long as the open directory is, however the process ends, and by nothing that lies in it. A run that has been killed may take a
+// moment to go.
+int directory_lock(const char *path, int *lock, Error *err) {
+    enum { PATIENCE_MS = 5000, LOOK_MS = 100 };
+    const struct timespec nap = {0, LOOK_MS * 1000000L};
+    *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock < 0) return io_error_(path, "read", err);
+    for (int ms = 0; flock(*lock, LOCK_EX | LOCK_NB) != 0; ms += LOOK_MS) {
+        bool taken = errno == EWOULDBLOCK;
+        if (taken && ms < PATIENCE_MS) {
+            nanosleep(&nap, NULL);
+            continue;
+        }
+        close(*lock);
+        *lock = -1;
+        return !taken
+                   ? 0
+                   : error_set(err, EXIT_FAILED,
+                               "%s: another run saves its checkpoints there; wait for its end, or name another folder",
+                               path);
+    }
+    return 0;
+}
+
+int directory_sync(const char *path, Error *err) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return io_error_(path, "synchronized", err);
+    // Some file systems do not know this for directories; they have nothing to make up for.
+    int status = fsync(fd) != 0 && errno != EINVAL ? io_error_(path, "synchronized", err) : 0;
+    close(fd);
+    return status;
+}
+
+static int sync_parent_(const char *path, Error *err) {
+    char parent[CHECKPOINT_PATH];
+    snprintf(parent, sizeof parent, "%s", path);
+    char *slash = strrchr(parent, '/');
+    if (slash == NULL) return directory_sync(".", err);
+    slash[slash == parent ? 1 : 0] = '\0';
+    return directory_sync(parent, err);
+}
+
+// Two names are exchanged at once where the system can: at no moment is there no checkpoint of that name.
+static int exchange_(const char *partial, const char *path, Error *err) {
+    if (renameat2(AT_FDCWD, partial, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
+        directory_remove(partial);
+        return 0;
+    }
+    directory_remove(path);
+    return rename(partial, path) == 0 ? 0 : io_error_(path, "named", err);
+}
+
+int directory_publish(const char *partial, const char *path, Error *err) {
+    if (directory_sync(partial, err) != 0) return -1;
+    if (rename(partial, path) != 0) {
+        if (errno != EEXIST && errno != ENOTEMPTY) return io_error_(path, "named", err);
+        if (exchange_(partial, path, err) != 0) return -1;
+    }
+    return sync_parent_(path, err);
+}
+
+// --- what is there
+
+// A kill in the middle must not leave half a checkpoint under a checkpoint's name.
+static int remove_entry_(const char *path, const struct stat *status, int kind, struct FTW *place) {
+    (void)status, (void)kind, (void)place;
+    remove(path);
+    return 0;
+}
+
+void directory_remove(const char *path) {
+    char hidden[CHECKPOINT_PATH + 16];
+    const char *slash = strrchr(path, '/');
+    const char *name = slash == NULL ? path : slash + 1;
+    int before = (int)(name - path);
+    snprintf(hidden, sizeof hidden, "%.*s.%s.removed", before, path, name + (name[0] == '.'));
+    if (rename(path, hidden) != 0) snprintf(hidden, sizeof hidden, "%s", path);
+    nftw(hidden, remove_entry_, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static int compare_names_(const void *a, const void *b) {
+    const CheckpointName *x = a, *y = b;
+    if (x->complete != y->complete) return x->complete - y->complete;
+    if (x->saved != y->saved) return x->saved > y->saved ? -1 : 1;
+    return (x->step < y->step) - (x->step > y->step);
+}
+
+static void look_(CheckpointName *entry, const char *dir, const Crc64 *crc) {
+    char path[CHECKPOINT_PATH];
+    Manifest manifest = {0};
+    entry->complete = path_join(path, dir, entry->name, NULL) == 0 && manifest_read(&manifest, crc, path, NULL) == 0;
+    entry->saved = manifest.saved;
+    manifest_free(&manifest);
+}
+
+static int add_name_(CheckpointName **list, int64_t *count, const char *name) {
+    CheckpointName *grown = realloc(*list, (size_t)(*count + 1) * sizeof **list);
+    if (grown == NULL) return -1;
+    *list = grown;
+    CheckpointName *entry = &grown[(*count)++];
+    memset(entry, 0, sizeof *entry);
+    memcpy(entry->name, name, strlen(name)); // at most "step_" and 18 digits
+    entry->step = step_of_name_(name);
+    return 0;
+}
+
+int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, int64_t *count, Error *err) {
+    *list = NULL;
+    *count = 0;
+    DIR *stream = opendir(dir);
+    if (stream == NULL)
+        return errno == ENOENT ? 0 : error_set(err, EXIT_FAILED, "%s: cannot be read: %s", dir, strerror(errno));
+    int status = 0;
+    for (struct dirent *entry; status == 0 && (entry = readdir(stream)) != NULL;)
+        if (step_of_name_(entry->d_name) >= 0) status = add_name_(list, count, entry->d_name);
+    closedir(stream);
+    if (status != 0) return error_set(err, EXIT_FAILED, "%s: out of memory", dir);
+    for (int64_t i = 0; i < *count; i++) look_(&(*list)[i], dir, crc);
+    if (*count > 1) qsort(*list, (size_t)*count, sizeof **list, compare_names_);
+    return 0;
+}
+
+int checkpoint_prune(const char *dir, const Crc64 *crc, int64_t keep, int64_t since, Error *err) {
+    CheckpointName *list;
+    int64_t count, complete = 0;
+    int status = checkpoint_list(dir, crc, &list, &count, err);
+    for (int64_t i = 0; status == 0 && i < count; i++) {
+        char path[CHECKPOINT_PATH];
+        if (!list[i].complete || complete++ < keep || list[i].saved < since) continue;
+        if (path_join(path, dir, list[i].name, NULL) == 0) directory_remove(path);
+    }
+    free(list);
+    return status;
+}
+
+void checkpoint_sweep(const char *dir) {
+    DIR *stream = opendir(dir);
+    if (stream == NULL) return;
+    for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
+        char path[CHECKPOINT_PATH];
+        if (leftover_(entry->d_name) && path_join(path, dir, entry->d_name, NULL) == 0)
+            nftw(path, remove_entry_, 16, FTW_DEPTH | FTW_PHYS);
+    }
+    closedir(stream);
+}

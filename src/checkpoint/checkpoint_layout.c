@@ -1,0 +1,145 @@
+#include "checkpoint_layout.h"
+
+#include "base/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *const state_suffix[STATE_KINDS] = {"", ".master", ".exp_avg", ".exp_avg_sq"};
+
+const TensorSpec *spec_stored(const TensorTable *table, const TensorSpec *spec) {
+    return spec->tied_to < 0 ? spec : &table->specs[spec->tied_to];
+}
+
+bool spec_is_vector(const TensorSpec *spec) {
+    return spec->cols == 1;
+}
+
+int layout_group(const CheckpointLayout *layout, int64_t table_index) {
+    const TensorTable *table = layout->table;
+    if (table_index < table->first_layer) return 0;
+    if (table_index >= table->head) return layout->groups - 1;
+    return 1 + (int)((table_index - table->first_layer) / table->per_layer);
+}
+
+int layout_file(const CheckpointLayout *layout, int64_t table_index, StateKind kind) {
+    return layout_group(layout, table_index) + (kind == STATE_WEIGHT ? 0 : layout->groups);
+}
+
+static void add_tensor_(CheckpointLayout *layout, SafeHeader *header, int64_t index, StateKind kind, int precision) {
+    const TensorSpec *spec = &layout->table->specs[index];
+    char name[96];
+    snprintf(name, sizeof name, "%s%s", spec->name, state_suffix[kind]);
+    int64_t rows = spec->transposed ? spec->cols : spec->rows, cols = spec->transposed ? spec->rows : spec->cols;
+    SafeType type = kind == STATE_WEIGHT && precision == PRECISION_BF16 ? SAFE_BF16 : SAFE_F32;
+    layout->offset[index * STATE_KINDS + kind] =
+        safetensors_header_add(header, name, type, spec_is_vector(spec) ? 1 : 2, rows, cols);
+}
+
+static bool file_holds_(const CheckpointLayout *layout, int file, int64_t index, StateKind kind, int precision) {
+    if (layout->table->specs[index].tied_to >= 0 || layout_file(layout, index, kind) != file) return false;
+    return kind != STATE_MASTER || precision == PRECISION_BF16;
+}
+
+static int lay_file_(CheckpointLayout *layout, int file, int precision, Error *err) {
+    SafeHeader header;
+    if (safetensors_header_begin(&header, err) != 0) return -1;
+    for (int64_t i = 0; i < layout->table->count; i++)
+        for (int kind = 0; kind < STATE_KINDS; kind++)
+            if (file_holds_(layout, file, i, (StateKind)kind, precision))
+                add_tensor_(layout, &header, i, (StateKind)kind, precision);
+    int64_t data = header.data;
+    if (safetensors_header_end(&header, err) != 0) return -1;
+    LayoutFile *out = &layout->file[file];
+    bool model = file < layout->groups;
+    snprintf(out->name, sizeof out->name, "%s-%05d-of-%05d.safetensors", model ? "model" : "optimizer",
+             file % layout->groups + 1, layout->groups);
+    out->header = header.text;
+    out->header_bytes = (int64_t)header.bytes;
+    out->bytes = out->header_bytes + data;
+    if (model) layout->model_bytes += data;
+    return 0;
+}
+
+// Offsets count from the beginning of the data until the headers' lengths are known.
+static void move_offsets_(CheckpointLayout *layout) {
+    for (int64_t i = 0; i < layout->table->count; i++)
+        for (int kind = 0; kind < STATE_KINDS; kind++) {
+            int64_t *offset = &layout->offset[i * STATE_KINDS + kind];
+            if (*offset >= 0) *offset += layout->file[layout_file(layout, i, (StateKind)kind)].header_bytes;
+        }
+}
+
+int layout_create(CheckpointLayout *layout, const TensorTable *table, int precision, Error *err) {
+    memset(layout, 0, sizeof *layout);
+    layout->table = table;
+    layout->groups = (int)((table->head - table->first_layer) / table->per_layer) + 2;
+    layout->files = 2 * layout->groups;
+    layout->file = calloc((size_t)layout->files, sizeof *layout->file);
+    layout->offset = malloc((size_t)(table->count * STATE_KINDS) * sizeof *layout->offset);
+    if (layout->file == NULL || layout->offset == NULL)
+        return error_set(err, EXIT_FAILED, "out of host memory for the layout of a checkpoint");
+    for (int64_t i = 0; i < table->count * STATE_KINDS; i++) layout->offset[i] = -1;
+    for (int file = 0; file < layout->files; file++)
+        if (lay_file_(layout, file, precision, err) != 0) return -1;
+    move_offsets_(layout);
+    return 0;
+}
+
+void layout_free(CheckpointLayout *layout) {
+    for (int i = 0; layout->file != NULL && i < layout->files; i++) free(layout->file[i].header);
+    free(layout->file);
+    free(layout->offset);
+    memset(layout, 0, sizeof *layout);
+}
+
+void layout_write_index(const CheckpointLayout *layout, FILE *file) {
+    fprintf(file, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", (long long)layout->model_bytes);
+    const char *between = "\n    ";
+    for (int64_t i = 0; i < layout->table->count; i++) {
+        if (layout->offset[i * STATE_KINDS + STATE_WEIGHT] < 0) continue;
+        fputs(between, file);
+        json_write_text(file, layout->table->specs[i].name);
+        fprintf(file, ": \"%s\"", layout->file[layout_file(layout, i, STATE_WEIGHT)].name);
+        between = ",\n    ";
+    }
+    fputs("\n  }\n}\n", file);
+}
+
+// --- parts of tensors
+
+// Whole rows from `row` on, at most `most`, that follow each other in the whole tensor too.
+static int64_t rows_together_(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t row, int64_t most) {
+    int64_t first = tensor_global_row(tensor, row, tensor_rank, tensor_ranks), count = 1;
+    while (count < most) {
+        int64_t next = tensor_global_row(tensor, row + count, tensor_rank, tensor_ranks);
+        if (next != (first < 0 ? -1 : first + count)) break;
+        count++;
+    }
+    return count;
+}
+
+int tensor_blocks(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t begin, int64_t end,
+                  BlockVisitor visit, void *context) {
+    while (begin < end) {
+        int64_t row = begin / tensor->cols, col = begin % tensor->cols, left = end - begin;
+        Block block = {begin, 1, tensor->cols - col, tensor_global_row(tensor, row, tensor_rank, tensor_ranks),
+                       tensor_global_col(tensor, col, tensor_rank, tensor_ranks)};
+        if (block.cols > left) block.cols = left;
+        if (col == 0 && left >= tensor->cols)
+            block.rows = rows_together_(tensor, tensor_rank, tensor_ranks, row, left / tensor->cols);
+        int status = block.row < 0 ? 0 : visit(context, &block);
+        if (status != 0) return status;
+        begin += block.rows * block.cols;
+    }
+    return 0;
+}
+
+FileBlock block_in_file(const TensorSpec *spec, const Block *block, int64_t element) {
+    bool turned = spec->transposed;
+    int64_t width = turned ? spec->rows : spec->cols;
+    int64_t row = turned ? block->col : block->row, col = turned ? block->row : block->col;
+    FileBlock at = {(row * width + col) * element, turned ? block->cols : block->rows,
+                    (turned ? block->rows : block->cols) * element, width * element};
+    return at;
+}

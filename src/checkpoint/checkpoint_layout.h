@@ -1,0 +1,84 @@
+// Where a model's state lies in the files of a checkpoint. Follows from the table of tensors and the precision alone, so all ranks
+// know it without asking each other, and it is the same for every partition: files are split by layer and never by rank.
+//
+//   model-0000k-of-0000n.safetensors       weights in the run's precision, with Hugging Face's names
+//   optimizer-0000k-of-0000n.safetensors   NAME.exp_avg, NAME.exp_avg_sq, and NAME.master (fp32 weights) where the run is bf16
+// k = 1: the embedding, 2 ... n-1: one layer each, n: the head.
+//
+// Tensors lie in files as Hugging Face has them: whole, without the padding of the vocabulary, GPT-2's matrices transposed, a tied
+// head left out. Everything below speaks of runs of elements and not of ranks, so it does not matter who holds which part of a state.
+#ifndef CHECKPOINT_LAYOUT_H
+#define CHECKPOINT_LAYOUT_H
+
+#include "safetensors.h"
+#include "model/tensors.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum StateKind { STATE_WEIGHT, STATE_MASTER, STATE_M, STATE_V, STATE_KINDS } StateKind;
+
+// Ends of the names: "", ".master", ".exp_avg", ".exp_avg_sq".
+extern const char *const state_suffix[STATE_KINDS];
+
+// --- the tensor a weight is stored as
+
+// The spec whose weight it is: its own, or the embedding's for a tied head.
+const TensorSpec *spec_stored(const TensorTable *table, const TensorSpec *spec);
+bool spec_is_vector(const TensorSpec *spec);
+
+// --- the files
+
+typedef struct LayoutFile {
+    char name[64];
+    char *header; // the first header_bytes of the file
+    int64_t header_bytes;
+    int64_t bytes; // of the whole file
+} LayoutFile;
+
+typedef struct CheckpointLayout {
+    const TensorTable *table; // the caller's
+    int groups;               // layers and two
+    int files;                // 2 * groups: model files, then optimizer files
+    LayoutFile *file;
+    int64_t *offset; // (table entries, STATE_KINDS): from the beginning of its file; -1: not stored
+    int64_t model_bytes;
+} CheckpointLayout;
+
+int layout_create(CheckpointLayout *layout, const TensorTable *table, int precision, Error *err);
+void layout_free(CheckpointLayout *layout);
+int layout_group(const CheckpointLayout *layout, int64_t table_index);
+int layout_file(const CheckpointLayout *layout, int64_t table_index, StateKind kind);
+// model.safetensors.index.json
+void layout_write_index(const CheckpointLayout *layout, FILE *file);
+
+// --- parts of tensors
+
+// Elements of a rank's tensor that are a rectangle of it and of the whole tensor too.
+typedef struct Block {
+    int64_t first;      // element of the rank's tensor; rows are tensor->cols apart
+    int64_t rows, cols; // of the rectangle
+    int64_t row, col;   // its place in the whole tensor
+} Block;
+
+typedef int (*BlockVisitor)(void *context, const Block *block);
+
+// Calls `visit` for the rectangles that together are the elements [begin, end) of the rank's tensor, padding left out. Stops and
+// returns what visit returned where that is not 0.
+int tensor_blocks(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t begin, int64_t end,
+                  BlockVisitor visit, void *context);
+
+// A rectangle as it lies in a file: `rows` runs of `run` bytes, `stride` bytes apart (from beginning to beginning: where the two are
+// equal it is one run), the first at `offset` behind the tensor's beginning.
+typedef struct FileBlock {
+    int64_t offset, rows, run, stride;
+} FileBlock;
+
+FileBlock block_in_file(const TensorSpec *spec, const Block *block, int64_t element);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

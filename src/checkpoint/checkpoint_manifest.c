@@ -1,0 +1,161 @@
+// Checkpoints as directories, second part: the manifest.
+#include "checkpoint_files.h"
+
+#include "base/files.h"
+#include "base/json.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// The last line holds the checksum of all that stands before it.
+#define TAIL_FORMAT "  \"crc64\": \"%016" PRIx64 "\"\n}\n"
+enum { TAIL_BYTES = 32, MANIFEST_VERSION = 1 };
+
+static void write_files_(const Manifest *manifest, FILE *file) {
+    fprintf(file, "{\n  \"format\": %d,\n  \"step\": %" PRId64 ",\n  \"saved\": %" PRId64 ",\n  \"files\": [",
+            MANIFEST_VERSION, manifest->step, manifest->saved);
+    for (int64_t i = 0; i < manifest->count; i++) {
+        const ManifestFile *entry = &manifest->file[i];
+        fprintf(file, "%s\n    {\"name\": ", i == 0 ? "" : ",");
+        json_write_text(file, entry->name);
+        fprintf(file, ", \"bytes\": %" PRId64 ", \"crc64\": \"%016" PRIx64 "\"}", entry->bytes, entry->crc);
+    }
+    fputs("\n  ],\n", file);
+}
+
+static uint64_t checksum_(const Crc64 *crc, const char *text, size_t length) {
+    return crc64_finish(crc, crc64_add(crc, 0, text, length), (int64_t)length);
+}
+
+int manifest_write(const Manifest *manifest, const Crc64 *crc, const char *dir, Error *err) {
+    char *text = NULL;
+    size_t length = 0;
+    FILE *file = open_memstream(&text, &length);
+    if (file == NULL) return error_set(err, EXIT_FAILED, "out of memory for the manifest of a checkpoint");
+    write_files_(manifest, file);
+    fflush(file);
+    fprintf(file, TAIL_FORMAT, checksum_(crc, text, length));
+    bool failed = ferror(file) != 0;
+    failed = fclose(file) != 0 || failed;
+    int status = failed ? error_set(err, EXIT_FAILED, "out of memory for the manifest of a checkpoint")
+                        : file_write(dir, CHECKPOINT_MANIFEST, text, (int64_t)length, err);
+    free(text);
+    return status;
+}
+
+// --- reading
+
+static int changed_(const char *path, Error *err) {
+    return error_set(err, EXIT_FAILED, "%s: is torn or was changed: it does not agree with its own checksum", path);
+}
+
+static char *read_text_(const char *path, int64_t *length, Error *err) {
+    if (access(path, F_OK) == 0 || errno != ENOENT) return file_read_whole(path, JSON_MAX_BYTES, length, err);
+    error_set(err, EXIT_FAILED, "%s: is not there: the checkpoint is incomplete", path);
+    return NULL;
+}
+
+static int read_entry_(ManifestFile *file, const JsonValue *entry, const char *path, Error *err) {
+    const char *name = json_text(entry, "name", ""), *crc = json_text(entry, "crc64", "");
+    char *end;
+    file->bytes = json_integer(entry, "bytes", -1);
+    file->crc = strtoull(crc, &end, 16);
+    if (name[0] == '\0' || strlen(name) >= sizeof file->name || file->bytes < 0 || strlen(crc) != 16 || *end != '\0')
+        return error_set(err, EXIT_FAILED, "%s: has an entry that names no file, size and checksum", path);
+    strcpy(file->name, name);
+    return 0;
+}
+
+static int read_manifest_(Manifest *manifest, const JsonValue *root, const char *path, Error *err) {
+    int64_t format = json_integer(root, "format", -1);
+    if (format != MANIFEST_VERSION)
+        return error_set(err, EXIT_FAILED, "%s: has format %" PRId64 ", this program reads format %d", path, format,
+                         MANIFEST_VERSION);
+    const JsonValue *files = json_find(root, "files");
+    manifest->step = json_integer(root, "step", -1);
+    manifest->saved = json_integer(root, "saved", -1);
+    if (manifest->step < 0 || manifest->saved < 0 || files == NULL || files->type != JSON_ARRAY)
+        return error_set(err, EXIT_FAILED, "%s: has no step, saved or files", path);
+    manifest->file = calloc((size_t)files->count + 1, sizeof *manifest->file);
+    if (manifest->file == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", path);
+    for (const JsonValue *entry = files->first; entry != NULL; entry = entry->next)
+        if (read_entry_(&manifest->file[manifest->count++], entry, path, err) != 0) return -1;
+    return 0;
+}
+
+int manifest_read(Manifest *manifest, const Crc64 *crc, const char *dir, Error *err) {
+    memset(manifest, 0, sizeof *manifest);
+    char path[CHECKPOINT_PATH], tail[TAIL_BYTES + 1] = "";
+    int64_t length = 0;
+    if (checkpoint_file_path(path, dir, CHECKPOINT_MANIFEST, err) != 0) return -1;
+    char *text = read_text_(path, &length, err);
+    if (text == NULL) return -1;
+    int64_t body = length - TAIL_BYTES;
+    if (body > 0) snprintf(tail, sizeof tail, TAIL_FORMAT, checksum_(crc, text, (size_t)body));
+    Json json = {0};
+    int status = body <= 0 || memcmp(text + body, tail, TAIL_BYTES) != 0 ? changed_(path, err) : 0;
+    if (status == 0) status = json_parse(&json, text, length, path, err);
+    if (status == 0) status = read_manifest_(manifest, json.root, path, err);
+    json_free(&json);
+    free(text);
+    return status;
+}
+
+void manifest_free(Manifest *manifest) {
+    free(manifest->file);
+    memset(manifest, 0, sizeof *manifest);
+}
+
+// --- checking
+
+enum { CHECK_PIECE = 4 << 20 };
+
+static int read_checksum_(int fd, const char *path, const Crc64 *crc, uint64_t *raw, Error *err) {
+    char *piece = malloc(CHECK_PIECE);
+    if (piece == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", path);
+    *raw = 0;
+    ssize_t got;
+    while ((got = read(fd, piece, CHECK_PIECE)) != 0) {
+        if (got < 0 && errno != EINTR) break;
+        if (got > 0) *raw = crc64_add(crc, *raw, piece, (size_t)got);
+    }
+    free(piece);
+    return got == 0 ? 0 : error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
+}
+
+static int check_open_(int fd, int64_t bytes, const char *path, const ManifestFile *file, const Crc64 *crc,
+                       Error *err) {
+    if (bytes != file->bytes)
+        return error_set(err, EXIT_FAILED, "%s: has %lld bytes where %lld were written", path, (long long)bytes,
+                         (long long)file->bytes);
+    uint64_t raw = 0;
+    if (read_checksum_(fd, path, crc, &raw, err) != 0) return -1;
+    if (crc64_finish(crc, raw, file->bytes) == file->crc) return 0;
+    return error_set(err, EXIT_FAILED, "%s: its bytes are not those that were written: the checksum differs", path);
+}
+
+int manifest_check(const ManifestFile *file, const Crc64 *crc, const char *dir, Error *err) {
+    char path[CHECKPOINT_PATH];
+    int64_t bytes = 0;
+    if (checkpoint_file_path(path, dir, file->name, err) != 0) return -1;
+    if (access(path, F_OK) != 0 && errno == ENOENT) return error_set(err, EXIT_FAILED, "%s: is missing", path);
+    int fd = file_open(path, &bytes, err);
+    if (fd < 0) return -1;
+    int status = check_open_(fd, bytes, path, file, crc, err);
+    close(fd);
+    return status;
+}
+
+int checkpoint_verify(const char *dir, Error *err) {
+    Crc64 crc;
+    Manifest manifest;
+    crc64_init(&crc);
+    int status = manifest_read(&manifest, &crc, dir, err);
+    for (int64_t i = 0; status == 0 && i < manifest.count; i++)
+        status = manifest_check(&manifest.file[i], &crc, dir, err);
+    manifest_free(&manifest);
+    return status;
+}

@@ -1,0 +1,340 @@
+// Saving: the phases of a checkpoint, which all ranks pass together.
+//
+//   idle -- save: copy, start the thread --> writing -- all threads through --> committing (rank 0's thread) -- through --> idle
+//
+// The threads only touch files. What they found is exchanged by checkpoint_poll, which all ranks call at the same steps.
+#include "checkpoint.h"
+
+#include "checkpoint_model.h"
+#include "checkpoint_write.h"
+#include "base/grid.h"
+#include "range_file.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef enum SavePhase { SAVE_IDLE, SAVE_WRITING, SAVE_COMMITTING } SavePhase;
+
+struct Checkpoint {
+    const Config *config;
+    World *world;
+    Log log; // speaks for all ranks
+    Writer writer;
+    SavePhase phase;
+    TrainingState state; // what is being saved
+    int64_t saved;       // step of the newest complete one, -1: none yet
+    int64_t since;       // checkpoints saved before this are somebody else's
+    int lock;            // of checkpoint.dir, on rank 0: two runs would clear away what the other is writing; -1: none
+    char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
+    Manifest manifest; // of all files, on rank 0
+    // --- the thread's. The main thread reads them once `ended` is set.
+    pthread_t thread;
+    bool running;
+    atomic_bool ended;
+    double seconds; // at work so far
+    Error failure;
+};
+
+enum { SMALL_FILES = 3 }; // config.json, the index, training.json: rank 0 writes them with its parts
+
+int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank) {
+    if (config->checkpoint.every == 0 || config->checkpoint.dir[0] == '\0') return 0;
+    return rank->weights / config->parallel.data + rank->masters + rank->moments;
+}
+
+int64_t checkpoint_buffer_bytes(const Config *config) {
+    bool saves = config->checkpoint.every > 0 && config->checkpoint.dir[0] != '\0';
+    return saves ? (int64_t)WRITER_LANES * 2 * RANGE_FILE_STAGING
+                 : 0; // rows that lie transposed, and what goes to the file
+}
+
+// --- threads
+
+static int thread_start_(Checkpoint *checkpoint, void *(*work)(void *)) {
+    sigset_t all, before;
+    atomic_store(&checkpoint->ended, false);
+    memset(&checkpoint->failure, 0, sizeof checkpoint->failure);
+    sigfillset(&all); // requests to stop are the main thread's to hear
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    checkpoint->running = pthread_create(&checkpoint->thread, NULL, work, checkpoint) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (checkpoint->running) return 0;
+    atomic_store(&checkpoint->ended, true);
+    return error_set(&checkpoint->failure, EXIT_FAILED, "no thread could be started to write it");
+}
+
+static void thread_join_(Checkpoint *checkpoint) {
+    if (checkpoint->running) pthread_join(checkpoint->thread, NULL);
+    checkpoint->running = false;
+}
+
+// --- writing: every rank's thread
+
+typedef void (*TextWriter)(const Checkpoint *checkpoint, FILE *file);
+
+static void config_text_(const Checkpoint *checkpoint, FILE *file) {
+    model_config_write(checkpoint->config, file);
+}
+
+static void index_text_(const Checkpoint *checkpoint, FILE *file) {
+    layout_write_index(&checkpoint->writer.layout, file);
+}
+
+static void training_text_(const Checkpoint *checkpoint, FILE *file) {
+    training_state_write(checkpoint->config, &checkpoint->state, file);
+}
+
+static int write_text_(Checkpoint *checkpoint, ManifestFile *entry, const char *name, TextWriter write, Error *err) {
+    char *text = NULL;
+    size_t length = 0;
+    FILE *file = open_memstream(&text, &length);
+    if (file != NULL) write(checkpoint, file);
+    if (file == NULL || fclose(file) != 0) return error_set(err, EXIT_FAILED, "out of memory for %s", name);
+    const Crc64 *crc = &checkpoint->writer.crc;
+    strcpy(entry->name, name);
+    entry->bytes = (int64_t)length;
+    entry->crc = crc64_finish(crc, crc64_add(crc, 0, text, length), (int64_t)length);
+    int status = file_write(checkpoint->partial, name, text, (int64_t)length, err);
+    free(text);
+    return status;
+}
+
+static int write_small_(Checkpoint *checkpoint, Error *err) {
+    if (world_rank(checkpoint->world) != 0) return 0;
+    ManifestFile *entry = checkpoint->manifest.file + checkpoint->writer.layout.files;
+    if (write_text_(checkpoint, &entry[0], CHECKPOINT_CONFIG, config_text_, err) != 0) return -1;
+    if (write_text_(checkpoint, &entry[1], CHECKPOINT_INDEX, index_text_, err) != 0) return -1;
+    return write_text_(checkpoint, &entry[2], CHECKPOINT_TRAINING, training_text_, err);
+}
+
+static void *write_(void *argument) {
+    Checkpoint *checkpoint = argument;
+    Error *failure = &checkpoint->failure;
+    double start = clock_seconds();
+    if (writer_write(&checkpoint->writer, checkpoint->partial, failure) == 0) write_small_(checkpoint, failure);
+    checkpoint->seconds = clock_seconds() - start;
+    atomic_store(&checkpoint->ended, true);
+    return NULL;
+}
+
+// --- committing: rank 0's thread
+
+// What other ranks wrote has to be seen from here. On disks that hosts have for themselves it is not.
+static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
+    for (int64_t i = 0; i < checkpoint->manifest.count; i++) {
+        const ManifestFile *file = &checkpoint->manifest.file[i];
+        int64_t bytes = file_size(checkpoint->partial, file->name);
+        if (bytes != file->bytes)
+            return error_set(
+                err, EXIT_FAILED,
+                "%s/%s has %lld bytes on this host where %lld were written; checkpoint.dir has to lie on a "
+                "file system that all hosts share",
+                checkpoint->partial, file->name, (long long)bytes, (long long)file->bytes);
+    }
+    return 0;
+}
+
+static int commit_files_(Checkpoint *checkpoint, Error *err) {
+    if (check_sizes_(checkpoint, err) != 0) return -1;
+    if (manifest_write(&checkpoint->manifest, &checkpoint->writer.crc, checkpoint->partial, err) != 0) return -1;
+    return directory_publish(checkpoint->partial, checkpoint->path, err);
+}
+
+static void *commit_(void *argument) {
+    Checkpoint *checkpoint = argument;
+    const CheckpointConfig *config = &checkpoint->config->checkpoint;
+    double start = clock_seconds();
+    if (commit_files_(checkpoint, &checkpoint->failure) == 0) {
+        // One too many harms nobody. What an attempt left that failed and could not be cleared away at once, as on a disk that was
+        // read-only for a while, is nobody's work in progress: all ranks are through.
+        checkpoint_prune(config->dir, &checkpoint->writer.crc, config->keep, checkpoint->since, NULL);
+        checkpoint_sweep(config->dir);
+    }
+    checkpoint->seconds += clock_seconds() - start;
+    atomic_store(&checkpoint->ended, true);
+    return NULL;
+}
+
+static int64_t now_(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+// Adds up what the ranks put into each file. A byte that nobody wrote would show here, in the sum of lengths.
+static int fill_manifest_(Checkpoint *checkpoint, const WriteShare *all, int ranks, Error *err) {
+    const Writer *writer = &checkpoint->writer;
+    checkpoint->manifest.step = checkpoint->state.step;
+    checkpoint->manifest.saved = now_();
+    for (int f = 0; f < writer->layout.files; f++) {
+        const LayoutFile *file = &writer->layout.file[f];
+        WriteShare whole = {0, 0};
+        for (int r = 0; r < ranks; r++) {
+            whole.raw ^= all[r * writer->layout.files + f].raw;
+            whole.bytes += all[r * writer->layout.files + f].bytes;
+        }
+        ManifestFile *entry = &checkpoint->manifest.file[f];
+        strcpy(entry->name, file->name);
+        entry->bytes = file->bytes;
+        entry->crc = crc64_finish(&writer->crc, whole.raw, file->bytes);
+        if (whole.bytes != file->bytes)
+            return error_set(err, EXIT_FAILED, "%s: %lld bytes were written where it has %lld", file->name,
+                             (long long)whole.bytes, (long long)file->bytes);
+    }
+    return 0;
+}
+
+// Collective. Sums of all ranks' shares at rank 0, whose thread then goes on.
+static int start_commit_(Checkpoint *checkpoint, Error *err) {
+    int ranks = world_size(checkpoint->world), files = checkpoint->writer.layout.files;
+    bool first = world_rank(checkpoint->world) == 0;
+    WriteShare *all = first ? calloc((size_t)ranks * (size_t)files, sizeof *all) : NULL;
+    if (first && all == NULL)
+        return error_set(err, EXIT_FAILED, "out of host memory for the checksums of %d ranks", ranks);
+    int64_t bytes = files * (int64_t)sizeof *all;
+    int status = world_gather(checkpoint->world, 0, all, checkpoint->writer.shares, bytes, err);
+    if (status == 0 && first && fill_manifest_(checkpoint, all, ranks, &checkpoint->failure) == 0)
+        thread_start_(checkpoint, commit_);
+    free(all);
+    checkpoint->phase = SAVE_COMMITTING;
+    return status;
+}
+
+// --- ends
+
+// Collective. What the lowest of the ranks that failed has to say, everywhere.
+static int share_failure_(Checkpoint *checkpoint, Error *err) {
+    int ranks = world_size(checkpoint->world);
+    double first = checkpoint->failure.code != 0 ? ranks - world_rank(checkpoint->world) : 0;
+    if (world_max(checkpoint->world, &first, 1, err) != 0) return -1;
+    return world_broadcast(checkpoint->world, ranks - (int)first, &checkpoint->failure, sizeof checkpoint->failure,
+                           err);
+}
+
+static int end_failed_(Checkpoint *checkpoint, Error *err) {
+    if (share_failure_(checkpoint, err) != 0) return -1;
+    checkpoint->phase = SAVE_IDLE;
+    if (world_rank(checkpoint->world) != 0) return 0;
+    directory_remove(checkpoint->partial);
+    log_line(&checkpoint->log, "the checkpoint of step %lld could not be written: %s; the ones before it are untouched",
+             (long long)checkpoint->state.step, checkpoint->failure.text);
+    return 0;
+}
+
+static void end_saved_(Checkpoint *checkpoint) {
+    char size[32];
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < checkpoint->manifest.count; i++) bytes += checkpoint->manifest.file[i].bytes;
+    checkpoint->phase = SAVE_IDLE;
+    checkpoint->saved = checkpoint->state.step;
+    if (world_rank(checkpoint->world) == 0)
+        log_status(&checkpoint->log, "saved %s (%s, written in %.1f s)", checkpoint->path, grid_bytes(bytes, size),
+                   checkpoint->seconds);
+}
+
+int checkpoint_poll(Checkpoint *checkpoint, Error *err) {
+    if (checkpoint == NULL || checkpoint->phase == SAVE_IDLE) return 0;
+    bool ended = atomic_load(&checkpoint->ended);
+    double count[2] = {ended, ended && checkpoint->failure.code != 0};
+    if (world_sum(checkpoint->world, count, 2, err) != 0) return -1;
+    if (count[0] < world_size(checkpoint->world)) return 0;
+    thread_join_(checkpoint);
+    if (count[1] > 0) return end_failed_(checkpoint, err);
+    if (checkpoint->phase == SAVE_WRITING) return start_commit_(checkpoint, err);
+    end_saved_(checkpoint);
+    return 0;
+}
+
+int checkpoint_finish(Checkpoint *checkpoint, Error *err) {
+    while (checkpoint != NULL && checkpoint->phase != SAVE_IDLE) {
+        thread_join_(checkpoint); // so that the next look finds this rank through
+        if (checkpoint_poll(checkpoint, err) != 0) return -1;
+    }
+    return 0;
+}
+
+static int wait_for_last_(Checkpoint *checkpoint, Error *err) {
+    double start = clock_seconds();
+    int64_t step = checkpoint->state.step;
+    if (checkpoint_finish(checkpoint, err) != 0) return -1;
+    double waited = clock_seconds() - start;
+    if (waited > 1.0 && world_rank(checkpoint->world) == 0)
+        log_line(&checkpoint->log,
+                 "training waited %.1f s for the checkpoint of step %lld; a larger checkpoint.every would spare that",
+                 waited, (long long)step);
+    return 0;
+}
+
+int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const JudgeState *judge, Error *err) {
+    if (checkpoint == NULL) return 0;
+    const char *dir = checkpoint->config->checkpoint.dir;
+    if (wait_for_last_(checkpoint, err) != 0) return -1;
+    checkpoint->state = (TrainingState){step, samples, checkpoint->config->train.seed, *judge};
+    checkpoint->phase = SAVE_WRITING;
+    checkpoint->failure = (Error){0};
+    Error *failure = &checkpoint->failure;
+    bool ready = checkpoint_path(checkpoint->path, dir, step, failure) == 0 &&
+                 checkpoint_partial_path(checkpoint->partial, dir, step, failure) == 0 &&
+                 writer_allocate(&checkpoint->writer, failure) == 0;
+    if (!ready) return atomic_store(&checkpoint->ended, true), 0; // the next poll tells the others
+    writer_copy(&checkpoint->writer);
+    thread_start_(checkpoint, write_);
+    return 0;
+}
+
+int64_t checkpoint_saved(const Checkpoint *checkpoint) {
+    return checkpoint == NULL ? -1 : checkpoint->saved;
+}
+
+// --- life
+
+static int prepare_dir_(Checkpoint *checkpoint, Error *err) {
+    const CheckpointConfig *config = &checkpoint->config->checkpoint;
+    Error wrong = {0};
+    if (world_rank(checkpoint->world) == 0 && directory_make(config->dir, &wrong) == 0 &&
+        directory_lock(config->dir, &checkpoint->lock, &wrong) == 0) {
+        checkpoint_sweep(config->dir);
+        // Now, and not after the hours until the first one is due.
+        if (config->every > 0) directory_check_writable(config->dir, &wrong);
+    }
+    // Nobody may write into what rank 0 still sweeps.
+    if (world_broadcast(checkpoint->world, 0, &wrong, sizeof wrong, err) != 0) return -1;
+    if (wrong.code == 0) return 0;
+    err->everywhere = true;
+    return error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
+}
+
+int checkpoint_create(Checkpoint **out, Stage *stage, World *world, bool resumed, const Log *log, Error *err) {
+    *out = NULL;
+    if (stage->config->checkpoint.dir[0] == '\0') return 0;
+    Checkpoint *checkpoint = *out = calloc(1, sizeof *checkpoint);
+    if (checkpoint == NULL) return error_set(err, EXIT_FAILED, "out of host memory for checkpoints");
+    checkpoint->config = stage->config;
+    checkpoint->world = world;
+    checkpoint->log = *log;
+    checkpoint->log.rank = -1;
+    checkpoint->saved = -1;
+    checkpoint->lock = -1;
+    checkpoint->since = resumed ? 0 : now_();
+    if (writer_create(&checkpoint->writer, stage, world, err) != 0 || prepare_dir_(checkpoint, err) != 0) return -1;
+    Manifest *manifest = &checkpoint->manifest;
+    manifest->count = checkpoint->writer.layout.files + SMALL_FILES;
+    manifest->file = calloc((size_t)manifest->count, sizeof *manifest->file);
+    if (manifest->file == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the manifest");
+    // Where nothing is saved at intervals, memory for the copy is only wanted if someone asks the run to stop.
+    return stage->config->checkpoint.every > 0 ? writer_allocate(&checkpoint->writer, err) : 0;
+}
+
+void checkpoint_destroy(Checkpoint *checkpoint) {
+    if (checkpoint == NULL) return;
+    atomic_store(&checkpoint->writer.cancel, true);
+    thread_join_(checkpoint);
+    writer_free(&checkpoint->writer);
+    manifest_free(&checkpoint->manifest);
+    if (checkpoint->lock >= 0) close(checkpoint->lock);
+    free(checkpoint);
+}

@@ -1,0 +1,231 @@
+#include "checkpoint_source.h"
+
+#include "checkpoint_model.h"
+#include "base/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// --- opening
+
+// Only the headers are kept: a model may have more files than a process may hold open.
+static int add_file_(Source *source, const char *name, Error *err) {
+    char path[CHECKPOINT_PATH];
+    if (checkpoint_file_path(path, source->dir, name, err) != 0) return -1;
+    SafeFile *file = &source->files[source->file_count++];
+    int status = safetensors_open(file, path, err);
+    safetensors_release(file);
+    return status;
+}
+
+static int compare_names_(const void *a, const void *b) {
+    const SourceTensor *x = a, *y = b;
+    return strcmp(x->tensor->name, y->tensor->name);
+}
+
+static int index_tensors_(Source *source, Error *err) {
+    int64_t count = 0;
+    for (int64_t f = 0; f < source->file_count; f++) count += source->files[f].count;
+    source->tensors = calloc((size_t)count + 1, sizeof *source->tensors);
+    source->raw = malloc((size_t)SOURCE_PIECE * 8);
+    source->values = malloc((size_t)SOURCE_PIECE * sizeof *source->values);
+    if (source->tensors == NULL || source->raw == NULL || source->values == NULL)
+        return error_set(err, EXIT_FAILED, "%s: out of host memory", source->dir);
+    for (int64_t f = 0; f < source->file_count; f++)
+        for (int64_t i = 0; i < source->files[f].count; i++)
+            source->tensors[source->tensor_count++] = (SourceTensor){&source->files[f].tensors[i], f, false};
+    qsort(source->tensors, (size_t)count, sizeof *source->tensors, compare_names_);
+    for (int64_t i = 1; i < count; i++)
+        if (compare_names_(&source->tensors[i - 1], &source->tensors[i]) == 0)
+            return error_set(err, EXIT_FAILED, "%s: tensor %.200s stands in two files", source->dir,
+                             source->tensors[i].tensor->name);
+    return 0;
+}
+
+static int begin_(Source *source, const char *dir, int64_t files, Error *err) {
+    memset(source, 0, sizeof *source);
+    source->open = -1;
+    if (strlen(dir) >= sizeof source->dir) return error_set(err, EXIT_FAILED, "%.200s...: the path is too long", dir);
+    strcpy(source->dir, dir);
+    source->files = calloc((size_t)files + 1, sizeof *source->files);
+    return source->files == NULL ? error_set(err, EXIT_FAILED, "%s: out of host memory", dir) : 0;
+}
+
+static bool is_safetensors_(const char *name) {
+    size_t length = strlen(name), end = strlen(".safetensors");
+    return length > end && strcmp(name + length - end, ".safetensors") == 0;
+}
+
+int source_open_manifest(Source *source, const char *dir, const Manifest *manifest, Error *err) {
+    if (begin_(source, dir, manifest->count, err) != 0) return -1;
+    for (int64_t i = 0; i < manifest->count; i++)
+        if (is_safetensors_(manifest->file[i].name) && add_file_(source, manifest->file[i].name, err) != 0) return -1;
+    return index_tensors_(source, err);
+}
+
+static bool has_file_(const Source *source, const char *name) {
+    for (int64_t f = source->file_count - 1; f >= 0; f--) {
+        const char *slash = strrchr(source->files[f].path, '/');
+        if (slash != NULL && strcmp(slash + 1, name) == 0) return true;
+    }
+    return false;
+}
+
+// Every file of the index once, and every tensor where the index says.
+static int open_index_(Source *source, const JsonValue *map, const char *path, Error *err) {
+    if (map == NULL || map->type != JSON_OBJECT) return error_set(err, EXIT_FAILED, "%s: has no weight_map", path);
+    source->files = calloc((size_t)map->count + 1, sizeof *source->files);
+    if (source->files == NULL) return error_set(err, EXIT_FAILED, "%s: out of host memory", path);
+    for (const JsonValue *entry = map->first; entry != NULL; entry = entry->next) {
+        if (entry->type != JSON_TEXT) return error_set(err, EXIT_FAILED, "%s: %.200s names no file", path, entry->key);
+        if (!has_file_(source, entry->text) && add_file_(source, entry->text, err) != 0) return -1;
+    }
+    return 0;
+}
+
+static int read_index_(Source *source, const char *path, Error *err) {
+    Json json;
+    int status = json_read_file(&json, path, err);
+    if (status == 0) {
+        free(source->files);
+        source->files = NULL;
+        status = open_index_(source, json_find(json.root, "weight_map"), path, err);
+    }
+    json_free(&json);
+    return status;
+}
+
+int source_open_model(Source *source, const char *dir, Error *err) {
+    char index[CHECKPOINT_PATH], single[CHECKPOINT_PATH];
+    if (begin_(source, dir, 1, err) != 0) return -1;
+    if (access(dir, R_OK | X_OK) != 0)
+        return error_set(err, EXIT_FAILED, "%s: there is no such directory that can be read", dir);
+    if (checkpoint_file_path(index, dir, CHECKPOINT_INDEX, err) != 0) return -1;
+    if (checkpoint_file_path(single, dir, "model.safetensors", err) != 0) return -1;
+    int status;
+    if (access(index, F_OK) == 0)
+        status = read_index_(source, index, err);
+    else if (access(single, F_OK) == 0)
+        status = add_file_(source, "model.safetensors", err);
+    else
+        status =
+            error_set(err, EXIT_FAILED,
+                      "%s: holds neither model.safetensors nor " CHECKPOINT_INDEX "; transformers writes them with "
+                      "save_pretrained(..., safe_serialization=True), this program into checkpoint.dir/step_*",
+                      dir);
+    return status != 0 ? -1 : index_tensors_(source, err);
+}
+
+void source_close(Source *source) {
+    for (int64_t f = 0; source->files != NULL && f < source->file_count; f++) safetensors_close(&source->files[f]);
+    free(source->files);
+    free(source->tensors);
+    free(source->raw);
+    free(source->values);
+    memset(source, 0, sizeof *source);
+}
+
+// --- finding
+
+static SourceTensor *find_exactly_(Source *source, const char *name) {
+    SafeTensor key = {.name = (char *)name};
+    SourceTensor wanted = {.tensor = &key};
+    if (source->tensor_count == 0) return NULL;
+    SourceTensor *found =
+        bsearch(&wanted, source->tensors, (size_t)source->tensor_count, sizeof *source->tensors, compare_names_);
+    if (found != NULL) found->asked = true;
+    return found;
+}
+
+SourceTensor *source_find(Source *source, const char *name) {
+    static const char *const prefixes[] = {"transformer.", "model."};
+    SourceTensor *found = find_exactly_(source, name);
+    for (int i = 0; i < 2 && found == NULL; i++) {
+        size_t length = strlen(prefixes[i]);
+        if (strncmp(name, prefixes[i], length) == 0) found = find_exactly_(source, name + length);
+    }
+    return found;
+}
+
+int source_check(const Source *source, const SourceTensor *found, const TensorSpec *spec, Error *err) {
+    const SafeTensor *have = found->tensor;
+    SafeTensor want = {.dimensions = spec_is_vector(spec) ? 1 : 2, .shape = {spec->rows, spec->cols}};
+    if (spec->transposed) want.shape[0] = spec->cols, want.shape[1] = spec->rows;
+    bool same = have->dimensions == want.dimensions;
+    for (int i = 0; same && i < want.dimensions; i++) same = have->shape[i] == want.shape[i];
+    char is[96], should[96];
+    if (!same)
+        return error_set(err, EXIT_USAGE,
+                         "%s: tensor %s is %s, this model's is %s; the sizes in model.* have to be the checkpoint's",
+                         source->files[found->file].path, have->name, safetensors_shape(have, is, sizeof is),
+                         safetensors_shape(&want, should, sizeof should));
+    if (have->type != SAFE_OTHER) return 0;
+    return error_set(err, EXIT_FAILED, "%s: tensor %s is none of F32, F16, BF16, F64", source->files[found->file].path,
+                     have->name);
+}
+
+// --- reading
+
+typedef struct Reading {
+    Source *source;
+    const SourceTensor *found;
+    const Tensor *tensor;
+    int64_t begin;
+    Error *err;
+} Reading;
+
+static int read_raw_(const Reading *reading, const FileBlock *at) {
+    const SafeFile *file = &reading->source->files[reading->found->file];
+    char *raw = reading->source->raw;
+    if (at->run == at->stride) return safetensors_read(file, at->offset, raw, at->rows * at->run, reading->err);
+    for (int64_t r = 0; r < at->rows; r++)
+        if (safetensors_read(file, at->offset + r * at->stride, raw + r * at->run, at->run, reading->err) != 0)
+            return -1;
+    return 0;
+}
+
+// The block as it lies in the file goes through `raw`; in the rank's tensor its rows are tensor->cols apart.
+static void place_(const Reading *reading, const Block *block) {
+    const SafeTensor *from = reading->found->tensor;
+    const char *raw = reading->source->raw;
+    float *to = reading->source->values + (block->first - reading->begin);
+    int64_t stride = reading->tensor->cols;
+    if (!reading->tensor->spec->transposed) { // whole rows of the rank's tensor, or a part of one
+        safetensors_to_float(to, raw, from->type, block->rows * block->cols);
+        return;
+    }
+    float column[256];
+    for (int64_t c = 0; c < block->cols; c++)
+        for (int64_t r0 = 0; r0 < block->rows; r0 += 256) {
+            int64_t n = block->rows - r0 < 256 ? block->rows - r0 : 256;
+            safetensors_to_float(column, raw + (c * block->rows + r0) * from->element, from->type, n);
+            for (int64_t r = 0; r < n; r++) to[(r0 + r) * stride + c] = column[r];
+        }
+}
+
+static int read_block_(void *context, const Block *block) {
+    const Reading *reading = context;
+    FileBlock at = block_in_file(reading->tensor->spec, block, reading->found->tensor->element);
+    at.offset += reading->found->tensor->offset;
+    if (read_raw_(reading, &at) != 0) return -1;
+    place_(reading, block);
+    return 0;
+}
+
+static int use_file_(Source *source, int64_t file, Error *err) {
+    if (source->open == file) return 0;
+    if (source->open >= 0) safetensors_release(&source->files[source->open]);
+    source->open = -1;
+    if (safetensors_reopen(&source->files[file], err) != 0) return -1;
+    source->open = file;
+    return 0;
+}
+
+int source_read(Source *source, const SourceTensor *found, const Tensor *tensor, const Split *split, int64_t begin,
+                int64_t end, Error *err) {
+    Reading reading = {source, found, tensor, begin, err};
+    if (use_file_(source, found->file, err) != 0) return -1;
+    memset(source->values, 0, (size_t)(end - begin) * sizeof *source->values);
+    return tensor_blocks(tensor, split->tensor_rank, split->tensor_ranks, begin, end, read_block_, &reading);
+}

@@ -1,0 +1,62 @@
+// The part of a checkpoint that one rank writes: which elements, their copy in host memory, and the thread's work on them.
+#ifndef CHECKPOINT_WRITE_H
+#define CHECKPOINT_WRITE_H
+
+#include "checkpoint_files.h"
+#include "checkpoint_layout.h"
+#include "engine/stage.h"
+#include "ranks/world.h"
+
+#include <stdatomic.h>
+
+// A run of elements of one tensor's state that this rank writes.
+typedef struct WritePart {
+    const Tensor *tensor;
+    StateKind kind;
+    int file;           // of the layout
+    int64_t begin, end; // elements of this rank's tensor
+    int64_t element;    // bytes
+    const void *source; // on the device, of element `begin`
+    int64_t image;      // bytes, into the copy
+} WritePart;
+
+// What this rank put into one file.
+typedef struct WriteShare {
+    uint64_t raw; // checksum of these bytes at their place among zeros
+    int64_t bytes;
+} WriteShare;
+
+// Threads that write, a file each at a time.
+enum { WRITER_LANES = 2 };
+
+typedef struct Writer {
+    const Stage *stage;
+    CheckpointLayout layout;
+    Crc64 crc;
+    WritePart *parts; // in the order of their files
+    int64_t part_count;
+    char *image;
+    int64_t image_bytes;
+    void *scratch[WRITER_LANES]; // for rows of matrices that lie transposed in files; at least one
+    int64_t scratch_bytes;
+    void *staging[WRITER_LANES]; // range_file.h
+    WriteShare *shares;          // (layout.files)
+    World *world;                // is told that bytes were written
+    atomic_bool cancel;          // ends writer_write early
+    // --- of the write under way
+    const char *dir;
+    atomic_int next; // file that no lane has taken yet
+    atomic_bool failed;
+} Writer;
+
+int writer_create(Writer *writer, const Stage *stage, World *world, Error *err);
+void writer_free(Writer *writer);
+
+// Allocates the copy where it is not there yet, and takes it.
+int writer_allocate(Writer *writer, Error *err);
+void writer_copy(Writer *writer);
+
+// Writes the copy into the files of `dir`, which is made where it is not there, down to the disk, and fills `shares`.
+int writer_write(Writer *writer, const char *dir, Error *err);
+
+#endif

@@ -1,0 +1,43 @@
+// A file that is written in ranges, by several processes at once, down to the disk. What is large goes past the page cache
+// (O_DIRECT) where the file system knows how: the cache costs a copy, memory that training may need, and on the machines
+// measured half of the disk's rate (docs/performance.md). What does not fill a block of the disk goes through the cache.
+#ifndef RANGE_FILE_H
+#define RANGE_FILE_H
+
+#include "base/log.h"
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    RANGE_FILE_BLOCK = 4096,      // offsets, lengths and memory of direct writes are multiples of it
+    RANGE_FILE_STAGING = 4 << 20, // bytes of the caller's staging memory, and the most one call to the system writes
+};
+
+typedef struct RangeFile {
+    const char *path; // the caller's, for errors
+    int fd;
+    int direct; // the same file past the page cache, -1: not possible here
+    char *staging;
+} RangeFile;
+
+// Opens a file for writing, makes it where it is not there, and keeps what others wrote. staging: RANGE_FILE_STAGING bytes aligned to
+// RANGE_FILE_BLOCK, of this file until it is closed. -1 with err.
+int range_file_open(RangeFile *file, const char *path, void *staging, Error *err);
+
+// Writes the beginning of a range and returns how many bytes that were, at least one; -1 with err. Two processes may write ranges that
+// share a block; of the ranges themselves no byte belongs to two.
+int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_t bytes, Error *err);
+
+// Down to the disk. Then range_file_close, which follows every open that returned 0.
+int range_file_sync(RangeFile *file, Error *err);
+int range_file_close(RangeFile *file, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

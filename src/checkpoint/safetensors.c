@@ -1,0 +1,257 @@
+#include "safetensors.h"
+
+#include "base/files.h"
+#include "base/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct {
+    const char *name;
+    SafeType type;
+    int64_t element;
+} types[] = {
+    {"F32", SAFE_F32, 4},    {"F16", SAFE_F16, 2},       {"BF16", SAFE_BF16, 2},     {"F64", SAFE_F64, 8},
+    {"I64", SAFE_OTHER, 8},  {"U64", SAFE_OTHER, 8},     {"I32", SAFE_OTHER, 4},     {"U32", SAFE_OTHER, 4},
+    {"I16", SAFE_OTHER, 2},  {"U16", SAFE_OTHER, 2},     {"I8", SAFE_OTHER, 1},      {"U8", SAFE_OTHER, 1},
+    {"BOOL", SAFE_OTHER, 1}, {"F8_E5M2", SAFE_OTHER, 1}, {"F8_E4M3", SAFE_OTHER, 1},
+};
+
+enum { TYPES = sizeof types / sizeof types[0] };
+
+static int bad_(const SafeFile *file, Error *err, const char *name, const char *what) {
+    if (name == NULL) return error_set(err, EXIT_FAILED, "%s: %s", file->path, what);
+    return error_set(err, EXIT_FAILED, "%s: tensor %.200s: %s", file->path, name, what);
+}
+
+int safetensors_read(const SafeFile *file, int64_t offset, void *to, int64_t bytes, Error *err) {
+    return file_read(file->fd, file->path, offset, to, bytes, err);
+}
+
+// --- the header
+
+static int read_type_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, Error *err) {
+    const char *word = json_text(entry, "dtype", "");
+    for (int i = 0; i < TYPES; i++) {
+        if (strcmp(types[i].name, word) != 0) continue;
+        tensor->type = types[i].type;
+        tensor->element = types[i].element;
+        return 0;
+    }
+    return bad_(file, err, tensor->name, "no dtype that is known");
+}
+
+// Also counts the bytes, none of which may pass what the file has: so no product can leave 64 bits.
+static int read_shape_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, Error *err) {
+    const JsonValue *shape = json_find(entry, "shape");
+    if (shape == NULL || shape->type != JSON_ARRAY) return bad_(file, err, tensor->name, "no shape");
+    if (shape->count > SAFETENSORS_MAX_DIMENSIONS) return bad_(file, err, tensor->name, "too many dimensions");
+    bool empty = false;
+    for (const JsonValue *size = shape->first; size != NULL; size = size->next) {
+        if (size->type != JSON_NUMBER || !size->whole || size->integer < 0)
+            return bad_(file, err, tensor->name, "a size that is no number of elements");
+        tensor->shape[tensor->dimensions++] = size->integer;
+        if (size->integer == 0) empty = true;
+    }
+    tensor->bytes = empty ? 0 : tensor->element;
+    for (int i = 0; i < tensor->dimensions && !empty; i++) {
+        if (tensor->shape[i] > file->bytes / tensor->bytes)
+            return bad_(file, err, tensor->name, "its shape is larger than the file");
+        tensor->bytes *= tensor->shape[i];
+    }
+    return 0;
+}
+
+static int read_offsets_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, int64_t data, Error *err) {
+    const JsonValue *offsets = json_find(entry, "data_offsets");
+    if (offsets == NULL || offsets->type != JSON_ARRAY || offsets->count != 2)
+        return bad_(file, err, tensor->name, "no data_offsets");
+    const JsonValue *begin = offsets->first, *end = begin->next;
+    bool numbers = begin->type == JSON_NUMBER && begin->whole && end->type == JSON_NUMBER && end->whole;
+    if (!numbers || begin->integer < 0 || end->integer < begin->integer || end->integer > file->bytes - data)
+        return bad_(file, err, tensor->name, "its bytes lie outside the file, which may have been cut short");
+    if (end->integer - begin->integer != tensor->bytes)
+        return bad_(file, err, tensor->name, "its bytes do not agree with its shape");
+    tensor->offset = data + begin->integer;
+    return 0;
+}
+
+static int read_tensor_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, int64_t data, Error *err) {
+    tensor->name = strdup(entry->key);
+    if (tensor->name == NULL) return bad_(file, err, NULL, "out of memory");
+    if (read_type_(file, tensor, entry, err) != 0 || read_shape_(file, tensor, entry, err) != 0) return -1;
+    return read_offsets_(file, tensor, entry, data, err);
+}
+
+static int compare_offsets_(const void *a, const void *b) {
+    const SafeTensor *x = a, *y = b;
+    if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+// One behind the other from the header to the file's end, as the format demands: no byte twice, none that nobody checks.
+static int check_cover_(const SafeFile *file, int64_t data, Error *err) {
+    int64_t at = data;
+    for (int64_t i = 0; i < file->count; i++) {
+        if (file->tensors[i].offset != at)
+            return bad_(file, err, file->tensors[i].name, "does not begin where the one before ends");
+        at += file->tensors[i].bytes;
+    }
+    if (at < file->bytes) return bad_(file, err, NULL, "has bytes behind the last tensor");
+    return 0;
+}
+
+static int read_entries_(SafeFile *file, const JsonValue *root, int64_t data, Error *err) {
+    if (root->type != JSON_OBJECT) return bad_(file, err, NULL, "the header is no JSON object");
+    file->tensors = calloc((size_t)root->count + 1, sizeof *file->tensors);
+    if (file->tensors == NULL) return bad_(file, err, NULL, "out of memory");
+    for (const JsonValue *entry = root->first; entry != NULL; entry = entry->next) {
+        if (strcmp(entry->key, "__metadata__") == 0) continue;
+        if (read_tensor_(file, &file->tensors[file->count++], entry, data, err) != 0) return -1;
+    }
+    qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_offsets_);
+    return check_cover_(file, data, err);
+}
+
+static int read_header_(SafeFile *file, Error *err) {
+    uint8_t word[8];
+    if (file->bytes < 8) return bad_(file, err, NULL, "too short for a safetensors file");
+    if (safetensors_read(file, 0, word, sizeof word, err) != 0) return -1;
+    uint64_t length = 0;
+    for (int i = 7; i >= 0; i--) length = length << 8 | word[i];
+    if (length > (uint64_t)(file->bytes - 8))
+        return bad_(file, err, NULL, "no safetensors file, or cut short: the header is longer than the file");
+    if (length > JSON_MAX_BYTES) return bad_(file, err, NULL, "no safetensors file: the header is too long to be one");
+    char *text = malloc((size_t)length + 1);
+    if (text == NULL) return bad_(file, err, NULL, "out of memory");
+    Json json = {0};
+    int status = safetensors_read(file, 8, text, (int64_t)length, err);
+    if (status == 0) status = json_parse(&json, text, (int64_t)length, file->path, err);
+    if (status == 0) status = read_entries_(file, json.root, 8 + (int64_t)length, err);
+    json_free(&json);
+    free(text);
+    return status;
+}
+
+int safetensors_reopen(SafeFile *file, Error *err) {
+    int64_t bytes = 0;
+    file->fd = file_open(file->path, &bytes, err);
+    if (file->fd < 0) return -1;
+    if (file->tensors != NULL && bytes != file->bytes)
+        return bad_(file, err, NULL, "its length changed while it was read");
+    file->bytes = bytes;
+    return 0;
+}
+
+int safetensors_open(SafeFile *file, const char *path, Error *err) {
+    memset(file, 0, sizeof *file);
+    file->fd = -1;
+    file->path = strdup(path);
+    if (file->path == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", path);
+    return safetensors_reopen(file, err) != 0 ? -1 : read_header_(file, err);
+}
+
+void safetensors_release(SafeFile *file) {
+    if (file->path != NULL && file->fd >= 0) close(file->fd); // without a path it was never opened
+    file->fd = -1;
+}
+
+void safetensors_close(SafeFile *file) {
+    for (int64_t i = 0; i < file->count; i++) free(file->tensors[i].name);
+    free(file->tensors);
+    safetensors_release(file);
+    free(file->path);
+    memset(file, 0, sizeof *file);
+}
+
+const char *safetensors_shape(const SafeTensor *tensor, char *text, int64_t size) {
+    int64_t used = snprintf(text, (size_t)size, "[");
+    for (int i = 0; i < tensor->dimensions && used < size; i++)
+        used += snprintf(text + used, (size_t)(size - used), "%s%lld", i == 0 ? "" : ", ", (long long)tensor->shape[i]);
+    if (used < size) snprintf(text + used, (size_t)(size - used), "]");
+    return text;
+}
+
+// --- numbers
+
+static float from_bits_(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static float half_(uint16_t half) {
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 0x1F, mantissa = half & 0x3FF;
+    if (exponent == 0x1F) return from_bits_(sign | 0x7F800000 | mantissa << 13);
+    if (exponent != 0) return from_bits_(sign | (exponent + 112) << 23 | mantissa << 13);
+    float value = (float)mantissa * 0x1p-24f; // subnormal
+    return sign != 0 ? -value : value;
+}
+
+static float element_(const uint8_t *at, SafeType type) {
+    uint16_t half;
+    double wide;
+    if (type == SAFE_F64) {
+        memcpy(&wide, at, sizeof wide);
+        return (float)wide;
+    }
+    memcpy(&half, at, sizeof half);
+    return type == SAFE_BF16 ? from_bits_((uint32_t)half << 16) : half_(half);
+}
+
+void safetensors_to_float(float *to, const void *from, SafeType type, int64_t count) {
+    if (type == SAFE_F32) {
+        memcpy(to, from, (size_t)count * sizeof *to);
+        return;
+    }
+    int64_t step = type == SAFE_F64 ? 8 : 2;
+    for (int64_t i = 0; i < count; i++) to[i] = element_((const uint8_t *)from + i * step, type);
+}
+
+// --- writing
+
+// The length word is filled in at the end. Loaders ask for the metadata: without the format, transformers refuses the file.
+int safetensors_header_begin(SafeHeader *header, Error *err) {
+    memset(header, 0, sizeof *header);
+    header->file = open_memstream(&header->text, &header->bytes);
+    if (header->file == NULL) return error_set(err, EXIT_FAILED, "out of memory for the header of a checkpoint's file");
+    fwrite("\0\0\0\0\0\0\0\0", 1, 8, header->file);
+    fputs("{\"__metadata__\":{\"format\":\"pt\"}", header->file);
+    return 0;
+}
+
+int64_t safetensors_header_add(SafeHeader *header, const char *name, SafeType type, int dimensions, int64_t rows,
+                               int64_t cols) {
+    int64_t offset = header->data;
+    const char *word = "";
+    for (int i = 0; i < TYPES; i++) {
+        if (types[i].type != type) continue;
+        word = types[i].name;
+        header->data += rows * (dimensions == 1 ? 1 : cols) * types[i].element;
+        break;
+    }
+    fputc(',', header->file);
+    json_write_text(header->file, name);
+    fprintf(header->file, ":{\"dtype\":\"%s\",\"shape\":[%lld", word, (long long)rows);
+    if (dimensions == 2) fprintf(header->file, ",%lld", (long long)cols);
+    fprintf(header->file, "],\"data_offsets\":[%lld,%lld]}", (long long)offset, (long long)header->data);
+    return offset;
+}
+
+// Filled up with spaces, so that the data begins at a multiple of eight bytes.
+int safetensors_header_end(SafeHeader *header, Error *err) {
+    fputc('}', header->file);
+    fflush(header->file);
+    for (size_t fill = (8 - header->bytes % 8) % 8; fill > 0; fill--) fputc(' ', header->file);
+    bool failed = ferror(header->file) != 0;
+    if (fclose(header->file) != 0 || failed) {
+        free(header->text);
+        memset(header, 0, sizeof *header);
+        return error_set(err, EXIT_FAILED, "out of memory for the header of a checkpoint's file");
+    }
+    header->file = NULL;
+    uint64_t length = header->bytes - 8;
+    for (int i = 0; i < 8; i++) header->text[i] = (char)(length >> (8 * i) & 0xFF);
+    return 0;
+}

@@ -1,0 +1,81 @@
+// Files in the safetensors format (huggingface.co/docs/safetensors): eight bytes with the header's length, little-endian; the header,
+// a JSON object {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}; the tensors' bytes.
+//
+// Nothing a file says about sizes is believed before it was checked against the file's length: lengths, offsets and shapes agree with
+// each other and cover the data exactly, or the file is refused with a sentence that names it.
+#ifndef SAFETENSORS_H
+#define SAFETENSORS_H
+
+#include "base/log.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SAFETENSORS_MAX_DIMENSIONS = 8 };
+
+typedef enum SafeType {
+    SAFE_F32,
+    SAFE_F16,
+    SAFE_BF16,
+    SAFE_F64,
+    SAFE_OTHER, // known size, never read as numbers: integers, booleans, 8-bit floats
+} SafeType;
+
+typedef struct SafeTensor {
+    char *name;
+    SafeType type;
+    int64_t element; // bytes
+    int dimensions;
+    int64_t shape[SAFETENSORS_MAX_DIMENSIONS];
+    int64_t offset, bytes; // from the file's beginning
+} SafeTensor;
+
+typedef struct SafeFile {
+    char *path;
+    int fd;
+    int64_t bytes;
+    SafeTensor *tensors; // in the order of their offsets
+    int64_t count;
+} SafeFile;
+
+// Opens a file for reading and checks its header. -1 with err (EXIT_FAILED); safetensors_close in both cases.
+int safetensors_open(SafeFile *file, const char *path, Error *err);
+void safetensors_close(SafeFile *file);
+
+// Closes the descriptor and keeps the table; and opens it again for reading, if the file is as long as it was.
+void safetensors_release(SafeFile *file);
+int safetensors_reopen(SafeFile *file, Error *err);
+
+// Reads bytes [offset, offset + bytes) of the file. -1 with err where the file ends before or cannot be read.
+int safetensors_read(const SafeFile *file, int64_t offset, void *to, int64_t bytes, Error *err);
+
+// Numbers as fp32: `count` elements of `type` (not SAFE_OTHER) as they lie in a file.
+void safetensors_to_float(float *to, const void *from, SafeType type, int64_t count);
+
+// "[2, 3]"; returns text.
+const char *safetensors_shape(const SafeTensor *tensor, char *text, int64_t size);
+
+// A header under construction. Tensors are placed one behind the other.
+typedef struct SafeHeader {
+    FILE *file;
+    char *text; // the file's beginning, length word included, once finished; the caller frees it
+    size_t bytes;
+    int64_t data; // bytes of tensors so far
+} SafeHeader;
+
+int safetensors_header_begin(SafeHeader *header, Error *err);
+// Adds a vector (dimensions 1: rows) or a matrix and returns its offset from the beginning of the data.
+int64_t safetensors_header_add(SafeHeader *header, const char *name, SafeType type, int dimensions, int64_t rows,
+                               int64_t cols);
+int safetensors_header_end(SafeHeader *header, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,159 @@
+#include "config_schema.h"
+#include "base/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err) {
+    memset(config, 0, sizeof *config);
+    if (strlen(path) >= sizeof config->path) {
+        return error_set(err, EXIT_USAGE, "the name of the configuration is longer than %d bytes; use a shorter path",
+                         CONFIG_TEXT - 1);
+    }
+    strcpy(config->path, path);
+    for (int i = 0; i < config_key_count; i++) {
+        if (config_keys[i].def != NULL && config_set_default(config, &config_keys[i], err) != 0) return -1;
+    }
+    if (config_read_file(config, err) != 0) return -1;
+    for (int i = 0; i < override_count; i++) {
+        if (config_read_override(config, overrides[i], err) != 0) return -1;
+    }
+    return config_check(config, err);
+}
+
+void config_where(const Config *config, const char *name, char *where, size_t size) {
+    const ConfigKey *key = config_find(name);
+    int place = key != NULL ? config->place[key - config_keys] : CONFIG_DEFAULT;
+    if (place == CONFIG_OVERRIDE)
+        snprintf(where, size, "-o %s", name);
+    else if (place == CONFIG_DEFAULT)
+        snprintf(where, size, "%s", config->path);
+    else
+        snprintf(where, size, "%s:%d", config->path, place);
+}
+
+static int error_at_(const Config *config, int line, const char *name, Error *err, const char *format, va_list args) {
+    char text[sizeof err->text];
+    vsnprintf(text, sizeof text, format, args);
+    const char *colon = name != NULL ? ": " : "";
+    if (name == NULL) name = "";
+    if (line == CONFIG_OVERRIDE) return error_set(err, EXIT_USAGE, "-o %s: %s", name, text);
+    if (line == CONFIG_DEFAULT) return error_set(err, EXIT_USAGE, "%s%s%s: %s", config->path, colon, name, text);
+    return error_set(err, EXIT_USAGE, "%s:%d%s%s: %s", config->path, line, colon, name, text);
+}
+
+int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int rc = error_at_(config, line, name, err, format, args);
+    va_end(args);
+    return rc;
+}
+
+int config_error(const Config *config, const char *name, Error *err, const char *format, ...) {
+    const ConfigKey *key = config_find(name);
+    int line = key != NULL ? config->place[key - config_keys] : CONFIG_DEFAULT;
+    va_list args;
+    va_start(args, format);
+    int rc = error_at_(config, line, name, err, format, args);
+    va_end(args);
+    return rc;
+}
+
+// Where true and false are two of several words they are JSON's own, as in the file.
+static void write_word_(FILE *file, const char *word) {
+    if (strcmp(word, "true") == 0 || strcmp(word, "false") == 0)
+        fputs(word, file);
+    else
+        json_write_text(file, word);
+}
+
+static void write_value_(FILE *file, const Config *config, const ConfigKey *key, const void *field);
+
+static void write_entry_(FILE *file, const Config *config, const ConfigList *list, const char *entry) {
+    for (int i = 0; i < list->part_count; i++) {
+        const ConfigKey *part = &list->parts[i];
+        if (part->name != NULL) fprintf(file, "%c\"%s\":", i == 0 ? '{' : ',', part->name);
+        write_value_(file, config, part, entry + part->offset);
+    }
+    if (list->parts[0].name != NULL) fputc('}', file);
+}
+
+static void write_list_(FILE *file, const Config *config, const ConfigList *list, const char *field) {
+    int64_t count = *(const int64_t *)((const char *)config + list->valid);
+    if (list->alone && count == 1) {
+        write_value_(file, config, &list->parts[0], field);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        fputc(i == 0 ? '[' : ',', file);
+        write_entry_(file, config, list, field + (size_t)i * list->entry);
+    }
+    fputc(']', file);
+}
+
+static void write_value_(FILE *file, const Config *config, const ConfigKey *key, const void *field) {
+    bool zero = (key->type == KEY_INT && *(const int64_t *)field == 0) ||
+                (key->type == KEY_NUMBER && *(const double *)field == 0);
+    if (zero && key->zero_word != NULL) {
+        json_write_text(file, key->zero_word);
+        return;
+    }
+    switch (key->type) {
+    case KEY_INT:
+        fprintf(file, "%lld", (long long)*(const int64_t *)field);
+        break;
+    case KEY_NUMBER:
+        json_write_number(file, *(const double *)field);
+        break;
+    case KEY_BOOL:
+        fputs(*(const bool *)field ? "true" : "false", file);
+        break;
+    case KEY_WORD:
+        write_word_(file, key->words[*(const int *)field]);
+        break;
+    case KEY_TEXT:
+        json_write_text(file, field);
+        break;
+    case KEY_LIST:
+        write_list_(file, config, key->list, field);
+        break;
+    }
+}
+
+void config_write_json(const Config *config, FILE *file) {
+    for (int i = 0; i < config_key_count; i++) {
+        const ConfigKey *key = &config_keys[i];
+        size_t section = (size_t)(config_short_name(key) - key->name); // with its dot
+        bool same = i > 0 && strncmp(config_keys[i - 1].name, key->name, section) == 0;
+        if (same)
+            fputc(',', file);
+        else
+            fprintf(file, "%s\"%.*s\":{", i == 0 ? "{" : "},", (int)section - 1, key->name);
+        fprintf(file, "\"%s\":", config_short_name(key));
+        write_value_(file, config, key, (const char *)config + key->offset);
+    }
+    fputs("}}", file);
+}
+
+int64_t config_microbatches(const Config *config) {
+    return config->train.global_batch / (config->schedule.micro_batch * config->parallel.data);
+}
+
+int64_t config_world(const Config *config) {
+    return config->parallel.pipeline * config->parallel.tensor * config->parallel.data;
+}
+
+int config_min_slots(const Config *config) {
+    const ScheduleConfig *schedule = &config->schedule;
+    int p = (int)config->parallel.pipeline;
+    if (schedule->evict_to == EVICT_TO_PEER) return bpipe_min_slots(p);
+    // GPipe keeps every microbatch, with one stage too.
+    bool gpipe = schedule->name == SCHEDULE_NAME_GPIPE && config_microbatches(config) > 1;
+    return gpipe ? 2 : bpipe_min_slots_host(p);
+}
+
+int64_t config_padded_vocab(const Config *config) {
+    int64_t unit = 128 * config->parallel.tensor;
+    return (config->model.vocab + unit - 1) / unit * unit;
+}

@@ -1,0 +1,192 @@
+// One run, as its YAML file and the overrides on the command line describe it.
+//
+// A single schema table (config_schema.c) holds every key: its place in Config, type, default, bounds and meaning. Parsing,
+// validation, `--help-config` and the suggestions for misspelt keys all read that table and nothing else.
+// Every error is one sentence `FILE:LINE: key: what is wrong; what would be right` (for an override the place reads
+// `-o key`) and exit code 2.
+#ifndef CONFIG_H
+#define CONFIG_H
+
+#include "bpipe.h"
+#include "base/log.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ModelFamily { FAMILY_LLAMA, FAMILY_GPT, FAMILIES } ModelFamily;
+typedef enum TieEmbeddings { TIE_AUTO, TIE_FALSE, TIE_TRUE } TieEmbeddings;
+typedef enum Placement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } Placement;
+typedef enum ScheduleName { SCHEDULE_NAME_GPIPE, SCHEDULE_NAME_1F1B } ScheduleName;
+typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
+typedef enum AttentionMode { ATTENTION_NONE, ATTENTION_RECOMPUTE, ATTENTION_FLASH } AttentionMode;
+typedef enum SoftmaxKind { SOFTMAX_FUSED, SOFTMAX_UNFUSED, SOFTMAX_MEGATRON } SoftmaxKind;
+typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule;
+typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
+typedef enum ChecksumMode { CHECKSUM_OFF, CHECKSUM_ON } ChecksumMode;
+typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
+
+enum { CONFIG_MAX_STAGES = 1024, CONFIG_MAX_SOURCES = 64, CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 80 };
+
+// Where a key's value came from, other than a line of the file (1, 2, ...).
+enum { CONFIG_DEFAULT = 0, CONFIG_OVERRIDE = -1 };
+
+typedef struct ModelConfig {
+    int family;       // ModelFamily
+    int64_t hidden;   // h
+    int64_t layers;   // L
+    int64_t heads;    // query heads; head dimension = hidden / heads
+    int64_t kv_heads; // key and value heads; divides heads. Default: heads
+    int64_t ffn;      // f
+    int64_t vocab;    // unpadded
+    int64_t seq_len;  // s
+    double norm_eps;
+    double rope_theta;  // llama only
+    int tie_embeddings; // TieEmbeddings; config_check resolves auto: gpt does, llama does not
+} ModelConfig;
+
+typedef struct ParallelConfig {
+    int64_t pipeline; // p
+    int64_t tensor;   // t
+    int64_t data;     // d
+    bool sequence;
+    int placement;                               // Placement
+    int64_t layers_given;                        // entries of the list the user gave; 0: auto
+    int64_t layers_per_stage[CONFIG_MAX_STAGES]; // filled for `auto` too, once the whole file is read
+} ParallelConfig;
+
+typedef struct ScheduleConfig {
+    int name;            // ScheduleName
+    int bpipe;           // BpipeMode
+    int64_t slots;       // 0: auto
+    int64_t load_ahead;  // backwards, at least 1
+    int64_t micro_batch; // b, sequences
+    int evict_to;        // EvictTarget
+} ScheduleConfig;
+
+typedef struct AttentionConfig {
+    int mode;    // AttentionMode
+    int softmax; // SoftmaxKind
+} AttentionConfig;
+
+typedef struct TrainConfig {
+    int64_t global_batch; // B, sequences
+    int64_t steps;
+    int64_t seed;
+    double lr, min_lr_ratio;
+    int64_t warmup_steps;
+    int schedule; // LrSchedule
+    double weight_decay, beta1, beta2, eps, grad_clip;
+    int precision;                    // Precision
+    double peer_timeout_s, timeout_s; // patience with a silent rank, with a job that stands still; 0: endless
+    int64_t skip_bad_steps;           // of the whole run
+    double skip_outlier_z;            // 0: off
+} TrainConfig;
+
+typedef struct DataSource {
+    char path[CONFIG_TEXT]; // a glob
+    double weight;          // share of the samples, in any unit
+} DataSource;
+
+typedef struct DataConfig {
+    int64_t train_sources;
+    DataSource train[CONFIG_MAX_SOURCES]; // one, or a blend of several
+    char val[CONFIG_TEXT];                // a glob; empty: no validation
+    int64_t val_every, val_batches;
+    char hellaswag[CONFIG_TEXT]; // an evaluation file; empty: none
+    int64_t hellaswag_every;
+} DataConfig;
+
+typedef struct SampleConfig {
+    int64_t every; // steps; 0: none while training
+    char prompt[CONFIG_TEXT];
+    int64_t tokens, count;
+    double temperature; // 0: greedy
+    int64_t top_k;      // 0: the whole vocabulary
+    int64_t seed;
+    char tokenizer[CONFIG_TEXT]; // "bytes", "ids" or a SentencePiece model; empty: what the data set is made with
+} SampleConfig;
+
+typedef struct CheckpointConfig {
+    char dir[CONFIG_TEXT];
+    int64_t every, keep;
+    char init_from[CONFIG_TEXT];
+} CheckpointConfig;
+
+typedef struct LogConfig {
+    char metrics[CONFIG_TEXT]; // empty: no metrics file
+} LogConfig;
+
+typedef struct CommConfig {
+    int checksum; // ChecksumMode
+} CommConfig;
+
+typedef struct HardwareConfig {
+    int device;         // DeviceKind
+    double peak_tflops; // of one rank; 0: from the device
+    double memory_gib;  // of one rank; 0: from the device
+    double reserve_gib; // what context, libraries and NCCL take besides us
+    int64_t gpus_per_node;
+    bool share_gpu;
+    double pair_gb_s, tensor_gb_s, network_gb_s, host_gb_s; // 1e9 bytes/s, one direction
+    double latency_us;
+    char profile[CONFIG_TEXT];
+} HardwareConfig;
+
+typedef struct Config {
+    char path[CONFIG_TEXT];
+    ModelConfig model;
+    ParallelConfig parallel;
+    ScheduleConfig schedule;
+    AttentionConfig attention;
+    TrainConfig train;
+    DataConfig data;
+    SampleConfig sample;
+    CheckpointConfig checkpoint;
+    LogConfig log;
+    CommConfig comm;
+    HardwareConfig hardware;
+    int32_t place[CONFIG_MAX_KEYS]; // per row of the schema: line, CONFIG_DEFAULT or CONFIG_OVERRIDE
+} Config;
+
+// Reads the file, applies the overrides ("key=value", later ones win) and checks the whole. 0, or -1 with err (code 2).
+int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err);
+
+// Where a key was set, for errors found later than config_load: "configs/x.yaml:12", "-o parallel.tensor", or the
+// file's name where the key stands at its default. Valid until the Config's owner calls config_load again; written into
+// `where` (size bytes).
+void config_where(const Config *config, const char *key, char *where, size_t size);
+
+// An error that blames a key, with its place: "configs/x.yaml:12: parallel.tensor: TEXT" or "-o parallel.tensor: TEXT".
+// Code 2, returns -1. For checks that need more than the configuration (devices, data, the schedule).
+int config_error(const Config *config, const char *key, Error *err, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+// The whole configuration as one JSON object on one line without a newline (keys as in the file), for the metrics
+// file's first line. What `auto` was resolved to is written as a number, what the hardware has to say first as "auto".
+// JSON being YAML, the object is itself a configuration that config_load reads back to the same values.
+void config_write_json(const Config *config, FILE *file);
+
+// Every key, its type, default, range and meaning, for `--help-config`.
+void config_help(FILE *file);
+void config_help_markdown(FILE *file); // the same as docs/configuration.md
+
+// Word for an enum value as the YAML file spells it ("llama", "1f1b", ...), from the schema table; key as
+// "model.family".
+const char *config_word(const char *key, int value);
+
+// Derived figures used everywhere.
+int64_t config_microbatches(const Config *config); // m = B / (b * d)
+int64_t config_world(const Config *config);        // p * t * d
+int config_min_slots(const Config *config);        // the smallest schedule.slots that BPipe works with here
+int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

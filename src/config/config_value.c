@@ -1,0 +1,221 @@
+// One scalar into one field of Config: what counts as an integer, a number, a word; and the sentences when it does not.
+#include "config_schema.h"
+#include "base/suggest.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { MAX_SHOWN = 60, MAX_DIGITS = 400 };
+
+void config_printable(const char *text, size_t length, char *out, size_t n) {
+    size_t shown = length < MAX_SHOWN ? length : MAX_SHOWN;
+    if (shown > n - 4) shown = n - 4;
+    // Never cut inside a UTF-8 character.
+    while (shown > 0 && shown < length && ((unsigned char)text[shown] & 0xC0) == 0x80) shown--;
+    for (size_t i = 0; i < shown; i++) {
+        unsigned char c = (unsigned char)text[i];
+        out[i] = c < 0x20 || c == 0x7F ? '?' : (char)c;
+    }
+    strcpy(out + shown, shown < length ? "..." : "");
+}
+
+static void *field_(Config *config, const ConfigKey *key) {
+    return (char *)config + key->offset;
+}
+
+// The error for a value: WHAT; use EXPECTED.
+static int refuse_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *what, Error *err) {
+    char shown[80], expected[256];
+    config_printable(scalar.text, scalar.length, shown, sizeof shown);
+    config_expected(key, expected, sizeof expected);
+    const char *quote = scalar.quoted ? "\"" : "", *part = key->part != NULL ? key->part : "";
+    return config_error(config, key->name, err, "%s%s%s%s%s %s; use %s", part, part[0] != '\0' ? " " : "", quote, shown,
+                        quote, what, expected);
+}
+
+// -?(0|[1-9][0-9]*) as a whole, or with a fraction and an exponent where the field is a number.
+static bool is_decimal_(const char *s, bool fraction) {
+    if (*s == '-' || *s == '+') s++;
+    size_t digits = strspn(s, "0123456789");
+    if (!fraction) return digits > 0 && s[digits] == '\0' && (s[0] != '0' || digits == 1);
+    s += digits;
+    if (*s == '.') {
+        size_t more = strspn(s + 1, "0123456789");
+        digits += more;
+        s += 1 + more;
+    }
+    if (digits == 0) return false;
+    if (*s == 'e' || *s == 'E') {
+        s += s[1] == '-' || s[1] == '+' ? 2 : 1;
+        size_t power = strspn(s, "0123456789");
+        if (power == 0) return false;
+        s += power;
+    }
+    return *s == '\0';
+}
+
+static bool in_bounds_(const ConfigKey *key, double value) {
+    bool above = key->flags & KEY_ABOVE_MIN ? value > key->min : value >= key->min;
+    bool below = key->flags & KEY_BELOW_MAX ? value < key->max : value <= key->max;
+    return above && below;
+}
+
+static bool is_(ConfigScalar scalar, const char *word) {
+    return strlen(word) == scalar.length && memcmp(scalar.text, word, scalar.length) == 0;
+}
+
+// Reads a plain decimal of at most MAX_DIGITS characters; the text of scalar ends with a NUL, as libyaml's does.
+static int read_number_(const Config *config, const ConfigKey *key, ConfigScalar scalar, double *value, Error *err) {
+    bool decimal = strlen(scalar.text) == scalar.length && scalar.length <= MAX_DIGITS;
+    if (!decimal || !is_decimal_(scalar.text, true)) return refuse_(config, key, scalar, "is no number", err);
+    if (scalar.quoted) return refuse_(config, key, scalar, "is text, for it stands in quotes", err);
+    errno = 0;
+    *value = strtod(scalar.text, NULL);
+    if (errno == ERANGE) return refuse_(config, key, scalar, "does not fit a 64-bit number", err);
+    return in_bounds_(key, *value) ? 0 : refuse_(config, key, scalar, "is out of range", err);
+}
+
+static int set_int_(Config *config, const ConfigKey *key, int64_t *field, ConfigScalar scalar, Error *err) {
+    double value;
+    if (read_number_(config, key, scalar, &value, err) != 0) return -1;
+    if (!is_decimal_(scalar.text, false)) {
+        char what[80] = "is no integer";
+        if (value == floor(value)) snprintf(what, sizeof what, "is not written as an integer (%.0f)", value);
+        return refuse_(config, key, scalar, what, err);
+    }
+    *field = strtoll(scalar.text, NULL, 10); // exact: within the bounds, which end at 2^53
+    return 0;
+}
+
+static int set_bool_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
+    static const char *const yes[] = {"true", "yes", "on", "y"}, *const no[] = {"false", "no", "off", "n"};
+    for (int i = 0; i < 4 && !scalar.quoted && strlen(scalar.text) == scalar.length; i++) {
+        bool is_yes = strcasecmp(scalar.text, yes[i]) == 0;
+        if (!is_yes && strcasecmp(scalar.text, no[i]) != 0) continue;
+        *(bool *)field_(config, key) = is_yes;
+        return 0;
+    }
+    return refuse_(config, key, scalar, "is neither true nor false", err);
+}
+
+static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
+    const char *near = NULL;
+    int best = INT_MAX;
+    for (int i = 0; key->words[i] != NULL; i++) {
+        if (is_(scalar, key->words[i])) {
+            *(int *)field_(config, key) = i;
+            return 0;
+        }
+        if (suggest_nearer(scalar.text, key->words[i], &best)) near = key->words[i];
+    }
+    char what[80] = "is not known here";
+    if (near != NULL) snprintf(what, sizeof what, "is not known here, did you mean %s", near);
+    return refuse_(config, key, scalar, what, err);
+}
+
+static int set_text_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
+    for (size_t i = 0; i < scalar.length; i++) {
+        unsigned char c = (unsigned char)scalar.text[i];
+        if (c < 0x20 || c == 0x7F) return refuse_(config, key, scalar, "contains a control character", err);
+    }
+    if ((double)scalar.length > key->max) return refuse_(config, key, scalar, "is too long", err);
+    if ((double)scalar.length < key->min) return refuse_(config, key, scalar, "is empty", err);
+    memcpy(field_(config, key), scalar.text, scalar.length);
+    ((char *)field_(config, key))[scalar.length] = '\0';
+    return 0;
+}
+
+static bool is_null_(ConfigScalar scalar) {
+    return !scalar.quoted && (scalar.length == 0 || is_(scalar, "~") || is_(scalar, "null") || is_(scalar, "Null") ||
+                              is_(scalar, "NULL"));
+}
+
+static int64_t *given_(Config *config, const ConfigKey *key) {
+    return (int64_t *)((char *)config + key->list->given);
+}
+
+// The word that leaves the decision to the program: 0 in every type of field.
+static int set_zero_(Config *config, const ConfigKey *key) {
+    memset(field_(config, key), 0, key->size);
+    if (key->type == KEY_LIST) *given_(config, key) = 0;
+    return 0;
+}
+
+// A part of the entry that was added last, as a key of the list's name.
+static ConfigKey part_(Config *config, const ConfigKey *key, int index) {
+    ConfigKey part = key->list->parts[index];
+    part.name = key->name;
+    part.offset += key->offset + (size_t)(*given_(config, key) - 1) * key->list->entry;
+    return part;
+}
+
+// A list of one entry, given as the first part of it.
+static int set_alone_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
+    if (config_list_begin(config, key, err) != 0 || config_list_add(config, key, err) != 0) return -1;
+    ConfigKey first = part_(config, key, 0);
+    first.part = NULL;
+    return config_set(config, &first, scalar, err);
+}
+
+int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
+    if (is_null_(scalar)) {
+        char expected[256];
+        config_expected(key, expected, sizeof expected);
+        const char *part = key->part != NULL ? key->part : "";
+        return config_error(config, key->name, err, "%s%shas no value; use %s", part, part[0] != '\0' ? " " : "",
+                            expected);
+    }
+    if (key->zero_word != NULL && is_(scalar, key->zero_word)) return set_zero_(config, key);
+    switch (key->type) {
+    case KEY_INT:
+        return set_int_(config, key, field_(config, key), scalar, err);
+    case KEY_NUMBER:
+        return read_number_(config, key, scalar, field_(config, key), err);
+    case KEY_BOOL:
+        return set_bool_(config, key, scalar, err);
+    case KEY_WORD:
+        return set_word_(config, key, scalar, err);
+    case KEY_TEXT:
+        return set_text_(config, key, scalar, err);
+    case KEY_LIST:
+        if (key->list->alone) return set_alone_(config, key, scalar, err);
+        break;
+    }
+    return refuse_(config, key, scalar, "is no list", err);
+}
+
+int config_set_default(Config *config, const ConfigKey *key, Error *err) {
+    ConfigScalar scalar = {key->def, strlen(key->def), key->type == KEY_TEXT};
+    return config_set(config, key, scalar, err);
+}
+
+int config_list_begin(Config *config, const ConfigKey *key, Error *err) {
+    if (key->type != KEY_LIST) {
+        char expected[256];
+        config_expected(key, expected, sizeof expected);
+        return config_error(config, key->name, err, "is a list; use %s", expected);
+    }
+    return set_zero_(config, key);
+}
+
+int config_list_add(Config *config, const ConfigKey *key, Error *err) {
+    int64_t *given = given_(config, key);
+    if (*given == key->list->most)
+        return config_error(config, key->name, err, "has more than %lld entries; use as many or fewer",
+                            (long long)key->list->most);
+    ++*given;
+    for (int i = 0; i < key->list->part_count; i++) {
+        ConfigKey part = part_(config, key, i);
+        if (part.def != NULL && config_set_default(config, &part, err) != 0) return -1;
+    }
+    return 0;
+}
+
+int config_list_set(Config *config, const ConfigKey *key, int part, ConfigScalar scalar, Error *err) {
+    ConfigKey field = part_(config, key, part);
+    return config_set(config, &field, scalar, err);
+}

@@ -1,0 +1,392 @@
+// YAML events into config_set. A configuration is a mapping of sections, each a mapping of keys to scalars or one list:
+// anything else YAML can say (anchors, tags, nesting, several documents) is refused where it stands, so depth is
+// bounded by this code and not by the input.
+#include "config_schema.h"
+#include "base/suggest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <yaml.h>
+
+enum { MAX_FILE = 1 << 20, MAX_NAME = 80, PATIENCE_S = 5 };
+
+typedef struct Reader {
+    Config *config;
+    Error *err;
+    yaml_parser_t parser;
+    yaml_event_t event;   // the current one
+    const ConfigKey *key; // an override's key; NULL while reading a file
+    const char *input;
+    size_t length;
+} Reader;
+
+static int line_(const Reader *r) {
+    return r->key != NULL ? CONFIG_OVERRIDE : (int)r->event.start_mark.line + 1;
+}
+
+static const char *name_(const Reader *r) {
+    return r->key != NULL ? r->key->name : NULL;
+}
+
+// Errors in single bytes carry an offset instead of a line.
+static int problem_line_(const Reader *r) {
+    if (r->parser.error != YAML_READER_ERROR) return (int)r->parser.problem_mark.line + 1;
+    int line = 1;
+    for (size_t i = 0; i < r->parser.problem_offset && i < r->length; i++) line += r->input[i] == '\n';
+    return line;
+}
+
+static bool line_begins_with_tab_(const Reader *r, int line) {
+    const char *at = r->input, *end = r->input + r->length;
+    while (line > 1 && at < end) line -= *at++ == '\n';
+    while (at < end && *at == ' ') at++;
+    return at < end && *at == '\t';
+}
+
+static int syntax_error_(Reader *r) {
+    const yaml_parser_t *parser = &r->parser;
+    int line = problem_line_(r);
+    char context[160] = "";
+    if (parser->context != NULL) {
+        snprintf(context, sizeof context, " %s begun in line %d", parser->context, (int)parser->context_mark.line + 1);
+    }
+    const char *remedy = "check quotes, brackets and indentation";
+    if (parser->error == YAML_READER_ERROR)
+        remedy = "use UTF-8 text without control characters";
+    else if (line_begins_with_tab_(r, line))
+        remedy = "indent with spaces instead of tabs";
+    const char *problem = parser->problem != NULL ? parser->problem : "out of memory";
+    return config_error_at(r->config, r->key != NULL ? CONFIG_OVERRIDE : line, name_(r), r->err,
+                           "not valid YAML: %s%s; %s", problem, context, remedy);
+}
+
+static int refuse_extras_(Reader *r) {
+    const yaml_event_t *e = &r->event;
+    const char *extra = NULL;
+    if (e->type == YAML_ALIAS_EVENT) extra = "alias (*name)";
+    if (e->type == YAML_SCALAR_EVENT && e->data.scalar.anchor != NULL) extra = "anchor (&name)";
+    if (e->type == YAML_SEQUENCE_START_EVENT && e->data.sequence_start.anchor != NULL) extra = "anchor (&name)";
+    if (e->type == YAML_MAPPING_START_EVENT && e->data.mapping_start.anchor != NULL) extra = "anchor (&name)";
+    if (e->type == YAML_SCALAR_EVENT && e->data.scalar.tag != NULL) extra = "tag (!name)";
+    if (e->type == YAML_SEQUENCE_START_EVENT && e->data.sequence_start.tag != NULL) extra = "tag (!name)";
+    if (e->type == YAML_MAPPING_START_EVENT && e->data.mapping_start.tag != NULL) extra = "tag (!name)";
+    if (extra == NULL) return 0;
+    return config_error_at(r->config, line_(r), name_(r), r->err,
+                           "%s is not used here; write the value itself, in quotes if it begins with &, * or !", extra);
+}
+
+static int next_(Reader *r) {
+    yaml_event_delete(&r->event);
+    if (!yaml_parser_parse(&r->parser, &r->event)) return syntax_error_(r);
+    return refuse_extras_(r);
+}
+
+static ConfigScalar scalar_(const Reader *r) {
+    return (ConfigScalar){(const char *)r->event.data.scalar.value, r->event.data.scalar.length,
+                          r->event.data.scalar.style != YAML_PLAIN_SCALAR_STYLE};
+}
+
+static int read_name_(Reader *r, char name[MAX_NAME]) {
+    if (r->event.type != YAML_SCALAR_EVENT) {
+        return config_error_at(r->config, line_(r), NULL, r->err,
+                               "a key must be a plain word such as hidden, no list or mapping");
+    }
+    ConfigScalar scalar = scalar_(r);
+    config_printable(scalar.text, scalar.length, name, MAX_NAME);
+    return 0;
+}
+
+static int find_part_(const ConfigList *list, const char *name) {
+    for (int i = 0; i < list->part_count; i++) {
+        if (strcmp(list->parts[i].name, name) == 0) return i;
+    }
+    return -1;
+}
+
+// The parts of an entry that is a mapping; `seen` has a bit for each that was given.
+static int read_part_(Reader *r, const ConfigKey *key, unsigned *seen) {
+    char name[MAX_NAME];
+    if (read_name_(r, name) != 0) return -1;
+    int part = find_part_(key->list, name);
+    if (part < 0)
+        return config_error(r->config, key->name, r->err, "has an entry with %s, which is none of its keys; use %s",
+                            name, key->list->remedy);
+    if (*seen & 1u << part)
+        return config_error(r->config, key->name, r->err, "has an entry with two values for %s; keep one", name);
+    *seen |= 1u << part;
+    if (next_(r) != 0) return -1;
+    if (r->event.type != YAML_SCALAR_EVENT)
+        return config_error(r->config, key->name, r->err, "has an entry whose %s is a list or mapping; use %s", name,
+                            key->list->remedy);
+    return config_list_set(r->config, key, part, scalar_(r), r->err) != 0 ? -1 : next_(r);
+}
+
+static int read_mapping_(Reader *r, const ConfigKey *key) {
+    const ConfigList *list = key->list;
+    unsigned seen = 0;
+    if (next_(r) != 0) return -1;
+    while (r->event.type != YAML_MAPPING_END_EVENT) {
+        if (read_part_(r, key, &seen) != 0) return -1;
+    }
+    for (int i = 0; i < list->part_count; i++) {
+        if (list->parts[i].def == NULL && !(seen & 1u << i))
+            return config_error(r->config, key->name, r->err, "has an entry without %s; use %s", list->parts[i].name,
+                                list->remedy);
+    }
+    return 0;
+}
+
+static int read_entry_(Reader *r, const ConfigKey *key) {
+    const ConfigList *list = key->list;
+    bool plain = list->parts[0].name == NULL;
+    if (config_list_add(r->config, key, r->err) != 0) return -1;
+    if (r->event.type == (plain ? YAML_SCALAR_EVENT : YAML_MAPPING_START_EVENT))
+        return plain ? config_list_set(r->config, key, 0, scalar_(r), r->err) : read_mapping_(r, key);
+    return config_error(r->config, key->name, r->err, "has an entry that is no %s; use %s",
+                        plain ? "integer" : "mapping", list->remedy);
+}
+
+// While its entries are read, the list's place is theirs, so that an error names the line of the entry.
+static int read_list_(Reader *r, const ConfigKey *key) {
+    int32_t *place = &r->config->place[key - config_keys], begin = *place;
+    if (config_list_begin(r->config, key, r->err) != 0 || next_(r) != 0) return -1;
+    if (r->event.type == YAML_SEQUENCE_END_EVENT) {
+        char expected[256];
+        config_expected(key, expected, sizeof expected);
+        return config_error(r->config, key->name, r->err, "is an empty list; use %s", expected);
+    }
+    while (r->event.type != YAML_SEQUENCE_END_EVENT) {
+        *place = line_(r);
+        if (read_entry_(r, key) != 0 || next_(r) != 0) return -1;
+    }
+    *place = begin;
+    return 0;
+}
+
+// Reads the value that the current event begins, into a key whose place is set.
+static int read_value_(Reader *r, const ConfigKey *key) {
+    if (r->event.type == YAML_SCALAR_EVENT) return config_set(r->config, key, scalar_(r), r->err);
+    if (r->event.type == YAML_SEQUENCE_START_EVENT) return read_list_(r, key);
+    char expected[256];
+    config_expected(key, expected, sizeof expected);
+    return config_error(r->config, key->name, r->err, "is a mapping; use %s", expected);
+}
+
+// Says which key was meant: the nearest of all, comparing whole names and, for a key in the wrong section, last parts.
+static int unknown_key_(Reader *r, int line, const char *name) {
+    const char *near = NULL, *dot = strrchr(name, '.');
+    int best = INT_MAX;
+    for (int i = 0; i < config_key_count; i++) {
+        const ConfigKey *key = &config_keys[i];
+        size_t section = (size_t)(config_short_name(key) - key->name);
+        const char *typed = strncmp(name, key->name, section) == 0 ? name + section : name;
+        if (suggest_nearer(typed, typed == name ? key->name : config_short_name(key), &best)) near = key->name;
+    }
+    for (int i = 0; near == NULL && i < config_key_count; i++) {
+        if (suggest_nearer(dot != NULL ? dot + 1 : name, config_short_name(&config_keys[i]), &best)) {
+            near = config_keys[i].name;
+            break;
+        }
+    }
+    if (near != NULL) return config_error_at(r->config, line, name, r->err, "no such key; did you mean %s?", near);
+    return config_error_at(r->config, line, name, r->err, "no such key; --help-config lists all");
+}
+
+static int unknown_section_(Reader *r, const char *name) {
+    if (config_find(name) != NULL) {
+        int section = (int)strcspn(name, ".");
+        return config_error_at(r->config, line_(r), name, r->err, "stands outside its section; write %.*s: {%s: ...}",
+                               section, name, name + section + 1);
+    }
+    char near[MAX_NAME] = "";
+    int best = INT_MAX;
+    for (int i = 0; i < config_key_count; i++) {
+        char section[MAX_NAME];
+        snprintf(section, sizeof section, "%.*s", (int)strcspn(config_keys[i].name, "."), config_keys[i].name);
+        if (suggest_nearer(name, section, &best)) strcpy(near, section);
+    }
+    if (near[0] == '\0') return unknown_key_(r, line_(r), name);
+    return config_error_at(r->config, line_(r), name, r->err, "no such section; did you mean %s?", near);
+}
+
+static int read_key_(Reader *r, const char *section) {
+    char name[MAX_NAME], full[2 * MAX_NAME + 1];
+    if (read_name_(r, name) != 0) return -1;
+    snprintf(full, sizeof full, "%s.%s", section, name);
+    const ConfigKey *key = config_find(full);
+    if (key == NULL) return unknown_key_(r, line_(r), full);
+    int32_t *place = &r->config->place[key - config_keys];
+    if (*place != CONFIG_DEFAULT) {
+        return config_error_at(r->config, line_(r), full, r->err, "given twice; it stands in line %d already", *place);
+    }
+    *place = line_(r);
+    if (next_(r) != 0 || read_value_(r, key) != 0) return -1;
+    return next_(r);
+}
+
+static bool is_nothing_(const Reader *r) {
+    if (r->event.type != YAML_SCALAR_EVENT) return false;
+    ConfigScalar scalar = scalar_(r);
+    return !scalar.quoted && (scalar.length == 0 || strcmp(scalar.text, "null") == 0 || strcmp(scalar.text, "~") == 0);
+}
+
+// A section whose keys are all commented out is null to YAML, and fine.
+static int read_section_(Reader *r, const char *section) {
+    if (is_nothing_(r)) return next_(r);
+    if (r->event.type != YAML_MAPPING_START_EVENT) {
+        return config_error_at(r->config, line_(r), section, r->err,
+                               "is a section; write its keys below it, indented, as key: value");
+    }
+    if (next_(r) != 0) return -1;
+    while (r->event.type != YAML_MAPPING_END_EVENT) {
+        if (read_key_(r, section) != 0) return -1;
+    }
+    return next_(r);
+}
+
+static int note_section_(Reader *r, const char *section, int lines[CONFIG_MAX_KEYS]) {
+    if (!config_has_section(section, strlen(section))) return unknown_section_(r, section);
+    int first = 0;
+    while (strncmp(config_keys[first].name, section, strlen(section)) != 0) first++;
+    if (lines[first] != 0) {
+        return config_error_at(r->config, line_(r), section, r->err,
+                               "given twice; it stands in line %d already, put its keys there", lines[first]);
+    }
+    lines[first] = line_(r);
+    return 0;
+}
+
+static int read_root_(Reader *r) {
+    if (is_nothing_(r)) return next_(r); // a file of comments; what is required is missed later
+    if (r->event.type != YAML_MAPPING_START_EVENT) {
+        return config_error_at(
+            r->config, line_(r), NULL, r->err,
+            "the file is no mapping of sections; begin with a line such as model: {family: llama, ...}");
+    }
+    int lines[CONFIG_MAX_KEYS] = {0}; // by a section's first key
+    if (next_(r) != 0) return -1;
+    while (r->event.type != YAML_MAPPING_END_EVENT) {
+        char section[MAX_NAME];
+        if (read_name_(r, section) != 0 || note_section_(r, section, lines) != 0 || next_(r) != 0) return -1;
+        if (read_section_(r, section) != 0) return -1;
+    }
+    return next_(r);
+}
+
+static int read_document_(Reader *r) {
+    if (next_(r) != 0 || next_(r) != 0) return -1; // the stream's beginning; a document or the stream's end
+    if (r->event.type == YAML_STREAM_END_EVENT) {
+        if (r->key == NULL) return 0;
+        return config_set(r->config, r->key, (ConfigScalar){"", 0, false}, r->err);
+    }
+    if (next_(r) != 0) return -1;
+    if (r->key == NULL && read_root_(r) != 0) return -1;
+    if (r->key != NULL && (read_value_(r, r->key) != 0 || next_(r) != 0)) return -1;
+    if (next_(r) != 0) return -1;
+    if (r->event.type == YAML_STREAM_END_EVENT) return 0;
+    return config_error_at(r->config, line_(r), name_(r), r->err,
+                           "a second YAML document begins here; keep one, without ---");
+}
+
+static int read_yaml_(Config *config, const char *input, size_t length, const ConfigKey *key, Error *err) {
+    Reader r = {.config = config, .err = err, .key = key, .input = input, .length = length};
+    if (!yaml_parser_initialize(&r.parser))
+        return error_set(err, EXIT_FAILED, "out of memory while reading %s", config->path);
+    yaml_parser_set_input_string(&r.parser, (const unsigned char *)input, length);
+    int rc = read_document_(&r);
+    yaml_event_delete(&r.event);
+    yaml_parser_delete(&r.parser);
+    return rc;
+}
+
+// A pipe is waited for, but not for good: a named one may have nobody at its other end.
+static bool has_more_(int fd) {
+    struct pollfd file = {fd, POLLIN, 0};
+    int ready;
+    do ready = poll(&file, 1, 1000 * PATIENCE_S);
+    while (ready < 0 && errno == EINTR);
+    return ready != 0;
+}
+
+// Reads at most MAX_FILE bytes, of a pipe too. Returns the length, or -1.
+static ssize_t read_all_(const Config *config, int fd, char *buffer, Error *err) {
+    size_t used = 0;
+    while (has_more_(fd)) {
+        ssize_t got = read(fd, buffer + used, MAX_FILE + 1 - used);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (got < 0)
+            return config_error_at(config, 0, NULL, err, "cannot be read: %s; give a YAML file", strerror(errno));
+        if (got == 0) return (ssize_t)used;
+        used += (size_t)got;
+        if (used > MAX_FILE)
+            return config_error_at(config, 0, NULL, err, "is larger than 1 MiB; give a YAML file, not data");
+    }
+    return config_error_at(config, 0, NULL, err, "nobody wrote into it for %d s; give a YAML file", PATIENCE_S);
+}
+
+int config_read_file(Config *config, Error *err) {
+    int fd = open(config->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // the open of a named pipe would wait for a writer
+    if (fd < 0)
+        return config_error_at(config, 0, NULL, err, "cannot be opened: %s; give a YAML file with -c FILE",
+                               strerror(errno));
+    char *buffer = malloc(MAX_FILE + 1);
+    ssize_t length = -1;
+    if (buffer == NULL)
+        error_set(err, EXIT_FAILED, "out of memory while reading %s", config->path);
+    else
+        length = read_all_(config, fd, buffer, err);
+    close(fd);
+    int rc = length < 0 ? -1 : read_yaml_(config, buffer, (size_t)length, NULL, err);
+    free(buffer);
+    return rc;
+}
+
+// A text is taken as it stands, so that `-o data.train=*.bin` is no alias: it is quoted before YAML sees it, unless the
+// user quoted it. Returns a string to free.
+static char *quote_text_(const ConfigKey *key, const char *value) {
+    bool quoted = value[0] == '\'' || value[0] == '"', text = config_takes_text(key);
+    // A list of mappings is told from a glob that begins with a set of characters.
+    if (key->type == KEY_LIST && value[0] == '[' && value[1 + strspn(value + 1, " ")] == '{') text = false;
+    if (!text || quoted) return strdup(value);
+    char *out = malloc(2 * strlen(value) + 3), *at = out;
+    if (out == NULL) return NULL;
+    *at++ = '\'';
+    for (; *value != '\0'; value++) {
+        if (*value == '\'') *at++ = '\'';
+        *at++ = *value;
+    }
+    strcpy(at, "'");
+    return out;
+}
+
+static int unknown_override_(Config *config, const char *name, Error *err) {
+    Reader r = {.config = config, .err = err};
+    if (!config_has_section(name, strlen(name))) return unknown_key_(&r, CONFIG_OVERRIDE, name);
+    return config_error_at(config, CONFIG_OVERRIDE, name, err,
+                           "is a section; name one of its keys, as in -o train.steps=10");
+}
+
+int config_read_override(Config *config, const char *override, Error *err) {
+    char name[MAX_NAME];
+    const char *equals = strchr(override, '=');
+    size_t length = equals != NULL ? (size_t)(equals - override) : strlen(override);
+    config_printable(override, length, name, sizeof name);
+    if (equals == NULL)
+        return config_error_at(config, CONFIG_OVERRIDE, name, err,
+                               "has no value; write -o KEY=VALUE, as in -o train.steps=10");
+    const ConfigKey *key = config_find(name);
+    if (key == NULL) return unknown_override_(config, name, err);
+    config->place[key - config_keys] = CONFIG_OVERRIDE;
+    if (strpbrk(equals + 1, "\r\n") != NULL)
+        return config_error(config, key->name, err, "the value contains a line break; write it on one line");
+    char *value = quote_text_(key, equals + 1);
+    if (value == NULL) return error_set(err, EXIT_FAILED, "out of memory while reading -o %s", key->name);
+    int rc = read_yaml_(config, value, strlen(value), key, err);
+    free(value);
+    return rc;
+}

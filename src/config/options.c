@@ -1,0 +1,201 @@
+#include "options_schema.h"
+#include "base/suggest.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+const OptionRow option_rows[] = {
+    {"config", 'c', "FILE", OPTION_TEXT, offsetof(Options, config), "the run's configuration, a YAML file"},
+    {"override", 'o', "KEY=VALUE", OPTION_LIST, offsetof(Options, overrides),
+     "set one key, as in -o train.steps=10; repeatable, the last one wins"},
+    {"resume", 0, "DIR", OPTION_TEXT, offsetof(Options, resume),
+     "go on from the newest complete checkpoint in DIR, or from DIR itself"},
+    {"generate", 0, "PROMPT", OPTION_TEXT, offsetof(Options, generate),
+     "write the model's text behind PROMPT, as sample.* says, and exit; with --resume or checkpoint.init_from"},
+    {"validate", 0, NULL, OPTION_FLAG, offsetof(Options, validate),
+     "print the loss of data.val and exit; with --resume or checkpoint.init_from"},
+    {"trace", 0, "FILE", OPTION_TEXT, offsetof(Options, trace),
+     "write what ran when, for ui.perfetto.dev; with --plan what will run"},
+    {"plan", 0, NULL, OPTION_FLAG, offsetof(Options, plan),
+     "print memory, step time and whether BPipe pays, and exit; starts no rank"},
+    {"profile", 0, NULL, OPTION_FLAG, offsetof(Options, profile),
+     "time stages on this device, write hardware.profile, and plan with it"},
+    {"emulate-stage", 0, "S", OPTION_TEXT, offsetof(Options, emulate_stage),
+     "run stage S alone on this device, its neighbours emulated, and exit"},
+    {"verify", 0, "N", OPTION_TEXT, offsetof(Options, verify),
+     "run N steps with one stage, with several, and with BPipe, and compare all gradients and weights bit by bit"},
+    {"json", 0, NULL, OPTION_FLAG, offsetof(Options, json), "what --plan, --profile and --validate print, as JSON"},
+    {"schedule", 0, NULL, OPTION_FLAG, offsetof(Options, schedule),
+     "print the pipeline schedule as text and exit; starts no rank"},
+    {"quiet", 'q', NULL, OPTION_FLAG, offsetof(Options, quiet), "say nothing but results and what went wrong"},
+    {"verbose", 'v', NULL, OPTION_FLAG, offsetof(Options, verbose),
+     "say more: what was found and chosen, and how long the start-up takes"},
+    {"help", 'h', NULL, OPTION_FLAG, offsetof(Options, help), "print this and exit"},
+    {"help-config", 0, NULL, OPTION_FLAG, offsetof(Options, help_config),
+     "print every configuration key, its type, default, range and meaning, and exit"},
+    {"markdown", 0, NULL, OPTION_FLAG, offsetof(Options, markdown), "what --help-config prints, as a Markdown page"},
+    {"man", 0, NULL, OPTION_FLAG, offsetof(Options, man), "print the manual page and exit; read it with man -l"},
+    {"completion", 0, "bash|zsh", OPTION_TEXT, offsetof(Options, completion),
+     "print what completes these options and keys in that shell, and exit"},
+    {"version", 0, NULL, OPTION_FLAG, offsetof(Options, version), "print the version and exit"},
+};
+
+const int option_row_count = sizeof option_rows / sizeof option_rows[0];
+
+static const OptionRow *find_name_(const char *name, size_t length) {
+    for (int i = 0; i < option_row_count; i++) {
+        if (strlen(option_rows[i].name) == length && strncmp(option_rows[i].name, name, length) == 0)
+            return &option_rows[i];
+    }
+    return NULL;
+}
+
+static const OptionRow *find_letter_(char letter) {
+    for (int i = 0; i < option_row_count; i++) {
+        if (option_rows[i].letter != 0 && option_rows[i].letter == letter) return &option_rows[i];
+    }
+    return NULL;
+}
+
+static int unknown_(const char *typed, Error *err) {
+    char name[64];
+    const char *near = NULL;
+    int best = INT_MAX;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(typed, "="), typed);
+    for (int i = 0; i < option_row_count; i++) {
+        // One dash too few is the commonest slip, so dashes do not count.
+        if (suggest_nearer(name + strspn(name, "-"), option_rows[i].name, &best)) near = option_rows[i].name;
+    }
+    if (near != NULL) return error_set(err, EXIT_USAGE, "%s: no such option; did you mean --%s?", name, near);
+    return error_set(err, EXIT_USAGE, "%s: no such option; --help lists all", name);
+}
+
+// Of words that stand apart by '|', is this one?
+static bool is_word_(const char *words, const char *value) {
+    size_t length = strlen(value);
+    for (; *words != '\0'; words += strspn(words, "|")) {
+        size_t word = strcspn(words, "|");
+        if (word == length && strncmp(words, value, length) == 0) return true;
+        words += word;
+    }
+    return false;
+}
+
+static int store_(Options *options, const OptionRow *row, const char *value, Error *err) {
+    void *field = (char *)options + row->offset;
+    if (row->kind == OPTION_LIST) {
+        options->overrides[options->override_count++] = value;
+        return 0;
+    }
+    if (row->kind == OPTION_FLAG) {
+        *(bool *)field = true;
+        return 0;
+    }
+    if (*(const char **)field != NULL) {
+        return error_set(err, EXIT_USAGE, "--%s: given twice, %s and %s; give one", row->name, *(const char **)field,
+                         value);
+    }
+    if (value[0] == '\0')
+        return error_set(err, EXIT_USAGE, "--%s: the value is empty; give %s", row->name, row->argument);
+    if (option_is_words(row) && !is_word_(row->argument, value))
+        return error_set(err, EXIT_USAGE, "--%s: %s is none of %s", row->name, value, row->argument);
+    *(const char **)field = value;
+    return 0;
+}
+
+// What stands in one argument: the option, and its value where that is part of it (-cFILE, --config=FILE).
+static const OptionRow *split_(const char *argument, const char **value) {
+    *value = NULL;
+    if (argument[1] == '-') {
+        size_t length = strcspn(argument + 2, "=");
+        if (argument[2 + length] == '=') *value = argument + 2 + length + 1;
+        return find_name_(argument + 2, length);
+    }
+    const OptionRow *row = find_letter_(argument[1]);
+    if (row == NULL || argument[2] == '\0') return row;
+    // -config FILE: a single dash before a long name, not a file called "onfig".
+    if (row->argument == NULL || find_name_(argument + 1, strcspn(argument + 1, "=")) != NULL) return NULL;
+    *value = argument + 2;
+    return row;
+}
+
+// Takes one option and its value; returns how many arguments that were, or -1.
+static int take_(Options *options, int left, char **argv, Error *err) {
+    if (argv[0][0] != '-' || argv[0][1] == '\0') {
+        return error_set(err, EXIT_USAGE, "%s: is no option; a configuration is given with -c FILE", argv[0]);
+    }
+    const char *value;
+    const OptionRow *row = split_(argv[0], &value);
+    if (row == NULL) return unknown_(argv[0], err);
+    if (row->argument == NULL && value != NULL) {
+        return error_set(err, EXIT_USAGE, "--%s: takes no value; leave out =%s", row->name, value);
+    }
+    if (row->argument == NULL || value != NULL) return store_(options, row, value, err) != 0 ? -1 : 1;
+    // A value that looks like an option was forgotten, not meant.
+    if (left < 2 || argv[1][0] == '-') {
+        return error_set(err, EXIT_USAGE, "%s: needs a value; write %s %s", argv[0], argv[0], row->argument);
+    }
+    return store_(options, row, argv[1], err) != 0 ? -1 : 2;
+}
+
+int options_parse(Options *options, int argc, char **argv, Error *err) {
+    *options = (Options){0};
+    options->overrides = calloc((size_t)argc + 1, sizeof *options->overrides);
+    if (options->overrides == NULL) return error_set(err, EXIT_FAILED, "out of memory while reading the command line");
+    for (int i = 1; i < argc;) {
+        int taken = take_(options, argc - i, argv + i, err);
+        if (taken < 0) return -1;
+        i += taken;
+    }
+    if (options->markdown && !options->help_config)
+        return error_set(err, EXIT_USAGE, "--markdown: belongs to --help-config; give that too");
+    if (options->help || options->help_config || options->version || options->man || options->completion != NULL)
+        return 0;
+    if (options->quiet && options->verbose)
+        return error_set(err, EXIT_USAGE, "--quiet: says less and --verbose more; give one of them");
+    if (options->json && !options->plan && !options->profile && !options->validate)
+        return error_set(err, EXIT_USAGE, "--json: belongs to --plan, --profile and --validate; give one of them too");
+    if (options->trace != NULL && !options->plan && !options->profile &&
+        (options->schedule || options->emulate_stage != NULL))
+        return error_set(err, EXIT_USAGE, "--trace: belongs to training and to --plan; leave out --%s",
+                         options->schedule ? "schedule" : "emulate-stage");
+    if ((options->plan || options->profile) + options->schedule + (options->emulate_stage != NULL) > 1)
+        return error_set(err, EXIT_USAGE,
+                         "--plan, --schedule and --emulate-stage: are answered one at a time; give one of them");
+    bool other = options->plan || options->profile || options->schedule || options->emulate_stage != NULL ||
+                 options->trace != NULL;
+    if (options->generate != NULL && (other || options->validate))
+        return error_set(err, EXIT_USAGE, "--generate: writes text and nothing else; leave out the other action");
+    if (options->validate && other)
+        return error_set(err, EXIT_USAGE, "--validate: says a loss and nothing else; leave out the other action");
+    if (options->verify != NULL && (other || options->generate != NULL || options->validate))
+        return error_set(err, EXIT_USAGE,
+                         "--verify: runs the same steps in several ways and nothing else; leave out the other action");
+    if (options->config != NULL) return 0;
+    return error_set(err, EXIT_USAGE, "no configuration; give one with -c FILE (--help explains)");
+}
+
+void options_free(Options *options) {
+    free(options->overrides);
+    *options = (Options){0};
+}
+
+void options_help(const char *program, FILE *file) {
+    fprintf(file, "usage: %s -c FILE [-o KEY=VALUE]...\n", program);
+    fprintf(file, "Trains a model across pipeline stages as the configuration says.\n\n");
+    for (int i = 0; i < option_row_count; i++) {
+        char left[48], letter[8] = "    ";
+        if (option_rows[i].letter != 0) snprintf(letter, sizeof letter, "-%c, ", option_rows[i].letter);
+        const char *argument = option_rows[i].argument != NULL ? option_rows[i].argument : "";
+        snprintf(left, sizeof left, "%s--%s%s%s", letter, option_rows[i].name, argument[0] != '\0' ? " " : "",
+                 argument);
+        fprintf(file, "  %-26s  %s\n", left, option_rows[i].meaning);
+    }
+    fprintf(file, "\nexit codes: %d done, %d failed while running, %d bad usage or configuration,\n", EXIT_DONE,
+            EXIT_FAILED, EXIT_USAGE);
+    fprintf(file, "            %d stopped on request with its checkpoint saved\n", EXIT_STOPPED);
+    fprintf(file, "results go to stdout, status and errors to stderr\n");
+    const char *family = strncmp(program, "train_", 6) == 0 ? program + 6 : "llama";
+    fprintf(file, "\nexample: ./%s -c configs/%s_tiny.yaml -o train.steps=10\n", program, family);
+}

@@ -1,0 +1,43 @@
+// The command line: one table of options (options_schema.h) that parses it and prints `--help`; manual.h and completion.h
+// make their pages of it.
+#ifndef OPTIONS_H
+#define OPTIONS_H
+
+#include "base/log.h"
+
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Options {
+    const char *config;     // points into argv; NULL only where the program answers and exits
+    const char **overrides; // "key=value" in the order given, each pointing into argv; the array belongs to Options
+    int override_count;
+    const char *resume;   // NULL: start anew
+    const char *trace;    // file; NULL: none
+    const char *generate; // a prompt; NULL: train
+    bool validate;        // say the loss of data.val, do not train
+    const char *verify;   // a number of steps; NULL: train
+    bool schedule;
+    bool plan, profile, json;
+    const char *emulate_stage; // NULL: none
+    bool quiet, verbose;       // at most one
+    bool help, help_config, markdown, version, man;
+    const char *completion; // a shell; NULL: none
+} Options;
+
+// Reads argv[1..argc-1]. 0, or -1 with err (code 2): unknown option (the nearest is suggested), missing or superfluous
+// value, no configuration. Accepts -c FILE, -cFILE, --config FILE and --config=FILE. options_free in both cases.
+int options_parse(Options *options, int argc, char **argv, Error *err);
+void options_free(Options *options);
+
+// Usage, every option of the table, exit codes, an example. `program` is the trainer's name, without directories.
+void options_help(const char *program, FILE *file);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

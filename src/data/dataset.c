@@ -1,0 +1,349 @@
+#include "dataset.h"
+
+#include "base/files.h"
+#include "base/random.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HEADER_BYTES = 256 * 4, MAGIC_GPT2 = 20240520, MAGIC_LLAMA3 = 20240801, FEISTEL_ROUNDS = 8 };
+
+// Tokens looked at when a data set is opened: all shards together, but some of every shard. Reading every token of a
+// large data set at start would cost minutes; the rest is checked as it is fetched.
+enum { SCAN_ALL = 64 << 20, SCAN_MOST = 16 << 20, SCAN_LEAST = 64 << 10 };
+
+// Bytes of tokens that are read at a time, on the stack.
+enum { PIECE_BYTES = 64 << 10 };
+
+typedef struct Shard {
+    char *path;
+    int file;  // -1: not open
+    int width; // bytes of one token: 2 or 4
+    int64_t bytes, tokens;
+    int64_t first_sample; // of all samples; the shard's last one is the next shard's first_sample - 1
+} Shard;
+
+struct Dataset {
+    Shard *shards;
+    int count;
+    int64_t seq_len, vocab, samples, tokens;
+    SideFile side, other; // the first shard's that has one, and the first of another tokenizer; vocab 0: none
+};
+
+// Up to PIECE_BYTES of tokens, as they lie in the file. Read and not mapped: where a file shrinks under a run, or its disk fails, a
+// read says so and a mapping kills the process.
+typedef union Piece {
+    uint16_t narrow[PIECE_BYTES / 2];
+    uint32_t wide[PIECE_BYTES / 4];
+} Piece;
+
+// Reads tokens [first, last) or as many as fit; returns how many, or -1 with err.
+static int64_t read_tokens_(const Shard *shard, int64_t first, int64_t last, Piece *piece, Error *err) {
+    int64_t count = PIECE_BYTES / shard->width;
+    if (count > last - first) count = last - first;
+    int64_t offset = HEADER_BYTES + first * shard->width;
+    return file_read(shard->file, shard->path, offset, piece, count * shard->width, err) == 0 ? count : -1;
+}
+
+static uint32_t token_(const Shard *shard, const Piece *piece, int64_t index) {
+    return shard->width == 2 ? piece->narrow[index] : piece->wide[index];
+}
+
+// ---- opening --------------------------------------------------------------------------------------------------------
+
+static int shard_file_(Shard *shard, const char *key, Error *err) {
+    struct stat status;
+    shard->file = open(shard->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a named pipe must not hold us up
+    if (shard->file < 0 || fstat(shard->file, &status) != 0)
+        return error_set(err, EXIT_USAGE, "%s: %s cannot be opened: %s", key, shard->path, strerror(errno));
+    if (!S_ISREG(status.st_mode))
+        return error_set(err, EXIT_USAGE, "%s: %s is %s, not a token file; name the files in it, e.g. with *.bin", key,
+                         shard->path, S_ISDIR(status.st_mode) ? "a directory" : "no regular file");
+    shard->bytes = status.st_size;
+    if (shard->bytes >= HEADER_BYTES) return 0;
+    return error_set(err, EXIT_USAGE,
+                     "%s: %s has %" PRId64 " bytes, fewer than the %d of a token file's header; "
+                     "make it again with scripts/prepare_data.py",
+                     key, shard->path, shard->bytes, (int)HEADER_BYTES);
+}
+
+static int shard_header_(Shard *shard, const char *key, Error *err) {
+    uint32_t header[3];
+    if (file_read(shard->file, shard->path, 0, header, sizeof header, err) != 0) return -1;
+    int version = header[0] == MAGIC_GPT2 ? 1 : 7;
+    if (header[0] != MAGIC_GPT2 && header[0] != MAGIC_LLAMA3) {
+        return error_set(err, EXIT_USAGE,
+                         "%s: %s is not a token file: its first word is 0x%08" PRIx32
+                         ", expected %d (GPT-2 kind) or %d "
+                         "(Llama-3 kind); make one with scripts/prepare_data.py",
+                         key, shard->path, header[0], (int)MAGIC_GPT2, (int)MAGIC_LLAMA3);
+    }
+    if (header[1] != (uint32_t)version) {
+        return error_set(err, EXIT_USAGE, "%s: %s is a token file of version %" PRIu32 ", expected version %d; %s", key,
+                         shard->path, header[1], version, "make it again with scripts/prepare_data.py");
+    }
+    shard->width = header[0] == MAGIC_GPT2 ? 2 : 4;
+    shard->tokens = header[2];
+    int64_t expected = HEADER_BYTES + shard->tokens * shard->width, found = shard->bytes;
+    if (expected != found) {
+        return error_set(err, EXIT_USAGE,
+                         "%s: %s is %s: its header promises %" PRId64 " tokens, that is %" PRId64
+                         " bytes, and the file has %" PRId64 "; copy it or make it again",
+                         key, shard->path, found < expected ? "truncated" : "too long", shard->tokens, expected, found);
+    }
+    return 0;
+}
+
+static uint32_t largest_(const Shard *shard, const Piece *piece, int64_t count) {
+    uint32_t largest = 0;
+    if (shard->width == 2) {
+        uint16_t largest_16 = 0; // as narrow as the tokens, so that the loop uses whole vectors
+        for (int64_t i = 0; i < count; i++) largest_16 = piece->narrow[i] > largest_16 ? piece->narrow[i] : largest_16;
+        return largest_16;
+    }
+    for (int64_t i = 0; i < count; i++) largest = piece->wide[i] > largest ? piece->wide[i] : largest;
+    return largest;
+}
+
+static int out_of_range_(const Shard *shard, int64_t index, uint32_t token, int64_t vocab, int code, Error *err) {
+    return error_set(err, code,
+                     "%s: token %" PRId64 " is %" PRIu32 ", outside a vocabulary of %" PRId64
+                     "; set model.vocab to that of the tokenizer that made the file",
+                     shard->path, index, token, vocab);
+}
+
+static int shard_scan_(const Shard *shard, int64_t shards, int64_t vocab, Error *err) {
+    Piece piece;
+    int64_t end = SCAN_ALL / shards;
+    if (end > SCAN_MOST) end = SCAN_MOST;
+    if (end < SCAN_LEAST) end = SCAN_LEAST;
+    if (end > shard->tokens) end = shard->tokens;
+    for (int64_t at = 0, count; at < end; at += count) {
+        count = read_tokens_(shard, at, end, &piece, err);
+        if (count < 0) return -1;
+        if (largest_(shard, &piece, count) < vocab) continue;
+        int64_t i = 0;
+        while (token_(shard, &piece, i) < vocab) i++;
+        return out_of_range_(shard, at + i, token_(shard, &piece, i), vocab, EXIT_USAGE, err);
+    }
+    return 0;
+}
+
+static int shard_open_(Dataset *dataset, Shard *shard, const char *key, Error *err) {
+    if (shard_file_(shard, key, err) != 0 || shard_header_(shard, key, err) != 0) return -1;
+    Error range = {0};
+    if (shard_scan_(shard, dataset->count, dataset->vocab, &range) != 0) {
+        return error_set(err, range.code, "%s: %s", key, range.text);
+    }
+    // Samples come from all over the file: reading ahead would read what nobody asked for.
+    (void)posix_fadvise(shard->file, 0, 0, POSIX_FADV_RANDOM);
+    shard->first_sample = dataset->samples;
+    if (shard->tokens > 0) dataset->samples += (shard->tokens - 1) / dataset->seq_len;
+    dataset->tokens += shard->tokens;
+    return 0;
+}
+
+// Every shard keeps a descriptor open, beside those that the process may have anyway.
+static void raise_limit_(int64_t files) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
+    bool room = limit.rlim_max - limit.rlim_cur > (rlim_t)files;
+    limit.rlim_cur = room ? limit.rlim_cur + (rlim_t)files : limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit); // without it open says what is wrong
+}
+
+static int check_vocabulary_(const SideFile *side, const char *key, int64_t vocab, Error *err) {
+    if (side->vocab <= vocab) return 0;
+    return error_set(err, EXIT_USAGE,
+                     "%s: the tokenizer (%s) has a vocabulary of %" PRId64 " as %s says, more than model.vocab %" PRId64
+                     "; set model.vocab to %" PRId64,
+                     key, side->tokenizer, side->vocab, side->path, vocab, side->vocab);
+}
+
+// Looks at the side file of a shard where it is not that of the shard before, whose path is in `last`.
+static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_PATH], const char *key, Error *err) {
+    SideFile side;
+    Error damage = {0};
+    char path[SIDE_FILE_PATH];
+    if (!side_file_path(shard, path) || strcmp(path, last) == 0) return 0;
+    strcpy(last, path);
+    int found = side_file_read(&side, path, &damage);
+    if (found < 0)
+        return error_set(err, EXIT_USAGE, "%s: %s; make the data set again, or remove this file", key, damage.text);
+    if (found == 0) return 0;
+    if (dataset->side.vocab == 0)
+        dataset->side = side;
+    else if (dataset->other.vocab == 0 && !side_file_same_tokenizer(&dataset->side, &side))
+        dataset->other = side;
+    return check_vocabulary_(&side, key, dataset->vocab, err);
+}
+
+static int open_shards_(Dataset *dataset, const char *key, const glob_t *names, Error *err) {
+    char last[SIDE_FILE_PATH] = "";
+    dataset->shards = calloc(names->gl_pathc, sizeof *dataset->shards);
+    if (dataset->shards == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", key);
+    dataset->count = (int)names->gl_pathc;
+    raise_limit_(dataset->count);
+    for (int i = 0; i < dataset->count; i++) dataset->shards[i].file = -1;
+    for (int i = 0; i < dataset->count; i++) {
+        dataset->shards[i].path = strdup(names->gl_pathv[i]);
+        if (dataset->shards[i].path == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", key);
+        if (check_side_(dataset, dataset->shards[i].path, last, key, err) != 0) return -1;
+        if (shard_open_(dataset, &dataset->shards[i], key, err) != 0) return -1;
+    }
+    return 0;
+}
+
+static int enough_(const Dataset *dataset, const char *key, const char *pattern, int64_t need, Error *err) {
+    if (need < 1) need = 1;
+    if (dataset->samples >= need) return 0;
+    return error_set(err, EXIT_USAGE,
+                     "%s: %s has %" PRId64 " tokens in %d file%s, enough for %" PRId64 " sequences of %" PRId64
+                     "; %" PRId64 " sequences are needed, at least %" PRId64 " tokens",
+                     key, pattern, dataset->tokens, dataset->count, dataset->count == 1 ? "" : "s", dataset->samples,
+                     dataset->seq_len, need, need * dataset->seq_len + 1);
+}
+
+static int open_(Dataset *dataset, const char *key, const char *pattern, int64_t need, Error *err) {
+    glob_t names;
+    int status = glob(pattern, 0, NULL, &names);
+    if (status == GLOB_NOMATCH) {
+        return error_set(err, EXIT_USAGE,
+                         "%s: no file matches %s; make the tiny data set with `make data`, or one of your own with "
+                         "scripts/prepare_data.py FILE...",
+                         key, pattern);
+    }
+    if (status != 0) return error_set(err, EXIT_USAGE, "%s: cannot look for files like %s", key, pattern);
+    int result = open_shards_(dataset, key, &names, err);
+    globfree(&names);
+    return result != 0 ? result : enough_(dataset, key, pattern, need, err);
+}
+
+Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_t vocab, int64_t need, Error *err) {
+    Dataset *dataset = calloc(1, sizeof *dataset);
+    if (dataset == NULL) {
+        error_set(err, EXIT_FAILED, "%s: out of memory", key);
+        return NULL;
+    }
+    dataset->seq_len = seq_len;
+    dataset->vocab = vocab;
+    if (open_(dataset, key, glob, need, err) != 0) {
+        dataset_close(dataset);
+        return NULL;
+    }
+    return dataset;
+}
+
+void dataset_close(Dataset *dataset) {
+    if (dataset == NULL) return;
+    for (int i = 0; i < dataset->count; i++) {
+        if (dataset->shards[i].file >= 0) close(dataset->shards[i].file);
+        free(dataset->shards[i].path);
+    }
+    free(dataset->shards);
+    free(dataset);
+}
+
+int64_t dataset_samples(const Dataset *dataset) {
+    return dataset->samples;
+}
+
+int64_t dataset_tokens(const Dataset *dataset) {
+    return dataset->tokens;
+}
+
+int dataset_shards(const Dataset *dataset) {
+    return dataset->count;
+}
+
+const SideFile *dataset_side(const Dataset *dataset, int index) {
+    const SideFile *side = index == 0 ? &dataset->side : &dataset->other;
+    return side->vocab == 0 ? NULL : side;
+}
+
+// ---- reading --------------------------------------------------------------------------------------------------------
+
+// The last shard that begins at or before the sample: never one that is too short for a sample, since the shard after
+// it begins at the same sample.
+static const Shard *shard_of_(const Dataset *dataset, int64_t sample) {
+    int low = 0, high = dataset->count - 1;
+    while (low < high) {
+        int middle = low + (high - low + 1) / 2;
+        if (dataset->shards[middle].first_sample <= sample)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &dataset->shards[low];
+}
+
+int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32_t *targets, int64_t stride,
+                  Error *err) {
+    if (sample < 0 || sample >= dataset->samples) {
+        return error_set(err, EXIT_FAILED, "sample %" PRId64 " was asked for, of a data set with %" PRId64, sample,
+                         dataset->samples);
+    }
+    const Shard *shard = shard_of_(dataset, sample);
+    int64_t start = (sample - shard->first_sample) * dataset->seq_len, length = dataset->seq_len + 1;
+    Piece piece;
+    for (int64_t at = 0, count; at < length; at += count) {
+        count = read_tokens_(shard, start + at, start + length, &piece, err);
+        if (count < 0) return -1;
+        for (int64_t j = 0, i = at; j < count; j++, i++) {
+            uint32_t token = token_(shard, &piece, j);
+            if (token >= dataset->vocab)
+                return out_of_range_(shard, start + i, token, dataset->vocab, EXIT_FAILED, err);
+            if (inputs != NULL && i < dataset->seq_len) inputs[i * stride] = (int32_t)token;
+            if (targets != NULL && i > 0) targets[(i - 1) * stride] = (int32_t)token;
+        }
+    }
+    return 0;
+}
+
+// ---- order ----------------------------------------------------------------------------------------------------------
+
+// A Feistel network permutes [0, 4^half); its round function is the finalizer of SplitMix64 (Steele et al., OOPSLA
+// 2014), which mixes every bit of the half it reads.
+static uint64_t mix_(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+static uint64_t feistel_(uint64_t value, int half, const uint64_t keys[FEISTEL_ROUNDS]) {
+    uint64_t mask = ((uint64_t)1 << half) - 1, left = value >> half, right = value & mask;
+    for (int round = 0; round < FEISTEL_ROUNDS; round++) {
+        uint64_t next = left ^ (mix_(right + keys[round]) & mask);
+        left = right;
+        right = next;
+    }
+    return left << half | right;
+}
+
+int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoch) {
+    if (count <= 1) return 0;
+    int half = 1;
+    while (half < 31 && (int64_t)1 << (2 * half) < count) half++;
+    // Another key than the initialization's, which uses the seed itself.
+    uint64_t keys[FEISTEL_ROUNDS];
+    for (int round = 0; round < FEISTEL_ROUNDS; round++) keys[round] = random_bits(~seed, epoch, (uint64_t)round);
+    // Walking the cycle until it comes back below count keeps the restriction a bijection; the domain is at most four
+    // times count, so a few steps do.
+    uint64_t value = (uint64_t)index;
+    do value = feistel_(value, half, keys);
+    while (value >= (uint64_t)count);
+    return (int64_t)value;
+}
+
+int64_t dataset_shuffled(const Dataset *dataset, int64_t seed, int64_t position) {
+    return permute_index(position % dataset->samples, dataset->samples, (uint64_t)seed,
+                         (uint64_t)(position / dataset->samples));
+}

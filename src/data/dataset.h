@@ -1,0 +1,53 @@
+// Training text: llm.c's token files, many shards through a glob, and which sample comes when.
+//
+// A shard has a header of 256 int32: magic 20240520 version 1 (uint16 tokens, GPT-2 kind) or magic 20240801 version 7
+// (uint32 tokens, Llama-3 kind); word 2 is the token count. A sample is seq_len + 1 tokens that start at a multiple of
+// seq_len inside one shard: the first seq_len are inputs, the last seq_len the targets; shards never mix in a sample.
+// Sample order: one pseudo-random permutation of all samples per (seed, epoch), computed and never stored, so that
+// a position in training is one number: step k takes samples [k*B, (k+1)*B) of the endless sequence of epochs.
+#ifndef DATASET_H
+#define DATASET_H
+
+#include "base/log.h"
+#include "side_file.h"
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Dataset Dataset;
+
+// Opens every shard the glob names, in name order. Checks magic, version, that the token count fits the file's length,
+// and (for a first part of every shard) that tokens are below vocab. `key` ("data.train") names the setting in errors.
+// NULL with err: nothing matches, unreadable, bad magic, truncated, token out of range, a side file that is damaged or
+// names a vocabulary larger than vocab, fewer than `need` samples of
+// seq_len tokens (says how many tokens are there and how many are needed).
+Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_t vocab, int64_t need, Error *err);
+void dataset_close(Dataset *dataset);
+
+int64_t dataset_samples(const Dataset *dataset);
+int64_t dataset_tokens(const Dataset *dataset);
+int dataset_shards(const Dataset *dataset);
+
+// The side file (index 0) of the shards, and (1) the first that names another tokenizer. NULL: there is none.
+const SideFile *dataset_side(const Dataset *dataset, int index);
+
+// The sample (0 .. samples-1) at a position of training: the permutation keyed by (seed, position / samples).
+int64_t dataset_shuffled(const Dataset *dataset, int64_t seed, int64_t position);
+
+// Copies sample number `sample` in file order: inputs (seq_len) and targets (seq_len), each written with a stride of
+// `stride` elements (the batch layout is sequence-major: token i of sequence j stands at i * b + j). Either pointer may
+// be NULL. -1 with err that names the file: a token is not below vocab, or the file cannot be read or became shorter.
+int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32_t *targets, int64_t stride,
+                  Error *err);
+
+// The permutation itself: a bijection of [0, count) keyed by (seed, epoch); for tests.
+int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoch);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,53 @@
+#include "side_file.h"
+
+#include "base/json.h"
+
+#include <string.h>
+#include <unistd.h>
+
+// "data/own_train_000.bin" to "data/own.json".
+bool side_file_path(const char *shard, char path[SIDE_FILE_PATH]) {
+    static const char *const splits[] = {"_train_", "_val_"};
+    const char *slash = strrchr(shard, '/'), *name = slash != NULL ? slash + 1 : shard, *end = NULL;
+    for (int i = 0; i < 2; i++) {
+        for (const char *at = strstr(name, splits[i]); at != NULL; at = strstr(at + 1, splits[i])) {
+            const char *number = at + strlen(splits[i]);
+            size_t digits = strspn(number, "0123456789");
+            if (digits > 0 && strcmp(number + digits, ".bin") == 0) end = at;
+        }
+    }
+    if (end == NULL || end == name || end - shard > SIDE_FILE_PATH - 6) return false;
+    snprintf(path, SIDE_FILE_PATH, "%.*s.json", (int)(end - shard), shard);
+    return true;
+}
+
+// The tokenizer's file: a relative name is meant from the side file's folder.
+static void resolve_(SideFile *side, const char *file) {
+    const char *slash = strrchr(side->path, '/');
+    int folder = slash == NULL || file[0] == '/' || file[0] == '\0' ? 0 : (int)(slash - side->path + 1);
+    int length = snprintf(side->file, sizeof side->file, "%.*s%s", folder, side->path, file);
+    if (length >= (int)sizeof side->file) side->file[0] = '\0';
+}
+
+int side_file_read(SideFile *side, const char *path, Error *err) {
+    memset(side, 0, sizeof *side);
+    if (access(path, F_OK) != 0) return 0;
+    snprintf(side->path, sizeof side->path, "%s", path);
+    Json json;
+    int status = json_read_file(&json, side->path, err);
+    if (status == 0) {
+        side->vocab = json_integer(json.root, "vocab", -1);
+        snprintf(side->tokenizer, sizeof side->tokenizer, "%s", json_text(json.root, "tokenizer", ""));
+        snprintf(side->sha256, sizeof side->sha256, "%s", json_text(json.root, "tokenizer_sha256", ""));
+        side->eot = json_integer(json.root, "eot", -1);
+        resolve_(side, json_text(json.root, "tokenizer_file", ""));
+        if (side->vocab < 1 || side->tokenizer[0] == '\0')
+            status = error_set(err, EXIT_FAILED, "%s: names no tokenizer and vocab", side->path);
+    }
+    json_free(&json);
+    return status == 0 ? 1 : -1;
+}
+
+bool side_file_same_tokenizer(const SideFile *a, const SideFile *b) {
+    return strcmp(a->tokenizer, b->tokenizer) == 0 && strcmp(a->sha256, b->sha256) == 0;
+}

@@ -1,0 +1,228 @@
+#include "tokenizer.h"
+
+#include "base/json.h"
+#include "sentencepiece.h"
+#include "side_file.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum TokenizerKind { KIND_BYTES, KIND_IDS, KIND_PIECES } TokenizerKind;
+
+enum { BYTES_VOCABULARY = 257, BYTES_END = 256 };
+
+struct Tokenizer {
+    TokenizerKind kind;
+    int64_t vocab; // the model's
+    int64_t end;
+    SentencePiece *pieces;
+};
+
+static const char KEY[] = "sample.tokenizer";
+
+// ---------------------------------------------------------------- which one
+
+static int take_pieces_(Tokenizer *tokenizer, const char *path, Error *err) {
+    tokenizer->kind = KIND_PIECES;
+    tokenizer->pieces = sentencepiece_open(KEY, path, err);
+    if (tokenizer->pieces == NULL) return -1;
+    if (tokenizer->end < 0) tokenizer->end = sentencepiece_end(tokenizer->pieces);
+    int64_t count = sentencepiece_count(tokenizer->pieces);
+    if (count <= tokenizer->vocab) return 0;
+    return error_set(err, EXIT_USAGE,
+                     "%s: %s has %lld pieces, more than model.vocab %lld; name the model's own tokenizer", KEY, path,
+                     (long long)count, (long long)tokenizer->vocab);
+}
+
+static void take_bytes_(Tokenizer *tokenizer) {
+    tokenizer->kind = KIND_BYTES;
+    if (tokenizer->end < 0 && tokenizer->vocab >= BYTES_VOCABULARY) tokenizer->end = BYTES_END;
+}
+
+static bool ends_in_(const char *text, const char *ending) {
+    size_t length = strlen(text), tail = strlen(ending);
+    return length >= tail && strcmp(text + length - tail, ending) == 0;
+}
+
+static int take_named_(Tokenizer *tokenizer, const Config *config, Error *err) {
+    const char *name = config->sample.tokenizer;
+    if (strcmp(name, "bytes") == 0) return take_bytes_(tokenizer), 0;
+    if (strcmp(name, "ids") == 0) return 0;
+    if (ends_in_(name, ".json"))
+        return config_error(config, KEY, err,
+                            "%s is not read here; use ids, and scripts/tokens.py to turn text into ids and back", name);
+    return take_pieces_(tokenizer, name, err);
+}
+
+// What the first shard of the training data was made with. 1 found, 0 not, -1 with err.
+static int find_side_(const Config *config, SideFile *side, Error *err) {
+    glob_t shards;
+    char path[SIDE_FILE_PATH];
+    if (config->data.train_sources == 0 || glob(config->data.train[0].path, 0, NULL, &shards) != 0) return 0;
+    bool named = side_file_path(shards.gl_pathv[0], path);
+    globfree(&shards);
+    return named ? side_file_read(side, path, err) : 0;
+}
+
+static int take_side_(Tokenizer *tokenizer, const SideFile *side, Error *err) {
+    if (side->eot >= 0 && side->eot < tokenizer->vocab) tokenizer->end = side->eot;
+    if (strcmp(side->tokenizer, "bytes") == 0) take_bytes_(tokenizer);
+    return strcmp(side->tokenizer, "sentencepiece") == 0 ? take_pieces_(tokenizer, side->file, err) : 0;
+}
+
+static int take_(Tokenizer *tokenizer, const Config *config, Error *err) {
+    SideFile side;
+    if (config->sample.tokenizer[0] != '\0') return take_named_(tokenizer, config, err);
+    int found = find_side_(config, &side, err);
+    if (found != 0) return found < 0 ? -1 : take_side_(tokenizer, &side, err);
+    if (tokenizer->vocab == BYTES_VOCABULARY) take_bytes_(tokenizer);
+    return 0;
+}
+
+Tokenizer *tokenizer_open(const Config *config, Error *err) {
+    Tokenizer *tokenizer = (Tokenizer *)calloc(1, sizeof *tokenizer);
+    if (tokenizer == NULL) {
+        error_set(err, EXIT_FAILED, "out of host memory for a tokenizer");
+        return NULL;
+    }
+    tokenizer->kind = KIND_IDS;
+    tokenizer->vocab = config->model.vocab;
+    tokenizer->end = -1;
+    if (take_(tokenizer, config, err) == 0) return tokenizer;
+    tokenizer_close(tokenizer);
+    return NULL;
+}
+
+void tokenizer_close(Tokenizer *tokenizer) {
+    if (tokenizer == NULL) return;
+    sentencepiece_close(tokenizer->pieces);
+    free(tokenizer);
+}
+
+int64_t tokenizer_end(const Tokenizer *tokenizer) {
+    return tokenizer->end;
+}
+
+// ---------------------------------------------------------------- text to tokens
+
+static int encode_ids_(const char *name, const char *text, int64_t vocab, Tokens *tokens, Error *err) {
+    for (const char *at = text + strspn(text, " ,\t\n"); *at != '\0'; at += strspn(at, " ,\t\n")) {
+        char *end;
+        errno = 0;
+        long long id = strtoll(at, &end, 10);
+        if (end == at || strchr(" ,\t\n", *end) == NULL) // the end of the text is found too
+            return error_set(err, EXIT_USAGE,
+                             "%s: without a tokenizer a prompt is token numbers, such as \"11 42\", and %.20s is none; "
+                             "set sample.tokenizer, or make them with scripts/tokens.py",
+                             name, at);
+        if (errno != 0 || id < 0 || id >= vocab)
+            return error_set(err, EXIT_USAGE, "%s: token %.*s is outside the vocabulary of %lld (model.vocab)", name,
+                             (int)(end - at < 24 ? end - at : 24), at, (long long)vocab);
+        tokens->ids[tokens->count++] = (int32_t)id;
+        at = end;
+    }
+    return 0;
+}
+
+static int encode_bytes_(const char *name, const char *text, int64_t vocab, Tokens *tokens, Error *err) {
+    for (; *text != '\0'; text++) {
+        int byte = (unsigned char)*text;
+        if (byte >= vocab)
+            return error_set(err, EXIT_USAGE,
+                             "%s: byte %d (token %d) is outside the vocabulary of %lld (model.vocab); use other text",
+                             name, byte, byte, (long long)vocab);
+        tokens->ids[tokens->count++] = byte;
+    }
+    return 0;
+}
+
+static int encode_pieces_(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
+    int64_t length = (int64_t)strlen(text);
+    for (const char *at = text; *at != '\0';) {
+        int n = json_utf8_length(at, text + length);
+        if (n == 0) return error_set(err, EXIT_USAGE, "%s: byte %lld is not UTF-8", name, (long long)(at - text));
+        at += n;
+    }
+    tokens->count = sentencepiece_encode(tokenizer->pieces, text, length, tokens->ids);
+    return tokens->count >= 0 ? 0 : error_set(err, EXIT_FAILED, "%s: out of host memory", name);
+}
+
+static int encode_(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
+    if (tokenizer->kind == KIND_BYTES) return encode_bytes_(name, text, tokenizer->vocab, tokens, err);
+    if (tokenizer->kind == KIND_IDS) return encode_ids_(name, text, tokenizer->vocab, tokens, err);
+    return encode_pieces_(tokenizer, name, text, tokens, err);
+}
+
+int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
+    tokens->count = 0;
+    tokens->ids = (int32_t *)malloc((size_t)sentencepiece_room((int64_t)strlen(text)) * sizeof *tokens->ids);
+    if (tokens->ids == NULL) return error_set(err, EXIT_FAILED, "%s: out of host memory", name);
+    int status = encode_(tokenizer, name, text, tokens, err);
+    if (status == 0 && tokens->count == 0 && tokenizer->end >= 0)
+        tokens->ids[tokens->count++] = (int32_t)tokenizer->end;
+    if (status == 0 && tokens->count == 0)
+        status =
+            error_set(err, EXIT_USAGE, "%s: is empty, and which token begins a text is not known; give a prompt", name);
+    if (status == 0) return 0;
+    free(tokens->ids);
+    tokens->ids = NULL;
+    return -1;
+}
+
+// ---------------------------------------------------------------- tokens to text
+
+// A control character, of which a terminal may make anything: also those that UTF-8 spells in two bytes (U+0080 to U+009F).
+static bool control_(const char *at, int length) {
+    unsigned char first = (unsigned char)at[0], second = length > 1 ? (unsigned char)at[1] : 0;
+    if (length == 1) return (first < 0x20 && first != '\n' && first != '\t') || first == 0x7F;
+    return first == 0xC2 && second < 0xA0;
+}
+
+static void write_safely_(const char *text, size_t length, FILE *out) {
+    for (const char *at = text, *end = text + length; at < end;) {
+        int n = json_utf8_length(at, end);
+        bool shown = n > 0 && !control_(at, n);
+        if (n == 0) n = 1;
+        for (int i = 0; i < n; i++, at++) {
+            if (shown)
+                fputc(*at, out);
+            else
+                fprintf(out, "\\x%02X", (unsigned char)*at);
+        }
+    }
+}
+
+static void write_raw_(const Tokenizer *tokenizer, const Tokens *tokens, FILE *out) {
+    if (tokenizer->kind == KIND_PIECES) {
+        sentencepiece_decode(tokenizer->pieces, tokens->ids, tokens->count, out);
+        return;
+    }
+    for (int64_t i = 0; i < tokens->count; i++) {
+        if (tokenizer->kind == KIND_IDS)
+            fprintf(out, "%s%d", i > 0 ? " " : "", tokens->ids[i]);
+        else if (tokens->ids[i] < BYTES_END)
+            fputc(tokens->ids[i], out);
+    }
+}
+
+static char *memory_error_(Error *err) {
+    error_set(err, EXIT_FAILED, "out of host memory for a sample's text");
+    return NULL;
+}
+
+char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens, Error *err) {
+    char *raw = NULL, *safe = NULL;
+    size_t raw_length, safe_length;
+    FILE *out = open_memstream(&raw, &raw_length);
+    if (out == NULL) return memory_error_(err);
+    write_raw_(tokenizer, tokens, out);
+    if (fclose(out) != 0) return free(raw), memory_error_(err);
+    out = open_memstream(&safe, &safe_length);
+    if (out == NULL) return free(raw), memory_error_(err);
+    write_safely_(raw, raw_length, out);
+    free(raw);
+    if (fclose(out) != 0) return free(safe), memory_error_(err);
+    return safe;
+}

@@ -1,0 +1,50 @@
+// Places outside a stage's own slots to which its bundles are evicted: host memory, or slots that the paired stage lends
+// and that are mapped into this process. Both are reached by the backend's copy alone; nobody else has a part in it.
+// Which place holds which microbatch is kept here, by the one who evicts.
+#ifndef AWAY_H
+#define AWAY_H
+
+#include "comm/comm.h"
+#include "slots.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Away {
+    Backend *be;
+    char *memory;    // place i at i * slot_bytes; NULL: there are none
+    int *microbatch; // per place; -1: free
+    int count;
+    int64_t slot_bytes;
+    bool borrowed; // the partner's; else host memory
+    Event *copied; // the copy under way
+} Away;
+
+// `count` places in host memory. 0, or -1 with err.
+int away_host(Away *away, Backend *be, int64_t count, int64_t slot_bytes, Error *err);
+
+// Both stages of a pair call this, over `control`, whose messages lie in host memory. The evictor (rank 0) maps the
+// slots that the acceptor has in `lent`, and both see that what one writes the other reads. Where that works *alone is
+// set on both sides: the evictor moves bundles by itself. Where it does not, `why` tells the evictor's reason, one
+// clause, and they go by messages. -1 with err only where the messages fail.
+int away_pair(Away *away, Backend *be, const SlotPool *lent, Comm *control, bool *alone, char why[256], Error *err);
+
+// Both stages of a pair call this where `alone` was set, before the acceptor releases its slots: memory of a GPU must not be freed
+// while another process has it mapped. The evictor gives the slots back, and then the acceptor returns. -1 with err.
+int away_part(Away *away, Comm *control, Error *err);
+
+void away_destroy(Away *away);
+
+// Starts copying a microbatch's bundle out (from: own slot) or back (to: own slot). -1 with err where it has no place.
+int away_put(Away *away, int microbatch, const void *from, Error *err);
+int away_get(Away *away, int microbatch, void *to, Error *err);
+
+// Whether the copy started last is complete.
+bool away_done(Away *away);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

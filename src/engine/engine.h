@@ -1,0 +1,66 @@
+// Runs one stage's list of a schedule, word for word.
+//
+// Compute actions run in list order on the compute stream; E, A, R and L go through one queue, in list order, beside them. The engine
+// waits on the host for what an action needs, keeps everything else moving while it waits, and gives up its core in between.
+// The rules are those of bpipe.h, which the schedule was proved under.
+#ifndef ENGINE_H
+#define ENGINE_H
+
+#include "ranks/board.h"
+#include "bpipe.h"
+#include "backend/checksum.h"
+#include "edges.h"
+#include "slots.h"
+#include "stage.h"
+#include "slots.h"
+#include "stage.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// When an action ran, on this host's clock_seconds(). Transfers: from the head of the queue having what it needs, to complete.
+typedef struct ActionTime {
+    double begin, end;
+} ActionTime;
+
+typedef struct EngineRun {
+    ActionTime *times; // one per action of the list; the engine's, valid until the next run
+    int64_t count;
+    double busy;       // seconds in F and B
+    double begin, end; // first start, last end of F and B
+    double exposed;    // seconds in which F or B had their input and waited for a load or a slot
+    int64_t evictions; // E actions
+    int slots_used, slots_lent;
+} EngineRun;
+
+typedef struct Engine Engine;
+
+typedef struct EngineGroups {
+    Comm *pipeline;     // rank = stage; NULL or size 1: one stage
+    Comm *pair;         // this stage and its partner, the evictor first; NULL where there is none
+    Comm *pair_control; // the same two, messages in host memory; NULL: bundles go over `pair`
+    Checksum *checksum; // of evicted bundles, from where they leave to where they are back; NULL: none
+} EngineGroups;
+
+// Allocates slots and edge buffers. board may be NULL.
+Engine *engine_create(Stage *stage, const SlotCounts *slots, const EngineGroups *groups, Board *board, Error *err);
+// Both stages of a pair call this at the end of a run in which nothing failed, before engine_destroy. -1 with err.
+int engine_part(Engine *engine, Error *err);
+void engine_destroy(Engine *engine);
+
+// One sentence about how this stage's transfers go where it is not the quickest way; empty otherwise.
+const char *engine_note(const Engine *engine);
+
+// Whether this stage moves what it evicts to its partner by itself, without the partner's help.
+bool engine_alone(const Engine *engine);
+
+// Runs the stage's list of `schedule`, whose slots must not exceed the plan's. scale: of the loss's gradient; 0 for forward-only lists.
+// label ("step 12") stands before the action's name on the board. On return everything is complete on the device and all messages have arrived. -1 with err: the sentence names the action.
+int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,76 @@
+// One pipeline stage on one rank: its layers' weights, its temporaries, and the forward and backward of one microbatch through them.
+// It knows no schedule: the engine says which microbatch, in which slot, between which buffers.
+#ifndef STAGE_H
+#define STAGE_H
+
+#include "model/blocks.h"
+#include "model/model.h"
+#include "sums.h"
+#include "model/tensors.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Where a stage lies in the pipeline and on which tensor rank, and what sizes follow. Needs no memory of the device.
+typedef struct StageShape {
+    int stage, stages;
+    int64_t first_layer, layers;
+    bool first, last; // has the embedding, has the head
+    bool own_sums;    // of the backend
+    Shape shape;
+    int64_t layer_bundle;  // bytes of one layer's part of a bundle
+    int64_t bundle_bytes;  // of this stage's bundle of one microbatch
+    int64_t message_bytes; // of an activation or a gradient between stages
+} StageShape;
+
+typedef struct Stage {
+    StageShape at;
+    const Model *model;
+    const Config *config;
+    Backend *be;
+    TensorTable table;
+    StageTensors tensors;
+    const Tensor *embedding, *layers, *head; // into tensors.tensors; embedding and head may be NULL
+    Pass pass;
+    void *workspace, *head_workspace, *sums_memory;
+    void *room;     // of the backend's operations, in the workspace
+    SumRooms rooms; // in sums_memory; lent to the groups by whoever sums in them
+    HeadWork head_work;
+    void *gradient;            // (shard_rows, hidden): the running gradient on the first stage, which sends none on
+    int32_t *tokens, *targets; // (microbatches, rows) on the device; tokens on the first, targets on the last stage
+    float *losses;             // (microbatches, rows) on the last stage
+    int64_t microbatches;
+    // Called in the last microbatch's backward, once the gradients of a layer's tensors are complete. May be NULL.
+    void (*layer_done)(void *argument, int64_t layer);
+    void *layer_done_argument;
+} Stage;
+
+void stage_shape(StageShape *at, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
+
+// Bytes that stage_create takes of the model with this table, added to `bytes` by category (slots and edges are the engine's), and those of its states by kind. -1 only
+// when host memory is out.
+int stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table, const Config *config,
+                const StageShape *at, Error *err);
+
+// Allocates and initializes the stage. tensor: the tensor group, NULL for one rank. data_rank: of parallel.data. -1 with err.
+int stage_create(Stage *stage, const Model *model, const Config *config, Backend *be, int index, Comm *tensor,
+                 int data_rank, Error *err);
+void stage_destroy(Stage *stage);
+
+// One microbatch. bundle: its slot. input: the previous stage's message (not read by the first stage). output: where the message for the
+// next stage goes (not written by the last, which computes loss and gradient of its output in the same breath; scale 0: loss only).
+int stage_forward(Stage *stage, int64_t microbatch, void *bundle, const void *input, void *output, float scale,
+                  Error *err);
+// input: gradient from the next stage (not read by the last); output: gradient for the previous one (not written by the first).
+int stage_backward(Stage *stage, int64_t microbatch, void *bundle, const void *input, void *output, Error *err);
+
+// Logits of one row (position * b + sequence) of the microbatch that ran last, with scale 0, as this tensor rank of the last stage has
+// them: vocab_count values, on the host. They stand in the head's workspace until the next forward.
+void stage_logits(Stage *stage, int64_t row, float *logits);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

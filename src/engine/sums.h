@@ -1,0 +1,50 @@
+// Room for the sums over ranks that a stage takes part in. On CPUs ranks make these sums themselves (comm.h) and need room for what the
+// others send; it is counted in a plan and allocated in a run by the same layout. NVIDIA's library sums in buffers of its own.
+#ifndef SUMS_H
+#define SUMS_H
+
+#include "comm/comm.h"
+#include "model/tensors.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Sums over data ranks under way at once. Units' gradients are complete long before the last one's: all of them at once would need as much
+// room as there are gradients.
+enum { SUMS_OVER_DATA = 4 };
+
+// Room of one group: for `sums` at once, `bytes` each.
+typedef struct SumRoom {
+    void *memory;
+    int64_t bytes;
+    int sums;
+} SumRoom;
+
+typedef struct SumRooms {
+    SumRoom tensor, data, tied;
+} SumRooms;
+
+// What the sums depend on. staged: ranks share a GPU, so that whole operands and results go through host memory, beside the room for the
+// sums, which the host makes then.
+typedef struct SumShape {
+    int64_t
+        count; // elements of the stream on one tensor rank: of each rank's block with `sequence`, else of the whole sum
+    CommType type; // the stream's
+    bool sequence;
+    bool tied;     // this stage shares its embedding or its head with another
+    int64_t stats; // elements that each rank gathers of the others beside the stream: the head's statistics
+    bool staged;
+} SumShape;
+
+// Lays the rooms out at `base`, or with NULL only counts; returns the bytes of all.
+int64_t sums_layout(SumRooms *rooms, void *base, const SumShape *shape, const StageTensors *tensors);
+
+// Gives a group its room, where it wants one. comm may be NULL. With room NULL it is taken back.
+void sums_lend(Comm *comm, const SumRoom *room);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

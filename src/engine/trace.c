@@ -1,0 +1,270 @@
+#include "trace.h"
+
+#include "base/files.h"
+#include "base/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// ns. Devices tell times to about a microsecond, so that one action may seem to begin that much before the one ahead of it ended.
+enum { CLOCK_GRAIN = 2000 };
+
+// A slot of one of the two pools is taken (+1) or let go of (-1).
+typedef struct Change_ {
+    int64_t at; // ns
+    int pool;   // 0: own, 1: lent
+    int by;
+} Change_;
+
+struct Trace {
+    char *path;
+    int fd;
+    bool failed; // nothing more is written
+    bool begun;
+    double zero;
+    int stages, columns;
+    FILE *text; // what is about to be written
+    char *bytes;
+    size_t size;
+    Change_ *changes; // of one rank and run
+    int64_t room;
+};
+
+// ---------------------------------------------------------------- the file
+
+static int file_error_(const char *path, int code, Error *err) {
+    return error_set(err, EXIT_FAILED, "--trace: cannot write %s: %s; %s", path, strerror(code),
+                     code == ENOSPC || code == EDQUOT ? "free some space there, or name a file elsewhere"
+                                                      : "name a file in a folder that is there and can be written");
+}
+
+int trace_check(const char *path, Error *err) {
+    int code = file_check_to_write(path);
+    return code == 0 ? 0 : file_error_(path, code, err);
+}
+
+// Hands over what was put together since the last time.
+static int flush_(Trace *trace, Error *err) {
+    if (fflush(trace->text) != 0) return error_set(err, EXIT_FAILED, "out of host memory for the trace");
+    if (!trace->failed && file_write_all(trace->fd, trace->bytes, (int64_t)trace->size) != 0) {
+        trace->failed = true;
+        return file_error_(trace->path, errno, err);
+    }
+    rewind(trace->text);
+    return 0;
+}
+
+// ---------------------------------------------------------------- events
+
+static int64_t ns_(const Trace *trace, double seconds) {
+    return llround((seconds - trace->zero) * 1e9);
+}
+
+// Microseconds, as the format wants them. Whole nanoseconds, so that neighbours that touch do not overlap by rounding.
+static void write_us_(FILE *text, const char *key, int64_t ns) {
+    fprintf(text, ",\"%s\":%s%lld.%03lld", key, ns < 0 ? "-" : "", llabs((long long)ns) / 1000,
+            llabs((long long)ns) % 1000);
+}
+
+// The beginning that all events share.
+static void begin_event_(Trace *trace, const char *phase, const char *name, int pid, int row, int64_t ns) {
+    fputs(trace->begun ? ",\n" : "[\n", trace->text);
+    trace->begun = true;
+    fprintf(trace->text, "{\"ph\":\"%s\",\"name\":", phase);
+    json_write_text(trace->text, name);
+    fprintf(trace->text, ",\"pid\":%d,\"tid\":%d", pid, row);
+    write_us_(trace->text, "ts", ns);
+}
+
+static void name_(Trace *trace, const char *what, const char *key, const char *name, int pid, int row) {
+    begin_event_(trace, "M", what, pid, row, 0);
+    fprintf(trace->text, ",\"args\":{\"%s\":", key);
+    json_write_text(trace->text, name);
+    fputs("}}", trace->text);
+}
+
+static void sort_index_(Trace *trace, int pid) {
+    begin_event_(trace, "M", "process_sort_index", pid, 0, 0);
+    fprintf(trace->text, ",\"args\":{\"sort_index\":%d}}", pid);
+}
+
+static void name_rank_(Trace *trace, int pid, const int *ranks, const StageSchedule *list) {
+    char name[64], slots[64];
+    int stage = pid / trace->columns;
+    if (ranks == NULL)
+        snprintf(name, sizeof name, "stage %d (planned)", stage);
+    else
+        snprintf(name, sizeof name, "stage %d (rank %d)", stage, ranks[pid]);
+    snprintf(slots, sizeof slots, "slots: %d own, %d lent", list->own_slots, list->lent_slots);
+    name_(trace, "process_name", "name", name, pid, 0);
+    name_(trace, "process_labels", "labels", slots, pid, 0);
+    sort_index_(trace, pid);
+    name_(trace, "thread_name", "name", "compute", pid, TRACE_ROW_COMPUTE);
+    name_(trace, "thread_name", "name", "transfers", pid, TRACE_ROW_TRANSFERS);
+}
+
+static void write_span_(Trace *trace, const char *name, const char *category, int pid, int row, int64_t begin,
+                        int64_t end) {
+    begin_event_(trace, "X", name, pid, row, begin);
+    write_us_(trace->text, "dur", end - begin);
+    fprintf(trace->text, ",\"cat\":\"%s\"", category);
+}
+
+// ---------------------------------------------------------------- slots in use
+
+// By the rules of bpipe.h: F and L take an own slot, B and E let go of it; A takes a lent one, R lets go of it.
+static int64_t changes_of_(Change_ *changes, const Action *action, int64_t begin, int64_t end, bool forward_only) {
+    ActionKind kind = action->kind;
+    int pool = kind == ACTION_ACCEPT || kind == ACTION_RETURN;
+    int64_t count = 0;
+    if (kind == ACTION_FORWARD || kind == ACTION_LOAD || kind == ACTION_ACCEPT)
+        changes[count++] = (Change_){begin, pool, 1};
+    if (kind == ACTION_BACKWARD || kind == ACTION_EVICT || kind == ACTION_RETURN ||
+        (forward_only && kind == ACTION_FORWARD))
+        changes[count++] = (Change_){end, pool, -1};
+    return count;
+}
+
+// A slot that is taken in the very instant in which it got free was free.
+static int by_time_(const void *left, const void *right) {
+    const Change_ *a = left, *b = right;
+    if (a->at != b->at) return a->at < b->at ? -1 : 1;
+    return a->by - b->by;
+}
+
+static void write_counter_(Trace *trace, int pid, int pool, int64_t at, int value) {
+    begin_event_(trace, "C", pool == 0 ? "own slots" : "lent slots", pid, 0, at);
+    fprintf(trace->text, ",\"args\":{\"in use\":%d}}", value);
+}
+
+static void write_counters_(Trace *trace, int pid, int64_t count) {
+    int in_use[2] = {0, 0}, told[2] = {-1, -1};
+    qsort(trace->changes, (size_t)count, sizeof *trace->changes, by_time_);
+    for (int64_t i = 0; i < count; i++) {
+        const Change_ *change = &trace->changes[i];
+        in_use[change->pool] += change->by;
+        if (i + 1 < count && trace->changes[i + 1].at == change->at) continue;
+        for (int pool = 0; pool < 2; pool++) {
+            if (in_use[pool] != told[pool]) write_counter_(trace, pid, pool, change->at, in_use[pool]);
+            told[pool] = in_use[pool];
+        }
+    }
+}
+
+// ---------------------------------------------------------------- a run of a schedule
+
+static int reserve_(Trace *trace, int64_t actions, Error *err) {
+    if (2 * actions <= trace->room) return 0;
+    Change_ *changes = realloc(trace->changes, 2 * (size_t)actions * sizeof *changes);
+    if (changes == NULL)
+        return error_set(err, EXIT_FAILED, "out of host memory to trace %lld actions", (long long)actions);
+    trace->changes = changes;
+    trace->room = 2 * actions;
+    return 0;
+}
+
+// Transfers stand in the same order on both sides of a pair: the next one of `evictor`'s list from `at` on that is stage's.
+static int64_t next_of_partner_(const StageSchedule *evictor, int64_t at, int stage) {
+    while (at < evictor->count && evictor->actions[at].peer != stage) at++;
+    return at;
+}
+
+// When action i ran; where it was only noted, when the evictor's side of the transfer did. partners: how far its list has been read.
+static ActionTime time_of_(const Trace *trace, const Schedule *schedule, const ActionTime *const *times, int pid,
+                           int64_t i, int64_t *partners) {
+    int stage = pid / trace->columns;
+    const Action *action = &schedule->stage[stage].actions[i];
+    ActionTime time = times[pid][i];
+    if (action->kind != ACTION_ACCEPT && action->kind != ACTION_RETURN) return time;
+    const StageSchedule *evictor = &schedule->stage[action->peer];
+    int64_t at = next_of_partner_(evictor, *partners, stage);
+    *partners = at + 1;
+    if (time.begin < time.end || at == evictor->count) return time;
+    return times[action->peer * trace->columns + pid % trace->columns][at];
+}
+
+static int trace_rank_(Trace *trace, const char *label, const Schedule *schedule, const ActionTime *const *times,
+                       int pid, Error *err) {
+    const StageSchedule *list = &schedule->stage[pid / trace->columns];
+    int64_t partners = 0, changes = 0, row_end[2] = {INT64_MIN, INT64_MIN};
+    if (reserve_(trace, list->count, err) != 0) return -1;
+    for (int64_t i = 0; i < list->count; i++) {
+        const Action *action = &list->actions[i];
+        ActionTime time = time_of_(trace, schedule, times, pid, i, &partners);
+        bool compute = action->kind == ACTION_FORWARD || action->kind == ACTION_BACKWARD;
+        int row = compute ? TRACE_ROW_COMPUTE : TRACE_ROW_TRANSFERS;
+        int64_t begin = ns_(trace, time.begin), end = ns_(trace, time.end);
+        char name[32];
+        if (begin < row_end[row] && begin + CLOCK_GRAIN >= row_end[row]) begin = row_end[row];
+        if (end < begin) end = begin;
+        row_end[row] = end;
+        write_span_(trace, action_text(*action, name), compute ? "compute" : "transfer", pid, row, begin, end);
+        fprintf(trace->text, ",\"args\":{\"of\":");
+        json_write_text(trace->text, label);
+        fprintf(trace->text, ",\"microbatch\":%d}}", action->microbatch);
+        changes += changes_of_(trace->changes + changes, action, begin, end, schedule->forward_only);
+    }
+    write_counters_(trace, pid, changes);
+    return 0;
+}
+
+int trace_step(Trace *trace, const char *label, const Schedule *schedule, const ActionTime *const *times, double begin,
+               double end, Error *err) {
+    if (trace->failed) return 0;
+    if (isnan(trace->zero)) trace->zero = begin;
+    int processes = trace->stages * trace->columns;
+    write_span_(trace, label, "step", processes, 0, ns_(trace, begin), ns_(trace, end));
+    fputc('}', trace->text);
+    for (int pid = 0; pid < processes; pid++)
+        if (trace_rank_(trace, label, schedule, times, pid, err) != 0) return -1;
+    return flush_(trace, err);
+}
+
+// ---------------------------------------------------------------- life
+
+static int start_(Trace *trace, const TraceWorld *world, const Schedule *schedule, Error *err) {
+    int processes = world->stages * world->columns;
+    for (int pid = 0; pid < processes; pid++)
+        name_rank_(trace, pid, world->ranks, &schedule->stage[pid / world->columns]);
+    name_(trace, "process_name", "name", "steps", processes, 0);
+    sort_index_(trace, processes);
+    return flush_(trace, err);
+}
+
+Trace *trace_open(const char *path, const TraceWorld *world, const Schedule *schedule, Error *err) {
+    Trace *trace = calloc(1, sizeof *trace);
+    if (trace != NULL) *trace = (Trace){.fd = -1, .zero = NAN, .stages = world->stages, .columns = world->columns};
+    if (trace != NULL) trace->path = strdup(path);
+    if (trace != NULL) trace->text = open_memstream(&trace->bytes, &trace->size);
+    int status = 0;
+    if (trace == NULL || trace->path == NULL || trace->text == NULL)
+        status = error_set(err, EXIT_FAILED, "out of host memory for the trace");
+    if (status == 0 && file_make_folders(path) == 0) trace->fd = file_open_to_write(path, O_TRUNC);
+    if (status == 0 && trace->fd < 0) status = file_error_(path, errno, err);
+    if (status == 0) status = start_(trace, world, schedule, err);
+    if (status == 0) return trace;
+    if (trace != NULL) trace->failed = true;
+    trace_close(trace, NULL);
+    return NULL;
+}
+
+int trace_close(Trace *trace, Error *err) {
+    int status = 0;
+    if (trace == NULL) return 0;
+    if (!trace->failed) {
+        fputs("\n]\n", trace->text);
+        status = flush_(trace, err);
+    }
+    if (trace->fd >= 0 && close(trace->fd) != 0 && status == 0 && !trace->failed)
+        status = file_error_(trace->path, errno, err);
+    if (trace->text != NULL) fclose(trace->text);
+    free(trace->bytes);
+    free(trace->path);
+    free(trace->changes);
+    free(trace);
+    return status;
+}

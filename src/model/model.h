@@ -1,0 +1,100 @@
+// The seam between a model and everything that trains it.
+//
+// A model is a table of tensors and a handful of functions over one layer, written once over backend.h. It knows nothing of stages,
+// schedules, slots or optimizers; those know nothing of norms and MLPs.
+#ifndef MODEL_H
+#define MODEL_H
+
+#include "backend/backend.h"
+#include "comm/comm.h"
+#include "config/config.h"
+#include "tensors.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Model Model;
+
+// Sizes of one microbatch on one tensor rank. b sequences of s tokens; t tensor ranks.
+typedef struct Shape {
+    int64_t batch, seq;  // b, s
+    int64_t rows;        // s*b
+    int64_t shard_rows;  // rows/t with sequence parallelism, else rows: residual stream, norms, stage-to-stage messages
+    int64_t hidden;      // h
+    int64_t query_cols;  // h/t
+    int64_t qkv_cols;    // (h + 2 kv)/t
+    int64_t ffn;         // f/t
+    int64_t mlp_cols;    // width of the MLP's first product: 2f/t where gate and up are one, else f/t
+    int64_t vocab_width; // padded vocabulary / t: width of the logits
+    int64_t vocab_first; // first vocabulary row here
+    int64_t vocab_count; // vocabulary rows here that are not padding
+    AttentionShape attention;
+    int64_t saved_bytes;   // of attention_forward
+    int64_t scratch_bytes; // of attention
+    int64_t room_bytes;    // of the backend's operations themselves
+    int tensor_rank, tensor_ranks;
+    bool sequence;
+    double norm_eps, rope_theta;
+    int64_t element; // bytes of one activation
+} Shape;
+
+// Fills the shape of a configuration on tensor rank `tensor_rank`. be is asked for the attention's scratch only.
+void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int tensor_rank);
+
+// One forward or backward on its way: where it runs and what it may use. An error of a collective is kept in `err`; later operations
+// of the pass then do nothing harmful and the caller ends the run.
+typedef struct Pass {
+    Backend *be;
+    Comm *tensor; // NULL or size 1: no tensor parallelism
+    const Shape *shape;
+    void *full;           // (rows, hidden) for gathered or partial sums; NULL with one tensor rank
+    void *scratch;        // attention
+    void *work;           // a layer's temporaries, see blocks.h
+    void (*poll)(void *); // lets transfers move on; called between layers and around collectives. May be NULL
+    void *poll_argument;
+    Error *err;
+} Pass;
+
+struct Model {
+    int family;       // ModelFamily
+    const char *name; // "llama"
+    // --- the table. The three append their tensors in order; every layer appends the same number.
+    void (*embedding_tensors)(const ModelConfig *, TensorTable *);
+    void (*layer_tensors)(const ModelConfig *, int64_t layer, TensorTable *);
+    void (*head_tensors)(const ModelConfig *,
+                         TensorTable *); // final norm, then the output matrix; a tied one names the embedding
+    int mlp_products; // 2: the MLP's first product makes gate and up at once; 1: it makes the activation's input
+    // --- one layer. `tensors` are the layer's, in table order. Reads its input from the bundle, writes y (shard_rows, hidden).
+    void (*layer_forward)(Pass *, const Tensor *tensors, void *bundle, void *y);
+    // dx (shard_rows, hidden): gradient of y on entry, of the input on return. Adds to the tensors' gradients.
+    void (*layer_backward)(Pass *, const Tensor *tensors, const void *bundle, void *dx);
+    // --- a norm: its first tensor and what stands behind it in the table. The head's tensors begin with the final norm.
+    // out = norm(sum), sum = x + delta; with delta NULL sum is x and not written.
+    void (*norm_forward)(Pass *, const Tensor *norm, void *out, void *sum, const void *x, const void *delta);
+    void (*norm_backward)(Pass *, const Tensor *norm, void *dx, const void *dout, const void *x); // dx +=
+    // Index of the output matrix among the head's tensors, and whether the embedding's second tensor is a table of positions.
+    int head_matrix;
+    bool learned_positions;
+};
+
+// The whole model's table. The caller frees it.
+void model_table(const Model *model, const ModelConfig *config, TensorTable *table);
+
+// FLOPs of one token's forward and backward (3 times the forward), as FLOPs are counted for MFU: matrix products only, nothing
+// recomputed; attention counted over all s*s pairs (full) or the causal half. Formula: Megatron-LM's (Narayanan et al. 2021), E = 3
+// products in a SwiGLU MLP, 2 in a GELU one:
+//   6 * [ L * (h*(q + 2kv) + q*h + E*h*f) + h*V ] + (full ? 12 : 6) * L * q * s
+double model_flops_per_token(const Config *config, bool full);
+
+// Parameters, unpadded, tied weights once.
+int64_t model_parameters(const Model *model, const ModelConfig *config);
+
+extern const Model llama_model; // train_llama.cu
+extern const Model gpt_model;   // train_gpt.cu
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

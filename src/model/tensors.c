@@ -1,0 +1,324 @@
+#include "tensors.h"
+
+#include "base/random.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Arenas start every tensor that is not joined on a multiple of this, so that it is aligned in bf16 as in fp32.
+enum { TENSOR_ALIGN_ELEMENTS = MEMORY_ALIGN / 2 };
+
+TensorSpec *table_add(TensorTable *table, int64_t rows, int64_t cols, int split, int init, const char *name_format,
+                      ...) {
+    if (table->count == table->capacity) {
+        table->capacity = table->capacity == 0 ? 64 : 2 * table->capacity;
+        table->specs = (TensorSpec *)realloc(table->specs, (size_t)table->capacity * sizeof *table->specs);
+        if (table->specs == NULL) abort(); // a few hundred kilobytes
+    }
+    TensorSpec *spec = &table->specs[table->count++];
+    memset(spec, 0, sizeof *spec);
+    spec->rows = rows;
+    spec->cols = cols;
+    spec->split = split;
+    spec->init = init;
+    spec->parts = 1;
+    spec->tied_to = -1;
+    va_list args;
+    va_start(args, name_format);
+    vsnprintf(spec->name, sizeof spec->name, name_format, args);
+    va_end(args);
+    return spec;
+}
+
+void table_free(TensorTable *table) {
+    free(table->specs);
+    memset(table, 0, sizeof *table);
+}
+
+int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end) {
+    int64_t total = 0;
+    for (int64_t i = begin; i < end; i++)
+        if (table->specs[i].tied_to < 0) total += table->specs[i].rows * table->specs[i].cols;
+    return total;
+}
+
+// Index on this stage of the tensor whose weight `spec` is, or -1.
+static int64_t find_tied_(const StageTensors *tensors, const TensorSpec *spec) {
+    for (int64_t i = 0; spec->tied_to >= 0 && i < tensors->count; i++)
+        if (tensors->tensors[i].index == spec->tied_to) return i;
+    return -1;
+}
+
+int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks) {
+    int64_t unit = spec->vocabulary ? 128 * (int64_t)tensor_ranks : 1;
+    return (spec->rows + unit - 1) / unit * unit;
+}
+
+// The first tensor of a unit opens it where the last one ended.
+static Unit *open_unit_(StageTensors *tensors, int64_t index, int64_t owner) {
+    const TensorTable *table = tensors->table;
+    Unit *unit = &tensors->units[tensors->unit_count++];
+    memset(unit, 0, sizeof *unit);
+    unit->first = tensors->count;
+    unit->owner = owner < 0 ? -1 : tensors->tensors[owner].unit;
+    unit->group = index < table->first_layer || index >= table->head ? STATES_OF_ENDS : STATES_OF_LAYERS;
+    return unit;
+}
+
+static void add_tensor_(StageTensors *tensors, const TensorSpec *spec, int64_t index) {
+    int64_t owner = find_tied_(tensors, spec), ranks = tensors->split.tensor_ranks;
+    Unit *unit = spec->joined ? &tensors->units[tensors->unit_count - 1] : open_unit_(tensors, index, owner);
+    Tensor *tensor = &tensors->tensors[tensors->count++];
+    tensor->spec = spec;
+    tensor->index = index;
+    tensor->rows = tensor_padded_rows(spec, (int)ranks) / (spec->split == SPLIT_ROWS ? ranks : 1);
+    tensor->cols = spec->split == SPLIT_COLS ? spec->cols / ranks : spec->cols;
+    tensor->count = tensor->rows * tensor->cols;
+    tensor->alias = owner >= 0;
+    tensor->unit = tensors->unit_count - 1;
+    tensor->within = unit->count;
+    unit->count += tensor->count;
+    unit->tensors++;
+}
+
+// Gives every unit its place: own weights first, the gradients of aliases behind all others.
+static void place_units_(StageTensors *tensors) {
+    int64_t align = (int64_t)TENSOR_ALIGN_ELEMENTS * tensors->split.data_ranks;
+    for (int64_t u = 0; u < tensors->unit_count; u++) {
+        Unit *unit = &tensors->units[u];
+        unit->count = (unit->count + align - 1) / align * align;
+        unit->piece = unit->count / tensors->split.data_ranks;
+        if (unit->owner >= 0) continue;
+        StateArenas *arenas = &tensors->arenas[unit->group];
+        unit->offset = unit->gradient_offset = arenas->elements;
+        unit->state_offset = arenas->state_elements;
+        arenas->elements += unit->count;
+        arenas->state_elements += unit->piece;
+        arenas->gradient_elements = arenas->elements;
+    }
+    for (int64_t u = 0; u < tensors->unit_count; u++) {
+        Unit *unit = &tensors->units[u];
+        if (unit->owner < 0) continue;
+        unit->gradient_offset = tensors->arenas[unit->group].gradient_elements;
+        tensors->arenas[unit->group].gradient_elements += unit->count;
+    }
+}
+
+int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
+                   const Split *split, int precision, Error *err) {
+    memset(tensors, 0, sizeof *tensors);
+    tensors->table = table;
+    tensors->split = *split;
+    tensors->element = precision == PRECISION_BF16 ? 2 : 4;
+    int64_t total = 0;
+    for (int r = 0; r < range_count; r++) total += ranges[r][1] - ranges[r][0];
+    tensors->tensors = (Tensor *)calloc((size_t)total + 1, sizeof *tensors->tensors);
+    tensors->units = (Unit *)calloc((size_t)total + 1, sizeof *tensors->units);
+    if (tensors->tensors == NULL || tensors->units == NULL)
+        return error_set(err, EXIT_FAILED, "out of host memory for the table of %lld tensors", (long long)total);
+    for (int r = 0; r < range_count; r++)
+        for (int64_t i = ranges[r][0]; i < ranges[r][1]; i++) add_tensor_(tensors, &table->specs[i], i);
+    place_units_(tensors);
+    return 0;
+}
+
+static StateBytes group_bytes_(const StageTensors *tensors, int group) {
+    const StateArenas *arenas = &tensors->arenas[group];
+    bool masters = tensors->element != 4;
+    StateBytes bytes = {memory_round(arenas->elements * tensors->element), memory_round(arenas->gradient_elements * 4),
+                        masters ? memory_round(arenas->state_elements * 4) : 0,
+                        memory_round(arenas->state_elements * 8)};
+    return bytes;
+}
+
+StateBytes tensors_states(const StageTensors *tensors) {
+    StateBytes a = group_bytes_(tensors, STATES_OF_LAYERS), b = group_bytes_(tensors, STATES_OF_ENDS);
+    StateBytes both = {a.weights + b.weights, a.gradients + b.gradients, a.masters + b.masters, a.moments + b.moments};
+    return both;
+}
+
+int64_t states_total(const StateBytes *states) {
+    return states->weights + states->gradients + states->masters + states->moments;
+}
+
+void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes) {
+    StateBytes layers = group_bytes_(tensors, STATES_OF_LAYERS), ends = group_bytes_(tensors, STATES_OF_ENDS);
+    bytes->bytes[MEMORY_WEIGHTS] += layers.weights;
+    bytes->bytes[MEMORY_GRADIENTS] += layers.gradients;
+    bytes->bytes[MEMORY_MASTERS] += layers.masters;
+    bytes->bytes[MEMORY_OPTIMIZER] += layers.moments;
+    bytes->bytes[MEMORY_EMBEDDING] += states_total(&ends);
+}
+
+static void bind_(StageTensors *tensors) {
+    for (int64_t u = 0; u < tensors->unit_count; u++) {
+        Unit *unit = &tensors->units[u];
+        const StateArenas *arenas = &tensors->arenas[unit->group];
+        unit->weights = unit->owner >= 0 ? tensors->units[unit->owner].weights
+                                         : (char *)arenas->weights + unit->offset * tensors->element;
+        unit->gradients = arenas->gradients + unit->gradient_offset;
+    }
+    for (int64_t i = 0; i < tensors->count; i++) {
+        Tensor *tensor = &tensors->tensors[i];
+        const Unit *unit = &tensors->units[tensor->unit];
+        tensor->weight = (char *)unit->weights + tensor->within * tensors->element;
+        tensor->gradient = unit->gradients + tensor->within;
+    }
+}
+
+TensorPiece tensors_piece(const StageTensors *tensors, int64_t index) {
+    const Tensor *tensor = &tensors->tensors[index];
+    const Unit *unit = &tensors->units[tensor->unit];
+    const StateArenas *arenas = &tensors->arenas[unit->group];
+    int64_t begin = tensors->split.data_rank * unit->piece - tensor->within;
+    TensorPiece piece = {begin < 0 ? 0 : begin, begin + unit->piece, NULL, NULL, NULL, NULL, NULL};
+    if (piece.end > tensor->count) piece.end = tensor->count;
+    if (piece.begin >= piece.end) return piece;
+    int64_t state = unit->state_offset + (piece.begin - begin);
+    piece.weight = (char *)tensor->weight + piece.begin * tensors->element;
+    piece.gradient = tensor->gradient + piece.begin;
+    if (tensor->alias) return piece;
+    piece.master = arenas->masters == NULL ? NULL : arenas->masters + state;
+    piece.m = arenas->moments + state;
+    piece.v = arenas->moments + arenas->state_elements + state;
+    return piece;
+}
+
+static MemoryCategory category_(int group, MemoryCategory of_layers) {
+    return group == STATES_OF_ENDS ? MEMORY_EMBEDDING : of_layers;
+}
+
+static int allocate_group_(StageTensors *tensors, int group, Backend *be, Error *err) {
+    StateArenas *arenas = &tensors->arenas[group];
+    StateBytes bytes = group_bytes_(tensors, group);
+    arenas->weights = be->allocate(be, category_(group, MEMORY_WEIGHTS), bytes.weights, "weights", err);
+    if (arenas->weights == NULL) return -1;
+    arenas->gradients =
+        (float *)be->allocate(be, category_(group, MEMORY_GRADIENTS), bytes.gradients, "gradients", err);
+    if (arenas->gradients == NULL) return -1;
+    if (bytes.masters > 0) {
+        arenas->masters =
+            (float *)be->allocate(be, category_(group, MEMORY_MASTERS), bytes.masters, "master weights", err);
+        if (arenas->masters == NULL) return -1;
+    }
+    arenas->moments =
+        (float *)be->allocate(be, category_(group, MEMORY_OPTIMIZER), bytes.moments, "optimizer moments", err);
+    return arenas->moments == NULL ? -1 : 0;
+}
+
+int tensors_allocate(StageTensors *tensors, Backend *be, Error *err) {
+    for (int group = 0; group < STATE_GROUPS; group++) {
+        if (tensors->arenas[group].elements == 0) continue; // a stage in the middle has layers alone
+        if (allocate_group_(tensors, group, be, err) != 0) return -1;
+    }
+    bind_(tensors);
+    return 0;
+}
+
+int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks) {
+    const TensorSpec *spec = tensor->spec;
+    if (spec->split != SPLIT_ROWS) return row < spec->rows ? row : -1;
+    int64_t part_rows = tensor_padded_rows(spec, tensor_ranks) / spec->parts, local = part_rows / tensor_ranks;
+    int64_t global = row / local * part_rows + tensor_rank * local + row % local;
+    return global < spec->rows ? global : -1;
+}
+
+int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, int tensor_ranks) {
+    if (tensor->spec->split != SPLIT_COLS) return col;
+    return tensor_rank * (tensor->spec->cols / tensor_ranks) + col;
+}
+
+// FNV-1a, 64 bit: a stream per tensor name, so that a tensor's values do not depend on what else the model has.
+// A tied tensor starts as the one it is tied to, also where the two lie on different stages.
+static uint64_t stream_(const TensorTable *table, const TensorSpec *spec) {
+    uint64_t hash = 14695981039346656037ull;
+    for (const char *name = (spec->tied_to < 0 ? spec : &table->specs[spec->tied_to])->name; *name != 0; name++)
+        hash = (hash ^ (uint8_t)*name) * 1099511628211ull;
+    return hash;
+}
+
+static void init_row_(const Tensor *tensor, const StageTensors *tensors, int64_t row, float scale, int64_t seed,
+                      float *out) {
+    int64_t global = tensor_global_row(tensor, row, tensors->split.tensor_rank, tensors->split.tensor_ranks);
+    if (global < 0 || tensor->spec->init == INIT_ZERO) {
+        memset(out, 0, (size_t)tensor->cols * sizeof *out);
+    } else if (tensor->spec->init == INIT_ONE) {
+        for (int64_t c = 0; c < tensor->cols; c++) out[c] = 1.0f;
+    } else {
+        int64_t first = global * tensor->spec->cols +
+                        tensor_global_col(tensor, 0, tensors->split.tensor_rank, tensors->split.tensor_ranks);
+        random_normal_fill(out, tensor->cols, scale, (uint64_t)seed, stream_(tensors->table, tensor->spec),
+                           (uint64_t)first);
+    }
+}
+
+void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const float *values, int64_t first,
+                 int64_t last) {
+    const Tensor *tensor = &tensors->tensors[index];
+    if (be->precision == PRECISION_FP32) {
+        be->upload(be, (float *)tensor->weight + first, values, (last - first) * 4);
+        return;
+    }
+    // Weights and masters start as one number: the fp32 value goes through the gradient's place, which nothing uses yet.
+    be->upload(be, tensor->gradient + first, values, (last - first) * 4);
+    be->from_float(be, (char *)tensor->weight + first * be->element, tensor->gradient + first, last - first);
+    be->zero(be, tensor->gradient + first, (last - first) * 4);
+    TensorPiece piece = tensors_piece(tensors, index);
+    int64_t from = first > piece.begin ? first : piece.begin, to = last < piece.end ? last : piece.end;
+    if (from < to) be->upload(be, piece.master + (from - piece.begin), values + (from - first), (to - from) * 4);
+}
+
+// Fills the tensor in pieces of whole rows, so that the host copy stays small whatever the tensor's size.
+static void init_tensor_(const StageTensors *tensors, int64_t index, Backend *be, int64_t seed, float scale,
+                         float *rows, int64_t most) {
+    const Tensor *tensor = &tensors->tensors[index];
+    for (int64_t begin = 0; begin < tensor->rows; begin += most) {
+        int64_t count = tensor->rows - begin < most ? tensor->rows - begin : most;
+        for (int64_t r = 0; r < count; r++) init_row_(tensor, tensors, begin + r, scale, seed, rows + r * tensor->cols);
+        tensors_put(tensors, be, index, rows, begin * tensor->cols, (begin + count) * tensor->cols);
+    }
+}
+
+int tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, Error *err) {
+    int64_t widest = 1;
+    for (int64_t i = 0; i < tensors->count; i++)
+        if (tensors->tensors[i].cols > widest) widest = tensors->tensors[i].cols;
+    int64_t floats = widest > (1 << 20) ? widest : 1 << 20;
+    float *rows = (float *)malloc((size_t)floats * sizeof *rows);
+    if (rows == NULL) return error_set(err, EXIT_FAILED, "out of host memory while initializing weights");
+    for (int64_t i = 0; i < tensors->count; i++) {
+        const Tensor *tensor = &tensors->tensors[i];
+        if (tensor->alias) continue;
+        float scale = tensor->spec->init == INIT_OUTPUT ? (float)(0.02 / sqrt(2.0 * (double)layers)) : 0.02f;
+        init_tensor_(tensors, i, be, seed, scale, rows, floats / tensor->cols);
+    }
+    free(rows);
+    return 0;
+}
+
+void tensors_zero_gradients(const StageTensors *tensors, Backend *be) {
+    for (int group = 0; group < STATE_GROUPS; group++) {
+        const StateArenas *arenas = &tensors->arenas[group];
+        if (arenas->gradients != NULL) be->zero(be, arenas->gradients, arenas->gradient_elements * 4);
+    }
+}
+
+static void release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
+    if (memory != NULL) be->release(be, category, memory, bytes);
+}
+
+void tensors_free(StageTensors *tensors, Backend *be) {
+    for (int group = 0; group < STATE_GROUPS; group++) {
+        const StateArenas *arenas = &tensors->arenas[group];
+        StateBytes bytes = group_bytes_(tensors, group);
+        release_(be, category_(group, MEMORY_WEIGHTS), arenas->weights, bytes.weights);
+        release_(be, category_(group, MEMORY_GRADIENTS), arenas->gradients, bytes.gradients);
+        release_(be, category_(group, MEMORY_MASTERS), arenas->masters, bytes.masters);
+        release_(be, category_(group, MEMORY_OPTIMIZER), arenas->moments, bytes.moments);
+    }
+    free(tensors->tensors);
+    free(tensors->units);
+    memset(tensors, 0, sizeof *tensors);
+}

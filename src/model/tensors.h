@@ -1,0 +1,160 @@
+// The table of a model's tensors, and the part of it that one rank holds.
+//
+// The table (TensorTable) lists every tensor of the whole model once, in the order embedding, layers, head. It is cheap
+// (no data) and the same on all ranks; initialization, partition, optimizer, gradient norm, checkpoint and the plan's bytes
+// all read it. The part (StageTensors) holds the tensors of one pipeline stage, cut for one tensor rank, in one arena per
+// kind of state, the layers apart from what stands outside them.
+#ifndef TENSORS_H
+#define TENSORS_H
+
+#include "backend/backend.h"
+#include "config/config.h"
+#include "backend/memory.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum TensorSplit { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS } TensorSplit;
+typedef enum TensorInit { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_OUTPUT } TensorInit;
+
+// One tensor of the whole model. A matrix is (out, in), a vector (rows, 1).
+typedef struct TensorSpec {
+    char name[72];      // Hugging Face's name
+    int64_t rows, cols; // unpadded
+    int split;          // over the tensor ranks
+    int parts;          // SPLIT_ROWS cuts each of `parts` equal groups of rows (q, k and v of one matrix); else 1
+    int init;        // INIT_NORMAL: 0.02; INIT_OUTPUT: 0.02 / sqrt(2 layers), for projections into the residual stream
+    bool vocabulary; // rows are tokens: padded to a multiple of 128 t, so that every rank's part is as wide
+    bool decay;      // weight decay applies
+    bool joined;     // lies directly behind the tensor before it, so that one product serves both
+    bool shard_summed; // not split, but with sequence parallelism each rank sees its rows only: gradients add up over t
+    bool transposed;   // checkpoints hold it as (in, out): GPT-2 in Hugging Face's form
+    int64_t tied_to;   // index of the tensor whose weight this one is, or -1
+} TensorSpec;
+
+typedef struct TensorTable {
+    TensorSpec *specs;
+    int64_t count, capacity;
+    // specs [embedding, first_layer) are the embedding's; layer l's are [first_layer + l * per_layer, ... + per_layer); the rest the head's
+    int64_t first_layer, per_layer, head;
+} TensorTable;
+
+// Appends a tensor and returns it for further settings (parts 1, tied_to -1, nothing else set).
+TensorSpec *table_add(TensorTable *table, int64_t rows, int64_t cols, int split, int init, const char *name_format, ...)
+    __attribute__((format(printf, 6, 7)));
+void table_free(TensorTable *table);
+
+// Parameters of specs [begin, end), unpadded, tied weights not counted again.
+int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end);
+
+// Which part of every tensor a rank holds, and which part of that it keeps optimizer states for (ZeRO-1).
+typedef struct Split {
+    int tensor_rank, tensor_ranks;
+    int data_rank, data_ranks;
+} Split;
+
+// One tensor on this rank. Pointers into the arenas of StageTensors.
+typedef struct Tensor {
+    const TensorSpec *spec;
+    int64_t index;      // in the table
+    int64_t rows, cols; // of this rank's part, padding included
+    int64_t count;      // rows * cols
+    int64_t within;     // elements, from the start of its unit
+    int64_t unit;       // it lies in
+    bool alias;         // shares another tensor's weight on this very stage: no states of its own
+    void *weight;
+    float *gradient;
+} Tensor;
+
+// A tensor and what is joined to it: what data ranks divide among themselves. Data rank r owns the r-th piece: it sums that piece's
+// gradients, keeps its optimizer states and updates its weights. Units depend on the model and the split alone, not on the stage.
+typedef struct Unit {
+    int64_t first, tensors; // its tensors on this stage
+    int64_t count;          // elements, padded so that pieces are equal
+    int64_t piece;          // count / data_ranks
+    int64_t owner;          // of an alias: the unit whose weights these are; else -1
+    int group;              // StateGroup: whose arenas it lies in
+    // Elements, into the weights, the gradients, and masters and each moment of this rank's piece. An alias has gradients alone.
+    int64_t offset, gradient_offset, state_offset;
+    void *weights;    // (count)
+    float *gradients; // (count)
+} Unit;
+
+// The layers' states are counted apart from those of embedding and head, which only the ends of a pipeline carry.
+typedef enum StateGroup { STATES_OF_LAYERS, STATES_OF_ENDS, STATE_GROUPS } StateGroup;
+
+// The states of one group: an arena for each kind.
+typedef struct StateArenas {
+    int64_t elements;          // of the weights
+    int64_t gradient_elements; // elements, and the separate gradients of aliases behind them
+    int64_t state_elements;    // of masters and each moment: this rank's pieces
+    void *weights;
+    float *gradients, *masters, *moments; // moments: m, then v
+} StateArenas;
+
+// Bytes of a rank's states by kind, of both groups.
+typedef struct StateBytes {
+    int64_t weights, gradients, masters, moments;
+} StateBytes;
+
+// The part of a tensor that lies in this rank's piece of its unit: elements [begin, end) of the tensor. Empty where begin >= end.
+typedef struct TensorPiece {
+    int64_t begin, end;
+    void *weight;    // of element `begin`, as all that follow
+    float *gradient; // the sum over data ranks, once reduced
+    float *master;   // NULL in fp32
+    float *m, *v;    // NULL for an alias
+} TensorPiece;
+
+typedef struct StageTensors {
+    const TensorTable *table; // the caller's
+    Tensor *tensors;
+    int64_t count;
+    Unit *units;
+    int64_t unit_count;
+    StateArenas arenas[STATE_GROUPS];
+    Split split;
+    int64_t element; // bytes of one weight
+} StageTensors;
+
+// Lays out the specs [begin, end) of the table for one rank; allocates no device memory. A head that is tied to an embedding on the
+// same stage becomes an alias. -1 with err only when host memory is out.
+int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
+                   const Split *split, int precision, Error *err);
+
+// Bytes that tensors_allocate takes, added to what stands in `bytes`, by category.
+void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes);
+StateBytes tensors_states(const StageTensors *tensors);
+int64_t states_total(const StateBytes *states);
+
+int tensors_allocate(StageTensors *tensors, Backend *be, Error *err);
+
+// Initial weights: tensor `name`, element e of the whole unpadded tensor, depend on (seed, name, e) alone. Padding is zero.
+int tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, Error *err);
+
+// Rows as they are split over t tensor ranks: a vocabulary's are rounded up to a multiple of 128 t.
+int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks);
+
+// Row of the whole tensor that this rank's row is, or -1 for padding; column likewise.
+int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks);
+int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, int tensor_ranks);
+
+// What of tensor `index` of this stage this rank owns.
+TensorPiece tensors_piece(const StageTensors *tensors, int64_t index);
+
+// Sets elements [first, last) of tensor `index` (no alias) to fp32 values, as far as masters are owned here those too. For start-up:
+// in bf16 the values pass through the gradient's place, which is zero afterwards.
+void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const float *values, int64_t first,
+                 int64_t last);
+
+// Sets all gradients of this rank to zero.
+void tensors_zero_gradients(const StageTensors *tensors, Backend *be);
+
+void tensors_free(StageTensors *tensors, Backend *be);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

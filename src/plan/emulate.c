@@ -1,0 +1,169 @@
+#include "emulate.h"
+
+#include "comm/comm_emulated.h"
+#include "ranks/device.h"
+#include "planner.h"
+#include "base/random.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---------------------------------------------------------------- life
+
+static int create_comms_(Emulation *e, const PlanStage *plan, const Hardware *hardware, Error *err) {
+    const StageShape *at = &plan->at;
+    EmulatedPeers near = {0}, pair = {hardware->pair, hardware->latency, e->scratch};
+    int t = at->shape.tensor_ranks, partner = bpipe_partner(at->stages, at->stage);
+    if (at->stages > 1 &&
+        (e->pipeline = comm_emulated_create("pipeline", at->stage, at->stages, e->be, &near, err)) == NULL)
+        return -1;
+    if (t > 1 && (e->tensor = comm_emulated_create("tensor", 0, t, e->be, &near, err)) == NULL) return -1;
+    if (partner == SCHEDULE_NO_PEER) return 0;
+    e->pair = comm_emulated_create("pair", at->stage < partner ? 0 : 1, 2, e->be, &pair, err);
+    return e->pair == NULL ? -1 : 0;
+}
+
+static int create_scratch_(Emulation *e, const PlanStage *plan, bool moves, Error *err) {
+    if (!moves) return 0;
+    int64_t before = e->be->held.bytes[MEMORY_LENT_SLOTS];
+    e->scratch_bytes = plan->slot_bytes;
+    e->scratch = e->be->allocate(e->be, MEMORY_LENT_SLOTS, e->scratch_bytes, "emulated partner", err);
+    e->scratch_counted = e->be->held.bytes[MEMORY_LENT_SLOTS] - before;
+    return e->scratch == NULL ? -1 : 0;
+}
+
+// Tokens as they come: all alike would meet in one row of the embedding.
+static int upload_tokens_(Emulation *e, Error *err) {
+    Stage *stage = &e->stage;
+    int64_t count = stage->microbatches * stage->at.shape.rows;
+    int32_t *tokens = malloc((size_t)count * sizeof *tokens);
+    if (tokens == NULL) return error_set(err, EXIT_FAILED, "out of host memory for %lld tokens", (long long)count);
+    for (int64_t i = 0; i < count; i++)
+        tokens[i] = (int32_t)(random_bits(1, 2, (uint64_t)i) % (uint64_t)e->config->model.vocab);
+    if (stage->tokens != NULL) e->be->upload(e->be, stage->tokens, tokens, count * 4);
+    if (stage->targets != NULL) e->be->upload(e->be, stage->targets, tokens, count * 4);
+    free(tokens);
+    return 0;
+}
+
+Backend *emulation_backend(const Config *config, Error *err) {
+    Backend *be = planner_backend(config, err);
+    if (be == NULL || be->allocate != NULL) return be;
+    be->destroy(be);
+    return device_open_one(config, err);
+}
+
+int emulation_create(Emulation *e, const Config *config, const Model *model, const PlanStage *plan, bool moves,
+                     const Hardware *hardware, Backend *be, Error *err) {
+    memset(e, 0, sizeof *e);
+    e->config = config;
+    e->be = be;
+    if (create_scratch_(e, plan, moves, err) != 0 || create_comms_(e, plan, hardware, err) != 0) return -1;
+    if (stage_create(&e->stage, model, config, be, plan->at.stage, e->tensor, 0, err) != 0) return -1;
+    EngineGroups groups = {e->pipeline, e->pair, NULL, NULL};
+    SlotCounts slots = plan_slots(plan);
+    e->engine = engine_create(&e->stage, &slots, &groups, NULL, err);
+    return e->engine == NULL ? -1 : upload_tokens_(e, err);
+}
+
+static void destroy_comm_(Comm *comm) {
+    if (comm != NULL) comm->destroy(comm);
+}
+
+void emulation_destroy(Emulation *e) {
+    engine_destroy(e->engine);
+    stage_destroy(&e->stage);
+    destroy_comm_(e->pipeline);
+    destroy_comm_(e->tensor);
+    destroy_comm_(e->pair);
+    if (e->scratch != NULL) e->be->release(e->be, MEMORY_LENT_SLOTS, e->scratch, e->scratch_bytes);
+    memset(e, 0, sizeof *e);
+}
+
+// ---------------------------------------------------------------- runs
+
+static int ascending_(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_(double *values, int64_t count) {
+    if (count == 0) return 0;
+    qsort(values, (size_t)count, sizeof *values, ascending_);
+    return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+static int take_times_(const StageSchedule *list, const EngineRun *run, EmulationTimes *times, Error *err) {
+    double *forward = calloc((size_t)run->count + 1, sizeof *forward),
+           *backward = calloc((size_t)run->count + 1, sizeof *backward);
+    int64_t forwards = 0, backwards = 0;
+    bool memory = forward != NULL && backward != NULL;
+    for (int64_t i = 0; memory && i < run->count; i++) {
+        double seconds = run->times[i].end - run->times[i].begin;
+        if (list->actions[i].kind == ACTION_FORWARD) forward[forwards++] = seconds;
+        if (list->actions[i].kind == ACTION_BACKWARD) backward[backwards++] = seconds;
+    }
+    *times = (EmulationTimes){0, 0, run->exposed, forwards};
+    if (memory) times->forward = median_(forward, forwards);
+    if (memory) times->backward = median_(backward, backwards);
+    free(forward);
+    free(backward);
+    return memory ? 0 : error_set(err, EXIT_FAILED, "out of host memory");
+}
+
+int emulation_run(Emulation *e, const Schedule *schedule, EmulationTimes *times, Error *err) {
+    EngineRun run;
+    double tokens = (double)(e->stage.microbatches * e->stage.at.shape.rows);
+    if (engine_run(e->engine, "emulation", schedule, (float)(1.0 / tokens), &run, err) != 0) return -1;
+    return take_times_(&schedule->stage[e->stage.at.stage], &run, times, err);
+}
+
+MemoryBytes emulation_peak(const Emulation *e) {
+    MemoryBytes peak = e->be->peak;
+    peak.bytes[MEMORY_LENT_SLOTS] -= e->scratch_counted;
+    return peak;
+}
+
+void emulation_optimizer(Emulation *e, double *norm, double *adamw) {
+    Stage *stage = &e->stage;
+    Backend *be = e->be;
+    int64_t count = 0, elements = 0;
+    AdamwTensor *list = calloc((size_t)stage->tensors.count, sizeof *list);
+    double *squares = calloc((size_t)stage->tensors.count, sizeof *squares), start;
+    *norm = *adamw = 0;
+    for (int64_t i = 0; list != NULL && squares != NULL && i < stage->tensors.count; i++) {
+        TensorPiece piece = tensors_piece(&stage->tensors, i);
+        if (stage->tensors.tensors[i].alias || piece.begin >= piece.end) continue;
+        list[count++] =
+            (AdamwTensor){piece.weight, piece.master, piece.m, piece.v, piece.gradient, piece.end - piece.begin, false};
+        elements += piece.end - piece.begin;
+    }
+    // A learning rate of nothing leaves the weights as they are. The first pass touches the moments for the first time.
+    AdamwStep step = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1, .gradient_scale = 1, .step = 1};
+    for (int pass = 0; pass < 3 && elements > 0; pass++) {
+        start = clock_seconds();
+        be->squared_norms(be, squares, list, count);
+        *norm = (clock_seconds() - start) / (double)elements;
+        start = clock_seconds();
+        be->adamw(be, list, count, &step);
+        be->synchronize(be, NULL);
+        *adamw = (clock_seconds() - start) / (double)elements;
+    }
+    free(list);
+    free(squares);
+}
+
+Schedule *emulation_list(int stages, int stage, int microbatches, Error *err) {
+    Schedule *one = schedule_1f1b(1, microbatches, err);
+    StageSchedule *all = one == NULL ? NULL : calloc((size_t)stages, sizeof *all);
+    if (all == NULL) {
+        schedule_free(one);
+        error_set(err, EXIT_FAILED, "no memory for a schedule of %d stages", stages);
+        return NULL;
+    }
+    all[stage] = one->stage[0];
+    free(one->stage);
+    one->stage = all;
+    one->stages = stages;
+    return one;
+}

@@ -1,0 +1,60 @@
+// One stage of a pipeline alone on one device: its list of the schedule runs word for word through the engine, while its neighbours, its partner
+// and the other tensor ranks are emulated. It says what a run would find out on as many devices as it has stages: the stage's true peak
+// memory, and how long its forwards and backwards take.
+#ifndef EMULATE_H
+#define EMULATE_H
+
+#include "engine/engine.h"
+#include "hardware_model.h"
+#include "plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Medians over the microbatches of one run, in seconds, without collectives over tensor ranks.
+typedef struct EmulationTimes {
+    double forward, backward;
+    double exposed; // compute waited for transfers, all in all
+    int64_t microbatches;
+} EmulationTimes;
+
+typedef struct Emulation {
+    const Config *config;
+    Backend *be; // the caller's
+    Stage stage;
+    Engine *engine;
+    Comm *pipeline, *tensor, *pair;
+    void *scratch;                          // one slot that evictions go to, outside the reported peak
+    int64_t scratch_bytes, scratch_counted; // as asked for, and with what the device adds
+} Emulation;
+
+// Allocates stage `plan->at.stage` as `plan` has it; evictions are paced at hardware->pair. moves: the stage's list sends bundles to a
+// partner or takes them. -1 with err; emulation_destroy in both cases.
+int emulation_create(Emulation *emulation, const Config *config, const Model *model, const PlanStage *plan, bool moves,
+                     const Hardware *hardware, Backend *be, Error *err);
+void emulation_destroy(Emulation *emulation);
+
+// Runs the stage's list once. The first run on a device touches its memory for the first time, so time a later one.
+int emulation_run(Emulation *emulation, const Schedule *schedule, EmulationTimes *times, Error *err);
+
+// Bytes by category at the peak, the scratch not among them.
+MemoryBytes emulation_peak(const Emulation *emulation);
+
+// Seconds per element of the norm of the gradient and of AdamW over all that this rank owns.
+void emulation_optimizer(Emulation *emulation, double *norm, double *adamw);
+
+// A list for stage `stage` of `stages` of forwards and backwards in turn, which needs one slot. NULL with err.
+Schedule *emulation_list(int stages, int stage, int microbatches, Error *err);
+
+// A backend that can compute, of the kind the configuration names. NULL with err where there is none.
+Backend *emulation_backend(const Config *config, Error *err);
+
+// The program's --emulate-stage. 0, or -1 with err.
+int emulate_command(const Config *config, const Model *model, const char *stage, const Log *log, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

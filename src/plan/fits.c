@@ -1,0 +1,174 @@
+#include "fits.h"
+
+#include "ranks/device.h"
+#include "base/grid.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const double GIB = 1024.0 * 1024.0 * 1024.0;
+
+static int64_t mem_available_(void) {
+    FILE *file = fopen("/proc/meminfo", "r");
+    char line[256];
+    long long kib = 0;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "MemAvailable: %lld", &kib) == 1) break;
+    if (file != NULL) fclose(file);
+    return kib * 1024;
+}
+
+static void lower_to_file_(int64_t *bytes, const char *path) {
+    FILE *file = fopen(path, "r");
+    if (file == NULL) return;
+    long long limit;
+    if (fscanf(file, "%lld", &limit) == 1 && limit > 0 && (*bytes == 0 || limit < *bytes))
+        *bytes = limit; // "max": none
+    fclose(file);
+}
+
+// Limits of the group and of all groups above it. Inside a container the path that /proc names may be the host's; the root it sees
+// then carries its own limit.
+static void lower_to_group_(int64_t *bytes, const char *root, const char *name, char *group) {
+    for (;;) {
+        char path[1400];
+        snprintf(path, sizeof path, "%s%s/%s", root, group, name);
+        lower_to_file_(bytes, path);
+        char *slash = strrchr(group, '/');
+        if (slash == NULL) return;
+        *slash = '\0';
+    }
+}
+
+static void lower_to_limits_(int64_t *bytes) {
+    FILE *file = fopen("/proc/self/cgroup", "r");
+    char line[1024];
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        char *controllers = strchr(line, ':'), *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');
+        if (group == NULL) continue;
+        *group++ = '\0';
+        if (controllers[1] == '\0') lower_to_group_(bytes, "/sys/fs/cgroup", "memory.max", group);
+        if (strcmp(controllers + 1, "memory") == 0)
+            lower_to_group_(bytes, "/sys/fs/cgroup/memory", "memory.limit_in_bytes", group);
+    }
+    if (file != NULL) fclose(file);
+}
+
+void machine_look(Machine *machine, bool cuda_available) {
+    cpu_set_t cores;
+    machine->cuda = cuda_available;
+    machine->gpu_bytes = 0;
+    machine->cores =
+        sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    machine->free_bytes = mem_available_();
+    lower_to_limits_(&machine->free_bytes);
+}
+
+static const char *plural_(int64_t count) {
+    return count == 1 ? "" : "s";
+}
+
+// The second line. A run that is small already has only itself to try with less.
+static void what_to_run_(char *line, size_t size, const Config *config, const char *program, bool on_cpu) {
+    char tiny[48];
+    snprintf(tiny, sizeof tiny, "configs/%s_tiny.yaml", config_word("model.family", config->model.family));
+    size_t length = strlen(config->path), end = strlen(tiny);
+    bool is_tiny = length >= end && strcmp(config->path + length - end, tiny) == 0;
+    if (is_tiny && on_cpu)
+        snprintf(line, size,
+                 "run instead: ./%s -c %s with less, as with -o schedule.micro_batch=1 or a smaller -o model.hidden",
+                 program, config->path);
+    else if (is_tiny)
+        snprintf(line, size, "run instead: ./%s -c %s -o hardware.device=cpu", program, config->path);
+    else
+        snprintf(line, size, "run instead: ./%s -c %s, or ./%s -c %s --plan to see what it would take and bring",
+                 program, tiny, program, config->path);
+}
+
+static void what_is_there_(char *text, size_t size, const Machine *machine) {
+    snprintf(text, size, "%s%d core%s and %.1f GiB of free memory", machine->cuda ? "" : "no CUDA device, ",
+             machine->cores, plural_(machine->cores), (double)machine->free_bytes / GIB);
+}
+
+static int refuse_no_gpu_(const Plan *plan, const Config *config, const char *program, const Machine *machine,
+                          Error *err) {
+    char there[160], instead[1024], why[256];
+    int fullest = plan_fullest(plan);
+    int64_t world = config_world(config);
+    double needed = (double)memory_total(&plan->stage[fullest].memory) / GIB + config->hardware.reserve_gib;
+    device_missing(why);
+    what_is_there_(there, sizeof there, machine);
+    what_to_run_(instead, sizeof instead, config, program, false);
+    return error_set(err, EXIT_FAILED,
+                     "%s needs %lld GPU%s with %.1f GiB each (stage %d is the fullest); here: %s%s%s%s\n%s",
+                     config->path, (long long)world, plural_(world), needed, fullest, there, why[0] == '\0' ? "" : " (",
+                     why, why[0] == '\0' ? "" : ")", instead);
+}
+
+static int check_rank_(const Plan *plan, const Config *config, const char *program, const Machine *machine, bool on_cpu,
+                       Error *err) {
+    int fullest = plan_fullest(plan);
+    bool given = config->hardware.memory_gib > 0.0;
+    double allowed = given ? config->hardware.memory_gib : on_cpu ? 0.0 : (double)machine->gpu_bytes / GIB;
+    double needed = (double)memory_total(&plan->stage[fullest].memory) / GIB, reserve = config->hardware.reserve_gib;
+    if (allowed == 0.0 || needed + reserve <= allowed) return 0;
+    char instead[1024], where[CONFIG_TEXT + 64];
+    what_to_run_(instead, sizeof instead, config, program, on_cpu);
+    config_where(config, given ? "hardware.memory_gib" : "hardware.device", where, sizeof where);
+    return error_set(
+        err, EXIT_FAILED,
+        "%s: stage %d needs %.2f GiB a rank and %.2f GiB in reserve (hardware.reserve_gib), more than %s %.2f "
+        "GiB; a smaller schedule.micro_batch, schedule.bpipe or more stages need less\n%s",
+        where, fullest, needed, reserve, given ? "hardware.memory_gib," : "the GPU has,", allowed, instead);
+}
+
+static double host_gib_(const Plan *plan, const int64_t *ranks_of_stage, bool on_cpu) {
+    double bytes = 0.0;
+    for (int s = 0; s < plan->stages; s++) {
+        const PlanStage *stage = &plan->stage[s];
+        double rank = (double)plan_host_bytes(stage) + (on_cpu ? (double)memory_total(&stage->memory) : 0.0);
+        bytes += (double)ranks_of_stage[s] * rank;
+    }
+    return bytes / GIB;
+}
+
+static int check_host_(const Plan *plan, const Config *config, const char *program, const Machine *machine,
+                       const int64_t *ranks_of_stage, bool on_cpu, Error *err) {
+    double reserve = on_cpu ? config->hardware.reserve_gib : 0.0;
+    double needed = host_gib_(plan, ranks_of_stage, on_cpu);
+    if (machine->free_bytes == 0 || needed + reserve <= (double)machine->free_bytes / GIB) return 0;
+    char there[160], instead[1024];
+    int64_t ranks = 0;
+    for (int s = 0; s < plan->stages; s++) ranks += ranks_of_stage[s];
+    what_is_there_(there, sizeof there, machine);
+    what_to_run_(instead, sizeof instead, config, program, on_cpu);
+    return error_set(err, EXIT_FAILED,
+                     "%s needs %.1f GiB of host memory for %lld rank%s and %.1f GiB in reserve; here: %s\n%s",
+                     config->path, needed, (long long)ranks, plural_(ranks), reserve, there, instead);
+}
+
+int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,
+                   const int64_t *ranks_of_stage, Error *err) {
+    int device = config->hardware.device;
+    bool on_cpu = device == DEVICE_CPU || (device == DEVICE_AUTO && !machine->cuda);
+    if (!on_cpu && !machine->cuda) return refuse_no_gpu_(plan, config, program, machine, err);
+    if (check_rank_(plan, config, program, machine, on_cpu, err) != 0) return -1;
+    return check_host_(plan, config, program, machine, ranks_of_stage, on_cpu, err);
+}
+
+int plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda_available, Error *err) {
+    Machine machine;
+    DeviceFigures gpu;
+    machine_look(&machine, cuda_available);
+    device_figures(&gpu, config);
+    machine.gpu_bytes = gpu.memory_bytes;
+    int64_t *ranks = calloc((size_t)plan->stages, sizeof *ranks);
+    if (ranks == NULL) return error_set(err, EXIT_FAILED, "no memory for the plan of %d stages", plan->stages);
+    for (int s = 0; s < plan->stages; s++) ranks[s] = config->parallel.tensor * config->parallel.data;
+    int fits = plan_check_fit(plan, config, program, &machine, ranks, err);
+    free(ranks);
+    return fits;
+}

@@ -1,0 +1,261 @@
+#include "hardware_model.h"
+
+#include "config/config_schema.h"
+#include "ranks/device.h"
+#include "fits.h"
+#include "ranks/launch_mpirun.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double GIB = 1024.0 * 1024.0 * 1024.0;
+
+bool hardware_is_cpu(const Config *config) {
+    if (config->hardware.device != DEVICE_AUTO) return config->hardware.device == DEVICE_CPU;
+    return !device_has_gpus(config, config_world(config));
+}
+
+// Bandwidth of a device's memory by its dense bf16 peak, from the data sheets; 1/150 byte a FLOP is what those have in common.
+static double gpu_memory_rate_(double peak_tflops) {
+    static const double known[][2] = {{312, 2.039e12}, {989.5, 3.35e12}};
+    for (int i = 0; i < 2; i++)
+        if (fabs(peak_tflops - known[i][0]) < 1) return known[i][1];
+    return peak_tflops * 1e12 / 150;
+}
+
+static void describe_gpu_(Hardware *hardware, const Config *config) {
+    DeviceFigures here;
+    device_figures(&here, config);
+    double peak = config->hardware.peak_tflops > 0 ? config->hardware.peak_tflops : here.peak_tflops;
+    hardware->peak = hardware->flops = peak * 1e12;
+    hardware->memory_rate = 0.8 * gpu_memory_rate_(peak); // streams reach four fifths
+    hardware->efficiency = 0.85;
+    hardware->half = 128; // the side of a tile
+    hardware->flash_forward = 0.50;
+    hardware->flash_backward = 0.42;
+    hardware->memory_bytes =
+        config->hardware.memory_gib > 0 ? (int64_t)(config->hardware.memory_gib * GIB) : here.memory_bytes;
+}
+
+// All ranks of a plan for CPUs share this host: its cores and its memory.
+static void describe_cpu_(Hardware *hardware, const Config *config) {
+    int64_t world = config_world(config);
+    int cores = launch_cores(), threads = launch_threads(world > cores ? cores : (int)world);
+    double at_a_time = (double)cores / threads, peak = config->hardware.peak_tflops * 1e12;
+    if (peak == 0) peak = 1e12 * backend_cpu_measure_peak(cores) / (double)world;
+    hardware->peak = peak;
+    hardware->flops = peak * (double)world / at_a_time;
+    hardware->cores_share = at_a_time;
+    hardware->memory_rate = 8e9 * threads;
+    hardware->efficiency = 0.90;
+    hardware->half = 8;
+    hardware->flash_forward = 0.45;
+    hardware->flash_backward = 0.45;
+    hardware->memory_bytes = (int64_t)(config->hardware.memory_gib * GIB);
+    Machine machine;
+    machine_look(&machine, false);
+    hardware->host_bytes = machine.free_bytes;
+}
+
+static double rate_(const Config *config, bool cpu, const char *key, double gb_s) {
+    // Ranks of one host exchange 8e9 bytes/s over Open MPI's shared memory; the defaults describe GPUs.
+    bool untouched = config->place[config_find(key) - config_keys] == CONFIG_DEFAULT;
+    return cpu && untouched ? 8e9 : gb_s * 1e9;
+}
+
+void hardware_describe(Hardware *hardware, const Config *config, const char *device) {
+    const HardwareConfig *given = &config->hardware;
+    memset(hardware, 0, sizeof *hardware);
+    bool cpu = hardware->cpu = hardware_is_cpu(config);
+    snprintf(hardware->device, sizeof hardware->device, "%s", device);
+    hardware->pair = rate_(config, cpu, "hardware.pair_gb_s", given->pair_gb_s);
+    hardware->tensor = rate_(config, cpu, "hardware.tensor_gb_s", given->tensor_gb_s);
+    hardware->network = rate_(config, cpu, "hardware.network_gb_s", given->network_gb_s);
+    hardware->host = rate_(config, cpu, "hardware.host_gb_s", given->host_gb_s);
+    hardware->latency = given->latency_us * 1e-6;
+    if (cpu)
+        describe_cpu_(hardware, config);
+    else
+        describe_gpu_(hardware, config);
+}
+
+void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tflops) {
+    if (config->hardware.peak_tflops > 0 || peak_tflops <= 0) return;
+    hardware->flops = hardware->peak = peak_tflops * 1e12;
+    if (hardware->cpu) hardware->peak *= hardware->cores_share / (double)config_world(config);
+}
+
+int hardware_node(const Hardware *hardware, const Config *config, int rank) {
+    return hardware->cpu ? 0 : rank / (int)config->hardware.gpus_per_node;
+}
+
+bool hardware_softmax_fused(const AttentionShape *shape, int64_t element) {
+    if (shape->softmax == SOFTMAX_FUSED) return true;
+    if (shape->softmax == SOFTMAX_UNFUSED) return false;
+    bool length = shape->seq > 16 && shape->seq <= 4096 && shape->seq % 4 == 0;
+    return element == 2 && length && shape->batch * shape->heads % 4 == 0;
+}
+
+// ---------------------------------------------------------------- compute
+
+// A device at work on one shape.
+typedef struct Work_ {
+    const Hardware *hardware;
+    const Config *config;
+    const Shape *shape;
+} Work_;
+
+static double filled_(const Work_ *work, int64_t extent) {
+    return (double)extent / ((double)extent + work->hardware->half);
+}
+
+static double bytes_(const Work_ *work, double bytes) {
+    return bytes / work->hardware->memory_rate;
+}
+
+// `count` products of m x n x k, one after another.
+static double product_(const Work_ *work, double count, int64_t m, int64_t n, int64_t k) {
+    double share = work->hardware->efficiency * filled_(work, m) * filled_(work, n) * filled_(work, k);
+    return count * 2 * (double)m * (double)n * (double)k / (work->hardware->flops * share);
+}
+
+// Bytes of one pass over the residual stream of this rank.
+static double stream_(const Shape *s) {
+    return (double)(s->shard_rows * s->hidden * s->element);
+}
+
+// Passes over the scores, in bytes for each of them. Fused: read and write in 16 bit, and once more to read in the backward. Unfused, in
+// fp32: cast, scale, mask, softmax, cast back; and the same way back. The CPU backend has one softmax, which is fused.
+static double softmax_bytes_(const Work_ *work, bool backward) {
+    const Shape *s = work->shape;
+    if (work->hardware->cpu || hardware_softmax_fused(&s->attention, s->element))
+        return (double)s->element * (backward ? 3 : 2);
+    double cast = (double)s->element + 4;
+    return backward ? 2 * cast + 12 + 8 + 8 : 2 * cast + 1 + 8 + 8 + 8;
+}
+
+// Core attention over all s*s pairs, stored or recomputed.
+static void stored_attention_(const Work_ *work, PartTime *time) {
+    const Shape *s = work->shape;
+    const AttentionShape *a = &s->attention;
+    double heads = (double)(a->batch * a->heads), scores = heads * (double)a->seq * (double)a->seq;
+    double one = product_(work, heads, a->seq, a->seq, a->head_dim);
+    double forward = 2 * one + bytes_(work, scores * softmax_bytes_(work, false));
+    time->forward += forward;
+    time->backward += 4 * one + bytes_(work, scores * softmax_bytes_(work, true));
+    if (a->mode == ATTENTION_RECOMPUTE) time->backward += forward;
+}
+
+static void flash_attention_(const Work_ *work, PartTime *time) {
+    const AttentionShape *a = &work->shape->attention;
+    double pairs = (double)(a->batch * a->heads) * (double)a->seq * (double)a->seq / 2;
+    double flops = 4 * pairs * (double)a->head_dim, filled = filled_(work, a->seq);
+    time->forward += flops / (work->hardware->flops * work->hardware->flash_forward * filled);
+    time->backward += 2.5 * flops / (work->hardware->flops * work->hardware->flash_backward * filled);
+}
+
+static void layer_products_(const Work_ *work, PartTime *time) {
+    const Shape *s = work->shape;
+    int64_t up = work->config->model.family == FAMILY_LLAMA ? 2 * s->ffn : s->ffn;
+    double forward = product_(work, 1, s->rows, s->qkv_cols, s->hidden) +
+                     product_(work, 1, s->rows, s->hidden, s->query_cols) + product_(work, 1, s->rows, up, s->hidden) +
+                     product_(work, 1, s->rows, s->hidden, s->ffn);
+    time->forward += forward;
+    time->backward += 2 * forward;
+}
+
+// Norms, residuals, rotation and activation: 9 and 8 passes over the stream, and over what lies between the products.
+static void layer_passes_(const Work_ *work, PartTime *time) {
+    const Shape *s = work->shape;
+    bool llama = work->config->model.family == FAMILY_LLAMA;
+    double inner = (double)(s->rows * s->ffn * s->element), qkv = (double)(s->rows * s->qkv_cols * s->element);
+    time->forward += bytes_(work, 9 * stream_(s) + (llama ? 3 * inner + 2 * qkv : 2 * inner));
+    time->backward += bytes_(work, 8 * stream_(s) + (llama ? 5 * inner + 2 * qkv : 2 * inner + qkv));
+}
+
+static PartTime layer_(const Work_ *work) {
+    PartTime time = {0};
+    layer_products_(work, &time);
+    layer_passes_(work, &time);
+    if (work->shape->attention.mode == ATTENTION_FLASH)
+        flash_attention_(work, &time);
+    else
+        stored_attention_(work, &time);
+    return time;
+}
+
+static PartTime embedding_(const Work_ *work) {
+    const Shape *s = work->shape;
+    double rows = (double)s->rows * (double)s->hidden;
+    return (PartTime){.forward = bytes_(work, 2 * rows * (double)s->element),
+                      .backward = bytes_(work, rows * ((double)s->element + 8))};
+}
+
+static PartTime head_(const Work_ *work) {
+    const Shape *s = work->shape;
+    double logits = (double)s->rows * (double)s->vocab_width * (double)s->element;
+    double products = 3 * product_(work, 1, s->rows, s->vocab_width, s->hidden);
+    return (PartTime){.forward = products + bytes_(work, 3 * logits + 10 * stream_(s))};
+}
+
+void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape) {
+    Work_ work = {hardware, config, shape};
+    times->layer = layer_(&work);
+    times->embedding = embedding_(&work);
+    times->head = head_(&work);
+    hardware_tensor_times(times, hardware, config, shape);
+}
+
+// ---------------------------------------------------------------- collectives over tensor ranks
+
+// Whether the tensor ranks of a stage lie on more than one node.
+static bool spans_nodes_(const Hardware *hardware, const Config *config) {
+    int64_t t = config->parallel.tensor, node = config->hardware.gpus_per_node;
+    return !hardware->cpu && config_world(config) > node && node % t != 0;
+}
+
+// One all-gather or reduce-scatter of the whole stream; an all-reduce is two. A ring over several nodes leaves each of them once, so that it
+// goes at the pace of the node's network.
+static double collective_(const Hardware *hardware, const Config *config, const Shape *s) {
+    double t = s->tensor_ranks, bytes = (double)(s->rows * s->hidden * s->element) * (t - 1) / t;
+    bool slower = spans_nodes_(hardware, config) && hardware->network < hardware->tensor;
+    return bytes / (slower ? hardware->network : hardware->tensor) + (t - 1) * hardware->latency;
+}
+
+// Counted as blocks.c calls them. With sequence parallelism the backward gathers once more what the forward gathered; without it every
+// pair is one all-reduce.
+void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *s) {
+    double one = s->tensor_ranks > 1 ? collective_(hardware, config, s) : 0;
+    times->layer.tensor_forward = 4 * one;
+    times->layer.tensor_backward = (s->sequence ? 6 : 4) * one;
+    times->embedding.tensor_forward = (s->sequence ? 1 : 2) * one;
+    times->embedding.tensor_backward = s->sequence ? one : 0;
+    times->head.tensor_forward = (s->sequence ? 3 : 2) * one;
+    times->head.tensor_backward = 0;
+}
+
+double hardware_optimizer_seconds(const Hardware *hardware, const Config *config, int64_t owned) {
+    double norm = 4, moments = 16, gradient = 8;
+    double weights = config->train.precision == PRECISION_BF16 ? 8 + 2 : 8; // master read and written, weight written
+    return (double)owned * (norm + gradient + moments + weights) / hardware->memory_rate;
+}
+
+// ---------------------------------------------------------------- what it rests on
+
+void hardware_print(const Hardware *hardware, FILE *file) {
+    if (hardware->flops == 0) {
+        fprintf(file, "assumed   nothing: without hardware.peak_tflops there are no times\n");
+        return;
+    }
+    fprintf(file,
+            "assumed   matrix products at %.0f%% of %.4g TFLOP/s, less where a side is not far above %.0f; flash "
+            "attention at %.0f%% "
+            "and %.0f%%;\n"
+            "          everything else at %.4g GB/s of memory; softmax in one pass where it is fused, in fp32 passes "
+            "where not\n",
+            100 * hardware->efficiency, hardware->flops * 1e-12, hardware->half, 100 * hardware->flash_forward,
+            100 * hardware->flash_backward, hardware->memory_rate * 1e-9);
+    if (hardware->cpu)
+        fprintf(file, "          %.3g rank%s of this host compute at full speed at a time, more share its cores\n",
+                hardware->cores_share, hardware->cores_share == 1 ? "" : "s");
+}

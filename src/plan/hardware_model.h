@@ -1,0 +1,79 @@
+// What a device is believed to do where nothing was measured: seconds of every part of a model from its FLOPs, efficiencies that depend on
+// shapes, bytes and bandwidths. It also knows the rates between ranks, which are the configuration's, and Megatron-LM's softmax rule.
+//
+// The assumptions, which the plan prints:
+//   - a matrix product of m x n x k runs at peak * efficiency * h(m) * h(n) * h(k), h(x) = x / (x + half): narrow products fill a
+//     device badly, wide ones reach `efficiency`;
+//   - flash attention computes the causal half at a fixed share of the peak, 2.5 times as much in the backward; attention `none` and
+//     `recompute` compute all s*s pairs as products over the head dimension and pass over the scores in memory;
+//   - everything else takes the time to read and write its operands at the device's memory bandwidth;
+//   - collectives take the bytes one rank sends over the rate, and a latency for each of the others.
+#ifndef HARDWARE_MODEL_H
+#define HARDWARE_MODEL_H
+
+#include "model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Hardware {
+    bool cpu;
+    char device[96];    // "" where it is not at hand
+    double peak;        // FLOP/s of one rank that MFU is counted against; 0: unknown
+    double flops;       // FLOP/s of one rank while no other needs its cores; 0: unknown
+    double memory_rate; // bytes/s of one rank's memory
+    double efficiency, half, flash_forward, flash_backward;
+    double cores_share;                 // CPU: ranks that compute at full speed at a time; else 0: all do
+    double pair, tensor, network, host; // bytes/s; network per node
+    double latency;                     // seconds
+    int64_t memory_bytes;               // one rank may hold; 0: unknown
+    int64_t host_bytes;                 // CPU: what all ranks together may hold where memory_bytes is 0; 0: unknown
+} Hardware;
+
+// Reads the configuration and, on a CPU, measures the peak (a tenth of a second) where it is not given. device: of the backend the plan
+// asks, "" for a GPU that is not here.
+void hardware_describe(Hardware *hardware, const Config *config, const char *device);
+
+// Takes the peak that was found with a profile (1e12 FLOP/s of one rank that has its cores to itself, 0: unknown) where the configuration
+// gives none.
+void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tflops);
+
+// Whether the configuration runs on CPUs; `auto` is what is at hand.
+bool hardware_is_cpu(const Config *config);
+
+// One microbatch through one part of a model on one tensor rank, in seconds. tensor_*: collectives over the tensor ranks, not contained
+// in forward and backward.
+typedef struct PartTime {
+    double forward, backward;
+    double tensor_forward, tensor_backward;
+} PartTime;
+
+// The head's backward runs with its forward, so its time is all in `forward`.
+typedef struct ModelTimes {
+    PartTime layer, embedding, head;
+} ModelTimes;
+
+// flops must be known.
+void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);
+// The collectives alone, for parts whose compute was measured.
+void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);
+
+// Norm of the gradient and AdamW over `owned` elements, whose gradients and states a rank keeps.
+double hardware_optimizer_seconds(const Hardware *hardware, const Config *config, int64_t owned);
+
+// Whether scale, mask and softmax run as one kernel. Megatron-LM's fused kernel (megatron/fused_kernels, 2023) wants 16-bit scores,
+// 16 < s <= 4096, s a multiple of 4 and b * heads of the rank a multiple of 4; otherwise it falls back to separate passes, in fp32.
+bool hardware_softmax_fused(const AttentionShape *shape, int64_t element);
+
+// Nodes: a CPU run is one node; else gpus_per_node neighbouring ranks are one.
+int hardware_node(const Hardware *hardware, const Config *config, int rank);
+
+// The sentences behind "model", one line each, into `file`.
+void hardware_print(const Hardware *hardware, FILE *file);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

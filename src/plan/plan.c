@@ -1,0 +1,280 @@
+#include "plan.h"
+
+#include "engine/batch.h"
+#include "data/blend.h"
+#include "checkpoint/checkpoint.h"
+#include "backend/checksum.h"
+#include "engine/edges.h"
+#include "base/grid.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t count_actions_(const StageSchedule *stage, ActionKind kind) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < stage->count; i++) count += stage->actions[i].kind == kind;
+    return count;
+}
+
+int64_t plan_evictions(const Schedule *schedule) {
+    int64_t count = 0;
+    for (int s = 0; s < schedule->stages; s++) count += count_actions_(&schedule->stage[s], ACTION_EVICT);
+    return count;
+}
+
+bool plan_schedule_holds(int64_t stages, int64_t microbatches) {
+    enum { MOST = 1 << 24 }; // forwards: with their backwards, lists of 400 MB
+    return microbatches <= MOST / stages;
+}
+
+static Schedule *plain_schedule_(const Config *config, Error *err) {
+    int64_t m = config_microbatches(config);
+    int p = (int)config->parallel.pipeline;
+    if (!plan_schedule_holds(p, m)) {
+        config_error(
+            config, "train.global_batch", err,
+            "%lld microbatches a step on %d stages are more than a schedule can hold; use a larger micro_batch",
+            (long long)m, p);
+        return NULL;
+    }
+    return config->schedule.name == SCHEDULE_NAME_GPIPE ? schedule_gpipe(p, (int)m, err)
+                                                        : schedule_1f1b(p, (int)m, err);
+}
+
+static Schedule *balanced_schedule_(const Config *config, const Schedule *plain, Error *err) {
+    bool host = config->schedule.evict_to == EVICT_TO_HOST;
+    int slots = config->schedule.slots == 0 ? config_min_slots(config) : (int)config->schedule.slots;
+    return bpipe_balance_ahead(plain, slots, host ? EVICT_TO_HOST : EVICT_TO_PEER, (int)config->schedule.load_ahead,
+                               err);
+}
+
+bool plan_can_balance(const Config *config) {
+    return config->schedule.name == SCHEDULE_NAME_1F1B || config->schedule.evict_to == EVICT_TO_HOST;
+}
+
+const char *plan_plain_name(const Config *config) {
+    return config->schedule.name == SCHEDULE_NAME_GPIPE ? "GPipe" : "1F1B";
+}
+
+Schedule *plan_schedule(const Config *config, Error *err) {
+    const ScheduleConfig *asked = &config->schedule;
+    Schedule *schedule = plain_schedule_(config, err);
+    if (schedule == NULL) return NULL;
+    if (asked->bpipe == BPIPE_ON || (asked->bpipe == BPIPE_AUTO && plan_can_balance(config))) {
+        Schedule *balanced = balanced_schedule_(config, schedule, err);
+        bool keep = balanced != NULL && asked->bpipe == BPIPE_AUTO && plan_evictions(balanced) == 0;
+        schedule_free(keep ? balanced : schedule);
+        if (!keep) schedule = balanced;
+    }
+    if (schedule != NULL && schedule_check(schedule, err) != 0) {
+        schedule_free(schedule);
+        return NULL;
+    }
+    return schedule;
+}
+
+int64_t plan_slot_bytes(const Model *model, const Config *config, const Schedule *schedule, Backend *be, int stage) {
+    StageShape own, other;
+    stage_shape(&own, model, config, be, stage, 0);
+    int64_t bytes = memory_round(own.bundle_bytes);
+    int partner = bpipe_partner(schedule->stages, stage);
+    if (partner == SCHEDULE_NO_PEER) return bytes;
+    if (schedule->stage[stage].lent_slots == 0 && schedule->stage[partner].lent_slots == 0) return bytes;
+    stage_shape(&other, model, config, be, partner, 0);
+    int64_t others = memory_round(other.bundle_bytes);
+    return others > bytes ? others : bytes;
+}
+
+// Most bundles of the stage that are away in host memory at a time, in list order.
+static int most_on_host_(const StageSchedule *stage) {
+    int away = 0, most = 0;
+    for (int64_t i = 0; i < stage->count; i++) {
+        if (stage->actions[i].peer != SCHEDULE_HOST) continue;
+        away += stage->actions[i].kind == ACTION_EVICT ? 1 : -1;
+        if (away > most) most = away;
+    }
+    return most;
+}
+
+static int64_t stage_parameters_(const TensorTable *table, const StageShape *at) {
+    int64_t first = table->first_layer + at->first_layer * table->per_layer;
+    int64_t total = table_parameters(table, first, first + at->layers * table->per_layer);
+    if (at->first) total += table_parameters(table, 0, table->first_layer);
+    if (at->last) total += table_parameters(table, table->head, table->count);
+    return total;
+}
+
+static int fill_stage_(PlanStage *plan, const TensorTable *table, const Model *model, const Config *config,
+                       const Schedule *schedule, Backend *be, int stage, Error *err) {
+    const StageSchedule *list = &schedule->stage[stage];
+    stage_shape(&plan->at, model, config, be, stage, 0);
+    plan->own_slots = list->own_slots;
+    plan->lent_slots = list->lent_slots;
+    plan->slot_bytes = plan_slot_bytes(model, config, schedule, be, stage);
+    plan->host_slots = most_on_host_(list);
+    int64_t *bytes = plan->memory.bytes, neighbours = (plan->at.first ? 0 : 1) + (plan->at.last ? 0 : 1);
+    bytes[MEMORY_OWN_SLOTS] = plan->own_slots * plan->slot_bytes;
+    bytes[MEMORY_LENT_SLOTS] = memory_pages(plan->lent_slots * plan->slot_bytes, be->lent_page);
+    bytes[MEMORY_MESSAGES] = neighbours * 2 * EDGE_BUFFERS * plan->at.message_bytes; // 2: activations and gradients
+    bytes[MEMORY_WORKSPACE] = be->own_bytes;
+    int64_t edges = bytes[MEMORY_MESSAGES], staged = 0;
+    if (stage_bytes(&plan->memory, &plan->states, &staged, table, config, &plan->at, err) != 0) return -1;
+    plan->copy_bytes = checkpoint_copy_bytes(config, &plan->states);
+    plan->order_bytes = blend_order_bytes(&config->data);
+    plan->buffer_bytes = checkpoint_buffer_bytes(config) + batch_bytes(config, &plan->at);
+    if (config->comm.checksum == CHECKSUM_ON) plan->buffer_bytes += checksum_bytes();
+    if (config->hardware.share_gpu && !be->own_sums)
+        plan->buffer_bytes += staged + edges; // messages pass through alike
+    plan->parameters = stage_parameters_(table, &plan->at);
+    return 0;
+}
+
+SlotCounts plan_slots(const PlanStage *stage) {
+    return (SlotCounts){stage->own_slots, stage->lent_slots, stage->host_slots, stage->slot_bytes};
+}
+
+int64_t plan_host_bytes(const PlanStage *stage) {
+    return stage->host_slots * stage->slot_bytes + stage->copy_bytes + stage->order_bytes + stage->buffer_bytes;
+}
+
+int plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be, Error *err) {
+    plan->stages = schedule->stages;
+    plan->parameters = 0;
+    plan->stage = calloc((size_t)schedule->stages, sizeof *plan->stage);
+    if (plan->stage == NULL)
+        return error_set(err, EXIT_FAILED, "no memory for the plan of %d stages", schedule->stages);
+    TensorTable table;
+    model_table(model, &config->model, &table);
+    int made = 0;
+    for (int s = 0; s < plan->stages && made == 0; s++) {
+        made = fill_stage_(&plan->stage[s], &table, model, config, schedule, be, s, err);
+        plan->parameters += plan->stage[s].parameters;
+    }
+    table_free(&table);
+    if (made != 0) plan_free(plan);
+    return made;
+}
+
+void plan_free(Plan *plan) {
+    free(plan->stage);
+    memset(plan, 0, sizeof *plan);
+}
+
+int plan_fullest(const Plan *plan) {
+    int fullest = 0;
+    for (int s = 1; s < plan->stages; s++)
+        if (memory_total(&plan->stage[s].memory) > memory_total(&plan->stage[fullest].memory)) fullest = s;
+    return fullest;
+}
+
+static void print_run_(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file) {
+    const ModelConfig *m = &config->model;
+    const ParallelConfig *parallel = &config->parallel;
+    char parameters[32], tokens[32];
+    int64_t microbatches = config_microbatches(config), evictions = plan_evictions(schedule);
+    fprintf(
+        file,
+        "model     %s, %s parameters: %lld layers, hidden %lld, %lld heads, ffn %lld, vocabulary %lld, %s attention\n",
+        config_word("model.family", m->family), grid_count(plan->parameters, parameters), (long long)m->layers,
+        (long long)m->hidden, (long long)m->heads, (long long)m->ffn, (long long)m->vocab,
+        config_word("attention.mode", config->attention.mode));
+    fprintf(file, "world     %lld rank%s: pipeline %lld x tensor %lld x data %lld, %s\n",
+            (long long)config_world(config), config_world(config) == 1 ? "" : "s", (long long)parallel->pipeline,
+            (long long)parallel->tensor, (long long)parallel->data,
+            config_word("train.precision", config->train.precision));
+    fprintf(file, "step      %s tokens: %lld microbatch%s of %lld x %lld on each data rank\n",
+            grid_count(config->train.global_batch * m->seq_len, tokens), (long long)microbatches,
+            microbatches == 1 ? "" : "es", (long long)config->schedule.micro_batch, (long long)m->seq_len);
+    fprintf(file, "schedule  %s, at most %d slot%s a stage, %lld eviction%s a step\n", schedule->name, schedule->slots,
+            schedule->slots == 1 ? "" : "s", (long long)evictions, evictions == 1 ? "" : "s");
+}
+
+// One unit for the whole table, so that the eye can compare: GiB where the fullest stage has one.
+typedef struct Unit_ {
+    const char *name;
+    double bytes;
+    int digits;
+} Unit_;
+
+static Unit_ table_unit_(const Plan *plan) {
+    const double mib = 1024.0 * 1024.0;
+    bool large = (double)memory_total(&plan->stage[plan_fullest(plan)].memory) >= 1024.0 * mib;
+    return large ? (Unit_){"GiB", 1024.0 * mib, 2} : (Unit_){"MiB", mib, 1};
+}
+
+static bool category_used_(const Plan *plan, int category) {
+    for (int s = 0; s < plan->stages; s++)
+        if (plan->stage[s].memory.bytes[category] > 0) return true;
+    return false;
+}
+
+static void add_headings_(Grid *grid, const bool *used) {
+    grid_cell(grid, "stage");
+    grid_cell(grid, "layers");
+    grid_cell(grid, "parameters");
+    grid_cell(grid, "slots");
+    for (int c = 0; c < MEMORY_CATEGORIES; c++)
+        if (used[c]) grid_cell(grid, "%s", memory_name((MemoryCategory)c));
+    grid_cell(grid, "total");
+}
+
+static void add_stage_(Grid *grid, const PlanStage *stage, const bool *used, Unit_ unit) {
+    const StageShape *at = &stage->at;
+    char parameters[32];
+    grid_cell(grid, "%d", at->stage);
+    grid_cell(grid, "%lld-%lld", (long long)at->first_layer, (long long)(at->first_layer + at->layers - 1));
+    bool many = stage->parameters >= 1000000000;
+    grid_cell(grid, "%s%s", grid_count(many ? (stage->parameters + 500000) / 1000000 : stage->parameters, parameters),
+              many ? " M" : "");
+    if (stage->lent_slots > 0)
+        grid_cell(grid, "%d+%d", stage->own_slots, stage->lent_slots);
+    else
+        grid_cell(grid, "%d", stage->own_slots);
+    for (int c = 0; c < MEMORY_CATEGORIES; c++) {
+        if (!used[c]) continue;
+        if (stage->memory.bytes[c] == 0)
+            grid_cell(grid, "-");
+        else
+            grid_cell(grid, "%.*f", unit.digits, (double)stage->memory.bytes[c] / unit.bytes);
+    }
+    grid_cell(grid, "%.*f", unit.digits, (double)memory_total(&stage->memory) / unit.bytes);
+}
+
+// Of the stage that needs most.
+static void print_host_(const Plan *plan, FILE *file) {
+    int most = 0, count = 0;
+    for (int s = 1; s < plan->stages; s++)
+        if (plan_host_bytes(&plan->stage[s]) > plan_host_bytes(&plan->stage[most])) most = s;
+    const PlanStage *stage = &plan->stage[most];
+    char bundles[64];
+    snprintf(bundles, sizeof bundles, "up to %d evicted bundle%s", stage->host_slots,
+             stage->host_slots == 1 ? "" : "s");
+    const struct {
+        const char *what;
+        int64_t bytes;
+    } parts[] = {{bundles, stage->host_slots * stage->slot_bytes},
+                 {"the copy that checkpoints are written from", stage->copy_bytes},
+                 {"the order of the blend", stage->order_bytes},
+                 {"buffers", stage->buffer_bytes}};
+    for (int i = 0; i < 4; i++) {
+        char bytes[32];
+        if (parts[i].bytes < 1 << 16) continue; // would read as nothing
+        fprintf(file, "%s %s (%s)", count++ == 0 ? "in host memory besides, a rank:" : ",", parts[i].what,
+                grid_bytes(parts[i].bytes, bytes));
+    }
+    if (count > 0) fputc('\n', file);
+}
+
+void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file) {
+    print_run_(plan, config, schedule, file);
+    Unit_ unit = table_unit_(plan);
+    bool used[MEMORY_CATEGORIES];
+    Grid grid = {.columns = 5};
+    for (int c = 0; c < MEMORY_CATEGORIES; c++) grid.columns += used[c] = category_used_(plan, c);
+    fprintf(file, "memory of each rank, by stage, in %s\n", unit.name);
+    add_headings_(&grid, used);
+    for (int s = 0; s < plan->stages; s++) add_stage_(&grid, &plan->stage[s], used, unit);
+    grid_print(&grid, file);
+    grid_free(&grid);
+    print_host_(plan, file);
+}

@@ -1,0 +1,89 @@
+// The plan as JSON: keys are a contract with scripts.
+#include "base/json.h"
+#include "plan_answer.h"
+
+#include <math.h>
+
+static void number_(FILE *file, const char *key, double value, bool known) {
+    fprintf(file, "\"%s\":", key);
+    if (known && isfinite(value))
+        json_write_number(file, value);
+    else
+        fputs("null", file);
+}
+
+static void integer_(FILE *file, const char *key, int64_t value, bool comma) {
+    fprintf(file, "\"%s\":%lld%s", key, (long long)value, comma ? "," : "");
+}
+
+static void write_model_(const PlanAnswer *answer, FILE *file) {
+    fputs("\"model\":{", file);
+    integer_(file, "parameters", answer->plan.parameters, true);
+    number_(file, "flops_per_token_full", model_flops_per_token(&answer->config, true), true);
+    fputc(',', file);
+    number_(file, "flops_per_token_causal", model_flops_per_token(&answer->config, false), true);
+    fputs("},", file);
+}
+
+// {"weights":0,"own_slots":0,...}: every category, in the order of the table for people.
+static void write_memory_(const MemoryBytes *memory, FILE *file) {
+    fputs("\"memory\":{", file);
+    for (int c = 0; c < MEMORY_CATEGORIES; c++) {
+        fputs(c == 0 ? "\"" : ",\"", file);
+        for (const char *name = memory_name((MemoryCategory)c); *name != '\0'; name++)
+            fputc(*name == ' ' ? '_' : *name, file);
+        fprintf(file, "\":%lld", (long long)memory->bytes[c]);
+    }
+    fputs("},", file);
+}
+
+static void write_stage_(const PlanAnswer *answer, int s, FILE *file) {
+    const PlanStage *stage = &answer->plan.stage[s], *plain = &answer->plan_1f1b.stage[s];
+    fputs(s == 0 ? "{" : ",{", file);
+    integer_(file, "stage", s, true);
+    integer_(file, "first_layer", stage->at.first_layer, true);
+    integer_(file, "last_layer", stage->at.first_layer + stage->at.layers - 1, true);
+    integer_(file, "parameters", stage->parameters, true);
+    integer_(file, "states_bytes", states_total(&stage->states), true);
+    integer_(file, "bundle_bytes", stage->at.bundle_bytes, true);
+    integer_(file, "slots", stage->own_slots, true);
+    integer_(file, "lent", stage->lent_slots, true);
+    integer_(file, "in_flight_1f1b", plain->own_slots, true);
+    integer_(file, "peak_bytes_1f1b", memory_total(&plain->memory), true);
+    integer_(file, "peak_bytes", memory_total(&stage->memory), true);
+    write_memory_(&stage->memory, file);
+    integer_(file, "host_bytes", plan_host_bytes(stage), true);
+    fprintf(file, "\"fits\":%s}", plan_answer_fits(answer, s) ? "true" : "false");
+}
+
+static void write_verdict_(const Verdict *verdict, FILE *file) {
+    fprintf(file, "\"verdict\":{\"use_bpipe\":%s,\"reason\":", verdict->use_bpipe ? "true" : "false");
+    json_write_text(file, verdict->reason);
+    fputc(',', file);
+    number_(file, "required_stage_gain", verdict->required_gain, verdict->gains);
+    fputc(',', file);
+    number_(file, "measured_stage_gain", verdict->stage_gain, verdict->gains);
+    fputc('}', file);
+}
+
+int plan_write_json(const PlanAnswer *answer, FILE *file) {
+    const PlanTime *time = &answer->time;
+    fputc('{', file);
+    write_model_(answer, file);
+    integer_(file, "world", config_world(&answer->config), true);
+    integer_(file, "microbatches", config_microbatches(&answer->config), true);
+    fputs("\"stages\":[", file);
+    for (int s = 0; s < answer->plan.stages; s++) write_stage_(answer, s, file);
+    fputs("],", file);
+    number_(file, "step_ms", 1e3 * time->step, time->known);
+    fputc(',', file);
+    number_(file, "mfu", time->mfu, time->known && time->mfu > 0);
+    fputc(',', file);
+    number_(file, "bubble", time->bubble, time->known);
+    fputc(',', file);
+    number_(file, "transfer_exposed_ms", 1e3 * time->exposed, time->known);
+    fprintf(file, ",\"source\":\"%s\",", answer->planner.measured ? "profile" : "model");
+    write_verdict_(&answer->verdict, file);
+    fputs("}\n", file);
+    return ferror(file) ? -1 : 0;
+}

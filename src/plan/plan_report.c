@@ -1,0 +1,231 @@
+// The plan for people.
+#include "estimate.h"
+#include "base/grid.h"
+#include "plan_answer.h"
+
+#include <math.h>
+
+static double gib_(int64_t bytes) {
+    return (double)bytes / (1024.0 * 1024.0 * 1024.0);
+}
+
+// One unit for all tables: GiB where the fullest rank has one.
+typedef struct Unit_ {
+    const char *name;
+    double bytes;
+    int digits;
+} Unit_;
+
+static Unit_ unit_(const PlanAnswer *answer) {
+    const double mib = 1024.0 * 1024.0;
+    const Plan *plain = &answer->plan_1f1b;
+    bool large = (double)memory_total(&plain->stage[plan_fullest(plain)].memory) >= 1024 * mib;
+    return large ? (Unit_){"GiB", 1024 * mib, 2} : (Unit_){"MiB", mib, 1};
+}
+
+static void bytes_cell_(Grid *grid, int64_t bytes, Unit_ unit, bool brackets) {
+    grid_cell(grid, brackets ? "(%.*f)" : "%.*f", unit.digits, (double)bytes / unit.bytes);
+}
+
+// ---------------------------------------------------------------- memory
+
+static void print_fit_(const PlanAnswer *answer, FILE *file) {
+    Grid grid = {.columns = 5};
+    Unit_ unit = unit_(answer);
+    const char *cells[] = {"stage", "1F1B holds", "1F1B peak", "planned peak", "fits"};
+    for (int i = 0; i < 5; i++) grid_cell(&grid, "%s", cells[i]);
+    for (int s = 0; s < answer->plan.stages; s++) {
+        grid_cell(&grid, "%d", s);
+        grid_cell(&grid, "%d", answer->plan_1f1b.stage[s].own_slots);
+        bytes_cell_(&grid, memory_total(&answer->plan_1f1b.stage[s].memory), unit, false);
+        bytes_cell_(&grid, memory_total(&answer->plan.stage[s].memory), unit, false);
+        grid_cell(&grid, "%s", plan_answer_fits(answer, s) ? "yes" : "no");
+    }
+    fprintf(file, "peak of each rank, in %s, with 1F1B and as planned\n", unit.name);
+    grid_print(&grid, file);
+    grid_free(&grid);
+}
+
+static void print_limit_(const PlanAnswer *answer, FILE *file) {
+    const Hardware *hardware = &answer->planner.hardware;
+    double reserve = answer->config.hardware.reserve_gib;
+    if (hardware->memory_bytes > 0)
+        fprintf(file, "memory    %.2f GiB a rank, of which %.2f are reserved for what is not counted here",
+                gib_(hardware->memory_bytes), reserve);
+    else if (hardware->host_bytes > 0)
+        fprintf(file,
+                "memory    %.2f GiB free on this host for all %lld ranks, of which %.2f are reserved for what is not "
+                "counted here",
+                gib_(hardware->host_bytes), (long long)config_world(&answer->config), reserve);
+    else
+        fprintf(file, "memory    no limit is known: give hardware.memory_gib. Not counted here");
+    fprintf(file, ":\n          %s\n",
+            hardware->cpu ? "the program and its libraries, MPI's buffers, packed operands of matrix products"
+                          : "the device's context, libraries and what they allocate, NCCL's buffers, fragmentation");
+}
+
+// ---------------------------------------------------------------- micro-batch sizes
+
+// In brackets where it does not fit, "-" where it cannot be.
+static void peak_cell_(Grid *grid, const Forecast *forecast, Unit_ unit) {
+    if (forecast->possible)
+        bytes_cell_(grid, forecast->peak_bytes, unit, !forecast->fits);
+    else
+        grid_cell(grid, "-");
+}
+
+static void time_cells_(Grid *grid, const PlanTime *time) {
+    if (!time->known) {
+        for (int i = 0; i < 4; i++) grid_cell(grid, "-");
+        return;
+    }
+    grid_cell(grid, "%.1f ms", 1e3 * time->step);
+    grid_cell(grid, "%.1f%%", 100 * time->bubble);
+    for (int i = 0; i < 2; i++) {
+        double value = i == 0 ? time->stage_mfu : time->mfu;
+        grid_cell(grid, value > 0 ? "%.1f%%" : "-", 100 * value);
+    }
+}
+
+// One size: bytes in three ways, and the time of what fits, 1F1B before BPipe.
+static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err) {
+    const Planner *planner = &answer->planner;
+    const Config *config = &answer->config;
+    int mode = config->attention.mode;
+    Unit_ unit = unit_(answer);
+    Forecast plain, bpipe, recompute;
+    if (plan_answer_forecast(answer, (Variant){b, false, mode}, &plain, err) != 0) return -1;
+    if (planner_fit(planner, (Variant){b, true, mode}, &bpipe, err) != 0) return -1;
+    if (planner_fit(planner, (Variant){b, true, ATTENTION_RECOMPUTE}, &recompute, err) != 0) return -1;
+    bool with = bpipe.possible && bpipe.fits && !plain.fits;
+    if (with && plan_answer_forecast(answer, (Variant){b, true, mode}, &bpipe, err) != 0) return -1;
+    int64_t best = answer->verdict.largest_plain, batch = config->train.global_batch / config->parallel.data;
+    grid_cell(grid, "%lld", (long long)b);
+    grid_cell(grid, "%lld", (long long)(batch / b));
+    peak_cell_(grid, &plain, unit);
+    peak_cell_(grid, &bpipe, unit);
+    peak_cell_(grid, &recompute, unit);
+    if (best > 0)
+        grid_cell(grid, "%+.1f%%", 100 * estimate_required_gain(batch, best, b, config->parallel.pipeline));
+    else
+        grid_cell(grid, "-");
+    time_cells_(grid, with ? &bpipe.time : &plain.time);
+    grid_cell(grid, "%s", plain.fits ? plan_plain_name(config) : with ? "BPipe" : "does not fit");
+    return 0;
+}
+
+// Powers of two up to twice what fits, and the configured size.
+static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
+    Grid grid = {.columns = 11};
+    const Config *config = &answer->config;
+    const char *plain = plan_plain_name(config);
+    const char *cells[] = {"b",    "m",      plain,       "BPipe", "+recompute", "must gain",
+                           "step", "bubble", "MFU stage", "MFU",   "with"};
+    for (int i = 0; i < 11; i++) grid_cell(&grid, "%s", cells[i]);
+    int64_t here = config->schedule.micro_batch, most = here,
+            batch = config->train.global_batch / config->parallel.data;
+    const Verdict *verdict = &answer->verdict;
+    int64_t fits = verdict->largest_bpipe > verdict->largest_plain ? verdict->largest_bpipe : verdict->largest_plain;
+    if (2 * fits > most) most = 2 * fits;
+    int status = 0, rows = 0;
+    enum { MOST_ROWS = 8 };
+    for (int64_t b = 1; b <= most && status == 0; b++) {
+        bool shown = b == here || ((b & (b - 1)) == 0 && rows < MOST_ROWS);
+        if (!shown || batch % b != 0 || batch / b < config->parallel.pipeline) continue;
+        status = add_size_(answer, b, &grid, err);
+        rows++;
+    }
+    fprintf(file,
+            "micro-batch sizes: peak of the fullest rank in %s, in brackets where it does not fit; by how much the MFU "
+            "of a\n"
+            "stage has to exceed that at the largest size that fits %s, so that the pipeline is no slower; the "
+            "prediction\n",
+            unit_(answer).name, plain);
+    if (status == 0) grid_print(&grid, file);
+    grid_free(&grid);
+    return status;
+}
+
+// ---------------------------------------------------------------- time
+
+static void print_time_(const PlanAnswer *answer, FILE *file) {
+    const PlanTime *time = &answer->time;
+    if (!time->known) {
+        fprintf(file, "time      nothing is known of the device: give hardware.peak_tflops, or a profile of it\n");
+        return;
+    }
+    fprintf(file, "step      %.1f ms predicted, %s: pipeline %.1f, gradient sums %.1f, norm and optimizer %.1f\n",
+            1e3 * time->step, answer->planner.measured ? "stages measured" : "stages by the model of the hardware",
+            1e3 * time->pipeline, 1e3 * time->reduction, 1e3 * time->optimizer);
+    fprintf(file,
+            "pipeline  bubble %.1f%%, compute waits %.1f ms for transfers, tensor-parallel collectives %.1f ms on the "
+            "slowest stage\n",
+            100 * time->bubble, 1e3 * time->exposed, 1e3 * time->tensor);
+    if (time->mfu > 0)
+        fprintf(file, "MFU       %.1f%% (attention counted in full); of one stage at work %.1f%%\n", 100 * time->mfu,
+                100 * time->stage_mfu);
+    if (time->estimate > 0)
+        fprintf(file, "          by the paper's formula, without imbalance, messages, sums and optimizer: %.1f%%\n",
+                100 * time->estimate);
+    if (!answer->planner.measured) hardware_print(&answer->planner.hardware, file);
+}
+
+// ---------------------------------------------------------------- verdict
+
+static void print_reserve_(const PlanAnswer *answer, FILE *file) {
+    double plain, bpipe;
+    const Verdict *verdict = &answer->verdict;
+    if (!verdict->bpipe.possible || !verdict_reserves(verdict, &answer->planner, &plain, &bpipe)) return;
+    long long b = (long long)verdict->plain.variant.micro_batch;
+    double now = answer->config.hardware.reserve_gib;
+    if (bpipe < 0)
+        fprintf(file, "reserve   micro-batch %lld fits with no reserve at all, not even with BPipe\n", b);
+    else if (plain < 0)
+        fprintf(
+            file,
+            "reserve   micro-batch %lld fits with BPipe up to a reserve of %.2f GiB, without it with none (now %.2f)\n",
+            b, bpipe, now);
+    else
+        fprintf(file,
+                "reserve   micro-batch %lld fits without BPipe up to a reserve of %.2f GiB, with it up to %.2f (now "
+                "%.2f)\n",
+                b, plain, bpipe, now);
+}
+
+static void size_(FILE *file, const char *with, int64_t b, const char *end) {
+    if (b > 0)
+        fprintf(file, "%s up to %lld%s", with, (long long)b, end);
+    else
+        fprintf(file, "%s none%s", with, end);
+}
+
+static int print_verdict_(const PlanAnswer *answer, FILE *file, Error *err) {
+    const Verdict *verdict = &answer->verdict;
+    fprintf(file, "largest   micro-batch that fits: ");
+    size_(file, plan_plain_name(&answer->config), verdict->largest_plain, ", ");
+    size_(file, "BPipe", verdict->largest_bpipe, ", ");
+    size_(file, "BPipe and recomputed attention", verdict->largest_recompute, "\n");
+    print_reserve_(answer, file);
+    fprintf(file, "BPipe?    %s\n", verdict->reason);
+    if (verdict->largest_plain > 0 || verdict->largest_bpipe > 0) return 0;
+    SmallestWorld world;
+    if (plan_smallest_world(&answer->planner, &world, err) != 0) return -1;
+    if (world.ranks > 0)
+        fprintf(file,
+                "world     the smallest that would do: %lld ranks, pipeline %lld x tensor %lld%s, at micro-batch 1\n",
+                (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor,
+                world.bpipe ? " with BPipe" : "");
+    else
+        fprintf(file, "world     no number of ranks with this memory would do\n");
+    return 0;
+}
+
+int plan_report(const PlanAnswer *answer, FILE *file, Error *err) {
+    plan_print(&answer->plan, &answer->config, answer->schedule, file);
+    print_fit_(answer, file);
+    print_limit_(answer, file);
+    if (print_sizes_(answer, file, err) != 0) return -1;
+    print_time_(answer, file);
+    if (print_verdict_(answer, file, err) != 0) return -1;
+    return plan_print_rivals(answer, file, err);
+}

@@ -1,0 +1,347 @@
+#include "plan_time.h"
+
+#include "engine/edges.h"
+#include "estimate.h"
+#include "ranks/topology.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---------------------------------------------------------------- stages
+
+// Everything a cost depends on.
+typedef struct Costing_ {
+    const Config *config;
+    const Model *model;
+    const Schedule *schedule;
+    const Plan *plan;
+    const TimeSource *source;
+    int copy; // data rank whose pipeline is looked at
+} Costing_;
+
+static void add_part_(StageTime *time, const PartTime *part, double count, bool compute) {
+    if (compute) time->forward += count * part->forward;
+    if (compute) time->backward += count * part->backward;
+    time->forward += count * part->tensor_forward;
+    time->backward += count * part->tensor_backward;
+    time->tensor += count * (part->tensor_forward + part->tensor_backward);
+}
+
+static int stage_compute_(const Costing_ *costing, int s, StageTime *time, Error *err) {
+    const StageShape *at = &costing->plan->stage[s].at;
+    const Hardware *hardware = costing->source->hardware;
+    const Profile *profile = costing->source->profile;
+    ModelTimes parts = {0};
+    bool measured = profile != NULL && profile_stage_time(profile, at, &time->forward, &time->backward);
+    if (!measured && hardware->flops == 0)
+        return error_set(err, EXIT_FAILED,
+                         "nothing is known of the device: give hardware.peak_tflops, or a profile of it");
+    if (measured)
+        hardware_tensor_times(&parts, hardware, costing->config, &at->shape);
+    else
+        hardware_times(&parts, hardware, costing->config, &at->shape);
+    add_part_(time, &parts.layer, (double)at->layers, !measured);
+    if (at->first) add_part_(time, &parts.embedding, 1, !measured);
+    if (at->last) add_part_(time, &parts.head, 1, !measured);
+    return 0;
+}
+
+// Bytes/s that one rank has among the ranks that hold the same part of the model: within a node like tensor ranks, else its part of the
+// node's network, which all parts on the node use at the same time. Ranks of one part that share a node send only once out of it.
+static double data_rate_(const Costing_ *costing) {
+    const Hardware *hardware = costing->source->hardware;
+    const ParallelConfig *parallel = &costing->config->parallel;
+    int64_t node = costing->config->hardware.gpus_per_node, parts = parallel->pipeline * parallel->tensor;
+    if (hardware->cpu || config_world(costing->config) <= node) return hardware->tensor;
+    double rate = hardware->network / (double)(parts < node ? parts : node);
+    return rate < hardware->tensor ? rate : hardware->tensor;
+}
+
+// Layer by layer the sums start inside the last backward; the first layer's, which ends it, are never hidden.
+static double reduction_seconds_(const Costing_ *costing, int s, double backward) {
+    const PlanStage *stage = &costing->plan->stage[s];
+    double d = (double)costing->config->parallel.data, bytes = (double)stage->states.gradients;
+    if (d == 1) return 0;
+    double whole = bytes * (d - 1) / d / data_rate_(costing), layers = (double)stage->at.layers;
+    double hidden = backward * (layers - 1) / layers, left = whole / layers;
+    return whole - hidden > left ? whole - hidden : left;
+}
+
+static double optimizer_seconds_(const Costing_ *costing, int s) {
+    const StateBytes *states = &costing->plan->stage[s].states;
+    int64_t owned = states->moments / 8;
+    const Profile *profile = costing->source->profile;
+    const Hardware *hardware = costing->source->hardware;
+    double d = (double)costing->config->parallel.data, world = (double)config_world(costing->config);
+    double gather = d == 1 ? 0 : (double)states->weights * (d - 1) / d / data_rate_(costing);
+    double update = profile != NULL ? (profile->norm_seconds + profile->optimizer_seconds) * (double)owned
+                                    : hardware_optimizer_seconds(hardware, costing->config, owned);
+    // All ranks update at the same time, also where they share cores.
+    if (hardware->cpu && world > hardware->cores_share) update *= world / hardware->cores_share;
+    return gather + update;
+}
+
+// ---------------------------------------------------------------- messages
+
+static int node_of_stage_(const Costing_ *costing, int stage) {
+    Coordinates at = {costing->copy, stage, 0};
+    int rank = topology_rank(&costing->config->parallel, at);
+    return hardware_node(costing->source->hardware, costing->config, rank);
+}
+
+// The data rank whose stages are spread most over nodes, where copies of the pipeline do not begin with a node: all wait for it.
+static int widest_copy_(Costing_ *costing) {
+    int64_t node = costing->config->hardware.gpus_per_node, copies = costing->config->parallel.data;
+    int widest = 0, most = 0;
+    if (costing->source->hardware->cpu) return 0;
+    for (costing->copy = 0; costing->copy < copies && costing->copy < node; costing->copy++) {
+        int leave = 0;
+        for (int s = 0; s + 1 < costing->plan->stages; s++)
+            leave += node_of_stage_(costing, s) != node_of_stage_(costing, s + 1);
+        if (leave > most) most = leave, widest = costing->copy;
+    }
+    return widest;
+}
+
+// Ranks of a stage on one node, which send at the same time.
+static int senders_(const Costing_ *costing) {
+    int t = (int)costing->config->parallel.tensor, node = (int)costing->config->hardware.gpus_per_node;
+    return t < node ? t : node;
+}
+
+// Seconds of a message that each tensor rank of `from` sends to its like on `to`, with nobody else on the way.
+static double message_(const Costing_ *costing, int from, int to, int64_t bytes) {
+    const Hardware *hardware = costing->source->hardware;
+    bool near = node_of_stage_(costing, from) == node_of_stage_(costing, to);
+    double rate = near ? hardware->pair : hardware->network / senders_(costing);
+    return (double)bytes / rate + hardware->latency;
+}
+
+static double transfer_(const Costing_ *costing, int stage) {
+    const Hardware *hardware = costing->source->hardware;
+    int64_t bytes = costing->plan->stage[stage].slot_bytes;
+    int partner = bpipe_partner(costing->plan->stages, stage);
+    if (costing->config->schedule.evict_to == EVICT_TO_HOST || partner == SCHEDULE_NO_PEER)
+        return (double)bytes / hardware->host + hardware->latency;
+    return message_(costing, stage, partner, bytes);
+}
+
+// The resource of what `from` sends: the network card of its node where the message leaves it, numbered by the node's lowest stage.
+static int card_(const Costing_ *costing, int from, int to) {
+    int node = node_of_stage_(costing, from), lowest = 0;
+    if (node == node_of_stage_(costing, to)) return -1;
+    while (node_of_stage_(costing, lowest) != node) lowest++;
+    return lowest;
+}
+
+// ---------------------------------------------------------------- all of it
+
+static int allocate_(PlanCosts *costs, int stages) {
+    // Resources: at most one card for each stage; on a CPU the cores of the one host are the first and only one.
+    memset(costs, 0, sizeof *costs);
+    costs->stage = calloc((size_t)stages, sizeof *costs->stage);
+    costs->times_ = calloc(5 * (size_t)stages + 1, sizeof *costs->times_);
+    costs->resources_ = calloc(5 * (size_t)stages, sizeof *costs->resources_);
+    return costs->stage == NULL || costs->times_ == NULL || costs->resources_ == NULL ? -1 : 0;
+}
+
+static void share_(PlanCosts *costs, const Costing_ *costing) {
+    int p = costing->plan->stages, *r = costs->resources_;
+    const Hardware *hardware = costing->source->hardware;
+    double *capacity = costs->times_ + 4 * (size_t)p;
+    int *compute = r, *down = r + p, *up = r + 2 * p, *evict = r + 3 * p, *load = r + 4 * p;
+    for (int i = 0; i <= p; i++) capacity[i] = 1;
+    if (hardware->cpu) capacity[0] = hardware->cores_share / (double)(config_world(costing->config) / p);
+    for (int s = 0; s < p; s++) {
+        int partner = bpipe_partner(p, s), last = s + 1 == p;
+        bool peers = partner != SCHEDULE_NO_PEER && costing->config->schedule.evict_to == EVICT_TO_PEER;
+        compute[s] = hardware->cpu ? 0 : -1;
+        down[s] = last ? -1 : card_(costing, s, s + 1);
+        up[s] = last ? -1 : card_(costing, s + 1, s);
+        evict[s] = peers ? card_(costing, s, partner) : -1;
+        load[s] = peers ? card_(costing, partner, s) : -1;
+    }
+    costs->shares = (SimulateShares){p, capacity, compute, down, up, evict, load};
+}
+
+static double tied_seconds_(const Costing_ *costing) {
+    const Plan *plan = costing->plan;
+    if (costing->config->model.tie_embeddings != TIE_TRUE || plan->stages == 1) return 0;
+    const Config *c = costing->config;
+    int64_t elements = config_padded_vocab(c) / c->parallel.tensor * c->model.hidden / c->parallel.data;
+    return message_(costing, 0, plan->stages - 1, 4 * elements);
+}
+
+int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, const Schedule *schedule,
+                    const Plan *plan, const TimeSource *source, Error *err) {
+    Costing_ costing = {config, model, schedule, plan, source, 0};
+    int p = plan->stages, status = 0;
+    costing.copy = widest_copy_(&costing);
+    if (allocate_(costs, p) != 0) status = error_set(err, EXIT_FAILED, "no memory to plan %d stages", p);
+    double *times = costs->times_;
+    double *forward = times, *backward = times + p, *transfer = times + 2 * p, *edge = times + 3 * p;
+    for (int s = 0; s < p && status == 0; s++) {
+        StageTime *time = &costs->stage[s];
+        status = stage_compute_(&costing, s, time, err);
+        time->reduction = reduction_seconds_(&costing, s, time->backward);
+        time->optimizer = optimizer_seconds_(&costing, s);
+        forward[s] = time->forward;
+        backward[s] = time->backward;
+        transfer[s] = transfer_(&costing, s);
+        if (s + 1 < p) edge[s] = message_(&costing, s, s + 1, plan->stage[s].at.message_bytes);
+    }
+    if (status != 0) {
+        plan_costs_free(costs);
+        return -1;
+    }
+    share_(costs, &costing);
+    costs->tied = tied_seconds_(&costing);
+    costs->costs = (SimulateCosts){forward, backward, transfer, edge, EDGE_BUFFERS, false, &costs->shares};
+    return 0;
+}
+
+void plan_costs_free(PlanCosts *costs) {
+    free(costs->stage);
+    free(costs->times_);
+    free(costs->resources_);
+    memset(costs, 0, sizeof *costs);
+}
+
+// ---------------------------------------------------------------- one step
+
+int plan_enough_microbatches(int stages) {
+    return 4 * stages + 8;
+}
+
+// The pipeline phase, in seconds.
+typedef struct Phase_ {
+    double makespan, busy, exposed;
+    double last; // end of the latest stage, with its sums over data ranks
+} Phase_;
+
+static int phase_(Phase_ *phase, const Schedule *schedule, const PlanCosts *costs, Error *err) {
+    Timeline *timeline = simulate_run(schedule, &costs->costs, err);
+    if (timeline == NULL) return -1;
+    *phase = (Phase_){timeline->makespan, 0, timeline->exposed, 0};
+    for (int s = 0; s < schedule->stages; s++) {
+        const StageTimeline *line = &timeline->stage[s];
+        double end = 0;
+        for (int64_t i = 0; i < schedule->stage[s].count; i++)
+            if (line->end[i] > end) end = line->end[i];
+        phase->busy += line->busy;
+        if (end + costs->stage[s].reduction > phase->last) phase->last = end + costs->stage[s].reduction;
+    }
+    timeline_free(timeline);
+    return 0;
+}
+
+// What `more` microbatches add, from two runs of a schedule that differ by `between` microbatches.
+static double onward_(double fewer, double enough, double more, double between) {
+    return enough + (enough - fewer) * more / between;
+}
+
+// The schedule of the configuration with `microbatches` microbatches.
+static Schedule *shorter_(const Config *config, int64_t microbatches, Error *err) {
+    Config *few = malloc(sizeof *few);
+    if (few == NULL) {
+        error_set(err, EXIT_FAILED, "no memory to plan");
+        return NULL;
+    }
+    *few = *config;
+    few->train.global_batch = microbatches * config->schedule.micro_batch * config->parallel.data;
+    Schedule *schedule = plan_schedule(few, err);
+    free(few);
+    return schedule;
+}
+
+// The phase of a schedule with as many microbatches.
+static int phase_of_(Phase_ *phase, const Config *config, int64_t microbatches, const PlanCosts *costs, Error *err) {
+    Schedule *schedule = shorter_(config, microbatches, err);
+    int status = schedule == NULL ? -1 : phase_(phase, schedule, costs, err);
+    schedule_free(schedule);
+    return status;
+}
+
+// Whether p microbatches take what the p before them took, to half a percent, and compute waits for no transfer: stages evict in rounds of
+// different lengths.
+static bool steady_(const Phase_ *before, const Phase_ *between, const Phase_ *now) {
+    double one = between->makespan - before->makespan, next = now->makespan - between->makespan;
+    return now->exposed == 0 && fabs(next - one) <= 5e-3 * next;
+}
+
+// The next microbatches take what the last 2p did, where that is steady. Where it is not, only the whole tells how long all take, or very
+// many of them where the whole is too long.
+static int whole_phase_(Phase_ *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
+                        Error *err) {
+    enum { MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards
+    int64_t all = config_microbatches(config), p = schedule->stages, enough = schedule->microbatches,
+            fewer = enough - 2 * p;
+    Phase_ before, between;
+    if (phase_(phase, schedule, costs, err) != 0) return -1;
+    if (all <= enough) return 0;
+    if (phase_of_(&before, config, fewer, costs, err) != 0 || phase_of_(&between, config, fewer + p, costs, err) != 0)
+        return -1;
+    int64_t most = (phase->exposed > 0 ? MOST_WAITING : MOST) / p;
+    if (!steady_(&before, &between, phase) && most > enough) {
+        before = *phase;
+        fewer = enough;
+        enough = all < most ? all : most;
+        if (phase_of_(phase, config, enough, costs, err) != 0) return -1;
+    }
+    double more = (double)(all - enough), apart = (double)(enough - fewer);
+    phase->makespan = onward_(before.makespan, phase->makespan, more, apart);
+    phase->busy = onward_(before.busy, phase->busy, more, apart);
+    phase->exposed = onward_(before.exposed, phase->exposed, more, apart);
+    phase->last = onward_(before.last, phase->last, more, apart);
+    return 0;
+}
+
+static void slowest_(PlanTime *time, const PlanCosts *costs, int stages, int64_t microbatches) {
+    for (int s = 0; s < stages; s++) {
+        const StageTime *stage = &costs->stage[s];
+        double both = stage->forward + stage->backward;
+        if (both > time->slowest) {
+            time->slowest = both;
+            time->tensor = stage->tensor * (double)microbatches;
+        }
+        if (stage->optimizer > time->optimizer) time->optimizer = stage->optimizer;
+    }
+}
+
+// One stage is held against what its rank computes with while it works; ranks that share cores have no formula for the whole.
+static void utilization_(PlanTime *time, const Config *config, const Hardware *hardware) {
+    if (hardware->peak == 0) return;
+    const ParallelConfig *parallel = &config->parallel;
+    double token = model_flops_per_token(config, true), s = (double)config->model.seq_len,
+           b = (double)config->schedule.micro_batch;
+    double tokens = (double)config->train.global_batch * s, world = (double)config_world(config);
+    time->mfu = token * tokens / (time->step * world * hardware->peak);
+    time->stage_mfu =
+        token * b * s / (time->slowest * (double)(parallel->pipeline * parallel->tensor) * hardware->flops);
+    if (hardware->cpu && world > hardware->cores_share) return;
+    time->estimate =
+        estimate_mfu(time->stage_mfu * hardware->flops / hardware->peak, config->train.global_batch / parallel->data,
+                     config->schedule.micro_batch, parallel->pipeline);
+}
+
+int plan_time(PlanTime *time, const Config *config, const Model *model, const Schedule *schedule, const Plan *plan,
+              const TimeSource *source, Error *err) {
+    PlanCosts costs;
+    Phase_ phase;
+    memset(time, 0, sizeof *time);
+    if (plan_costs_make(&costs, config, model, schedule, plan, source, err) != 0) return -1;
+    int status = whole_phase_(&phase, config, schedule, &costs, err);
+    if (status == 0) {
+        slowest_(time, &costs, plan->stages, config_microbatches(config));
+        time->known = true;
+        time->pipeline = phase.makespan;
+        time->bubble = 1 - phase.busy / (phase.makespan * plan->stages);
+        time->exposed = phase.exposed;
+        time->reduction = phase.last - phase.makespan + costs.tied;
+        time->step = phase.last + costs.tied + time->optimizer;
+        utilization_(time, config, source->hardware);
+    }
+    plan_costs_free(&costs);
+    return status;
+}

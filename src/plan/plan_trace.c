@@ -1,0 +1,60 @@
+// The trace of a plan: one step as the simulator sees it, whole, with the costs that the plan's step time comes from.
+#include "plan_answer.h"
+#include "engine/trace.h"
+
+#include <stdlib.h>
+
+typedef struct Times_ {
+    ActionTime **stage; // [stages]
+    int stages;
+} Times_;
+
+static void free_(Times_ *times) {
+    for (int s = 0; times->stage != NULL && s < times->stages; s++) free(times->stage[s]);
+    free(times->stage);
+}
+
+static int copy_(Times_ *times, const Schedule *schedule, const Timeline *timeline, Error *err) {
+    times->stages = schedule->stages;
+    times->stage = calloc((size_t)schedule->stages, sizeof *times->stage);
+    for (int s = 0; times->stage != NULL && s < schedule->stages; s++) {
+        int64_t count = schedule->stage[s].count;
+        times->stage[s] = malloc((size_t)count * sizeof *times->stage[s]);
+        if (times->stage[s] == NULL) break;
+        const StageTimeline *line = &timeline->stage[s];
+        for (int64_t i = 0; i < count; i++) times->stage[s][i] = (ActionTime){line->start[i], line->end[i]};
+    }
+    if (times->stage == NULL || times->stage[schedule->stages - 1] == NULL)
+        return error_set(err, EXIT_FAILED, "no memory for the trace of %d stages", schedule->stages);
+    return 0;
+}
+
+static int write_(const PlanAnswer *answer, const Times_ *times, const char *path, Error *err) {
+    TraceWorld shown = {answer->schedule->stages, 1, NULL};
+    Trace *trace = trace_open(path, &shown, answer->schedule, err);
+    if (trace == NULL) return -1;
+    int status = trace_step(trace, "step", answer->schedule, (const ActionTime *const *)times->stage, 0.0,
+                            answer->time.step, err);
+    return trace_close(trace, status == 0 ? err : NULL) == 0 ? status : -1;
+}
+
+int plan_trace(const PlanAnswer *answer, const char *path, Error *err) {
+    enum { LONGEST_S = 1000000000 }; // nanoseconds of a few more no longer fit 64 bits
+    if (answer->time.step > LONGEST_S)
+        return error_set(err, EXIT_USAGE,
+                         "--trace: a step of %.3g s, as it is planned, is longer than a trace can show",
+                         answer->time.step);
+    const Planner *planner = &answer->planner;
+    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL};
+    PlanCosts costs;
+    if (plan_costs_make(&costs, &answer->config, planner->model, answer->schedule, &answer->plan, &source, err) != 0)
+        return -1;
+    Times_ times = {0};
+    Timeline *timeline = simulate_run(answer->schedule, &costs.costs, err);
+    int status = timeline == NULL ? -1 : copy_(&times, answer->schedule, timeline, err);
+    if (status == 0) status = write_(answer, &times, path, err);
+    free_(&times);
+    timeline_free(timeline);
+    plan_costs_free(&costs);
+    return status;
+}

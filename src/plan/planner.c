@@ -1,0 +1,249 @@
+#include "planner.h"
+
+#include "backend/attention_scratch.h"
+#include "config/config_schema.h"
+#include "ranks/launch_mpirun.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const double GIB = 1024.0 * 1024.0 * 1024.0;
+
+// ---------------------------------------------------------------- the device
+
+static int64_t scratch_of_gpu_(Backend *be, const AttentionShape *shape) {
+    return attention_scratch_cuda(shape, be->element);
+}
+
+static void destroy_(Backend *be) {
+    free(be);
+}
+
+Backend *planner_backend(const Config *config, Error *err) {
+    if (hardware_is_cpu(config)) {
+        int64_t world = config_world(config);
+        int ranks = world > launch_cores() ? launch_cores() : (int)world;
+        return backend_cpu_create(config->train.precision, launch_threads(ranks), err);
+    }
+    Backend *be = calloc(1, sizeof *be);
+    if (be == NULL) {
+        error_set(err, EXIT_FAILED, "no memory to plan");
+        return NULL;
+    }
+    be->precision = config->train.precision;
+    be->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
+    be->attention_scratch = scratch_of_gpu_;
+    be->own_bytes = CUDA_OWN_BYTES;
+    be->lent_page = CUDA_LENT_PAGE;
+    be->destroy = destroy_;
+    return be;
+}
+
+// ---------------------------------------------------------------- the profile
+
+static bool named_on_command_line_(const Config *config) {
+    return config->place[config_find("hardware.profile") - config_keys] == CONFIG_OVERRIDE;
+}
+
+static int find_profile_(Planner *planner, const Log *log, Error *err) {
+    const Config *config = planner->config;
+    const char *path = config->hardware.profile;
+    bool named = named_on_command_line_(config);
+    if (path[0] == '\0' || (!named && access(path, F_OK) != 0)) return 0;
+    Error damaged = {0};
+    char why[256] = "";
+    int status = profile_read(&planner->profile, path, &damaged);
+    if (status == 0 && profile_differs(&planner->profile, config, planner->hardware.device, why, sizeof why) == NULL) {
+        planner->measured = true;
+        hardware_take_peak(&planner->hardware, config, planner->profile.peak_tflops);
+        return 0;
+    }
+    if (named && status != 0) return config_error(config, "hardware.profile", err, "%s", damaged.text);
+    if (named)
+        return config_error(config, "hardware.profile", err,
+                            "%s does not belong to this run: %s; make one with --profile", path, why);
+    if (status != 0)
+        log_line(log, "%s; planning from the model of the hardware", damaged.text);
+    else
+        log_line(log, "%s does not belong to this run: %s; planning from the model of the hardware", path, why);
+    return 0;
+}
+
+int planner_create(Planner *planner, const Config *config, const Model *model, const Log *log, Error *err) {
+    memset(planner, 0, sizeof *planner);
+    planner->config = config;
+    planner->model = model;
+    planner->be = planner_backend(config, err);
+    if (planner->be == NULL) return -1;
+    hardware_describe(&planner->hardware, config, planner->be->device);
+    return find_profile_(planner, log, err);
+}
+
+void planner_free(Planner *planner) {
+    if (planner->be != NULL) planner->be->destroy(planner->be);
+    profile_free(&planner->profile);
+    memset(planner, 0, sizeof *planner);
+}
+
+// ---------------------------------------------------------------- variants
+
+Variant planner_variant(const Planner *planner) {
+    const Config *config = planner->config;
+    return (Variant){config->schedule.micro_batch, config->schedule.bpipe == BPIPE_ON, config->attention.mode};
+}
+
+void planner_config(const Planner *planner, Variant variant, Config *config) {
+    *config = *planner->config;
+    config->schedule.micro_batch = variant.micro_batch;
+    config->schedule.bpipe = variant.bpipe ? BPIPE_ON : BPIPE_OFF;
+    config->attention.mode = variant.attention;
+    // Slots that mean nothing while BPipe is off may be too few for it.
+    if (config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
+}
+
+Schedule *planner_schedule(const Config *config, Error *err) {
+    int64_t enough = plan_enough_microbatches((int)config->parallel.pipeline);
+    // Up to this many actions the whole schedule is as quick as two parts of it.
+    enum { SMALL = 16384 };
+    bool small =
+        config_microbatches(config) <= enough || config_microbatches(config) * config->parallel.pipeline <= SMALL;
+    // GPipe keeps a bundle of every microbatch, so that a shorter one says nothing of its memory.
+    if (small || config->schedule.name == SCHEDULE_NAME_GPIPE) return plan_schedule(config, err);
+    Config *few = malloc(sizeof *few);
+    if (few == NULL) {
+        error_set(err, EXIT_FAILED, "no memory to plan");
+        return NULL;
+    }
+    *few = *config;
+    few->train.global_batch = enough * config->schedule.micro_batch * config->parallel.data;
+    Schedule *schedule = plan_schedule(few, err);
+    free(few);
+    return schedule;
+}
+
+// Whether the batch can be cut into enough microbatches of this size, and BPipe has something to evict.
+static bool possible_(const Config *config) {
+    int64_t p = config->parallel.pipeline, unit = config->schedule.micro_batch * config->parallel.data;
+    bool cut = config->train.global_batch % unit == 0 && (p == 1 || config->train.global_batch / unit >= p) &&
+               plan_schedule_holds(p, config->train.global_batch / unit);
+    return cut && (config->schedule.bpipe != BPIPE_ON || plan_can_balance(config));
+}
+
+// ---------------------------------------------------------------- limits
+
+static int64_t host_bytes_(const Plan *plan, const Config *config) {
+    int64_t bytes = 0, ranks = config_world(config) / plan->stages;
+    for (int s = 0; s < plan->stages; s++)
+        bytes += ranks * (memory_total(&plan->stage[s].memory) + plan_host_bytes(&plan->stage[s]));
+    return bytes;
+}
+
+int64_t planner_limit(const Planner *planner) {
+    const Hardware *hardware = &planner->hardware;
+    int64_t reserve = (int64_t)(planner->config->hardware.reserve_gib * GIB);
+    int64_t all = hardware->memory_bytes > 0 ? hardware->memory_bytes : hardware->host_bytes;
+    if (all == 0) return 0;
+    int64_t left = all > reserve ? all - reserve : 1;
+    return hardware->memory_bytes > 0 ? left : left / config_world(planner->config);
+}
+
+// Peak and reserve within the memory of a rank; where only the host's is known, of all ranks together.
+static bool fits_(const Planner *planner, const Plan *plan) {
+    const Hardware *hardware = &planner->hardware;
+    double reserve = planner->config->hardware.reserve_gib * GIB;
+    int64_t peak = memory_total(&plan->stage[plan_fullest(plan)].memory);
+    if (hardware->memory_bytes > 0) return (double)peak + reserve <= (double)hardware->memory_bytes;
+    if (hardware->host_bytes > 0)
+        return (double)host_bytes_(plan, planner->config) + reserve <= (double)hardware->host_bytes;
+    return true;
+}
+
+// ---------------------------------------------------------------- forecasts
+
+static int time_(const Planner *planner, const Config *config, const Schedule *schedule, const Plan *plan,
+                 PlanTime *time, Error *err) {
+    if (!planner->measured && planner->hardware.flops == 0) return 0;
+    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL};
+    return plan_time(time, config, planner->model, schedule, plan, &source, err);
+}
+
+static void take_bytes_(const Planner *planner, const Plan *plan, Forecast *forecast) {
+    forecast->fullest = plan_fullest(plan);
+    forecast->peak_bytes = memory_total(&plan->stage[forecast->fullest].memory);
+    forecast->fits = fits_(planner, plan);
+    for (int s = 0; s < plan->stages; s++)
+        if (plan->stage[s].slot_bytes > forecast->slot_bytes) forecast->slot_bytes = plan->stage[s].slot_bytes;
+}
+
+static int ask_(const Planner *planner, Variant variant, bool timed, Forecast *forecast, Error *err) {
+    memset(forecast, 0, sizeof *forecast);
+    forecast->variant = variant;
+    Config *config = malloc(sizeof *config);
+    if (config == NULL) return error_set(err, EXIT_FAILED, "no memory to plan");
+    planner_config(planner, variant, config);
+    Plan plan = {0};
+    Schedule *schedule = NULL;
+    int status = 0;
+    if (possible_(config)) {
+        schedule = planner_schedule(config, err);
+        status = schedule == NULL ? -1 : plan_make(&plan, planner->model, config, schedule, planner->be, err);
+        forecast->possible = status == 0 && (!variant.bpipe || plan_evictions(schedule) > 0);
+    }
+    if (forecast->possible) take_bytes_(planner, &plan, forecast);
+    if (forecast->possible && timed) status = time_(planner, config, schedule, &plan, &forecast->time, err);
+    plan_free(&plan);
+    schedule_free(schedule);
+    free(config);
+    return status;
+}
+
+int planner_fit(const Planner *planner, Variant variant, Forecast *forecast, Error *err) {
+    return ask_(planner, variant, false, forecast, err);
+}
+
+int planner_forecast(const Planner *planner, Variant variant, Forecast *forecast, Error *err) {
+    return ask_(planner, variant, true, forecast, err);
+}
+
+// ---------------------------------------------------------------- the largest and the quickest micro-batch size
+
+// Sizes into which the batch of a data rank can be cut, ascending.
+static int64_t sizes_(const Planner *planner, int64_t *sizes, int64_t room) {
+    const Config *config = planner->config;
+    int64_t batch = config->train.global_batch / config->parallel.data, p = config->parallel.pipeline, count = 0;
+    for (int64_t b = 1; b <= batch / (p == 1 ? 1 : p) && count < room; b++)
+        if (batch % b == 0 && plan_schedule_holds(p, batch / b)) sizes[count++] = b;
+    return count;
+}
+
+enum { MOST_SIZES = 512 };
+
+int planner_largest(const Planner *planner, bool bpipe, int attention, int64_t *micro_batch, Error *err) {
+    int64_t sizes[MOST_SIZES], fits = -1, fails = sizes_(planner, sizes, MOST_SIZES);
+    *micro_batch = 0;
+    // Bytes grow with the size, so what fits is a beginning of the list.
+    while (fails - fits > 1) {
+        int64_t at = fits + (fails - fits) / 2;
+        Forecast forecast;
+        if (planner_fit(planner, (Variant){sizes[at], bpipe, attention}, &forecast, err) != 0) return -1;
+        if (forecast.possible && forecast.fits)
+            fits = at;
+        else
+            fails = at;
+    }
+    if (fits >= 0) *micro_batch = sizes[fits];
+    return 0;
+}
+
+int planner_quickest(const Planner *planner, int64_t largest, Forecast *quickest, Error *err) {
+    int64_t sizes[MOST_SIZES], count = sizes_(planner, sizes, MOST_SIZES);
+    memset(quickest, 0, sizeof *quickest);
+    for (int64_t i = 0; i < count && sizes[i] <= largest; i++) {
+        Forecast at;
+        if (planner_forecast(planner, (Variant){sizes[i], false, planner->config->attention.mode}, &at, err) != 0)
+            return -1;
+        if (at.time.known && (!quickest->possible || at.time.step < quickest->time.step)) *quickest = at;
+    }
+    return 0;
+}

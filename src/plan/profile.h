@@ -1,0 +1,70 @@
+// What was measured of one device: forward and backward of the stages of a model at several micro-batch sizes and attention modes, with the
+// tensor-parallel shapes of the run and its neighbours emulated, so that one device tells what a whole cluster would do.
+//
+// The file is JSON. It says for which device, model and shapes it was made, and is used for no other.
+#ifndef PROFILE_H
+#define PROFILE_H
+
+#include "engine/stage.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// One stage at one micro-batch size: medians over microbatches, without collectives over tensor ranks.
+typedef struct ProfileStage {
+    int attention; // AttentionMode
+    int softmax;   // SoftmaxKind
+    int64_t micro_batch, layers;
+    bool first, last;         // with the embedding, with the head
+    double forward, backward; // seconds
+    int64_t peak_bytes;       // with one slot
+} ProfileStage;
+
+typedef struct Profile {
+    bool cpu;
+    char device[96];
+    int precision;
+    ModelConfig model; // layers aside, which may differ
+    int64_t tensor;
+    bool sequence;
+    double peak_tflops;       // of one rank while no other needs its cores; 0: unknown
+    double optimizer_seconds; // AdamW, per element whose states a rank owns
+    double norm_seconds;      // norm of the gradient, per element
+    ProfileStage *stages;
+    int64_t count, capacity;
+} Profile;
+
+// Fills everything but the measurements.
+void profile_start(Profile *profile, const Config *config, const char *device);
+// -1 when memory is out.
+int profile_add(Profile *profile, const ProfileStage *stage);
+void profile_free(Profile *profile);
+
+// Whether a profile can be written to `path`, told before a long measurement; makes its folders. -1 with err.
+int profile_check(const char *path, Error *err);
+
+// -1 with err (code 1: cannot be written; code 2: no profile, or damaged).
+int profile_write(const Profile *profile, const char *path, Error *err);
+int profile_read(Profile *profile, const char *path, Error *err);
+
+// NULL where the profile fits the configuration and the device ("": not at hand, any of its kind will do), else what differs, in `why`.
+const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size);
+
+// Forward and backward of one microbatch on a stage, from its like, scaled by what one layer takes where it has more or fewer. A
+// micro-batch size that was not measured lies on the line through its neighbours. False where no stage of its kind was measured.
+bool profile_stage_time(const Profile *profile, const StageShape *at, double *forward, double *backward);
+
+// Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and its own, as memory
+// allows, in every attention mode; prints what it measures to `log`. On CPUs as many ranks as run at a time load the cores meanwhile, as in
+// the run. -1 with err; profile_free in both cases.
+int profile_measure(Profile *profile, const Config *config, const Model *model, const Log *log, Error *err);
+
+// The program's --profile: measures, writes hardware.profile. 0, or -1 with err.
+int profile_command(const Config *config, const Model *model, const Log *log, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,342 @@
+// The profile as a file, and as an answer to "how long would this stage take".
+#include "profile.h"
+
+#include "base/files.h"
+#include "hardware_model.h"
+#include "base/json.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char FORMAT[] = "stage profile";
+enum { VERSION_ = 1 };
+
+void profile_start(Profile *profile, const Config *config, const char *device) {
+    memset(profile, 0, sizeof *profile);
+    profile->cpu = hardware_is_cpu(config);
+    snprintf(profile->device, sizeof profile->device, "%s", device);
+    profile->precision = config->train.precision;
+    profile->model = config->model;
+    profile->tensor = config->parallel.tensor;
+    profile->sequence = config->parallel.sequence;
+}
+
+int profile_add(Profile *profile, const ProfileStage *stage) {
+    if (profile->count == profile->capacity) {
+        int64_t capacity = 2 * profile->capacity + 16;
+        ProfileStage *stages = realloc(profile->stages, (size_t)capacity * sizeof *stages);
+        if (stages == NULL) return -1;
+        profile->stages = stages;
+        profile->capacity = capacity;
+    }
+    profile->stages[profile->count++] = *stage;
+    return 0;
+}
+
+void profile_free(Profile *profile) {
+    free(profile->stages);
+    memset(profile, 0, sizeof *profile);
+}
+
+// ---------------------------------------------------------------- keys
+
+// The whole numbers of a model that stage times depend on.
+typedef struct Extent_ {
+    const char *key;
+    int64_t value;
+} Extent_;
+
+enum { EXTENTS_ = 6 };
+
+static void extents_(const ModelConfig *m, Extent_ *extents) {
+    Extent_ all[EXTENTS_] = {{"hidden", m->hidden}, {"heads", m->heads}, {"kv_heads", m->kv_heads},
+                             {"ffn", m->ffn},       {"vocab", m->vocab}, {"seq_len", m->seq_len}};
+    memcpy(extents, all, sizeof all);
+}
+
+// ---------------------------------------------------------------- writing
+
+static void write_number_(FILE *file, const char *key, double value) {
+    fprintf(file, "\"%s\":", key);
+    json_write_number(file, value);
+}
+
+static void write_model_(FILE *file, const ModelConfig *m) {
+    Extent_ extents[EXTENTS_];
+    extents_(m, extents);
+    fprintf(file, "\"model\":{\"family\":\"%s\"", config_word("model.family", m->family));
+    for (int i = 0; i < EXTENTS_; i++) fprintf(file, ",\"%s\":%lld", extents[i].key, (long long)extents[i].value);
+    fprintf(file, "}");
+}
+
+static void write_stage_(FILE *file, const ProfileStage *stage) {
+    fprintf(file,
+            "{\"attention\":\"%s\",\"softmax\":\"%s\",\"micro_batch\":%lld,\"layers\":%lld,\"first\":%s,\"last\":%s,",
+            config_word("attention.mode", stage->attention), config_word("attention.softmax", stage->softmax),
+            (long long)stage->micro_batch, (long long)stage->layers, stage->first ? "true" : "false",
+            stage->last ? "true" : "false");
+    write_number_(file, "forward_ms", 1e3 * stage->forward);
+    fputc(',', file);
+    write_number_(file, "backward_ms", 1e3 * stage->backward);
+    fprintf(file, ",\"peak_bytes\":%lld}", (long long)stage->peak_bytes);
+}
+
+static void write_all_(const Profile *profile, FILE *file) {
+    fprintf(file, "{\"format\":\"%s\",\"version\":%d,\n\"device\":{\"kind\":\"%s\",\"name\":", FORMAT, VERSION_,
+            profile->cpu ? "cpu" : "cuda");
+    json_write_text(file, profile->device);
+    fputc(',', file);
+    write_number_(file, "peak_tflops", profile->peak_tflops);
+    fprintf(file, "},\n");
+    write_model_(file, &profile->model);
+    fprintf(file, ",\n\"precision\":\"%s\",\"tensor\":%lld,\"sequence\":%s,\n",
+            config_word("train.precision", profile->precision), (long long)profile->tensor,
+            profile->sequence ? "true" : "false");
+    write_number_(file, "optimizer_ns_per_element", 1e9 * profile->optimizer_seconds);
+    fputc(',', file);
+    write_number_(file, "norm_ns_per_element", 1e9 * profile->norm_seconds);
+    fprintf(file, ",\n\"stages\":[");
+    for (int64_t i = 0; i < profile->count; i++) {
+        fprintf(file, i == 0 ? "\n" : ",\n");
+        write_stage_(file, &profile->stages[i]);
+    }
+    fprintf(file, "\n]}\n");
+}
+
+static int unwritable_(const char *path, int code, Error *err) {
+    return error_set(err, EXIT_FAILED, "%s: the profile cannot be written: %s; name another file with hardware.profile",
+                     path, strerror(code));
+}
+
+int profile_check(const char *path, Error *err) {
+    struct stat status;
+    int code = file_check_to_write(path);
+    if (code != 0) return unwritable_(path, code, err);
+    // It will be put in the place of what is there.
+    if (stat(path, &status) != 0 || S_ISREG(status.st_mode)) return 0;
+    return error_set(err, EXIT_FAILED, "%s: is no regular file; name another with hardware.profile", path);
+}
+
+int profile_write(const Profile *profile, const char *path, Error *err) {
+    char beside[CONFIG_TEXT + 16];
+    snprintf(beside, sizeof beside, "%s.new", path);
+    FILE *file = fopen(beside, "w");
+    int code = errno;
+    if (file != NULL) {
+        write_all_(profile, file);
+        bool failed = ferror(file) != 0;
+        if (fclose(file) == 0 && !failed && rename(beside, path) == 0) return 0;
+        code = errno;
+        remove(beside);
+    }
+    return unwritable_(path, code, err);
+}
+
+// ---------------------------------------------------------------- reading
+
+static int damaged_(const char *path, const char *what, Error *err) {
+    return error_set(err, EXIT_USAGE, "%s: %s; make the profile again with --profile", path, what);
+}
+
+static bool truth_(const JsonValue *object, const char *key) {
+    const JsonValue *value = json_find(object, key);
+    return value != NULL && value->type == JSON_BOOL && value->truth;
+}
+
+static double number_(const JsonValue *object, const char *key) {
+    const JsonValue *value = json_find(object, key);
+    return value != NULL && value->type == JSON_NUMBER ? value->number : -1;
+}
+
+// The value of a word of the configuration, -1 for none.
+static int word_(const JsonValue *object, const char *member, const char *key) {
+    const char *text = json_text(object, member, "");
+    for (int i = 0;; i++) {
+        const char *word = config_word(key, i);
+        if (strcmp(word, "?") == 0) return -1;
+        if (strcmp(word, text) == 0) return i;
+    }
+}
+
+static int read_stage_(Profile *profile, const JsonValue *from, const char *path, Error *err) {
+    ProfileStage stage = {
+        .attention = word_(from, "attention", "attention.mode"),
+        .softmax = word_(from, "softmax", "attention.softmax"),
+        .micro_batch = json_integer(from, "micro_batch", 0),
+        .layers = json_integer(from, "layers", 0),
+        .first = truth_(from, "first"),
+        .last = truth_(from, "last"),
+        .forward = 1e-3 * number_(from, "forward_ms"),
+        .backward = 1e-3 * number_(from, "backward_ms"),
+        .peak_bytes = json_integer(from, "peak_bytes", 0),
+    };
+    if (stage.attention < 0 || stage.softmax < 0 || stage.micro_batch < 1 || stage.layers < 1 || stage.forward <= 0 ||
+        stage.backward <= 0)
+        return damaged_(path, "one of its stages is incomplete", err);
+    return profile_add(profile, &stage) == 0 ? 0 : error_set(err, EXIT_FAILED, "%s: no memory to read it", path);
+}
+
+static int read_model_(Profile *profile, const JsonValue *from, const char *path, Error *err) {
+    ModelConfig *m = &profile->model;
+    m->family = word_(from, "family", "model.family");
+    int64_t *fields[EXTENTS_] = {&m->hidden, &m->heads, &m->kv_heads, &m->ffn, &m->vocab, &m->seq_len};
+    Extent_ extents[EXTENTS_];
+    extents_(m, extents);
+    for (int i = 0; i < EXTENTS_; i++) {
+        *fields[i] = json_integer(from, extents[i].key, 0);
+        if (*fields[i] < 1 || m->family < 0) return damaged_(path, "its model is incomplete", err);
+    }
+    return 0;
+}
+
+static int read_all_(Profile *profile, const JsonValue *root, const char *path, Error *err) {
+    if (strcmp(json_text(root, "format", ""), FORMAT) != 0) return damaged_(path, "this is no profile", err);
+    if (json_integer(root, "version", 0) != VERSION_) return damaged_(path, "it is of another version", err);
+    const JsonValue *device = json_find(root, "device"), *stages = json_find(root, "stages");
+    const char *kind = json_text(device, "kind", "");
+    profile->cpu = strcmp(kind, "cpu") == 0;
+    if (!profile->cpu && strcmp(kind, "cuda") != 0) return damaged_(path, "it names no device", err);
+    snprintf(profile->device, sizeof profile->device, "%s", json_text(device, "name", ""));
+    profile->peak_tflops = number_(device, "peak_tflops");
+    profile->precision = word_(root, "precision", "train.precision");
+    profile->tensor = json_integer(root, "tensor", 0);
+    profile->sequence = truth_(root, "sequence");
+    profile->optimizer_seconds = 1e-9 * number_(root, "optimizer_ns_per_element");
+    profile->norm_seconds = 1e-9 * number_(root, "norm_ns_per_element");
+    if (profile->precision < 0 || profile->optimizer_seconds < 0 || profile->norm_seconds < 0 || stages == NULL ||
+        stages->type != JSON_ARRAY || stages->count == 0)
+        return damaged_(path, "it is incomplete", err);
+    if (read_model_(profile, json_find(root, "model"), path, err) != 0) return -1;
+    for (const JsonValue *stage = stages->first; stage != NULL; stage = stage->next)
+        if (read_stage_(profile, stage, path, err) != 0) return -1;
+    return 0;
+}
+
+int profile_read(Profile *profile, const char *path, Error *err) {
+    Json json;
+    Error unread = {0};
+    memset(profile, 0, sizeof *profile);
+    int status = json_read_file(&json, path, &unread);
+    if (status != 0)
+        error_set(err, unread.code, "%s; make one with --profile", unread.text);
+    else
+        status = read_all_(profile, json.root, path, err);
+    json_free(&json);
+    if (status != 0) profile_free(profile);
+    return status;
+}
+
+// ---------------------------------------------------------------- answers
+
+// A CPU has one softmax; flash attention has none to choose.
+static bool alike_(const Profile *profile, const ProfileStage *entry, const AttentionShape *attention, bool first,
+                   bool last) {
+    bool softmax = profile->cpu || attention->mode == ATTENTION_FLASH || entry->softmax == attention->softmax;
+    return entry->attention == attention->mode && softmax && entry->first == first && entry->last == last;
+}
+
+static bool has_(const Profile *profile, const AttentionShape *attention, bool first, bool last) {
+    for (int64_t i = 0; i < profile->count; i++)
+        if (alike_(profile, &profile->stages[i], attention, first, last)) return true;
+    return false;
+}
+
+// A kind of stage that the run has and that was not measured as the run computes it; NULL for none.
+static const char *lacks_(const Profile *profile, const Config *config) {
+    AttentionShape attention = {.mode = config->attention.mode, .softmax = config->attention.softmax};
+    int64_t p = config->parallel.pipeline;
+    if (p == 1) return has_(profile, &attention, true, true) ? NULL : "stage that is first and last";
+    if (!has_(profile, &attention, true, false)) return "first stage";
+    if (!has_(profile, &attention, false, true)) return "last stage";
+    return p > 2 && !has_(profile, &attention, false, false) ? "stage between first and last" : NULL;
+}
+
+const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size) {
+    Extent_ theirs[EXTENTS_], ours[EXTENTS_];
+    extents_(&profile->model, theirs);
+    extents_(&config->model, ours);
+    const char *kind = profile->cpu ? "cpu" : "cuda", *precision = config_word("train.precision", profile->precision);
+    if (profile->cpu != hardware_is_cpu(config)) return snprintf(why, size, "it is of hardware.device %s", kind), why;
+    if (device[0] != '\0' && strcmp(device, profile->device) != 0)
+        return snprintf(why, size, "it is of another device: %s, not %s", profile->device, device), why;
+    if (profile->model.family != config->model.family)
+        return snprintf(why, size, "it is of model.family %s", config_word("model.family", profile->model.family)), why;
+    for (int i = 0; i < EXTENTS_; i++)
+        if (theirs[i].value != ours[i].value)
+            return snprintf(why, size, "it is of model.%s %lld, not %lld", ours[i].key, (long long)theirs[i].value,
+                            (long long)ours[i].value),
+                   why;
+    if (profile->precision != config->train.precision)
+        return snprintf(why, size, "it is of train.precision %s", precision), why;
+    if (profile->tensor != config->parallel.tensor)
+        return snprintf(why, size, "it is of parallel.tensor %lld", (long long)profile->tensor), why;
+    if (profile->sequence != config->parallel.sequence && profile->tensor > 1)
+        return snprintf(why, size, "it is of parallel.sequence %s", profile->sequence ? "true" : "false"), why;
+    const char *lacks = lacks_(profile, config);
+    if (lacks == NULL) return NULL;
+    return snprintf(why, size, "it has no %s with attention.mode %s and attention.softmax %s", lacks,
+                    config_word("attention.mode", config->attention.mode),
+                    config_word("attention.softmax", config->attention.softmax)),
+           why;
+}
+
+// Megatron-LM's rule turns a kernel on from one micro-batch size to the next: between them lies no line.
+static bool same_kernel_(const Profile *profile, const ProfileStage *entry, const AttentionShape *attention) {
+    AttentionShape measured = *attention;
+    int64_t element = profile->precision == PRECISION_BF16 ? 2 : 4;
+    measured.batch = entry->micro_batch;
+    return profile->cpu || attention->mode == ATTENTION_FLASH ||
+           hardware_softmax_fused(&measured, element) == hardware_softmax_fused(attention, element);
+}
+
+// Of one kind of stage, the entry nearest to a micro-batch size, but for the size of `other_than`. kernel: only those with its softmax.
+static const ProfileStage *nearest_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
+                                    bool kernel, const ProfileStage *other_than) {
+    const ProfileStage *best = NULL;
+    int64_t b = attention->batch, distance = INT64_MAX;
+    for (int64_t i = 0; i < profile->count; i++) {
+        const ProfileStage *entry = &profile->stages[i];
+        int64_t away = entry->micro_batch > b ? entry->micro_batch - b : b - entry->micro_batch;
+        if (!alike_(profile, entry, attention, first, last) || away >= distance) continue;
+        if (kernel && !same_kernel_(profile, entry, attention)) continue;
+        if (other_than != NULL && entry->micro_batch == other_than->micro_batch) continue;
+        best = entry;
+        distance = away;
+    }
+    return best;
+}
+
+// Times of the kind of stage at this micro-batch size, of `layers` layers.
+static bool kind_time_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
+                       ProfileStage *time) {
+    bool kernel = true;
+    const ProfileStage *one = nearest_(profile, attention, first, last, kernel, NULL);
+    if (one == NULL) one = nearest_(profile, attention, first, last, kernel = false, NULL);
+    if (one == NULL) return false;
+    *time = *one;
+    if (one->micro_batch == attention->batch) return true;
+    const ProfileStage *two = nearest_(profile, attention, first, last, kernel, one);
+    double ratio = (double)attention->batch / (double)one->micro_batch;
+    time->forward = ratio * one->forward;
+    time->backward = ratio * one->backward;
+    if (two == NULL || two->layers != one->layers) return true;
+    double along = (double)(attention->batch - one->micro_batch) / (double)(two->micro_batch - one->micro_batch);
+    double forward = one->forward + along * (two->forward - one->forward);
+    double backward = one->backward + along * (two->backward - one->backward);
+    if (forward > 0) time->forward = forward;
+    if (backward > 0) time->backward = backward;
+    return true;
+}
+
+bool profile_stage_time(const Profile *profile, const StageShape *at, double *forward, double *backward) {
+    const AttentionShape *attention = &at->shape.attention;
+    ProfileStage like, layer;
+    if (!kind_time_(profile, attention, at->first, at->last, &like)) return false;
+    if (!kind_time_(profile, attention, false, false, &layer)) layer = like;
+    double more = (double)(at->layers - like.layers) / (double)layer.layers;
+    *forward = like.forward + more * layer.forward;
+    *backward = like.backward + more * layer.backward;
+    return *forward > 0 && *backward > 0;
+}

@@ -1,0 +1,292 @@
+// Measuring. Every measurement runs in a process of its own, so that none inherits another's memory or threads, and one that runs out of
+// memory takes nothing else with it; its like load the other cores until it is done.
+#include "emulate.h"
+#include "ranks/launch_mpirun.h"
+#include "planner.h"
+#include "profile.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+    MICROBATCHES = 2,
+    MOST_RUNS = 32,
+};
+static const double ENOUGH_SECONDS = 0.4;
+
+// One stage at one micro-batch size and attention mode.
+typedef struct Case_ {
+    const Config *config; // with that size and mode, and MICROBATCHES microbatches
+    const Model *model;
+    const Hardware *hardware;
+    const Plan *plan;
+    const Schedule *list;
+    int stage;
+} Case_;
+
+typedef struct Result_ {
+    bool done;
+    ProfileStage stage;
+    double norm, optimizer; // seconds per element
+} Result_;
+
+static double lower_median_(double *values, int count) {
+    for (int i = 1; i < count; i++)
+        for (int j = i; j > 0 && values[j] < values[j - 1]; j--) {
+            double kept = values[j];
+            values[j] = values[j - 1];
+            values[j - 1] = kept;
+        }
+    return values[(count - 1) / 2];
+}
+
+static int time_(Emulation *emulation, const Case_ *at, Result_ *result, Error *err) {
+    double forward[MOST_RUNS], backward[MOST_RUNS], start = 0;
+    EmulationTimes times;
+    if (emulation_run(emulation, at->list, &times, err) != 0) return -1;
+    int runs = 0;
+    for (start = clock_seconds(); runs < MOST_RUNS && (runs == 0 || clock_seconds() - start < ENOUGH_SECONDS); runs++) {
+        if (emulation_run(emulation, at->list, &times, err) != 0) return -1;
+        forward[runs] = times.forward;
+        backward[runs] = times.backward;
+    }
+    result->stage.forward = lower_median_(forward, runs);
+    result->stage.backward = lower_median_(backward, runs);
+    MemoryBytes peak = emulation_peak(emulation);
+    result->stage.peak_bytes = memory_total(&peak);
+    emulation_optimizer(emulation, &result->norm, &result->optimizer);
+    result->done = true;
+    return 0;
+}
+
+static int measure_(const Case_ *at, bool forever, Result_ *result, Error *err) {
+    Emulation emulation = {0};
+    Backend *be = emulation_backend(at->config, err);
+    if (be == NULL) return -1;
+    int status =
+        emulation_create(&emulation, at->config, at->model, &at->plan->stage[at->stage], false, at->hardware, be, err);
+    do {
+        if (status == 0) status = time_(&emulation, at, result, err);
+    } while (forever && status == 0);
+    emulation_destroy(&emulation);
+    be->destroy(be);
+    return status;
+}
+
+// ---------------------------------------------------------------- processes
+
+static pid_t fork_(const Case_ *at, int result_to, const Log *log) {
+    fflush(NULL);
+    pid_t child = fork();
+    if (child != 0) return child;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    Error err = {0};
+    Result_ result = {0};
+    if (measure_(at, result_to < 0, &result, &err) != 0 && result_to >= 0) log_line(log, "%s", err.text);
+    bool told = result_to < 0 || write(result_to, &result, sizeof result) == sizeof result;
+    _exit(told ? 0 : 1);
+}
+
+static void end_(pid_t *loads, int count) {
+    for (int i = 0; i < count; i++) {
+        if (loads[i] <= 0) continue;
+        kill(loads[i], SIGKILL);
+        waitpid(loads[i], NULL, 0);
+    }
+}
+
+// Ranks that compute at a time on this host; a GPU is loaded by its one rank.
+static int at_a_time_(const Case_ *at) {
+    double share = at->hardware->cores_share, world = (double)config_world(at->config);
+    return !at->hardware->cpu ? 1 : (int)(share < world ? share : world);
+}
+
+// A GPU's driver does not survive a fork, so there the case runs in this process. A stage that does not fit after all is left out.
+static int run_on_gpu_(const Case_ *at, Result_ *result, const Log *log) {
+    Error failed = {0};
+    memset(result, 0, sizeof *result);
+    if (measure_(at, false, result, &failed) == 0) return 0;
+    log_line(log, "%s", failed.text);
+    memset(result, 0, sizeof *result);
+    return 0;
+}
+
+static int run_case_(const Case_ *at, Result_ *result, const Log *log, Error *err) {
+    enum { MOST_LOADS = 256 };
+    if (!at->hardware->cpu) return run_on_gpu_(at, result, log);
+    pid_t loads[MOST_LOADS];
+    int ends[2], others = at_a_time_(at) - 1;
+    memset(result, 0, sizeof *result);
+    if (pipe(ends) != 0) return error_set(err, EXIT_FAILED, "no pipe to a measuring process");
+    if (others > MOST_LOADS) others = MOST_LOADS;
+    for (int i = 0; i < others; i++) loads[i] = fork_(at, -1, log);
+    pid_t measures = fork_(at, ends[1], log);
+    close(ends[1]);
+    bool told = measures > 0 && read(ends[0], result, sizeof *result) == sizeof *result;
+    if (measures > 0) waitpid(measures, NULL, 0);
+    close(ends[0]);
+    end_(loads, others);
+    if (measures < 0) return error_set(err, EXIT_FAILED, "no process to measure in");
+    if (!told || !result->done) memset(result, 0, sizeof *result);
+    return 0;
+}
+
+// ---------------------------------------------------------------- cases
+
+typedef struct Session_ {
+    Profile *profile;
+    const Planner *planner;
+    const Log *log;
+    Config *config;
+    double norm, optimizer;
+    int64_t optimized; // cases that the two are sums of
+} Session_;
+
+static bool room_for_(const Session_ *session, const Case_ *at) {
+    const Hardware *hardware = &session->planner->hardware;
+    double reserve = at->config->hardware.reserve_gib * 1024 * 1024 * 1024;
+    double bytes = (double)memory_total(&at->plan->stage[at->stage].memory);
+    if (hardware->memory_bytes > 0 && bytes + reserve > (double)hardware->memory_bytes) return false;
+    return hardware->host_bytes == 0 || bytes * at_a_time_(at) + reserve <= (double)hardware->host_bytes;
+}
+
+static int keep_(Session_ *session, const Case_ *at, Result_ *result, Error *err) {
+    const StageShape *shape = &at->plan->stage[at->stage].at;
+    ProfileStage *stage = &result->stage;
+    stage->attention = at->config->attention.mode;
+    stage->softmax = at->config->attention.softmax;
+    stage->micro_batch = at->config->schedule.micro_batch;
+    stage->layers = shape->layers;
+    stage->first = shape->first;
+    stage->last = shape->last;
+    session->norm += result->norm;
+    session->optimizer += result->optimizer;
+    session->optimized++;
+    log_status(session->log, "%s attention, micro-batch %lld, stage %d: forward %.2f ms, backward %.2f ms",
+               config_word("attention.mode", stage->attention), (long long)stage->micro_batch, at->stage,
+               1e3 * stage->forward, 1e3 * stage->backward);
+    return profile_add(session->profile, stage) == 0 ? 0 : error_set(err, EXIT_FAILED, "out of memory");
+}
+
+static int measure_stage_(Session_ *session, int stage, Error *err) {
+    const Planner *planner = session->planner;
+    Plan plan = {0};
+    Schedule *list = emulation_list((int)session->config->parallel.pipeline, stage, MICROBATCHES, err);
+    int status = list == NULL ? -1 : plan_make(&plan, planner->model, session->config, list, planner->be, err);
+    if (status == 0) {
+        Case_ at = {session->config, planner->model, &planner->hardware, &plan, list, stage};
+        Result_ result = {0};
+        if (room_for_(session, &at))
+            status = run_case_(&at, &result, session->log, err);
+        else
+            log_status(session->log, "%s attention, micro-batch %lld, stage %d: not measured, it does not fit",
+                       config_word("attention.mode", session->config->attention.mode),
+                       (long long)session->config->schedule.micro_batch, stage);
+        if (status == 0 && result.done) status = keep_(session, &at, &result, err);
+    }
+    plan_free(&plan);
+    schedule_free(list);
+    return status;
+}
+
+static int measure_size_(Session_ *session, int mode, int64_t b, Error *err) {
+    Config *config = session->config;
+    *config = *session->planner->config;
+    config->schedule.micro_batch = b;
+    config->schedule.bpipe = BPIPE_OFF;
+    config->train.global_batch = MICROBATCHES * b * config->parallel.data;
+    config->attention.mode = mode;
+    int p = (int)config->parallel.pipeline;
+    if (measure_stage_(session, 0, err) != 0) return -1;
+    if (p > 2 && measure_stage_(session, 1, err) != 0) return -1;
+    return p > 1 ? measure_stage_(session, p - 1, err) : 0;
+}
+
+static int measure_mode_(Session_ *session, int mode, Error *err) {
+    const Config *config = session->planner->config;
+    int64_t own = config->schedule.micro_batch, batch = config->train.global_batch / config->parallel.data;
+    for (int64_t b = 1; b <= 8; b *= 2)
+        if (b <= batch && measure_size_(session, mode, b, err) != 0) return -1;
+    bool among = own <= 8 && (own & (own - 1)) == 0;
+    return among ? 0 : measure_size_(session, mode, own, err);
+}
+
+// The peak is measured in a process of its own too: threads that were started here would be missing in every process forked later.
+static double host_peak_(void) {
+    int ends[2];
+    double peak = 0;
+    if (pipe(ends) != 0) return 0;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        peak = backend_cpu_measure_peak(launch_cores());
+        _exit(write(ends[1], &peak, sizeof peak) == sizeof peak ? 0 : 1);
+    }
+    close(ends[1]);
+    if (child < 0 || read(ends[0], &peak, sizeof peak) != sizeof peak) peak = 0;
+    close(ends[0]);
+    if (child > 0) waitpid(child, NULL, 0);
+    return peak;
+}
+
+// What the device itself says of its name, its peak and its memory, where the configuration does not.
+static int ask_device_(Config *config, char *name, size_t size, Error *err) {
+    const double gib = 1024.0 * 1024.0 * 1024.0;
+    HardwareConfig *given = &config->hardware;
+    bool cpu = hardware_is_cpu(config);
+    if (cpu && given->peak_tflops == 0) given->peak_tflops = host_peak_() / (double)config_world(config);
+    Backend *be = emulation_backend(config, err);
+    if (be == NULL) return -1;
+    snprintf(name, size, "%s", be->device);
+    if (!cpu && given->peak_tflops == 0) given->peak_tflops = be->peak_tflops;
+    if (!cpu && given->memory_gib == 0) given->memory_gib = (double)be->memory_size / gib;
+    be->destroy(be);
+    return 0;
+}
+
+static int measure_all_(Profile *profile, const Planner *planner, const char *device, Config *config, const Log *log,
+                        Error *err) {
+    Session_ session = {.profile = profile, .planner = planner, .log = log, .config = config};
+    profile_start(profile, planner->config, device);
+    profile->peak_tflops = planner->hardware.flops * 1e-12;
+    for (int mode = 0; mode <= ATTENTION_FLASH; mode++)
+        if (measure_mode_(&session, mode, err) != 0) return -1;
+    if (profile->count == 0)
+        return error_set(err, EXIT_FAILED, "nothing could be measured: no stage fits this device at micro-batch 1");
+    profile->norm_seconds = session.norm / (double)session.optimized;
+    profile->optimizer_seconds = session.optimizer / (double)session.optimized;
+    return 0;
+}
+
+int profile_measure(Profile *profile, const Config *config, const Model *model, const Log *log, Error *err) {
+    Planner planner = {0};
+    char device[96];
+    memset(profile, 0, sizeof *profile);
+    Config *plain = malloc(2 * sizeof *plain);
+    if (plain == NULL) return error_set(err, EXIT_FAILED, "out of memory");
+    *plain = *config;
+    plain->hardware.profile[0] = '\0'; // what was measured before is no reason to look for a profile
+    int status = ask_device_(plain, device, sizeof device, err);
+    if (status == 0) status = planner_create(&planner, plain, model, log, err);
+    if (status == 0) status = measure_all_(profile, &planner, device, plain + 1, log, err);
+    planner_free(&planner);
+    free(plain);
+    return status;
+}
+
+int profile_command(const Config *config, const Model *model, const Log *log, Error *err) {
+    Profile profile;
+    const char *path = config->hardware.profile;
+    if (path[0] == '\0')
+        return config_error(config, "hardware.profile", err, "is empty; name the file that --profile is to write");
+    if (profile_check(path, err) != 0) return -1;
+    int status = profile_measure(&profile, config, model, log, err);
+    if (status == 0) status = profile_write(&profile, path, err);
+    if (status == 0) log_status(log, "%s: %lld stages measured", path, (long long)profile.count);
+    profile_free(&profile);
+    return status;
+}

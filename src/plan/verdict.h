@@ -1,0 +1,49 @@
+// Does balancing pipeline memory with BPipe pay for this model on this hardware? A yes or no, with the numbers it rests on.
+//
+// BPipe makes no step shorter by itself: it makes room for a larger micro-batch. So the question is whether this micro-batch size, where
+// it needs BPipe, beats the largest one that does without; and where it does, whether it beats all smaller ones too, one of which may
+// have a fused softmax that the largest has not.
+#ifndef VERDICT_H
+#define VERDICT_H
+
+#include "planner.h"
+#include "ranks/world.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Verdict {
+    bool use_bpipe;
+    char reason[1280];
+    int64_t largest_plain, largest_bpipe,
+        largest_recompute; // micro-batch sizes that fit with 1F1B, BPipe, BPipe and recomputed attention; 0: none
+    Forecast plain, bpipe; // this micro-batch size without and with BPipe
+    Forecast best;         // the largest one that fits without it; possible: false where none does
+    Forecast larger;       // the largest one with it, where that is larger; possible: false else
+    Forecast
+        quickest; // without it, where that is a smaller one than `best` which BPipe does not beat; possible: false else
+    bool gains;   // the two below are known
+    double
+        required_gain; // of MFU_stage, from best's micro-batch size to this one, for the pipeline to be no slower (estimate.h)
+    double stage_gain; // what a stage does gain, by profile or model
+} Verdict;
+
+// -1 with err.
+int verdict_make(Verdict *verdict, const Planner *planner, Error *err);
+
+// Turns schedule.bpipe: auto into on or off, as the verdict says, and tells `log` why. Everything else is left alone.
+int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err);
+
+// The same on all ranks of a job, each of which may see another machine: rank 0 decides. Collective.
+int verdict_agree(Config *config, const Model *model, World *world, const Log *log, Error *err);
+
+// Reserves (GiB) up to which this micro-batch size fits without and with BPipe; negative where not even without a reserve. False where
+// no limit is known.
+bool verdict_reserves(const Verdict *verdict, const Planner *planner, double *plain, double *bpipe);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,25 @@
+// Which rank does what: the (data, stage, tensor) coordinates of a rank, and back. Pure arithmetic.
+//   linear:   rank = (data * p + stage) * t + tensor
+//   adjacent: the stages of BPipe pair k, which are k and p-1-k, are neighbours: rank = ((data * p/2 + k) * 2 + half) * t + tensor; with odd p
+//             the middle stage comes last of its data rank.
+#ifndef TOPOLOGY_H
+#define TOPOLOGY_H
+
+#include "config/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Coordinates {
+    int data, stage, tensor;
+} Coordinates;
+
+Coordinates topology_coordinates(const ParallelConfig *parallel, int rank);
+int topology_rank(const ParallelConfig *parallel, Coordinates at);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,67 @@
+// The control plane: all ranks of the job, over MPI where it was built in, else one rank alone. Small, blocking, and
+// patient: waiting ranks sleep between looks, so that they do not burn the cores that computing ranks need.
+#ifndef WORLD_H
+#define WORLD_H
+
+#include "board.h"
+#include "comm/comm.h"
+#include "base/log.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct World World;
+
+// Joins the job this process was started in (mpirun, srun), or is alone. argc/argv as main got them.
+World *world_join(int *argc, char ***argv, Error *err);
+
+// True where a launcher started this process as one of several ranks, decided from the environment before MPI is
+// touched. err is filled (and -1 returned) for a Slurm step whose tasks MPI cannot see, naming srun --mpi=pmix.
+int world_under_launcher(bool *under, Error *err);
+
+// False on all ranks of a host but the first, by what the launcher says: so that one of them speaks before there is a world.
+bool world_speaks(void);
+
+int world_rank(const World *);
+int world_size(const World *);
+int world_local_rank(const World *); // among the ranks of this host
+int world_local_size(const World *);
+int world_node(const World *); // hosts numbered by their lowest rank
+int world_nodes(const World *);
+const char *world_host(const World *);
+const char *world_library(const World *); // what carries the control plane, with its version
+
+// Where it is said what this rank waits for, and that something gets done, for whoever watches. Before that, and with NULL: nowhere.
+void world_set_board(World *, Board *board);
+// Something got done that the engine's actions do not show, such as a file read. Any thread; NULL: nobody is told.
+void world_progress(World *);
+
+// Every rank of the job calls these in the same order.
+int world_barrier(World *, Error *);
+int world_broadcast(World *, int root, void *data, int64_t bytes, Error *);
+int world_gather(World *, int root, void *all, const void *mine, int64_t bytes, Error *); // all: size * bytes, on root
+int world_sum(World *, double *data, int64_t count, Error *); // in rank order, result everywhere
+int world_max(World *, double *data, int64_t count, Error *); // result everywhere
+
+// Seconds to add to this host's clock_seconds() to get rank 0's; measured once at start. Zero on rank 0's host.
+double world_clock_offset(const World *);
+
+// A group from `color` (equal numbers join; -1: none, returns NULL without error) ordered by `key`. All ranks call it
+// in the same order.
+Comm *world_split(World *, const char *name, int color, int key, Error *err);
+
+// Takes the whole job down: never returns. Peers end within seconds.
+void world_abort(World *, int code) __attribute__((noreturn));
+
+// Leaves in order (collective).
+void world_leave(World *);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

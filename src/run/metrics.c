@@ -1,0 +1,461 @@
+// A line of the file is put together in memory and written at once, so that a reader never sees half of one and a crash
+// tears at most the last. All lines of a run begin with their type and step: cutting the file at a step needs no JSON parser.
+#include "metrics.h"
+
+#include "backend/backend.h"
+#include "base/files.h"
+#include "base/grid.h"
+#include "base/json.h"
+#include "ranks/launch.h"
+#include "base/version.h"
+#include "ranks/world.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+// The time left is judged by as many of the last steps as this.
+enum { PACE_WINDOW = 32 };
+
+struct Metrics {
+    Peak peak;
+    char path[CONFIG_TEXT]; // empty: no file
+    int fd;                 // -1: no file
+    int64_t steps;
+    bool terminal, progress_shown;
+    bool unheard;                 // standard output cannot be written
+    double ended[PACE_WINDOW];    // when the latest steps ended; [i % PACE_WINDOW]
+    int64_t paced;                // how many entries were made; the first is the start of the first step
+    bool (*waits)(void *context); // NULL: whoever reads is waited for
+    void *context;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Figures
+
+double figures_bubble(const StepFigures *figures) {
+    double begin = INFINITY, end = -INFINITY, busy = 0.0;
+    for (int s = 0; s < figures->stages; s++) {
+        begin = fmin(begin, figures->stage[s].begin);
+        end = fmax(end, figures->stage[s].end);
+        busy += figures->stage[s].busy;
+    }
+    double all = (end - begin) * figures->stages;
+    // Clocks of several hosts agree to microseconds only, which must not make a full pipeline busier than full.
+    return all > 0.0 ? fmax(0.0, 1.0 - busy / all) : 0.0;
+}
+
+double figures_exposed(const StepFigures *figures) {
+    double longest = 0.0;
+    for (int s = 0; s < figures->stages; s++) longest = fmax(longest, figures->stage[s].exposed);
+    return longest;
+}
+
+int64_t figures_evictions(const StepFigures *figures) {
+    int64_t evictions = 0;
+    for (int s = 0; s < figures->stages; s++) evictions += figures->stage[s].evictions;
+    return evictions;
+}
+
+static double utilization_(const Peak *peak, double flops_per_token, const StepFigures *figures) {
+    double achieved = flops_per_token * (double)figures->tokens / figures->seconds;
+    return achieved / ((double)peak->world * peak->peak_tflops * 1e12);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The file
+
+static int file_error_(const Metrics *metrics, const char *what, Error *err) {
+    int code = errno;
+    return error_set(err, EXIT_FAILED, "log.metrics: %s %s: %s; %s", what, metrics->path, strerror(code),
+                     code == ENOSPC || code == EDQUOT ? "free some space there, or name a file elsewhere"
+                                                      : "name a file that can be written, or \"\" for none");
+}
+
+// What an earlier run left in the file: where to cut it.
+typedef struct Kept_ {
+    off_t end;     // of the last line to keep
+    int64_t step;  // of the last step line before it
+    bool finished; // a step behind after_step was met: nothing from there on is kept
+    bool foreign;  // the torn tail is none of ours
+} Kept_;
+
+// A file may hold several runs one after another. A step that is not behind the one before it begins another run, and only the last
+// run is cut.
+static void keep_line_(Kept_ *kept, const char *line, off_t end, int64_t after_step) {
+    long long number;
+    bool any = sscanf(line, "{\"type\":\"%*[a-z]\",\"step\":%lld", &number) == 1; // all that belongs to a step
+    bool step = sscanf(line, "{\"type\":\"step\",\"step\":%lld", &number) == 1;
+    if (step && number <= kept->step) kept->finished = false;
+    if (step) kept->step = number;
+    if (any && number > after_step) kept->finished = true;
+    if (!kept->finished) kept->end = end;
+}
+
+static void keep_all_(Kept_ *kept, FILE *file, int64_t after_step) {
+    static const char begin[] = "{\"type\":\"";
+    char *line = NULL;
+    size_t room = 0;
+    off_t position = 0;
+    for (ssize_t length; (length = getline(&line, &room, file)) > 0; position += length) {
+        bool torn = line[length - 1] != '\n';
+        size_t compared = (size_t)length < sizeof begin - 1 ? (size_t)length : sizeof begin - 1;
+        // After a power cut some file systems leave zeros where the line should be.
+        if (torn && line[0] != '\0' && strncmp(line, begin, compared) != 0) kept->foreign = true;
+        if (!torn) keep_line_(kept, line, position + length, after_step);
+    }
+    free(line);
+}
+
+// A fresh start keeps every whole line of earlier runs; a resume goes on behind after_step.
+static int cut_(Metrics *metrics, int64_t after_step, Error *err) {
+    FILE *file = fopen(metrics->path, "r");
+    if (file == NULL) return file_error_(metrics, "cannot read", err);
+    Kept_ kept = {0, 0, false, false};
+    keep_all_(&kept, file, after_step < 0 ? INT64_MAX : after_step);
+    fclose(file);
+    if (kept.foreign)
+        return error_set(err, EXIT_FAILED,
+                         "log.metrics: %s ends in something that is no metrics line; name another file", metrics->path);
+    if (ftruncate(metrics->fd, kept.end) != 0) return file_error_(metrics, "cannot cut", err);
+    return 0;
+}
+
+static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
+    if (metrics->path[0] == '\0') return 0;
+    if (file_make_folders(metrics->path) != 0) return file_error_(metrics, "cannot make the folder of", err);
+    metrics->fd = file_open_to_write(metrics->path, O_APPEND);
+    if (metrics->fd < 0) return file_error_(metrics, "cannot open", err);
+    struct stat status;
+    if (fstat(metrics->fd, &status) != 0) return file_error_(metrics, "cannot open", err);
+    return S_ISREG(status.st_mode) ? cut_(metrics, after_step, err) : 0;
+}
+
+// mpirun gives its first rank a terminal of its own, wherever that rank's output goes in the end: only a parent that sees
+// a terminal itself can say so.
+// A dumb terminal cannot take a line back.
+static bool writes_to_terminal_(void) {
+    const char *parent = getenv(LAUNCH_TERMINAL_VARIABLE), *kind = getenv("TERM");
+    bool under = false;
+    Error ignored = {0};
+    if (kind != NULL && strcmp(kind, "dumb") == 0) return false;
+    if (parent != NULL) return strcmp(parent, "1") == 0;
+    return world_under_launcher(&under, &ignored) == 0 && !under && isatty(STDOUT_FILENO);
+}
+
+Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step, Error *err) {
+    Metrics *metrics = calloc(1, sizeof *metrics);
+    if (metrics == NULL) {
+        error_set(err, EXIT_FAILED, "no memory for the metrics");
+        return NULL;
+    }
+    metrics->peak = *peak;
+    metrics->fd = -1;
+    metrics->steps = config->train.steps;
+    snprintf(metrics->path, sizeof metrics->path, "%s", config->log.metrics);
+    metrics->terminal = writes_to_terminal_();
+    if (open_file_(metrics, after_step, err) == 0) return metrics;
+    metrics_close(metrics);
+    return NULL;
+}
+
+void metrics_wait_with(Metrics *metrics, bool (*waits)(void *context), void *context) {
+    metrics->waits = waits;
+    metrics->context = context;
+}
+
+bool metrics_unheard(const Metrics *metrics) {
+    return metrics->unheard;
+}
+
+// What is not ready for a line within so long would hold us up: a pipe that is ready takes PIPE_BUF bytes at once.
+static bool ready_(int ms) {
+    struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
+    return poll(&out, 1, ms) != 0;
+}
+
+void metrics_close(Metrics *metrics) {
+    if (metrics == NULL) return;
+    if (metrics->progress_shown && ready_(0)) {
+        fputs("\r\033[K", stdout);
+        fflush(stdout);
+    }
+    if (metrics->fd >= 0) close(metrics->fd);
+    free(metrics);
+}
+
+// A line under construction.
+typedef struct Line_ {
+    FILE *file;
+    char *text;
+    size_t length;
+} Line_;
+
+static int line_begin_(Line_ *line, Error *err) {
+    line->text = NULL;
+    line->file = open_memstream(&line->text, &line->length);
+    return line->file == NULL ? error_set(err, EXIT_FAILED, "no memory for a line of metrics") : 0;
+}
+
+static int append_(Metrics *metrics, const char *text, size_t length, Error *err) {
+    off_t before = lseek(metrics->fd, 0, SEEK_END);
+    while (length > 0) {
+        ssize_t written = write(metrics->fd, text, length);
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0) {
+            file_error_(metrics, "cannot write to", err);
+            // The next line would be glued to a torn one. Where this fails too, the next resume cuts it.
+            bool cut = before >= 0 && ftruncate(metrics->fd, before) == 0;
+            (void)cut;
+            return -1;
+        }
+        text += written;
+        length -= (size_t)written;
+    }
+    return 0;
+}
+
+static int line_end_(Line_ *line, Metrics *metrics, Error *err) {
+    fputs("}\n", line->file);
+    bool whole = ferror(line->file) == 0;
+    if (fclose(line->file) != 0) whole = false;
+    int status = whole ? append_(metrics, line->text, line->length, err)
+                       : error_set(err, EXIT_FAILED, "no memory for a line of metrics");
+    free(line->text);
+    return status;
+}
+
+// JSON has no word for what is not a number.
+static void number_(Line_ *line, const char *key, double value, int digits) {
+    if (isfinite(value))
+        fprintf(line->file, ",\"%s\":%.*g", key, digits, value);
+    else
+        fprintf(line->file, ",\"%s\":null", key);
+}
+
+static void count_(Line_ *line, const char *key, int64_t value) {
+    fprintf(line->file, ",\"%s\":%lld", key, (long long)value);
+}
+
+// Digits of a double that has to be read back as the same bits, and of figures that only say how fast or how far.
+enum { EXACT = 17, CLEAR = 9 };
+
+int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err) {
+    if (metrics->fd < 0) return 0;
+    Line_ line;
+    if (line_begin_(&line, err) != 0) return -1;
+    const Peak *peak = &metrics->peak;
+    fprintf(line.file, "{\"type\":\"run\",\"version\":\"%s\",\"config\":", VERSION);
+    config_write_json(config, line.file);
+    count_(&line, "world", peak->world);
+    count_(&line, "parameters", parameters);
+    count_(&line, "microbatches", config_microbatches(config));
+    number_(&line, "peak_tflops", peak->peak_tflops > 0.0 ? peak->peak_tflops : NAN, EXACT);
+    number_(&line, "flops_per_token_full", peak->flops_per_token_full, EXACT);
+    number_(&line, "flops_per_token_causal", peak->flops_per_token_causal, EXACT);
+    return line_end_(&line, metrics, err);
+}
+
+static void write_stages_(Line_ *line, const StepFigures *figures) {
+    fputs(",\"stages\":[", line->file);
+    for (int s = 0; s < figures->stages; s++) {
+        const StageFigures *stage = &figures->stage[s];
+        fprintf(line->file, "%s{\"stage\":%d", s == 0 ? "" : ",", s);
+        count_(line, "peak_bytes", stage->peak_bytes);
+        count_(line, "activation_bytes", stage->activation_bytes);
+        count_(line, "slots_used", stage->slots_used);
+        count_(line, "slots_lent", stage->slots_lent);
+        fputc('}', line->file);
+    }
+    fputc(']', line->file);
+}
+
+// MFU, or NAN where the peak is unknown.
+static double mfu_(const Metrics *metrics, double flops_per_token, const StepFigures *figures) {
+    return metrics->peak.peak_tflops > 0.0 ? utilization_(&metrics->peak, flops_per_token, figures) : NAN;
+}
+
+static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
+    if (metrics->fd < 0) return 0;
+    Line_ line;
+    if (line_begin_(&line, err) != 0) return -1;
+    fprintf(line.file, "{\"type\":\"step\",\"step\":%lld", (long long)figures->step);
+    number_(&line, "loss", figures->loss, EXACT);
+    number_(&line, "loss_z", figures->loss_z, CLEAR);
+    number_(&line, "grad_norm", figures->norm, EXACT);
+    number_(&line, "norm_z", figures->norm_z, CLEAR);
+    number_(&line, "lr", figures->lr, EXACT);
+    number_(&line, "step_ms", figures->seconds * 1e3, CLEAR);
+    count_(&line, "tokens", figures->tokens);
+    number_(&line, "tokens_per_s", (double)figures->tokens / figures->seconds, CLEAR);
+    number_(&line, "mfu", mfu_(metrics, metrics->peak.flops_per_token_full, figures), CLEAR);
+    number_(&line, "mfu_causal", mfu_(metrics, metrics->peak.flops_per_token_causal, figures), CLEAR);
+    number_(&line, "bubble", figures_bubble(figures), CLEAR);
+    number_(&line, "transfer_exposed_ms", figures_exposed(figures) * 1e3, CLEAR);
+    count_(&line, "evictions", figures_evictions(figures));
+    if (figures->skipped) fputs(",\"skipped\":true", line.file);
+    write_stages_(&line, figures);
+    return line_end_(&line, metrics, err);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What people read
+
+static bool wait_for_reader_(const Metrics *metrics) {
+    enum { LOOK_MS = 200 };
+    if (metrics->waits == NULL) return true;
+    while (!ready_(LOOK_MS))
+        if (!metrics->waits(metrics->context)) return false;
+    return true;
+}
+
+static int say_(Metrics *metrics, const char *text, Error *err) {
+    metrics->unheard = false;
+    if (!wait_for_reader_(metrics)) return 0;
+    if (metrics->progress_shown) fputs("\r\033[K", stdout);
+    metrics->progress_shown = false;
+    // Flushed line by line: as one write, and seen as soon as it is known.
+    metrics->unheard = fprintf(stdout, "%s\n", text) < 0 || fflush(stdout) != 0;
+    if (metrics->unheard) return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
+    return 0;
+}
+
+static void write_memory_(FILE *line, const StepFigures *figures) {
+    int fullest = 0, emptiest = 0;
+    for (int s = 1; s < figures->stages; s++) {
+        if (figures->stage[s].peak_bytes > figures->stage[fullest].peak_bytes) fullest = s;
+        if (figures->stage[s].peak_bytes <= figures->stage[emptiest].peak_bytes) emptiest = s;
+    }
+    char bytes[32];
+    fprintf(line, " | mem %s@%d", grid_bytes(figures->stage[fullest].peak_bytes, bytes), fullest);
+    if (figures->stages > 1) fprintf(line, " %s@%d", grid_bytes(figures->stage[emptiest].peak_bytes, bytes), emptiest);
+}
+
+// What is no number has a sign too, which says nothing.
+static double plain_(double x) {
+    return isnan(x) ? fabs(x) : x;
+}
+
+static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
+    Line_ line;
+    if (line_begin_(&line, err) != 0) return -1;
+    double mfu = mfu_(metrics, metrics->peak.flops_per_token_full, figures);
+    fprintf(line.file, "step %4lld/%lld | loss %.4f (z %+.1f) | norm %.2f (z %+.1f) | lr %.1e | %.1f ms | %.0f tok/s",
+            (long long)figures->step, (long long)metrics->steps, plain_(figures->loss), plain_(figures->loss_z),
+            plain_(figures->norm), plain_(figures->norm_z), figures->lr, figures->seconds * 1e3,
+            (double)figures->tokens / figures->seconds);
+    fprintf(line.file, isfinite(mfu) ? " | MFU %.1f%%" : " | MFU n/a", mfu * 100.0);
+    fprintf(line.file, " | bubble %.1f%%", figures_bubble(figures) * 100.0);
+    write_memory_(line.file, figures);
+    fprintf(line.file, " | xfer +%.1f ms", figures_exposed(figures) * 1e3);
+    if (figures->skipped) fputs(" | skipped", line.file);
+    if (fclose(line.file) != 0) {
+        free(line.text);
+        return error_set(err, EXIT_FAILED, "no memory for a line of metrics");
+    }
+    int said = say_(metrics, line.text, err);
+    free(line.text);
+    return said;
+}
+
+int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
+    metrics->ended[metrics->paced++ % PACE_WINDOW] = clock_seconds();
+    if (say_step_(metrics, figures, err) != 0) return -1;
+    return write_step_(metrics, figures, err);
+}
+
+int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) {
+    char text[128];
+    snprintf(text, sizeof text, "val  %4lld/%lld | loss %.4f | perplexity %.2f", (long long)step,
+             (long long)metrics->steps, loss, exp(loss));
+    if (say_(metrics, text, err) != 0) return -1;
+    if (metrics->fd < 0) return 0;
+    Line_ line;
+    if (line_begin_(&line, err) != 0) return -1;
+    fprintf(line.file, "{\"type\":\"val\",\"step\":%lld", (long long)step);
+    number_(&line, "loss", loss, EXACT);
+    number_(&line, "perplexity", exp(loss), CLEAR);
+    return line_end_(&line, metrics, err);
+}
+
+int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t examples, int64_t left_out, Error *err) {
+    char text[128];
+    double accuracy = (double)correct / (double)examples;
+    snprintf(text, sizeof text, "val  %4lld/%lld | hellaswag %.2f%% (%lld of %lld)", (long long)step,
+             (long long)metrics->steps, 100.0 * accuracy, (long long)correct, (long long)examples);
+    if (say_(metrics, text, err) != 0) return -1;
+    if (metrics->fd < 0) return 0;
+    Line_ line;
+    if (line_begin_(&line, err) != 0) return -1;
+    fprintf(line.file, "{\"type\":\"eval\",\"step\":%lld,\"name\":\"hellaswag\"", (long long)step);
+    number_(&line, "accuracy", accuracy, EXACT);
+    count_(&line, "correct", correct);
+    count_(&line, "examples", examples);
+    count_(&line, "left_out", left_out);
+    return line_end_(&line, metrics, err);
+}
+
+static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *err) {
+    Line_ line;
+    if (line_begin_(&line, err) != 0) return -1;
+    fprintf(line.file, "sample %lld/%lld | ", (long long)step, (long long)metrics->steps);
+    for (const char *at = text; *at != '\0'; at++) {
+        fputc(*at, line.file);
+        if (*at == '\n' && at[1] != '\0') fputs("    ", line.file);
+    }
+    if (fclose(line.file) != 0) {
+        free(line.text);
+        return error_set(err, EXIT_FAILED, "no memory for a sample");
+    }
+    // A text may end in a newline of its own.
+    while (line.length > 0 && line.text[line.length - 1] == '\n') line.text[--line.length] = '\0';
+    int said = say_(metrics, line.text, err);
+    free(line.text);
+    return said;
+}
+
+int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err) {
+    if (say_sample_(metrics, step, text, err) != 0) return -1;
+    if (metrics->fd < 0) return 0;
+    Line_ line;
+    if (line_begin_(&line, err) != 0) return -1;
+    fprintf(line.file, "{\"type\":\"sample\",\"step\":%lld", (long long)step);
+    count_(&line, "index", index);
+    fputs(",\"text\":", line.file);
+    json_write_text(line.file, text);
+    return line_end_(&line, metrics, err);
+}
+
+static void duration_(char *text, size_t size, double seconds) {
+    int64_t s = (int64_t)(seconds + 0.5);
+    if (s >= 86400)
+        snprintf(text, size, "%lld d %02lld h", (long long)(s / 86400), (long long)(s / 3600 % 24));
+    else if (s >= 3600)
+        snprintf(text, size, "%lld h %02lld min", (long long)(s / 3600), (long long)(s / 60 % 60));
+    else if (s >= 60)
+        snprintf(text, size, "%lld min %02lld s", (long long)(s / 60), (long long)(s % 60));
+    else
+        snprintf(text, size, "%lld s", (long long)s);
+}
+
+// By the clock from step to step, so that validation and saving count.
+void metrics_progress(Metrics *metrics, int64_t step, int64_t steps) {
+    if (!metrics->terminal || !ready_(0)) return;
+    if (metrics->paced == 0) metrics->ended[metrics->paced++] = clock_seconds();
+    int64_t known = metrics->paced < PACE_WINDOW ? metrics->paced : PACE_WINDOW;
+    double newest = metrics->ended[(metrics->paced - 1) % PACE_WINDOW],
+           oldest = metrics->ended[(metrics->paced - known) % PACE_WINDOW];
+    fprintf(stdout, "\r\033[Kstep %4lld/%lld is running", (long long)step, (long long)steps);
+    if (known > 1) {
+        char left[48];
+        duration_(left, sizeof left, (newest - oldest) / (double)(known - 1) * (double)(steps - step + 1));
+        fprintf(stdout, ", about %s left", left);
+    }
+    fflush(stdout);
+    metrics->progress_shown = true;
+}

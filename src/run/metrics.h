@@ -1,0 +1,82 @@
+// What a run says about itself: the step line, the JSON lines of log.metrics.
+// Units: seconds and bytes inside, milliseconds and GiB for people; fractions for MFU and bubble.
+#ifndef METRICS_H
+#define METRICS_H
+
+#include "config/config.h"
+#include "base/log.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// One pipeline stage in one step; of several ranks of a stage the fullest and slowest, busy their mean.
+typedef struct StageFigures {
+    int64_t peak_bytes;       // all that the rank has allocated, at its highest
+    int64_t activation_bytes; // own and lent slots
+    int slots_used;           // most own slots in use at once
+    int slots_lent;           // most lent slots in use at once
+    int64_t evictions;
+    double busy;       // seconds in F and B
+    double exposed;    // seconds F or B waited for a load or a slot
+    double begin, end; // first and last action of the pipeline phase, on rank 0's clock
+} StageFigures;
+
+typedef struct StepFigures {
+    int64_t step; // 1 .. steps
+    double loss;  // mean over the step's tokens
+    double norm;  // of the whole gradient, before clipping
+    double lr;
+    double seconds; // the step: loading data, pipeline, reduction, optimizer
+    int64_t tokens;
+    int stages;
+    const StageFigures *stage;
+    double loss_z, norm_z; // deviations from the last steps (judge.h)
+    bool skipped;          // the update was left out
+} StepFigures;
+
+// Idle time of the stages in the pipeline phase over p times that phase.
+double figures_bubble(const StepFigures *figures);
+double figures_exposed(const StepFigures *figures); // seconds, the largest of the stages
+int64_t figures_evictions(const StepFigures *figures);
+
+// What MFU is counted against.
+typedef struct Peak {
+    double flops_per_token_full, flops_per_token_causal;
+    double peak_tflops; // of one rank; 0: unknown
+    int64_t world;
+} Peak;
+
+typedef struct Metrics Metrics;
+
+// Opens log.metrics for appending (its folder is made), or a stream to nowhere where the path is empty. On resume (`after_step` >= 0) a torn last line
+// and the steps behind `after_step` are cut away. NULL with err where the file cannot be written.
+Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step, Error *err);
+// The line of type run.
+int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err);
+// The step: one line on stdout and one of type step in the file.
+int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err);
+// Validation after a step: a line for people and one of type val, with the perplexity exp(loss).
+int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err);
+// Multiple choice after a step: a line for people and one of type eval with accuracy, correct, examples and left_out.
+int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t examples, int64_t left_out, Error *err);
+// A text of the model's after a step, the index-th from 0: a block for people, whose further lines are indented, and one of type sample.
+// text: UTF-8, as tokenizer_decode makes it.
+int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err);
+// On a terminal, a line with the time left that overwrites itself, while a step runs; elsewhere nothing.
+void metrics_progress(Metrics *metrics, int64_t step, int64_t steps);
+// Called a few times a second while whoever reads standard output has stopped to (a pager, Ctrl-S); false leaves the line out. Without it a line
+// waits until it is read.
+void metrics_wait_with(Metrics *metrics, bool (*waits)(void *context), void *context);
+// Whether the last line failed for standard output, and not for the file.
+bool metrics_unheard(const Metrics *metrics);
+void metrics_close(Metrics *metrics);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

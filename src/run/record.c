@@ -1,0 +1,234 @@
+#include "record.h"
+
+#include "checkpoint/checkpoint_layout.h"
+#include "base/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void record_free(Record *record) {
+    free(record->words);
+    memset(record, 0, sizeof *record);
+}
+
+// --- comparing
+
+static const uint64_t *step_(const Record *record, int64_t step) {
+    return record->words + step * record_width(record);
+}
+
+static double number_(uint64_t word) {
+    double value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+static int differ_(char *text, size_t size, int64_t step, const char *what, uint64_t a, uint64_t b) {
+    snprintf(text, size, "step %" PRId64 ": the %s is %.17g and %.17g", step, what, number_(a), number_(b));
+    return 1;
+}
+
+static int differ_tensor_(char *text, size_t size, int64_t step, const char *what, const TensorSpec *spec, uint64_t a,
+                          uint64_t b) {
+    snprintf(text, size, "step %" PRId64 ": the %s %s has the checksums %016" PRIx64 " and %016" PRIx64, step, what,
+             spec->name, a, b);
+    return 1;
+}
+
+static int compare_step_(const uint64_t *a, const uint64_t *b, int64_t step, const TensorTable *table, char *text,
+                         size_t size) {
+    int64_t entries = table->count;
+    const uint64_t *gradients[] = {a + 2, b + 2}, *weights[] = {a + 2 + entries, b + 2 + entries};
+    if (a[0] != b[0]) return differ_(text, size, step, "loss", a[0], b[0]);
+    for (int64_t i = entries - 1; i >= 0; i--)
+        if (gradients[0][i] != gradients[1][i])
+            return differ_tensor_(text, size, step, "gradient of", &table->specs[i], gradients[0][i], gradients[1][i]);
+    if (a[1] != b[1]) return differ_(text, size, step, "norm", a[1], b[1]);
+    for (int64_t i = 0; i < entries; i++)
+        if (weights[0][i] != weights[1][i])
+            return differ_tensor_(text, size, step, "updated weight", &table->specs[i], weights[0][i], weights[1][i]);
+    return 0;
+}
+
+int record_compare(const Record *one, const Record *other, const TensorTable *table, char *text, size_t size) {
+    if (one->first != other->first || one->steps != other->steps || one->entries != other->entries) {
+        snprintf(text, size, "%" PRId64 " steps from step %" PRId64 " were run and %" PRId64 " from step %" PRId64,
+                 one->steps, one->first, other->steps, other->first);
+        return 1;
+    }
+    int differs = 0;
+    for (int64_t s = 0; !differs && s < one->steps; s++)
+        differs = compare_step_(step_(one, s), step_(other, s), one->first + s, table, text, size);
+    return differs;
+}
+
+// --- files: three words that say the size, then the table
+
+int record_write(const Record *record, const char *path, Error *err) {
+    int64_t head[3] = {record->first, record->steps, record->entries};
+    int64_t bytes = record->steps * record_width(record) * (int64_t)sizeof *record->words;
+    int file = open(path, O_WRONLY | O_CLOEXEC);
+    bool written =
+        file >= 0 && file_write_all(file, head, sizeof head) == 0 && file_write_all(file, record->words, bytes) == 0;
+    if (file >= 0) close(file);
+    return written
+               ? 0
+               : error_set(err, EXIT_FAILED, "what was recorded cannot be handed to the parent: %s", strerror(errno));
+}
+
+int record_read(Record *record, int file, Error *err) {
+    int64_t head[3];
+    memset(record, 0, sizeof *record);
+    if (pread(file, head, sizeof head, 0) != (ssize_t)sizeof head)
+        return error_set(err, EXIT_FAILED, "the run has recorded nothing");
+    record->first = head[0], record->steps = head[1], record->entries = head[2];
+    size_t bytes = (size_t)(record->steps * record_width(record)) * sizeof *record->words;
+    record->words = (uint64_t *)malloc(bytes + 1);
+    if (record->words == NULL) return error_set(err, EXIT_FAILED, "out of memory for %zu bytes of checksums", bytes);
+    if (pread(file, record->words, bytes, sizeof head) == (ssize_t)bytes) return 0;
+    return error_set(err, EXIT_FAILED, "the run has recorded less than it says");
+}
+
+// --- recording
+
+struct Recorder {
+    Record record;
+    int64_t room; // steps
+    Checksum *checksum;
+    uint64_t *mine; // (entries): of this rank's parts
+    uint64_t *all;  // (ranks, entries), on rank 0
+};
+
+int64_t recorder_last_step(const Recorder *recorder) {
+    return recorder->record.first + recorder->room - 1;
+}
+
+int recorder_create(Run *run, int64_t steps, Error *err) {
+    Recorder *recorder = run->recorder = (Recorder *)calloc(1, sizeof *recorder);
+    if (recorder == NULL) return error_set(err, EXIT_FAILED, "out of memory for checksums of tensors");
+    int64_t left = run->config->train.steps - run->from.step, entries = run->stage.table.count;
+    if (left < 1) {
+        err->everywhere = true;
+        return error_set(err, EXIT_USAGE,
+                         "--verify: nothing is left to train: the checkpoint is of step %" PRId64
+                         " and train.steps, the total, is %" PRId64,
+                         run->from.step, run->config->train.steps);
+    }
+    recorder->room = steps < left ? steps : left;
+    recorder->record = (Record){run->from.step + 1, 0, entries, NULL};
+    recorder->checksum = checksum_create(run->be, err);
+    recorder->mine = (uint64_t *)calloc((size_t)entries, sizeof *recorder->mine);
+    bool first = world_rank(run->world) == 0, room = recorder->checksum != NULL && recorder->mine != NULL;
+    if (first) {
+        size_t ranks = (size_t)world_size(run->world),
+               words = (size_t)(recorder->room * record_width(&recorder->record));
+        recorder->all = (uint64_t *)calloc(ranks * (size_t)entries, sizeof *recorder->all);
+        recorder->record.words = (uint64_t *)calloc(words + 1, sizeof *recorder->record.words);
+        room = room && recorder->all != NULL && recorder->record.words != NULL;
+    }
+    return room ? 0 : error_set(err, EXIT_FAILED, "out of memory for checksums of tensors");
+}
+
+void recorder_destroy(Recorder *recorder) {
+    if (recorder == NULL) return;
+    checksum_destroy(recorder->checksum);
+    record_free(&recorder->record);
+    free(recorder->mine);
+    free(recorder->all);
+    free(recorder);
+}
+
+Record recorder_take(Recorder *recorder) {
+    Record record = recorder->record;
+    recorder->record.words = NULL;
+    return record;
+}
+
+// A rank's part of one tensor: where its values are, and the sum so far.
+typedef struct Part {
+    Recorder *recorder;
+    const Tensor *tensor;
+    const float *values; // of element `begin`
+    int64_t begin;
+    uint64_t raw;
+} Part;
+
+// `count` values from element `from` of the rank's tensor, which are those from element `to` of the whole one.
+static void add_run_(Part *part, int64_t from, int64_t to, int64_t count) {
+    Checksum *checksum = part->recorder->checksum;
+    const TensorSpec *spec = part->tensor->spec;
+    uint64_t raw = checksum_raw(checksum, part->values + (from - part->begin), count * 4);
+    int64_t behind = (spec->rows * spec->cols - to - count) * 4;
+    part->raw ^= crc64_times(raw, crc64_shift(checksum_crc(checksum), behind));
+}
+
+static int add_block_(void *context, const Block *block) {
+    Part *part = (Part *)context;
+    int64_t width = part->tensor->spec->cols, stride = part->tensor->cols;
+    if (block->cols == width && stride == width) { // whole rows: one run
+        add_run_(part, block->first, block->row * width, block->rows * width);
+        return 0;
+    }
+    for (int64_t r = 0; r < block->rows; r++)
+        add_run_(part, block->first + r * stride, (block->row + r) * width + block->col, block->cols);
+    return 0;
+}
+
+// Adds up all ranks' parts into `to` (entries) on rank 0. Collective.
+static int gather_(Run *run, uint64_t *to, Error *err) {
+    Recorder *recorder = run->recorder;
+    const TensorTable *table = &run->stage.table;
+    if (world_gather(run->world, 0, recorder->all, recorder->mine, table->count * (int64_t)sizeof *to, err) != 0)
+        return -1;
+    if (world_rank(run->world) > 0) return 0;
+    memset(to, 0, (size_t)table->count * sizeof *to);
+    for (int64_t i = 0; i < world_size(run->world) * table->count; i++) to[i % table->count] ^= recorder->all[i];
+    for (int64_t i = 0; i < table->count; i++) {
+        const TensorSpec *spec = &table->specs[i];
+        if (spec->tied_to < 0)
+            to[i] = crc64_finish(checksum_crc(recorder->checksum), to[i], spec->rows * spec->cols * 4);
+    }
+    return 0;
+}
+
+static int record_tensors_(Run *run, bool gradients, uint64_t *to, Error *err) {
+    const StageTensors *tensors = &run->stage.tensors;
+    Recorder *recorder = run->recorder;
+    memset(recorder->mine, 0, (size_t)run->stage.table.count * sizeof *recorder->mine);
+    for (int64_t i = 0; i < tensors->count; i++) {
+        const Tensor *tensor = &tensors->tensors[i];
+        TensorPiece piece = tensors_piece(tensors, i);
+        if (tensor->alias || piece.begin >= piece.end || !optimizer_counts(&run->stage, tensor)) continue;
+        const float *weights = piece.master != NULL ? piece.master : (const float *)piece.weight;
+        Part part = {recorder, tensor, gradients ? piece.gradient : weights, piece.begin, 0};
+        tensor_blocks(tensor, tensors->split.tensor_rank, tensors->split.tensor_ranks, piece.begin, piece.end,
+                      add_block_, &part);
+        recorder->mine[tensor->index] = part.raw;
+    }
+    return gather_(run, to, err);
+}
+
+static uint64_t *row_(const Recorder *recorder) {
+    const Record *record = &recorder->record;
+    return record->words == NULL ? NULL : record->words + record->steps * record_width(record);
+}
+
+int recorder_gradients(Run *run, double loss, double norm, Error *err) {
+    uint64_t *row = row_(run->recorder);
+    if (row != NULL) {
+        memcpy(&row[0], &loss, sizeof loss);
+        memcpy(&row[1], &norm, sizeof norm);
+    }
+    return record_tensors_(run, true, row == NULL ? NULL : row + 2, err);
+}
+
+int recorder_weights(Run *run, Error *err) {
+    uint64_t *row = row_(run->recorder);
+    if (record_tensors_(run, false, row == NULL ? NULL : row + 2 + run->stage.table.count, err) != 0) return -1;
+    run->recorder->record.steps++;
+    return 0;
+}

@@ -1,0 +1,339 @@
+// Run, first part: taking a place in the world.
+#include "comm/comm_checked.h"
+#include "ranks/cores.h"
+#include "details.h"
+#include "plan/fits.h"
+#include "record.h"
+#include "ranks/roster.h"
+#include "run.h"
+#include "run_evaluate.h"
+#include "run_sample.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int check_world_(const Run *run, Error *err) {
+    const ParallelConfig *p = &run->config->parallel;
+    int64_t want = config_world(run->config), have = world_size(run->world);
+    if (want == have) return 0;
+    err->everywhere = true;
+    return error_set(err, EXIT_USAGE,
+                     "%s: this job has %lld rank%s, the configuration needs %lld (pipeline %lld x tensor %lld x data "
+                     "%lld); start as many, or change parallel.*",
+                     run->config->path, (long long)have, have == 1 ? "" : "s", (long long)want, (long long)p->pipeline,
+                     (long long)p->tensor, (long long)p->data);
+}
+
+// Collective. Where any rank failed, all do, with the error of the lowest that did: said once, and no rank is left waiting for one
+// that has gone. Ranks of one host look at the same files and the same memory, but not at the same instant.
+static int fail_together_(World *world, int status, Error *err) {
+    int size = world_size(world), rank = world_rank(world);
+    double failed = status == 0 ? 0.0 : size - rank;
+    if (world_max(world, &failed, 1, err) != 0) return -1;
+    if (failed == 0.0) return 0;
+    Error first;
+    memset(&first, 0, sizeof first);
+    int speaker = size - (int)failed;
+    if (rank == speaker)
+        error_set(&first, err->code, "%s%s%s", world_nodes(world) > 1 ? world_host(world) : "",
+                  world_nodes(world) > 1 ? ": " : "", err->text);
+    first.everywhere = true;
+    if (world_broadcast(world, speaker, &first, sizeof first, err) != 0) return -1;
+    *err = first;
+    return -1;
+}
+
+static int threads_(double cores) {
+    if (getenv("OMP_NUM_THREADS") != NULL) return 0;
+    return cores < 1.0 ? 1 : (int)(cores + 1e-6); // thirds may not add up to a whole
+}
+
+// Rank 0 measures on the cores it may run on while the others sleep, and each counts its part of its host's.
+static int find_peak_(Run *run, double cores, Error *err) {
+    double peak = run->config->hardware.peak_tflops;
+    if (peak == 0.0 && run->be->peak_tflops == 0.0 && !run->device.cuda) {
+        int allowed = cores_allowed();
+        double core = world_rank(run->world) == 0 ? backend_cpu_measure_peak(allowed) / allowed : 0.0;
+        if (world_broadcast(run->world, 0, &core, sizeof core, err) != 0) return -1;
+        peak = core * cores;
+    }
+    if (peak > 0.0) run->be->peak_tflops = peak;
+    return 0;
+}
+
+static int split_(Run *run, Comm **comm, const char *name, int color, int key, Error *err) {
+    *comm = world_split(run->world, name, color, key, err);
+    return *comm == NULL && color >= 0 ? -1 : 0;
+}
+
+// Every rank makes every group, in this order.
+static int create_groups_(Run *run, Error *err) {
+    const ParallelConfig *c = &run->config->parallel;
+    int p = (int)c->pipeline, t = (int)c->tensor, d = (int)c->data;
+    Coordinates at = run->at;
+    int column = at.data * t + at.tensor, partner = bpipe_partner(p, at.stage);
+    int low = partner == SCHEDULE_NO_PEER || at.stage < partner ? at.stage : partner;
+    bool end = at.stage == 0 || at.stage == p - 1;
+    if (split_(run, &run->pipeline, "pipeline", p > 1 ? column : -1, at.stage, err) != 0) return -1;
+    if (split_(run, &run->tensor, "tensor", t > 1 ? at.data * p + at.stage : -1, at.tensor, err) != 0) return -1;
+    if (split_(run, &run->data, "data", d > 1 ? at.stage * t + at.tensor : -1, at.data, err) != 0) return -1;
+    if (split_(run, &run->pair, "pair", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage, err) != 0)
+        return -1;
+    bool tied = run->config->model.tie_embeddings == TIE_TRUE && p > 1;
+    if (split_(run, &run->tied, "tied", tied && end ? column : -1, at.stage, err) != 0) return -1;
+    if (run->config->comm.checksum == CHECKSUM_OFF) return 0;
+    if (split_(run, &run->pipeline_sums, "pipeline sums", p > 1 ? column : -1, at.stage, err) != 0) return -1;
+    return split_(run, &run->pair_sums, "pair sums", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage,
+                  err);
+}
+
+// The same groups for the device's memory, again in one order. The tensor group's results are read by the next operation;
+// those of the others are waited for.
+static int convert_(Run *run, Comm **comm, DeviceUse use, Error *err) {
+    if (*comm == NULL) return 0;
+    *comm = device_comm(&run->device, run->be, *comm, use, true, err);
+    return *comm == NULL ? -1 : 0;
+}
+
+// Messages of a group get their checksums where comm.checksum asks for it.
+static int check_(Run *run, Comm **comm, bool owns, Comm *sums, Error *err) {
+    if (*comm == NULL || sums == NULL) return 0;
+    *comm = comm_checked_create(*comm, owns, sums, run->checksum, err);
+    return *comm == NULL ? -1 : 0;
+}
+
+static int convert_groups_(Run *run, Error *err) {
+    bool checked = run->config->comm.checksum == CHECKSUM_ON;
+    if (checked && (run->checksum = checksum_create(run->be, err)) == NULL) return -1;
+    if (convert_(run, &run->pipeline, USE_NEIGHBOURS, err) != 0) return -1;
+    if (check_(run, &run->pipeline, true, run->pipeline_sums, err) != 0) return -1;
+    if (convert_(run, &run->tensor, USE_COMPUTE, err) != 0) return -1;
+    if (convert_(run, &run->data, USE_BESIDE, err) != 0) return -1;
+    return convert_(run, &run->tied, USE_BESIDE, err);
+}
+
+// The pair talks through host memory too, about slots that one lends to the other; bundles that go as messages need more.
+static int convert_pair_(Run *run, Error *err) {
+    if (run->pair == NULL || plan_evictions(run->schedule) == 0) return 0;
+    run->pair_bundles = device_comm(&run->device, run->be, run->pair, USE_NEIGHBOURS, false, err);
+    if (run->pair_bundles == NULL) return -1;
+    return check_(run, &run->pair_bundles, run->pair_bundles != run->pair, run->pair_sums, err);
+}
+
+static void tell_device_(const Run *run) {
+    if (world_rank(run->world) > 0) return;
+    if (run->device.about[0] != '\0') log_status(run->log, "%s", run->device.about);
+    if (run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
+}
+
+// Ranks that a launcher started check what their host has room for before any of them allocates.
+static int check_host_(Run *run, const Roster *roster, Error *err) {
+    int64_t of_stage[CONFIG_MAX_STAGES];
+    Machine machine;
+    roster_count(roster, world_node(run->world), of_stage, (int)run->config->parallel.pipeline);
+    machine_look(&machine, run->device.cuda);
+    if (run->device.cuda) machine.gpu_bytes = run->be->memory_size / run->device.ranks_on_gpu;
+    return plan_check_fit(&run->plan, run->config, run->log->program, &machine, of_stage, err);
+}
+
+// Bundles over the network are allowed, and slow.
+static void tell_pairs_(const Run *run, const Roster *roster) {
+    int pairs, apart = roster_pairs_apart(roster, &run->config->parallel, &pairs);
+    bool to_peers = run->config->schedule.evict_to == EVICT_TO_PEER && plan_evictions(run->schedule) > 0;
+    if (!to_peers || apart == 0) return;
+    Log all = log_of_all(run->log);
+    log_line(&all,
+             "%d of %d pairs of stages span two hosts: what they evict crosses the network; with parallel.placement "
+             "adjacent and room for 2 * tensor ranks on a host a pair shares one",
+             apart, pairs);
+}
+
+bool run_trains(const RunAsk *ask) {
+    return ask->generate == NULL && !ask->validate;
+}
+
+Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
+    int microbatches = ask->validate ? (int)config_microbatches(config) : 1;
+    return run_trains(ask) ? plan_schedule(config, err)
+                           : schedule_forward((int)config->parallel.pipeline, microbatches, err);
+}
+
+// What the run will be, and who does what in it: checked on every host, then told once.
+static int settle_(Run *run, const RunAsk *ask, Error *err) {
+    run->schedule = run_schedule(run->config, ask, err);
+    if (run->schedule == NULL || plan_make(&run->plan, run->model, run->config, run->schedule, run->be, err) != 0)
+        return -1;
+    Roster roster = {0};
+    tell_device_(run);
+    int status = roster_make(&roster, run->world, run->at, run->be->device, err);
+    if (status == 0) status = fail_together_(run->world, check_host_(run, &roster, err), err);
+    if (status == 0 && world_rank(run->world) == 0) {
+        if (run->log->level != LOG_QUIET) plan_print(&run->plan, run->config, run->schedule, stderr);
+        if (run->log->level != LOG_QUIET && roster.count > 1) roster_print(&roster, stderr);
+        tell_pairs_(run, &roster);
+    }
+    roster_free(&roster);
+    return status;
+}
+
+static int create_stage_(Run *run, Error *err) {
+    const Config *config = run->config;
+    run->validation = schedule_forward((int)config->parallel.pipeline, (int)config_microbatches(config), err);
+    if (run->validation == NULL) return -1;
+    if (stage_create(&run->stage, run->model, config, run->be, run->at.stage, run->tensor, run->at.data, err) != 0)
+        return -1;
+    if (convert_pair_(run, err) != 0) return -1;
+    EngineGroups groups = {run->pipeline, run->pair_bundles, run->pair_bundles == NULL ? NULL : run->pair,
+                           run->checksum};
+    SlotCounts slots = plan_slots(&run->plan.stage[run->at.stage]);
+    run->engine = engine_create(&run->stage, &slots, &groups, run->board, err);
+    if (run->engine == NULL) return -1;
+    if (engine_note(run->engine)[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
+        log_line(run->log, "%s", engine_note(run->engine));
+    OptimizerGroups meeting = {run->world, run->tensor, run->data, run->tied};
+    run->optimizer = optimizer_create(&run->stage, &meeting, err);
+    return run->optimizer == NULL ? -1 : 0;
+}
+
+// A checkpoint to go on from comes before weights to start from.
+static int load_(Run *run, const char *resume, const Log *log, Error *err) {
+    const char *model = run->config->checkpoint.init_from;
+    if (resume != NULL || model[0] != '\0') board_set_action(run->board, "loading");
+    if (resume != NULL) {
+        if (checkpoint_resume(&run->from, resume, &run->stage, run->world, log, err) != 0) return -1;
+        batch_seek(&run->batch, run->from.step, run->from.samples);
+        run->judge = run->from.judge;
+    }
+    if (run->from.found || model[0] == '\0') return 0;
+    return checkpoint_init_from(model, &run->stage, run->world, log, err);
+}
+
+// Initial weights have nothing to say.
+static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
+    Log quiet = *run->log, all = log_of_all(run->log);
+    quiet.level = LOG_QUIET; // it would speak of training
+    if (load_(run, ask->resume, &quiet, err) != 0) return -1;
+    if (ask->resume != NULL && !run->from.found && run->config->checkpoint.init_from[0] == '\0') {
+        err->everywhere = true;
+        return error_set(err, EXIT_USAGE, "--resume %s: there is no checkpoint in it; name one that a run has saved",
+                         ask->resume);
+    }
+    if (world_rank(run->world) == 0 && run->from.found)
+        log_status(&all, "weights of step %lld from %s", (long long)run->from.step, ask->resume);
+    return ask->generate != NULL ? run_sampler_create(run, ask->generate, err) : 0;
+}
+
+// Alone, nothing but this process would notice that whoever reads its lines has paused. Of several ranks the parent does.
+static bool waits_for_reader_(void *context) {
+    Run *run = context;
+    board_progress(run->board);
+    return !run_stop_requested();
+}
+
+static int create_metrics_(Run *run, Error *err) {
+    if (world_rank(run->world) != 0) return 0;
+    const Config *config = run->config;
+    Peak peak = {model_flops_per_token(config, true), model_flops_per_token(config, false), run->be->peak_tflops,
+                 config_world(config)};
+    run->metrics = metrics_open(config, &peak, run->from.found ? run->from.step : -1, err);
+    if (run->metrics != NULL && world_size(run->world) == 1) metrics_wait_with(run->metrics, waits_for_reader_, run);
+    return run->metrics == NULL ? -1 : metrics_run(run->metrics, config, run->plan.parameters, err);
+}
+
+static int open_files_(Run *run, const RunAsk *ask, Error *err) {
+    if (ask->generate != NULL) return 0;
+    int opened = ask->validate ? run_open_validation(run->config, &run->val, err)
+                               : run_open_data(run->config, &run->train, &run->val, err);
+    if (opened != 0 || run_open_evaluation(run->config, ask->validate, &run->hellaswag, err) != 0) return -1;
+    int64_t left_out = run->hellaswag == NULL ? 0 : evaluation_left_out(run->hellaswag);
+    if (left_out == 0 || world_rank(run->world) > 0) return 0;
+    Log all = log_of_all(run->log);
+    log_line(&all,
+             "data.hellaswag: %lld of %lld examples are left out, a completion with its context has more than "
+             "seq_len + 1 = %lld tokens",
+             (long long)left_out, (long long)(left_out + evaluation_examples(run->hellaswag)),
+             (long long)run->config->model.seq_len + 1);
+    return 0;
+}
+
+static int create_training_(Run *run, const RunAsk *ask, Error *err) {
+    if (load_(run, ask->resume, run->log, err) != 0) return -1;
+    if (checkpoint_create(&run->checkpoint, &run->stage, run->world, run->from.found, run->log, err) != 0) return -1;
+    if (run->config->sample.every > 0 && run_sampler_create(run, NULL, err) != 0) return -1;
+    return create_metrics_(run, err);
+}
+
+int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world, Board *board,
+               Log *log, Error *err) {
+    memset(run, 0, sizeof *run);
+    run->config = config;
+    run->model = model;
+    run->world = world;
+    run->board = board;
+    run->log = log;
+    bool trains = run_trains(ask);
+    if (check_world_(run, err) != 0) return -1;
+    run->at = topology_coordinates(&config->parallel, world_rank(world));
+    log->stage = run->at.stage;
+    board_set_stage(board, run->at.stage);
+    board_set_action(board, "start-up");
+    Details details;
+    details_begin(&details, log, world);
+    if (create_groups_(run, err) != 0) return -1;
+    details_phase(&details, "groups of ranks");
+    if (fail_together_(world, open_files_(run, ask, err), err) != 0) return -1;
+    if (trains && world_rank(world) == 0) run_tell_data(run);
+    details_phase(&details, "data opened");
+    double cores = 1.0;
+    if (cores_share(world, &cores, err) != 0) return -1;
+    run->be = device_open(&run->device, config, world, threads_(cores), err);
+    if (run->be == NULL || convert_groups_(run, err) != 0) return -1;
+    details_phase(&details, "device opened");
+    if (find_peak_(run, cores, err) != 0) return -1;
+    details_phase(&details, "peak known");
+    if (settle_(run, ask, err) != 0) return -1;
+    details_found(&details, run);
+    details_phase(&details, "schedule, plan and room checked");
+    if (create_stage_(run, err) != 0 || batch_create(&run->batch, &run->stage, run->at.data, err) != 0) return -1;
+    details_bundles(run);
+    details_phase(&details, "memory allocated, weights drawn");
+    if ((trains ? create_training_(run, ask, err) : load_trained_(run, ask, err)) != 0) return -1;
+    details_phase(&details, "checkpoint and metrics");
+    details_ready(&details);
+    return 0;
+}
+
+static void destroy_comm_(Comm *comm) {
+    if (comm != NULL) comm->destroy(comm);
+}
+
+void run_destroy(Run *run) {
+    run_sampler_destroy(run);
+    recorder_destroy(run->recorder);
+    checkpoint_destroy(run->checkpoint);
+    metrics_close(run->metrics);
+    batch_destroy(&run->batch);
+    optimizer_destroy(run->optimizer);
+    // Whoever comes here has ended in order, as all others have: a rank that fails alone takes the job down instead.
+    if (run->engine != NULL) engine_part(run->engine, NULL);
+    engine_destroy(run->engine);
+    stage_destroy(&run->stage);
+    plan_free(&run->plan);
+    schedule_free(run->validation);
+    schedule_free(run->schedule);
+    // Groups of a device's memory hold streams of it.
+    if (run->pair_bundles != run->pair) destroy_comm_(run->pair_bundles);
+    destroy_comm_(run->tied);
+    destroy_comm_(run->pair);
+    destroy_comm_(run->data);
+    destroy_comm_(run->tensor);
+    destroy_comm_(run->pipeline);
+    destroy_comm_(run->pair_sums);
+    destroy_comm_(run->pipeline_sums);
+    checksum_destroy(run->checksum);
+    if (run->be != NULL) run->be->destroy(run->be);
+    evaluation_close(run->hellaswag);
+    dataset_close(run->val);
+    blend_close(run->train);
+    memset(run, 0, sizeof *run);
+}

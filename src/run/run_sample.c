@@ -1,0 +1,259 @@
+#include "run_sample.h"
+
+#include "sample.h"
+#include "data/tokenizer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+// One text under way, the prompt first.
+typedef struct Text {
+    int32_t *tokens; // room for prompt and sample.tokens
+    int64_t count;
+    bool ended;
+} Text;
+
+typedef struct Sampler {
+    Tokenizer *tokenizer;
+    Tokens prompt;
+    Schedule *list; // one microbatch
+    SampleRule rule;
+    int64_t room;    // candidates of one text on one rank
+    Text *texts;     // [b]
+    int32_t *tokens; // theirs
+    int32_t *window; // (rows) as the first stage reads them
+    float *logits;   // one row's on this rank
+    SampleCandidate *mine, *all,
+        *merged;     // (b, room); on rank 0 (world, b, room) and one text's of all ranks; token -1: none
+    int32_t *chosen; // [b], and behind it whether anyone wants to stop
+} Sampler;
+
+static int spell_(const Tokenizer *tokenizer, const Config *config, const char *prompt, Tokens *tokens, Error *err) {
+    char name[CONFIG_TEXT + 32] = "--generate", where[CONFIG_TEXT];
+    config_where(config, "sample.prompt", where, sizeof where);
+    if (prompt == NULL) snprintf(name, sizeof name, "%s: sample.prompt", where);
+    return tokenizer_encode(tokenizer, name, prompt == NULL ? config->sample.prompt : prompt, tokens, err);
+}
+
+int run_sample_check(const Config *config, const char *prompt, Error *err) {
+    Tokens tokens = {0};
+    Tokenizer *tokenizer = tokenizer_open(config, err);
+    int status = tokenizer == NULL ? -1 : spell_(tokenizer, config, prompt, &tokens, err);
+    free(tokens.ids);
+    tokenizer_close(tokenizer);
+    return status;
+}
+
+static void *take_(bool *enough, int64_t count, size_t size) {
+    void *memory = calloc(count > 0 ? (size_t)count : 1, size);
+    *enough = *enough && memory != NULL;
+    return memory;
+}
+
+static int allocate_(Sampler *sampler, const Run *run, Error *err) {
+    const Shape *s = &run->stage.at.shape;
+    int64_t b = s->batch, most = sampler->prompt.count + run->config->sample.tokens, room = sampler->room;
+    int64_t ranks = world_rank(run->world) == 0 ? world_size(run->world) : 0;
+    bool enough = true;
+    sampler->texts = (Text *)take_(&enough, b, sizeof *sampler->texts);
+    sampler->tokens = (int32_t *)take_(&enough, b * most, sizeof *sampler->tokens);
+    sampler->window = (int32_t *)take_(&enough, s->rows, sizeof *sampler->window);
+    sampler->logits = (float *)take_(&enough, s->vocab_count, sizeof *sampler->logits);
+    sampler->mine = (SampleCandidate *)take_(&enough, b * room, sizeof *sampler->mine);
+    sampler->all = (SampleCandidate *)take_(&enough, ranks * b * room, sizeof *sampler->all);
+    sampler->merged = (SampleCandidate *)take_(&enough, ranks * room, sizeof *sampler->merged);
+    sampler->chosen = (int32_t *)take_(&enough, b + 1, sizeof *sampler->chosen);
+    if (!enough) return error_set(err, EXIT_FAILED, "out of host memory for samples of %lld tokens", (long long)most);
+    for (int64_t j = 0; j < b; j++) sampler->texts[j].tokens = sampler->tokens + j * most;
+    return 0;
+}
+
+int run_sampler_create(Run *run, const char *prompt, Error *err) {
+    const SampleConfig *asked = &run->config->sample;
+    Sampler *sampler = run->sampler = (Sampler *)calloc(1, sizeof *sampler);
+    if (sampler == NULL) return error_set(err, EXIT_FAILED, "out of host memory for samples");
+    sampler->rule = (SampleRule){asked->temperature, asked->top_k, (uint64_t)asked->seed};
+    sampler->room = sample_room(&sampler->rule);
+    sampler->tokenizer = tokenizer_open(run->config, err);
+    if (sampler->tokenizer == NULL) return -1;
+    if (spell_(sampler->tokenizer, run->config, prompt, &sampler->prompt, err) != 0) return -1;
+    sampler->list = schedule_forward((int)run->config->parallel.pipeline, 1, err);
+    return sampler->list == NULL ? -1 : allocate_(sampler, run, err);
+}
+
+void run_sampler_destroy(Run *run) {
+    Sampler *sampler = run->sampler;
+    if (sampler == NULL) return;
+    tokenizer_close(sampler->tokenizer);
+    schedule_free(sampler->list);
+    free(sampler->prompt.ids);
+    free(sampler->texts);
+    free(sampler->tokens);
+    free(sampler->window);
+    free(sampler->logits);
+    free(sampler->mine);
+    free(sampler->all);
+    free(sampler->merged);
+    free(sampler->chosen);
+    free(sampler);
+    run->sampler = NULL;
+}
+
+// ---------------------------------------------------------------- one token for each of b texts
+
+// The last seq_len tokens of a text; what stands behind them no earlier position sees.
+static void fill_window_(Sampler *sampler, const Shape *s) {
+    memset(sampler->window, 0, (size_t)s->rows * sizeof *sampler->window);
+    for (int64_t j = 0; j < s->batch; j++) {
+        const Text *text = &sampler->texts[j];
+        int64_t skip = text->count > s->seq ? text->count - s->seq : 0;
+        for (int64_t i = skip; i < text->count; i++) sampler->window[(i - skip) * s->batch + j] = text->tokens[i];
+    }
+}
+
+static int forward_(Run *run, Error *err) {
+    Stage *stage = &run->stage;
+    EngineRun unused;
+    fill_window_(run->sampler, &stage->at.shape);
+    if (stage->at.first) stage->be->upload(stage->be, stage->tokens, run->sampler->window, stage->at.shape.rows * 4);
+    return engine_run(run->engine, "sample", run->sampler->list, 0.0f, &unused, err);
+}
+
+static void name_candidates_(Run *run, int64_t first_text) {
+    Sampler *sampler = run->sampler;
+    const Shape *s = &run->stage.at.shape;
+    for (int64_t j = 0; j < s->batch; j++) {
+        const Text *text = &sampler->texts[j];
+        if (text->ended) continue;
+        int64_t position = (text->count < s->seq ? text->count : s->seq) - 1;
+        stage_logits(&run->stage, position * s->batch + j, sampler->logits);
+        SampleCandidate *mine = sampler->mine + j * sampler->room;
+        int64_t named = sample_candidates(&sampler->rule, sample_stream(first_text + j, text->count), sampler->logits,
+                                          s->vocab_first, s->vocab_count, mine);
+        for (; named < sampler->room; named++) mine[named].token = -1;
+    }
+}
+
+// On rank 0.
+static void choose_(Run *run) {
+    Sampler *sampler = run->sampler;
+    int64_t b = run->stage.at.shape.batch, room = sampler->room;
+    for (int64_t j = 0; j < b; j++) {
+        int64_t count = 0;
+        for (int64_t r = 0; r < world_size(run->world); r++)
+            for (int64_t k = 0; k < room; k++)
+                if (sampler->all[(r * b + j) * room + k].token >= 0)
+                    sampler->merged[count++] = sampler->all[(r * b + j) * room + k];
+        sampler->chosen[j] = (int32_t)sample_choose(&sampler->rule, sampler->merged, count);
+    }
+    sampler->chosen[b] = run_stop_requested();
+}
+
+static int append_(Run *run, Error *err) {
+    Sampler *sampler = run->sampler;
+    for (int64_t j = 0; j < run->stage.at.shape.batch; j++) {
+        Text *text = &sampler->texts[j];
+        if (text->ended) continue;
+        if (sampler->chosen[j] < 0) {
+            err->everywhere = true;
+            return error_set(err, EXIT_FAILED, "sample: no logit of the model is a finite number, after %lld tokens",
+                             (long long)text->count);
+        }
+        text->ended = sampler->chosen[j] == tokenizer_end(sampler->tokenizer);
+        if (!text->ended) text->tokens[text->count++] = sampler->chosen[j];
+    }
+    return 0;
+}
+
+static int next_tokens_(Run *run, int64_t first_text, Error *err) {
+    Sampler *sampler = run->sampler;
+    int64_t b = run->stage.at.shape.batch, bytes = b * sampler->room * (int64_t)sizeof *sampler->mine;
+    for (int64_t i = 0; i < b * sampler->room; i++) sampler->mine[i].token = -1;
+    if (run->at.data == 0) {
+        if (forward_(run, err) != 0) return -1;
+        if (run->stage.at.last) name_candidates_(run, first_text);
+    }
+    if (world_gather(run->world, 0, sampler->all, sampler->mine, bytes, err) != 0) return -1;
+    if (world_rank(run->world) == 0) choose_(run);
+    if (world_broadcast(run->world, 0, sampler->chosen, (b + 1) * (int64_t)sizeof *sampler->chosen, err) != 0)
+        return -1;
+    return append_(run, err);
+}
+
+// ---------------------------------------------------------------- whole texts
+
+static bool all_ended_(const Run *run) {
+    for (int64_t j = 0; j < run->stage.at.shape.batch; j++)
+        if (!run->sampler->texts[j].ended) return false;
+    return true;
+}
+
+// Texts first ... of sample.count, as many as share a microbatch. *stop: someone was asked to stop, and the texts are cut short.
+static int write_texts_(Run *run, int64_t first, bool *stop, Error *err) {
+    Sampler *sampler = run->sampler;
+    int64_t b = run->stage.at.shape.batch;
+    for (int64_t j = 0; j < b; j++) {
+        Text *text = &sampler->texts[j];
+        text->ended = first + j >= run->config->sample.count;
+        text->count = sampler->prompt.count;
+        memcpy(text->tokens, sampler->prompt.ids, (size_t)text->count * sizeof *text->tokens);
+    }
+    for (int64_t i = 0; i < run->config->sample.tokens && !all_ended_(run) && !*stop; i++) {
+        if (next_tokens_(run, first, err) != 0) return -1;
+        *stop = sampler->chosen[b] != 0;
+    }
+    return 0;
+}
+
+typedef int (*SayText)(Run *run, int64_t step, int64_t index, const char *text, Error *err);
+
+static int say_texts_(Run *run, int64_t step, int64_t first, SayText say, Error *err) {
+    int64_t count = run->config->sample.count, b = run->stage.at.shape.batch;
+    int status = 0;
+    for (int64_t j = 0; status == 0 && world_rank(run->world) == 0 && j < b && first + j < count; j++) {
+        Tokens tokens = {run->sampler->texts[j].tokens, run->sampler->texts[j].count};
+        char *text = tokenizer_decode(run->sampler->tokenizer, &tokens, err);
+        status = text == NULL ? -1 : say(run, step, first + j, text, err);
+        free(text);
+    }
+    return status;
+}
+
+static int sample_all_(Run *run, int64_t step, SayText say, bool *stop, Error *err) {
+    int64_t b = run->stage.at.shape.batch;
+    for (int64_t first = 0; first < run->config->sample.count && !*stop; first += b) {
+        if (write_texts_(run, first, stop, err) != 0) return -1;
+        if (!*stop && say_texts_(run, step, first, say, err) != 0) return -1;
+    }
+    return 0;
+}
+
+static int say_metrics_(Run *run, int64_t step, int64_t index, const char *text, Error *err) {
+    (void)err;
+    Error trouble = {0};
+    metrics_sample(run->metrics, step, index, text, &trouble);
+    run_tell_metrics(run, step, &trouble);
+    return 0;
+}
+
+static int say_plain_(Run *run, int64_t step, int64_t index, const char *text, Error *err) {
+    (void)run, (void)step;
+    if (printf("%s%s\n", index > 0 ? "---\n" : "", text) >= 0 && fflush(stdout) == 0) return 0;
+    return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
+}
+
+// A request to stop ends the sample, and then the run, after the step that follows.
+int run_sample(Run *run, int64_t step, Error *err) {
+    bool stop = false;
+    return sample_all_(run, step, say_metrics_, &stop, err);
+}
+
+int run_generate(Run *run, Error *err) {
+    bool stop = false;
+    run_listen(run);
+    if (sample_all_(run, 0, say_plain_, &stop, err) != 0) return -1;
+    if (!stop) return 0;
+    err->everywhere = true;
+    return error_set(err, EXIT_FAILED, "stopped on request before the text was complete");
+}

@@ -1,0 +1,86 @@
+#include "run_trace.h"
+
+#include "engine/trace.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct RunTrace {
+    int64_t room;             // actions of the longest list
+    ActionTime *mine;         // [room]
+    ActionTime *all;          // [world][room], on rank 0
+    int *ranks;               // [world] by process of the trace
+    const ActionTime **times; // [world] by process, into `all`
+    Trace *trace;             // rank 0
+};
+
+static int64_t longest_(const Schedule *schedule) {
+    int64_t longest = 0;
+    for (int s = 0; s < schedule->stages; s++)
+        if (schedule->stage[s].count > longest) longest = schedule->stage[s].count;
+    return longest;
+}
+
+static int allocate_(RunTrace *trace, const Run *run, Error *err) {
+    int64_t train = longest_(run->schedule), validation = longest_(run->validation);
+    int world = world_size(run->world), writes = world_rank(run->world) == 0;
+    trace->room = train > validation ? train : validation;
+    trace->mine = (ActionTime *)calloc((size_t)trace->room, sizeof *trace->mine);
+    trace->all = (ActionTime *)calloc(writes ? (size_t)(trace->room * world) : 1, sizeof *trace->all);
+    trace->ranks = (int *)calloc((size_t)world, sizeof *trace->ranks);
+    trace->times = (const ActionTime **)calloc((size_t)world, sizeof *trace->times);
+    if (trace->mine == NULL || trace->all == NULL || trace->ranks == NULL || trace->times == NULL)
+        return error_set(err, EXIT_FAILED, "out of host memory to trace %d ranks", world);
+    return 0;
+}
+
+// One process of the trace per rank: those of a stage stand together, whatever the placement.
+static int start_(RunTrace *trace, const Run *run, const char *path, Error *err) {
+    const ParallelConfig *parallel = &run->config->parallel;
+    int t = (int)parallel->tensor, columns = t * (int)parallel->data;
+    TraceWorld shown = {(int)parallel->pipeline, columns, trace->ranks};
+    for (int pid = 0; pid < shown.stages * columns; pid++) {
+        Coordinates at = {.data = pid % columns / t, .stage = pid / columns, .tensor = pid % t};
+        trace->ranks[pid] = topology_rank(parallel, at);
+        trace->times[pid] = trace->all + trace->ranks[pid] * trace->room;
+    }
+    trace->trace = trace_open(path, &shown, run->schedule, err);
+    return trace->trace == NULL ? -1 : 0;
+}
+
+int run_trace_open(Run *run, const char *path, Error *err) {
+    if (path == NULL) return 0;
+    run->trace = (RunTrace *)calloc(1, sizeof *run->trace);
+    if (run->trace == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the trace");
+    if (allocate_(run->trace, run, err) != 0) return -1;
+    return world_rank(run->world) == 0 ? start_(run->trace, run, path, err) : 0;
+}
+
+int run_trace_step(Run *run, const char *label, const Schedule *schedule, const EngineRun *pipeline, double begin,
+                   Error *err) {
+    RunTrace *trace = run->trace;
+    if (trace == NULL) return 0;
+    double offset = world_clock_offset(run->world), end = clock_seconds();
+    for (int64_t i = 0; i < pipeline->count; i++)
+        trace->mine[i] = (ActionTime){pipeline->times[i].begin + offset, pipeline->times[i].end + offset};
+    if (world_gather(run->world, 0, trace->all, trace->mine, trace->room * (int64_t)sizeof *trace->mine, err) != 0)
+        return -1;
+    Error failure = {0};
+    if (trace->trace != NULL &&
+        trace_step(trace->trace, label, schedule, trace->times, begin + offset, end + offset, &failure) != 0)
+        log_line(run->log, "%s; training goes on without a trace", failure.text);
+    return 0;
+}
+
+void run_trace_close(Run *run) {
+    RunTrace *trace = run->trace;
+    if (trace == NULL) return;
+    Error failure = {0};
+    if (trace_close(trace->trace, &failure) != 0) log_line(run->log, "%s", failure.text);
+    free(trace->mine);
+    free(trace->all);
+    free(trace->ranks);
+    free(trace->times);
+    free(trace);
+    run->trace = NULL;
+}

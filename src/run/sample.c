@@ -1,0 +1,78 @@
+#include "sample.h"
+
+#include "base/random.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+// Apart from the numbers that initial weights and the order of samples are drawn from, also where the seeds are equal.
+static const uint64_t OTHER_NUMBERS = 0x53616D706C657221;
+
+int64_t sample_room(const SampleRule *rule) {
+    return rule->temperature > 0.0 && rule->top_k > 0 ? rule->top_k : 1;
+}
+
+uint64_t sample_stream(int64_t sequence, int64_t position) {
+    return (uint64_t)sequence << 40 ^ (uint64_t)position;
+}
+
+// 52 bits and a half: never 0 and never 1, so that both logarithms are finite.
+static double gumbel_(const SampleRule *rule, uint64_t stream, int64_t token) {
+    uint64_t bits = random_bits(rule->seed ^ OTHER_NUMBERS, stream, (uint64_t)token) >> 12;
+    return -log(-log(((double)bits + 0.5) * 0x1p-52));
+}
+
+// Orders of candidates: by likelihood for top-k, by key for the choice.
+static bool likelier_(const SampleCandidate *a, const SampleCandidate *b) {
+    return a->logit > b->logit || (a->logit == b->logit && a->token < b->token);
+}
+static bool wins_(const SampleCandidate *a, const SampleCandidate *b) {
+    return a->key > b->key || (a->key == b->key && a->token < b->token);
+}
+
+// Into its place among the likeliest, of which there are at most `room`.
+static int64_t insert_(SampleCandidate *out, int64_t held, int64_t room, const SampleCandidate *one) {
+    if (held == room && !likelier_(one, &out[held - 1])) return held;
+    int64_t at = held < room ? held : room - 1;
+    for (; at > 0 && likelier_(one, &out[at - 1]); at--) out[at] = out[at - 1];
+    out[at] = *one;
+    return held < room ? held + 1 : held;
+}
+
+int64_t sample_candidates(const SampleRule *rule, uint64_t stream, const float *logits, int64_t first, int64_t count,
+                          SampleCandidate *out) {
+    bool random = rule->temperature > 0.0, limited = random && rule->top_k > 0;
+    int64_t held = 0, room = sample_room(rule);
+    for (int64_t i = 0; i < count; i++) {
+        SampleCandidate one = {logits[i], logits[i], first + i};
+        if (!isfinite(one.logit)) continue;
+        if (limited) {
+            held = insert_(out, held, room, &one);
+            continue;
+        }
+        if (random) one.key = one.logit / rule->temperature + gumbel_(rule, stream, one.token);
+        if (held == 0 || wins_(&one, &out[0])) out[0] = one;
+        held = 1;
+    }
+    for (int64_t i = 0; limited && i < held; i++)
+        out[i].key = out[i].logit / rule->temperature + gumbel_(rule, stream, out[i].token);
+    return held;
+}
+
+static int by_likelihood_(const void *a, const void *b) {
+    return likelier_((const SampleCandidate *)a, (const SampleCandidate *)b) ? -1 : 1;
+}
+
+int64_t sample_choose(const SampleRule *rule, SampleCandidate *candidates, int64_t count) {
+    if (count == 0) return -1;
+    // Each part named its own likeliest; only those of the whole count.
+    if (rule->temperature > 0.0 && rule->top_k > 0 && count > rule->top_k) {
+        qsort(candidates, (size_t)count, sizeof *candidates, by_likelihood_);
+        count = rule->top_k;
+    }
+    const SampleCandidate *best = &candidates[0];
+    for (int64_t i = 1; i < count; i++)
+        if (wins_(&candidates[i], best)) best = &candidates[i];
+    return best->token;
+}

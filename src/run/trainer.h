@@ -1,0 +1,18 @@
+// The program: reads the command line, starts or joins the ranks, and trains. What main() of each trainer calls.
+#ifndef TRAINER_H
+#define TRAINER_H
+
+#include "model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Returns the exit code: 0 done, 1 failed while running, 2 bad usage or configuration, 3 stopped on request with its checkpoint saved.
+int trainer_main(const char *program, const Model *model, int argc, char **argv);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

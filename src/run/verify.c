@@ -1,0 +1,301 @@
+#include "verify.h"
+
+#include "ranks/device.h"
+#include "ranks/launch.h"
+#include "record.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+// In the environment of the ranks of one run: where its record goes.
+#define RECORD_VARIABLE "TRAINER_RECORD"
+
+enum { MOST_STEPS = 100000, WAYS = 3, FEW_STAGES = 4 };
+
+int verify_steps(const Options *options, int64_t *steps, Error *err) {
+    char *end;
+    *steps = strtoll(options->verify, &end, 10);
+    if (*end == '\0' && *steps >= 1 && *steps <= MOST_STEPS) return 0;
+    return error_set(err, EXIT_USAGE, "--verify %.40s: give a number of steps from 1 to %d", options->verify,
+                     MOST_STEPS);
+}
+
+// What a run writes, and what it does beside training, is left out.
+static void reduce_(Config *config) {
+    config->checkpoint.dir[0] = config->log.metrics[0] = '\0';
+    config->data.val[0] = config->data.hellaswag[0] = '\0';
+    config->checkpoint.every = config->data.val_every = config->data.hellaswag_every = config->sample.every = 0;
+}
+
+// --- one way to run
+
+typedef struct Way {
+    char name[48];
+    int64_t stages;
+    int bpipe; // BpipeMode
+    bool ran;
+    Record record;
+} Way;
+
+static void name_(Way *way, int64_t stages, int bpipe) {
+    way->stages = stages;
+    way->bpipe = bpipe;
+    snprintf(way->name, sizeof way->name, "%" PRId64 " stage%s%s", stages, stages == 1 ? "" : "s",
+             stages == 1         ? ""
+             : bpipe == BPIPE_ON ? ", BPipe"
+                                 : ", no BPipe");
+}
+
+// --- what they came to
+
+static int tensors_(const TensorTable *table) {
+    int count = 0;
+    for (int64_t i = 0; i < table->count; i++) count += table->specs[i].tied_to < 0;
+    return count;
+}
+
+// Compares every way that ran with the first that did, and prints what came of it. Returns the exit code, or -1 with err.
+static int judge_(const Way *ways, int count, const TensorTable *table, Error *err) {
+    const Way *first = NULL;
+    int differing = 0, compared = 0;
+    for (int i = 0; i < count; i++) {
+        char text[256];
+        const Way *way = &ways[i];
+        if (!way->ran) continue;
+        if (first == NULL) {
+            first = way;
+            continue;
+        }
+        bool differs = record_compare(&first->record, &way->record, table, text, sizeof text) != 0;
+        compared++;
+        differing += differs;
+        printf("%s and %s: %s%s\n", first->name, way->name, differs ? "differ from " : "the same bits",
+               differs ? text : "");
+    }
+    if (compared == 0)
+        return error_set(err, EXIT_FAILED,
+                         "--verify: fewer than two ways can be run on this machine: nothing was compared");
+    const Record *record = &first->record;
+    if (differing == 0)
+        printf("verified: %d runs agree in %" PRId64 " step%s from step %" PRId64
+               ", each in loss, norm, and the gradients and "
+               "updated weights of %d tensors\n",
+               compared + 1, record->steps, record->steps == 1 ? "" : "s", record->first, tensors_(table));
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
+    return differing == 0 ? EXIT_DONE : EXIT_FAILED;
+}
+
+static void free_ways_(Way *ways, int count) {
+    for (int i = 0; i < count; i++) record_free(&ways[i].record);
+}
+
+// --- in a rank
+
+static int run_way_(Record *record, const Config *config, const Model *model, const Options *options, World *world,
+                    Board *board, Log *log, Error *err) {
+    Run run;
+    RunAsk ask = {.resume = options->resume};
+    int64_t steps;
+    memset(&run, 0, sizeof run);
+    int status = verify_steps(options, &steps, err);
+    if (status == 0) status = run_create(&run, config, model, &ask, world, board, log, err);
+    if (status == 0) {
+        metrics_close(run.metrics); // of one run among several no step is worth a line
+        run.metrics = NULL;
+        status = recorder_create(&run, steps, err);
+    }
+    if (status == 0) status = run_train(&run, err);
+    if (status == 0) *record = recorder_take(run.recorder);
+    board_set_action(board, "leaving");
+    run_destroy(&run);
+    return status;
+}
+
+// The ways that this many ranks can go, one after another.
+static int run_ways_(const Config *given, const Model *model, const Options *options, World *world, Board *board,
+                     Log *log, Error *err) {
+    Config *config = (Config *)malloc(sizeof *config);
+    Way ways[2] = {0};
+    int64_t stages = given->parallel.pipeline;
+    int status = config == NULL ? error_set(err, EXIT_FAILED, "out of host memory") : 0, code = EXIT_DONE;
+    bool pairs =
+        stages > 1 && (given->schedule.name == SCHEDULE_NAME_1F1B || given->schedule.evict_to == EVICT_TO_HOST);
+    for (int i = 0; status == 0 && i < 2; i++) {
+        *config = *given;
+        reduce_(config);
+        name_(&ways[i], stages, i == 1 && pairs ? BPIPE_ON : BPIPE_OFF);
+        if (i == 1 && !pairs) strcat(ways[i].name, ", once more");
+        config->schedule.bpipe = ways[i].bpipe;
+        if (config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
+        Log all = log_of_all(log); // the first way has given this rank a stage
+        if (world_rank(world) == 0) log_line(&all, "verify: %s", ways[i].name);
+        status = run_way_(&ways[i].record, config, model, options, world, board, log, err);
+        ways[i].ran = status == 0;
+    }
+    TensorTable table = {0};
+    if (status == 0 && world_rank(world) == 0) {
+        model_table(model, &given->model, &table);
+        code = judge_(ways, 2, &table, err);
+        table_free(&table);
+        if (code < 0) status = -1;
+    }
+    if (status == 0) status = world_broadcast(world, 0, &code, sizeof code, err);
+    free_ways_(ways, 2);
+    free(config);
+    return status == 0 ? code : -1;
+}
+
+int verify_as_rank(const Config *config, const Model *model, const Options *options, World *world, Board *board,
+                   Log *log, Error *err) {
+    const char *path = getenv(RECORD_VARIABLE);
+    log->level = LOG_QUIET;
+    if (path == NULL) return run_ways_(config, model, options, world, board, log, err);
+    Config *reduced = (Config *)malloc(sizeof *reduced);
+    if (reduced == NULL) return error_set(err, EXIT_FAILED, "out of host memory");
+    *reduced = *config;
+    reduce_(reduced);
+    Record record = {0};
+    int status = run_way_(&record, reduced, model, options, world, board, log, err);
+    if (status == 0 && world_rank(world) == 0) status = record_write(&record, path, err);
+    record_free(&record);
+    free(reduced);
+    return status == 0 ? EXIT_DONE : -1;
+}
+
+// --- in the parent
+
+typedef struct Verify {
+    const Model *model;
+    const Options *options;
+    VerifyCheck check;
+    const Log *log;
+    char **argv;
+    int file;        // of records; it has no name
+    bool on_the_cpu; // all ways, since this machine has no GPU for every rank of the largest
+} Verify;
+
+enum { MOST_CHANGES = 5 };
+
+// What a way changes of the configuration, as overrides behind the user's own.
+static int changes_(const Verify *verify, const Way *way, const Config *given, char changes[MOST_CHANGES][64]) {
+    int count = 0;
+    snprintf(changes[count++], 64, "schedule.bpipe=%s", way->bpipe == BPIPE_ON ? "on" : "off");
+    if (verify->on_the_cpu) snprintf(changes[count++], 64, "hardware.device=cpu");
+    if (way->stages == given->parallel.pipeline) return count;
+    snprintf(changes[count++], 64, "parallel.pipeline=%" PRId64, way->stages);
+    snprintf(changes[count++], 64, "parallel.layers=auto");
+    snprintf(changes[count++], 64, "schedule.slots=auto");
+    return count;
+}
+
+static int load_(const Verify *verify, Config *config, const char changes[MOST_CHANGES][64], int count, Error *err) {
+    const Options *options = verify->options;
+    int own = options->override_count;
+    const char **overrides = (const char **)calloc((size_t)(own + count), sizeof *overrides);
+    if (overrides == NULL) return error_set(err, EXIT_FAILED, "out of memory");
+    memcpy(overrides, options->overrides, (size_t)own * sizeof *overrides);
+    for (int i = 0; i < count; i++) overrides[own + i] = changes[i];
+    int status = config_load(config, options->config, overrides, own + count, err);
+    free(overrides);
+    reduce_(config);
+    return status;
+}
+
+static int launch_(const Verify *verify, const Config *config, char changes[MOST_CHANGES][64], int count, Error *err) {
+    int argc = 0;
+    while (verify->argv[argc] != NULL) argc++;
+    char **argv = (char **)calloc((size_t)(argc + 2 * count) + 1, sizeof *argv);
+    if (argv == NULL) return error_set(err, EXIT_FAILED, "out of memory");
+    char option[] = "-o", path[64];
+    memcpy(argv, verify->argv, (size_t)argc * sizeof *argv);
+    for (int i = 0; i < count; i++) argv[argc + 2 * i] = option, argv[argc + 2 * i + 1] = changes[i];
+    snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)getpid(), verify->file);
+    Log quiet = *verify->log;
+    quiet.level = LOG_QUIET;
+    Patience patience = {config->train.peer_timeout_s, config->train.timeout_s};
+    int code = setenv(RECORD_VARIABLE, path, 1) != 0 || ftruncate(verify->file, 0) != 0
+                   ? error_set(err, EXIT_FAILED, "a run's record has no place to go to")
+                   : launch_ranks(&quiet, (int)config_world(config), argv, patience, err);
+    free(argv);
+    return code;
+}
+
+// Returns the exit code; a way that cannot be gone here is EXIT_DONE and has not run. -1 with err.
+static int go_(const Verify *verify, Way *way, const Config *given, Error *err) {
+    Config *config = (Config *)calloc(1, sizeof *config);
+    char changes[MOST_CHANGES][64];
+    RunAsk ask = {.resume = verify->options->resume};
+    Error unable = {0};
+    int count = changes_(verify, way, given, changes), code = EXIT_DONE;
+    if (config == NULL) return error_set(err, EXIT_FAILED, "out of memory");
+    if (load_(verify, config, changes, count, &unable) != 0 ||
+        verify->check(config, verify->log->program, verify->model, &ask, &unable) != 0) {
+        log_line(verify->log, "verify: %s: left out: %s", way->name, unable.text);
+    } else {
+        log_status(verify->log, "verify: %s, %lld rank%s", way->name, (long long)config_world(config),
+                   config_world(config) == 1 ? "" : "s");
+        code = launch_(verify, config, changes, count, err);
+        if (code > EXIT_DONE) log_line(verify->log, "verify: the run with %s failed; nothing was compared", way->name);
+        if (code == EXIT_DONE && record_read(&way->record, verify->file, err) != 0) code = -1;
+        way->ran = code == EXIT_DONE;
+    }
+    free(config);
+    return code;
+}
+
+static int64_t stages_(const Config *config) {
+    int64_t p = config->parallel.pipeline;
+    if (p > 1) return p;
+    int64_t most =
+        config_microbatches(config) < config->model.layers ? config_microbatches(config) : config->model.layers;
+    return most < FEW_STAGES ? most : FEW_STAGES;
+}
+
+static int go_all_(Verify *verify, const Config *given, Error *err) {
+    Way ways[WAYS] = {0};
+    int64_t stages = stages_(given), ranks = stages * given->parallel.tensor * given->parallel.data;
+    verify->on_the_cpu = given->hardware.device == DEVICE_AUTO && !device_has_gpus(given, ranks);
+    int code = EXIT_DONE, count = stages == 1 ? 1 : WAYS;
+    name_(&ways[0], 1, BPIPE_OFF);
+    name_(&ways[1], stages, BPIPE_OFF);
+    name_(&ways[2], stages, BPIPE_ON);
+    for (int i = 0; code == EXIT_DONE && i < count; i++) code = go_(verify, &ways[i], given, err);
+    if (code == EXIT_DONE) {
+        TensorTable table = {0};
+        model_table(verify->model, &given->model, &table);
+        code = judge_(ways, count, &table, err);
+        table_free(&table);
+    }
+    free_ways_(ways, count);
+    return code;
+}
+
+bool verify_is_run(void) {
+    return getenv(RECORD_VARIABLE) != NULL;
+}
+
+int verify_command(const Model *model, const Options *options, VerifyCheck check, const Log *log, char **argv,
+                   Error *err) {
+    int64_t steps;
+    if (verify_steps(options, &steps, err) != 0) return -1;
+#ifndef HAVE_MPI
+    return error_set(err, EXIT_USAGE,
+                     "--verify: compares one stage with several, and the program was built without MPI; install it "
+                     "(scripts/install_deps.sh) and run make again");
+#endif
+    Verify verify = {model, options, check, log, argv, memfd_create("record", MFD_CLOEXEC), false};
+    Config *given = (Config *)calloc(1, sizeof *given);
+    int code = -1;
+    if (verify.file < 0 || given == NULL)
+        error_set(err, EXIT_FAILED, "out of memory");
+    else if (load_(&verify, given, NULL, 0, err) == 0)
+        code = go_all_(&verify, given, err);
+    if (verify.file >= 0) close(verify.file);
+    free(given);
+    return code;
+}

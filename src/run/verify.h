@@ -1,0 +1,41 @@
+// --verify N: the same N steps in several ways, which all have to come to the same bits.
+//
+// Started by hand, the program runs each way as a run of its own, one after another: one stage; the configuration's stages (four, where it
+// has one) without BPipe; the same with BPipe. What does not fit this machine is left out, and said. Tensor and data ranks, which change the
+// order of sums, stay as configured. Each run hands its record (record.h) to the parent through a file that has no name.
+// Ranks that a launcher started cannot become more or fewer: they run their stages without and with BPipe, one after another.
+// Nothing is written anywhere.
+#ifndef VERIFY_H
+#define VERIFY_H
+
+#include "ranks/heartbeat.h"
+#include "config/options.h"
+#include "run.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The number behind --verify. -1 with err (code 2).
+int verify_steps(const Options *options, int64_t *steps, Error *err);
+
+// Whether a run can start on this machine; 0, or -1 with err.
+typedef int (*VerifyCheck)(const Config *config, const char *program, const Model *model, const RunAsk *ask,
+                           Error *err);
+
+// Whether this process belongs to one of the runs that a parent compares.
+bool verify_is_run(void);
+
+// In the process that the user started. Returns the exit code, or -1 with err.
+int verify_command(const Model *model, const Options *options, VerifyCheck check, const Log *log, char **argv,
+                   Error *err);
+
+// In a rank, alone or with all others. Returns the exit code, the same on all ranks, or -1 with err.
+int verify_as_rank(const Config *config, const Model *model, const Options *options, World *world, Board *board,
+                   Log *log, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
