@@ -24,7 +24,7 @@ from pathlib import Path
 from prepare.documents import Rule, bible_source, numbered_jobs, open_sources
 from prepare.output import KINDS, Output
 from prepare.tokenizer import make_tokenizer
-from prepare.work import Progress, work_all
+from prepare.work import Progress, leave, work_all
 from run_files import Failure, finish
 
 
@@ -160,6 +160,7 @@ def main(arguments):
 
 
 if __name__ == "__main__":
+    code = 130
     with contextlib.suppress(KeyboardInterrupt):
-        sys.exit(main(sys.argv[1:]))
-    sys.exit(130)
+        code = main(sys.argv[1:])
+    leave(code)

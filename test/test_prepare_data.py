@@ -489,6 +489,28 @@ def test_a_stop_leaves_no_process_and_an_earlier_set_whole(corpus, tmp_path, num
     assert (tmp_path / "text.json").read_text() == "earlier"
 
 
+STUCK = """
+import concurrent.futures.process, runpy, sys, time
+concurrent.futures.process._ExecutorManagerThread.join_executor_internals = lambda self: time.sleep(60)
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@needs("tokenizers")
+def test_a_stop_does_not_wait_for_a_pool_that_is_stuck(corpus, tmp_path):
+    """As it is where it has a job to hand to a process that was ended, and the pipe is full."""
+    command = [*[corpus / "large.txt"] * 10, "--tokenizer", corpus / "hf.json", "-o", tmp_path, "-j", "2"]
+    started = subprocess.Popen([sys.executable, "-c", STUCK, str(SCRIPT), *map(str, command)], start_new_session=True)
+    while not list(tmp_path.glob(".text_train_*.part")):
+        assert started.poll() is None
+        time.sleep(0.02)
+    os.killpg(started.pid, signal.SIGINT)
+    assert started.wait(20) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
 def alive(session):
     """Processes of a session that are not zombies."""
     found = []

@@ -14,6 +14,8 @@ from prepare.output import KINDS
 from prepare.tokenizer import make_tokenizer
 from run_files import Failure
 
+ENDS_WITHIN = 3  # seconds, that processes have after they were ended
+
 
 class Worker:
     """Turns jobs into tokens; one lives in every process."""
@@ -87,7 +89,19 @@ def work_all(jobs, arguments, processes):
         if waiting:  # an error or a stop: what is under way is not wanted any more
             for process in list((getattr(pool, "_processes", None) or {}).values()):
                 process.terminate()
-        pool.shutdown(cancel_futures=True)
+        manager = getattr(pool, "_executor_manager_thread", None)
+        pool.shutdown(wait=not waiting, cancel_futures=True)
+        if manager is not None and waiting:
+            # Now and then it waits for good, to hand a job to a process that has been ended.
+            manager.join(ENDS_WITHIN)
+
+
+def leave(code):
+    """The end of the program, without waiting for threads that will not end."""
+    sys.stdout.flush()
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        os._exit(code)
+    sys.exit(code)
 
 
 class Progress:
