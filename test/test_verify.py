@@ -1,5 +1,6 @@
 """--verify: several runs of the same steps agree bit by bit, and a bit that flips in one of them is found and named."""
 
+import json
 import os
 import re
 import subprocess
@@ -115,9 +116,19 @@ def test_a_flipped_bit_is_found_and_its_first_effect_named(tmp_path, flipper):
     assert all(name.startswith("model.layers.5.") for _, name in differs)  # the last layer of stage 2
 
 
+def fullest(trainer, *changes):
+    """Planned bytes of the stage that holds most."""
+    command, _ = trainer.prepare(*changes)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    said = subprocess.run([*command, "--plan", "--json"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return max(stage["peak_bytes"] for stage in json.loads(said.stdout)["stages"])
+
+
 def test_what_does_not_fit_is_left_out_and_said(tmp_path):
     trainer = Trainer(tmp_path, LLAMA)
-    tight = {"hardware.memory_gib": 0.1011, "hardware.reserve_gib": 0.1}
+    one, four = fullest(trainer), max(fullest(trainer, layout(p=4, bpipe=bpipe)) for bpipe in (False, True))
+    assert four < one
+    tight = {"hardware.memory_gib": 0.1 + (one + four) / 2 / 2**30, "hardware.reserve_gib": 0.1}
     ended = verify(trainer, layout(p=4), tight)
     assert re.search(r"verify: 1 stage: left out: .*", ended.stderr), ended.stderr
     assert agreed(ended, 2)
