@@ -23,80 +23,80 @@ static Schedule *parsed(const char *text) {
     return schedule;
 }
 
+// NULL: it is sound.
+static const struct {
+    const char *text, *error;
+} unsound_rows[] = {
+    // complete
+    {"stages 1  microbatches 2  slots 2\nstage 0: F0 B0 F1\n",
+     "stage 0 lists 3 actions; 2 microbatches take at least 4"},
+    {"stages 1  microbatches 2  slots 2\nstage 0: F1 F0 B0 B1\n",
+     "stage 0: F1 is out of order; microbatches go forward and backward in ascending order"},
+    {"stages 1  microbatches 2  slots 2\nstage 0: F0 F1 B1 B0\n",
+     "stage 0: B1 is out of order; microbatches go forward and backward in ascending order"},
+    {"stages 1  microbatches 1  slots 1\nstage 0: B0 F0\n", "stage 0: B0 comes before its forward"},
+    {"stages 1  microbatches 1  slots 1\nstage 0: F0 B0 F1\n", "stage 0: F1 is of no microbatch of this schedule"},
+    {"stages 1  microbatches 1  slots 1\nstage 0: F0 E0>h L0<h\n", "stage 0: B0 is missing"},
+    // paired
+    {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>1 F1 L0<1 B0 B1\nstage 1: F0 B0 F1 B1\n",
+     "stage 0: E0>1 has no counterpart at its place in its partner's list"},
+    {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>1 F1 L0<1 B0 B1\nstage 1: A0<0 F0 B0 F1 B1\n",
+     "stage 0: L0<1 has no counterpart at its place in its partner's list"},
+    {"stages 2  microbatches 2  slots 9\nstage 0: F0 F1 B0 B1\nstage 1: A0<0 F0 B0 R0>0 F1 B1\n",
+     "stage 1: A0<0 has no counterpart at its place in its partner's list"},
+    {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>0 L0<0 F1 B0 B1\nstage 1: F0 B0 F1 B1\n",
+     "stage 0: E0>0 names a stage that is not its partner, p-1-s"},
+    // resident
+    {"stages 1  microbatches 1  slots 1\nstage 0: F0 E0>h B0 L0<h\n", "stage 0: B0 has its bundle still away"},
+    {"stages 1  microbatches 1  slots 1\nstage 0: E0>h F0 B0\n", "stage 0: E0>h evicts what is not there"},
+    {"stages 1  microbatches 1  slots 1\nstage 0: F0 B0 E0>h\n", "stage 0: E0>h evicts what is not there"},
+    {"stages 1  microbatches 1  slots 1\nstage 0: F0 L0<h B0\n", "stage 0: L0<h loads what was not evicted to there"},
+    {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>h F1 L0<1 B0 B1\nstage 1: R0>0 F0 B0 F1 B1\n",
+     "stage 0: L0<1 loads what was not evicted to there"},
+    {"stages 2  microbatches 2  slots 9\nstage 0: F0 F1 B0 B1\nstage 1: R0>0 F0 B0 F1 B1\n",
+     "stage 1: R0>0 returns what is not here"},
+    // bounded
+    {"stages 1  microbatches 2  slots 1\nstage 0: F0 F1 B0 B1\n", "stage 0: F1 finds all own slots of the stage taken"},
+    {"stages 2  microbatches 2  slots 1\nstage 0: F0 E0>1 L0<1 B0 F1 B1\nstage 1: A0<0 R0>0 F0 B0 F1 B1\n",
+     "stage 1: F0 finds all own slots of the stage taken"},
+    // live: on one stage ...
+    {"stages 1  microbatches 2  slots 2\nstage 0: F0 F1 E0>h L0<h B0 B1\n", NULL},
+    {"stages 1  microbatches 3  slots 2\nstage 0: F0 E0>h F1 L0<h E1>h F2 B0 L1<h B1 B2\n",
+     "stage 0: L0<h can find its slot taken by a forward that stands after it in the list"},
+    {"stages 1  microbatches 3  slots 2\nstage 0: F0 F1 E0>h L0<h B0 F2 E1>h L1<h B1 B2\n", NULL},
+    {"stages 1  microbatches 3  slots 2\nstage 0: F0 E0>h F1 E1>h F2 L0<h B0 L1<h B1 B2\n", NULL},
+    {"stages 1  microbatches 2  slots 1\nstage 0: F0 E0>h L0<h B0 F1 B1\n", NULL},
+    // F2 may take the slot that E0 frees, and leave none to L0, for which B0 waits.
+    {"stages 1  microbatches 3  slots 2\nstage 0: F0 F1 E0>h L0<h E1>h F2 B0 L1<h B1 B2\n",
+     "stage 0: L0<h can find its slot taken by a forward that stands after it in the list"},
+    {"stages 1  microbatches 3  slots 2\nstage 0: F0 E0>h F1 E1>h L0<h F2 B0 L1<h B1 B2\n", NULL},
+    // ... and between stages.
+    {"stages 2  microbatches 2  slots 2\nstage 0: B0 F0 F1 B1\nstage 1: F0 B0 F1 B1\n",
+     "stage 0: B0 comes before its forward"},
+    {"stages 2  microbatches 2  slots 2\nstage 0: F0 B0 F1 B1\nstage 1: F0 F1 B0 B1\n",
+     "schedule 1f1b can stop for good: B0 of stage 0 may wait for F1 of stage 1, which may wait for B0 of stage 0"},
+    // F2 waits for the slot of E1, which the partner accepts only after F2.
+    {"stages 2  microbatches 3  slots 2\nstage 0: F0 F1 E1>1 F2 B0 L1<1 B1 B2\n"
+     "stage 1: F0 B0 F1 B1 F2 A1<0 R1>0 B2\n",
+     "E1>1 of stage 0 may wait for F2 of stage 1, which may wait for F2 of stage 0, which may wait for E1>1 of "},
+    {"stages 2  microbatches 9  slots 9\nstage 0: F0 F1 F2 F3 F4 F5 F6 F7 F8 B0 B1 B2 B3 B4 B5 B6 B7 B8\n"
+     "stage 1: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 F8 B8\n",
+     NULL},
+    // Four messages fit between the two; the fifth has no buffer.
+    {"stages 2  microbatches 10  slots 10\nstage 0: F0 F1 F2 F3 F4 F5 F6 F7 F8 F9 B0 B1 B2 B3 B4 B5 B6 B7 B8 B9\n"
+     "stage 1: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 F8 B8 F9 B9\n",
+     "F9 of stage 0 may wait for B4 of stage 1, which may wait for F9 of stage 0"},
+};
+
 static void an_unsound_schedule_is_refused_with_stage_and_action(void **state) {
     (void)state;
-    static const struct {
-        const char *text, *error;
-    } rows[] = {
-        // complete
-        {"stages 1  microbatches 2  slots 2\nstage 0: F0 B0 F1\n",
-         "stage 0 lists 3 actions; 2 microbatches take at least 4"},
-        {"stages 1  microbatches 2  slots 2\nstage 0: F1 F0 B0 B1\n",
-         "stage 0: F1 is out of order; microbatches go forward and backward in ascending order"},
-        {"stages 1  microbatches 2  slots 2\nstage 0: F0 F1 B1 B0\n",
-         "stage 0: B1 is out of order; microbatches go forward and backward in ascending order"},
-        {"stages 1  microbatches 1  slots 1\nstage 0: B0 F0\n", "stage 0: B0 comes before its forward"},
-        {"stages 1  microbatches 1  slots 1\nstage 0: F0 B0 F1\n", "stage 0: F1 is of no microbatch of this schedule"},
-        {"stages 1  microbatches 1  slots 1\nstage 0: F0 E0>h L0<h\n", "stage 0: B0 is missing"},
-        // paired
-        {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>1 F1 L0<1 B0 B1\nstage 1: F0 B0 F1 B1\n",
-         "stage 0: E0>1 has no counterpart at its place in its partner's list"},
-        {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>1 F1 L0<1 B0 B1\nstage 1: A0<0 F0 B0 F1 B1\n",
-         "stage 0: L0<1 has no counterpart at its place in its partner's list"},
-        {"stages 2  microbatches 2  slots 9\nstage 0: F0 F1 B0 B1\nstage 1: A0<0 F0 B0 R0>0 F1 B1\n",
-         "stage 1: A0<0 has no counterpart at its place in its partner's list"},
-        {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>0 L0<0 F1 B0 B1\nstage 1: F0 B0 F1 B1\n",
-         "stage 0: E0>0 names a stage that is not its partner, p-1-s"},
-        // resident
-        {"stages 1  microbatches 1  slots 1\nstage 0: F0 E0>h B0 L0<h\n", "stage 0: B0 has its bundle still away"},
-        {"stages 1  microbatches 1  slots 1\nstage 0: E0>h F0 B0\n", "stage 0: E0>h evicts what is not there"},
-        {"stages 1  microbatches 1  slots 1\nstage 0: F0 B0 E0>h\n", "stage 0: E0>h evicts what is not there"},
-        {"stages 1  microbatches 1  slots 1\nstage 0: F0 L0<h B0\n",
-         "stage 0: L0<h loads what was not evicted to there"},
-        {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>h F1 L0<1 B0 B1\nstage 1: R0>0 F0 B0 F1 B1\n",
-         "stage 0: L0<1 loads what was not evicted to there"},
-        {"stages 2  microbatches 2  slots 9\nstage 0: F0 F1 B0 B1\nstage 1: R0>0 F0 B0 F1 B1\n",
-         "stage 1: R0>0 returns what is not here"},
-        // bounded
-        {"stages 1  microbatches 2  slots 1\nstage 0: F0 F1 B0 B1\n",
-         "stage 0: F1 finds all own slots of the stage taken"},
-        {"stages 2  microbatches 2  slots 1\nstage 0: F0 E0>1 L0<1 B0 F1 B1\nstage 1: A0<0 R0>0 F0 B0 F1 B1\n",
-         "stage 1: F0 finds all own slots of the stage taken"},
-        // live: on one stage ...
-        {"stages 1  microbatches 2  slots 2\nstage 0: F0 F1 E0>h L0<h B0 B1\n", NULL},
-        {"stages 1  microbatches 3  slots 2\nstage 0: F0 E0>h F1 L0<h E1>h F2 B0 L1<h B1 B2\n",
-         "stage 0: L0<h can find its slot taken by a forward that stands after it in the list"},
-        {"stages 1  microbatches 3  slots 2\nstage 0: F0 F1 E0>h L0<h B0 F2 E1>h L1<h B1 B2\n", NULL},
-        {"stages 1  microbatches 3  slots 2\nstage 0: F0 E0>h F1 E1>h F2 L0<h B0 L1<h B1 B2\n", NULL},
-        {"stages 1  microbatches 2  slots 1\nstage 0: F0 E0>h L0<h B0 F1 B1\n", NULL},
-        // F2 may take the slot that E0 frees, and leave none to L0, for which B0 waits.
-        {"stages 1  microbatches 3  slots 2\nstage 0: F0 F1 E0>h L0<h E1>h F2 B0 L1<h B1 B2\n",
-         "stage 0: L0<h can find its slot taken by a forward that stands after it in the list"},
-        {"stages 1  microbatches 3  slots 2\nstage 0: F0 E0>h F1 E1>h L0<h F2 B0 L1<h B1 B2\n", NULL},
-        // ... and between stages.
-        {"stages 2  microbatches 2  slots 2\nstage 0: B0 F0 F1 B1\nstage 1: F0 B0 F1 B1\n",
-         "stage 0: B0 comes before its forward"},
-        {"stages 2  microbatches 2  slots 2\nstage 0: F0 B0 F1 B1\nstage 1: F0 F1 B0 B1\n",
-         "schedule 1f1b can stop for good: B0 of stage 0 may wait for F1 of stage 1, which may wait for B0 of stage 0"},
-        // F2 waits for the slot of E1, which the partner accepts only after F2.
-        {"stages 2  microbatches 3  slots 2\nstage 0: F0 F1 E1>1 F2 B0 L1<1 B1 B2\n"
-         "stage 1: F0 B0 F1 B1 F2 A1<0 R1>0 B2\n",
-         "E1>1 of stage 0 may wait for F2 of stage 1, which may wait for F2 of stage 0, which may wait for E1>1 of "},
-        {"stages 2  microbatches 9  slots 9\nstage 0: F0 F1 F2 F3 F4 F5 F6 F7 F8 B0 B1 B2 B3 B4 B5 B6 B7 B8\n"
-         "stage 1: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 F8 B8\n",
-         NULL},
-        // Four messages fit between the two; the fifth has no buffer.
-        {"stages 2  microbatches 10  slots 10\nstage 0: F0 F1 F2 F3 F4 F5 F6 F7 F8 F9 B0 B1 B2 B3 B4 B5 B6 B7 B8 B9\n"
-         "stage 1: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 F8 B8 F9 B9\n",
-         "F9 of stage 0 may wait for B4 of stage 1, which may wait for F9 of stage 0"},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    for (size_t i = 0; i < sizeof unsound_rows / sizeof unsound_rows[0]; i++) {
         char text[512];
-        snprintf(text, sizeof text, "# schedule 1f1b  %s", rows[i].text);
+        snprintf(text, sizeof text, "# schedule 1f1b  %s", unsound_rows[i].text);
         Schedule *schedule = parsed(text);
         Error err = {0};
         int status = schedule_check(schedule, &err);
-        bool as_told = rows[i].error == NULL ? status == 0 : strstr(err.text, rows[i].error) != NULL;
+        bool as_told = unsound_rows[i].error == NULL ? status == 0 : strstr(err.text, unsound_rows[i].error) != NULL;
         if (!as_told) print_error("row %zu: %s\n%s\n", i, text, err.text);
         assert_true(as_told);
         if (status == 0) assert_false(can_hang(schedule));

@@ -67,9 +67,13 @@ char *grid_count(int64_t value, char text[32]) {
     return text;
 }
 
+GridUnit grid_unit(int64_t largest) {
+    const int64_t mib = 1 << 20, gib = 1 << 30;
+    return largest >= gib ? (GridUnit){"GiB", (double)gib, 2} : (GridUnit){"MiB", (double)mib, 1};
+}
+
 char *grid_bytes(int64_t bytes, char text[32]) {
-    const double mib = 1024.0 * 1024.0, gib = 1024.0 * mib;
-    bool large = (double)bytes >= gib;
-    snprintf(text, 32, large ? "%.2f GiB" : "%.1f MiB", (double)bytes / (large ? gib : mib));
+    GridUnit unit = grid_unit(bytes);
+    snprintf(text, 32, "%.*f %s", unit.digits, (double)bytes / unit.bytes, unit.name);
     return text;
 }

@@ -35,6 +35,15 @@ char *grid_count(int64_t value, char text[32]);
 // "1.92 GiB", and below one GiB "34.1 MiB". Written into `text`, which is returned.
 char *grid_bytes(int64_t bytes, char text[32]);
 
+// One unit for a whole table, so that the eye can compare: GiB where its largest figure has one, else MiB.
+typedef struct GridUnit {
+    const char *name;
+    double bytes;
+    int digits; // behind the point
+} GridUnit;
+
+GridUnit grid_unit(int64_t largest);
+
 #ifdef __cplusplus
 }
 #endif

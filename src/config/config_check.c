@@ -1,5 +1,6 @@
 // What the keys must satisfy together. Every sentence names a value that would do.
 #include "config_schema.h"
+#include "base/divisor.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,15 +12,6 @@ static bool overridden_(const Config *config, const char *name) {
 // Of several keys that do not go together, the one the user touched last: an override before a line of the file.
 static const char *blame_(const Config *config, const char *first, const char *second) {
     return !overridden_(config, first) && overridden_(config, second) ? second : first;
-}
-
-static int64_t gcd_(int64_t a, int64_t b) {
-    while (b != 0) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
 }
 
 // The divisors of n just below and just above value, as "4 or 8".
@@ -105,7 +97,7 @@ static int check_tensor_(const Config *config, Error *err) {
                  {m->ffn, "ffn"},
                  {config->parallel.sequence ? m->seq_len : 0, "seq_len (sequence: true)"}};
     int64_t common = 0;
-    for (int i = 0; i < 4; i++) common = gcd_(common, split[i].count);
+    for (int i = 0; i < 4; i++) common = greatest_common_divisor(common, split[i].count);
     char use[96];
     first_divisors_(common, use, sizeof use);
     for (int i = 0; i < 4; i++) {

@@ -1,4 +1,5 @@
 #include "turns.h"
+#include "base/divisor.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -9,15 +10,6 @@
 enum { COUNT_BITS = 20 };
 _Static_assert(TURNS_MOST <= 1 << COUNT_BITS && TURNS_SOURCES <= 1 << (32 - COUNT_BITS), "an entry has room for both");
 
-static int64_t gcd_(int64_t a, int64_t b) {
-    while (b != 0) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 // Weights times `scale` as integers without a common divisor, where they are that to rounding and make a short period.
 static bool whole_shares_(Turns *turns, const double *weights, double scale) {
     int64_t sum = 0, common = 0;
@@ -25,7 +17,7 @@ static bool whole_shares_(Turns *turns, const double *weights, double scale) {
         double scaled = weights[i] * scale, whole = nearbyint(scaled);
         if (whole < 1.0 || whole > 9e15 || fabs(scaled - whole) > 1e-12 * whole) return false;
         turns->share[i] = (int64_t)whole;
-        common = gcd_(turns->share[i], common);
+        common = greatest_common_divisor(turns->share[i], common);
     }
     for (int i = 0; i < turns->sources; i++) {
         turns->share[i] /= common;

@@ -189,19 +189,6 @@ static void print_run_(const Plan *plan, const Config *config, const Schedule *s
             schedule->slots == 1 ? "" : "s", (long long)evictions, evictions == 1 ? "" : "s");
 }
 
-// One unit for the whole table, so that the eye can compare: GiB where the fullest stage has one.
-typedef struct Unit_ {
-    const char *name;
-    double bytes;
-    int digits;
-} Unit_;
-
-static Unit_ table_unit_(const Plan *plan) {
-    const double mib = 1024.0 * 1024.0;
-    bool large = (double)memory_total(&plan->stage[plan_fullest(plan)].memory) >= 1024.0 * mib;
-    return large ? (Unit_){"GiB", 1024.0 * mib, 2} : (Unit_){"MiB", mib, 1};
-}
-
 static bool category_used_(const Plan *plan, int category) {
     for (int s = 0; s < plan->stages; s++)
         if (plan->stage[s].memory.bytes[category] > 0) return true;
@@ -218,7 +205,7 @@ static void add_headings_(Grid *grid, const bool *used) {
     grid_cell(grid, "total");
 }
 
-static void add_stage_(Grid *grid, const PlanStage *stage, const bool *used, Unit_ unit) {
+static void add_stage_(Grid *grid, const PlanStage *stage, const bool *used, GridUnit unit) {
     const StageShape *at = &stage->at;
     char parameters[32];
     grid_cell(grid, "%d", at->stage);
@@ -267,7 +254,7 @@ static void print_host_(const Plan *plan, FILE *file) {
 
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file) {
     print_run_(plan, config, schedule, file);
-    Unit_ unit = table_unit_(plan);
+    GridUnit unit = grid_unit(memory_total(&plan->stage[plan_fullest(plan)].memory));
     bool used[MEMORY_CATEGORIES];
     Grid grid = {.columns = 5};
     for (int c = 0; c < MEMORY_CATEGORIES; c++) grid.columns += used[c] = category_used_(plan, c);

@@ -9,21 +9,13 @@ static double gib_(int64_t bytes) {
     return (double)bytes / (1024.0 * 1024.0 * 1024.0);
 }
 
-// One unit for all tables: GiB where the fullest rank has one.
-typedef struct Unit_ {
-    const char *name;
-    double bytes;
-    int digits;
-} Unit_;
-
-static Unit_ unit_(const PlanAnswer *answer) {
-    const double mib = 1024.0 * 1024.0;
+// For all tables.
+static GridUnit unit_(const PlanAnswer *answer) {
     const Plan *plain = &answer->plan_1f1b;
-    bool large = (double)memory_total(&plain->stage[plan_fullest(plain)].memory) >= 1024 * mib;
-    return large ? (Unit_){"GiB", 1024 * mib, 2} : (Unit_){"MiB", mib, 1};
+    return grid_unit(memory_total(&plain->stage[plan_fullest(plain)].memory));
 }
 
-static void bytes_cell_(Grid *grid, int64_t bytes, Unit_ unit, bool brackets) {
+static void bytes_cell_(Grid *grid, int64_t bytes, GridUnit unit, bool brackets) {
     grid_cell(grid, brackets ? "(%.*f)" : "%.*f", unit.digits, (double)bytes / unit.bytes);
 }
 
@@ -31,7 +23,7 @@ static void bytes_cell_(Grid *grid, int64_t bytes, Unit_ unit, bool brackets) {
 
 static void print_fit_(const PlanAnswer *answer, FILE *file) {
     Grid grid = {.columns = 5};
-    Unit_ unit = unit_(answer);
+    GridUnit unit = unit_(answer);
     const char *cells[] = {"stage", "1F1B holds", "1F1B peak", "planned peak", "fits"};
     for (int i = 0; i < 5; i++) grid_cell(&grid, "%s", cells[i]);
     for (int s = 0; s < answer->plan.stages; s++) {
@@ -67,7 +59,7 @@ static void print_limit_(const PlanAnswer *answer, FILE *file) {
 // ---------------------------------------------------------------- micro-batch sizes
 
 // In brackets where it does not fit, "-" where it cannot be.
-static void peak_cell_(Grid *grid, const Forecast *forecast, Unit_ unit) {
+static void peak_cell_(Grid *grid, const Forecast *forecast, GridUnit unit) {
     if (forecast->possible)
         bytes_cell_(grid, forecast->peak_bytes, unit, !forecast->fits);
     else
@@ -92,7 +84,7 @@ static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err
     const Planner *planner = &answer->planner;
     const Config *config = &answer->config;
     int mode = config->attention.mode;
-    Unit_ unit = unit_(answer);
+    GridUnit unit = unit_(answer);
     Forecast plain, bpipe, recompute;
     if (plan_answer_forecast(answer, (Variant){b, false, mode}, &plain, err) != 0) return -1;
     if (planner_fit(planner, (Variant){b, true, mode}, &bpipe, err) != 0) return -1;
