@@ -1,5 +1,5 @@
 // The file reads in three parts: making schedules, the BPipe pass, and the text form. The proof that a schedule is sound
-// shares nothing with them and has a file of its own, src/plan/schedule_check.c.
+// shares nothing with them and has a file of its own, src/schedule/check.c.
 #include "bpipe.h"
 
 #include <ctype.h>
@@ -11,14 +11,14 @@
 // Making schedules
 
 // A growing list. A push that finds no memory sets `failed`, so that one test at the end is enough.
-typedef struct List_ {
+typedef struct List {
     Action *actions;
     int64_t count;
     int64_t capacity;
     bool failed;
-} List_;
+} List;
 
-static void list_push_(List_ *list, ActionKind kind, int microbatch, int peer) {
+static void list_push_(List *list, ActionKind kind, int microbatch, int peer) {
     if (list->failed) return;
     if (list->count == list->capacity) {
         int64_t capacity = list->capacity == 0 ? 64 : 2 * list->capacity;
@@ -32,7 +32,7 @@ static void list_push_(List_ *list, ActionKind kind, int microbatch, int peer) {
 }
 
 // Hands the list over to the stage, which owns it from here on, whole or not.
-static int list_finish_(List_ *list, StageSchedule *stage, Error *err) {
+static int list_finish_(List *list, StageSchedule *stage, Error *err) {
     free(stage->actions);
     stage->actions = list->actions;
     stage->count = list->count;
@@ -91,7 +91,7 @@ static void schedule_size_slots_(Schedule *schedule) {
 
 // GPipe and 1F1B differ in one number: how many forwards a stage runs before its first backward.
 static int stage_fill_(StageSchedule *stage, int microbatches, int warm_up, bool forward_only, Error *err) {
-    List_ list = {0};
+    List list = {0};
     for (int i = 0; i < warm_up; i++) list_push_(&list, ACTION_FORWARD, i, SCHEDULE_NO_PEER);
     for (int i = 0; i < microbatches && !forward_only; i++) {
         list_push_(&list, ACTION_BACKWARD, i, SCHEDULE_NO_PEER);
@@ -165,8 +165,8 @@ int bpipe_min_slots_host(int stages) {
 }
 
 // The walk along one stage's F and B: what would be in its slots.
-typedef struct Walk_ {
-    List_ list;
+typedef struct Walk {
+    List list;
     bool *away;    // [microbatches] evicted and not back yet
     int forwards;  // done so far; forwards-1 is the newest
     int backwards; // done so far; the next one to run
@@ -174,10 +174,10 @@ typedef struct Walk_ {
     int slots;
     int ahead;
     int peer;
-} Walk_;
+} Walk;
 
 // Evicts the newest bundle at home, if that is newer than microbatch `needed`.
-static bool walk_evict_(Walk_ *walk, int needed) {
+static bool walk_evict_(Walk *walk, int needed) {
     int newest = walk->forwards - 1;
     while (newest > needed && walk->away[newest]) newest--;
     if (newest <= needed) return false;
@@ -187,7 +187,7 @@ static bool walk_evict_(Walk_ *walk, int needed) {
     return true;
 }
 
-static void walk_load_(Walk_ *walk, int microbatch) {
+static void walk_load_(Walk *walk, int microbatch) {
     walk->away[microbatch] = false;
     walk->used++;
     list_push_(&walk->list, ACTION_LOAD, microbatch, walk->peer);
@@ -195,12 +195,12 @@ static void walk_load_(Walk_ *walk, int microbatch) {
 
 // Before a forward there has to be a free slot. In a row of forwards the slot of the next one is freed during this one,
 // so that compute does not wait for it.
-static void walk_before_forward_(Walk_ *walk, bool forward_follows) {
+static void walk_before_forward_(Walk *walk, bool forward_follows) {
     if (walk->used + (forward_follows ? 2 : 1) > walk->slots) walk_evict_(walk, walk->backwards);
 }
 
 // Before B(i) runs, the first of i+1 ... i+ahead that is away comes home, into the slot of the newest.
-static void walk_swap_(Walk_ *walk) {
+static void walk_swap_(Walk *walk) {
     int next = walk->backwards + 1;
     int last = walk->backwards + least_(walk->ahead, walk->forwards - 1 - walk->backwards);
     while (next <= last && !walk->away[next]) next++;
@@ -209,13 +209,13 @@ static void walk_swap_(Walk_ *walk) {
 }
 
 // After the last forward nothing more has to leave: each backward frees a slot, and the next bundle that is away takes it.
-static void walk_home_(Walk_ *walk) {
+static void walk_home_(Walk *walk) {
     for (int next = walk->backwards; next < walk->forwards && walk->used < walk->slots; next++) {
         if (walk->away[next]) walk_load_(walk, next);
     }
 }
 
-static void walk_stage_(Walk_ *walk, const StageSchedule *base, int microbatches) {
+static void walk_stage_(Walk *walk, const StageSchedule *base, int microbatches) {
     for (int64_t i = 0; i < base->count; i++) {
         Action action = base->actions[i];
         bool forward = action.kind == ACTION_FORWARD;
@@ -233,7 +233,7 @@ static void walk_stage_(Walk_ *walk, const StageSchedule *base, int microbatches
 static int balance_stage_(Schedule *schedule, int s, const StageSchedule *base, EvictTarget target, int ahead,
                           Error *err) {
     int peer = target == EVICT_TO_HOST ? SCHEDULE_HOST : bpipe_partner(schedule->stages, s);
-    Walk_ walk = {.slots = schedule->slots, .ahead = ahead, .peer = peer};
+    Walk walk = {.slots = schedule->slots, .ahead = ahead, .peer = peer};
     walk.away = calloc((size_t)schedule->microbatches, sizeof *walk.away);
     if (walk.away == NULL) return error_set(err, EXIT_FAILED, "no memory for a schedule of this size");
     walk_stage_(&walk, base, schedule->microbatches);
@@ -251,7 +251,7 @@ static bool is_compute_(ActionKind kind) {
 static int balance_acceptor_(Schedule *schedule, int s, Error *err) {
     const StageSchedule *evictor = &schedule->stage[s];
     StageSchedule *acceptor = &schedule->stage[bpipe_partner(schedule->stages, s)];
-    List_ list = {0};
+    List list = {0};
     int64_t next = 0;
     for (int64_t i = 0; i < evictor->count; i++) {
         Action action = evictor->actions[i];
@@ -360,14 +360,14 @@ int schedule_write(const Schedule *schedule, FILE *file) {
     return ferror(file) ? -1 : 0;
 }
 
-// Where the reader is. Every take_ moves past what it names, or leaves `at` where it was and says no.
-typedef struct Reader_ {
+// Where the reader is. Every bpipe_take_ moves past what it names, or leaves `at` where it was and says no.
+typedef struct Reader {
     const char *at;
     int line;
     Error *err;
-} Reader_;
+} Reader;
 
-static int unreadable_(const Reader_ *reader, const char *expected) {
+static int bpipe_unreadable_(const Reader *reader, const char *expected) {
     char found[24];
     size_t used = 0;
     for (; used + 1 < sizeof found && !isspace((unsigned char)reader->at[used]) && reader->at[used] != 0; used++) {
@@ -378,20 +378,20 @@ static int unreadable_(const Reader_ *reader, const char *expected) {
                      expected);
 }
 
-static bool take_(Reader_ *reader, const char *text) {
+static bool bpipe_take_(Reader *reader, const char *text) {
     size_t length = strlen(text);
     if (strncmp(reader->at, text, length) != 0) return false;
     reader->at += length;
     return true;
 }
 
-static bool take_spaces_(Reader_ *reader) {
+static bool take_spaces_(Reader *reader) {
     const char *start = reader->at;
     while (*reader->at == ' ') reader->at++;
     return reader->at > start;
 }
 
-static bool take_number_(Reader_ *reader, int *number) {
+static bool take_number_(Reader *reader, int *number) {
     int64_t value = 0;
     const char *at = reader->at;
     for (; isdigit((unsigned char)*at); at++) {
@@ -405,11 +405,11 @@ static bool take_number_(Reader_ *reader, int *number) {
 }
 
 // " word 12"
-static bool take_field_(Reader_ *reader, const char *word, int *number) {
-    return take_spaces_(reader) && take_(reader, word) && take_spaces_(reader) && take_number_(reader, number);
+static bool take_field_(Reader *reader, const char *word, int *number) {
+    return take_spaces_(reader) && bpipe_take_(reader, word) && take_spaces_(reader) && take_number_(reader, number);
 }
 
-static bool take_line_end_(Reader_ *reader) {
+static bool take_line_end_(Reader *reader) {
     take_spaces_(reader);
     if (*reader->at == 0) return true;
     if (*reader->at != '\n') return false;
@@ -418,9 +418,9 @@ static bool take_line_end_(Reader_ *reader) {
     return true;
 }
 
-static int read_header_(Reader_ *reader, Schedule *schedule) {
+static int bpipe_read_header_(Reader *reader, Schedule *schedule) {
     const char *form = "the header \"# schedule NAME  stages P  microbatches M  slots K\"";
-    if (!take_(reader, "# schedule ")) return unreadable_(reader, form);
+    if (!bpipe_take_(reader, "# schedule ")) return bpipe_unreadable_(reader, form);
     take_spaces_(reader);
     size_t used = 0;
     for (; isalnum((unsigned char)*reader->at) && used + 1 < sizeof schedule->name; reader->at++) {
@@ -432,50 +432,50 @@ static int read_header_(Reader_ *reader, Schedule *schedule) {
         take_field_(reader, "slots", &schedule->slots) && take_line_end_(reader)) {
         return 0;
     }
-    return unreadable_(reader, form);
+    return bpipe_unreadable_(reader, form);
 }
 
-static int read_action_(Reader_ *reader, List_ *list) {
+static int read_action_(Reader *reader, List *list) {
     static const struct {
         ActionKind kind;
         char arrow;
     } forms[] = {{ACTION_FORWARD, 0},  {ACTION_BACKWARD, 0}, {ACTION_EVICT, '>'},
                  {ACTION_ACCEPT, '<'}, {ACTION_RETURN, '>'}, {ACTION_LOAD, '<'}};
     const char *form = "one of F3, B3, E3>q, E3>h, A3<q, R3>q, L3<q or L3<h";
-    Reader_ start = *reader;
+    Reader start = *reader;
     int microbatch, peer = SCHEDULE_NO_PEER;
     size_t kind = 0;
     while (kind < 6 && (char)forms[kind].kind != *reader->at) kind++;
-    if (kind == 6) return unreadable_(&start, form);
+    if (kind == 6) return bpipe_unreadable_(&start, form);
     reader->at++;
-    if (!take_number_(reader, &microbatch)) return unreadable_(&start, form);
+    if (!take_number_(reader, &microbatch)) return bpipe_unreadable_(&start, form);
     if (forms[kind].arrow != 0) {
-        if (*reader->at++ != forms[kind].arrow) return unreadable_(&start, form);
+        if (*reader->at++ != forms[kind].arrow) return bpipe_unreadable_(&start, form);
         bool own = forms[kind].kind == ACTION_EVICT || forms[kind].kind == ACTION_LOAD;
-        if (own && take_(reader, "h")) peer = SCHEDULE_HOST;
-        if (peer != SCHEDULE_HOST && !take_number_(reader, &peer)) return unreadable_(&start, form);
+        if (own && bpipe_take_(reader, "h")) peer = SCHEDULE_HOST;
+        if (peer != SCHEDULE_HOST && !take_number_(reader, &peer)) return bpipe_unreadable_(&start, form);
     }
-    if (!isspace((unsigned char)*reader->at) && *reader->at != 0) return unreadable_(&start, form);
+    if (!isspace((unsigned char)*reader->at) && *reader->at != 0) return bpipe_unreadable_(&start, form);
     list_push_(list, forms[kind].kind, microbatch, peer);
     return 0;
 }
 
-static int read_stage_(Reader_ *reader, int s, StageSchedule *stage) {
+static int bpipe_read_stage_(Reader *reader, int s, StageSchedule *stage) {
     int number;
-    Reader_ start = *reader;
-    if (!take_(reader, "stage ") || !take_number_(reader, &number) || !take_(reader, ":") || number != s) {
+    Reader start = *reader;
+    if (!bpipe_take_(reader, "stage ") || !take_number_(reader, &number) || !bpipe_take_(reader, ":") || number != s) {
         char form[32];
         snprintf(form, sizeof form, "\"stage %d:\"", s);
-        return unreadable_(&start, form);
+        return bpipe_unreadable_(&start, form);
     }
-    List_ list = {0};
+    List list = {0};
     int status = 0;
     while (status == 0 && !take_line_end_(reader)) status = read_action_(reader, &list);
     return list_finish_(&list, stage, reader->err) != 0 ? -1 : status;
 }
 
 // Room for the stages grows with the lines that are there, not with the number that the header promises.
-static int read_stages_(Reader_ *reader, Schedule *schedule, int promised) {
+static int read_stages_(Reader *reader, Schedule *schedule, int promised) {
     for (int capacity = 0; schedule->stages < promised; schedule->stages++) {
         if (schedule->stages == capacity) {
             capacity = 2 * capacity + 8;
@@ -484,13 +484,13 @@ static int read_stages_(Reader_ *reader, Schedule *schedule, int promised) {
             schedule->stage = stage;
         }
         schedule->stage[schedule->stages] = (StageSchedule){0};
-        if (read_stage_(reader, schedule->stages, &schedule->stage[schedule->stages]) != 0) {
+        if (bpipe_read_stage_(reader, schedule->stages, &schedule->stage[schedule->stages]) != 0) {
             free(schedule->stage[schedule->stages].actions);
             return -1;
         }
     }
     while (*reader->at != 0 && take_line_end_(reader)) {}
-    return *reader->at == 0 ? 0 : unreadable_(reader, "the end of the schedule");
+    return *reader->at == 0 ? 0 : bpipe_unreadable_(reader, "the end of the schedule");
 }
 
 Schedule *schedule_parse(const char *text, Error *err) {
@@ -499,8 +499,8 @@ Schedule *schedule_parse(const char *text, Error *err) {
         error_set(err, EXIT_FAILED, "no memory for a schedule");
         return NULL;
     }
-    Reader_ reader = {text, 1, err};
-    int status = read_header_(&reader, schedule), promised = schedule->stages;
+    Reader reader = {text, 1, err};
+    int status = bpipe_read_header_(&reader, schedule), promised = schedule->stages;
     schedule->stages = 0;
     if (status == 0 && (promised < 1 || schedule->microbatches < 1 || schedule->slots < 1)) {
         status = error_set(err, EXIT_USAGE, "schedule, line 1: stages, microbatches and slots start at 1");

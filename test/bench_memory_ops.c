@@ -2,6 +2,7 @@
 // shape. Bytes are those the operation cannot avoid: each operand read or written once. Small shapes stay in the caches
 // and so exceed what memory gives.
 #include "backend/backend.h"
+#include "base/clock.h"
 
 #include <math.h>
 #include <stdio.h>

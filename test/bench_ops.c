@@ -1,6 +1,7 @@
 // Speed of the matrix products at the shapes of GPT-2 124M (4 sequences of 64), and of flash against stored attention,
 // with the bytes each keeps for the backward. An argument sets the number of threads.
 #include "backend/backend.h"
+#include "base/clock.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #ifdef HAVE_MPI
-#include "cpu/comm_mpi.h"
+#include "comm/comm_mpi.h"
 
 typedef struct Test {
     World *world;
@@ -284,34 +284,34 @@ static void collectives_(Test *t) {
 }
 
 // One sum of each kind in exactly the room that is counted for it.
-static void sums_in_room_(Test *t, CommType type, int64_t count) {
+static void sums_in_workspace_(Test *t, CommType type, int64_t count) {
     enum { GUARD = 64 };
     for (int reduce = 0; reduce < 2; reduce++) {
         CommOperation operation = reduce ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER;
-        int64_t bytes = comm_sum_room(operation, count, type, t->size);
-        unsigned char *room = malloc((size_t)bytes + GUARD);
-        memset(room, 0xa5, (size_t)bytes + GUARD);
-        t->all->use_room(t->all, room, bytes, 1);
+        int64_t bytes = comm_sum_workspace(operation, count, type, t->size);
+        unsigned char *workspace = malloc((size_t)bytes + GUARD);
+        memset(workspace, 0xa5, (size_t)bytes + GUARD);
+        t->all->use_workspace(t->all, workspace, bytes, 1);
         reduce ? all_reduce_(t, type, count) : reduce_scatter_(t, type, count, true);
-        t->all->use_room(t->all, NULL, 0, 0);
-        for (int i = 0; i < GUARD; i++) EQUAL(t, "a sum keeps to its room", room[bytes + i], 0xa5);
-        EQUAL(t, "and uses it to the end", room[bytes - 1] == 0xa5 && t->rank == 0, false);
-        free(room);
+        t->all->use_workspace(t->all, NULL, 0, 0);
+        for (int i = 0; i < GUARD; i++) EQUAL(t, "a sum keeps to its room", workspace[bytes + i], 0xa5);
+        EQUAL(t, "and uses it to the end", workspace[bytes - 1] == 0xa5 && t->rank == 0, false);
+        free(workspace);
     }
 }
 
-static void room_(Test *t) {
+static void workspace_(Test *t) {
     static const int64_t counts[] = {1, 8192, 8193, 100001, 5000000};
     int64_t before = comm_mpi_scratch_bytes(t->all);
     for (CommType type = COMM_FLOAT; type <= COMM_DOUBLE; type++)
-        for (int i = 0; i < 5; i++) sums_in_room_(t, type, counts[i]);
+        for (int i = 0; i < 5; i++) sums_in_workspace_(t, type, counts[i]);
     EQUAL(t, "with room nothing else is allocated", comm_mpi_scratch_bytes(t->all), before);
 
     float data[2][2000] = {{0}};
-    char room[8 * 2000 * 4];
+    char workspace[8 * 2000 * 4];
     CommRequest first = {0}, second = {0};
     Error err = {0};
-    t->all->use_room(t->all, room, comm_sum_room(COMM_ALL_REDUCE, 1000, COMM_FLOAT, t->size), 1);
+    t->all->use_workspace(t->all, workspace, comm_sum_workspace(COMM_ALL_REDUCE, 1000, COMM_FLOAT, t->size), 1);
     EQUAL(t, "a sum beyond the room", t->all->all_reduce(t->all, data[0], 2000, COMM_FLOAT, &first, &err), -1);
     EQUAL(t, "its error names the group and the plan",
           strstr(err.text, t->all->name) != NULL && strstr(err.text, "defect of the plan") != NULL, true);
@@ -320,7 +320,7 @@ static void room_(Test *t) {
     wait_(t, &first);
     EQUAL(t, "then again", t->all->all_reduce(t->all, data[1], 1000, COMM_FLOAT, &second, &t->error), 0);
     wait_(t, &second);
-    t->all->use_room(t->all, NULL, 0, 0);
+    t->all->use_workspace(t->all, NULL, 0, 0);
     done_(t, "sums keep to the room that is counted for them");
 }
 
@@ -434,7 +434,7 @@ int main(int argc, char **argv) {
         long_messages_(&t);
         wrong_messages_(&t);
         collectives_(&t);
-        room_(&t);
+        workspace_(&t);
         collectives_at_once_(&t);
         waiting_sleeps_(&t);
         world_operations_(&t);

@@ -1,7 +1,7 @@
 // A program that starts itself as several ranks, for test_launch.py: ranks_launch SCENARIO RANKS [MARK]. MARK is there
 // for finding its processes.
-#include "ranks/board.h"
-#include "ranks/launch.h"
+#include "ranks/status_page.h"
+#include "launch/launch.h"
 #include "ranks/world.h"
 
 #include <signal.h>
@@ -12,7 +12,7 @@
 
 typedef struct Rank {
     World *world;
-    Board *board;
+    StatusPage *status_page;
     int rank;
 } Rank;
 
@@ -23,7 +23,7 @@ static void nap_(int ms) {
 
 static int leave_(Rank *r, int code) {
     world_leave(r->world);
-    return board_leave(r->board, code);
+    return status_page_leave(r->status_page, code);
 }
 
 static int done_(Rank *r) {
@@ -52,7 +52,8 @@ static int three_(Rank *r) {
 static int error_(Rank *r) {
     if (r->rank != 1) nap_(60000);
     fprintf(stderr, "a line of rank 1\n");
-    if (!board_report(r->board, EXIT_USAGE, "F3: the input is torn; mend it")) fprintf(stderr, "said by the rank\n");
+    if (!status_page_report(r->status_page, EXIT_USAGE, "F3: the input is torn; mend it"))
+        fprintf(stderr, "said by the rank\n");
     world_abort(r->world, EXIT_USAGE);
 }
 
@@ -61,7 +62,7 @@ static int errors_(Rank *r) {
     char text[64];
     nap_(100 * (world_size(r->world) - r->rank));
     snprintf(text, sizeof text, "reason of rank %d", r->rank);
-    board_report(r->board, EXIT_FAILED, text);
+    status_page_report(r->status_page, EXIT_FAILED, text);
     return leave_(r, EXIT_FAILED);
 }
 
@@ -134,17 +135,18 @@ static int run_rank_(const char *name, int argc, char **argv) {
         {"killed", killed_}, {"crash", crash_}, {"wait", wait_},           {"stop", stop_},     {"late", stop_},
         {"gone", gone_},     {"lines", lines_}, {"transport", transport_}, {"frames", frames_}};
     Error err = {0};
-    Rank r = {.board = board_attach(-1)};
+    Rank r = {.status_page = status_page_attach(-1)};
     if (strcmp(name, "late") == 0) nap_(1500);
     r.world = world_join(&argc, &argv, &err);
     if (r.world == NULL) return fprintf(stderr, "%s\n", err.text), err.code;
     r.rank = world_rank(r.world);
-    board_set_stage(r.board, r.rank);
-    board_set_action(r.board, "step 11 B0");
-    board_set_action(r.board, "step 12 F3");
-    board_set_ready(r.board);
+    status_page_set_stage(r.status_page, r.rank);
+    status_page_set_action(r.status_page, "step 11 B0");
+    status_page_set_action(r.status_page, "step 12 F3");
+    status_page_set_ready(r.status_page);
     world_barrier(r.world, &err);
-    if (r.rank == 0) fprintf(stderr, "board %s\n", getenv(BOARD_VARIABLE) != NULL ? getenv(BOARD_VARIABLE) : "none");
+    if (r.rank == 0)
+        fprintf(stderr, "board %s\n", getenv(STATUS_PAGE_VARIABLE) != NULL ? getenv(STATUS_PAGE_VARIABLE) : "none");
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
         if (strcmp(scenarios[i].name, name) == 0) return scenarios[i].run(&r);
     return EXIT_USAGE;

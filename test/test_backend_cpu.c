@@ -1,5 +1,6 @@
 // The CPU as a device: memory by category, copies, events, and rounding to bf16.
 #include "op_check.h"
+#include "base/clock.h"
 
 static void memory_is_zeroed_aligned_and_counted_by_category(void **state) {
     (void)state;
@@ -84,14 +85,14 @@ static void operations_keep_to_the_room_that_is_counted_for_them(void **state) {
         AttentionShape shape = {1, 64, 2, 1, s[2], i / 3 % 3, SOFTMAX_FUSED};
         Op op = op_start(i < 9 ? PRECISION_FP32 : PRECISION_BF16, THREADS);
         Backend *b = op.backend;
-        int64_t bytes = b->room_bytes(b, rows, cols, &shape);
-        unsigned char *room = op_hold(&op, bytes + GUARD);
-        memset(room + bytes, 0xa5, GUARD);
-        b->use_room(b, room, rows, cols, &shape);
+        int64_t bytes = b->workspace_bytes(b, rows, cols, &shape);
+        unsigned char *scratch = op_hold(&op, bytes + GUARD);
+        memset(scratch + bytes, 0xa5, GUARD);
+        b->use_workspace(b, scratch, rows, cols, &shape);
         run_operations(&op, rows, cols, &shape);
         assert_int_equal(memory_total(&b->peak), 0); // what they take beside it would be counted
-        for (int j = 0; j < GUARD; j++) assert_int_equal(room[bytes + j], 0xa5);
-        b->use_room(b, NULL, rows, cols, &shape);
+        for (int j = 0; j < GUARD; j++) assert_int_equal(scratch[bytes + j], 0xa5);
+        b->use_workspace(b, NULL, rows, cols, &shape);
         run_operations(&op, rows, cols, &shape);
         assert_true(b->held.bytes[MEMORY_WORKSPACE] > 0 && b->held.bytes[MEMORY_WORKSPACE] <= bytes);
         op_end(&op);

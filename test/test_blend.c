@@ -1,6 +1,6 @@
 // Several sources give samples as often as their weights say, at every moment, each in an order of its own.
 #include "data/blend.h"
-#include "data/turns.h"
+#include "data/blend_order.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -33,11 +33,11 @@ static int remove_folder(void **state) {
 // ---- turns ----------------------------------------------------------------------------------------------------------
 
 static void expect_shares(const double *weights, int sources, int64_t period, const int64_t *shares) {
-    Turns turns;
-    assert_int_equal(turns_create(&turns, weights, sources, NULL), 0);
-    assert_int_equal(turns.period, period);
-    for (int i = 0; i < sources; i++) assert_int_equal(turns.share[i], shares[i]);
-    turns_destroy(&turns);
+    BlendOrder order;
+    assert_int_equal(blend_order_create(&order, weights, sources, NULL), 0);
+    assert_int_equal(order.period, period);
+    for (int i = 0; i < sources; i++) assert_int_equal(order.share[i], shares[i]);
+    blend_order_destroy(&order);
 }
 
 static void decimal_weights_are_exact_and_have_the_shortest_period(void **state) {
@@ -57,64 +57,64 @@ static void other_weights_are_rounded_to_a_millionth(void **state) {
     const double weights[] = {3.14159265358979, 2.71828182845905, 1.41421356237310, 1e-5};
     double sum = 0;
     for (int i = 0; i < 4; i++) sum += weights[i];
-    Turns turns;
-    assert_int_equal(turns_create(&turns, weights, 4, NULL), 0);
-    assert_int_equal(turns.period, TURNS_MOST);
-    assert_int_equal(turns_bytes(weights, 4), 4 * TURNS_MOST);
+    BlendOrder order;
+    assert_int_equal(blend_order_create(&order, weights, 4, NULL), 0);
+    assert_int_equal(order.period, BLEND_ORDER_MOST);
+    assert_int_equal(blend_order_size(weights, 4), 4 * BLEND_ORDER_MOST);
     for (int i = 0; i < 4; i++)
-        assert_true(fabs((double)turns.share[i] / (double)turns.period - weights[i] / sum) <= 1e-6);
-    turns_destroy(&turns);
+        assert_true(fabs((double)order.share[i] / (double)order.period - weights[i] / sum) <= 1e-6);
+    blend_order_destroy(&order);
 }
 
 // |count - k * share / period| < 1 for every source after every k turns, in whole numbers; and `before` is the count.
-static void check_turns(const double *weights, int sources) {
-    Turns turns;
-    int64_t count[TURNS_SOURCES] = {0};
-    assert_int_equal(turns_create(&turns, weights, sources, NULL), 0);
-    int64_t end = turns.period * 2 + 3;
-    if (end > 300000) end = turns.period;
+static void check_order(const double *weights, int sources) {
+    BlendOrder order;
+    int64_t count[BLEND_ORDER_SOURCES] = {0};
+    assert_int_equal(blend_order_create(&order, weights, sources, NULL), 0);
+    int64_t end = order.period * 2 + 3;
+    if (end > 300000) end = order.period;
     for (int64_t k = 0; k < end; k++) {
         int64_t before;
-        int source = turns_source(&turns, k, &before);
+        int source = blend_order_source(&order, k, &before);
         assert_in_range(source, 0, sources - 1);
         assert_int_equal(before, count[source]++);
         for (int i = 0; i < sources; i++) {
-            int64_t error = count[i] * turns.period - (k + 1) * turns.share[i];
-            if (error <= -turns.period || error >= turns.period)
+            int64_t error = count[i] * order.period - (k + 1) * order.share[i];
+            if (error <= -order.period || error >= order.period)
                 fail_msg("source %d of %d had %lld of %lld turns", i, sources, (long long)count[i], (long long)k + 1);
         }
     }
     int64_t before;
-    for (int i = 0; i < sources; i++) assert_true(end > turns.period || count[i] == turns.share[i]);
-    int64_t far = turns.period * 4000000000 + turns.period / 2, near;
-    int source = turns_source(&turns, far, &before);
-    assert_int_equal(source, turns_source(&turns, turns.period / 2, &near));
-    assert_true(before == near + 4000000000 * turns.share[source]);
-    turns_destroy(&turns);
+    for (int i = 0; i < sources; i++) assert_true(end > order.period || count[i] == order.share[i]);
+    int64_t far = order.period * 4000000000 + order.period / 2, near;
+    int source = blend_order_source(&order, far, &before);
+    assert_int_equal(source, blend_order_source(&order, order.period / 2, &near));
+    assert_true(before == near + 4000000000 * order.share[source]);
+    blend_order_destroy(&order);
 }
 
 static void no_source_is_ever_a_whole_turn_off(void **state) {
     (void)state;
-    check_turns((double[]){1}, 1);
-    check_turns((double[]){0.5, 0.5}, 2);
-    check_turns((double[]){0.7, 0.3}, 2);
-    check_turns((double[]){0.999, 0.001}, 2);
-    check_turns((double[]){1, 2, 3, 4, 5, 6, 7}, 7);
+    check_order((double[]){1}, 1);
+    check_order((double[]){0.5, 0.5}, 2);
+    check_order((double[]){0.7, 0.3}, 2);
+    check_order((double[]){0.999, 0.001}, 2);
+    check_order((double[]){1, 2, 3, 4, 5, 6, 7}, 7);
     // Where the source that lags most is taken without looking ahead, one of these comes too late.
-    check_turns((double[]){0.375, 0.375, 0.25}, 3);
-    check_turns((double[]){50, 10, 10, 10, 10, 10}, 6);
-    check_turns((double[]){M_PI, M_E, M_SQRT2, 0.01}, 4);
+    check_order((double[]){0.375, 0.375, 0.25}, 3);
+    check_order((double[]){50, 10, 10, 10, 10, 10}, 6);
+    check_order((double[]){M_PI, M_E, M_SQRT2, 0.01}, 4);
     uint64_t random = 1;
     for (int trial = 0; trial < 300; trial++) {
-        double weights[TURNS_SOURCES];
-        int sources = 1 + trial % TURNS_SOURCES;
+        double weights[BLEND_ORDER_SOURCES];
+        int sources = 1 + trial % BLEND_ORDER_SOURCES;
         for (int i = 0; i < sources; i++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
             // From nearly alike to a thousand times apart.
             weights[i] = 1 + (double)(random >> 40) / (1 << 24) * (trial % 3 == 0 ? 1000 : trial % 3 == 1 ? 8 : 60);
             weights[i] = floor(weights[i]);
         }
-        check_turns(weights, sources);
+        check_order(weights, sources);
     }
 }
 

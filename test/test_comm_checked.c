@@ -1,6 +1,6 @@
 // Checked messages: what arrives as it was sent passes, and one flipped bit anywhere is noticed before anyone reads the message.
 #include "comm/comm_checked.h"
-#include "engine/edges.h"
+#include "engine/p2p.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -158,21 +158,21 @@ static void a_flipped_bit_of_the_message_or_of_its_checksum_is_noticed(void **st
     free(to);
 }
 
-static void run_edge(Pair *pair, Edge *out, Edge *in, int messages, Error *err) {
-    edge_begin(out, messages);
-    edge_begin(in, messages);
+static void run_edge(Pair *pair, P2pLink *out, P2pLink *in, int messages, Error *err) {
+    p2p_begin(out, messages);
+    p2p_begin(in, messages);
     for (int i = 0; err->code == 0 && i < messages; i++) {
-        if (edge_progress(in, err) != 0 || edge_progress(out, err) != 0) return;
-        assert_true(edge_ready(out));
-        fill(edge_buffer(out), out->bytes, i);
-        edge_used(out, NULL);
-        if (edge_progress(out, err) != 0 || edge_progress(in, err) != 0) return;
-        assert_true(edge_ready(in));
+        if (p2p_progress(in, err) != 0 || p2p_progress(out, err) != 0) return;
+        assert_true(p2p_ready(out));
+        fill(p2p_buffer(out), out->bytes, i);
+        p2p_used(out, NULL);
+        if (p2p_progress(out, err) != 0 || p2p_progress(in, err) != 0) return;
+        assert_true(p2p_ready(in));
         char *expected = malloc((size_t)out->bytes);
         fill(expected, out->bytes, i);
-        assert_memory_equal(edge_buffer(in), expected, (size_t)out->bytes);
+        assert_memory_equal(p2p_buffer(in), expected, (size_t)out->bytes);
         free(expected);
-        edge_used(in, NULL);
+        p2p_used(in, NULL);
     }
     (void)pair;
 }
@@ -181,18 +181,18 @@ static void an_edge_stops_at_the_damaged_message_before_it_is_read(void **state)
     (void)state;
     for (int damaged = -1; damaged < 5; damaged++) {
         Pair *pair = pair_open();
-        Edge out, in;
+        P2pLink out, in;
         Error err = {0};
         pair->data.flip_message = damaged;
         pair->data.flip_bit = 12345;
-        assert_int_equal(edge_create(&out, pair->be, pair->checked[0], 1, true, 2048, &err), 0);
-        assert_int_equal(edge_create(&in, pair->be, pair->checked[1], 0, false, 2048, &err), 0);
+        assert_int_equal(p2p_create(&out, pair->be, pair->checked[0], 1, true, 2048, &err), 0);
+        assert_int_equal(p2p_create(&in, pair->be, pair->checked[1], 0, false, 2048, &err), 0);
         run_edge(pair, &out, &in, 5, &err);
         assert_int_equal(err.code, damaged < 0 ? 0 : EXIT_FAILED);
         assert_int_equal(in.finished, damaged < 0 ? 5 : damaged);
         assert_int_equal(in.opened, damaged < 0 ? 5 : damaged);
-        edge_destroy(&out);
-        edge_destroy(&in);
+        p2p_destroy(&out);
+        p2p_destroy(&in);
         pair_close(pair);
     }
 }

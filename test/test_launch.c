@@ -1,7 +1,7 @@
 // The board, what is passed on of mpirun's words, and the folder of a launch. Whole launches: test_launch.py.
-#include "ranks/board.h"
-#include "ranks/launch_folder.h"
-#include "ranks/launch_output.h"
+#include "ranks/status_page.h"
+#include "launch/launch_folder.h"
+#include "launch/launch_output.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -17,9 +17,9 @@
 
 // --- the board
 
-static char *board_path_(char *path, size_t size) {
+static char *status_page_path_(char *path, size_t size) {
     snprintf(path, size, "/dev/shm/test_launch_board_%d", (int)getpid());
-    setenv(BOARD_VARIABLE, path, 1);
+    setenv(STATUS_PAGE_VARIABLE, path, 1);
     return path;
 }
 
@@ -27,79 +27,81 @@ static void a_board_says_who_is_where(void **state) {
     (void)state;
     char path[64], longer[300];
     Error err = {0};
-    BoardPage page;
-    Board *parent = board_create(board_path_(path, sizeof path), 3, &err);
-    Board *rank = board_attach(1);
+    StatusRank page;
+    StatusPage *parent = status_page_create(status_page_path_(path, sizeof path), 3, &err);
+    StatusPage *rank = status_page_attach(1);
     assert_non_null(parent);
     assert_non_null(rank);
-    assert_int_equal(board_read(parent, 1, &page), 0);
+    assert_int_equal(status_page_read(parent, 1, &page), 0);
     assert_int_equal(page.pid, getpid());
     assert_int_equal(page.stage, -1);
     assert_false(page.ready);
     assert_string_equal(page.action, "");
-    board_set_stage(rank, 0);
-    board_set_ready(rank);
-    board_set_action(rank, "step 12 F3");
-    board_read(parent, 1, &page);
+    status_page_set_stage(rank, 0);
+    status_page_set_ready(rank);
+    status_page_set_action(rank, "step 12 F3");
+    status_page_read(parent, 1, &page);
     assert_int_equal(page.stage, 0);
     assert_true(page.ready);
     assert_string_equal(page.action, "step 12 F3");
     memset(longer, 'x', sizeof longer - 1);
     longer[sizeof longer - 1] = '\0';
-    board_set_action(rank, longer);
-    board_read(parent, 1, &page);
+    status_page_set_action(rank, longer);
+    status_page_read(parent, 1, &page);
     assert_int_equal(strlen(page.action), sizeof page.action - 1);
-    board_read(parent, 0, &page);
+    status_page_read(parent, 0, &page);
     assert_int_equal(page.pid, 0);
-    assert_int_equal(board_read(parent, 3, &page), -1);
-    board_close(rank), board_close(parent), unlink(path);
+    assert_int_equal(status_page_read(parent, 3, &page), -1);
+    status_page_close(rank), status_page_close(parent), unlink(path);
 }
 
 static void reports_stand_in_their_order(void **state) {
     (void)state;
     char path[64];
     Error err = {0};
-    BoardPage page;
-    Board *parent = board_create(board_path_(path, sizeof path), 3, &err);
-    Board *second = board_attach(2), *first = board_attach(1), *zero = board_attach(0);
-    assert_true(board_report(second, 2, "why"));
-    assert_true(board_report(first, 1, "later"));
-    assert_true(board_report(second, 1, "a second report of the same rank changes nothing"));
-    assert_int_equal(board_leave(second, 2), 0);
-    assert_int_equal(board_leave(zero, 3), 0);
-    board_read(parent, 2, &page);
+    StatusRank page;
+    StatusPage *parent = status_page_create(status_page_path_(path, sizeof path), 3, &err);
+    StatusPage *second = status_page_attach(2), *first = status_page_attach(1), *zero = status_page_attach(0);
+    assert_true(status_page_report(second, 2, "why"));
+    assert_true(status_page_report(first, 1, "later"));
+    assert_true(status_page_report(second, 1, "a second report of the same rank changes nothing"));
+    assert_int_equal(status_page_leave(second, 2), 0);
+    assert_int_equal(status_page_leave(zero, 3), 0);
+    status_page_read(parent, 2, &page);
     assert_int_equal(page.reported, 1);
     assert_int_equal(page.code, 2);
     assert_string_equal(page.text, "why");
-    board_read(parent, 1, &page);
+    status_page_read(parent, 1, &page);
     assert_int_equal(page.reported, 2);
-    board_read(parent, 0, &page);
+    status_page_read(parent, 0, &page);
     assert_int_equal(page.reported, 3);
     assert_int_equal(page.code, 3);
     assert_string_equal(page.text, "");
-    board_close(zero), board_close(first), board_close(second), board_close(parent), unlink(path);
+    status_page_close(zero), status_page_close(first), status_page_close(second), status_page_close(parent),
+        unlink(path);
 }
 
 static void boards_are_new_files_and_may_be_absent(void **state) {
     (void)state;
     char path[64];
     Error err = {0};
-    Board *parent = board_create(board_path_(path, sizeof path), 2, &err);
-    assert_null(board_create(path, 2, &err));
+    StatusPage *parent = status_page_create(status_page_path_(path, sizeof path), 2, &err);
+    assert_null(status_page_create(path, 2, &err));
     assert_int_equal(err.code, EXIT_FAILED);
-    assert_null(board_attach(2));
-    board_close(parent), unlink(path);
-    assert_null(board_attach(0));
-    unsetenv(BOARD_VARIABLE);
-    assert_null(board_attach(0));
-    board_set_action(NULL, "F0"), board_set_stage(NULL, 1), board_set_ready(NULL), board_close(NULL);
-    assert_false(board_report(NULL, 1, "why"));
-    assert_int_equal(board_leave(NULL, 3), 3);
+    assert_null(status_page_attach(2));
+    status_page_close(parent), unlink(path);
+    assert_null(status_page_attach(0));
+    unsetenv(STATUS_PAGE_VARIABLE);
+    assert_null(status_page_attach(0));
+    status_page_set_action(NULL, "F0"), status_page_set_stage(NULL, 1), status_page_set_ready(NULL),
+        status_page_close(NULL);
+    assert_false(status_page_report(NULL, 1, "why"));
+    assert_int_equal(status_page_leave(NULL, 3), 3);
 }
 
-static bool is_whole_(const Board *parent) {
-    BoardPage page;
-    assert_int_equal(board_read(parent, 0, &page), 0);
+static bool is_whole_(const StatusPage *parent) {
+    StatusRank page;
+    assert_int_equal(status_page_read(parent, 0, &page), 0);
     size_t length = strlen(page.action);
     if (length == 0) return true; // not attached yet
     return length == (page.action[0] == 'a' ? 90u : 45u) &&
@@ -111,13 +113,13 @@ static void an_action_is_whole_whenever_it_is_read(void **state) {
     (void)state;
     char path[64], a[91] = "", b[46] = "";
     Error err = {0};
-    Board *parent = board_create(board_path_(path, sizeof path), 1, &err);
+    StatusPage *parent = status_page_create(status_page_path_(path, sizeof path), 1, &err);
     memset(a, 'a', sizeof a - 1), memset(b, 'b', sizeof b - 1);
     for (int round = 0; round < 10; round++) {
         pid_t child = fork();
         if (child == 0) {
-            Board *rank = board_attach(0);
-            for (;;) board_set_action(rank, a), board_set_action(rank, b);
+            StatusPage *rank = status_page_attach(0);
+            for (;;) status_page_set_action(rank, a), status_page_set_action(rank, b);
         }
         bool whole = true;
         for (clock_t end = clock() + CLOCKS_PER_SEC / 20; whole && clock() < end;)
@@ -126,8 +128,8 @@ static void an_action_is_whole_whenever_it_is_read(void **state) {
         waitpid(child, NULL, 0);
         assert_true(whole && is_whole_(parent));
     }
-    board_close(parent), unlink(path);
-    unsetenv(BOARD_VARIABLE);
+    status_page_close(parent), unlink(path);
+    unsetenv(STATUS_PAGE_VARIABLE);
 }
 
 // --- mpirun's words
@@ -232,7 +234,7 @@ static void a_folder_goes_with_all_in_it(void **state) {
 static pid_t start_stray_(const LaunchFolder *folder) {
     pid_t child = fork();
     if (child != 0) return child;
-    setenv(BOARD_VARIABLE, folder->board, 1);
+    setenv(STATUS_PAGE_VARIABLE, folder->status_page, 1);
     execlp("sh", "sh", "-c", "trap '' TERM HUP INT; while :; do sleep 0.05; done", (char *)NULL);
     _exit(127);
 }

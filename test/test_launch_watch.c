@@ -1,6 +1,6 @@
 // Which rank ended first, as the parent sees it. Deaths in whole launches: test_faults.py.
-#include "ranks/launch_watch.h"
-#include "ranks/processes.h"
+#include "launch/launch_watch.h"
+#include "launch/processes.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -17,7 +17,7 @@ enum { RANKS = 3 };
 
 typedef struct Scene {
     char path[64];
-    Board *board;
+    StatusPage *status_page;
     LaunchWatch watch;
     pid_t mpirun;
 } Scene;
@@ -33,8 +33,8 @@ static void open_(Scene *scene, const char *script) {
     memset(scene, 0, sizeof *scene);
     snprintf(scene->path, sizeof scene->path, "/dev/shm/test_launch_watch_%d", (int)getpid());
     unlink(scene->path); // of a test that failed
-    scene->board = board_create(scene->path, RANKS, &err);
-    assert_non_null(scene->board);
+    scene->status_page = status_page_create(scene->path, RANKS, &err);
+    assert_non_null(scene->status_page);
     assert_int_equal(launch_watch_start(&scene->watch, RANKS, (Patience){0}, 0, &err), 0);
     scene->mpirun = fork();
     if (scene->mpirun == 0) {
@@ -50,12 +50,12 @@ static void close_(Scene *scene) {
     kill(-scene->mpirun, SIGKILL);
     waitpid(scene->mpirun, NULL, 0);
     launch_watch_free(&scene->watch);
-    board_close(scene->board);
+    status_page_close(scene->status_page);
     unlink(scene->path);
 }
 
 static void look_(Scene *scene) {
-    launch_watch_processes(&scene->watch, scene->board, 1);
+    launch_watch_processes(&scene->watch, scene->status_page, 1);
 }
 
 static void look_until_met_(Scene *scene, int identified) {
@@ -158,17 +158,17 @@ static void one_that_reported_did_not_die(void **state) {
     Scene scene;
     open_(&scene, SLEEP(0) SLEEP(1) SLEEP(2) WAIT);
     look_until_met_(&scene, RANKS);
-    setenv(BOARD_VARIABLE, scene.path, 1);
-    Board *rank = board_attach(scene.watch.process[0].rank);
-    assert_true(board_report(rank, 1, "why"));
+    setenv(STATUS_PAGE_VARIABLE, scene.path, 1);
+    StatusPage *rank = status_page_attach(scene.watch.process[0].rank);
+    assert_true(status_page_report(rank, 1, "why"));
     end_(&scene, 0);
     look_(&scene);
     assert_int_equal(scene.watch.first, -1);
     end_(&scene, 2);
     look_(&scene);
     assert_int_equal(launch_watch_dead(&scene.watch), scene.watch.process[2].rank);
-    board_close(rank);
-    unsetenv(BOARD_VARIABLE);
+    status_page_close(rank);
+    unsetenv(STATUS_PAGE_VARIABLE);
     close_(&scene);
 }
 

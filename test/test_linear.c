@@ -1,6 +1,7 @@
 // Matrix products and linear layers against float64: the reference's own backward is checked by central differences on
 // small shapes, the operations against the reference on shapes that cut tiles, panels and vectors at odd places.
 #include "cpu/cpu.h"
+#include "base/clock.h"
 #include "op_check.h"
 
 typedef struct Shape {
@@ -190,9 +191,9 @@ static void the_reference_backward_agrees_with_central_differences(void **state)
         Op op = op_start(PRECISION_FP32, 1);
         Shape s = {3, 4, 5, true, gelu_before};
         Layer l = run_layer(&op, &s);
-        double room[128], dx[12], dw[20], db[5], slopes[20];
+        double scratch[128], dx[12], dw[20], db[5], slopes[20];
         double *x = gelu_before ? l.aux.value : l.x.value;
-        Loss of = {s, x, l.w.value, l.b.value, l.dy.value, room, room + 64, gelu_before};
+        Loss of = {s, x, l.w.value, l.b.value, l.dy.value, scratch, scratch + 64, gelu_before};
         reference_dx(&s, dx, l.dy.value, l.w.value, x);
         for (int i = 0; i < 12; i++) slopes[i] = op_slope(loss, &of, &x[i]);
         op_near("dx", dx, slopes, 12, 1e-7, 1.0);

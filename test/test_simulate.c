@@ -1,7 +1,7 @@
 // The simulator against closed forms, and with it the promise that BPipe loses no time against 1F1B.
 // `test_simulate tables` prints the figures of docs/bpipe.md instead.
-#include "plan/shares.h"
-#include "plan/simulate.h"
+#include "schedule/contention.h"
+#include "schedule/simulate.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -196,25 +196,25 @@ static void ranks_that_share_a_core_take_the_time_of_all_their_work(void **state
     }
 }
 
-static void expect_done(Shares *shares, double when, int who) {
-    assert_near(shares_next(shares), when);
-    assert_int_equal(shares_pop(shares).stage, who);
+static void expect_done(Contention *shares, double when, int who) {
+    assert_near(contention_next(shares), when);
+    assert_int_equal(contention_pop(shares).stage, who);
 }
 
 static void users_of_a_resource_get_equal_parts_of_it(void **state) {
     (void)state;
     const double capacity[] = {1, 2};
-    Shares *shares = shares_create(2, capacity);
-    assert_true(shares_next(shares) < 0);
+    Contention *shares = contention_create(2, capacity);
+    assert_true(contention_next(shares) < 0);
     // User 0 has done 1 of 4 when user 1 comes for 1: that takes 2, and 2 are left for user 0.
-    assert_int_equal(shares_add(shares, 0, 0, 4, (ShareUser){0, 0}), 0);
-    assert_int_equal(shares_add(shares, 0, 1, 1, (ShareUser){0, 1}), 0);
+    assert_int_equal(contention_add(shares, 0, 0, 4, (ContentionUser){0, 0}), 0);
+    assert_int_equal(contention_add(shares, 0, 1, 1, (ContentionUser){0, 1}), 0);
     expect_done(shares, 3, 1);
     expect_done(shares, 5, 0);
     // Three users of two places run at two thirds of their speed.
-    for (int i = 0; i < 3; i++) assert_int_equal(shares_add(shares, 1, 6, 2, (ShareUser){0, i}), 0);
-    for (int i = 0; i < 3; i++) assert_near((shares_pop(shares), shares_next(shares)), i < 2 ? 9 : -1);
-    shares_free(shares);
+    for (int i = 0; i < 3; i++) assert_int_equal(contention_add(shares, 1, 6, 2, (ContentionUser){0, i}), 0);
+    for (int i = 0; i < 3; i++) assert_near((contention_pop(shares), contention_next(shares)), i < 2 ? 9 : -1);
+    contention_free(shares);
 }
 
 // Stage 1 of three sends both ways. With one network card for both, what leaves at the same time takes longer, and nothing else does.

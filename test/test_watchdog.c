@@ -15,8 +15,8 @@ static const Patience patience = {10, 600};
 // One rank says something; each time that it is alive, and where `moves`, that it got something done.
 static void says_(Watchdog *dog, int rank, double now, bool moves, const char *action, const char *wait,
                   int wait_stage) {
-    static BoardPage pages[8];
-    BoardPage *page = &pages[rank];
+    static StatusRank pages[8];
+    StatusRank *page = &pages[rank];
     page->stage = rank;
     page->beats++;
     page->progress += moves;

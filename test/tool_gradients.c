@@ -24,7 +24,7 @@ typedef struct Tool {
     void *activation[2]; // messages: stage s reads [s % 2] and writes the other
     void *gradient[2];
     float *device, *host; // room for the largest tensor, or for all losses
-    int64_t room;         // floats
+    int64_t capacity;     // floats
     Error *err;
 } Tool;
 
@@ -59,13 +59,13 @@ static int bundles_create_(Tool *tool) {
 }
 
 static int buffers_create_(Tool *tool) {
-    tool->room = tool->config.train.global_batch * tool->config.model.seq_len;
+    tool->capacity = tool->config.train.global_batch * tool->config.model.seq_len;
     for (int s = 0; s < tool->stage_count; s++)
         for (int64_t i = 0; i < tool->stages[s].tensors.count; i++)
-            if (tool->stages[s].tensors.tensors[i].count > tool->room)
-                tool->room = tool->stages[s].tensors.tensors[i].count;
-    tool->host = (float *)malloc((size_t)tool->room * sizeof(float));
-    tool->device = (float *)bytes_create_(tool, tool->room * 4, "tensor");
+            if (tool->stages[s].tensors.tensors[i].count > tool->capacity)
+                tool->capacity = tool->stages[s].tensors.tensors[i].count;
+    tool->host = (float *)malloc((size_t)tool->capacity * sizeof(float));
+    tool->device = (float *)bytes_create_(tool, tool->capacity * 4, "tensor");
     tool->bundles = (void **)calloc((size_t)(tool->stage_count * tool->microbatches), sizeof(void *));
     if (tool->host == NULL || tool->bundles == NULL) return fail_(tool, "out of host memory", "tensor");
     for (int k = 0; k < 2; k++) {
@@ -103,7 +103,7 @@ static void tool_destroy_(Tool *tool) {
             bytes_free_(tool, tool->activation[k], tool->stages[0].at.message_bytes);
             bytes_free_(tool, tool->gradient[k], tool->stages[0].at.message_bytes);
         }
-        bytes_free_(tool, tool->device, tool->room * 4);
+        bytes_free_(tool, tool->device, tool->capacity * 4);
         for (int s = 0; s < tool->stages_made; s++) stage_destroy(&tool->stages[s]);
         tool->be->destroy(tool->be);
     }
@@ -165,7 +165,8 @@ static int weights_read_(Tool *tool, const char *path) {
     int result = 0;
     while (result == 0 && fgets(line, sizeof line, file) != NULL) {
         long long rows = 0, cols = 0;
-        if (sscanf(line, "%79s %lld %lld", name, &rows, &cols) != 3 || rows < 1 || cols < 1 || rows > tool->room / cols)
+        if (sscanf(line, "%79s %lld %lld", name, &rows, &cols) != 3 || rows < 1 || cols < 1 ||
+            rows > tool->capacity / cols)
             result = fail_(tool, "has a record of no tensor here", path);
         else if (fread(tool->host, 4, (size_t)(rows * cols), file) != (size_t)(rows * cols))
             result = fail_(tool, "ends early", path);

@@ -9,11 +9,11 @@ int main(int argc, char **argv) {
     static Config config;
     Error err = {0};
     char *line = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
     config.model.vocab = 1 << 20;
     snprintf(config.sample.tokenizer, sizeof config.sample.tokenizer, "%s", argc > 1 ? argv[1] : "");
     Tokenizer *tokenizer = tokenizer_open(&config, &err);
-    for (ssize_t length; err.code == 0 && (length = getline(&line, &room, stdin)) > 0;) {
+    for (ssize_t length; err.code == 0 && (length = getline(&line, &capacity, stdin)) > 0;) {
         Tokens tokens = {0};
         if (line[length - 1] == '\n') line[length - 1] = '\0';
         if (tokenizer_encode(tokenizer, "line", line, &tokens, &err) != 0) break;

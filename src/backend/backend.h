@@ -14,6 +14,7 @@
 #define BACKEND_H
 
 #include "config/config.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "memory.h"
 
@@ -118,8 +119,8 @@ struct Backend {
     // --- what operations need for themselves, beside their operands and attention's scratch: bytes for a stage whose stream is (rows, hidden),
     // and the memory they are given for it, which stays the caller's until he takes it back with NULL. Without it they take memory as they
     // need it. Both are NULL where there is nothing to give.
-    int64_t (*room_bytes)(Backend *, int64_t rows, int64_t hidden, const AttentionShape *);
-    void (*use_room)(Backend *, void *memory, int64_t rows, int64_t hidden, const AttentionShape *);
+    int64_t (*workspace_bytes)(Backend *, int64_t rows, int64_t hidden, const AttentionShape *);
+    void (*use_workspace)(Backend *, void *memory, int64_t rows, int64_t hidden, const AttentionShape *);
 
     // --- matrix products. y (rows, out), x (rows, in), w (out, in), bias (out) or NULL.
     // y = x wT + bias. With EPILOGUE_GELU `aux` (rows, out) receives that, and y = gelu(aux) (tanh form).
@@ -198,9 +199,6 @@ struct Backend {
     // Decoupled weight decay (Loshchilov & Hutter 2019); one pass over memory, which also zeroes the gradients.
     void (*adamw)(Backend *, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
 };
-
-// Seconds on the host's monotonic clock; events tell their time on it too.
-double clock_seconds(void);
 
 // The CPU: `threads` OpenMP threads (0: as OpenMP says). Measures nothing; peak_tflops stays 0 until cpu_measure_peak.
 Backend *backend_cpu_create(int precision, int threads, Error *err);

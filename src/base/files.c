@@ -7,15 +7,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int unreadable_(const char *path, Error *err) {
+static int files_unreadable_(const char *path, Error *err) {
     return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
 }
 
 int file_open(const char *path, int64_t *bytes, Error *err) {
     struct stat status;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // the open of a named pipe would wait for a writer
-    if (fd < 0) return unreadable_(path, err);
-    int failed = fstat(fd, &status) != 0 ? unreadable_(path, err)
+    if (fd < 0) return files_unreadable_(path, err);
+    int failed = fstat(fd, &status) != 0 ? files_unreadable_(path, err)
                  : !S_ISREG(status.st_mode)
                      ? error_set(err, EXIT_FAILED, "%s: is no regular file; put a plain file there", path)
                      : 0;
@@ -30,7 +30,7 @@ int file_read(int fd, const char *path, int64_t offset, void *to, int64_t bytes,
     while (bytes > 0) {
         ssize_t got = pread(fd, at, (size_t)bytes, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return unreadable_(path, err);
+        if (got < 0) return files_unreadable_(path, err);
         if (got == 0)
             return error_set(err, EXIT_FAILED,
                              "%s: ends before byte %lld, shorter than it was when it was opened; restore it", path,

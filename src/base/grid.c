@@ -21,16 +21,16 @@ void grid_cell(Grid *grid, const char *format, ...) {
     va_end(args);
 }
 
-typedef struct Column_ {
+typedef struct Column {
     int width;
     bool right;
-} Column_;
+} Column;
 
-static void measure_(const Grid *grid, int64_t count, Column_ *columns) {
-    for (int c = 0; c < grid->columns; c++) columns[c] = (Column_){0, true};
+static void grid_measure_(const Grid *grid, int64_t count, Column *columns) {
+    for (int c = 0; c < grid->columns; c++) columns[c] = (Column){0, true};
     for (int64_t i = 0; i < count; i++) {
         const char *cell = grid->cells[i];
-        Column_ *column = &columns[i % grid->columns];
+        Column *column = &columns[i % grid->columns];
         int width = (int)strlen(cell);
         if (width > column->width) column->width = width;
         bool number = isdigit((unsigned char)cell[0]) || strcmp(cell, "-") == 0;
@@ -39,10 +39,10 @@ static void measure_(const Grid *grid, int64_t count, Column_ *columns) {
 }
 
 void grid_print(const Grid *grid, FILE *file) {
-    Column_ columns[GRID_COLUMNS];
+    Column columns[GRID_COLUMNS];
     if (grid->failed) return;
     int64_t whole = grid->count / grid->columns * grid->columns;
-    measure_(grid, whole, columns);
+    grid_measure_(grid, whole, columns);
     for (int64_t i = 0; i < whole; i++) {
         int c = (int)(i % grid->columns), last = grid->columns - 1;
         int width = columns[c].right ? columns[c].width : c == last ? 0 : -columns[c].width;

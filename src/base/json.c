@@ -24,7 +24,7 @@ typedef struct Parser {
     Error *err;
 } Parser;
 
-static int fail_(const Parser *parser, const char *what) {
+static int json_fail_(const Parser *parser, const char *what) {
     return error_set(parser->err, EXIT_FAILED, "%s: byte %lld: %s", parser->name,
                      (long long)(parser->at - parser->begin), what);
 }
@@ -34,7 +34,7 @@ static JsonValue *take_value_(Parser *parser) {
     if (chunk == NULL || chunk->used == CHUNK_VALUES) {
         JsonChunk *fresh = calloc(1, sizeof *fresh);
         if (fresh == NULL) {
-            fail_(parser, "out of memory");
+            json_fail_(parser, "out of memory");
             return NULL;
         }
         fresh->before = chunk;
@@ -86,17 +86,17 @@ static char *put_utf8_(char *to, uint32_t code) {
 // at stands behind "\u".
 static int decode_unicode_(Parser *parser, char **to) {
     uint32_t code, low;
-    if (hex4_(parser->at, parser->end, &code) != 0) return fail_(parser, "\\u needs four hexadecimal digits");
+    if (hex4_(parser->at, parser->end, &code) != 0) return json_fail_(parser, "\\u needs four hexadecimal digits");
     parser->at += 4;
-    if (code >= 0xDC00 && code < 0xE000) return fail_(parser, "second half of a surrogate pair without the first");
+    if (code >= 0xDC00 && code < 0xE000) return json_fail_(parser, "second half of a surrogate pair without the first");
     if (code >= 0xD800 && code < 0xDC00) {
         bool pair = parser->end - parser->at >= 6 && parser->at[0] == '\\' && parser->at[1] == 'u' &&
                     hex4_(parser->at + 2, parser->end, &low) == 0 && low >= 0xDC00 && low < 0xE000;
-        if (!pair) return fail_(parser, "first half of a surrogate pair without the second");
+        if (!pair) return json_fail_(parser, "first half of a surrogate pair without the second");
         parser->at += 6;
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
     }
-    if (code == 0) return fail_(parser, "NUL inside a text");
+    if (code == 0) return json_fail_(parser, "NUL inside a text");
     *to = put_utf8_(*to, code);
     return 0;
 }
@@ -109,7 +109,7 @@ static int decode_escape_(Parser *parser, char **to) {
         return decode_unicode_(parser, to);
     }
     const char *found = letter == '\0' ? NULL : strchr(letters, letter);
-    if (found == NULL) return fail_(parser, "unknown escape in a text");
+    if (found == NULL) return json_fail_(parser, "unknown escape in a text");
     parser->at++;
     *(*to)++ = meanings[found - letters];
     return 0;
@@ -136,12 +136,12 @@ static int parse_text_(Parser *parser, const char **text) {
             if (decode_escape_(parser, &to) != 0) return -1;
             continue;
         }
-        if ((unsigned char)*parser->at < 0x20) return fail_(parser, "control character inside a text");
+        if ((unsigned char)*parser->at < 0x20) return json_fail_(parser, "control character inside a text");
         int length = json_utf8_length(parser->at, parser->end);
-        if (length == 0) return fail_(parser, "not UTF-8");
+        if (length == 0) return json_fail_(parser, "not UTF-8");
         while (length-- > 0) *to++ = *parser->at++;
     }
-    if (parser->at == parser->end) return fail_(parser, "a text does not end");
+    if (parser->at == parser->end) return json_fail_(parser, "a text does not end");
     parser->at++;
     *to = '\0';
     return 0;
@@ -161,23 +161,23 @@ static const char *skip_digits_(const char *at) {
 static int parse_number_(Parser *parser, JsonValue *value) {
     const char *at = parser->at + (*parser->at == '-'), *integer = at;
     at = skip_digits_(at);
-    if (at == integer || (integer[0] == '0' && at - integer > 1)) return fail_(parser, "malformed number");
+    if (at == integer || (integer[0] == '0' && at - integer > 1)) return json_fail_(parser, "malformed number");
     bool whole = *at != '.' && *at != 'e' && *at != 'E';
     if (*at == '.') {
         const char *fraction = ++at;
         at = skip_digits_(at);
-        if (at == fraction) return fail_(parser, "malformed number");
+        if (at == fraction) return json_fail_(parser, "malformed number");
     }
     if (*at == 'e' || *at == 'E') {
         at++;
         at += *at == '+' || *at == '-';
         const char *exponent = at;
         at = skip_digits_(at);
-        if (at == exponent) return fail_(parser, "malformed number");
+        if (at == exponent) return json_fail_(parser, "malformed number");
     }
     value->type = JSON_NUMBER;
     value->number = strtod(parser->at, NULL);
-    if (!isfinite(value->number)) return fail_(parser, "a number beyond what 64 bits hold");
+    if (!isfinite(value->number)) return json_fail_(parser, "a number beyond what 64 bits hold");
     errno = 0;
     value->integer = whole ? strtoll(parser->at, NULL, 10) : 0;
     value->whole = whole && errno == 0;
@@ -201,7 +201,7 @@ static int parse_word_(Parser *parser, JsonValue *value) {
         parser->at += length;
         return 0;
     }
-    return fail_(parser, parser->at == parser->end ? "ends too early" : "unexpected character");
+    return json_fail_(parser, parser->at == parser->end ? "ends too early" : "unexpected character");
 }
 
 static int compare_keys_(const void *a, const void *b) {
@@ -210,7 +210,7 @@ static int compare_keys_(const void *a, const void *b) {
 
 static int check_keys_(Parser *parser, const JsonValue *object) {
     const char **keys = malloc((size_t)object->count * sizeof *keys + 1), *twice = NULL;
-    if (keys == NULL) return fail_(parser, "out of memory");
+    if (keys == NULL) return json_fail_(parser, "out of memory");
     int64_t n = 0;
     for (const JsonValue *member = object->first; member != NULL; member = member->next) keys[n++] = member->key;
     qsort(keys, (size_t)n, sizeof *keys, compare_keys_);
@@ -225,10 +225,10 @@ static int check_keys_(Parser *parser, const JsonValue *object) {
 static int parse_value_(Parser *parser, JsonValue *value);
 
 static int parse_key_(Parser *parser, JsonValue *member) {
-    if (parser->at == parser->end || *parser->at != '"') return fail_(parser, "a key in quotes is expected");
+    if (parser->at == parser->end || *parser->at != '"') return json_fail_(parser, "a key in quotes is expected");
     if (parse_text_(parser, &member->key) != 0) return -1;
     skip_space_(parser);
-    if (parser->at == parser->end || *parser->at != ':') return fail_(parser, "a colon is expected behind a key");
+    if (parser->at == parser->end || *parser->at != ':') return json_fail_(parser, "a colon is expected behind a key");
     parser->at++;
     return 0;
 }
@@ -251,7 +251,7 @@ static int parse_entries_(Parser *parser, JsonValue *value, char closing) {
         skip_space_(parser);
         char next = parser->at < parser->end ? *parser->at : '\0';
         if (next != ',' && next != closing)
-            return fail_(parser, closing == '}' ? "a comma or } is expected" : "a comma or ] is expected");
+            return json_fail_(parser, closing == '}' ? "a comma or } is expected" : "a comma or ] is expected");
         parser->at++;
         if (next == closing) return 0;
     }
@@ -260,7 +260,7 @@ static int parse_entries_(Parser *parser, JsonValue *value, char closing) {
 static int parse_container_(Parser *parser, JsonValue *value) {
     bool object = *parser->at == '{';
     value->type = object ? JSON_OBJECT : JSON_ARRAY;
-    if (++parser->depth > JSON_MAX_DEPTH) return fail_(parser, "nested too deeply");
+    if (++parser->depth > JSON_MAX_DEPTH) return json_fail_(parser, "nested too deeply");
     if (parse_entries_(parser, value, object ? '}' : ']') != 0) return -1;
     parser->depth--;
     return object ? check_keys_(parser, value) : 0;
@@ -290,7 +290,7 @@ int json_parse(Json *json, const char *text, int64_t length, const char *name, E
     JsonValue *root = take_value_(&parser);
     if (root == NULL || parse_value_(&parser, root) != 0) return -1;
     skip_space_(&parser);
-    if (parser.at != parser.end) return fail_(&parser, "more text behind the end");
+    if (parser.at != parser.end) return json_fail_(&parser, "more text behind the end");
     json->root = root;
     return 0;
 }

@@ -34,7 +34,7 @@ static void make_printable_(char *text, int length) {
             text[i] = '?';
 }
 
-static void say_(const Log *log, const char *format, va_list args) {
+static void log_say_(const Log *log, const char *format, va_list args) {
     char line[1400];
     int used = prefix_(log, line, sizeof line - 2);
     int body = vsnprintf(line + used, sizeof line - 2 - (size_t)used, format, args);
@@ -50,7 +50,7 @@ static void say_(const Log *log, const char *format, va_list args) {
 void log_line(const Log *log, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    say_(log, format, args);
+    log_say_(log, format, args);
     va_end(args);
 }
 
@@ -58,7 +58,7 @@ void log_status(const Log *log, const char *format, ...) {
     if (log->level == LOG_QUIET) return;
     va_list args;
     va_start(args, format);
-    say_(log, format, args);
+    log_say_(log, format, args);
     va_end(args);
 }
 
@@ -66,6 +66,6 @@ void log_detail(const Log *log, const char *format, ...) {
     if (log->level != LOG_VERBOSE) return;
     va_list args;
     va_start(args, format);
-    say_(log, format, args);
+    log_say_(log, format, args);
     va_end(args);
 }

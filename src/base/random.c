@@ -23,7 +23,7 @@ void random_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-static void words_(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]) {
+static void random_words_(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]) {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
     random_philox(counter, key, out);
@@ -31,7 +31,7 @@ static void words_(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[
 
 uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
     uint32_t words[4];
-    words_(seed, stream, index, words);
+    random_words_(seed, stream, index, words);
     return (uint64_t)words[1] << 32 | words[0];
 }
 
@@ -49,7 +49,7 @@ static void normal_pair_(uint32_t word_0, uint32_t word_1, float out[2]) {
 // The four normals of one block: elements 4 * block .. 4 * block + 3 of the stream.
 static void normal_block_(uint64_t seed, uint64_t stream, uint64_t block, float out[LANES]) {
     uint32_t words[4];
-    words_(seed, stream, block, words);
+    random_words_(seed, stream, block, words);
     normal_pair_(words[0], words[1], out);
     normal_pair_(words[2], words[3], out + 2);
 }

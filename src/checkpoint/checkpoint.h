@@ -11,7 +11,7 @@
 #define CHECKPOINT_H
 
 #include "checkpoint_files.h"
-#include "engine/judge.h"
+#include "engine/step_guard.h"
 #include "engine/stage.h"
 #include "ranks/world.h"
 
@@ -40,7 +40,7 @@ void checkpoint_destroy(Checkpoint *checkpoint);
 // that cannot be written is said on stderr and is no error.
 
 // Copies the state after `step`, which took `samples` samples from the data so far, and starts writing. Waits for the one before.
-int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const JudgeState *judge, Error *err);
+int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const StepGuard *step_guard, Error *err);
 // At every step's end: takes a write under way further.
 int checkpoint_poll(Checkpoint *checkpoint, Error *err);
 // Waits until nothing is under way.
@@ -54,7 +54,7 @@ int64_t checkpoint_saved(const Checkpoint *checkpoint);
 typedef struct ResumePoint {
     bool found;
     int64_t step, samples;
-    JudgeState judge; // of a checkpoint that has none: as at the start
+    StepGuard step_guard; // of a checkpoint that has none: as at the start
 } ResumePoint;
 
 // Goes on from `dir`, which is a checkpoint or a directory of checkpoints; of those the newest that is whole. Says which one it took,

@@ -178,7 +178,7 @@ static int sync_parent_(const char *path, Error *err) {
 }
 
 // Two names are exchanged at once where the system can: at no moment is there no checkpoint of that name.
-static int exchange_(const char *partial, const char *path, Error *err) {
+static int files_exchange_(const char *partial, const char *path, Error *err) {
     if (renameat2(AT_FDCWD, partial, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
         directory_remove(partial);
         return 0;
@@ -191,7 +191,7 @@ int directory_publish(const char *partial, const char *path, Error *err) {
     if (directory_sync(partial, err) != 0) return -1;
     if (rename(partial, path) != 0) {
         if (errno != EEXIST && errno != ENOTEMPTY) return io_error_(path, "named", err);
-        if (exchange_(partial, path, err) != 0) return -1;
+        if (files_exchange_(partial, path, err) != 0) return -1;
     }
     return sync_parent_(path, err);
 }
@@ -199,7 +199,7 @@ int directory_publish(const char *partial, const char *path, Error *err) {
 // --- what is there
 
 // A kill in the middle must not leave half a checkpoint under a checkpoint's name.
-static int remove_entry_(const char *path, const struct stat *status, int kind, struct FTW *place) {
+static int files_remove_entry_(const char *path, const struct stat *status, int kind, struct FTW *place) {
     (void)status, (void)kind, (void)place;
     remove(path);
     return 0;
@@ -212,17 +212,17 @@ void directory_remove(const char *path) {
     int before = (int)(name - path);
     snprintf(hidden, sizeof hidden, "%.*s.%s.removed", before, path, name + (name[0] == '.'));
     if (rename(path, hidden) != 0) snprintf(hidden, sizeof hidden, "%s", path);
-    nftw(hidden, remove_entry_, 16, FTW_DEPTH | FTW_PHYS);
+    nftw(hidden, files_remove_entry_, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-static int compare_names_(const void *a, const void *b) {
+static int files_compare_names_(const void *a, const void *b) {
     const CheckpointName *x = a, *y = b;
     if (x->complete != y->complete) return x->complete - y->complete;
     if (x->saved != y->saved) return x->saved > y->saved ? -1 : 1;
     return (x->step < y->step) - (x->step > y->step);
 }
 
-static void look_(CheckpointName *entry, const char *dir, const Crc64 *crc) {
+static void files_look_(CheckpointName *entry, const char *dir, const Crc64 *crc) {
     char path[CHECKPOINT_PATH];
     Manifest manifest = {0};
     entry->complete = path_join(path, dir, entry->name, NULL) == 0 && manifest_read(&manifest, crc, path, NULL) == 0;
@@ -252,8 +252,8 @@ int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, in
         if (step_of_name_(entry->d_name) >= 0) status = add_name_(list, count, entry->d_name);
     closedir(stream);
     if (status != 0) return error_set(err, EXIT_FAILED, "%s: out of memory", dir);
-    for (int64_t i = 0; i < *count; i++) look_(&(*list)[i], dir, crc);
-    if (*count > 1) qsort(*list, (size_t)*count, sizeof **list, compare_names_);
+    for (int64_t i = 0; i < *count; i++) files_look_(&(*list)[i], dir, crc);
+    if (*count > 1) qsort(*list, (size_t)*count, sizeof **list, files_compare_names_);
     return 0;
 }
 
@@ -276,7 +276,7 @@ void checkpoint_sweep(const char *dir) {
     for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
         char path[CHECKPOINT_PATH];
         if (leftover_(entry->d_name) && path_join(path, dir, entry->d_name, NULL) == 0)
-            nftw(path, remove_entry_, 16, FTW_DEPTH | FTW_PHYS);
+            nftw(path, files_remove_entry_, 16, FTW_DEPTH | FTW_PHYS);
     }
     closedir(stream);
 }

@@ -26,7 +26,8 @@ int layout_file(const CheckpointLayout *layout, int64_t table_index, StateKind k
     return layout_group(layout, table_index) + (kind == STATE_WEIGHT ? 0 : layout->groups);
 }
 
-static void add_tensor_(CheckpointLayout *layout, SafeHeader *header, int64_t index, StateKind kind, int precision) {
+static void layout_add_tensor_(CheckpointLayout *layout, SafeHeader *header, int64_t index, StateKind kind,
+                               int precision) {
     const TensorSpec *spec = &layout->table->specs[index];
     char name[96];
     snprintf(name, sizeof name, "%s%s", spec->name, state_suffix[kind]);
@@ -47,7 +48,7 @@ static int lay_file_(CheckpointLayout *layout, int file, int precision, Error *e
     for (int64_t i = 0; i < layout->table->count; i++)
         for (int kind = 0; kind < STATE_KINDS; kind++)
             if (file_holds_(layout, file, i, (StateKind)kind, precision))
-                add_tensor_(layout, &header, i, (StateKind)kind, precision);
+                layout_add_tensor_(layout, &header, i, (StateKind)kind, precision);
     int64_t data = header.data;
     if (safetensors_header_end(&header, err) != 0) return -1;
     LayoutFile *out = &layout->file[file];

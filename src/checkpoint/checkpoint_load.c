@@ -12,7 +12,7 @@
 // --- one answer of all ranks
 
 // Collective. Where any rank has an error, -1 and the lowest such rank's everywhere.
-static int agree_(World *world, const Error *mine, Error *err) {
+static int load_agree_(World *world, const Error *mine, Error *err) {
     int ranks = world_size(world);
     double first = mine->code != 0 ? ranks - world_rank(world) : 0;
     if (world_max(world, &first, 1, err) != 0) return -1;
@@ -25,7 +25,7 @@ static int agree_(World *world, const Error *mine, Error *err) {
 }
 
 // One line for all ranks.
-static void __attribute__((format(printf, 3, 4))) say_(World *world, const Log *log, const char *format, ...) {
+static void __attribute__((format(printf, 3, 4))) load_say_(World *world, const Log *log, const char *format, ...) {
     if (world_rank(world) != 0) return;
     Log all = log_of_all(log);
     char text[1200];
@@ -48,7 +48,7 @@ static int verify_(const char *dir, World *world, Error *err) {
         world_progress(world);
     }
     manifest_free(&manifest);
-    return agree_(world, &mine, err);
+    return load_agree_(world, &mine, err);
 }
 
 // --- which tensors
@@ -60,7 +60,7 @@ typedef struct Load {
 } Load;
 
 // The tensor that holds one state of a spec; with `optional`, NULL without error where there is none.
-static SourceTensor *find_(Load *load, const TensorSpec *spec, StateKind kind, bool optional, Error *err) {
+static SourceTensor *load_find_(Load *load, const TensorSpec *spec, StateKind kind, bool optional, Error *err) {
     const TensorTable *table = &load->stage->table;
     const TensorSpec *stored = spec_stored(table, spec);
     char name[96];
@@ -73,7 +73,7 @@ static SourceTensor *find_(Load *load, const TensorSpec *spec, StateKind kind, b
 }
 
 static int check_state_(Load *load, const TensorSpec *spec, StateKind kind, Error *err) {
-    SourceTensor *found = find_(load, spec, kind, kind == STATE_MASTER, err);
+    SourceTensor *found = load_find_(load, spec, kind, kind == STATE_MASTER, err);
     if (found == NULL) return kind == STATE_MASTER ? 0 : -1;
     return source_check(&load->source, found, spec, err);
 }
@@ -121,7 +121,7 @@ typedef struct Range {
 } Range;
 
 // Up to SOURCE_PIECE elements from `at` on, ending with a whole row where that can be.
-static Range next_(const Tensor *tensor, int64_t at, int64_t end) {
+static Range load_next_(const Tensor *tensor, int64_t at, int64_t end) {
     int64_t most = (at + SOURCE_PIECE) / tensor->cols * tensor->cols;
     return (Range){at, most > at && most < end ? most : end};
 }
@@ -130,11 +130,11 @@ static Range next_(const Tensor *tensor, int64_t at, int64_t end) {
 static int load_weight_(Load *load, int64_t index, Error *err) {
     StageTensors *tensors = &load->stage->tensors;
     const Tensor *tensor = &tensors->tensors[index];
-    SourceTensor *found = load->states ? find_(load, tensor->spec, STATE_MASTER, true, err) : NULL;
-    if (found == NULL) found = find_(load, tensor->spec, STATE_WEIGHT, false, err);
+    SourceTensor *found = load->states ? load_find_(load, tensor->spec, STATE_MASTER, true, err) : NULL;
+    if (found == NULL) found = load_find_(load, tensor->spec, STATE_WEIGHT, false, err);
     if (found == NULL) return -1;
-    for (Range range = next_(tensor, 0, tensor->count); range.begin < range.end;
-         range = next_(tensor, range.end, tensor->count)) {
+    for (Range range = load_next_(tensor, 0, tensor->count); range.begin < range.end;
+         range = load_next_(tensor, range.end, tensor->count)) {
         if (source_read(&load->source, found, tensor, &tensors->split, range.begin, range.end, err) != 0) return -1;
         tensors_put(tensors, load->stage->be, index, load->source.values, range.begin, range.end);
     }
@@ -147,10 +147,10 @@ static int load_moment_(Load *load, int64_t index, StateKind kind, Error *err) {
     Backend *be = load->stage->be;
     TensorPiece piece = tensors_piece(tensors, index);
     float *to = kind == STATE_M ? piece.m : piece.v;
-    SourceTensor *found = find_(load, tensor->spec, kind, false, err);
+    SourceTensor *found = load_find_(load, tensor->spec, kind, false, err);
     if (found == NULL) return -1;
-    for (Range range = next_(tensor, piece.begin, piece.end); range.begin < range.end;
-         range = next_(tensor, range.end, piece.end)) {
+    for (Range range = load_next_(tensor, piece.begin, piece.end); range.begin < range.end;
+         range = load_next_(tensor, range.end, piece.end)) {
         if (source_read(&load->source, found, tensor, &tensors->split, range.begin, range.end, err) != 0) return -1;
         be->upload(be, to + (range.begin - piece.begin), load->source.values, (range.end - range.begin) * 4);
     }
@@ -173,10 +173,10 @@ static int load_tensors_(Load *load, World *world, Error *err) {
 static int load_(Load *load, int prepared, Error *mine, World *world, Error *err) {
     if (prepared == 0) prepared = check_tensors_(load, mine);
     if (prepared == 0 && !load->states) check_rest_(load, mine);
-    if (agree_(world, mine, err) != 0) return -1;
+    if (load_agree_(world, mine, err) != 0) return -1;
     if (load_tensors_(load, world, mine) != 0 && mine->code == 0)
         error_set(mine, EXIT_FAILED, "%s: cannot be loaded", load->source.dir);
-    return agree_(world, mine, err);
+    return load_agree_(world, mine, err);
 }
 
 // --- resume
@@ -206,12 +206,12 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Stage *stage, W
         load->states = true;
         prepared = open_checkpoint_(load, dir, &state, &mine);
     }
-    int status = load == NULL ? agree_(world, &mine, err) : load_(load, prepared, &mine, world, err);
+    int status = load == NULL ? load_agree_(world, &mine, err) : load_(load, prepared, &mine, world, err);
     if (load != NULL) source_close(&load->source);
     free(load);
     if (status != 0) return -1;
-    *point = (ResumePoint){true, state.step, state.samples, state.judge};
-    say_(world, log, "resumed from %s after step %lld", dir, (long long)state.step);
+    *point = (ResumePoint){true, state.step, state.samples, state.step_guard};
+    load_say_(world, log, "resumed from %s after step %lld", dir, (long long)state.step);
     Log all = log_of_all(log);
     if (state.seed != stage->config->train.seed && world_rank(world) == 0)
         log_line(&all, "%s was trained with another train.seed: from here on samples come in the order of the new one",
@@ -226,19 +226,19 @@ typedef struct Candidates {
     CheckpointName *names;
 } Candidates;
 
-static bool has_(const char *dir, const char *name) {
+static bool load_has_(const char *dir, const char *name) {
     char path[CHECKPOINT_PATH];
     return path_join(path, dir, name, NULL) == 0 && access(path, F_OK) == 0;
 }
 
-static int look_(Candidates *candidates, const char *dir, Error *err) {
-    candidates->itself = has_(dir, CHECKPOINT_MANIFEST) || has_(dir, CHECKPOINT_TRAINING);
+static int load_look_(Candidates *candidates, const char *dir, Error *err) {
+    candidates->itself = load_has_(dir, CHECKPOINT_MANIFEST) || load_has_(dir, CHECKPOINT_TRAINING);
     candidates->count = 1;
     if (candidates->itself) return 0;
     Crc64 crc;
     crc64_init(&crc);
     if (checkpoint_list(dir, &crc, &candidates->names, &candidates->count, err) != 0) return -1;
-    if (candidates->count > 0 || (!has_(dir, CHECKPOINT_INDEX) && !has_(dir, "model.safetensors"))) return 0;
+    if (candidates->count > 0 || (!load_has_(dir, CHECKPOINT_INDEX) && !load_has_(dir, "model.safetensors"))) return 0;
     return error_set(err, EXIT_USAGE,
                      "--resume %s: is a model without the state of a training run; give it as checkpoint.init_from",
                      dir);
@@ -247,8 +247,8 @@ static int look_(Candidates *candidates, const char *dir, Error *err) {
 // Collective: rank 0's answer everywhere.
 static int find_candidates_(Candidates *candidates, const char *dir, World *world, Error *err) {
     Error mine = {0};
-    if (world_rank(world) == 0) look_(candidates, dir, &mine);
-    if (agree_(world, &mine, err) != 0) return -1;
+    if (world_rank(world) == 0) load_look_(candidates, dir, &mine);
+    if (load_agree_(world, &mine, err) != 0) return -1;
     int64_t shared[2] = {candidates->count, candidates->itself};
     if (world_broadcast(world, 0, shared, sizeof shared, err) != 0) return -1;
     candidates->count = shared[0];
@@ -266,7 +266,7 @@ static int candidate_path_(char path[CHECKPOINT_PATH], const Candidates *candida
         else if (snprintf(path, CHECKPOINT_PATH, "%s", dir) >= CHECKPOINT_PATH)
             error_set(&mine, EXIT_FAILED, "%.200s...: the path is too long", dir);
     }
-    if (agree_(world, &mine, err) != 0) return -1;
+    if (load_agree_(world, &mine, err) != 0) return -1;
     return world_broadcast(world, 0, path, CHECKPOINT_PATH, err);
 }
 
@@ -301,7 +301,8 @@ int checkpoint_resume(ResumePoint *point, const char *dir, Stage *stage, World *
     int status = find_candidates_(&candidates, plain, world, err);
     if (status == 0 && candidates.count > 0)
         status = try_candidates_(&candidates, point, plain, stage, world, log, err);
-    if (status == 0 && candidates.count == 0) say_(world, log, "no checkpoint in %s: training starts at step 0", plain);
+    if (status == 0 && candidates.count == 0)
+        load_say_(world, log, "no checkpoint in %s: training starts at step 0", plain);
     free(candidates.names);
     return status;
 }
@@ -316,7 +317,7 @@ static int open_model_(Load *load, const char *dir, Error *err) {
 int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log *log, Error *err) {
     // Our own checkpoints say what their bytes have to be, others do not.
     Error mine = {0};
-    double own = has_(dir, CHECKPOINT_MANIFEST);
+    double own = load_has_(dir, CHECKPOINT_MANIFEST);
     if (world_max(world, &own, 1, err) != 0 || (own > 0.0 && verify_(dir, world, err) != 0)) return -1;
     Load *load = calloc(1, sizeof *load);
     int prepared = load == NULL ? error_set(&mine, EXIT_FAILED, "%s: out of host memory", dir) : 0;
@@ -324,9 +325,9 @@ int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log 
         load->stage = stage;
         prepared = open_model_(load, dir, &mine);
     }
-    int status = load == NULL ? agree_(world, &mine, err) : load_(load, prepared, &mine, world, err);
+    int status = load == NULL ? load_agree_(world, &mine, err) : load_(load, prepared, &mine, world, err);
     if (load != NULL) source_close(&load->source);
     free(load);
-    if (status == 0) say_(world, log, "weights from %s", dir);
+    if (status == 0) load_say_(world, log, "weights from %s", dir);
     return status;
 }

@@ -58,7 +58,7 @@ static char *read_text_(const char *path, int64_t *length, Error *err) {
     return NULL;
 }
 
-static int read_entry_(ManifestFile *file, const JsonValue *entry, const char *path, Error *err) {
+static int manifest_read_entry_(ManifestFile *file, const JsonValue *entry, const char *path, Error *err) {
     const char *name = json_text(entry, "name", ""), *crc = json_text(entry, "crc64", "");
     char *end;
     file->bytes = json_integer(entry, "bytes", -1);
@@ -82,7 +82,7 @@ static int read_manifest_(Manifest *manifest, const JsonValue *root, const char 
     manifest->file = calloc((size_t)files->count + 1, sizeof *manifest->file);
     if (manifest->file == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", path);
     for (const JsonValue *entry = files->first; entry != NULL; entry = entry->next)
-        if (read_entry_(&manifest->file[manifest->count++], entry, path, err) != 0) return -1;
+        if (manifest_read_entry_(&manifest->file[manifest->count++], entry, path, err) != 0) return -1;
     return 0;
 }
 

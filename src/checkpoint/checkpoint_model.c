@@ -94,9 +94,9 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
     fprintf(file,
             "  \"tokens\": %lld,\n  \"seed\": %lld,\n  \"skipped_updates\": %lld,\n  \"skipped_bad_steps\": %lld,\n",
             (long long)(state->samples * config->model.seq_len), (long long)state->seed,
-            (long long)state->judge.skipped, (long long)state->judge.bad);
-    write_window_("loss_window", &state->judge.loss, file);
-    write_window_("norm_window", &state->judge.norm, file);
+            (long long)state->step_guard.skipped, (long long)state->step_guard.bad);
+    write_window_("loss_window", &state->step_guard.loss, file);
+    write_window_("norm_window", &state->step_guard.norm, file);
     fputs("  \"config\": ", file);
     config_write_json(config, file);
     fputs("\n}\n", file);
@@ -124,13 +124,13 @@ static int read_window_(ZScore *window, const JsonValue *found) {
     return 0;
 }
 
-static int read_judge_(JudgeState *judge, const JsonValue *root, const char *path, Error *err) {
-    memset(judge, 0, sizeof *judge);
-    judge->skipped = json_integer(root, "skipped_updates", 0);
-    judge->bad = json_integer(root, "skipped_bad_steps", 0);
-    if (in_reach_(judge->skipped) && in_reach_(judge->bad) &&
-        read_window_(&judge->loss, json_find(root, "loss_window")) == 0 &&
-        read_window_(&judge->norm, json_find(root, "norm_window")) == 0)
+static int read_step_guard_(StepGuard *step_guard, const JsonValue *root, const char *path, Error *err) {
+    memset(step_guard, 0, sizeof *step_guard);
+    step_guard->skipped = json_integer(root, "skipped_updates", 0);
+    step_guard->bad = json_integer(root, "skipped_bad_steps", 0);
+    if (in_reach_(step_guard->skipped) && in_reach_(step_guard->bad) &&
+        read_window_(&step_guard->loss, json_find(root, "loss_window")) == 0 &&
+        read_window_(&step_guard->norm, json_find(root, "norm_window")) == 0)
         return 0;
     return error_set(err, EXIT_FAILED, "%s: its skipped updates or its windows of losses and norms are no such thing",
                      path);
@@ -146,7 +146,7 @@ int training_state_read(TrainingState *state, const char *dir, Error *err) {
     bool sound = in_reach_(state->step) && in_reach_(state->samples) && state->seed >= 0;
     if (status == 0 && !sound)
         status = error_set(err, EXIT_FAILED, "%s: has no step, samples or seed, or one that no training reaches", path);
-    if (status == 0) status = read_judge_(&state->judge, json.root, path, err);
+    if (status == 0) status = read_step_guard_(&state->step_guard, json.root, path, err);
     json_free(&json);
     return status;
 }

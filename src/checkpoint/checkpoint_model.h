@@ -3,7 +3,7 @@
 #ifndef CHECKPOINT_MODEL_H
 #define CHECKPOINT_MODEL_H
 
-#include "engine/judge.h"
+#include "engine/step_guard.h"
 
 #include <stdbool.h>
 
@@ -26,7 +26,7 @@ typedef struct TrainingState {
     int64_t step;
     int64_t samples; // taken from the endless sequence of epochs: position of the next one
     int64_t seed;
-    JudgeState judge;
+    StepGuard step_guard;
 } TrainingState;
 
 void training_state_write(const Config *config, const TrainingState *state, FILE *file);

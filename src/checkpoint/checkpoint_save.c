@@ -4,6 +4,7 @@
 //
 // The threads only touch files. What they found is exchanged by checkpoint_poll, which all ranks call at the same steps.
 #include "checkpoint.h"
+#include "base/clock.h"
 
 #include "checkpoint_model.h"
 #include "checkpoint_write.h"
@@ -111,7 +112,7 @@ static int write_small_(Checkpoint *checkpoint, Error *err) {
     return write_text_(checkpoint, &entry[2], CHECKPOINT_TRAINING, training_text_, err);
 }
 
-static void *write_(void *argument) {
+static void *saver_write_(void *argument) {
     Checkpoint *checkpoint = argument;
     Error *failure = &checkpoint->failure;
     double start = clock_seconds();
@@ -159,7 +160,7 @@ static void *commit_(void *argument) {
     return NULL;
 }
 
-static int64_t now_(void) {
+static int64_t saver_now_(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
@@ -169,7 +170,7 @@ static int64_t now_(void) {
 static int fill_manifest_(Checkpoint *checkpoint, const WriteShare *all, int ranks, Error *err) {
     const Writer *writer = &checkpoint->writer;
     checkpoint->manifest.step = checkpoint->state.step;
-    checkpoint->manifest.saved = now_();
+    checkpoint->manifest.saved = saver_now_();
     for (int f = 0; f < writer->layout.files; f++) {
         const LayoutFile *file = &writer->layout.file[f];
         WriteShare whole = {0, 0};
@@ -269,11 +270,11 @@ static int wait_for_last_(Checkpoint *checkpoint, Error *err) {
     return 0;
 }
 
-int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const JudgeState *judge, Error *err) {
+int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const StepGuard *step_guard, Error *err) {
     if (checkpoint == NULL) return 0;
     const char *dir = checkpoint->config->checkpoint.dir;
     if (wait_for_last_(checkpoint, err) != 0) return -1;
-    checkpoint->state = (TrainingState){step, samples, checkpoint->config->train.seed, *judge};
+    checkpoint->state = (TrainingState){step, samples, checkpoint->config->train.seed, *step_guard};
     checkpoint->phase = SAVE_WRITING;
     checkpoint->failure = (Error){0};
     Error *failure = &checkpoint->failure;
@@ -282,7 +283,7 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
                  writer_allocate(&checkpoint->writer, failure) == 0;
     if (!ready) return atomic_store(&checkpoint->ended, true), 0; // the next poll tells the others
     writer_copy(&checkpoint->writer);
-    thread_start_(checkpoint, write_);
+    thread_start_(checkpoint, saver_write_);
     return 0;
 }
 
@@ -319,7 +320,7 @@ int checkpoint_create(Checkpoint **out, Stage *stage, World *world, bool resumed
     checkpoint->log.rank = -1;
     checkpoint->saved = -1;
     checkpoint->lock = -1;
-    checkpoint->since = resumed ? 0 : now_();
+    checkpoint->since = resumed ? 0 : saver_now_();
     if (writer_create(&checkpoint->writer, stage, world, err) != 0 || prepare_dir_(checkpoint, err) != 0) return -1;
     Manifest *manifest = &checkpoint->manifest;
     manifest->count = checkpoint->writer.layout.files + SMALL_FILES;

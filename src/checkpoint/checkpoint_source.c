@@ -19,7 +19,7 @@ static int add_file_(Source *source, const char *name, Error *err) {
     return status;
 }
 
-static int compare_names_(const void *a, const void *b) {
+static int source_compare_names_(const void *a, const void *b) {
     const SourceTensor *x = a, *y = b;
     return strcmp(x->tensor->name, y->tensor->name);
 }
@@ -35,15 +35,15 @@ static int index_tensors_(Source *source, Error *err) {
     for (int64_t f = 0; f < source->file_count; f++)
         for (int64_t i = 0; i < source->files[f].count; i++)
             source->tensors[source->tensor_count++] = (SourceTensor){&source->files[f].tensors[i], f, false};
-    qsort(source->tensors, (size_t)count, sizeof *source->tensors, compare_names_);
+    qsort(source->tensors, (size_t)count, sizeof *source->tensors, source_compare_names_);
     for (int64_t i = 1; i < count; i++)
-        if (compare_names_(&source->tensors[i - 1], &source->tensors[i]) == 0)
+        if (source_compare_names_(&source->tensors[i - 1], &source->tensors[i]) == 0)
             return error_set(err, EXIT_FAILED, "%s: tensor %.200s stands in two files", source->dir,
                              source->tensors[i].tensor->name);
     return 0;
 }
 
-static int begin_(Source *source, const char *dir, int64_t files, Error *err) {
+static int source_begin_(Source *source, const char *dir, int64_t files, Error *err) {
     memset(source, 0, sizeof *source);
     source->open = -1;
     if (strlen(dir) >= sizeof source->dir) return error_set(err, EXIT_FAILED, "%.200s...: the path is too long", dir);
@@ -58,7 +58,7 @@ static bool is_safetensors_(const char *name) {
 }
 
 int source_open_manifest(Source *source, const char *dir, const Manifest *manifest, Error *err) {
-    if (begin_(source, dir, manifest->count, err) != 0) return -1;
+    if (source_begin_(source, dir, manifest->count, err) != 0) return -1;
     for (int64_t i = 0; i < manifest->count; i++)
         if (is_safetensors_(manifest->file[i].name) && add_file_(source, manifest->file[i].name, err) != 0) return -1;
     return index_tensors_(source, err);
@@ -98,7 +98,7 @@ static int read_index_(Source *source, const char *path, Error *err) {
 
 int source_open_model(Source *source, const char *dir, Error *err) {
     char index[CHECKPOINT_PATH], single[CHECKPOINT_PATH];
-    if (begin_(source, dir, 1, err) != 0) return -1;
+    if (source_begin_(source, dir, 1, err) != 0) return -1;
     if (access(dir, R_OK | X_OK) != 0)
         return error_set(err, EXIT_FAILED, "%s: there is no such directory that can be read", dir);
     if (checkpoint_file_path(index, dir, CHECKPOINT_INDEX, err) != 0) return -1;
@@ -133,7 +133,7 @@ static SourceTensor *find_exactly_(Source *source, const char *name) {
     SourceTensor wanted = {.tensor = &key};
     if (source->tensor_count == 0) return NULL;
     SourceTensor *found =
-        bsearch(&wanted, source->tensors, (size_t)source->tensor_count, sizeof *source->tensors, compare_names_);
+        bsearch(&wanted, source->tensors, (size_t)source->tensor_count, sizeof *source->tensors, source_compare_names_);
     if (found != NULL) found->asked = true;
     return found;
 }
@@ -186,7 +186,7 @@ static int read_raw_(const Reading *reading, const FileBlock *at) {
 }
 
 // The block as it lies in the file goes through `raw`; in the rank's tensor its rows are tensor->cols apart.
-static void place_(const Reading *reading, const Block *block) {
+static void source_place_(const Reading *reading, const Block *block) {
     const SafeTensor *from = reading->found->tensor;
     const char *raw = reading->source->raw;
     float *to = reading->source->values + (block->first - reading->begin);
@@ -209,7 +209,7 @@ static int read_block_(void *context, const Block *block) {
     FileBlock at = block_in_file(reading->tensor->spec, block, reading->found->tensor->element);
     at.offset += reading->found->tensor->offset;
     if (read_raw_(reading, &at) != 0) return -1;
-    place_(reading, block);
+    source_place_(reading, block);
     return 0;
 }
 

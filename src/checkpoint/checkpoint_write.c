@@ -16,7 +16,7 @@ static bool writes_(const Stage *stage, const Tensor *tensor) {
     return tensor->spec->tied_to < 0 && !replica;
 }
 
-static void add_part_(Writer *writer, int64_t index, StateKind kind) {
+static void writer_add_part_(Writer *writer, int64_t index, StateKind kind) {
     const StageTensors *tensors = &writer->stage->tensors;
     const Tensor *tensor = &tensors->tensors[index];
     TensorPiece piece = tensors_piece(tensors, index);
@@ -39,10 +39,10 @@ static void add_part_(Writer *writer, int64_t index, StateKind kind) {
 static void find_parts_(Writer *writer) {
     const StageTensors *tensors = &writer->stage->tensors;
     for (int64_t i = 0; i < tensors->count; i++)
-        if (writes_(writer->stage, &tensors->tensors[i])) add_part_(writer, i, STATE_WEIGHT);
+        if (writes_(writer->stage, &tensors->tensors[i])) writer_add_part_(writer, i, STATE_WEIGHT);
     for (int64_t i = 0; i < tensors->count; i++)
         for (int kind = STATE_MASTER; kind < STATE_KINDS; kind++)
-            if (writes_(writer->stage, &tensors->tensors[i])) add_part_(writer, i, (StateKind)kind);
+            if (writes_(writer->stage, &tensors->tensors[i])) writer_add_part_(writer, i, (StateKind)kind);
 }
 
 int writer_create(Writer *writer, const Stage *stage, World *world, Error *err) {
@@ -119,7 +119,7 @@ typedef struct OpenFile {
     Error *err;
 } OpenFile;
 
-static int put_(const OpenFile *file, int64_t offset, const char *data, int64_t bytes, uint64_t *raw) {
+static int writer_put_(const OpenFile *file, int64_t offset, const char *data, int64_t bytes, uint64_t *raw) {
     while (bytes > 0) {
         if (atomic_load(&file->writer->cancel)) return error_set(file->err, EXIT_FAILED, "the run ended");
         int64_t put = range_file_put(file->range, offset, data, bytes, file->err);
@@ -142,7 +142,7 @@ static int put_rows_(const OpenFile *file, const FileBlock *at, const char *data
     for (int64_t r = 0; r < rows; r++) {
         // Behind what is there already lie the gap and the new run, together one stride.
         uint64_t own = 0;
-        if (put_(file, at->offset + r * at->stride, data + r * run, run, &own) != 0) return -1;
+        if (writer_put_(file, at->offset + r * at->stride, data + r * run, run, &own) != 0) return -1;
         raw = (r == 0 ? 0 : crc64_times(raw, step)) ^ own;
     }
     int64_t behind = file->bytes - (at->offset + (rows - 1) * at->stride + run);

@@ -114,7 +114,7 @@ static int read_entries_(SafeFile *file, const JsonValue *root, int64_t data, Er
     return check_cover_(file, data, err);
 }
 
-static int read_header_(SafeFile *file, Error *err) {
+static int safetensors_read_header_(SafeFile *file, Error *err) {
     uint8_t word[8];
     if (file->bytes < 8) return bad_(file, err, NULL, "too short for a safetensors file");
     if (safetensors_read(file, 0, word, sizeof word, err) != 0) return -1;
@@ -149,7 +149,7 @@ int safetensors_open(SafeFile *file, const char *path, Error *err) {
     file->fd = -1;
     file->path = strdup(path);
     if (file->path == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", path);
-    return safetensors_reopen(file, err) != 0 ? -1 : read_header_(file, err);
+    return safetensors_reopen(file, err) != 0 ? -1 : safetensors_read_header_(file, err);
 }
 
 void safetensors_release(SafeFile *file) {

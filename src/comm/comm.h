@@ -1,4 +1,4 @@
-// Messages between ranks: point to point and collectives on a named group. Three implementations: MPI (cpu/comm_mpi.c),
+// Messages between ranks: point to point and collectives on a named group. Three implementations: MPI (comm/comm_mpi.c),
 // one rank alone (comm_self.c), NCCL (cuda/). Everything is started without blocking and finished by test or wait.
 // Messages between the same two ranks of one group arrive in the order they were started.
 // Sums run in rank order, so that a result depends on the group's size and nothing else, and is the same on all ranks.
@@ -41,10 +41,10 @@ struct Comm {
     int (*all_gather)(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
     // out (count) = sum over ranks of their in (size, count), block `rank`; out may be in + rank * count.
     int (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
-    // Room for what the other ranks of this group send to be summed: `sums` pieces of `bytes`, one for each sum under way, comm_sum_room of the
+    // Room for what the other ranks of this group send to be summed: `sums` pieces of `bytes`, one for each sum under way, comm_sum_workspace of the
     // largest. It stays the caller's, who takes it back with NULL. A sum for which it is too small fails; while there is none, memory
     // is taken as it is needed. NULL where sums are made by somebody else.
-    void (*use_room)(Comm *, void *memory, int64_t bytes, int sums);
+    void (*use_workspace)(Comm *, void *memory, int64_t bytes, int sums);
     // 1: complete (the request is free again), 0: not yet, -1: failed with err.
     int (*test)(Comm *, CommRequest *, Error *);
     void (*destroy)(Comm *);
@@ -65,9 +65,9 @@ int64_t comm_type_bytes(CommType type);
 enum { COMM_PIECE_BYTES = 16 << 20, COMM_DIRECT_BYTES = 32 << 10, COMM_DIRECT_ROOM = 1 << 20 };
 int64_t comm_piece(CommOperation operation, int64_t rest, CommType type, int size);
 bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type, int size);
-int64_t comm_piece_room(CommOperation operation, int64_t piece, CommType type, int size);
+int64_t comm_piece_workspace(CommOperation operation, int64_t piece, CommType type, int size);
 // The most that any piece of `count` elements needs. A gather needs none.
-int64_t comm_sum_room(CommOperation operation, int64_t count, CommType type, int size);
+int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type, int size);
 
 // Seconds to add to the clock of rank `peer` to get rank 0's: the quickest of a dozen round trips between the two, which
 // both call this; half that trip bounds the error. The result is known on `peer`; on rank 0 *offset is 0.

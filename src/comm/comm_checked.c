@@ -20,11 +20,11 @@ typedef struct Checked {
     Flight *idle, *all;
 } Checked;
 
-static Checked *self_(Comm *comm) {
+static Checked *checked_self_(Comm *comm) {
     return (Checked *)comm->self;
 }
 
-static Flight *take_(Checked *self, Error *err) {
+static Flight *checked_take_(Checked *self, Error *err) {
     Flight *flight = self->idle;
     if (flight != NULL) {
         self->idle = flight->next;
@@ -48,7 +48,7 @@ static void put_back_(Checked *self, Flight *flight) {
 }
 
 // The request stands for the flight that was started, or was not.
-static int started_(Checked *self, Flight *flight, int status, CommRequest *request) {
+static int checked_started_(Checked *self, Flight *flight, int status, CommRequest *request) {
     memset(request, 0, sizeof *request);
     request->handle[0] = flight;
     request->active = status == 0;
@@ -56,20 +56,20 @@ static int started_(Checked *self, Flight *flight, int status, CommRequest *requ
     return status;
 }
 
-static int send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
-    Checked *self = self_(comm);
-    Flight *flight = take_(self, err);
+static int checked_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
+    Checked *self = checked_self_(comm);
+    Flight *flight = checked_take_(self, err);
     if (flight == NULL) return -1;
     flight->checked = true;
     flight->crc = checksum_of(self->checksum, from, bytes);
     int status = self->data->send(self->data, peer, from, bytes, &flight->data, err);
     if (status == 0) status = self->sums->send(self->sums, peer, &flight->crc, sizeof flight->crc, &flight->sum, err);
-    return started_(self, flight, status, request);
+    return checked_started_(self, flight, status, request);
 }
 
-static int receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
-    Checked *self = self_(comm);
-    Flight *flight = take_(self, err);
+static int checked_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
+    Checked *self = checked_self_(comm);
+    Flight *flight = checked_take_(self, err);
     if (flight == NULL) return -1;
     flight->checked = flight->receives = true;
     flight->memory = to;
@@ -77,37 +77,37 @@ static int receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *
     int status = self->data->receive(self->data, peer, to, bytes, &flight->data, err);
     if (status == 0)
         status = self->sums->receive(self->sums, peer, &flight->crc, sizeof flight->crc, &flight->sum, err);
-    return started_(self, flight, status, request);
+    return checked_started_(self, flight, status, request);
 }
 
-static int all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
-    Checked *self = self_(comm);
-    Flight *flight = take_(self, err);
+static int checked_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
+    Checked *self = checked_self_(comm);
+    Flight *flight = checked_take_(self, err);
     if (flight == NULL) return -1;
     int status = self->data->all_reduce(self->data, data, count, type, &flight->data, err);
-    return started_(self, flight, status, request);
+    return checked_started_(self, flight, status, request);
 }
 
-static int all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                       Error *err) {
-    Checked *self = self_(comm);
-    Flight *flight = take_(self, err);
+static int checked_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
+                               CommRequest *request, Error *err) {
+    Checked *self = checked_self_(comm);
+    Flight *flight = checked_take_(self, err);
     if (flight == NULL) return -1;
     int status = self->data->all_gather(self->data, out, in, count, type, &flight->data, err);
-    return started_(self, flight, status, request);
+    return checked_started_(self, flight, status, request);
 }
 
-static int reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                           Error *err) {
-    Checked *self = self_(comm);
-    Flight *flight = take_(self, err);
+static int checked_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
+                                   CommRequest *request, Error *err) {
+    Checked *self = checked_self_(comm);
+    Flight *flight = checked_take_(self, err);
     if (flight == NULL) return -1;
     int status = self->data->reduce_scatter(self->data, out, in, count, type, &flight->data, err);
-    return started_(self, flight, status, request);
+    return checked_started_(self, flight, status, request);
 }
 
-static int test_(Comm *comm, CommRequest *request, Error *err) {
-    Checked *self = self_(comm);
+static int checked_test_(Comm *comm, CommRequest *request, Error *err) {
+    Checked *self = checked_self_(comm);
     if (!request->active) return 1;
     Flight *flight = (Flight *)request->handle[0];
     int done = self->data->test(self->data, &flight->data, err);
@@ -122,8 +122,8 @@ static int test_(Comm *comm, CommRequest *request, Error *err) {
     return done;
 }
 
-static void destroy_(Comm *comm) {
-    Checked *self = self_(comm);
+static void checked_destroy_(Comm *comm) {
+    Checked *self = checked_self_(comm);
     if (self->owns) self->data->destroy(self->data);
     for (Flight *flight = self->all, *made; flight != NULL; flight = made) {
         made = flight->made;
@@ -148,12 +148,12 @@ Comm *comm_checked_create(Comm *data, bool owns, Comm *sums, Checksum *checksum,
     comm->rank = data->rank;
     comm->size = data->size;
     comm->self = self;
-    comm->send = send_;
-    comm->receive = receive_;
-    comm->all_reduce = all_reduce_;
-    comm->all_gather = all_gather_;
-    comm->reduce_scatter = reduce_scatter_;
-    comm->test = test_;
-    comm->destroy = destroy_;
+    comm->send = checked_send_;
+    comm->receive = checked_receive_;
+    comm->all_reduce = checked_all_reduce_;
+    comm->all_gather = checked_all_gather_;
+    comm->reduce_scatter = checked_reduce_scatter_;
+    comm->test = checked_test_;
+    comm->destroy = checked_destroy_;
     return comm;
 }

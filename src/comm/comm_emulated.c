@@ -1,4 +1,5 @@
 #include "comm_emulated.h"
+#include "base/clock.h"
 
 #include "base/random.h"
 
@@ -7,35 +8,35 @@
 
 enum { MOST_BUFFERS = 16 };
 
-typedef struct Emulated_ {
+typedef struct Emulated {
     Backend *be;
     EmulatedPeers peers;
     Event *moved; // the copy to or from the scratch; one message is under way at a time where there is a scratch
     const void *filled[MOST_BUFFERS];
     int filled_count;
-} Emulated_;
+} Emulated;
 
-static Emulated_ *self_(Comm *comm) {
-    return (Emulated_ *)comm->self;
+static Emulated *emulated_self_(Comm *comm) {
+    return (Emulated *)comm->self;
 }
 
-static void complete_(CommRequest *request) {
+static void emulated_complete_(CommRequest *request) {
     memset(request, 0, sizeof *request);
 }
 
 // detail[0]: when a message is through, in nanoseconds of clock_seconds().
-static void begin_(Emulated_ *self, int64_t bytes, CommRequest *request) {
+static void emulated_begin_(Emulated *self, int64_t bytes, CommRequest *request) {
     const EmulatedPeers *peers = &self->peers;
-    complete_(request);
+    emulated_complete_(request);
     request->active = true;
     double needs = peers->rate > 0 ? (double)bytes / peers->rate + peers->latency : 0;
     request->detail[0] = (int64_t)(1e9 * (clock_seconds() + needs));
 }
 
-static int send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
-    Emulated_ *self = self_(comm);
+static int emulated_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
+    Emulated *self = emulated_self_(comm);
     (void)peer, (void)err;
-    begin_(self, bytes, request);
+    emulated_begin_(self, bytes, request);
     if (self->peers.scratch == NULL) return 0;
     self->be->copy(self->be, STREAM_EVICT, self->peers.scratch, from, bytes);
     self->be->event_record(self->be, self->moved, STREAM_EVICT);
@@ -43,12 +44,12 @@ static int send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequ
 }
 
 // Numbers of about the size of normed activations, in the run's precision.
-static int fill_(Emulated_ *self, void *to, int64_t bytes, Error *err) {
+static int emulated_fill_(Emulated *self, void *to, int64_t bytes, Error *err) {
     int64_t element = self->be->element, count = bytes / element;
     float *values = malloc((size_t)count * sizeof *values);
     uint16_t *halves = malloc((size_t)count * sizeof *halves);
-    bool room = values != NULL && halves != NULL;
-    if (room) {
+    bool workspace = values != NULL && halves != NULL;
+    if (workspace) {
         random_normal_fill(values, count, 0.5f, 1, 1, 0);
         for (int64_t i = 0; i < count; i++) {
             uint32_t bits;
@@ -59,66 +60,68 @@ static int fill_(Emulated_ *self, void *to, int64_t bytes, Error *err) {
     }
     free(values);
     free(halves);
-    return room ? 0 : error_set(err, EXIT_FAILED, "out of host memory for a message of %lld bytes", (long long)bytes);
+    return workspace ? 0
+                     : error_set(err, EXIT_FAILED, "out of host memory for a message of %lld bytes", (long long)bytes);
 }
 
-static bool seen_(Emulated_ *self, const void *to) {
+static bool seen_(Emulated *self, const void *to) {
     for (int i = 0; i < self->filled_count; i++)
         if (self->filled[i] == to) return true;
     if (self->filled_count < MOST_BUFFERS) self->filled[self->filled_count++] = to;
     return false;
 }
 
-static int receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
-    Emulated_ *self = self_(comm);
+static int emulated_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
+    Emulated *self = emulated_self_(comm);
     (void)peer;
-    begin_(self, bytes, request);
-    if (self->peers.scratch == NULL) return seen_(self, to) ? 0 : fill_(self, to, bytes, err);
+    emulated_begin_(self, bytes, request);
+    if (self->peers.scratch == NULL) return seen_(self, to) ? 0 : emulated_fill_(self, to, bytes, err);
     self->be->copy(self->be, STREAM_EVICT, to, self->peers.scratch, bytes);
     self->be->event_record(self->be, self->moved, STREAM_EVICT);
     return 0;
 }
 
-static int all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
+static int emulated_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request,
+                                Error *err) {
     (void)comm, (void)data, (void)count, (void)type, (void)err;
-    complete_(request);
+    emulated_complete_(request);
     return 0;
 }
 
-static int all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                       Error *err) {
-    Backend *be = self_(comm)->be;
+static int emulated_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
+                                CommRequest *request, Error *err) {
+    Backend *be = emulated_self_(comm)->be;
     int64_t bytes = count * comm_type_bytes(type);
     char *mine = (char *)out + comm->rank * bytes;
     (void)err;
     if (mine != in) be->copy(be, STREAM_COMPUTE, mine, in, bytes);
-    complete_(request);
+    emulated_complete_(request);
     return 0;
 }
 
-static int reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                           Error *err) {
-    Backend *be = self_(comm)->be;
+static int emulated_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
+                                    CommRequest *request, Error *err) {
+    Backend *be = emulated_self_(comm)->be;
     int64_t bytes = count * comm_type_bytes(type);
     const char *mine = (const char *)in + comm->rank * bytes;
     (void)err;
     if (mine != out) be->copy(be, STREAM_COMPUTE, out, mine, bytes);
-    complete_(request);
+    emulated_complete_(request);
     return 0;
 }
 
-static int test_(Comm *comm, CommRequest *request, Error *err) {
-    Emulated_ *self = self_(comm);
+static int emulated_test_(Comm *comm, CommRequest *request, Error *err) {
+    Emulated *self = emulated_self_(comm);
     (void)err;
     if (!request->active) return 1;
     if ((int64_t)(1e9 * clock_seconds()) < request->detail[0]) return 0;
     if (self->peers.scratch != NULL && !self->be->event_done(self->be, self->moved)) return 0;
-    complete_(request);
+    emulated_complete_(request);
     return 1;
 }
 
-static void destroy_(Comm *comm) {
-    Emulated_ *self = self_(comm);
+static void emulated_destroy_(Comm *comm) {
+    Emulated *self = emulated_self_(comm);
     self->be->event_destroy(self->be, self->moved);
     free(self);
     free(comm);
@@ -126,7 +129,7 @@ static void destroy_(Comm *comm) {
 
 Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, const EmulatedPeers *peers, Error *err) {
     Comm *comm = calloc(1, sizeof *comm);
-    Emulated_ *self = calloc(1, sizeof *self);
+    Emulated *self = calloc(1, sizeof *self);
     if (comm == NULL || self == NULL) {
         free(comm), free(self);
         error_set(err, EXIT_FAILED, "out of memory making the %s group", name);
@@ -139,12 +142,12 @@ Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, co
     comm->rank = rank;
     comm->size = size;
     comm->self = self;
-    comm->send = send_;
-    comm->receive = receive_;
-    comm->all_reduce = all_reduce_;
-    comm->all_gather = all_gather_;
-    comm->reduce_scatter = reduce_scatter_;
-    comm->test = test_;
-    comm->destroy = destroy_;
+    comm->send = emulated_send_;
+    comm->receive = emulated_receive_;
+    comm->all_reduce = emulated_all_reduce_;
+    comm->all_gather = emulated_all_gather_;
+    comm->reduce_scatter = emulated_reduce_scatter_;
+    comm->test = emulated_test_;
+    comm->destroy = emulated_destroy_;
     return comm;
 }

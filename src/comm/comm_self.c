@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void complete_(CommRequest *request) {
+static void self_complete_(CommRequest *request) {
     memset(request, 0, sizeof *request);
 }
 
@@ -13,37 +13,37 @@ static int no_peer_(Comm *comm, int peer, Error *err) {
                      comm->name, peer);
 }
 
-static int send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
+static int self_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
     (void)from, (void)bytes, (void)request;
     return no_peer_(comm, peer, err);
 }
 
-static int receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
+static int self_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
     (void)to, (void)bytes, (void)request;
     return no_peer_(comm, peer, err);
 }
 
-static int all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
+static int self_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
     (void)comm, (void)data, (void)count, (void)type, (void)err;
-    complete_(request);
+    self_complete_(request);
     return 0;
 }
 
-static int copy_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                 Error *err) {
+static int self_copy_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
+                      Error *err) {
     (void)comm, (void)err;
     if (out != in && count > 0) memcpy(out, in, (size_t)(count * comm_type_bytes(type)));
-    complete_(request);
+    self_complete_(request);
     return 0;
 }
 
-static int test_(Comm *comm, CommRequest *request, Error *err) {
+static int self_test_(Comm *comm, CommRequest *request, Error *err) {
     (void)comm, (void)err;
-    complete_(request);
+    self_complete_(request);
     return 1;
 }
 
-static void destroy_(Comm *comm) {
+static void self_destroy_(Comm *comm) {
     free(comm);
 }
 
@@ -55,12 +55,12 @@ Comm *comm_self_create(const char *name, Error *err) {
     }
     snprintf(comm->name, sizeof comm->name, "%s", name);
     comm->size = 1;
-    comm->send = send_;
-    comm->receive = receive_;
-    comm->all_reduce = all_reduce_;
-    comm->all_gather = copy_;
-    comm->reduce_scatter = copy_;
-    comm->test = test_;
-    comm->destroy = destroy_;
+    comm->send = self_send_;
+    comm->receive = self_receive_;
+    comm->all_reduce = self_all_reduce_;
+    comm->all_gather = self_copy_;
+    comm->reduce_scatter = self_copy_;
+    comm->test = self_test_;
+    comm->destroy = self_destroy_;
     return comm;
 }

@@ -8,7 +8,7 @@
 // ---------------------------------------------------------------------------------------------------------------------
 // Both shells
 
-static bool is_(const OptionRow *row, const char *argument) {
+static bool completion_is_(const OptionRow *row, const char *argument) {
     return row->argument != NULL && strcmp(row->argument, argument) == 0;
 }
 
@@ -17,7 +17,7 @@ static bool is_config_(const OptionRow *row) {
 }
 
 // "a|b" as "a b"
-static void words_(FILE *file, const char *words) {
+static void completion_words_(FILE *file, const char *words) {
     for (; *words != '\0'; words++) fputc(*words == '|' ? ' ' : *words, file);
 }
 
@@ -73,15 +73,15 @@ static void bash_cases_(const char *name, FILE *file) {
         fprintf(file, "--%s) ", row->name);
         if (is_config_(row))
             fprintf(file, "_%s_files \"$cur\" yaml yml", name);
-        else if (is_(row, OPTION_KEY_VALUE))
+        else if (completion_is_(row, OPTION_KEY_VALUE))
             fprintf(file, "_%s_override \"$key\" \"$cur\"", name);
-        else if (is_(row, "FILE"))
+        else if (completion_is_(row, "FILE"))
             fprintf(file, "_%s_files \"$cur\"", name);
-        else if (is_(row, "DIR"))
+        else if (completion_is_(row, "DIR"))
             fprintf(file, "_%s_reply -d -- \"$cur\"", name);
         else if (option_is_words(row)) {
             fprintf(file, "_%s_reply -W \"", name);
-            words_(file, row->argument);
+            completion_words_(file, row->argument);
             fputs("\" -- \"$cur\"", file);
         } else
             fputs(":", file);
@@ -197,15 +197,15 @@ static void zsh_action_(const char *name, const OptionRow *row, FILE *file) {
     fputc(':', file);
     if (is_config_(row))
         fputs("_files -g \"*.(yaml|yml)\"", file);
-    else if (is_(row, OPTION_KEY_VALUE))
+    else if (completion_is_(row, OPTION_KEY_VALUE))
         fprintf(file, "_%s_override", name);
-    else if (is_(row, "FILE"))
+    else if (completion_is_(row, "FILE"))
         fputs("_files", file);
-    else if (is_(row, "DIR"))
+    else if (completion_is_(row, "DIR"))
         fputs("_files -/", file);
     else if (option_is_words(row)) {
         fputc('(', file);
-        words_(file, row->argument);
+        completion_words_(file, row->argument);
         fputc(')', file);
     } else
         fputc(' ', file); // free text: its name is shown, nothing is offered

@@ -1,6 +1,6 @@
 // What the keys must satisfy together. Every sentence names a value that would do.
 #include "config_schema.h"
-#include "base/divisor.h"
+#include "base/units.h"
 
 #include <stdlib.h>
 #include <string.h>

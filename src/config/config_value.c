@@ -28,7 +28,8 @@ static void *field_(Config *config, const ConfigKey *key) {
 }
 
 // The error for a value: WHAT; use EXPECTED.
-static int refuse_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *what, Error *err) {
+static int value_refuse_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *what,
+                         Error *err) {
     char shown[80], expected[256];
     config_printable(scalar.text, scalar.length, shown, sizeof shown);
     config_expected(key, expected, sizeof expected);
@@ -64,19 +65,19 @@ static bool in_bounds_(const ConfigKey *key, double value) {
     return above && below;
 }
 
-static bool is_(ConfigScalar scalar, const char *word) {
+static bool value_is_(ConfigScalar scalar, const char *word) {
     return strlen(word) == scalar.length && memcmp(scalar.text, word, scalar.length) == 0;
 }
 
 // Reads a plain decimal of at most MAX_DIGITS characters; the text of scalar ends with a NUL, as libyaml's does.
 static int read_number_(const Config *config, const ConfigKey *key, ConfigScalar scalar, double *value, Error *err) {
     bool decimal = strlen(scalar.text) == scalar.length && scalar.length <= MAX_DIGITS;
-    if (!decimal || !is_decimal_(scalar.text, true)) return refuse_(config, key, scalar, "is no number", err);
-    if (scalar.quoted) return refuse_(config, key, scalar, "is text, for it stands in quotes", err);
+    if (!decimal || !is_decimal_(scalar.text, true)) return value_refuse_(config, key, scalar, "is no number", err);
+    if (scalar.quoted) return value_refuse_(config, key, scalar, "is text, for it stands in quotes", err);
     errno = 0;
     *value = strtod(scalar.text, NULL);
-    if (errno == ERANGE) return refuse_(config, key, scalar, "does not fit a 64-bit number", err);
-    return in_bounds_(key, *value) ? 0 : refuse_(config, key, scalar, "is out of range", err);
+    if (errno == ERANGE) return value_refuse_(config, key, scalar, "does not fit a 64-bit number", err);
+    return in_bounds_(key, *value) ? 0 : value_refuse_(config, key, scalar, "is out of range", err);
 }
 
 static int set_int_(Config *config, const ConfigKey *key, int64_t *field, ConfigScalar scalar, Error *err) {
@@ -85,7 +86,7 @@ static int set_int_(Config *config, const ConfigKey *key, int64_t *field, Config
     if (!is_decimal_(scalar.text, false)) {
         char what[80] = "is no integer";
         if (value == floor(value)) snprintf(what, sizeof what, "is not written as an integer (%.0f)", value);
-        return refuse_(config, key, scalar, what, err);
+        return value_refuse_(config, key, scalar, what, err);
     }
     *field = strtoll(scalar.text, NULL, 10); // exact: within the bounds, which end at 2^53
     return 0;
@@ -99,14 +100,14 @@ static int set_bool_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
         *(bool *)field_(config, key) = is_yes;
         return 0;
     }
-    return refuse_(config, key, scalar, "is neither true nor false", err);
+    return value_refuse_(config, key, scalar, "is neither true nor false", err);
 }
 
 static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
     const char *near = NULL;
     int best = INT_MAX;
     for (int i = 0; key->words[i] != NULL; i++) {
-        if (is_(scalar, key->words[i])) {
+        if (value_is_(scalar, key->words[i])) {
             *(int *)field_(config, key) = i;
             return 0;
         }
@@ -114,24 +115,24 @@ static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
     }
     char what[80] = "is not known here";
     if (near != NULL) snprintf(what, sizeof what, "is not known here, did you mean %s", near);
-    return refuse_(config, key, scalar, what, err);
+    return value_refuse_(config, key, scalar, what, err);
 }
 
 static int set_text_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
     for (size_t i = 0; i < scalar.length; i++) {
         unsigned char c = (unsigned char)scalar.text[i];
-        if (c < 0x20 || c == 0x7F) return refuse_(config, key, scalar, "contains a control character", err);
+        if (c < 0x20 || c == 0x7F) return value_refuse_(config, key, scalar, "contains a control character", err);
     }
-    if ((double)scalar.length > key->max) return refuse_(config, key, scalar, "is too long", err);
-    if ((double)scalar.length < key->min) return refuse_(config, key, scalar, "is empty", err);
+    if ((double)scalar.length > key->max) return value_refuse_(config, key, scalar, "is too long", err);
+    if ((double)scalar.length < key->min) return value_refuse_(config, key, scalar, "is empty", err);
     memcpy(field_(config, key), scalar.text, scalar.length);
     ((char *)field_(config, key))[scalar.length] = '\0';
     return 0;
 }
 
 static bool is_null_(ConfigScalar scalar) {
-    return !scalar.quoted && (scalar.length == 0 || is_(scalar, "~") || is_(scalar, "null") || is_(scalar, "Null") ||
-                              is_(scalar, "NULL"));
+    return !scalar.quoted && (scalar.length == 0 || value_is_(scalar, "~") || value_is_(scalar, "null") ||
+                              value_is_(scalar, "Null") || value_is_(scalar, "NULL"));
 }
 
 static int64_t *given_(Config *config, const ConfigKey *key) {
@@ -146,7 +147,7 @@ static int set_zero_(Config *config, const ConfigKey *key) {
 }
 
 // A part of the entry that was added last, as a key of the list's name.
-static ConfigKey part_(Config *config, const ConfigKey *key, int index) {
+static ConfigKey value_part_(Config *config, const ConfigKey *key, int index) {
     ConfigKey part = key->list->parts[index];
     part.name = key->name;
     part.offset += key->offset + (size_t)(*given_(config, key) - 1) * key->list->entry;
@@ -156,7 +157,7 @@ static ConfigKey part_(Config *config, const ConfigKey *key, int index) {
 // A list of one entry, given as the first part of it.
 static int set_alone_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
     if (config_list_begin(config, key, err) != 0 || config_list_add(config, key, err) != 0) return -1;
-    ConfigKey first = part_(config, key, 0);
+    ConfigKey first = value_part_(config, key, 0);
     first.part = NULL;
     return config_set(config, &first, scalar, err);
 }
@@ -169,7 +170,7 @@ int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error 
         return config_error(config, key->name, err, "%s%shas no value; use %s", part, part[0] != '\0' ? " " : "",
                             expected);
     }
-    if (key->zero_word != NULL && is_(scalar, key->zero_word)) return set_zero_(config, key);
+    if (key->zero_word != NULL && value_is_(scalar, key->zero_word)) return set_zero_(config, key);
     switch (key->type) {
     case KEY_INT:
         return set_int_(config, key, field_(config, key), scalar, err);
@@ -185,7 +186,7 @@ int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error 
         if (key->list->alone) return set_alone_(config, key, scalar, err);
         break;
     }
-    return refuse_(config, key, scalar, "is no list", err);
+    return value_refuse_(config, key, scalar, "is no list", err);
 }
 
 int config_set_default(Config *config, const ConfigKey *key, Error *err) {
@@ -209,13 +210,13 @@ int config_list_add(Config *config, const ConfigKey *key, Error *err) {
                             (long long)key->list->most);
     ++*given;
     for (int i = 0; i < key->list->part_count; i++) {
-        ConfigKey part = part_(config, key, i);
+        ConfigKey part = value_part_(config, key, i);
         if (part.def != NULL && config_set_default(config, &part, err) != 0) return -1;
     }
     return 0;
 }
 
 int config_list_set(Config *config, const ConfigKey *key, int part, ConfigScalar scalar, Error *err) {
-    ConfigKey field = part_(config, key, part);
+    ConfigKey field = value_part_(config, key, part);
     return config_set(config, &field, scalar, err);
 }

@@ -25,11 +25,11 @@ typedef struct Reader {
     size_t length;
 } Reader;
 
-static int line_(const Reader *r) {
+static int yaml_line_(const Reader *r) {
     return r->key != NULL ? CONFIG_OVERRIDE : (int)r->event.start_mark.line + 1;
 }
 
-static const char *name_(const Reader *r) {
+static const char *yaml_name_(const Reader *r) {
     return r->key != NULL ? r->key->name : NULL;
 }
 
@@ -61,7 +61,7 @@ static int syntax_error_(Reader *r) {
     else if (line_begins_with_tab_(r, line))
         remedy = "indent with spaces instead of tabs";
     const char *problem = parser->problem != NULL ? parser->problem : "out of memory";
-    return config_error_at(r->config, r->key != NULL ? CONFIG_OVERRIDE : line, name_(r), r->err,
+    return config_error_at(r->config, r->key != NULL ? CONFIG_OVERRIDE : line, yaml_name_(r), r->err,
                            "not valid YAML: %s%s; %s", problem, context, remedy);
 }
 
@@ -76,11 +76,11 @@ static int refuse_extras_(Reader *r) {
     if (e->type == YAML_SEQUENCE_START_EVENT && e->data.sequence_start.tag != NULL) extra = "tag (!name)";
     if (e->type == YAML_MAPPING_START_EVENT && e->data.mapping_start.tag != NULL) extra = "tag (!name)";
     if (extra == NULL) return 0;
-    return config_error_at(r->config, line_(r), name_(r), r->err,
+    return config_error_at(r->config, yaml_line_(r), yaml_name_(r), r->err,
                            "%s is not used here; write the value itself, in quotes if it begins with &, * or !", extra);
 }
 
-static int next_(Reader *r) {
+static int yaml_next_(Reader *r) {
     yaml_event_delete(&r->event);
     if (!yaml_parser_parse(&r->parser, &r->event)) return syntax_error_(r);
     return refuse_extras_(r);
@@ -93,7 +93,7 @@ static ConfigScalar scalar_(const Reader *r) {
 
 static int read_name_(Reader *r, char name[MAX_NAME]) {
     if (r->event.type != YAML_SCALAR_EVENT) {
-        return config_error_at(r->config, line_(r), NULL, r->err,
+        return config_error_at(r->config, yaml_line_(r), NULL, r->err,
                                "a key must be a plain word such as hidden, no list or mapping");
     }
     ConfigScalar scalar = scalar_(r);
@@ -119,17 +119,17 @@ static int read_part_(Reader *r, const ConfigKey *key, unsigned *seen) {
     if (*seen & 1u << part)
         return config_error(r->config, key->name, r->err, "has an entry with two values for %s; keep one", name);
     *seen |= 1u << part;
-    if (next_(r) != 0) return -1;
+    if (yaml_next_(r) != 0) return -1;
     if (r->event.type != YAML_SCALAR_EVENT)
         return config_error(r->config, key->name, r->err, "has an entry whose %s is a list or mapping; use %s", name,
                             key->list->remedy);
-    return config_list_set(r->config, key, part, scalar_(r), r->err) != 0 ? -1 : next_(r);
+    return config_list_set(r->config, key, part, scalar_(r), r->err) != 0 ? -1 : yaml_next_(r);
 }
 
 static int read_mapping_(Reader *r, const ConfigKey *key) {
     const ConfigList *list = key->list;
     unsigned seen = 0;
-    if (next_(r) != 0) return -1;
+    if (yaml_next_(r) != 0) return -1;
     while (r->event.type != YAML_MAPPING_END_EVENT) {
         if (read_part_(r, key, &seen) != 0) return -1;
     }
@@ -141,7 +141,7 @@ static int read_mapping_(Reader *r, const ConfigKey *key) {
     return 0;
 }
 
-static int read_entry_(Reader *r, const ConfigKey *key) {
+static int yaml_read_entry_(Reader *r, const ConfigKey *key) {
     const ConfigList *list = key->list;
     bool plain = list->parts[0].name == NULL;
     if (config_list_add(r->config, key, r->err) != 0) return -1;
@@ -154,15 +154,15 @@ static int read_entry_(Reader *r, const ConfigKey *key) {
 // While its entries are read, the list's place is theirs, so that an error names the line of the entry.
 static int read_list_(Reader *r, const ConfigKey *key) {
     int32_t *place = &r->config->place[key - config_keys], begin = *place;
-    if (config_list_begin(r->config, key, r->err) != 0 || next_(r) != 0) return -1;
+    if (config_list_begin(r->config, key, r->err) != 0 || yaml_next_(r) != 0) return -1;
     if (r->event.type == YAML_SEQUENCE_END_EVENT) {
         char expected[256];
         config_expected(key, expected, sizeof expected);
         return config_error(r->config, key->name, r->err, "is an empty list; use %s", expected);
     }
     while (r->event.type != YAML_SEQUENCE_END_EVENT) {
-        *place = line_(r);
-        if (read_entry_(r, key) != 0 || next_(r) != 0) return -1;
+        *place = yaml_line_(r);
+        if (yaml_read_entry_(r, key) != 0 || yaml_next_(r) != 0) return -1;
     }
     *place = begin;
     return 0;
@@ -200,8 +200,8 @@ static int unknown_key_(Reader *r, int line, const char *name) {
 static int unknown_section_(Reader *r, const char *name) {
     if (config_find(name) != NULL) {
         int section = (int)strcspn(name, ".");
-        return config_error_at(r->config, line_(r), name, r->err, "stands outside its section; write %.*s: {%s: ...}",
-                               section, name, name + section + 1);
+        return config_error_at(r->config, yaml_line_(r), name, r->err,
+                               "stands outside its section; write %.*s: {%s: ...}", section, name, name + section + 1);
     }
     char near[MAX_NAME] = "";
     int best = INT_MAX;
@@ -210,8 +210,8 @@ static int unknown_section_(Reader *r, const char *name) {
         snprintf(section, sizeof section, "%.*s", (int)strcspn(config_keys[i].name, "."), config_keys[i].name);
         if (suggest_nearer(name, section, &best)) strcpy(near, section);
     }
-    if (near[0] == '\0') return unknown_key_(r, line_(r), name);
-    return config_error_at(r->config, line_(r), name, r->err, "no such section; did you mean %s?", near);
+    if (near[0] == '\0') return unknown_key_(r, yaml_line_(r), name);
+    return config_error_at(r->config, yaml_line_(r), name, r->err, "no such section; did you mean %s?", near);
 }
 
 static int read_key_(Reader *r, const char *section) {
@@ -219,14 +219,15 @@ static int read_key_(Reader *r, const char *section) {
     if (read_name_(r, name) != 0) return -1;
     snprintf(full, sizeof full, "%s.%s", section, name);
     const ConfigKey *key = config_find(full);
-    if (key == NULL) return unknown_key_(r, line_(r), full);
+    if (key == NULL) return unknown_key_(r, yaml_line_(r), full);
     int32_t *place = &r->config->place[key - config_keys];
     if (*place != CONFIG_DEFAULT) {
-        return config_error_at(r->config, line_(r), full, r->err, "given twice; it stands in line %d already", *place);
+        return config_error_at(r->config, yaml_line_(r), full, r->err, "given twice; it stands in line %d already",
+                               *place);
     }
-    *place = line_(r);
-    if (next_(r) != 0 || read_value_(r, key) != 0) return -1;
-    return next_(r);
+    *place = yaml_line_(r);
+    if (yaml_next_(r) != 0 || read_value_(r, key) != 0) return -1;
+    return yaml_next_(r);
 }
 
 static bool is_nothing_(const Reader *r) {
@@ -237,16 +238,16 @@ static bool is_nothing_(const Reader *r) {
 
 // A section whose keys are all commented out is null to YAML, and fine.
 static int read_section_(Reader *r, const char *section) {
-    if (is_nothing_(r)) return next_(r);
+    if (is_nothing_(r)) return yaml_next_(r);
     if (r->event.type != YAML_MAPPING_START_EVENT) {
-        return config_error_at(r->config, line_(r), section, r->err,
+        return config_error_at(r->config, yaml_line_(r), section, r->err,
                                "is a section; write its keys below it, indented, as key: value");
     }
-    if (next_(r) != 0) return -1;
+    if (yaml_next_(r) != 0) return -1;
     while (r->event.type != YAML_MAPPING_END_EVENT) {
         if (read_key_(r, section) != 0) return -1;
     }
-    return next_(r);
+    return yaml_next_(r);
 }
 
 static int note_section_(Reader *r, const char *section, int lines[CONFIG_MAX_KEYS]) {
@@ -254,42 +255,42 @@ static int note_section_(Reader *r, const char *section, int lines[CONFIG_MAX_KE
     int first = 0;
     while (strncmp(config_keys[first].name, section, strlen(section)) != 0) first++;
     if (lines[first] != 0) {
-        return config_error_at(r->config, line_(r), section, r->err,
+        return config_error_at(r->config, yaml_line_(r), section, r->err,
                                "given twice; it stands in line %d already, put its keys there", lines[first]);
     }
-    lines[first] = line_(r);
+    lines[first] = yaml_line_(r);
     return 0;
 }
 
 static int read_root_(Reader *r) {
-    if (is_nothing_(r)) return next_(r); // a file of comments; what is required is missed later
+    if (is_nothing_(r)) return yaml_next_(r); // a file of comments; what is required is missed later
     if (r->event.type != YAML_MAPPING_START_EVENT) {
         return config_error_at(
-            r->config, line_(r), NULL, r->err,
+            r->config, yaml_line_(r), NULL, r->err,
             "the file is no mapping of sections; begin with a line such as model: {family: llama, ...}");
     }
     int lines[CONFIG_MAX_KEYS] = {0}; // by a section's first key
-    if (next_(r) != 0) return -1;
+    if (yaml_next_(r) != 0) return -1;
     while (r->event.type != YAML_MAPPING_END_EVENT) {
         char section[MAX_NAME];
-        if (read_name_(r, section) != 0 || note_section_(r, section, lines) != 0 || next_(r) != 0) return -1;
+        if (read_name_(r, section) != 0 || note_section_(r, section, lines) != 0 || yaml_next_(r) != 0) return -1;
         if (read_section_(r, section) != 0) return -1;
     }
-    return next_(r);
+    return yaml_next_(r);
 }
 
 static int read_document_(Reader *r) {
-    if (next_(r) != 0 || next_(r) != 0) return -1; // the stream's beginning; a document or the stream's end
+    if (yaml_next_(r) != 0 || yaml_next_(r) != 0) return -1; // the stream's beginning; a document or the stream's end
     if (r->event.type == YAML_STREAM_END_EVENT) {
         if (r->key == NULL) return 0;
         return config_set(r->config, r->key, (ConfigScalar){"", 0, false}, r->err);
     }
-    if (next_(r) != 0) return -1;
+    if (yaml_next_(r) != 0) return -1;
     if (r->key == NULL && read_root_(r) != 0) return -1;
-    if (r->key != NULL && (read_value_(r, r->key) != 0 || next_(r) != 0)) return -1;
-    if (next_(r) != 0) return -1;
+    if (r->key != NULL && (read_value_(r, r->key) != 0 || yaml_next_(r) != 0)) return -1;
+    if (yaml_next_(r) != 0) return -1;
     if (r->event.type == YAML_STREAM_END_EVENT) return 0;
-    return config_error_at(r->config, line_(r), name_(r), r->err,
+    return config_error_at(r->config, yaml_line_(r), yaml_name_(r), r->err,
                            "a second YAML document begins here; keep one, without ---");
 }
 
@@ -314,7 +315,7 @@ static bool has_more_(int fd) {
 }
 
 // Reads at most MAX_FILE bytes, of a pipe too. Returns the length, or -1.
-static ssize_t read_all_(const Config *config, int fd, char *buffer, Error *err) {
+static ssize_t yaml_read_all_(const Config *config, int fd, char *buffer, Error *err) {
     size_t used = 0;
     while (has_more_(fd)) {
         ssize_t got = read(fd, buffer + used, MAX_FILE + 1 - used);
@@ -339,7 +340,7 @@ int config_read_file(Config *config, Error *err) {
     if (buffer == NULL)
         error_set(err, EXIT_FAILED, "out of memory while reading %s", config->path);
     else
-        length = read_all_(config, fd, buffer, err);
+        length = yaml_read_all_(config, fd, buffer, err);
     close(fd);
     int rc = length < 0 ? -1 : read_yaml_(config, buffer, (size_t)length, NULL, err);
     free(buffer);

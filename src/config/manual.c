@@ -40,7 +40,7 @@ static void options_(FILE *file) {
     }
 }
 
-static void key_(FILE *file, const ConfigKey *key) {
+static void manual_key_(FILE *file, const ConfigKey *key) {
     char expected[200];
     config_expected(key, expected, sizeof expected);
     fputs(".TP\n\\fB", file);
@@ -68,7 +68,7 @@ static void configuration_(FILE *file) {
         size_t section = (size_t)(config_short_name(key) - key->name);
         if (i == 0 || strncmp(config_keys[i - 1].name, key->name, section) != 0)
             fprintf(file, ".SS %.*s\n", (int)section - 1, key->name);
-        key_(file, key);
+        manual_key_(file, key);
     }
 }
 

@@ -105,7 +105,7 @@ static int store_(Options *options, const OptionRow *row, const char *value, Err
 }
 
 // What stands in one argument: the option, and its value where that is part of it (-cFILE, --config=FILE).
-static const OptionRow *split_(const char *argument, const char **value) {
+static const OptionRow *options_split_(const char *argument, const char **value) {
     *value = NULL;
     if (argument[1] == '-') {
         size_t length = strcspn(argument + 2, "=");
@@ -121,12 +121,12 @@ static const OptionRow *split_(const char *argument, const char **value) {
 }
 
 // Takes one option and its value; returns how many arguments that were, or -1.
-static int take_(Options *options, int left, char **argv, Error *err) {
+static int options_take_(Options *options, int left, char **argv, Error *err) {
     if (argv[0][0] != '-' || argv[0][1] == '\0') {
         return error_set(err, EXIT_USAGE, "%s: is no option; a configuration is given with -c FILE", argv[0]);
     }
     const char *value;
-    const OptionRow *row = split_(argv[0], &value);
+    const OptionRow *row = options_split_(argv[0], &value);
     if (row == NULL) return unknown_(argv[0], err);
     if (row->argument == NULL && value != NULL) {
         return error_set(err, EXIT_USAGE, "--%s: takes no value; leave out =%s", row->name, value);
@@ -144,7 +144,7 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
     options->overrides = calloc((size_t)argc + 1, sizeof *options->overrides);
     if (options->overrides == NULL) return error_set(err, EXIT_FAILED, "out of memory while reading the command line");
     for (int i = 1; i < argc;) {
-        int taken = take_(options, argc - i, argv + i, err);
+        int taken = options_take_(options, argc - i, argv + i, err);
         if (taken < 0) return -1;
         i += taken;
     }

@@ -14,35 +14,35 @@ enum { QUERIES = 64, KEYS = 256 };
 
 // --- views
 
-static CpuOperand view(const Head *h, const void *matrix, int64_t width, int64_t position, int64_t column) {
+static CpuOperand view_(const Head *h, const void *matrix, int64_t width, int64_t position, int64_t column) {
     int64_t at = (position * h->shape->batch + h->sequence) * width + column;
     return (CpuOperand){(const char *)matrix + at * h->backend->element, h->shape->batch * width, false,
                         cpu_is_bf16(h->backend)};
 }
 
 // Column `part` counts heads of head_dim: query heads first, then keys, then values.
-static CpuOperand qkv_view(const Head *h, const void *qkv, int64_t position, int64_t part) {
-    return view(h, qkv, qkv_width(h->shape), position, part * h->shape->head_dim);
+static CpuOperand qkv_view_(const Head *h, const void *qkv, int64_t position, int64_t part) {
+    return view_(h, qkv, qkv_width(h->shape), position, part * h->shape->head_dim);
 }
 
-static int64_t kv_head_of(const Head *h) {
+static int64_t kv_head_of_(const Head *h) {
     return h->head / (h->shape->heads / h->shape->kv_heads);
 }
 
 CpuOperand head_query(const Head *h, const void *qkv, int64_t position) {
-    return qkv_view(h, qkv, position, h->head);
+    return qkv_view_(h, qkv, position, h->head);
 }
 
 CpuOperand head_key(const Head *h, const void *qkv, int64_t position) {
-    return qkv_view(h, qkv, position, h->shape->heads + kv_head_of(h));
+    return qkv_view_(h, qkv, position, h->shape->heads + kv_head_of_(h));
 }
 
 CpuOperand head_value(const Head *h, const void *qkv, int64_t position) {
-    return qkv_view(h, qkv, position, h->shape->heads + h->shape->kv_heads + kv_head_of(h));
+    return qkv_view_(h, qkv, position, h->shape->heads + h->shape->kv_heads + kv_head_of_(h));
 }
 
 CpuOperand head_output(const Head *h, const void *out, int64_t position) {
-    return view(h, out, out_width(h->shape), position, h->head * h->shape->head_dim);
+    return view_(h, out, out_width(h->shape), position, h->head * h->shape->head_dim);
 }
 
 void head_store(const Head *h, CpuOperand to, const float *rows, int64_t count) {
@@ -59,7 +59,7 @@ void head_store(const Head *h, CpuOperand to, const float *rows, int64_t count) 
 
 typedef int32_t LanesMask __attribute__((vector_size(64)));
 
-static float row_max(const float *restrict x, int64_t n) {
+static float row_max_(const float *restrict x, int64_t n) {
     Lanes most = (Lanes){0} - INFINITY, v;
     int64_t whole = lanes_whole(n, LANES);
     for (int64_t i = 0; i < whole; i += LANES) {
@@ -74,12 +74,12 @@ static float row_max(const float *restrict x, int64_t n) {
 }
 
 // x = exp(scale (x - shift)); returns the sum.
-static float row_exp(float *restrict x, int64_t n, float scale, float shift) {
+static float row_exp_(float *restrict x, int64_t n, float scale, float shift) {
     for (int64_t i = 0; i < n; i++) x[i] = cpu_expf(scale * (x[i] - shift));
     return lanes_sum(x, n);
 }
 
-static float row_dot(const float *restrict x, const float *restrict y, int64_t n) {
+static float row_dot_(const float *restrict x, const float *restrict y, int64_t n) {
     Lanes sum = {0}, a, b;
     int64_t whole = lanes_whole(n, LANES);
     for (int64_t i = 0; i < whole; i += LANES) {
@@ -90,25 +90,25 @@ static float row_dot(const float *restrict x, const float *restrict y, int64_t n
     return lanes_fold(&sum);
 }
 
-static void row_scale(float *restrict x, int64_t n, float factor) {
+static void row_scale_(float *restrict x, int64_t n, float factor) {
     for (int64_t i = 0; i < n; i++) x[i] *= factor;
 }
 
 // ds = p (dp - delta) scale
-static void row_slopes(float *restrict ds, const float *restrict p, int64_t n, float delta, float scale) {
+static void row_slopes_(float *restrict ds, const float *restrict p, int64_t n, float delta, float scale) {
     for (int64_t i = 0; i < n; i++) ds[i] = p[i] * (ds[i] - delta) * scale;
 }
 
 void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_t count, float *delta) {
     enum { PIECE = 128 };
-    float room[2][PIECE];
+    float workspace[2][PIECE];
     CpuOperand dout = head_output(h, b->dout, first), out = head_output(h, b->out, first);
     for (int64_t r = 0; r < count; r++) {
         delta[r] = 0.0f;
         for (int64_t d = 0; d < h->shape->head_dim; d += PIECE) {
             int64_t n = h->shape->head_dim - d < PIECE ? h->shape->head_dim - d : PIECE, at = r * out.stride + d;
-            delta[r] += row_dot(cpu_load(h->backend, room[0], dout.data, at, n),
-                                cpu_load(h->backend, room[1], out.data, at, n), n);
+            delta[r] += row_dot_(cpu_load(h->backend, workspace[0], dout.data, at, n),
+                                 cpu_load(h->backend, workspace[1], out.data, at, n), n);
         }
     }
 }
@@ -120,12 +120,12 @@ typedef struct Block {
     int64_t first, count, keys;
 } Block;
 
-static Block block_at(int64_t seq, int64_t index) {
+static Block attention_block_at_(int64_t seq, int64_t index) {
     int64_t first = index * QUERIES, count = seq - first < QUERIES ? seq - first : QUERIES;
     return (Block){first, count, first + count};
 }
 
-static int64_t blocks_of(int64_t seq) {
+static int64_t blocks_of_(int64_t seq) {
     return (seq + QUERIES - 1) / QUERIES;
 }
 
@@ -137,121 +137,126 @@ typedef struct Room {
     float *sums;   // (QUERIES, head_dim): out or dq
 } Room;
 
-static int64_t stored_room_(const AttentionShape *s) {
+static int64_t stored_workspace_(const AttentionShape *s) {
     return CPU_GEMM_ROOM + 2 * QUERIES * KEYS + QUERIES * s->head_dim;
 }
 
-int64_t cpu_attention_room(const AttentionShape *s) {
-    return s->mode == ATTENTION_FLASH ? flash_room_floats(s) : stored_room_(s);
+int64_t cpu_attention_workspace(const AttentionShape *s) {
+    return s->mode == ATTENTION_FLASH ? flash_workspace_floats(s) : stored_workspace_(s);
 }
 
-static Room room_take(const Head *h) {
+static Room attention_workspace_take_(const Head *h) {
     int64_t tile = QUERIES * KEYS;
-    float *at = cpu_scratch(cpu_self((Backend *)h->backend), stored_room_(h->shape));
+    float *at = cpu_scratch(cpu_self((Backend *)h->backend), stored_workspace_(h->shape));
     return (Room){at, at + CPU_GEMM_ROOM, at + CPU_GEMM_ROOM + tile, at + CPU_GEMM_ROOM + 2 * tile};
 }
 
 // Whole rows of probabilities, zero beyond the diagonal up to column `cols`.
-static void block_probabilities(const Head *h, const Room *room, const void *qkv, const Block *block, float *p,
-                                int64_t stride, int64_t cols) {
-    cpu_gemm(room->gemm, block->count, block->keys, h->shape->head_dim, head_query(h, qkv, block->first),
+static void block_probabilities_(const Head *h, const Room *workspace, const void *qkv, const Block *block, float *p,
+                                 int64_t stride, int64_t cols) {
+    cpu_gemm(workspace->gemm, block->count, block->keys, h->shape->head_dim, head_query(h, qkv, block->first),
              transposed(head_key(h, qkv, 0)), false, p, stride);
     for (int64_t r = 0; r < block->count; r++) {
         float *row = p + r * stride;
         int64_t seen = block->first + r + 1;
-        float sum = row_exp(row, seen, head_scale(h), row_max(row, seen));
-        row_scale(row, seen, 1.0f / sum);
+        float sum = row_exp_(row, seen, head_scale(h), row_max_(row, seen));
+        row_scale_(row, seen, 1.0f / sum);
         memset(row + seen, 0, sizeof(float) * (size_t)(cols - seen));
     }
 }
 
 // The block's rows go into `saved` where they are kept as floats, else into `rows` (QUERIES, seq).
-static void block_forward(const Head *h, void *out, void *saved, float *rows, const void *qkv, const Block *block) {
+static void attention_block_forward_(const Head *h, void *out, void *saved, float *rows, const void *qkv,
+                                     const Block *block) {
     int64_t seq = h->shape->seq, d = h->shape->head_dim, at = (head_index(h) * seq + block->first) * seq;
     bool keep = h->shape->mode == ATTENTION_NONE;
     float *p = keep && !cpu_is_bf16(h->backend) ? (float *)saved + at : rows;
-    Room room = room_take(h);
-    block_probabilities(h, &room, qkv, block, p, seq, keep ? seq : block->keys);
-    cpu_gemm(room.gemm, block->count, d, block->keys, floats(p, seq), head_value(h, qkv, 0), false, room.sums, d);
-    head_store(h, head_output(h, out, block->first), room.sums, block->count);
+    Room workspace = attention_workspace_take_(h);
+    block_probabilities_(h, &workspace, qkv, block, p, seq, keep ? seq : block->keys);
+    cpu_gemm(workspace.gemm, block->count, d, block->keys, floats(p, seq), head_value(h, qkv, 0), false, workspace.sums,
+             d);
+    head_store(h, head_output(h, out, block->first), workspace.sums, block->count);
     if (keep && p == rows) cpu_store(h->backend, saved, at, rows, block->count * seq);
 }
 
 // p (block, width) for the chunk of keys at k0, wherever it comes from; *stride tells its rows' distance.
-static const float *chunk_probabilities(const Head *h, const Room *room, const AttentionBackward *b, const Block *block,
-                                        int64_t k0, int64_t width, int64_t *stride) {
+static const float *chunk_probabilities_(const Head *h, const Room *workspace, const AttentionBackward *b,
+                                         const Block *block, int64_t k0, int64_t width, int64_t *stride) {
     int64_t seq = h->shape->seq, at = (head_index(h) * seq + block->first) * seq + k0;
     *stride = seq;
     if (h->shape->mode == ATTENTION_RECOMPUTE) return b->scratch + k0;
     if (!cpu_is_bf16(h->backend)) return (const float *)b->saved + at;
     *stride = KEYS;
-    for (int64_t r = 0; r < block->count; r++) cpu_load(h->backend, room->p + r * KEYS, b->saved, at + r * seq, width);
-    return room->p;
+    for (int64_t r = 0; r < block->count; r++)
+        cpu_load(h->backend, workspace->p + r * KEYS, b->saved, at + r * seq, width);
+    return workspace->p;
 }
 
-static void block_backward(const Head *h, const Room *room, const AttentionBackward *b, const Block *block) {
+static void attention_block_backward_(const Head *h, const Room *workspace, const AttentionBackward *b,
+                                      const Block *block) {
     int64_t d = h->shape->head_dim, n = block->count, stride;
     float delta[QUERIES];
     CpuOperand q = head_query(h, b->qkv, block->first), dout = head_output(h, b->dout, block->first);
-    CpuOperand ds = floats(room->slopes, KEYS);
+    CpuOperand ds = floats(workspace->slopes, KEYS);
     head_delta(h, b, block->first, n, delta);
     if (h->shape->mode == ATTENTION_RECOMPUTE)
-        block_probabilities(h, room, b->qkv, block, b->scratch, h->shape->seq, block->keys);
+        block_probabilities_(h, workspace, b->qkv, block, b->scratch, h->shape->seq, block->keys);
     for (int64_t k0 = 0; k0 < block->keys; k0 += KEYS) {
         int64_t width = block->keys - k0 < KEYS ? block->keys - k0 : KEYS;
-        const float *p = chunk_probabilities(h, room, b, block, k0, width, &stride);
-        cpu_gemm(room->gemm, width, d, n, transposed(floats(p, stride)), dout, true, b->dv + k0 * d, d);
-        cpu_gemm(room->gemm, n, width, d, dout, transposed(head_value(h, b->qkv, k0)), false, room->slopes, KEYS);
+        const float *p = chunk_probabilities_(h, workspace, b, block, k0, width, &stride);
+        cpu_gemm(workspace->gemm, width, d, n, transposed(floats(p, stride)), dout, true, b->dv + k0 * d, d);
+        cpu_gemm(workspace->gemm, n, width, d, dout, transposed(head_value(h, b->qkv, k0)), false, workspace->slopes,
+                 KEYS);
         for (int64_t r = 0; r < n; r++)
-            row_slopes(room->slopes + r * KEYS, p + r * stride, width, delta[r], head_scale(h));
-        cpu_gemm(room->gemm, n, d, width, ds, head_key(h, b->qkv, k0), k0 > 0, room->sums, d);
-        cpu_gemm(room->gemm, width, d, n, transposed(ds), q, true, b->dk + k0 * d, d);
+            row_slopes_(workspace->slopes + r * KEYS, p + r * stride, width, delta[r], head_scale(h));
+        cpu_gemm(workspace->gemm, n, d, width, ds, head_key(h, b->qkv, k0), k0 > 0, workspace->sums, d);
+        cpu_gemm(workspace->gemm, width, d, n, transposed(ds), q, true, b->dk + k0 * d, d);
     }
-    head_store(h, head_query(h, b->dqkv, block->first), room->sums, n);
+    head_store(h, head_query(h, b->dqkv, block->first), workspace->sums, n);
 }
 
-static void stored_backward(const Backend *backend, const AttentionShape *shape, const AttentionBackward *b,
-                            int64_t sequence, int64_t kv_head) {
+static void attention_stored_backward_(const Backend *backend, const AttentionShape *shape, const AttentionBackward *b,
+                                       int64_t sequence, int64_t kv_head) {
     int64_t group = shape->heads / shape->kv_heads;
     for (int64_t g = 0; g < group; g++) {
         Head h = {backend, shape, sequence, kv_head * group + g};
-        Room room = room_take(&h);
-        for (int64_t i = 0; i < blocks_of(shape->seq); i++) {
-            Block block = block_at(shape->seq, i);
-            block_backward(&h, &room, b, &block);
+        Room workspace = attention_workspace_take_(&h);
+        for (int64_t i = 0; i < blocks_of_(shape->seq); i++) {
+            Block block = attention_block_at_(shape->seq, i);
+            attention_block_backward_(&h, &workspace, b, &block);
         }
     }
 }
 
 // --- the operations. Scratch holds for each thread what a form needs, and the sums of dk and dv.
 
-static int64_t form_floats(const AttentionShape *s) {
+static int64_t form_floats_(const AttentionShape *s) {
     return memory_round(s->mode == ATTENTION_FLASH ? flash_scratch_floats(s) : QUERIES * s->seq);
 }
 
-static int64_t thread_floats(const AttentionShape *s) {
-    return form_floats(s) + memory_round(2 * s->seq * s->head_dim);
+static int64_t thread_floats_(const AttentionShape *s) {
+    return form_floats_(s) + memory_round(2 * s->seq * s->head_dim);
 }
 
 int64_t cpu_attention_scratch(Backend *backend, const AttentionShape *shape) {
-    return cpu_self(backend)->threads * thread_floats(shape) * (int64_t)sizeof(float);
+    return cpu_self(backend)->threads * thread_floats_(shape) * (int64_t)sizeof(float);
 }
 
 void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scratch, const void *qkv,
                            const AttentionShape *shape) {
     CpuBackend *cpu = cpu_self(backend);
     bool flash = shape->mode == ATTENTION_FLASH;
-    int64_t parts = flash ? flash_spans(shape->seq) : blocks_of(shape->seq), heads = shape->batch * shape->heads;
+    int64_t parts = flash ? flash_spans(shape->seq) : blocks_of_(shape->seq), heads = shape->batch * shape->heads;
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t i = 0; i < heads * parts; i++) {
         Head h = {backend, shape, i / parts / shape->heads, i / parts % shape->heads};
-        float *mine = (float *)scratch + cpu_thread() * thread_floats(shape);
+        float *mine = (float *)scratch + cpu_thread() * thread_floats_(shape);
         int64_t part = parts - 1 - i % parts; // the last part sees the most keys
-        Block block = block_at(shape->seq, part);
+        Block block = attention_block_at_(shape->seq, part);
         if (flash)
             flash_forward(&h, out, (float *)saved + head_index(&h) * shape->seq, mine, qkv, part);
         else
-            block_forward(&h, out, saved, mine, qkv, &block);
+            attention_block_forward_(&h, out, saved, mine, qkv, &block);
     }
 }
 
@@ -263,13 +268,13 @@ void cpu_attention_backward(Backend *backend, void *dqkv, void *scratch, const v
     for (int64_t i = 0; i < shape->batch * shape->kv_heads; i++) {
         int64_t sequence = i / shape->kv_heads, kv_head = i % shape->kv_heads;
         AttentionBackward b = {.dqkv = dqkv, .dout = dout, .out = out, .saved = saved, .qkv = qkv};
-        b.scratch = (float *)scratch + cpu_thread() * thread_floats(shape);
-        b.dk = b.scratch + form_floats(shape), b.dv = b.dk + sums;
+        b.scratch = (float *)scratch + cpu_thread() * thread_floats_(shape);
+        b.dk = b.scratch + form_floats_(shape), b.dv = b.dk + sums;
         memset(b.dk, 0, sizeof(float) * (size_t)(2 * sums));
         if (shape->mode == ATTENTION_FLASH)
             flash_backward(backend, shape, &b, sequence, kv_head);
         else
-            stored_backward(backend, shape, &b, sequence, kv_head);
+            attention_stored_backward_(backend, shape, &b, sequence, kv_head);
         Head h = {backend, shape, sequence, kv_head * (shape->heads / shape->kv_heads)};
         head_store(&h, head_key(&h, dqkv, 0), b.dk, shape->seq);
         head_store(&h, head_value(&h, dqkv, 0), b.dv, shape->seq);

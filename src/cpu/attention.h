@@ -60,7 +60,7 @@ void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_
 // scratch: flash_scratch_floats(shape) of this thread's own.
 int64_t flash_spans(int64_t seq);
 int64_t flash_scratch_floats(const AttentionShape *shape);
-int64_t flash_room_floats(const AttentionShape *shape); // of cpu_scratch
+int64_t flash_workspace_floats(const AttentionShape *shape); // of cpu_scratch
 void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span);
 
 // dq of the heads that share a key/value head, and their sums in b->dk and b->dv (cleared by the caller).

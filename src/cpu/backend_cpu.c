@@ -1,6 +1,8 @@
 // The CPU as a device: its memory, its clock, and the table of operations. Work is done when a call returns, so streams
 // and events cost nothing: an event is the time at which it was recorded.
 #include "cpu.h"
+#include "base/clock.h"
+#include "base/units.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,15 +17,9 @@ struct Event {
     double seconds;
 };
 
-double clock_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 // --- scratch and rows
 
-static void note_peak(Backend *backend) {
+static void backend_cpu_note_peak_(Backend *backend) {
     if (memory_total(&backend->held) > memory_total(&backend->peak)) backend->peak = backend->held;
 }
 
@@ -34,7 +30,7 @@ static void count_scratch_(CpuBackend *cpu, int64_t floats) {
 #endif
     {
         cpu->backend.held.bytes[MEMORY_WORKSPACE] += floats * (int64_t)sizeof(float);
-        note_peak(&cpu->backend);
+        backend_cpu_note_peak_(&cpu->backend);
     }
 }
 
@@ -65,28 +61,29 @@ float *cpu_scratch(CpuBackend *cpu, int64_t floats) {
 }
 
 // One thread's, a whole number of cache lines.
-static int64_t thread_room_(const CpuBackend *cpu, int thread, int64_t rows, int64_t hidden,
-                            const AttentionShape *shape) {
-    int64_t floats[] = {cpu_linear_room(), cpu_attention_room(shape),
-                        cpu_norm_room(rows, hidden, cpu->threads, thread)};
+static int64_t thread_workspace_(const CpuBackend *cpu, int thread, int64_t rows, int64_t hidden,
+                                 const AttentionShape *shape) {
+    int64_t floats[] = {cpu_linear_workspace(), cpu_attention_workspace(shape),
+                        cpu_norm_workspace(rows, hidden, cpu->threads, thread)};
     int64_t most = 0;
     for (int i = 0; i < 3; i++)
         if (floats[i] > most) most = floats[i];
     return memory_round(most * (int64_t)sizeof(float));
 }
 
-static int64_t cpu_room_bytes(Backend *backend, int64_t rows, int64_t hidden, const AttentionShape *shape) {
+static int64_t cpu_workspace_bytes_(Backend *backend, int64_t rows, int64_t hidden, const AttentionShape *shape) {
     const CpuBackend *cpu = cpu_self(backend);
     int64_t bytes = 0;
-    for (int t = 0; t < cpu->threads; t++) bytes += thread_room_(cpu, t, rows, hidden, shape);
+    for (int t = 0; t < cpu->threads; t++) bytes += thread_workspace_(cpu, t, rows, hidden, shape);
     return bytes;
 }
 
-static void cpu_use_room(Backend *backend, void *memory, int64_t rows, int64_t hidden, const AttentionShape *shape) {
+static void cpu_use_workspace_(Backend *backend, void *memory, int64_t rows, int64_t hidden,
+                               const AttentionShape *shape) {
     CpuBackend *cpu = cpu_self(backend);
     char *at = memory;
     for (int t = 0; t < cpu->threads; t++) {
-        int64_t bytes = thread_room_(cpu, t, rows, hidden, shape);
+        int64_t bytes = thread_workspace_(cpu, t, rows, hidden, shape);
         drop_scratch_(cpu, &cpu->scratch[t]);
         if (at == NULL) continue;
         cpu->scratch[t].memory = (void *)at;
@@ -96,32 +93,32 @@ static void cpu_use_room(Backend *backend, void *memory, int64_t rows, int64_t h
     }
 }
 
-static void widen(float *restrict to, const uint16_t *restrict from, int64_t count) {
+static void widen_(float *restrict to, const uint16_t *restrict from, int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] = cpu_bf16_to_float(from[i]);
 }
 
-static void narrow(uint16_t *restrict to, const float *restrict from, int64_t count) {
+static void narrow_(uint16_t *restrict to, const float *restrict from, int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] = cpu_float_to_bf16(from[i]);
 }
 
-const float *cpu_load(const Backend *backend, float *room, const void *from, int64_t offset, int64_t count) {
+const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count) {
     if (!cpu_is_bf16(backend)) return (const float *)from + offset;
-    widen(room, (const uint16_t *)from + offset, count);
-    return room;
+    widen_(workspace, (const uint16_t *)from + offset, count);
+    return workspace;
 }
 
 void cpu_store(const Backend *backend, void *to, int64_t offset, const float *from, int64_t count) {
-    if (cpu_is_bf16(backend)) narrow((uint16_t *)to + offset, from, count);
+    if (cpu_is_bf16(backend)) narrow_((uint16_t *)to + offset, from, count);
 }
 
 // --- memory
 
 // "weights 1.20 GiB, own slots 3.00 GiB"
-static void describe_held(const Backend *backend, char *text, size_t size) {
+static void backend_cpu_describe_held_(const Backend *backend, char *text, size_t size) {
     size_t used = 0;
     snprintf(text, size, "nothing");
     for (int c = 0; c < MEMORY_CATEGORIES; c++) {
-        double gib = (double)backend->held.bytes[c] / (1 << 30);
+        double gib = (double)backend->held.bytes[c] / GIB;
         if (backend->held.bytes[c] == 0 || used >= size) continue;
         used += (size_t)snprintf(text + used, size - used, "%s%s %.2f GiB", used > 0 ? ", " : "", memory_name(c), gib);
     }
@@ -129,7 +126,7 @@ static void describe_held(const Backend *backend, char *text, size_t size) {
 
 // Zeroed and aligned, with the address calloc gave kept in front: large pieces come straight from the kernel, zero
 // without being touched. Huge pages, where the kernel grants them, spare the strided reads of packing their misses.
-static void *allocate_zeroed(int64_t bytes) {
+static void *allocate_zeroed_(int64_t bytes) {
     void *whole = calloc(1, (size_t)bytes + MEMORY_ALIGN + sizeof(void *));
     if (whole == NULL) return NULL;
     uintptr_t at = ((uintptr_t)whole + sizeof(void *) + MEMORY_ALIGN - 1) & ~(uintptr_t)(MEMORY_ALIGN - 1);
@@ -140,44 +137,44 @@ static void *allocate_zeroed(int64_t bytes) {
     return (void *)at;
 }
 
-static void *cpu_allocate(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
+static void *cpu_allocate_(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
     int64_t held = memory_total(&backend->held), limit = INT64_MAX / 2;
     if (backend->memory_size > 0) limit = backend->memory_size;
     bool possible = bytes >= 0 && bytes <= limit - held;
     void *memory = possible && category == MEMORY_LENT_SLOTS ? cpu_shared_allocate(cpu_self(backend), bytes) : NULL;
-    if (possible && memory == NULL) memory = allocate_zeroed(bytes);
+    if (possible && memory == NULL) memory = allocate_zeroed_(bytes);
     if (memory == NULL) {
         char rest[512];
-        describe_held(backend, rest, sizeof rest);
+        backend_cpu_describe_held_(backend, rest, sizeof rest);
         error_set(err, EXIT_FAILED,
                   "%s: no %lld bytes (%.2f GiB) left for %s (%s); this rank already holds %s, and the machine has %.2f "
                   "GiB; use more stages, fewer slots or a smaller micro-batch",
-                  backend->device, (long long)bytes, (double)bytes / (1 << 30), what, memory_name(category), rest,
-                  (double)backend->memory_size / (1 << 30));
+                  backend->device, (long long)bytes, (double)bytes / GIB, what, memory_name(category), rest,
+                  (double)backend->memory_size / GIB);
         return NULL;
     }
     backend->held.bytes[category] += bytes;
-    note_peak(backend);
+    backend_cpu_note_peak_(backend);
     return memory;
 }
 
-static void cpu_release(Backend *backend, MemoryCategory category, void *memory, int64_t bytes) {
+static void cpu_release_(Backend *backend, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory == NULL) return;
     if (!cpu_shared_release(cpu_self(backend), memory)) free(((void **)memory)[-1]);
     backend->held.bytes[category] -= bytes;
 }
 
-static void cpu_copy(Backend *backend, Stream stream, void *to, const void *from, int64_t bytes) {
+static void cpu_copy_(Backend *backend, Stream stream, void *to, const void *from, int64_t bytes) {
     (void)backend, (void)stream;
     memcpy(to, from, (size_t)bytes);
 }
 
-static void cpu_transfer(Backend *backend, void *to, const void *from, int64_t bytes) {
+static void cpu_transfer_(Backend *backend, void *to, const void *from, int64_t bytes) {
     (void)backend;
     memcpy(to, from, (size_t)bytes);
 }
 
-static void cpu_zero(Backend *backend, void *memory, int64_t bytes) {
+static void cpu_zero_(Backend *backend, void *memory, int64_t bytes) {
     CpuBackend *cpu = cpu_self(backend);
     enum { PIECE = 1 << 20 };
     CPU_PARALLEL_FOR(cpu)
@@ -187,32 +184,32 @@ static void cpu_zero(Backend *backend, void *memory, int64_t bytes) {
 
 // --- time
 
-static Event *cpu_event_create(Backend *backend) {
+static Event *cpu_event_create_(Backend *backend) {
     (void)backend;
     return calloc(1, sizeof(Event));
 }
 
-static void cpu_event_destroy(Backend *backend, Event *event) {
+static void cpu_event_destroy_(Backend *backend, Event *event) {
     (void)backend;
     free(event);
 }
 
-static void cpu_event_record(Backend *backend, Event *event, Stream stream) {
+static void cpu_event_record_(Backend *backend, Event *event, Stream stream) {
     (void)backend, (void)stream;
     event->seconds = clock_seconds();
 }
 
-static bool cpu_event_done(Backend *backend, Event *event) {
+static bool cpu_event_done_(Backend *backend, Event *event) {
     (void)backend, (void)event;
     return true;
 }
 
-static double cpu_event_seconds(Backend *backend, const Event *event) {
+static double cpu_event_seconds_(Backend *backend, const Event *event) {
     (void)backend;
     return event->seconds;
 }
 
-static int cpu_synchronize(Backend *backend, Error *err) {
+static int cpu_synchronize_(Backend *backend, Error *err) {
     (void)backend, (void)err;
     return 0;
 }
@@ -221,25 +218,25 @@ static int cpu_synchronize(Backend *backend, Error *err) {
 
 enum { PIECE = 1 << 16 };
 
-static void cpu_from_float(Backend *backend, void *to, const float *from, int64_t count) {
+static void cpu_from_float_(Backend *backend, void *to, const float *from, int64_t count) {
     CpuBackend *cpu = cpu_self(backend);
     CPU_PARALLEL_FOR(cpu)
     for (int64_t at = 0; at < count; at += PIECE) {
         int64_t n = count - at < PIECE ? count - at : PIECE;
         if (cpu_is_bf16(backend))
-            narrow((uint16_t *)to + at, from + at, n);
+            narrow_((uint16_t *)to + at, from + at, n);
         else
             memcpy((float *)to + at, from + at, (size_t)n * sizeof(float));
     }
 }
 
-static void cpu_to_float(Backend *backend, float *to, const void *from, int64_t count) {
+static void cpu_to_float_(Backend *backend, float *to, const void *from, int64_t count) {
     CpuBackend *cpu = cpu_self(backend);
     CPU_PARALLEL_FOR(cpu)
     for (int64_t at = 0; at < count; at += PIECE) {
         int64_t n = count - at < PIECE ? count - at : PIECE;
         if (cpu_is_bf16(backend))
-            widen(to + at, (const uint16_t *)from + at, n);
+            widen_(to + at, (const uint16_t *)from + at, n);
         else
             memcpy(to + at, (const float *)from + at, (size_t)n * sizeof(float));
     }
@@ -247,7 +244,7 @@ static void cpu_to_float(Backend *backend, float *to, const void *from, int64_t 
 
 // --- life
 
-static void cpu_destroy(Backend *backend) {
+static void cpu_destroy_(Backend *backend) {
     CpuBackend *cpu = cpu_self(backend);
     for (int t = 0; t < cpu->threads; t++) drop_scratch_(cpu, &cpu->scratch[t]);
     free(cpu->scratch);
@@ -255,7 +252,7 @@ static void cpu_destroy(Backend *backend) {
 }
 
 // The processor's name as Linux tells it, "CPU" where it does not.
-static void processor_name(char *name, size_t size) {
+static void processor_name_(char *name, size_t size) {
     snprintf(name, size, "CPU");
     FILE *file = fopen("/proc/cpuinfo", "r");
     if (file == NULL) return;
@@ -270,7 +267,7 @@ static void processor_name(char *name, size_t size) {
     fclose(file);
 }
 
-static int64_t number_in(const char *path) {
+static int64_t number_in_(const char *path) {
     FILE *file = fopen(path, "r");
     if (file == NULL) return INT64_MAX;
     long long value = 0;
@@ -280,18 +277,18 @@ static int64_t number_in(const char *path) {
 }
 
 // Physical memory, or what a container leaves of it.
-static int64_t memory_size(void) {
+static int64_t memory_size_(void) {
     int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     int64_t size = pages > 0 && page > 0 ? pages * page : INT64_MAX;
     const char *const limits[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
     for (int i = 0; i < 2; i++) {
-        int64_t limit = number_in(limits[i]);
+        int64_t limit = number_in_(limits[i]);
         if (limit < size) size = limit;
     }
     return size == INT64_MAX ? 0 : size;
 }
 
-static int default_threads(void) {
+static int default_threads_(void) {
 #ifdef _OPENMP
     return omp_get_max_threads();
 #else
@@ -299,25 +296,25 @@ static int default_threads(void) {
 #endif
 }
 
-static void fill_table(Backend *b) {
-    b->destroy = cpu_destroy;
-    b->allocate = cpu_allocate;
-    b->release = cpu_release;
-    b->copy = cpu_copy;
-    b->upload = cpu_transfer;
-    b->download = cpu_transfer;
-    b->zero = cpu_zero;
+static void fill_table_(Backend *b) {
+    b->destroy = cpu_destroy_;
+    b->allocate = cpu_allocate_;
+    b->release = cpu_release_;
+    b->copy = cpu_copy_;
+    b->upload = cpu_transfer_;
+    b->download = cpu_transfer_;
+    b->zero = cpu_zero_;
     b->lend = cpu_lend;
     b->borrow = cpu_borrow;
     b->give_back = cpu_give_back;
-    b->event_create = cpu_event_create;
-    b->event_destroy = cpu_event_destroy;
-    b->event_record = cpu_event_record;
-    b->event_done = cpu_event_done;
-    b->event_seconds = cpu_event_seconds;
-    b->synchronize = cpu_synchronize;
-    b->from_float = cpu_from_float;
-    b->to_float = cpu_to_float;
+    b->event_create = cpu_event_create_;
+    b->event_destroy = cpu_event_destroy_;
+    b->event_record = cpu_event_record_;
+    b->event_done = cpu_event_done_;
+    b->event_seconds = cpu_event_seconds_;
+    b->synchronize = cpu_synchronize_;
+    b->from_float = cpu_from_float_;
+    b->to_float = cpu_to_float_;
     b->linear_forward = cpu_linear_forward;
     b->linear_backward_input = cpu_linear_backward_input;
     b->linear_backward_weight = cpu_linear_backward_weight;
@@ -330,8 +327,8 @@ static void fill_table(Backend *b) {
     b->swiglu_forward = cpu_swiglu_forward;
     b->swiglu_backward = cpu_swiglu_backward;
     b->rope = cpu_rope;
-    b->room_bytes = cpu_room_bytes;
-    b->use_room = cpu_use_room;
+    b->workspace_bytes = cpu_workspace_bytes_;
+    b->use_workspace = cpu_use_workspace_;
     b->attention_scratch = cpu_attention_scratch;
     b->attention_forward = cpu_attention_forward;
     b->attention_backward = cpu_attention_backward;
@@ -345,7 +342,7 @@ static void fill_table(Backend *b) {
 
 // oneDNN takes its packing room from malloc for every product. Given back to the kernel each time, it comes back as pages to clear,
 // which cost a few percent of a step.
-static void keep_freed_memory(void) {
+static void keep_freed_memory_(void) {
 #if defined(__GLIBC__)
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
@@ -353,8 +350,8 @@ static void keep_freed_memory(void) {
 }
 
 Backend *backend_cpu_create(int precision, int threads, Error *err) {
-    keep_freed_memory();
-    if (threads <= 0) threads = default_threads();
+    keep_freed_memory_();
+    if (threads <= 0) threads = default_threads_();
 #ifndef _OPENMP
     threads = 1;
 #endif
@@ -372,14 +369,14 @@ Backend *backend_cpu_create(int precision, int threads, Error *err) {
     backend->precision = precision;
     backend->element = precision == PRECISION_BF16 ? 2 : 4;
     backend->own_sums = true;
-    backend->memory_size = memory_size();
+    backend->memory_size = memory_size_();
     char name[64];
-    processor_name(name, sizeof name);
+    processor_name_(name, sizeof name);
     snprintf(backend->device, sizeof backend->device, "%s, %d thread%s", name, threads, threads == 1 ? "" : "s");
     bool library = cpu_linear_by_library(precision);
     snprintf(backend->kernels, sizeof backend->kernels,
              "matrix products by %s; attention and all else by our own loops",
              library ? "oneDNN, a tile and a thread at a time" : "our own kernel");
-    fill_table(backend);
+    fill_table_(backend);
     return backend;
 }

@@ -39,7 +39,7 @@ static inline int cpu_thread(void) {
 typedef struct CpuScratch {
     float *memory;
     int64_t floats;
-    bool given;     // by cpu_use_room; else our own, and counted as workspace
+    bool given;     // by cpu_use_workspace; else our own, and counted as workspace
     char apart[40]; // a cache line of its own for each thread's entry
 } CpuScratch;
 
@@ -69,9 +69,9 @@ static inline bool cpu_is_bf16(const Backend *backend) {
 float *cpu_scratch(CpuBackend *cpu, int64_t floats);
 
 // The most floats of it that the operations of each file ask for; a norm's sums over blocks are thread 0's.
-int64_t cpu_linear_room(void);
-int64_t cpu_attention_room(const AttentionShape *shape);
-int64_t cpu_norm_room(int64_t rows, int64_t cols, int threads, int thread);
+int64_t cpu_linear_workspace(void);
+int64_t cpu_attention_workspace(const AttentionShape *shape);
+int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread);
 
 // --- bf16: the upper half of a float, rounded to nearest even. A NaN stays one.
 static inline float cpu_bf16_to_float(uint16_t value) {
@@ -91,12 +91,12 @@ static inline uint16_t cpu_float_to_bf16(float value) {
 
 // `count` elements that start at element `offset` of `from` (run precision) as floats: a pointer into `from` where the
 // run is fp32, else `room` after conversion.
-const float *cpu_load(const Backend *backend, float *room, const void *from, int64_t offset, int64_t count);
+const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count);
 
 // Where to compute `count` floats that belong at element `offset` of `to`: there where the run is fp32, else `room`.
 // cpu_store then finishes: nothing to do for fp32, rounding for bf16.
-static inline float *cpu_place(const Backend *backend, float *room, void *to, int64_t offset) {
-    return cpu_is_bf16(backend) ? room : (float *)to + offset;
+static inline float *cpu_place(const Backend *backend, float *workspace, void *to, int64_t offset) {
+    return cpu_is_bf16(backend) ? workspace : (float *)to + offset;
 }
 void cpu_store(const Backend *backend, void *to, int64_t offset, const float *from, int64_t count);
 
@@ -147,7 +147,7 @@ enum { CPU_GEMM_ROOM = (CPU_GEMM_ROWS + CPU_GEMM_COLS) * CPU_GEMM_DEPTH }; // fl
 
 // C (m, n) fp32, rows `stride` apart, = or += op(A) op(B) with op(A) (m, k), op(B) (k, n). room: CPU_GEMM_ROOM floats of
 // this thread's own. C's bits depend on k, not on m, n or the strides.
-void cpu_gemm(float *room, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
+void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
               int64_t stride);
 
 // --- operations (see backend.h)

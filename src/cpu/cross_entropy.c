@@ -12,7 +12,7 @@ typedef struct Columns {
     int64_t rows, width, first, count;
 } Columns;
 
-static int64_t piece_length_(int64_t count, int64_t column) {
+static int64_t cross_entropy_piece_length_(int64_t count, int64_t column) {
     int64_t left = count - column;
     return left < PIECE ? left : PIECE;
 }
@@ -41,21 +41,21 @@ static float piece_exp_sum_(const float *restrict x, int64_t n, float max) {
 // A NaN passes the maximum by but not the sum, so that it reaches the loss. Columns that are all -inf sum to zero.
 static void row_stats_(Backend *backend, float *stats, const void *logits, int32_t target, int64_t row,
                        const Columns *c) {
-    float room[PIECE], max = -INFINITY;
+    float workspace[PIECE], max = -INFINITY;
     int64_t at = row * c->width, own = (int64_t)target - c->first;
     for (int64_t column = 0; column < c->count; column += PIECE) {
-        int64_t n = piece_length_(c->count, column);
-        max = piece_max_(cpu_load(backend, room, logits, at + column, n), n, max);
+        int64_t n = cross_entropy_piece_length_(c->count, column);
+        max = piece_max_(cpu_load(backend, workspace, logits, at + column, n), n, max);
     }
     float base = max == -INFINITY ? 0.0f : max;
     double sum = 0.0;
     for (int64_t column = 0; column < c->count; column += PIECE) {
-        int64_t n = piece_length_(c->count, column);
-        sum += (double)piece_exp_sum_(cpu_load(backend, room, logits, at + column, n), n, base);
+        int64_t n = cross_entropy_piece_length_(c->count, column);
+        sum += (double)piece_exp_sum_(cpu_load(backend, workspace, logits, at + column, n), n, base);
     }
     stats[0] = max;
     stats[1] = (float)sum;
-    stats[2] = own >= 0 && own < c->count ? *cpu_load(backend, room, logits, at + own, 1) : 0.0f;
+    stats[2] = own >= 0 && own < c->count ? *cpu_load(backend, workspace, logits, at + own, 1) : 0.0f;
 }
 
 void cpu_cross_entropy_stats(Backend *backend, float *stats, const void *logits, const int32_t *targets, int64_t rows,
@@ -94,14 +94,14 @@ static void piece_gradient_(float *restrict x, int64_t n, float max, float facto
 // Columns of the row from its logits to their gradient; the target's entry is p - 1 before rounding to bf16.
 static void row_gradient_(Backend *backend, void *logits, int32_t target, int64_t row, const RowSoftmax *softmax,
                           float scale, const Columns *c) {
-    float room[PIECE];
+    float workspace[PIECE];
     int64_t at = row * c->width, own = (int64_t)target - c->first;
     float factor = (float)((double)scale / softmax->sum);
     for (int64_t column = 0; column < c->width; column += PIECE) {
-        int64_t n = piece_length_(c->width, column), real = c->count - column;
+        int64_t n = cross_entropy_piece_length_(c->width, column), real = c->count - column;
         real = real < 0 ? 0 : real < n ? real : n;
-        cpu_load(backend, room, logits, at + column, n);
-        float *x = cpu_place(backend, room, logits, at + column);
+        cpu_load(backend, workspace, logits, at + column, n);
+        float *x = cpu_place(backend, workspace, logits, at + column);
         piece_gradient_(x, real, softmax->max, factor);
         memset(x + real, 0, (size_t)(n - real) * sizeof *x);
         if (own >= column && own < column + real) x[own - column] -= scale;

@@ -15,13 +15,13 @@ static void accumulate_(float *restrict sum, const float *restrict x, int64_t n)
 // Columns [column, column + n) of one row.
 static void forward_piece_(Backend *backend, void *x, const void *wte, const void *wpe, int64_t at, int64_t token_at,
                            int64_t position_at, int64_t n) {
-    float room[2][PIECE];
-    float *to = cpu_place(backend, room[0], x, at);
+    float workspace[2][PIECE];
+    float *to = cpu_place(backend, workspace[0], x, at);
     if (token_at >= 0)
-        memcpy(to, cpu_load(backend, room[1], wte, token_at, n), (size_t)n * sizeof *to);
+        memcpy(to, cpu_load(backend, workspace[1], wte, token_at, n), (size_t)n * sizeof *to);
     else
         memset(to, 0, (size_t)n * sizeof *to);
-    if (wpe) accumulate_(to, cpu_load(backend, room[1], wpe, position_at, n), n);
+    if (wpe) accumulate_(to, cpu_load(backend, workspace[1], wpe, position_at, n), n);
     cpu_store(backend, x, at, to, n);
 }
 
@@ -45,17 +45,17 @@ typedef struct Scatter {
 } Scatter;
 
 static void scatter_columns_(Backend *backend, const Scatter *s, int64_t column, int64_t n) {
-    float room[PIECE];
+    float workspace[PIECE];
     for (int64_t row = 0; row < s->rows; row++) {
         int64_t token = s->tokens[row] - s->first;
         if (token < 0 || token >= s->count) continue;
-        accumulate_(s->dwte + token * s->hidden + column, cpu_load(backend, room, s->dx, row * s->hidden + column, n),
-                    n);
+        accumulate_(s->dwte + token * s->hidden + column,
+                    cpu_load(backend, workspace, s->dx, row * s->hidden + column, n), n);
     }
 }
 
 // Equal shares of whole cache lines; at most a piece, which is what scatter_columns_ takes.
-static int64_t share_(int64_t hidden, int threads) {
+static int64_t embedding_share_(int64_t hidden, int threads) {
     int64_t share = (hidden + threads - 1) / threads;
     share = (share + CACHE_LINE_FLOATS - 1) / CACHE_LINE_FLOATS * CACHE_LINE_FLOATS;
     return at_most_(share, PIECE);
@@ -64,11 +64,12 @@ static int64_t share_(int64_t hidden, int threads) {
 // One position's rows follow one another: the sum over the batch, in order.
 static void position_backward_(Backend *backend, float *dwpe, const void *dx, int64_t position, int64_t hidden,
                                int64_t batch) {
-    float room[PIECE];
+    float workspace[PIECE];
     for (int64_t row = position * batch; row < (position + 1) * batch; row++)
         for (int64_t column = 0; column < hidden; column += PIECE) {
             int64_t n = at_most_(hidden - column, PIECE);
-            accumulate_(dwpe + position * hidden + column, cpu_load(backend, room, dx, row * hidden + column, n), n);
+            accumulate_(dwpe + position * hidden + column, cpu_load(backend, workspace, dx, row * hidden + column, n),
+                        n);
         }
 }
 
@@ -76,7 +77,7 @@ void cpu_embedding_backward(Backend *backend, float *dwte, float *dwpe, const vo
                             int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count) {
     CpuBackend *cpu = cpu_self(backend);
     Scatter scatter = {dwte, dx, tokens, rows, hidden, first, count};
-    int64_t share = share_(hidden, cpu->threads);
+    int64_t share = embedding_share_(hidden, cpu->threads);
     CPU_PARALLEL_FOR(cpu)
     for (int64_t column = 0; column < hidden; column += share)
         scatter_columns_(backend, &scatter, column, at_most_(hidden - column, share));

@@ -20,7 +20,7 @@ typedef float Loose __attribute__((vector_size(LANES * 4), aligned(4), may_alias
 typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
 
 // Contraction is off for the whole program, so the fused operation is asked for by name where there is one.
-static inline Vec multiply_add(Vec a, Vec b, Vec c) {
+static inline Vec multiply_add_(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
     return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
@@ -51,7 +51,7 @@ static inline __attribute__((always_inline)) void kernel(int vectors, bool rows,
         for (int i = 0; i < MR; i++) {
             Vec factor = a[i * next_row] - (Vec){0};
 #pragma GCC unroll 4
-            for (int j = 0; j < vectors; j++) sums[i][j] = multiply_add(factor, row[j], sums[i][j]);
+            for (int j = 0; j < vectors; j++) sums[i][j] = multiply_add_(factor, row[j], sums[i][j]);
         }
     }
 #pragma GCC unroll 8
@@ -67,17 +67,17 @@ static inline __attribute__((always_inline)) void kernel(int vectors, bool rows,
 typedef void Kernel(int64_t depth, const float *a, const float *b, int64_t step, bool accumulate, float *c,
                     int64_t stride);
 
-#define KERNEL(name, vectors, rows)                                                                                    \
+#define KERNEL_(name, vectors, rows)                                                                                   \
     static void name(int64_t depth, const float *a, const float *b, int64_t step, bool accumulate, float *c,           \
                      int64_t stride) {                                                                                 \
         kernel(vectors, rows, depth, a, b, step, accumulate, c, stride);                                               \
     }
-KERNEL(panels_wide, NV, false)
-KERNEL(panels_double, 2, false)
-KERNEL(panels_single, 1, false)
-KERNEL(rows_wide, NV, true)
-KERNEL(rows_double, 2, true)
-KERNEL(rows_single, 1, true)
+KERNEL_(panels_wide, NV, false)
+KERNEL_(panels_double, 2, false)
+KERNEL_(panels_single, 1, false)
+KERNEL_(rows_wide, NV, true)
+KERNEL_(rows_double, 2, true)
+KERNEL_(rows_single, 1, true)
 
 static Kernel *kernel_of(int vectors, bool rows) {
     if (vectors == NV) return rows ? rows_wide : panels_wide;
@@ -95,7 +95,7 @@ int gemm_vectors(int64_t n) {
 }
 
 // A tile at the edge of C goes through one that is whole.
-static void add_edge(int64_t rows, int64_t cols, const float *tile, bool accumulate, float *c, int64_t stride) {
+static void add_edge_(int64_t rows, int64_t cols, const float *tile, bool accumulate, float *c, int64_t stride) {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++)
             c[i * stride + j] = accumulate ? c[i * stride + j] + tile[i * NR + j] : tile[i * NR + j];
@@ -115,7 +115,7 @@ void gemm_multiply(int64_t m, int64_t n, int64_t depth, GemmLeft left, GemmRight
                 multiply(depth, a, right.data, right.step, accumulate, to, stride);
             } else {
                 multiply(depth, a, right.data, right.step, false, tile, NR);
-                add_edge(rows, cols, tile, accumulate, to, stride);
+                add_edge_(rows, cols, tile, accumulate, to, stride);
             }
         }
     }
@@ -123,20 +123,20 @@ void gemm_multiply(int64_t m, int64_t n, int64_t depth, GemmLeft left, GemmRight
 
 // --- packing. A panel's element (k, w) stands at panel[k * width + w].
 
-static inline __attribute__((always_inline)) float element(const void *from, int64_t at, bool bf16) {
+static inline __attribute__((always_inline)) float gemm_element_(const void *from, int64_t at, bool bf16) {
     return bf16 ? cpu_bf16_to_float(((const uint16_t *)from)[at]) : ((const float *)from)[at];
 }
 
-static inline const void *advance(const void *from, int64_t elements, bool bf16) {
+static inline const void *gemm_advance_(const void *from, int64_t elements, bool bf16) {
     return (const char *)from + elements * (bf16 ? 2 : 4);
 }
 
 // By address: how a vector is returned depends on the instruction set.
-static inline __attribute__((always_inline)) void load8(Eight *to, const void *from, int64_t at, bool bf16) {
+static inline __attribute__((always_inline)) void load8_(Eight *to, const void *from, int64_t at, bool bf16) {
     if (!bf16)
         *to = *(const Eight *)((const float *)from + at);
     else
-        for (int i = 0; i < 8; i++) (*to)[i] = element(from, at + i, true);
+        for (int i = 0; i < 8; i++) (*to)[i] = gemm_element_(from, at + i, true);
 }
 
 #if defined(__has_builtin)
@@ -150,11 +150,11 @@ typedef int EightInts __attribute__((vector_size(32)));
 #endif
 
 // to[k * width + w] = from[w * stride + k] for an 8 x 8 block: three rounds that swap ever larger pieces.
-static inline __attribute__((always_inline)) void transpose8(float *restrict to, int64_t width,
-                                                             const void *restrict from, int64_t stride, bool bf16) {
+static inline __attribute__((always_inline)) void transpose8_(float *restrict to, int64_t width,
+                                                              const void *restrict from, int64_t stride, bool bf16) {
     Eight a[8], b[8];
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) load8(&a[i], from, i * stride, bf16);
+    for (int i = 0; i < 8; i++) load8_(&a[i], from, i * stride, bf16);
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i += 2) {
         b[i] = SHUFFLE(a[i], a[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
@@ -177,36 +177,36 @@ static inline __attribute__((always_inline)) void transpose8(float *restrict to,
 }
 
 // One panel of `count` <= width rows that are contiguous in k.
-static inline __attribute__((always_inline)) void pack_across(float *restrict to, int width, int64_t count,
-                                                              int64_t depth, const void *restrict from, int64_t stride,
-                                                              bool bf16) {
+static inline __attribute__((always_inline)) void pack_across_(float *restrict to, int width, int64_t count,
+                                                               int64_t depth, const void *restrict from, int64_t stride,
+                                                               bool bf16) {
     int64_t w = 0;
     for (; w + 8 <= count; w += 8) {
         int64_t k = 0;
         for (; k + 8 <= depth; k += 8) {
-            const float *ahead = advance(from, (w + 8) * stride + k, bf16);
-            for (int i = 0; i < 8; i++) __builtin_prefetch(advance(ahead, i * stride, bf16));
-            transpose8(to + k * width + w, width, advance(from, w * stride + k, bf16), stride, bf16);
+            const float *ahead = gemm_advance_(from, (w + 8) * stride + k, bf16);
+            for (int i = 0; i < 8; i++) __builtin_prefetch(gemm_advance_(ahead, i * stride, bf16));
+            transpose8_(to + k * width + w, width, gemm_advance_(from, w * stride + k, bf16), stride, bf16);
         }
         for (; k < depth; k++)
-            for (int i = 0; i < 8; i++) to[k * width + w + i] = element(from, (w + i) * stride + k, bf16);
+            for (int i = 0; i < 8; i++) to[k * width + w + i] = gemm_element_(from, (w + i) * stride + k, bf16);
     }
     for (; w < count; w++)
-        for (int64_t k = 0; k < depth; k++) to[k * width + w] = element(from, w * stride + k, bf16);
+        for (int64_t k = 0; k < depth; k++) to[k * width + w] = gemm_element_(from, w * stride + k, bf16);
 }
 
-static inline __attribute__((always_inline)) void copy_run(float *restrict to, int width, const void *restrict from,
-                                                           int64_t at, bool bf16) {
+static inline __attribute__((always_inline)) void copy_run_(float *restrict to, int width, const void *restrict from,
+                                                            int64_t at, bool bf16) {
 #pragma GCC unroll 6
-    for (int i = 0; i + 8 <= width; i += 8) load8((Eight *)(to + i), from, at + i, bf16);
-    for (int i = width & ~7; i < width; i++) to[i] = element(from, at + i, bf16);
+    for (int i = 0; i + 8 <= width; i += 8) load8_((Eight *)(to + i), from, at + i, bf16);
+    for (int i = width & ~7; i < width; i++) to[i] = gemm_element_(from, at + i, bf16);
 }
 
 // All panels of a block whose rows (one per k) are contiguous in w: a few rows at a time, so that what is read and what
 // is written in one go stays in the first-level cache, whose sets the panels' distance would all map to one.
-static inline __attribute__((always_inline)) void pack_along(float *restrict to, int width, int64_t count,
-                                                             int64_t depth, const void *restrict from, int64_t stride,
-                                                             bool bf16) {
+static inline __attribute__((always_inline)) void pack_along_(float *restrict to, int width, int64_t count,
+                                                              int64_t depth, const void *restrict from, int64_t stride,
+                                                              bool bf16) {
     enum { ROWS = 8 };
     int64_t whole = count / width * width;
     for (int64_t k0 = 0; k0 < depth; k0 += ROWS) {
@@ -214,74 +214,74 @@ static inline __attribute__((always_inline)) void pack_along(float *restrict to,
         for (int64_t w = 0; w < whole; w += width)
             for (int64_t k = k0; k < end; k++) {
                 for (int i = 0; i < width; i += 16)
-                    __builtin_prefetch(advance(from, (k + ROWS) * stride + w + i, bf16));
-                copy_run(to + w * depth + k * width, width, from, k * stride + w, bf16);
+                    __builtin_prefetch(gemm_advance_(from, (k + ROWS) * stride + w + i, bf16));
+                copy_run_(to + w * depth + k * width, width, from, k * stride + w, bf16);
             }
         for (int64_t k = k0; k < end; k++)
             for (int64_t w = whole; w < count; w++)
-                to[whole * depth + k * width + w - whole] = element(from, k * stride + w, bf16);
+                to[whole * depth + k * width + w - whole] = gemm_element_(from, k * stride + w, bf16);
     }
 }
 
-static inline __attribute__((always_inline)) void pack_as(float *restrict to, int width, int64_t count, int64_t depth,
-                                                          const void *restrict from, int64_t stride, bool along,
-                                                          bool bf16) {
+static inline __attribute__((always_inline)) void pack_as_(float *restrict to, int width, int64_t count, int64_t depth,
+                                                           const void *restrict from, int64_t stride, bool along,
+                                                           bool bf16) {
     int64_t whole = count / width * width;
     if (whole < count) memset(to + whole * depth, 0, sizeof(float) * (size_t)(width * depth));
     if (along) {
-        pack_along(to, width, count, depth, from, stride, bf16);
+        pack_along_(to, width, count, depth, from, stride, bf16);
         return;
     }
     for (int64_t w = 0; w < count; w += width)
-        pack_across(to + w * depth, width, count - w < width ? count - w : width, depth,
-                    advance(from, w * stride, bf16), stride, bf16);
+        pack_across_(to + w * depth, width, count - w < width ? count - w : width, depth,
+                     gemm_advance_(from, w * stride, bf16), stride, bf16);
 }
 
 // The widths that occur get code of their own.
-static inline __attribute__((always_inline)) void pack_width(float *to, int width, int64_t count, int64_t depth,
-                                                             const void *from, int64_t stride, bool along, bool bf16) {
+static inline __attribute__((always_inline)) void pack_width_(float *to, int width, int64_t count, int64_t depth,
+                                                              const void *from, int64_t stride, bool along, bool bf16) {
     if (width == MR)
-        pack_as(to, MR, count, depth, from, stride, along, bf16);
+        pack_as_(to, MR, count, depth, from, stride, along, bf16);
     else if (width == NR)
-        pack_as(to, NR, count, depth, from, stride, along, bf16);
+        pack_as_(to, NR, count, depth, from, stride, along, bf16);
     else if (width == 2 * LANES)
-        pack_as(to, 2 * LANES, count, depth, from, stride, along, bf16);
+        pack_as_(to, 2 * LANES, count, depth, from, stride, along, bf16);
     else
-        pack_as(to, width, count, depth, from, stride, along, bf16);
+        pack_as_(to, width, count, depth, from, stride, along, bf16);
 }
 
 void gemm_pack(float *to, int width, int64_t count, int64_t depth, CpuOperand from) {
     if (from.bf16)
-        pack_width(to, width, count, depth, from.data, from.stride, from.transposed, true);
+        pack_width_(to, width, count, depth, from.data, from.stride, from.transposed, true);
     else
-        pack_width(to, width, count, depth, from.data, from.stride, from.transposed, false);
+        pack_width_(to, width, count, depth, from.data, from.stride, from.transposed, false);
 }
 
 // op(matrix) from (row, col) on.
-static CpuOperand part(CpuOperand matrix, int64_t row, int64_t col) {
+static CpuOperand gemm_part_(CpuOperand matrix, int64_t row, int64_t col) {
     int64_t at = matrix.transposed ? col * matrix.stride + row : row * matrix.stride + col;
-    matrix.data = advance(matrix.data, at, matrix.bf16);
+    matrix.data = gemm_advance_(matrix.data, at, matrix.bf16);
     return matrix;
 }
 
-static CpuOperand flipped(CpuOperand matrix) {
+static CpuOperand flipped_(CpuOperand matrix) {
     matrix.transposed = !matrix.transposed;
     return matrix;
 }
 
-void cpu_gemm(float *room, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
+void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
               int64_t stride) {
-    float *panels_a = room, *panels_b = room + MC * KC;
+    float *panels_a = workspace, *panels_b = workspace + MC * KC;
     int vectors = gemm_vectors(n);
     // An empty sum still has to clear C.
     for (int64_t k0 = 0; k0 == 0 || k0 < k; k0 += KC) {
         int64_t depth = k - k0 < KC ? k - k0 : KC;
         for (int64_t i = 0; i < m; i += MC) {
             int64_t rows = m - i < MC ? m - i : MC;
-            gemm_pack(panels_a, MR, rows, depth, part(a, i, k0));
+            gemm_pack(panels_a, MR, rows, depth, gemm_part_(a, i, k0));
             for (int64_t j = 0; j < n; j += NC) {
                 int64_t cols = n - j < NC ? n - j : NC;
-                gemm_pack(panels_b, vectors * LANES, cols, depth, flipped(part(b, k0, j)));
+                gemm_pack(panels_b, vectors * LANES, cols, depth, flipped_(gemm_part_(b, k0, j)));
                 gemm_multiply(rows, cols, depth, gemm_panels(panels_a, depth), gemm_columns(panels_b, vectors, depth),
                               accumulate || k0 > 0, c + i * stride + j, stride);
             }

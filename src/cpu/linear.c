@@ -14,7 +14,7 @@ typedef struct Tiles {
 
 // The largest tile that leaves at least 8 of them, so that a handful of threads find work even in a small product; a
 // rule of shapes alone.
-static Tiles tiles_of(int64_t m, int64_t n) {
+static Tiles tiles_of_(int64_t m, int64_t n) {
     enum { ENOUGH = 8, LEAST_ROWS = 64, LEAST_COLS = 96 };
     Tiles t = {CPU_GEMM_ROWS, CPU_GEMM_COLS, 0, 0};
     for (;;) {
@@ -35,22 +35,22 @@ typedef struct Tile {
 } Tile;
 
 // Tiles of one column strip follow each other: they share the packed operand's memory.
-static Tile tile_at(const Tiles *t, int64_t index, int64_t m, int64_t n) {
+static Tile tile_at_(const Tiles *t, int64_t index, int64_t m, int64_t n) {
     Tile tile = {index % t->down * t->rows, index / t->down * t->cols, t->rows, t->cols};
     if (m - tile.row < tile.rows) tile.rows = m - tile.row;
     if (n - tile.col < tile.cols) tile.cols = n - tile.col;
     return tile;
 }
 
-static CpuOperand operand_part(const Backend *backend, const void *data, int64_t stride, int64_t row, int64_t col,
-                               bool transposed) {
+static CpuOperand operand_part_(const Backend *backend, const void *data, int64_t stride, int64_t row, int64_t col,
+                                bool transposed) {
     const char *at = (const char *)data + (row * stride + col) * backend->element;
     return (CpuOperand){at, stride, transposed, cpu_is_bf16(backend)};
 }
 
 // C (m, n), rows `stride` apart, = or += op(a) op(b) for one tile, on this thread alone.
-static void tile_product(float *room, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
-                         float *c, int64_t stride) {
+static void tile_product_(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
+                          bool accumulate, float *c, int64_t stride) {
 #if defined(HAVE_DNNL)
 #if defined(_OPENMP)
     omp_set_num_threads(1); // of this task: in a region of one thread oneDNN would start some of its own
@@ -60,7 +60,7 @@ static void tile_product(float *room, int64_t m, int64_t n, int64_t k, CpuOperan
                    b.stride, accumulate ? 1.0f : 0.0f, c, stride) == dnnl_success)
         return;
 #endif
-    cpu_gemm(room, m, n, k, a, b, accumulate, c, stride);
+    cpu_gemm(workspace, m, n, k, a, b, accumulate, c, stride);
 }
 
 bool cpu_linear_by_library(int precision) {
@@ -73,25 +73,25 @@ bool cpu_linear_by_library(int precision) {
 }
 
 // gelu(x) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form, written with one exponential.
-static inline float sigmoid2u(float x) {
+static inline float sigmoid2u_(float x) {
     float u = 0.7978845608f * (x + 0.044715f * x * x * x);
     return 1.0f / (1.0f + cpu_expf(-2.0f * u));
 }
 
-static void gelu_row(float *restrict y, const float *restrict x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] * sigmoid2u(x[i]);
+static void gelu_row_(float *restrict y, const float *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * sigmoid2u_(x[i]);
 }
 
 // d *= gelu'(x) = s + x s (1 - s) 2u'
-static void gelu_backward_row(float *restrict d, const float *restrict x, int64_t n) {
+static void gelu_backward_row_(float *restrict d, const float *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        float s = sigmoid2u(x[i]);
+        float s = sigmoid2u_(x[i]);
         float slope = 1.5957691216f * (1.0f + 0.134145f * x[i] * x[i]);
         d[i] = d[i] * (s + x[i] * s * (1.0f - s) * slope);
     }
 }
 
-static void add_row(float *restrict y, const float *restrict bias, int64_t n) {
+static void linear_add_row_(float *restrict y, const float *restrict bias, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] += bias[i];
 }
 
@@ -102,61 +102,62 @@ typedef struct Forward {
 } Forward;
 
 // sums (stride apart): x wT for this tile.
-static void finish_forward(const Backend *backend, const Forward *f, const Tile *t, float *sums, int64_t stride) {
-    float bias_room[CPU_GEMM_COLS], gelu_room[CPU_GEMM_COLS];
+static void finish_forward_(const Backend *backend, const Forward *f, const Tile *t, float *sums, int64_t stride) {
+    float bias_workspace[CPU_GEMM_COLS], gelu_workspace[CPU_GEMM_COLS];
     bool gelu = f->aux != NULL;
     void *linear = gelu ? f->aux : f->y;
-    const float *bias = f->bias == NULL ? NULL : cpu_load(backend, bias_room, f->bias, t->col, t->cols);
+    const float *bias = f->bias == NULL ? NULL : cpu_load(backend, bias_workspace, f->bias, t->col, t->cols);
     for (int64_t r = 0; r < t->rows; r++) {
         int64_t at = (t->row + r) * f->out + t->col;
         float *row = sums + r * stride;
-        if (bias != NULL) add_row(row, bias, t->cols);
+        if (bias != NULL) linear_add_row_(row, bias, t->cols);
         cpu_store(backend, linear, at, row, t->cols);
         if (!gelu) continue;
         // gelu sees what was stored, as the backward will.
         const float *x = cpu_load(backend, row, linear, at, t->cols);
-        float *y = cpu_place(backend, gelu_room, f->y, at);
-        gelu_row(y, x, t->cols);
+        float *y = cpu_place(backend, gelu_workspace, f->y, at);
+        gelu_row_(y, x, t->cols);
         cpu_store(backend, f->y, at, y, t->cols);
     }
 }
 
 // Where a tile of C is summed: in C itself, or in the thread's room where C is bf16.
-static float *tile_place(const Backend *backend, float *room, void *c, int64_t n, const Tile *t, int64_t *stride) {
+static float *tile_place_(const Backend *backend, float *workspace, void *c, int64_t n, const Tile *t,
+                          int64_t *stride) {
     *stride = cpu_is_bf16(backend) ? t->cols : n;
-    return cpu_place(backend, room + CPU_GEMM_ROOM, c, t->row * n + t->col);
+    return cpu_place(backend, workspace + CPU_GEMM_ROOM, c, t->row * n + t->col);
 }
 
 enum { TILE_ROOM = CPU_GEMM_ROOM + CPU_GEMM_ROWS * CPU_GEMM_COLS };
 
-int64_t cpu_linear_room(void) {
+int64_t cpu_linear_workspace(void) {
     return TILE_ROOM;
 }
 
 void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
                         int64_t rows, int64_t in, int64_t out, Epilogue epilogue) {
     CpuBackend *cpu = cpu_self(backend);
-    Tiles tiles = tiles_of(rows, out);
+    Tiles tiles = tiles_of_(rows, out);
     Forward forward = {y, epilogue == EPILOGUE_GELU ? aux : NULL, bias, out};
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
-        float *room = cpu_scratch(cpu, TILE_ROOM);
-        Tile t = tile_at(&tiles, i, rows, out);
+        float *workspace = cpu_scratch(cpu, TILE_ROOM);
+        Tile t = tile_at_(&tiles, i, rows, out);
         int64_t stride;
-        float *sums = tile_place(backend, room, forward.aux != NULL ? aux : y, out, &t, &stride);
-        tile_product(room, t.rows, t.cols, in, operand_part(backend, x, in, t.row, 0, false),
-                     operand_part(backend, w, in, t.col, 0, true), false, sums, stride);
-        finish_forward(backend, &forward, &t, sums, stride);
+        float *sums = tile_place_(backend, workspace, forward.aux != NULL ? aux : y, out, &t, &stride);
+        tile_product_(workspace, t.rows, t.cols, in, operand_part_(backend, x, in, t.row, 0, false),
+                      operand_part_(backend, w, in, t.col, 0, true), false, sums, stride);
+        finish_forward_(backend, &forward, &t, sums, stride);
     }
 }
 
-static void finish_backward_input(const Backend *backend, void *dx, const void *aux, int64_t in, const Tile *t,
-                                  float *sums, int64_t stride) {
-    float room[CPU_GEMM_COLS];
+static void finish_backward_input_(const Backend *backend, void *dx, const void *aux, int64_t in, const Tile *t,
+                                   float *sums, int64_t stride) {
+    float workspace[CPU_GEMM_COLS];
     for (int64_t r = 0; r < t->rows; r++) {
         int64_t at = (t->row + r) * in + t->col;
         float *row = sums + r * stride;
-        if (aux != NULL) gelu_backward_row(row, cpu_load(backend, room, aux, at, t->cols), t->cols);
+        if (aux != NULL) gelu_backward_row_(row, cpu_load(backend, workspace, aux, at, t->cols), t->cols);
         cpu_store(backend, dx, at, row, t->cols);
     }
 }
@@ -164,43 +165,43 @@ static void finish_backward_input(const Backend *backend, void *dx, const void *
 void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, const void *dy, const void *w, int64_t rows,
                                int64_t in, int64_t out, Epilogue epilogue) {
     CpuBackend *cpu = cpu_self(backend);
-    Tiles tiles = tiles_of(rows, in);
+    Tiles tiles = tiles_of_(rows, in);
     const void *gelu_at = epilogue == EPILOGUE_GELU ? aux : NULL;
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
-        float *room = cpu_scratch(cpu, TILE_ROOM);
-        Tile t = tile_at(&tiles, i, rows, in);
+        float *workspace = cpu_scratch(cpu, TILE_ROOM);
+        Tile t = tile_at_(&tiles, i, rows, in);
         int64_t stride;
-        float *sums = tile_place(backend, room, dx, in, &t, &stride);
-        tile_product(room, t.rows, t.cols, out, operand_part(backend, dy, out, t.row, 0, false),
-                     operand_part(backend, w, in, 0, t.col, false), false, sums, stride);
-        finish_backward_input(backend, dx, gelu_at, in, &t, sums, stride);
+        float *sums = tile_place_(backend, workspace, dx, in, &t, &stride);
+        tile_product_(workspace, t.rows, t.cols, out, operand_part_(backend, dy, out, t.row, 0, false),
+                      operand_part_(backend, w, in, 0, t.col, false), false, sums, stride);
+        finish_backward_input_(backend, dx, gelu_at, in, &t, sums, stride);
     }
 }
 
 // dbias[first, first + count) += column sums of dy: 64 rows at a time, so that the error grows with rows / 64.
-static void column_sums(const Backend *backend, float *dbias, const void *dy, int64_t rows, int64_t out, int64_t first,
-                        int64_t count) {
+static void column_sums_(const Backend *backend, float *dbias, const void *dy, int64_t rows, int64_t out, int64_t first,
+                         int64_t count) {
     enum { ROWS = 64 };
-    float sums[CPU_GEMM_COLS], room[CPU_GEMM_COLS];
+    float sums[CPU_GEMM_COLS], workspace[CPU_GEMM_COLS];
     for (int64_t r0 = 0; r0 < rows; r0 += ROWS) {
         memset(sums, 0, sizeof sums);
         for (int64_t r = r0; r < rows && r < r0 + ROWS; r++)
-            add_row(sums, cpu_load(backend, room, dy, r * out + first, count), count);
-        add_row(dbias + first, sums, count);
+            linear_add_row_(sums, cpu_load(backend, workspace, dy, r * out + first, count), count);
+        linear_add_row_(dbias + first, sums, count);
     }
 }
 
 void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, const void *dy, const void *x, int64_t rows,
                                 int64_t in, int64_t out) {
     CpuBackend *cpu = cpu_self(backend);
-    Tiles tiles = tiles_of(out, in);
+    Tiles tiles = tiles_of_(out, in);
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
-        float *room = cpu_scratch(cpu, TILE_ROOM);
-        Tile t = tile_at(&tiles, i, out, in);
-        tile_product(room, t.rows, t.cols, rows, operand_part(backend, dy, out, 0, t.row, true),
-                     operand_part(backend, x, in, 0, t.col, false), true, dw + t.row * in + t.col, in);
-        if (dbias != NULL && t.col == 0) column_sums(backend, dbias, dy, rows, out, t.row, t.rows);
+        float *workspace = cpu_scratch(cpu, TILE_ROOM);
+        Tile t = tile_at_(&tiles, i, out, in);
+        tile_product_(workspace, t.rows, t.cols, rows, operand_part_(backend, dy, out, 0, t.row, true),
+                      operand_part_(backend, x, in, 0, t.col, false), true, dw + t.row * in + t.col, in);
+        if (dbias != NULL && t.col == 0) column_sums_(backend, dbias, dy, rows, out, t.row, t.rows);
     }
 }

@@ -80,37 +80,37 @@ static void normalize_row_(const Norm *norm, float *restrict out, const float *r
 enum { FORWARD_ROOM = 5 }; // rows
 
 // Of backward: the blocks' sums, and 4 rows for each thread.
-static int64_t backward_room_(const Norm *norm, int threads) {
+static int64_t backward_workspace_(const Norm *norm, int threads) {
     return (2 * blocks_(norm, backward_rows_(norm)) + 4 * threads) * stride_(norm);
 }
 
-int64_t cpu_norm_room(int64_t rows, int64_t cols, int threads, int thread) {
+int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread) {
     Norm norm = {.rows = rows, .cols = cols};
-    int64_t forward = FORWARD_ROOM * stride_(&norm), backward = thread == 0 ? backward_room_(&norm, threads) : 0;
+    int64_t forward = FORWARD_ROOM * stride_(&norm), backward = thread == 0 ? backward_workspace_(&norm, threads) : 0;
     return forward > backward ? forward : backward;
 }
 
 static void forward_block_(Backend *backend, const Norm *norm, int64_t block, void *out, void *sum, const void *x,
                            const void *delta) {
     int64_t cols = norm->cols, stride = stride_(norm);
-    float *room = cpu_scratch(cpu_self(backend), FORWARD_ROOM * stride);
-    const float *w = cpu_load(backend, room, norm->w, 0, cols);
-    const float *b = norm->b ? cpu_load(backend, room + stride, norm->b, 0, cols) : NULL;
+    float *workspace = cpu_scratch(cpu_self(backend), FORWARD_ROOM * stride);
+    const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
+    const float *b = norm->b ? cpu_load(backend, workspace + stride, norm->b, 0, cols) : NULL;
     for (int64_t row = block * FORWARD_ROWS; row < block_end_(norm, block, FORWARD_ROWS); row++) {
-        const float *in = cpu_load(backend, room + 2 * stride, x, row * cols, cols);
+        const float *in = cpu_load(backend, workspace + 2 * stride, x, row * cols, cols);
         if (delta) {
-            float *total = cpu_place(backend, room + 4 * stride, sum, row * cols);
-            add_rows_(total, in, cpu_load(backend, room + 3 * stride, delta, row * cols, cols), cols);
+            float *total = cpu_place(backend, workspace + 4 * stride, sum, row * cols);
+            add_rows_(total, in, cpu_load(backend, workspace + 3 * stride, delta, row * cols, cols), cols);
             cpu_store(backend, sum, row * cols, total, cols);
-            in = cpu_load(backend, room + 2 * stride, sum, row * cols, cols);
+            in = cpu_load(backend, workspace + 2 * stride, sum, row * cols, cols);
         }
-        float *to = cpu_place(backend, room + 3 * stride, out, row * cols);
+        float *to = cpu_place(backend, workspace + 3 * stride, out, row * cols);
         normalize_row_(norm, to, in, w, b);
         cpu_store(backend, out, row * cols, to, cols);
     }
 }
 
-static void forward_(Backend *backend, const Norm *norm, void *out, void *sum, const void *x, const void *delta) {
+static void norm_forward_(Backend *backend, const Norm *norm, void *out, void *sum, const void *x, const void *delta) {
     int64_t blocks = blocks_(norm, FORWARD_ROWS);
     CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
     for (int64_t block = 0; block < blocks; block++) forward_block_(backend, norm, block, out, sum, x, delta);
@@ -157,16 +157,16 @@ static void backward_row_(const Norm *norm, float *restrict dx, float *restrict 
 }
 
 // room: the thread's, 4 rows for bf16. dw, db: the block's own sums, one after the other.
-static void backward_block_(Backend *backend, const Norm *norm, int64_t block, float *room, float *dw, void *dx,
+static void backward_block_(Backend *backend, const Norm *norm, int64_t block, float *workspace, float *dw, void *dx,
                             const void *dout, const void *x) {
     int64_t cols = norm->cols, stride = stride_(norm), rows = backward_rows_(norm);
     memset(dw, 0, (size_t)(2 * stride) * sizeof *dw);
-    const float *w = cpu_load(backend, room, norm->w, 0, cols);
+    const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
     for (int64_t row = block * rows; row < block_end_(norm, block, rows); row++) {
-        const float *in = cpu_load(backend, room + stride, x, row * cols, cols);
-        const float *upstream = cpu_load(backend, room + 2 * stride, dout, row * cols, cols);
-        cpu_load(backend, room + 3 * stride, dx, row * cols, cols);
-        float *to = cpu_place(backend, room + 3 * stride, dx, row * cols);
+        const float *in = cpu_load(backend, workspace + stride, x, row * cols, cols);
+        const float *upstream = cpu_load(backend, workspace + 2 * stride, dout, row * cols, cols);
+        cpu_load(backend, workspace + 3 * stride, dx, row * cols, cols);
+        float *to = cpu_place(backend, workspace + 3 * stride, dx, row * cols);
         backward_row_(norm, to, dw, upstream, in, w);
         if (norm->centered) accumulate_row_(dw + stride, upstream, cols);
         cpu_store(backend, dx, row * cols, to, cols);
@@ -175,15 +175,15 @@ static void backward_block_(Backend *backend, const Norm *norm, int64_t block, f
 
 // The blocks' sums wait in memory until all are there. Threads that took turns instead would need less of it, but with
 // more threads than cores each turn can cost a time slice.
-static void backward_(Backend *backend, const Norm *norm, void *dx, float *dw, float *db, const void *dout,
-                      const void *x) {
+static void norm_backward_(Backend *backend, const Norm *norm, void *dx, float *dw, float *db, const void *dout,
+                           const void *x) {
     CpuBackend *cpu = cpu_self(backend);
     int64_t blocks = blocks_(norm, backward_rows_(norm)), stride = stride_(norm);
-    float *sums = cpu_scratch(cpu, backward_room_(norm, cpu->threads)), *rooms = sums + 2 * blocks * stride;
+    float *sums = cpu_scratch(cpu, backward_workspace_(norm, cpu->threads)), *workspaces = sums + 2 * blocks * stride;
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t block = 0; block < blocks; block++)
-        backward_block_(backend, norm, block, rooms + 4 * stride * cpu_thread(), sums + 2 * stride * block, dx, dout,
-                        x);
+        backward_block_(backend, norm, block, workspaces + 4 * stride * cpu_thread(), sums + 2 * stride * block, dx,
+                        dout, x);
     for (int64_t block = 0; block < blocks; block++) {
         accumulate_row_(dw, sums + 2 * stride * block, norm->cols);
         if (db) accumulate_row_(db, sums + 2 * stride * block + stride, norm->cols);
@@ -193,23 +193,23 @@ static void backward_(Backend *backend, const Norm *norm, void *dx, float *dw, f
 void cpu_rmsnorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
                          int64_t rows, int64_t cols, double eps) {
     Norm norm = {.w = w, .rows = rows, .cols = cols, .eps = eps, .centered = false};
-    forward_(backend, &norm, out, sum, x, delta);
+    norm_forward_(backend, &norm, out, sum, x, delta);
 }
 
 void cpu_rmsnorm_backward(Backend *backend, void *dx, float *dw, const void *dout, const void *x, const void *w,
                           int64_t rows, int64_t cols, double eps) {
     Norm norm = {.w = w, .rows = rows, .cols = cols, .eps = eps, .centered = false};
-    backward_(backend, &norm, dx, dw, NULL, dout, x);
+    norm_backward_(backend, &norm, dx, dw, NULL, dout, x);
 }
 
 void cpu_layernorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
                            const void *b, int64_t rows, int64_t cols, double eps) {
     Norm norm = {.w = w, .b = b, .rows = rows, .cols = cols, .eps = eps, .centered = true};
-    forward_(backend, &norm, out, sum, x, delta);
+    norm_forward_(backend, &norm, out, sum, x, delta);
 }
 
 void cpu_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
                             const void *w, int64_t rows, int64_t cols, double eps) {
     Norm norm = {.w = w, .rows = rows, .cols = cols, .eps = eps, .centered = true};
-    backward_(backend, &norm, dx, dw, db, dout, x);
+    norm_backward_(backend, &norm, dx, dw, db, dout, x);
 }

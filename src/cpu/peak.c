@@ -1,5 +1,6 @@
 // What this machine's cores can do in matrix products, measured: the denominator of MFU where none is given.
 #include "cpu.h"
+#include "base/clock.h"
 
 // One pass gives every thread the same work: a linear layer of 2 column strips a thread.
 double backend_cpu_measure_peak(int threads) {

@@ -9,7 +9,7 @@ static int64_t pieces_(int64_t count) {
     return (count + PIECE - 1) / PIECE;
 }
 
-static int64_t piece_length_(int64_t count, int64_t piece) {
+static int64_t pointwise_piece_length_(int64_t count, int64_t piece) {
     int64_t left = count - piece * PIECE;
     return left < PIECE ? left : PIECE;
 }
@@ -18,11 +18,11 @@ void cpu_add(Backend *backend, void *out, const void *a, const void *b, int64_t 
     int64_t pieces = pieces_(count);
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t piece = 0; piece < pieces; piece++) {
-        float room[3][PIECE];
-        int64_t at = piece * PIECE, n = piece_length_(count, piece);
-        const float *left = cpu_load(backend, room[0], a, at, n);
-        const float *right = cpu_load(backend, room[1], b, at, n);
-        float *to = cpu_place(backend, room[2], out, at);
+        float workspace[3][PIECE];
+        int64_t at = piece * PIECE, n = pointwise_piece_length_(count, piece);
+        const float *left = cpu_load(backend, workspace[0], a, at, n);
+        const float *right = cpu_load(backend, workspace[1], b, at, n);
+        float *to = cpu_place(backend, workspace[2], out, at);
         for (int64_t i = 0; i < n; i++) to[i] = left[i] + right[i];
         cpu_store(backend, out, at, to, n);
     }
@@ -35,7 +35,7 @@ void cpu_accumulate(Backend *backend, float *to, const float *from, int64_t coun
     for (int64_t piece = 0; piece < pieces; piece++) {
         float *restrict sum = to + piece * PIECE;
         const float *restrict term = from + piece * PIECE;
-        int64_t n = piece_length_(count, piece);
+        int64_t n = pointwise_piece_length_(count, piece);
         for (int64_t i = 0; i < n; i++) sum[i] += term[i];
     }
 }
@@ -60,12 +60,13 @@ void cpu_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_
     int64_t per_row = pieces_(ffn), pieces = rows * per_row;
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t piece = 0; piece < pieces; piece++) {
-        float room[3][PIECE];
-        int64_t row = piece / per_row, column = piece % per_row * PIECE, n = piece_length_(ffn, piece % per_row);
+        float workspace[3][PIECE];
+        int64_t row = piece / per_row, column = piece % per_row * PIECE,
+                n = pointwise_piece_length_(ffn, piece % per_row);
         int64_t in = row * 2 * ffn + column, at = row * ffn + column;
-        const float *gate = cpu_load(backend, room[0], gate_up, in, n);
-        const float *up = cpu_load(backend, room[1], gate_up, in + ffn, n);
-        float *to = cpu_place(backend, room[2], out, at);
+        const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
+        const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
+        float *to = cpu_place(backend, workspace[2], out, at);
         swiglu_piece_(to, gate, up, n);
         cpu_store(backend, out, at, to, n);
     }
@@ -76,14 +77,15 @@ void cpu_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, con
     int64_t per_row = pieces_(ffn), pieces = rows * per_row;
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t piece = 0; piece < pieces; piece++) {
-        float room[5][PIECE];
-        int64_t row = piece / per_row, column = piece % per_row * PIECE, n = piece_length_(ffn, piece % per_row);
+        float workspace[5][PIECE];
+        int64_t row = piece / per_row, column = piece % per_row * PIECE,
+                n = pointwise_piece_length_(ffn, piece % per_row);
         int64_t in = row * 2 * ffn + column, at = row * ffn + column;
-        const float *gate = cpu_load(backend, room[0], gate_up, in, n);
-        const float *up = cpu_load(backend, room[1], gate_up, in + ffn, n);
-        const float *upstream = cpu_load(backend, room[2], dout, at, n);
-        float *dgate = cpu_place(backend, room[3], dgate_up, in);
-        float *dup = cpu_place(backend, room[4], dgate_up, in + ffn);
+        const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
+        const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
+        const float *upstream = cpu_load(backend, workspace[2], dout, at, n);
+        float *dgate = cpu_place(backend, workspace[3], dgate_up, in);
+        float *dup = cpu_place(backend, workspace[4], dgate_up, in + ffn);
         swiglu_backward_piece_(dgate, dup, upstream, gate, up, n);
         cpu_store(backend, dgate_up, in, dgate, n);
         cpu_store(backend, dgate_up, in + ffn, dup, n);
@@ -138,11 +140,12 @@ static void rotate_row_(Backend *backend, void *qkv, const AttentionShape *shape
                         const Rotation *rotation) {
     int64_t width = (shape->heads + 2 * shape->kv_heads) * shape->head_dim, half = shape->head_dim / 2;
     for (int64_t head = 0; head < shape->heads + shape->kv_heads; head++) {
-        float room[2][PAIRS];
+        float workspace[2][PAIRS];
         int64_t low_at = row * width + head * shape->head_dim + rotation->first, high_at = low_at + half;
-        cpu_load(backend, room[0], qkv, low_at, rotation->pairs);
-        cpu_load(backend, room[1], qkv, high_at, rotation->pairs);
-        float *low = cpu_place(backend, room[0], qkv, low_at), *high = cpu_place(backend, room[1], qkv, high_at);
+        cpu_load(backend, workspace[0], qkv, low_at, rotation->pairs);
+        cpu_load(backend, workspace[1], qkv, high_at, rotation->pairs);
+        float *low = cpu_place(backend, workspace[0], qkv, low_at),
+              *high = cpu_place(backend, workspace[1], qkv, high_at);
         rotate_(low, high, rotation);
         cpu_store(backend, qkv, low_at, low, rotation->pairs);
         cpu_store(backend, qkv, high_at, high, rotation->pairs);

@@ -12,65 +12,65 @@
 #include <cstdio>
 
 // One member of each group of query heads, of one sequence: `kv_heads` matrices at a time.
-typedef struct Part_ {
+typedef struct Part {
     CudaBackend *cuda;
     const AttentionShape *s;
     int64_t sequence, member;
-} Part_;
+} Part;
 
-static int64_t group_(const AttentionShape *s) {
+static int64_t attention_group_(const AttentionShape *s) {
     return s->heads / s->kv_heads;
 }
-static int64_t qkv_width_(const AttentionShape *s) {
+static int64_t attention_qkv_width_(const AttentionShape *s) {
     return (s->heads + 2 * s->kv_heads) * s->head_dim;
 }
 static int64_t scores_(const AttentionShape *s) {
     return s->heads * s->seq * s->seq;
 }
 
-static char *at_(const Part_ *part, const void *base, int64_t elements) {
+static char *at_(const Part *part, const void *base, int64_t elements) {
     return (char *)base + elements * part->cuda->backend.element;
 }
 
 // (seq, head_dim) matrices: address of the first, distance of rows, distance of matrices.
-typedef struct View_ {
+typedef struct View {
     char *data;
     int64_t row, matrix;
-} View_;
+} View;
 
-static View_ query_(const Part_ *part, const void *qkv) {
+static View query_(const Part *part, const void *qkv) {
     const AttentionShape *s = part->s;
-    int64_t width = qkv_width_(s);
-    return View_{at_(part, qkv, part->sequence * width + part->member * s->head_dim), s->batch * width,
-                 group_(s) * s->head_dim};
+    int64_t width = attention_qkv_width_(s);
+    return View{at_(part, qkv, part->sequence * width + part->member * s->head_dim), s->batch * width,
+                attention_group_(s) * s->head_dim};
 }
 
-static View_ key_(const Part_ *part, const void *qkv, bool value) {
+static View attention_key_(const Part *part, const void *qkv, bool value) {
     const AttentionShape *s = part->s;
-    int64_t width = qkv_width_(s), head = s->heads + (value ? s->kv_heads : 0);
-    return View_{at_(part, qkv, part->sequence * width + head * s->head_dim), s->batch * width, s->head_dim};
+    int64_t width = attention_qkv_width_(s), head = s->heads + (value ? s->kv_heads : 0);
+    return View{at_(part, qkv, part->sequence * width + head * s->head_dim), s->batch * width, s->head_dim};
 }
 
-static View_ output_(const Part_ *part, const void *out) {
+static View output_(const Part *part, const void *out) {
     const AttentionShape *s = part->s;
     int64_t width = s->heads * s->head_dim;
-    return View_{at_(part, out, part->sequence * width + part->member * s->head_dim), s->batch * width,
-                 group_(s) * s->head_dim};
+    return View{at_(part, out, part->sequence * width + part->member * s->head_dim), s->batch * width,
+                attention_group_(s) * s->head_dim};
 }
 
 // (seq, seq) matrices of this sequence: (heads, seq, seq).
-static View_ square_(const Part_ *part, const void *scores) {
+static View square_(const Part *part, const void *scores) {
     int64_t seq = part->s->seq;
-    return View_{at_(part, scores, part->member * seq * seq), seq, group_(part->s) * seq * seq};
+    return View{at_(part, scores, part->member * seq * seq), seq, attention_group_(part->s) * seq * seq};
 }
 
-static View_ turned_(View_ view) {
+static View turned_(View view) {
     view.row = -view.row;
     return view;
 }
 
 // c (m, n) = a b for all matrices of a part; a view with a negative row distance is read transposed.
-static void multiply_(const Part_ *part, View_ c, View_ a, View_ b, int64_t m, int64_t n, int64_t k, bool accumulate) {
+static void multiply_(const Part *part, View c, View a, View b, int64_t m, int64_t n, int64_t k, bool accumulate) {
     CudaProduct p = {};
     p.m = m, p.n = n, p.k = k;
     p.a = a.data, p.lda = a.row < 0 ? -a.row : a.row, p.transpose_a = a.row < 0, p.stride_a = a.matrix;
@@ -86,28 +86,28 @@ static CudaScores scores_of_(const AttentionShape *s) {
 
 // --- scratch: probabilities where they are not kept, their gradient, and fp32 room for the unfused softmax
 
-typedef struct Room_ {
+typedef struct Room {
     void *p, *dp;
     float *wide;
-} Room_;
+} Room;
 
-static int64_t room_(Room_ *room, void *base, CudaBackend *cuda, const AttentionShape *s) {
+static int64_t workspace_(Room *workspace, void *base, CudaBackend *cuda, const AttentionShape *s) {
     Layout layout = {(char *)base, 0};
     int64_t bytes = scores_(s) * cuda->backend.element;
-    room->p = s->mode == ATTENTION_NONE ? NULL : layout_take(&layout, bytes);
-    room->dp = layout_take(&layout, bytes);
+    workspace->p = s->mode == ATTENTION_NONE ? NULL : layout_take(&layout, bytes);
+    workspace->dp = layout_take(&layout, bytes);
     bool fused = cuda_softmax_is_fused(&cuda->backend, s);
-    room->wide = fused ? NULL : (float *)layout_take(&layout, scores_(s) * (int64_t)sizeof(float));
+    workspace->wide = fused ? NULL : (float *)layout_take(&layout, scores_(s) * (int64_t)sizeof(float));
     return layout.used;
 }
 
 // p (heads, seq, seq) of one sequence.
 static void probabilities_(CudaBackend *cuda, const AttentionShape *s, int64_t sequence, void *p, float *wide,
                            const void *qkv) {
-    for (int64_t member = 0; member < group_(s); member++) {
-        Part_ part = {cuda, s, sequence, member};
-        multiply_(&part, square_(&part, p), query_(&part, qkv), turned_(key_(&part, qkv, false)), s->seq, s->seq,
-                  s->head_dim, false);
+    for (int64_t member = 0; member < attention_group_(s); member++) {
+        Part part = {cuda, s, sequence, member};
+        multiply_(&part, square_(&part, p), query_(&part, qkv), turned_(attention_key_(&part, qkv, false)), s->seq,
+                  s->seq, s->head_dim, false);
     }
     CudaScores shape = scores_of_(s);
     if (wide == NULL)
@@ -118,51 +118,52 @@ static void probabilities_(CudaBackend *cuda, const AttentionShape *s, int64_t s
 
 static void stored_forward_(CudaBackend *cuda, void *out, void *saved, void *scratch, const void *qkv,
                             const AttentionShape *s) {
-    Room_ room;
-    room_(&room, scratch, cuda, s);
+    Room workspace;
+    workspace_(&workspace, scratch, cuda, s);
     for (int64_t i = 0; i < s->batch; i++) {
-        void *p = s->mode == ATTENTION_NONE ? (char *)saved + i * scores_(s) * cuda->backend.element : room.p;
-        probabilities_(cuda, s, i, p, room.wide, qkv);
-        for (int64_t member = 0; member < group_(s); member++) {
-            Part_ part = {cuda, s, i, member};
-            multiply_(&part, output_(&part, out), square_(&part, p), key_(&part, qkv, true), s->seq, s->head_dim,
-                      s->seq, false);
+        void *p = s->mode == ATTENTION_NONE ? (char *)saved + i * scores_(s) * cuda->backend.element : workspace.p;
+        probabilities_(cuda, s, i, p, workspace.wide, qkv);
+        for (int64_t member = 0; member < attention_group_(s); member++) {
+            Part part = {cuda, s, i, member};
+            multiply_(&part, output_(&part, out), square_(&part, p), attention_key_(&part, qkv, true), s->seq,
+                      s->head_dim, s->seq, false);
         }
     }
 }
 
 static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64_t sequence, void *dqkv, const void *p,
-                               const Room_ *room, const void *dout, const void *qkv) {
-    for (int64_t member = 0; member < group_(s); member++) {
-        Part_ part = {cuda, s, sequence, member};
-        multiply_(&part, key_(&part, dqkv, true), turned_(square_(&part, p)), output_(&part, dout), s->seq, s->head_dim,
-                  s->seq, member > 0);
-        multiply_(&part, square_(&part, room->dp), output_(&part, dout), turned_(key_(&part, qkv, true)), s->seq,
-                  s->seq, s->head_dim, false);
+                               const Room *workspace, const void *dout, const void *qkv) {
+    for (int64_t member = 0; member < attention_group_(s); member++) {
+        Part part = {cuda, s, sequence, member};
+        multiply_(&part, attention_key_(&part, dqkv, true), turned_(square_(&part, p)), output_(&part, dout), s->seq,
+                  s->head_dim, s->seq, member > 0);
+        multiply_(&part, square_(&part, workspace->dp), output_(&part, dout), turned_(attention_key_(&part, qkv, true)),
+                  s->seq, s->seq, s->head_dim, false);
     }
     CudaScores shape = scores_of_(s);
-    if (room->wide == NULL)
-        cuda_softmax_backward(&cuda->backend, room->dp, room->dp, p, &shape);
+    if (workspace->wide == NULL)
+        cuda_softmax_backward(&cuda->backend, workspace->dp, workspace->dp, p, &shape);
     else
-        cuda_softmax_unfused_backward(&cuda->backend, room->dp, room->dp, p, room->wide, &shape);
-    for (int64_t member = 0; member < group_(s); member++) {
-        Part_ part = {cuda, s, sequence, member};
-        View_ ds = square_(&part, room->dp);
-        multiply_(&part, query_(&part, dqkv), ds, key_(&part, qkv, false), s->seq, s->head_dim, s->seq, false);
-        multiply_(&part, key_(&part, dqkv, false), turned_(ds), query_(&part, qkv), s->seq, s->head_dim, s->seq,
-                  member > 0);
+        cuda_softmax_unfused_backward(&cuda->backend, workspace->dp, workspace->dp, p, workspace->wide, &shape);
+    for (int64_t member = 0; member < attention_group_(s); member++) {
+        Part part = {cuda, s, sequence, member};
+        View ds = square_(&part, workspace->dp);
+        multiply_(&part, query_(&part, dqkv), ds, attention_key_(&part, qkv, false), s->seq, s->head_dim, s->seq,
+                  false);
+        multiply_(&part, attention_key_(&part, dqkv, false), turned_(ds), query_(&part, qkv), s->seq, s->head_dim,
+                  s->seq, member > 0);
     }
 }
 
 static void stored_backward_(CudaBackend *cuda, void *dqkv, void *scratch, const void *dout, const void *saved,
                              const void *qkv, const AttentionShape *s) {
-    Room_ room;
-    room_(&room, scratch, cuda, s);
+    Room workspace;
+    workspace_(&workspace, scratch, cuda, s);
     for (int64_t i = 0; i < s->batch; i++) {
         const void *p =
-            s->mode == ATTENTION_NONE ? (const char *)saved + i * scores_(s) * cuda->backend.element : room.p;
-        if (s->mode != ATTENTION_NONE) probabilities_(cuda, s, i, room.p, room.wide, qkv);
-        sequence_backward_(cuda, s, i, dqkv, p, &room, dout, qkv);
+            s->mode == ATTENTION_NONE ? (const char *)saved + i * scores_(s) * cuda->backend.element : workspace.p;
+        if (s->mode != ATTENTION_NONE) probabilities_(cuda, s, i, workspace.p, workspace.wide, qkv);
+        sequence_backward_(cuda, s, i, dqkv, p, &workspace, dout, qkv);
     }
 }
 
@@ -204,12 +205,12 @@ int64_t cuda_attention_scratch(Backend *backend, const AttentionShape *shape) {
     CudaBackend *cuda = cuda_self(backend);
     int64_t planned = attention_scratch_cuda(shape, backend->element);
     AttentionShape as = *shape;
-    Room_ room;
+    Room workspace;
     int64_t needed = -1;
     if (shape->mode == ATTENTION_FLASH) needed = flash_or_note_(cuda, shape);
     if (needed < 0) {
         if (shape->mode == ATTENTION_FLASH) as.mode = ATTENTION_RECOMPUTE;
-        needed = room_(&room, NULL, cuda, &as);
+        needed = workspace_(&workspace, NULL, cuda, &as);
     }
     return needed > planned ? memory_round(needed) : planned;
 }

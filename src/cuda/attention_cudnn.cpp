@@ -18,14 +18,14 @@
 
 namespace fe = cudnn_frontend;
 
-typedef std::shared_ptr<fe::graph::Graph> Graph_;
-typedef std::shared_ptr<fe::graph::Tensor_attributes> Tensor_;
-typedef std::array<int64_t, 5> Key_;
+typedef std::shared_ptr<fe::graph::Graph> CudnnGraph;
+typedef std::shared_ptr<fe::graph::Tensor_attributes> CudnnTensor;
+typedef std::array<int64_t, 5> Key;
 
-enum Name_ { QUERY = 1, KEY, VALUE, OUT, STATS, DOUT, DQUERY, DKEY, DVALUE };
+enum Name { QUERY = 1, KEY, VALUE, OUT, STATS, DOUT, DQUERY, DKEY, DVALUE };
 
-struct Plan_ {
-    Graph_ forward, backward; // NULL: none
+struct CudnnPlan {
+    CudnnGraph forward, backward; // NULL: none
     int64_t workspace;
     std::string why;
 };
@@ -33,7 +33,7 @@ struct Plan_ {
 struct CudaFlash {
     cudnnHandle_t handle;
     bool deterministic;
-    std::map<Key_, Plan_> plans;
+    std::map<Key, CudnnPlan> plans;
 };
 
 int64_t cuda_flash_version(void) {
@@ -71,7 +71,7 @@ void cuda_flash_destroy(CudaBackend *cuda) {
 
 // --- graphs
 
-static int64_t qkv_width_(const AttentionShape *s) {
+static int64_t cudnn_qkv_width_(const AttentionShape *s) {
     return (s->heads + 2 * s->kv_heads) * s->head_dim;
 }
 
@@ -91,15 +91,15 @@ static fe::graph::Tensor_attributes stats_(const AttentionShape *s) {
         .set_data_type(fe::DataType_t::FLOAT);
 }
 
-static void as_rows_(const Tensor_ &tensor, const AttentionShape *s, int name, int64_t heads, int64_t width) {
+static void as_rows_(const CudnnTensor &tensor, const AttentionShape *s, int name, int64_t heads, int64_t width) {
     tensor->set_output(true)
         .set_uid(name)
         .set_dim({s->batch, heads, s->seq, s->head_dim})
         .set_stride({width, s->head_dim, s->batch * width, 1});
 }
 
-static Graph_ graph_() {
-    Graph_ graph = std::make_shared<fe::graph::Graph>();
+static CudnnGraph graph_() {
+    CudnnGraph graph = std::make_shared<fe::graph::Graph>();
     graph->set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -110,12 +110,12 @@ static float scale_(const AttentionShape *s) {
     return (float)(1.0 / std::sqrt((double)s->head_dim));
 }
 
-static Graph_ describe_forward_(const AttentionShape *s) {
-    Graph_ graph = graph_();
-    int64_t width = qkv_width_(s);
-    Tensor_ q = graph->tensor(rows_(s, QUERY, s->heads, width));
-    Tensor_ k = graph->tensor(rows_(s, KEY, s->kv_heads, width));
-    Tensor_ v = graph->tensor(rows_(s, VALUE, s->kv_heads, width));
+static CudnnGraph describe_forward_(const AttentionShape *s) {
+    CudnnGraph graph = graph_();
+    int64_t width = cudnn_qkv_width_(s);
+    CudnnTensor q = graph->tensor(rows_(s, QUERY, s->heads, width));
+    CudnnTensor k = graph->tensor(rows_(s, KEY, s->kv_heads, width));
+    CudnnTensor v = graph->tensor(rows_(s, VALUE, s->kv_heads, width));
     auto options = fe::graph::SDPA_attributes().set_name("flash").set_generate_stats(true).set_causal_mask(true);
     options.set_attn_scale(scale_(s));
     auto [out, stats] = graph->sdpa(q, k, v, options);
@@ -125,15 +125,15 @@ static Graph_ describe_forward_(const AttentionShape *s) {
     return graph;
 }
 
-static Graph_ describe_backward_(const AttentionShape *s, bool deterministic) {
-    Graph_ graph = graph_();
-    int64_t width = qkv_width_(s), out_width = s->heads * s->head_dim;
-    Tensor_ q = graph->tensor(rows_(s, QUERY, s->heads, width));
-    Tensor_ k = graph->tensor(rows_(s, KEY, s->kv_heads, width));
-    Tensor_ v = graph->tensor(rows_(s, VALUE, s->kv_heads, width));
-    Tensor_ out = graph->tensor(rows_(s, OUT, s->heads, out_width));
-    Tensor_ dout = graph->tensor(rows_(s, DOUT, s->heads, out_width));
-    Tensor_ stats = graph->tensor(stats_(s));
+static CudnnGraph describe_backward_(const AttentionShape *s, bool deterministic) {
+    CudnnGraph graph = graph_();
+    int64_t width = cudnn_qkv_width_(s), out_width = s->heads * s->head_dim;
+    CudnnTensor q = graph->tensor(rows_(s, QUERY, s->heads, width));
+    CudnnTensor k = graph->tensor(rows_(s, KEY, s->kv_heads, width));
+    CudnnTensor v = graph->tensor(rows_(s, VALUE, s->kv_heads, width));
+    CudnnTensor out = graph->tensor(rows_(s, OUT, s->heads, out_width));
+    CudnnTensor dout = graph->tensor(rows_(s, DOUT, s->heads, out_width));
+    CudnnTensor stats = graph->tensor(stats_(s));
     auto options = fe::graph::SDPA_backward_attributes().set_name("flash_backward").set_causal_mask(true);
     options.set_attn_scale(scale_(s)).set_deterministic_algorithm(deterministic);
     auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dout, stats, options);
@@ -144,7 +144,7 @@ static Graph_ describe_backward_(const AttentionShape *s, bool deterministic) {
 }
 
 // Builds the one plan that cuDNN's heuristics put first, and tells its workspace. Empty text: done.
-static std::string build_(const Graph_ &graph, cudnnHandle_t handle, int64_t *workspace) {
+static std::string build_(const CudnnGraph &graph, cudnnHandle_t handle, int64_t *workspace) {
     fe::error_t status = graph->validate();
     if (status.is_good()) status = graph->build_operation_graph(handle);
     if (status.is_good()) status = graph->create_execution_plans({fe::HeurMode_t::A});
@@ -156,23 +156,23 @@ static std::string build_(const Graph_ &graph, cudnnHandle_t handle, int64_t *wo
     return status.is_good() ? std::string() : "cuDNN: " + status.get_message();
 }
 
-static Plan_ make_plan_(CudaBackend *cuda, CudaFlash *flash, const AttentionShape *s) {
-    Plan_ plan = {};
+static CudnnPlan cudnn_make_plan_(CudaBackend *cuda, CudaFlash *flash, const AttentionShape *s) {
+    CudnnPlan plan = {};
     if (!cuda_is_bf16(&cuda->backend)) {
         plan.why = "cuDNN's flash attention computes in bf16, and train.precision is fp32";
         return plan;
     }
-    Graph_ forward = describe_forward_(s), backward = describe_backward_(s, flash->deterministic);
+    CudnnGraph forward = describe_forward_(s), backward = describe_backward_(s, flash->deterministic);
     plan.why = build_(forward, flash->handle, &plan.workspace);
     if (plan.why.empty()) plan.why = build_(backward, flash->handle, &plan.workspace);
     if (plan.why.empty()) plan.forward = forward, plan.backward = backward;
     return plan;
 }
 
-static Plan_ *plan_(CudaBackend *cuda, CudaFlash *flash, const AttentionShape *s) {
-    Key_ key = {s->batch, s->seq, s->heads, s->kv_heads, s->head_dim};
+static CudnnPlan *plan_(CudaBackend *cuda, CudaFlash *flash, const AttentionShape *s) {
+    Key key = {s->batch, s->seq, s->heads, s->kv_heads, s->head_dim};
     auto known = flash->plans.find(key);
-    if (known == flash->plans.end()) known = flash->plans.emplace(key, make_plan_(cuda, flash, s)).first;
+    if (known == flash->plans.end()) known = flash->plans.emplace(key, cudnn_make_plan_(cuda, flash, s)).first;
     return &known->second;
 }
 
@@ -182,7 +182,7 @@ int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, bool 
         snprintf(why, 256, "cuDNN does not start on this GPU");
         return -1;
     }
-    Plan_ *plan = plan_(cuda, flash, shape);
+    CudnnPlan *plan = plan_(cuda, flash, shape);
     *deterministic = flash->deterministic;
     if (plan->forward != NULL) return plan->workspace;
     snprintf(why, 256, "%.255s", plan->why.c_str());
@@ -192,20 +192,20 @@ int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, bool 
 // --- running
 
 // Where queries, keys or values of a (rows, q | k | v) matrix begin.
-static void *part_(const CudaBackend *cuda, const void *qkv, int64_t heads, const AttentionShape *s) {
+static void *cudnn_part_(const CudaBackend *cuda, const void *qkv, int64_t heads, const AttentionShape *s) {
     return (char *)qkv + heads * s->head_dim * cuda->backend.element;
 }
 
-static void execute_(CudaBackend *cuda, const Graph_ &graph, std::unordered_map<int64_t, void *> &tensors,
+static void execute_(CudaBackend *cuda, const CudnnGraph &graph, std::unordered_map<int64_t, void *> &tensors,
                      void *workspace, const char *failure) {
     if (!graph->execute(cuda->flash->handle, tensors, workspace).is_good()) cuda_refuse(cuda, failure);
 }
 
 void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call) {
     std::unordered_map<int64_t, void *> tensors = {
-        {QUERY, part_(cuda, call->qkv, 0, s)},
-        {KEY, part_(cuda, call->qkv, s->heads, s)},
-        {VALUE, part_(cuda, call->qkv, s->heads + s->kv_heads, s)},
+        {QUERY, cudnn_part_(cuda, call->qkv, 0, s)},
+        {KEY, cudnn_part_(cuda, call->qkv, s->heads, s)},
+        {VALUE, cudnn_part_(cuda, call->qkv, s->heads + s->kv_heads, s)},
         {OUT, call->to},
         {STATS, call->saved},
     };
@@ -214,15 +214,15 @@ void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *s, const CudaFl
 
 void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call) {
     std::unordered_map<int64_t, void *> tensors = {
-        {QUERY, part_(cuda, call->qkv, 0, s)},
-        {KEY, part_(cuda, call->qkv, s->heads, s)},
-        {VALUE, part_(cuda, call->qkv, s->heads + s->kv_heads, s)},
+        {QUERY, cudnn_part_(cuda, call->qkv, 0, s)},
+        {KEY, cudnn_part_(cuda, call->qkv, s->heads, s)},
+        {VALUE, cudnn_part_(cuda, call->qkv, s->heads + s->kv_heads, s)},
         {OUT, const_cast<void *>(call->out)},
         {DOUT, const_cast<void *>(call->dout)},
         {STATS, call->saved},
-        {DQUERY, part_(cuda, call->to, 0, s)},
-        {DKEY, part_(cuda, call->to, s->heads, s)},
-        {DVALUE, part_(cuda, call->to, s->heads + s->kv_heads, s)},
+        {DQUERY, cudnn_part_(cuda, call->to, 0, s)},
+        {DKEY, cudnn_part_(cuda, call->to, s->heads, s)},
+        {DVALUE, cudnn_part_(cuda, call->to, s->heads + s->kv_heads, s)},
     };
     execute_(cuda, plan_(cuda, cuda->flash, s)->backward, tensors, call->workspace,
              "the backward of cuDNN's attention failed");

@@ -3,6 +3,8 @@
 // Nothing here waits for the device inside a step except download, and nothing allocates there. An event's time is read
 // against an event recorded when the host last waited for everything, so that it can be told on the host's clock.
 #include "backend/attention_scratch.h"
+#include "base/clock.h"
+#include "base/units.h"
 #include "backend_cuda.h"
 #include "internal.h"
 
@@ -39,7 +41,7 @@ static Clock *clock_of_(Backend *backend) {
 
 // --- memory
 
-static void note_peak_(Backend *backend) {
+static void cuda_note_peak_(Backend *backend) {
     if (memory_total(&backend->held) > memory_total(&backend->peak)) backend->peak = backend->held;
 }
 
@@ -48,7 +50,7 @@ static void describe_held_(const Backend *backend, char *text, size_t size) {
     size_t used = 0;
     snprintf(text, size, "nothing");
     for (int c = 0; c < MEMORY_CATEGORIES; c++) {
-        double gib = (double)backend->held.bytes[c] / (1 << 30);
+        double gib = (double)backend->held.bytes[c] / GIB;
         if (backend->held.bytes[c] == 0 || used >= size) continue;
         used += (size_t)snprintf(text + used, size - used, "%s%s %.2f GiB", used > 0 ? ", " : "",
                                  memory_name((MemoryCategory)c), gib);
@@ -75,7 +77,7 @@ static int64_t whole_(const Backend *backend, MemoryCategory category, int64_t b
     return category == MEMORY_LENT_SLOTS ? memory_pages(bytes, backend->lent_page) : bytes;
 }
 
-static void *allocate_(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
+static void *cuda_allocate_(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
     CudaBackend *cuda = cuda_self(backend);
     void *memory = NULL;
     const int64_t whole = whole_(backend, category, bytes);
@@ -89,11 +91,11 @@ static void *allocate_(Backend *backend, MemoryCategory category, int64_t bytes,
     cuda_note(cuda, cudaMemsetAsync(memory, 0, (size_t)bytes, cuda_compute(cuda)), "clearing memory");
     cuda_note(cuda, cudaStreamSynchronize(cuda_compute(cuda)), "clearing memory");
     backend->held.bytes[category] += whole;
-    note_peak_(backend);
+    cuda_note_peak_(backend);
     return memory;
 }
 
-static void release_(Backend *backend, MemoryCategory category, void *memory, int64_t bytes) {
+static void cuda_release_(Backend *backend, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory == NULL) return;
     backend->held.bytes[category] -= whole_(backend, category, bytes);
     // The partner may still have mapped what was lent, and CUDA leaves open what freeing it then does. It goes with the
@@ -105,7 +107,7 @@ void cuda_mark_lent(CudaBackend *cuda, const void *memory) {
     ((Device *)cuda)->lent = memory;
 }
 
-static void copy_(Backend *backend, Stream stream, void *to, const void *from, int64_t bytes) {
+static void cuda_copy_(Backend *backend, Stream stream, void *to, const void *from, int64_t bytes) {
     CudaBackend *cuda = cuda_self(backend);
     cuda_note(cuda, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, cuda->streams[stream]), "a copy");
 }
@@ -155,7 +157,7 @@ static void event_record_(Backend *backend, Event *event, Stream stream) {
 }
 
 // A device that failed passes nothing any more: then all counts as done, so that the host gets to `synchronize`.
-static bool event_done_(Backend *backend, Event *event) {
+static bool cuda_event_done_(Backend *backend, Event *event) {
     cudaError_t status = cudaEventQuery(event->event);
     if (status == cudaErrorNotReady) return false;
     cuda_note(cuda_self(backend), status, "work on the device");
@@ -207,7 +209,7 @@ static void range_end_(Backend *backend) {
 
 // --- life
 
-static void destroy_(Backend *backend) {
+static void cuda_destroy_(Backend *backend) {
     CudaBackend *cuda = cuda_self(backend);
     Clock *clock = clock_of_(backend);
     cudaSetDevice(cuda->device);
@@ -224,10 +226,10 @@ static void destroy_(Backend *backend) {
 }
 
 static void fill_memory_(Backend *b) {
-    b->destroy = destroy_;
-    b->allocate = allocate_;
-    b->release = release_;
-    b->copy = copy_;
+    b->destroy = cuda_destroy_;
+    b->allocate = cuda_allocate_;
+    b->release = cuda_release_;
+    b->copy = cuda_copy_;
     b->upload = upload_;
     b->download = download_;
     b->zero = zero_;
@@ -239,7 +241,7 @@ static void fill_memory_(Backend *b) {
     b->event_create = event_create_;
     b->event_destroy = event_destroy_;
     b->event_record = event_record_;
-    b->event_done = event_done_;
+    b->event_done = cuda_event_done_;
     b->event_seconds = event_seconds_;
     b->synchronize = synchronize_;
     b->range_begin = range_begin_;
@@ -278,7 +280,7 @@ static int attribute_(int device, cudaDeviceAttr attribute) {
     return value;
 }
 
-static cudaError_t open_(CudaBackend *cuda, Clock *clock) {
+static cudaError_t cuda_open_(CudaBackend *cuda, Clock *clock) {
     cudaError_t status = cudaSetDevice(cuda->device);
     // Evictions go first where both could go: compute may wait for them, never the other way round.
     int least = 0, most = 0;
@@ -294,7 +296,7 @@ static cudaError_t open_(CudaBackend *cuda, Clock *clock) {
     return status;
 }
 
-static int start_(Device *device, Error *err) {
+static int cuda_start_(Device *device, Error *err) {
     CudaBackend *cuda = &device->cuda;
     Backend *backend = &cuda->backend;
 #ifdef HAVE_CUDNN_FRONTEND
@@ -315,7 +317,7 @@ static int start_(Device *device, Error *err) {
                              "%s has compute capability %d.%d; this program's kernels need 8.0 or later (A100 and "
                              "newer)",
                              backend->device, properties.major, properties.minor);
-        status = open_(cuda, &device->clock);
+        status = cuda_open_(cuda, &device->clock);
     }
     if (status != cudaSuccess) {
         cudaGetLastError();
@@ -344,8 +346,8 @@ Backend *backend_cuda_create(int precision, int device, Error *err) {
     backend->own_bytes = CUDA_OWN_BYTES;
     backend->lent_page = CUDA_LENT_PAGE;
     backend->held.bytes[MEMORY_WORKSPACE] = backend->peak.bytes[MEMORY_WORKSPACE] = CUDA_OWN_BYTES;
-    if (start_(made, err) == 0) return backend;
-    destroy_(backend);
+    if (cuda_start_(made, err) == 0) return backend;
+    cuda_destroy_(backend);
     return NULL;
 }
 

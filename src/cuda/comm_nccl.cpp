@@ -10,34 +10,34 @@
 #include <cstring>
 
 // A communicator with a stream of its own (or the compute stream).
-typedef struct Link_ {
+typedef struct Link {
     ncclComm_t nccl;
     cudaStream_t stream;
     bool owns_stream;
-} Link_;
+} Link;
 
 enum { BELOW, ABOVE, SIDES };        // the neighbour of rank - 1, of rank + 1
 enum { LINK_CTAS = 4, EVENTS = 64 }; // blocks that one message may occupy; events kept for reuse
 enum { LOOKS_BETWEEN_CHECKS = 64 };  // of unfinished messages, before NCCL is asked whether it failed
 
-typedef struct Group_ {
+typedef struct Group {
     Comm base;
     Comm *host;
     bool owns_host, failed;
     CommUse use;
     CudaBackend *cuda;
-    Link_ all;                         // collectives
-    Link_ out[SIDES], in[SIDES];       // messages
+    Link all;                          // collectives
+    Link out[SIDES], in[SIDES];        // messages
     cudaEvent_t idle[EVENTS], ordered; // events not in use; compute to stream
     int idle_count;
     int64_t looks;
-} Group_;
+} Group;
 
-static Group_ *group_(Comm *comm) {
-    return (Group_ *)comm->self;
+static Group *nccl_group_(Comm *comm) {
+    return (Group *)comm->self;
 }
 
-static int fail_(Group_ *group, const char *doing, int peer, const char *text, Error *err) {
+static int nccl_fail_(Group *group, const char *doing, int peer, const char *text, Error *err) {
     Comm *base = &group->base;
     char whom[32] = "";
     if (peer >= 0) snprintf(whom, sizeof whom, " %d", peer);
@@ -52,7 +52,7 @@ static const char *nccl_text_(ncclResult_t status) {
 
 // --- making and ending communicators
 
-static int open_stream_(Group_ *group, Link_ *link) {
+static int open_stream_(Group *group, Link *link) {
     int least = 0, most = 0;
     if (group->use == COMM_USE_COMPUTE) {
         link->stream = cuda_compute(group->cuda);
@@ -63,19 +63,20 @@ static int open_stream_(Group_ *group, Link_ *link) {
     return link->owns_stream ? 0 : -1;
 }
 
-static int open_link_(Group_ *group, Link_ *link, const ncclUniqueId *id, int size, int rank, Error *err) {
+static int open_link_(Group *group, Link *link, const ncclUniqueId *id, int size, int rank, Error *err) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
     // A message that waits for its partner occupies its blocks meanwhile; few of them saturate a link.
     if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = LINK_CTAS;
-    if (open_stream_(group, link) != 0) return fail_(group, "making a stream", -1, "the device has none left", err);
+    if (open_stream_(group, link) != 0)
+        return nccl_fail_(group, "making a stream", -1, "the device has none left", err);
     ncclResult_t status = ncclCommInitRankConfig(&link->nccl, size, *id, rank, &config);
-    return status == ncclSuccess ? 0 : fail_(group, "starting NCCL", -1, nccl_text_(status), err);
+    return status == ncclSuccess ? 0 : nccl_fail_(group, "starting NCCL", -1, nccl_text_(status), err);
 }
 
-static int make_id_(Group_ *group, ncclUniqueId *id, Error *err) {
+static int make_id_(Group *group, ncclUniqueId *id, Error *err) {
     ncclResult_t status = ncclGetUniqueId(id);
-    return status == ncclSuccess ? 0 : fail_(group, "starting NCCL", -1, nccl_text_(status), err);
+    return status == ncclSuccess ? 0 : nccl_fail_(group, "starting NCCL", -1, nccl_text_(status), err);
 }
 
 static int pass_id_(Comm *host, int peer, ncclUniqueId *id, bool sends, Error *err) {
@@ -85,7 +86,7 @@ static int pass_id_(Comm *host, int peer, ncclUniqueId *id, bool sends, Error *e
     return started == 0 ? comm_wait(host, &request, err) : -1;
 }
 
-static int open_all_(Group_ *group, Error *err) {
+static int open_all_(Group *group, Error *err) {
     Comm *host = group->host;
     ncclUniqueId id;
     if (host->rank == 0 && make_id_(group, &id, err) != 0) return -1;
@@ -97,11 +98,11 @@ static int open_all_(Group_ *group, Error *err) {
 }
 
 // Both communicators of the edge between this rank and its neighbour: first the one upwards, then the one downwards.
-static int open_edge_(Group_ *group, int side, Error *err) {
+static int open_edge_(Group *group, int side, Error *err) {
     Comm *host = group->host;
     int peer = side == ABOVE ? host->rank + 1 : host->rank - 1;
     bool lower = side == ABOVE;
-    Link_ *links[2] = {lower ? &group->out[side] : &group->in[side], lower ? &group->in[side] : &group->out[side]};
+    Link *links[2] = {lower ? &group->out[side] : &group->in[side], lower ? &group->in[side] : &group->out[side]};
     for (int i = 0; i < 2; i++) {
         ncclUniqueId id;
         if (lower && make_id_(group, &id, err) != 0) return -1;
@@ -112,7 +113,7 @@ static int open_edge_(Group_ *group, int side, Error *err) {
 }
 
 // Edges 0-1, 2-3, ... at the same time, then 1-2, 3-4, ...: every rank is at one edge at a time.
-static int open_edges_(Group_ *group, Error *err) {
+static int open_edges_(Group *group, Error *err) {
     int rank = group->host->rank, last = group->host->size - 1;
     for (int turn = 0; turn < 2; turn++) {
         int side = rank % 2 == turn ? ABOVE : BELOW;
@@ -122,21 +123,21 @@ static int open_edges_(Group_ *group, Error *err) {
     return 0;
 }
 
-static void close_link_(Group_ *group, Link_ *link) {
+static void close_link_(Group *group, Link *link) {
     if (link->nccl != NULL && group->failed) ncclCommAbort(link->nccl);
     if (link->nccl != NULL && !group->failed) ncclCommDestroy(link->nccl);
     if (link->owns_stream) cudaStreamDestroy(link->stream);
     memset(link, 0, sizeof *link);
 }
 
-static void close_all_(Group_ *group) {
+static void close_all_(Group *group) {
     close_link_(group, &group->all);
     for (int side = 0; side < SIDES; side++)
         close_link_(group, &group->out[side]), close_link_(group, &group->in[side]);
 }
 
-static void destroy_(Comm *comm) {
-    Group_ *group = group_(comm);
+static void nccl_destroy_(Comm *comm) {
+    Group *group = nccl_group_(comm);
     cudaSetDevice(group->cuda->device);
     close_all_(group);
     for (int i = 0; i < group->idle_count; i++) cudaEventDestroy(group->idle[i]);
@@ -147,14 +148,14 @@ static void destroy_(Comm *comm) {
 
 // --- what is under way
 
-static int give_up_(Group_ *group, const char *doing, int peer, const char *text, Error *err) {
+static int give_up_(Group *group, const char *doing, int peer, const char *text, Error *err) {
     group->failed = true;
-    fail_(group, doing, peer, text, err);
+    nccl_fail_(group, doing, peer, text, err);
     close_all_(group);
     return -1;
 }
 
-static int check_link_(Group_ *group, Link_ *link, Error *err) {
+static int check_link_(Group *group, Link *link, Error *err) {
     ncclResult_t state = ncclSuccess;
     if (group->failed || link->nccl == NULL) return 0;
     if (ncclCommGetAsyncError(link->nccl, &state) == ncclSuccess && (state == ncclSuccess || state == ncclInProgress))
@@ -162,8 +163,8 @@ static int check_link_(Group_ *group, Link_ *link, Error *err) {
     return give_up_(group, "a message under way", -1, nccl_text_(state), err);
 }
 
-static int check_(Group_ *group, Error *err) {
-    if (group->failed) return fail_(group, "a message", -1, "the group has failed before", err);
+static int nccl_check_(Group *group, Error *err) {
+    if (group->failed) return nccl_fail_(group, "a message", -1, "the group has failed before", err);
     if (check_link_(group, &group->all, err) != 0) return -1;
     for (int side = 0; side < SIDES; side++)
         if (check_link_(group, &group->out[side], err) != 0 || check_link_(group, &group->in[side], err) != 0)
@@ -171,14 +172,14 @@ static int check_(Group_ *group, Error *err) {
     return 0;
 }
 
-static cudaEvent_t take_event_(Group_ *group) {
+static cudaEvent_t take_event_(Group *group) {
     cudaEvent_t event = NULL;
     if (group->idle_count > 0) return group->idle[--group->idle_count];
     cuda_note(group->cuda, cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
     return event;
 }
 
-static void keep_event_(Group_ *group, cudaEvent_t event) {
+static void keep_event_(Group *group, cudaEvent_t event) {
     if (group->idle_count < EVENTS)
         group->idle[group->idle_count++] = event;
     else
@@ -186,7 +187,7 @@ static void keep_event_(Group_ *group, cudaEvent_t event) {
 }
 
 // Marks the end of what was just queued on the link.
-static int mark_(Group_ *group, Link_ *link, CommRequest *request) {
+static int mark_(Group *group, Link *link, CommRequest *request) {
     memset(request, 0, sizeof *request);
     if (group->use == COMM_USE_COMPUTE) return 0;
     cudaEvent_t event = take_event_(group);
@@ -196,18 +197,18 @@ static int mark_(Group_ *group, Link_ *link, CommRequest *request) {
     return 0;
 }
 
-static int test_(Comm *comm, CommRequest *request, Error *err) {
-    Group_ *group = group_(comm);
+static int nccl_test_(Comm *comm, CommRequest *request, Error *err) {
+    Group *group = nccl_group_(comm);
     enum { ON_HOST = 1 };
     if (request->active && request->detail[3] == ON_HOST) return group->host->test(group->host, request, err);
-    if (!request->active) return group->use == COMM_USE_COMPUTE && check_(group, err) != 0 ? -1 : 1;
+    if (!request->active) return group->use == COMM_USE_COMPUTE && nccl_check_(group, err) != 0 ? -1 : 1;
     cudaEvent_t event = (cudaEvent_t)request->handle[0];
     cudaError_t status = group->failed ? cudaSuccess : cudaEventQuery(event);
     if (status == cudaErrorNotReady)
-        return ++group->looks % LOOKS_BETWEEN_CHECKS == 0 && check_(group, err) != 0 ? -1 : 0;
+        return ++group->looks % LOOKS_BETWEEN_CHECKS == 0 && nccl_check_(group, err) != 0 ? -1 : 0;
     request->active = false;
     keep_event_(group, event);
-    if (group->failed) return check_(group, err);
+    if (group->failed) return nccl_check_(group, err);
     if (status != cudaSuccess) return give_up_(group, "a message", -1, cudaGetErrorString(status), err);
     request->steps++;
     return 1;
@@ -215,27 +216,27 @@ static int test_(Comm *comm, CommRequest *request, Error *err) {
 
 // --- messages
 
-static int side_(Group_ *group, int peer, Error *err) {
+static int side_(Group *group, int peer, Error *err) {
     if (peer == group->base.rank + 1) return ABOVE;
     if (peer == group->base.rank - 1) return BELOW;
-    return fail_(group, "a message to or from rank", peer, "it is no neighbour", err);
+    return nccl_fail_(group, "a message to or from rank", peer, "it is no neighbour", err);
 }
 
-static int send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
-    Group_ *group = group_(comm);
+static int nccl_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
+    Group *group = nccl_group_(comm);
     int side = side_(group, peer, err);
-    if (side < 0 || group->failed) return group->failed ? check_(group, err) : -1;
-    Link_ *link = &group->out[side];
+    if (side < 0 || group->failed) return group->failed ? nccl_check_(group, err) : -1;
+    Link *link = &group->out[side];
     ncclResult_t status = ncclSend(from, (size_t)bytes, ncclInt8, side == ABOVE ? 1 : 0, link->nccl, link->stream);
     if (status != ncclSuccess) return give_up_(group, "a send to rank", peer, nccl_text_(status), err);
     return mark_(group, link, request);
 }
 
-static int receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
-    Group_ *group = group_(comm);
+static int nccl_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
+    Group *group = nccl_group_(comm);
     int side = side_(group, peer, err);
-    if (side < 0 || group->failed) return group->failed ? check_(group, err) : -1;
-    Link_ *link = &group->in[side];
+    if (side < 0 || group->failed) return group->failed ? nccl_check_(group, err) : -1;
+    Link *link = &group->in[side];
     ncclResult_t status = ncclRecv(to, (size_t)bytes, ncclInt8, side == ABOVE ? 1 : 0, link->nccl, link->stream);
     if (status != ncclSuccess) return give_up_(group, "a receive from rank", peer, nccl_text_(status), err);
     return mark_(group, link, request);
@@ -247,58 +248,59 @@ static ncclDataType_t type_(CommType type) {
     return type == COMM_BF16 ? ncclBfloat16 : type == COMM_FLOAT ? ncclFloat32 : ncclFloat64;
 }
 
-static int on_host_(int started, CommRequest *request) {
+static int nccl_on_host_(int started, CommRequest *request) {
     request->detail[3] = 1; // ON_HOST
     return started;
 }
 
 // Beside compute, but behind what compute has been given so far.
-static int order_(Group_ *group, Error *err) {
-    if (group->failed) return check_(group, err);
+static int order_(Group *group, Error *err) {
+    if (group->failed) return nccl_check_(group, err);
     if (group->use == COMM_USE_COMPUTE) return 0;
     cudaError_t status = cudaEventRecord(group->ordered, cuda_compute(group->cuda));
     if (status == cudaSuccess) status = cudaStreamWaitEvent(group->all.stream, group->ordered, 0);
     return status == cudaSuccess ? 0 : give_up_(group, "ordering streams", -1, cudaGetErrorString(status), err);
 }
 
-static int started_(Group_ *group, ncclResult_t status, const char *doing, CommRequest *request, Error *err) {
+static int nccl_started_(Group *group, ncclResult_t status, const char *doing, CommRequest *request, Error *err) {
     if (status != ncclSuccess) return give_up_(group, doing, -1, nccl_text_(status), err);
     return mark_(group, &group->all, request);
 }
 
-static int all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
-    Group_ *group = group_(comm);
+static int nccl_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
+    Group *group = nccl_group_(comm);
     Comm *host = group->host;
-    if (type == COMM_DOUBLE) return on_host_(host->all_reduce(host, data, count, type, request, err), request);
+    if (type == COMM_DOUBLE) return nccl_on_host_(host->all_reduce(host, data, count, type, request, err), request);
     if (order_(group, err) != 0) return -1;
     ncclResult_t status =
         ncclAllReduce(data, data, (size_t)count, type_(type), ncclSum, group->all.nccl, group->all.stream);
-    return started_(group, status, "an all-reduce", request, err);
+    return nccl_started_(group, status, "an all-reduce", request, err);
 }
 
-static int all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                       Error *err) {
-    Group_ *group = group_(comm);
+static int nccl_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
+                            Error *err) {
+    Group *group = nccl_group_(comm);
     Comm *host = group->host;
-    if (type == COMM_DOUBLE) return on_host_(host->all_gather(host, out, in, count, type, request, err), request);
+    if (type == COMM_DOUBLE) return nccl_on_host_(host->all_gather(host, out, in, count, type, request, err), request);
     if (order_(group, err) != 0) return -1;
     ncclResult_t status = ncclAllGather(in, out, (size_t)count, type_(type), group->all.nccl, group->all.stream);
-    return started_(group, status, "an all-gather", request, err);
+    return nccl_started_(group, status, "an all-gather", request, err);
 }
 
-static int reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                           Error *err) {
-    Group_ *group = group_(comm);
+static int nccl_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
+                                CommRequest *request, Error *err) {
+    Group *group = nccl_group_(comm);
     Comm *host = group->host;
-    if (type == COMM_DOUBLE) return on_host_(host->reduce_scatter(host, out, in, count, type, request, err), request);
+    if (type == COMM_DOUBLE)
+        return nccl_on_host_(host->reduce_scatter(host, out, in, count, type, request, err), request);
     if (order_(group, err) != 0) return -1;
     ncclResult_t status =
         ncclReduceScatter(in, out, (size_t)count, type_(type), ncclSum, group->all.nccl, group->all.stream);
-    return started_(group, status, "a reduce-scatter", request, err);
+    return nccl_started_(group, status, "a reduce-scatter", request, err);
 }
 
 Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err) {
-    Group_ *group = (Group_ *)calloc(1, sizeof *group);
+    Group *group = (Group *)calloc(1, sizeof *group);
     if (group == NULL) {
         error_set(err, EXIT_FAILED, "out of memory making the %s group", host->name);
         if (owns) host->destroy(host);
@@ -307,14 +309,15 @@ Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Err
     Comm *base = &group->base;
     snprintf(base->name, sizeof base->name, "%s", host->name);
     base->rank = host->rank, base->size = host->size, base->self = group;
-    base->send = send_, base->receive = receive_;
-    base->all_reduce = all_reduce_, base->all_gather = all_gather_, base->reduce_scatter = reduce_scatter_;
-    base->test = test_, base->destroy = destroy_;
+    base->send = nccl_send_, base->receive = nccl_receive_;
+    base->all_reduce = nccl_all_reduce_, base->all_gather = nccl_all_gather_,
+    base->reduce_scatter = nccl_reduce_scatter_;
+    base->test = nccl_test_, base->destroy = nccl_destroy_;
     group->host = host, group->owns_host = owns, group->use = use, group->cuda = cuda_self(backend);
     cudaSetDevice(group->cuda->device);
     cuda_note(group->cuda, cudaEventCreateWithFlags(&group->ordered, cudaEventDisableTiming), "making an event");
     if ((use == COMM_USE_NEIGHBOURS ? open_edges_(group, err) : open_all_(group, err)) == 0) return base;
     group->failed = true;
-    destroy_(base);
+    nccl_destroy_(base);
     return NULL;
 }

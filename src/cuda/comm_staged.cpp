@@ -8,132 +8,132 @@
 #include <cstdlib>
 #include <cstring>
 
-typedef enum Kind_ { SEND, RECEIVE, REDUCE, GATHER, SCATTER } Kind_;
-typedef enum Step_ { GOES_DOWN, IN_TRANSIT, GOES_UP } Step_;
+typedef enum Kind { SEND, RECEIVE, REDUCE, GATHER, SCATTER } Kind;
+typedef enum Step { GOES_DOWN, IN_TRANSIT, GOES_UP } Step;
 
-typedef struct Work_ {
-    Kind_ kind;
-    Step_ step;
+typedef struct Work {
+    Kind kind;
+    Step step;
     int peer;
     CommType type;
     int64_t count, in_bytes, out_bytes;
     void *to;
-    char *room; // pinned: in_bytes, then out_bytes
-    int64_t room_bytes;
+    char *workspace; // pinned: in_bytes, then out_bytes
+    int64_t workspace_bytes;
     cudaEvent_t copied;
     CommRequest transit;
-    struct Work_ *next; // of those at rest
-} Work_;
+    struct Work *next; // of those at rest
+} Work;
 
-typedef struct Group_ {
+typedef struct Group {
     Comm base;
     Comm *host;
     bool owns_host;
     CudaBackend *cuda;
     cudaStream_t stream;
     cudaEvent_t ordered;
-    Work_ *idle;
-} Group_;
+    Work *idle;
+} Group;
 
-static Group_ *group_(Comm *comm) {
-    return (Group_ *)comm->self;
+static Group *staged_group_(Comm *comm) {
+    return (Group *)comm->self;
 }
 
-static int fail_(Group_ *group, cudaError_t status, Error *err) {
+static int staged_fail_(Group *group, cudaError_t status, Error *err) {
     return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: a message through host memory failed: %s",
                      group->base.name, group->base.rank, group->base.size, cudaGetErrorString(status));
 }
 
-static void free_work_(Work_ *work) {
-    if (work->room != NULL) cudaFreeHost(work->room);
+static void free_work_(Work *work) {
+    if (work->workspace != NULL) cudaFreeHost(work->workspace);
     if (work->copied != NULL) cudaEventDestroy(work->copied);
     free(work);
 }
 
 // At rest ones with room enough come first; pinned memory is taken once for each size in use.
-static Work_ *take_work_(Group_ *group, int64_t bytes, Error *err) {
-    for (Work_ **at = &group->idle; *at != NULL; at = &(*at)->next) {
-        Work_ *work = *at;
-        if (work->room_bytes < bytes) continue;
+static Work *take_work_(Group *group, int64_t bytes, Error *err) {
+    for (Work **at = &group->idle; *at != NULL; at = &(*at)->next) {
+        Work *work = *at;
+        if (work->workspace_bytes < bytes) continue;
         *at = work->next;
         return work;
     }
-    Work_ *work = (Work_ *)calloc(1, sizeof *work);
-    cudaError_t status = work == NULL ? cudaErrorMemoryAllocation : cudaMallocHost(&work->room, (size_t)bytes);
+    Work *work = (Work *)calloc(1, sizeof *work);
+    cudaError_t status = work == NULL ? cudaErrorMemoryAllocation : cudaMallocHost(&work->workspace, (size_t)bytes);
     if (status == cudaSuccess) status = cudaEventCreateWithFlags(&work->copied, cudaEventDisableTiming);
     if (status == cudaSuccess) {
-        work->room_bytes = bytes;
+        work->workspace_bytes = bytes;
         return work;
     }
     cudaGetLastError();
     if (work != NULL) free_work_(work);
-    fail_(group, status, err);
+    staged_fail_(group, status, err);
     return NULL;
 }
 
-static int copy_(Group_ *group, Work_ *work, void *to, const void *from, int64_t bytes, Step_ step, Error *err) {
+static int staged_copy_(Group *group, Work *work, void *to, const void *from, int64_t bytes, Step step, Error *err) {
     cudaError_t status = cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, group->stream);
     if (status == cudaSuccess) status = cudaEventRecord(work->copied, group->stream);
     work->step = step;
-    return status == cudaSuccess ? 0 : fail_(group, status, err);
+    return status == cudaSuccess ? 0 : staged_fail_(group, status, err);
 }
 
-static int start_transit_(Group_ *group, Work_ *work, Error *err) {
+static int start_transit_(Group *group, Work *work, Error *err) {
     Comm *host = group->host;
-    char *out = work->room + work->in_bytes;
+    char *out = work->workspace + work->in_bytes;
     work->step = IN_TRANSIT;
     memset(&work->transit, 0, sizeof work->transit);
     switch (work->kind) {
     case SEND:
-        return host->send(host, work->peer, work->room, work->in_bytes, &work->transit, err);
+        return host->send(host, work->peer, work->workspace, work->in_bytes, &work->transit, err);
     case RECEIVE:
         return host->receive(host, work->peer, out, work->out_bytes, &work->transit, err);
     case REDUCE:
-        return host->all_reduce(host, work->room, work->count, work->type, &work->transit, err);
+        return host->all_reduce(host, work->workspace, work->count, work->type, &work->transit, err);
     case GATHER:
-        return host->all_gather(host, out, work->room, work->count, work->type, &work->transit, err);
+        return host->all_gather(host, out, work->workspace, work->count, work->type, &work->transit, err);
     default:
-        return host->reduce_scatter(host, out, work->room, work->count, work->type, &work->transit, err);
+        return host->reduce_scatter(host, out, work->workspace, work->count, work->type, &work->transit, err);
     }
 }
 
-static void finish_(Group_ *group, Work_ *work, CommRequest *request) {
+static void staged_finish_(Group *group, Work *work, CommRequest *request) {
     work->next = group->idle;
     group->idle = work;
     request->active = false;
 }
 
 // 1: there is more to look at now, 0: not yet or all done, -1 with err.
-static int advance_(Group_ *group, Work_ *work, CommRequest *request, Error *err) {
+static int staged_advance_(Group *group, Work *work, CommRequest *request, Error *err) {
     if (work->step == IN_TRANSIT) {
         int done = group->host->test(group->host, &work->transit, err);
         if (done <= 0) return done;
         request->steps++;
-        if (work->kind == SEND) return finish_(group, work, request), 0;
-        char *out = work->kind == REDUCE ? work->room : work->room + work->in_bytes;
-        return copy_(group, work, work->to, out, work->out_bytes, GOES_UP, err) == 0 ? 1 : -1;
+        if (work->kind == SEND) return staged_finish_(group, work, request), 0;
+        char *out = work->kind == REDUCE ? work->workspace : work->workspace + work->in_bytes;
+        return staged_copy_(group, work, work->to, out, work->out_bytes, GOES_UP, err) == 0 ? 1 : -1;
     }
     cudaError_t status = cudaEventQuery(work->copied);
     if (status == cudaErrorNotReady) return 0;
-    if (status != cudaSuccess) return fail_(group, status, err);
+    if (status != cudaSuccess) return staged_fail_(group, status, err);
     request->steps++;
-    if (work->step == GOES_UP) return finish_(group, work, request), 0;
+    if (work->step == GOES_UP) return staged_finish_(group, work, request), 0;
     return start_transit_(group, work, err) == 0 ? 1 : -1;
 }
 
-static int test_(Comm *comm, CommRequest *request, Error *err) {
-    Group_ *group = group_(comm);
+static int staged_test_(Comm *comm, CommRequest *request, Error *err) {
+    Group *group = staged_group_(comm);
     if (!request->active) return 1;
     if (request->detail[3] != 0) return group->host->test(group->host, request, err);
     int moved = 1;
-    while (moved == 1 && request->active) moved = advance_(group, (Work_ *)request->handle[0], request, err);
+    while (moved == 1 && request->active) moved = staged_advance_(group, (Work *)request->handle[0], request, err);
     return moved < 0 ? -1 : request->active ? 0 : 1;
 }
 
 // The parts of *like* that a kind needs; `from` NULL: nothing goes down.
-static int start_(Group_ *group, const Work_ *like, const void *from, bool behind_compute, CommRequest *request,
-                  Error *err) {
-    Work_ *work = take_work_(group, like->in_bytes + like->out_bytes, err);
+static int staged_start_(Group *group, const Work *like, const void *from, bool behind_compute, CommRequest *request,
+                         Error *err) {
+    Work *work = take_work_(group, like->in_bytes + like->out_bytes, err);
     if (work == NULL) return -1;
     work->kind = like->kind, work->peer = like->peer, work->type = like->type, work->count = like->count;
     work->in_bytes = like->in_bytes, work->out_bytes = like->out_bytes, work->to = like->to;
@@ -145,62 +145,64 @@ static int start_(Group_ *group, const Work_ *like, const void *from, bool behin
         cuda_note(group->cuda, cudaStreamWaitEvent(group->stream, group->ordered, 0), "ordering streams");
     }
     if (from == NULL) return start_transit_(group, work, err);
-    return copy_(group, work, work->room, from, work->in_bytes, GOES_DOWN, err);
+    return staged_copy_(group, work, work->workspace, from, work->in_bytes, GOES_DOWN, err);
 }
 
-static int send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
-    Work_ like = {};
+static int staged_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
+    Work like = {};
     like.kind = SEND, like.peer = peer, like.in_bytes = bytes;
-    return start_(group_(comm), &like, from, false, request, err);
+    return staged_start_(staged_group_(comm), &like, from, false, request, err);
 }
 
-static int receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
-    Work_ like = {};
+static int staged_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
+    Work like = {};
     like.kind = RECEIVE, like.peer = peer, like.out_bytes = bytes, like.to = to;
-    return start_(group_(comm), &like, NULL, false, request, err);
+    return staged_start_(staged_group_(comm), &like, NULL, false, request, err);
 }
 
-static int on_host_(int started, CommRequest *request) {
+static int staged_on_host_(int started, CommRequest *request) {
     request->detail[3] = 1;
     return started;
 }
 
-static int all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
-    Comm *host = group_(comm)->host;
-    if (type == COMM_DOUBLE) return on_host_(host->all_reduce(host, data, count, type, request, err), request);
-    Work_ like = {};
+static int staged_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
+    Comm *host = staged_group_(comm)->host;
+    if (type == COMM_DOUBLE) return staged_on_host_(host->all_reduce(host, data, count, type, request, err), request);
+    Work like = {};
     like.kind = REDUCE, like.type = type, like.count = count, like.to = data;
     like.in_bytes = like.out_bytes = count * comm_type_bytes(type);
-    return start_(group_(comm), &like, data, true, request, err);
+    return staged_start_(staged_group_(comm), &like, data, true, request, err);
 }
 
-static int all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                       Error *err) {
-    Comm *host = group_(comm)->host;
-    if (type == COMM_DOUBLE) return on_host_(host->all_gather(host, out, in, count, type, request, err), request);
-    Work_ like = {};
+static int staged_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
+                              Error *err) {
+    Comm *host = staged_group_(comm)->host;
+    if (type == COMM_DOUBLE)
+        return staged_on_host_(host->all_gather(host, out, in, count, type, request, err), request);
+    Work like = {};
     like.kind = GATHER, like.type = type, like.count = count, like.to = out;
     like.in_bytes = count * comm_type_bytes(type);
     like.out_bytes = like.in_bytes * comm->size;
-    return start_(group_(comm), &like, in, true, request, err);
+    return staged_start_(staged_group_(comm), &like, in, true, request, err);
 }
 
-static int reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                           Error *err) {
-    Comm *host = group_(comm)->host;
-    if (type == COMM_DOUBLE) return on_host_(host->reduce_scatter(host, out, in, count, type, request, err), request);
-    Work_ like = {};
+static int staged_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
+                                  CommRequest *request, Error *err) {
+    Comm *host = staged_group_(comm)->host;
+    if (type == COMM_DOUBLE)
+        return staged_on_host_(host->reduce_scatter(host, out, in, count, type, request, err), request);
+    Work like = {};
     like.kind = SCATTER, like.type = type, like.count = count, like.to = out;
     like.out_bytes = count * comm_type_bytes(type);
     like.in_bytes = like.out_bytes * comm->size;
-    return start_(group_(comm), &like, in, true, request, err);
+    return staged_start_(staged_group_(comm), &like, in, true, request, err);
 }
 
-static void destroy_(Comm *comm) {
-    Group_ *group = group_(comm);
+static void staged_destroy_(Comm *comm) {
+    Group *group = staged_group_(comm);
     cudaSetDevice(group->cuda->device);
     while (group->idle != NULL) {
-        Work_ *work = group->idle;
+        Work *work = group->idle;
         group->idle = work->next;
         free_work_(work);
     }
@@ -211,7 +213,7 @@ static void destroy_(Comm *comm) {
 }
 
 Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err) {
-    Group_ *group = (Group_ *)calloc(1, sizeof *group);
+    Group *group = (Group *)calloc(1, sizeof *group);
     if (group == NULL) {
         error_set(err, EXIT_FAILED, "out of memory making the %s group", host->name);
         if (owns) host->destroy(host);
@@ -220,15 +222,16 @@ Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err) {
     Comm *base = &group->base;
     snprintf(base->name, sizeof base->name, "%s", host->name);
     base->rank = host->rank, base->size = host->size, base->self = group;
-    base->send = send_, base->receive = receive_;
-    base->all_reduce = all_reduce_, base->all_gather = all_gather_, base->reduce_scatter = reduce_scatter_;
-    base->test = test_, base->destroy = destroy_;
+    base->send = staged_send_, base->receive = staged_receive_;
+    base->all_reduce = staged_all_reduce_, base->all_gather = staged_all_gather_,
+    base->reduce_scatter = staged_reduce_scatter_;
+    base->test = staged_test_, base->destroy = staged_destroy_;
     group->host = host, group->owns_host = owns, group->cuda = cuda_self(backend);
     cudaSetDevice(group->cuda->device);
     cudaError_t status = cudaStreamCreateWithFlags(&group->stream, cudaStreamNonBlocking);
     if (status == cudaSuccess) status = cudaEventCreateWithFlags(&group->ordered, cudaEventDisableTiming);
     if (status == cudaSuccess) return base;
-    fail_(group, status, err);
-    destroy_(base);
+    staged_fail_(group, status, err);
+    staged_destroy_(base);
     return NULL;
 }

@@ -3,12 +3,12 @@
 
 #include <string.h>
 
-typedef struct Handle_ {
+typedef struct Handle {
     cudaIpcMemHandle_t memory;
     cudaUUID_t gpu; // numbers of GPUs mean nothing in another process
-} Handle_;
+} Handle;
 
-static_assert(sizeof(Handle_) <= sizeof(Loan), "a handle has to fit into a loan");
+static_assert(sizeof(Handle) <= sizeof(Loan), "a handle has to fit into a loan");
 
 static bool uuid_(int device, cudaUUID_t *uuid) {
     cudaDeviceProp properties;
@@ -19,7 +19,7 @@ static bool uuid_(int device, cudaUUID_t *uuid) {
 
 int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err) {
     (void)bytes;
-    Handle_ handle;
+    Handle handle;
     memset(&handle, 0, sizeof handle);
     memset(loan, 0, sizeof *loan);
     cudaError_t status = cudaIpcGetMemHandle(&handle.memory, const_cast<void *>(memory));
@@ -46,7 +46,7 @@ static int find_gpu_(const cudaUUID_t *gpu) {
 void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err) {
     (void)bytes;
     int mine = cuda_self(backend)->device, reachable = 1;
-    Handle_ handle;
+    Handle handle;
     memcpy(&handle, loan, sizeof handle);
     int theirs = find_gpu_(&handle.gpu);
     if (theirs >= 0 && theirs != mine) cudaDeviceCanAccessPeer(&reachable, mine, theirs);

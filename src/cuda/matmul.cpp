@@ -14,9 +14,9 @@
 #include <map>
 #include <new>
 
-typedef std::array<int64_t, 20> Key_;
+typedef std::array<int64_t, 20> Key;
 
-struct Plan_ {
+struct MatmulPlan {
     bool found;
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
@@ -26,7 +26,7 @@ struct Plan_ {
 struct CudaMatmul {
     cublasLtHandle_t handle;
     void *workspace;
-    std::map<Key_, Plan_> plans;
+    std::map<Key, MatmulPlan> plans;
 };
 
 int cuda_matmul_create(CudaBackend *cuda, Error *err) {
@@ -43,7 +43,7 @@ int cuda_matmul_create(CudaBackend *cuda, Error *err) {
                      CUDA_MATMUL_BYTES >> 20);
 }
 
-static void free_plan_(Plan_ *plan) {
+static void free_plan_(MatmulPlan *plan) {
     if (plan->product != NULL) cublasLtMatmulDescDestroy(plan->product);
     if (plan->a != NULL) cublasLtMatrixLayoutDestroy(plan->a);
     if (plan->b != NULL) cublasLtMatrixLayoutDestroy(plan->b);
@@ -68,27 +68,27 @@ static uint32_t alignment_(const void *address) {
     return (uint32_t)(at & (~at + 1));
 }
 
-static Key_ key_(const CudaProduct *p) {
-    return Key_{p->m,
-                p->n,
-                p->k,
-                p->lda,
-                p->ldb,
-                p->ldc,
-                p->batch,
-                p->stride_a,
-                p->stride_b,
-                p->stride_c,
-                p->transpose_a,
-                p->transpose_b,
-                p->wide,
-                p->accumulate,
-                p->epilogue,
-                p->bias != NULL,
-                alignment_(p->a),
-                alignment_(p->b),
-                alignment_(p->c),
-                p->aux == NULL ? 0 : (int64_t)alignment_(p->aux)};
+static Key matmul_key_(const CudaProduct *p) {
+    return Key{p->m,
+               p->n,
+               p->k,
+               p->lda,
+               p->ldb,
+               p->ldc,
+               p->batch,
+               p->stride_a,
+               p->stride_b,
+               p->stride_c,
+               p->transpose_a,
+               p->transpose_b,
+               p->wide,
+               p->accumulate,
+               p->epilogue,
+               p->bias != NULL,
+               alignment_(p->a),
+               alignment_(p->b),
+               alignment_(p->c),
+               p->aux == NULL ? 0 : (int64_t)alignment_(p->aux)};
 }
 
 static cudaDataType_t input_type_(const CudaBackend *cuda) {
@@ -104,7 +104,7 @@ static bool ok_(cublasStatus_t status) {
 }
 
 template <typename T>
-static bool describe_(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, T value) {
+static bool matmul_describe_(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, T value) {
     return ok_(cublasLtMatmulDescSetAttribute(product, attribute, &value, sizeof value));
 }
 
@@ -125,26 +125,27 @@ static bool layout_(cublasLtMatrixLayout_t *layout, cudaDataType_t type, int64_t
 }
 
 // Addresses of bias and aux change with every call; they are set before each.
-static bool describe_product_(const CudaBackend *cuda, const CudaProduct *p, Plan_ *plan) {
+static bool describe_product_(const CudaBackend *cuda, const CudaProduct *p, MatmulPlan *plan) {
     if (!ok_(cublasLtMatmulDescCreate(&plan->product, CUBLAS_COMPUTE_32F, CUDA_R_32F))) return false;
     cublasOperation_t first = p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    if (!describe_(plan->product, CUBLASLT_MATMUL_DESC_TRANSA, first) ||
-        !describe_(plan->product, CUBLASLT_MATMUL_DESC_TRANSB, second))
+    if (!matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_TRANSA, first) ||
+        !matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_TRANSB, second))
         return false;
     if (p->epilogue == 0) return true;
-    if (!describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (cublasLtEpilogue_t)p->epilogue)) return false;
-    if (p->bias != NULL && !describe_(plan->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)input_type_(cuda)))
+    if (!matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (cublasLtEpilogue_t)p->epilogue)) return false;
+    if (p->bias != NULL &&
+        !matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)input_type_(cuda)))
         return false;
-    return p->aux == NULL || describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p->ldc);
+    return p->aux == NULL || matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p->ldc);
 }
 
-static bool point_(const CudaProduct *p, Plan_ *plan) {
-    if (p->bias != NULL && !describe_(plan->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p->bias)) return false;
-    return p->aux == NULL || describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p->aux);
+static bool point_(const CudaProduct *p, MatmulPlan *plan) {
+    if (p->bias != NULL && !matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p->bias)) return false;
+    return p->aux == NULL || matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p->aux);
 }
 
-static bool choose_(CudaMatmul *matmul, const CudaProduct *p, Plan_ *plan) {
+static bool matmul_choose_(CudaMatmul *matmul, const CudaProduct *p, MatmulPlan *plan) {
     cublasLtMatmulPreference_t preference;
     if (!ok_(cublasLtMatmulPreferenceCreate(&preference))) return false;
     cublasLtMatmulHeuristicResult_t result;
@@ -161,15 +162,15 @@ static bool choose_(CudaMatmul *matmul, const CudaProduct *p, Plan_ *plan) {
     return asked && found > 0;
 }
 
-static Plan_ make_plan_(CudaBackend *cuda, const CudaProduct *p) {
-    Plan_ plan;
+static MatmulPlan matmul_make_plan_(CudaBackend *cuda, const CudaProduct *p) {
+    MatmulPlan plan;
     memset(&plan, 0, sizeof plan);
     int64_t b_rows = p->transpose_b ? p->n : p->k, a_rows = p->transpose_a ? p->k : p->m;
     plan.found = describe_product_(cuda, p, &plan) && point_(p, &plan) &&
                  layout_(&plan.a, input_type_(cuda), b_rows, p->n + p->k - b_rows, p->ldb, p->batch, p->stride_b) &&
                  layout_(&plan.b, input_type_(cuda), a_rows, p->m + p->k - a_rows, p->lda, p->batch, p->stride_a) &&
                  layout_(&plan.c, output_type_(cuda, p), p->m, p->n, p->ldc, p->batch, p->stride_c) &&
-                 choose_(cuda->matmul, p, &plan);
+                 matmul_choose_(cuda->matmul, p, &plan);
     return plan;
 }
 
@@ -177,10 +178,10 @@ static Plan_ make_plan_(CudaBackend *cuda, const CudaProduct *p) {
 
 int cuda_product_try(CudaBackend *cuda, const CudaProduct *p) {
     CudaMatmul *matmul = cuda->matmul;
-    Key_ key = key_(p);
+    Key key = matmul_key_(p);
     auto known = matmul->plans.find(key);
-    if (known == matmul->plans.end()) known = matmul->plans.emplace(key, make_plan_(cuda, p)).first;
-    Plan_ *plan = &known->second;
+    if (known == matmul->plans.end()) known = matmul->plans.emplace(key, matmul_make_plan_(cuda, p)).first;
+    MatmulPlan *plan = &known->second;
     if (!plan->found) return -1;
     float alpha = p->alpha, beta = p->accumulate ? 1.0f : 0.0f;
     if (!point_(p, plan)) return -1;
@@ -197,7 +198,7 @@ void cuda_product(CudaBackend *cuda, const CudaProduct *product) {
 }
 
 // y = x wT
-static CudaProduct forward_(void *y, const void *x, const void *w, int64_t rows, int64_t in, int64_t out) {
+static CudaProduct matmul_forward_(void *y, const void *x, const void *w, int64_t rows, int64_t in, int64_t out) {
     CudaProduct p = {};
     p.m = rows, p.n = out, p.k = in;
     p.a = x, p.lda = in;
@@ -211,7 +212,7 @@ void cuda_linear_forward(Backend *backend, void *y, void *aux, const void *x, co
                          int64_t rows, int64_t in, int64_t out, Epilogue epilogue) {
     CudaBackend *cuda = cuda_self(backend);
     bool gelu = epilogue == EPILOGUE_GELU;
-    CudaProduct fused = forward_(y, x, w, rows, in, out);
+    CudaProduct fused = matmul_forward_(y, x, w, rows, in, out);
     fused.bias = bias;
     fused.aux = gelu ? aux : NULL;
     if (gelu)
@@ -219,7 +220,7 @@ void cuda_linear_forward(Backend *backend, void *y, void *aux, const void *x, co
     else if (bias != NULL)
         fused.epilogue = CUBLASLT_EPILOGUE_BIAS;
     if (cuda_product_try(cuda, &fused) == 0) return;
-    CudaProduct plain = forward_(gelu ? aux : y, x, w, rows, in, out);
+    CudaProduct plain = matmul_forward_(gelu ? aux : y, x, w, rows, in, out);
     cuda_product(cuda, &plain);
     if (bias != NULL) cuda_bias_add(backend, plain.c, bias, rows, out);
     if (gelu) cuda_gelu_forward(backend, y, aux, rows * out);

@@ -3,15 +3,15 @@
 
 #include <string.h>
 
-typedef struct Peak_ {
+typedef struct KnownPeak {
     const char *name; // part of the device's name; the first entry that matches counts
     double bf16;      // tensor cores, dense, fp32 accumulation
     double fp32;      // without TF32
-} Peak_;
+} KnownPeak;
 
 // TFLOP/s as the vendor's data sheets give them, at boost clock. Where a sheet gives a figure with sparsity, half of it.
 // GeForce cards sum bf16 products into fp32 at half the rate of the workstation's.
-static const Peak_ peaks_[] = {
+static const KnownPeak peaks_[] = {
     {"B200", 2250.0, 75.0},        {"H200 NVL", 835.5, 60.0},  {"H200", 989.5, 66.9},      {"GH200", 989.5, 66.9},
     {"H100 PCIe", 756.5, 51.2},    {"H100 NVL", 835.5, 60.0},  {"H100", 989.5, 66.9},      {"H800", 989.5, 66.9},
     {"H20", 148.0, 44.0},          {"A100", 312.0, 19.5},      {"A800", 312.0, 19.5},      {"A30", 165.0, 10.3},

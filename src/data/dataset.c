@@ -155,8 +155,8 @@ static int shard_open_(Dataset *dataset, Shard *shard, const char *key, Error *e
 static void raise_limit_(int64_t files) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
-    bool room = limit.rlim_max - limit.rlim_cur > (rlim_t)files;
-    limit.rlim_cur = room ? limit.rlim_cur + (rlim_t)files : limit.rlim_max;
+    bool capacity = limit.rlim_max - limit.rlim_cur > (rlim_t)files;
+    limit.rlim_cur = capacity ? limit.rlim_cur + (rlim_t)files : limit.rlim_max;
     (void)setrlimit(RLIMIT_NOFILE, &limit); // without it open says what is wrong
 }
 
@@ -212,7 +212,7 @@ static int enough_(const Dataset *dataset, const char *key, const char *pattern,
                      dataset->seq_len, need, need * dataset->seq_len + 1);
 }
 
-static int open_(Dataset *dataset, const char *key, const char *pattern, int64_t need, Error *err) {
+static int dataset_open_(Dataset *dataset, const char *key, const char *pattern, int64_t need, Error *err) {
     glob_t names;
     int status = glob(pattern, 0, NULL, &names);
     if (status == GLOB_NOMATCH) {
@@ -235,7 +235,7 @@ Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_
     }
     dataset->seq_len = seq_len;
     dataset->vocab = vocab;
-    if (open_(dataset, key, glob, need, err) != 0) {
+    if (dataset_open_(dataset, key, glob, need, err) != 0) {
         dataset_close(dataset);
         return NULL;
     }

@@ -20,7 +20,7 @@ struct Evaluation {
     char *file;
     int64_t seq_len, vocab;
     Row *rows;
-    int64_t row_count, row_room;
+    int64_t row_count, row_capacity;
     Example *examples;
     int64_t example_count, left_out;
 };
@@ -32,7 +32,7 @@ typedef struct Cursor {
     int64_t example;
 } Cursor;
 
-static int damaged_(const Cursor *cursor, Error *err, const char *what) {
+static int evaluate_damaged_(const Cursor *cursor, Error *err, const char *what) {
     return error_set(err, EXIT_USAGE, "%s: %s is damaged: example %lld %s; make it again with scripts/prepare_eval.py",
                      cursor->key, cursor->path, (long long)cursor->example, what);
 }
@@ -42,7 +42,8 @@ static const uint16_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int
     *count = cursor->at < cursor->end ? *cursor->at++ : 0;
     const uint16_t *tokens = cursor->at;
     if (*count == 0 || *count > cursor->end - cursor->at) {
-        damaged_(cursor, err, *count == 0 ? "has a text without tokens" : "has more tokens than its size says");
+        evaluate_damaged_(cursor, err,
+                          *count == 0 ? "has a text without tokens" : "has more tokens than its size says");
         return NULL;
     }
     cursor->at += *count;
@@ -58,15 +59,15 @@ static const uint16_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int
 }
 
 static Row *add_row_(Evaluation *evaluation, Error *err) {
-    if (evaluation->row_count == evaluation->row_room) {
-        int64_t room = evaluation->row_room == 0 ? 64 : 2 * evaluation->row_room;
-        Row *rows = (Row *)realloc(evaluation->rows, (size_t)room * sizeof *rows);
+    if (evaluation->row_count == evaluation->row_capacity) {
+        int64_t capacity = evaluation->row_capacity == 0 ? 64 : 2 * evaluation->row_capacity;
+        Row *rows = (Row *)realloc(evaluation->rows, (size_t)capacity * sizeof *rows);
         if (rows == NULL) {
-            error_set(err, EXIT_FAILED, "out of host memory for %lld rows of an evaluation", (long long)room);
+            error_set(err, EXIT_FAILED, "out of host memory for %lld rows of an evaluation", (long long)capacity);
             return NULL;
         }
         evaluation->rows = rows;
-        evaluation->row_room = room;
+        evaluation->row_capacity = capacity;
     }
     return &evaluation->rows[evaluation->row_count++];
 }
@@ -86,7 +87,7 @@ static int read_rows_(Evaluation *evaluation, Cursor *cursor, int64_t label, int
         if (row->completion == NULL) return -1;
         fits = fits && context_tokens + row->completion_tokens <= evaluation->seq_len + 1;
     }
-    if (cursor->at != cursor->end) return damaged_(cursor, err, "has fewer tokens than its size says");
+    if (cursor->at != cursor->end) return evaluate_damaged_(cursor, err, "has fewer tokens than its size says");
     if (fits) {
         evaluation->examples[evaluation->example_count++] = example;
     } else {
@@ -99,13 +100,15 @@ static int read_rows_(Evaluation *evaluation, Cursor *cursor, int64_t label, int
 static int read_example_(Evaluation *evaluation, Cursor *cursor, Error *err) {
     enum { START, BYTES, NUMBER, LABEL, COMPLETIONS, FIELDS };
     const uint16_t *fields = cursor->at, *file_end = cursor->end;
-    if (file_end - fields < FIELDS) return damaged_(cursor, err, "is cut off");
-    if (fields[START] != BEGIN_EXAMPLE) return damaged_(cursor, err, "does not begin where the one before it ends");
-    if (fields[NUMBER] != cursor->example) return damaged_(cursor, err, "has another number");
+    if (file_end - fields < FIELDS) return evaluate_damaged_(cursor, err, "is cut off");
+    if (fields[START] != BEGIN_EXAMPLE)
+        return evaluate_damaged_(cursor, err, "does not begin where the one before it ends");
+    if (fields[NUMBER] != cursor->example) return evaluate_damaged_(cursor, err, "has another number");
     if (fields[BYTES] % 2 != 0 || fields[BYTES] / 2 < FIELDS || fields[BYTES] / 2 > file_end - fields)
-        return damaged_(cursor, err, "has a size that cannot be");
-    if (fields[COMPLETIONS] < 2) return damaged_(cursor, err, "has fewer than two completions");
-    if (fields[LABEL] >= fields[COMPLETIONS]) return damaged_(cursor, err, "has a label that names no completion");
+        return evaluate_damaged_(cursor, err, "has a size that cannot be");
+    if (fields[COMPLETIONS] < 2) return evaluate_damaged_(cursor, err, "has fewer than two completions");
+    if (fields[LABEL] >= fields[COMPLETIONS])
+        return evaluate_damaged_(cursor, err, "has a label that names no completion");
     cursor->at += FIELDS;
     cursor->end = fields + fields[BYTES] / 2;
     int status = read_rows_(evaluation, cursor, fields[LABEL], fields[COMPLETIONS], err);
@@ -113,7 +116,7 @@ static int read_example_(Evaluation *evaluation, Cursor *cursor, Error *err) {
     return status;
 }
 
-static int read_header_(const Cursor *cursor, const uint32_t *header, Error *err) {
+static int evaluate_read_header_(const Cursor *cursor, const uint32_t *header, Error *err) {
     if (header[0] != MAGIC)
         return error_set(err, EXIT_USAGE,
                          "%s: %s is no evaluation file: its first word is %u, expected %d; make one with "
@@ -131,7 +134,7 @@ static int read_examples_(Evaluation *evaluation, const char *key, const char *p
     const uint32_t *header = (const uint32_t *)(const void *)evaluation->file;
     const uint16_t *words = (const uint16_t *)(const void *)(evaluation->file + HEADER_BYTES);
     Cursor cursor = {key, path, words, words + (bytes - HEADER_BYTES) / 2, 0};
-    if (read_header_(&cursor, header, err) != 0) return -1;
+    if (evaluate_read_header_(&cursor, header, err) != 0) return -1;
     evaluation->examples = (Example *)calloc(header[2], sizeof *evaluation->examples);
     if (evaluation->examples == NULL)
         return error_set(err, EXIT_FAILED, "%s: out of host memory for %u examples", key, header[2]);

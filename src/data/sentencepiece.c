@@ -25,7 +25,7 @@ typedef struct Piece {
 struct SentencePiece {
     unsigned char *file;
     Piece *pieces;
-    int64_t count, room;
+    int64_t count, capacity;
     int32_t *table; // pieces that text can match, by hash; -1: empty
     int64_t table_mask, longest;
     int model_type;
@@ -67,7 +67,7 @@ static uint64_t fixed_(Wire *wire, int bytes) {
     return value;
 }
 
-static bool next_(Wire *wire, Field *field) {
+static bool sentencepiece_next_(Wire *wire, Field *field) {
     if (wire->broken || wire->at >= wire->end) return false;
     uint64_t key = varint_(wire);
     field->number = (int)(key >> 3 & 0x1FFFFFFF);
@@ -89,16 +89,17 @@ static bool next_(Wire *wire, Field *field) {
 }
 
 static int read_piece_(SentencePiece *model, Wire wire) {
-    if (model->count == model->room) {
-        int64_t room = model->room == 0 ? 1024 : 2 * model->room;
-        Piece *pieces = room > MOST_PIECES ? NULL : (Piece *)realloc(model->pieces, (size_t)room * sizeof *pieces);
+    if (model->count == model->capacity) {
+        int64_t capacity = model->capacity == 0 ? 1024 : 2 * model->capacity;
+        Piece *pieces =
+            capacity > MOST_PIECES ? NULL : (Piece *)realloc(model->pieces, (size_t)capacity * sizeof *pieces);
         if (pieces == NULL) return -1;
         model->pieces = pieces;
-        model->room = room;
+        model->capacity = capacity;
     }
     Piece *piece = &model->pieces[model->count++];
     *piece = (Piece){"", 0, 0.0f, PIECE_NORMAL};
-    for (Field field; next_(&wire, &field);) {
+    for (Field field; sentencepiece_next_(&wire, &field);) {
         if (field.number == 1 && field.type == 2) {
             piece->text = (const char *)field.inside.at;
             piece->length = field.inside.end - field.inside.at;
@@ -113,7 +114,7 @@ static int read_piece_(SentencePiece *model, Wire wire) {
 }
 
 static void read_trainer_(SentencePiece *model, Wire *wire) {
-    for (Field field; next_(wire, &field);) {
+    for (Field field; sentencepiece_next_(wire, &field);) {
         if (field.type != 0) continue;
         if (field.number == 3) model->model_type = (int)field.value;
         if (field.number == 24) model->blank_behind = field.value != 0;
@@ -121,7 +122,7 @@ static void read_trainer_(SentencePiece *model, Wire *wire) {
 }
 
 static void read_normalizer_(SentencePiece *model, Wire *wire) {
-    for (Field field; next_(wire, &field);) {
+    for (Field field; sentencepiece_next_(wire, &field);) {
         if (field.number == 2 && field.type == 2) model->normalizes = field.inside.end > field.inside.at;
         if (field.type != 0) continue;
         if (field.number == 3) model->dummy_prefix = field.value != 0;
@@ -130,9 +131,9 @@ static void read_normalizer_(SentencePiece *model, Wire *wire) {
     }
 }
 
-static int read_model_(SentencePiece *model, int64_t bytes) {
+static int sentencepiece_read_model_(SentencePiece *model, int64_t bytes) {
     Wire wire = {model->file, model->file + bytes, false};
-    for (Field field; next_(&wire, &field);) {
+    for (Field field; sentencepiece_next_(&wire, &field);) {
         if (field.type != 2) continue;
         if (field.number == 1 && read_piece_(model, field.inside) != 0) return -1;
         if (field.number == 2) read_trainer_(model, &field.inside);
@@ -152,7 +153,7 @@ static uint64_t hash_(const char *text, int64_t length) {
 }
 
 // Where the piece stands in the table, or the empty place where it would.
-static int64_t place_(const SentencePiece *model, const char *text, int64_t length) {
+static int64_t sentencepiece_place_(const SentencePiece *model, const char *text, int64_t length) {
     int64_t at = (int64_t)(hash_(text, length) & (uint64_t)model->table_mask);
     for (; model->table[at] >= 0; at = (at + 1) & model->table_mask) {
         const Piece *piece = &model->pieces[model->table[at]];
@@ -161,8 +162,8 @@ static int64_t place_(const SentencePiece *model, const char *text, int64_t leng
     return at;
 }
 
-static int32_t find_(const SentencePiece *model, const char *text, int64_t length) {
-    return length > model->longest ? -1 : model->table[place_(model, text, length)];
+static int32_t sentencepiece_find_(const SentencePiece *model, const char *text, int64_t length) {
+    return length > model->longest ? -1 : model->table[sentencepiece_place_(model, text, length)];
 }
 
 static void index_piece_(SentencePiece *model, int64_t id) {
@@ -181,7 +182,7 @@ static void index_piece_(SentencePiece *model, int64_t id) {
     if ((piece->type != PIECE_NORMAL && piece->type != PIECE_USER) || piece->length == 0) return;
     model->has_user = model->has_user || piece->type == PIECE_USER;
     if (piece->length > model->longest) model->longest = piece->length;
-    model->table[place_(model, piece->text, piece->length)] = (int32_t)id;
+    model->table[sentencepiece_place_(model, piece->text, piece->length)] = (int32_t)id;
 }
 
 static int index_(SentencePiece *model) {
@@ -210,14 +211,14 @@ static bool bytes_are_whole_(const SentencePiece *model) {
     return count == 0 || count == 256;
 }
 
-static int open_(SentencePiece *model, const char *name, const char *path, Error *err) {
+static int sentencepiece_open_(SentencePiece *model, const char *name, const char *path, Error *err) {
     int64_t bytes = 0;
     Error wrong = {0};
     model->file = (unsigned char *)file_read_whole(path, MOST_BYTES, &bytes, &wrong);
     if (model->file == NULL) return error_set(err, EXIT_USAGE, "%s: %s", name, wrong.text);
     model->model_type = MODEL_UNIGRAM;
     model->dummy_prefix = model->extra_blanks_go = model->escapes_blanks = true;
-    if (read_model_(model, bytes) != 0)
+    if (sentencepiece_read_model_(model, bytes) != 0)
         return error_set(err, EXIT_USAGE, "%s: %s is no SentencePiece model, or is damaged; name a .model file", name,
                          path);
     if (index_(model) != 0) return error_set(err, EXIT_FAILED, "%s: out of host memory", name);
@@ -237,7 +238,7 @@ SentencePiece *sentencepiece_open(const char *name, const char *path, Error *err
     SentencePiece *model = (SentencePiece *)calloc(1, sizeof *model);
     if (model == NULL)
         error_set(err, EXIT_FAILED, "%s: out of host memory", name);
-    else if (open_(model, name, path, err) == 0)
+    else if (sentencepiece_open_(model, name, path, err) == 0)
         return model;
     sentencepiece_close(model);
     return NULL;
@@ -261,11 +262,11 @@ int64_t sentencepiece_end(const SentencePiece *model) {
 
 // ---------------------------------------------------------------- text to ids
 
-int64_t sentencepiece_room(int64_t length) {
+int64_t sentencepiece_capacity(int64_t length) {
     return BLANK_BYTES * (length + 1);
 }
 
-// The text as pieces spell it, into `out` (sentencepiece_room bytes): blanks escaped, and one put in front.
+// The text as pieces spell it, into `out` (sentencepiece_capacity bytes): blanks escaped, and one put in front.
 static int64_t normalize_(const SentencePiece *model, const char *text, int64_t length, char *out) {
     int64_t used = 0, blank = model->escapes_blanks ? BLANK_BYTES : 1;
     const char *sign = model->escapes_blanks ? BLANK : " ";
@@ -305,21 +306,21 @@ static int64_t character_(const char *at, const char *end) {
 static int64_t user_piece_(const SentencePiece *model, const char *at, int64_t left) {
     if (!model->has_user) return 0;
     for (int64_t n = left < model->longest ? left : model->longest; n > 0; n--) {
-        int32_t id = find_(model, at, n);
+        int32_t id = sentencepiece_find_(model, at, n);
         if (id >= 0 && model->pieces[id].type == PIECE_USER) return n;
     }
     return 0;
 }
 
-static void look_(const SentencePiece *model, const char *text, Symbol *symbols, int64_t i) {
+static void sentencepiece_look_(const SentencePiece *model, const char *text, Symbol *symbols, int64_t i) {
     Symbol *left = &symbols[i];
     left->merged = -1;
     if (left->next < 0 || left->fixed || symbols[left->next].fixed) return;
-    left->merged = find_(model, text + left->begin, left->length + symbols[left->next].length);
+    left->merged = sentencepiece_find_(model, text + left->begin, left->length + symbols[left->next].length);
 }
 
-static int64_t put_(const SentencePiece *model, const char *text, int64_t length, int32_t id, int32_t *ids,
-                    int64_t used) {
+static int64_t sentencepiece_put_(const SentencePiece *model, const char *text, int64_t length, int32_t id,
+                                  int32_t *ids, int64_t used) {
     if (id >= 0) {
         ids[used++] = id;
     } else if (model->byte_fallback) {
@@ -341,7 +342,7 @@ static int64_t encode_bpe_(const SentencePiece *model, const char *text, int64_t
         symbols[count] = (Symbol){at, n, at + n < length ? count + 1 : -1, -1, user > 0};
         at += n;
     }
-    for (int64_t i = 0; i < count; i++) look_(model, text, symbols, i);
+    for (int64_t i = 0; i < count; i++) sentencepiece_look_(model, text, symbols, i);
     for (;;) {
         int64_t best = -1, before = -1, previous = -1;
         for (int64_t i = count > 0 ? 0 : -1; i >= 0; previous = i, i = symbols[i].next) {
@@ -354,12 +355,13 @@ static int64_t encode_bpe_(const SentencePiece *model, const char *text, int64_t
         Symbol *gone = &symbols[symbols[best].next];
         symbols[best].length += gone->length;
         symbols[best].next = gone->next;
-        look_(model, text, symbols, best);
-        if (before >= 0) look_(model, text, symbols, before);
+        sentencepiece_look_(model, text, symbols, best);
+        if (before >= 0) sentencepiece_look_(model, text, symbols, before);
     }
     for (int64_t i = count > 0 ? 0 : -1; i >= 0; i = symbols[i].next) {
         const char *from = text + symbols[i].begin;
-        used = put_(model, from, symbols[i].length, find_(model, from, symbols[i].length), ids, used);
+        used = sentencepiece_put_(model, from, symbols[i].length, sentencepiece_find_(model, from, symbols[i].length),
+                                  ids, used);
     }
     free(symbols);
     return used;
@@ -385,7 +387,7 @@ static void extend_(const SentencePiece *model, const char *text, int64_t length
     int64_t left = length - at, character = character_(text + at, text + length);
     bool single = false;
     for (int64_t n = 1; n <= left && n <= model->longest; n++) {
-        int32_t id = find_(model, text + at, n);
+        int32_t id = sentencepiece_find_(model, text + at, n);
         if (id < 0) continue;
         const Piece *piece = &model->pieces[id];
         float score = piece->type == PIECE_USER ? (float)((double)n * (double)model->most - 0.1) : piece->score;
@@ -409,13 +411,13 @@ static int64_t encode_unigram_(const SentencePiece *model, const char *text, int
     }
     int64_t used = 0;
     for (int64_t at = 0; at < length; at = reached[at].to)
-        used = put_(model, text + at, reached[at].to - at, reached[at].by, ids, used);
+        used = sentencepiece_put_(model, text + at, reached[at].to - at, reached[at].by, ids, used);
     free(reached);
     return used;
 }
 
 int64_t sentencepiece_encode(const SentencePiece *model, const char *text, int64_t length, int32_t *ids) {
-    char *spelt = (char *)malloc((size_t)sentencepiece_room(length));
+    char *spelt = (char *)malloc((size_t)sentencepiece_capacity(length));
     if (spelt == NULL) return -1;
     int64_t n = length == 0 ? 0 : normalize_(model, text, length, spelt);
     int64_t used =

@@ -26,8 +26,8 @@ void sentencepiece_close(SentencePiece *model);
 int64_t sentencepiece_count(const SentencePiece *model);
 int64_t sentencepiece_end(const SentencePiece *model); // the id of </s>; -1: none
 
-// Ids of UTF-8 text: at most sentencepiece_room(length) of them. Returns how many, -1 when memory is out.
-int64_t sentencepiece_room(int64_t length);
+// Ids of UTF-8 text: at most sentencepiece_capacity(length) of them. Returns how many, -1 when memory is out.
+int64_t sentencepiece_capacity(int64_t length);
 int64_t sentencepiece_encode(const SentencePiece *model, const char *text, int64_t length, int32_t *ids);
 
 // Writes the text of ids; a blank that was put in front is taken away again. It need not be UTF-8.

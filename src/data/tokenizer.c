@@ -36,21 +36,21 @@ static int take_pieces_(Tokenizer *tokenizer, const char *path, Error *err) {
                      (long long)count, (long long)tokenizer->vocab);
 }
 
-static void take_bytes_(Tokenizer *tokenizer) {
+static void tokenizer_take_bytes_(Tokenizer *tokenizer) {
     tokenizer->kind = KIND_BYTES;
     if (tokenizer->end < 0 && tokenizer->vocab >= BYTES_VOCABULARY) tokenizer->end = BYTES_END;
 }
 
-static bool ends_in_(const char *text, const char *ending) {
+static bool tokenizer_ends_in_(const char *text, const char *ending) {
     size_t length = strlen(text), tail = strlen(ending);
     return length >= tail && strcmp(text + length - tail, ending) == 0;
 }
 
 static int take_named_(Tokenizer *tokenizer, const Config *config, Error *err) {
     const char *name = config->sample.tokenizer;
-    if (strcmp(name, "bytes") == 0) return take_bytes_(tokenizer), 0;
+    if (strcmp(name, "bytes") == 0) return tokenizer_take_bytes_(tokenizer), 0;
     if (strcmp(name, "ids") == 0) return 0;
-    if (ends_in_(name, ".json"))
+    if (tokenizer_ends_in_(name, ".json"))
         return config_error(config, KEY, err,
                             "%s is not read here; use ids, and scripts/tokens.py to turn text into ids and back", name);
     return take_pieces_(tokenizer, name, err);
@@ -68,16 +68,16 @@ static int find_side_(const Config *config, SideFile *side, Error *err) {
 
 static int take_side_(Tokenizer *tokenizer, const SideFile *side, Error *err) {
     if (side->eot >= 0 && side->eot < tokenizer->vocab) tokenizer->end = side->eot;
-    if (strcmp(side->tokenizer, "bytes") == 0) take_bytes_(tokenizer);
+    if (strcmp(side->tokenizer, "bytes") == 0) tokenizer_take_bytes_(tokenizer);
     return strcmp(side->tokenizer, "sentencepiece") == 0 ? take_pieces_(tokenizer, side->file, err) : 0;
 }
 
-static int take_(Tokenizer *tokenizer, const Config *config, Error *err) {
+static int tokenizer_take_(Tokenizer *tokenizer, const Config *config, Error *err) {
     SideFile side;
     if (config->sample.tokenizer[0] != '\0') return take_named_(tokenizer, config, err);
     int found = find_side_(config, &side, err);
     if (found != 0) return found < 0 ? -1 : take_side_(tokenizer, &side, err);
-    if (tokenizer->vocab == BYTES_VOCABULARY) take_bytes_(tokenizer);
+    if (tokenizer->vocab == BYTES_VOCABULARY) tokenizer_take_bytes_(tokenizer);
     return 0;
 }
 
@@ -90,7 +90,7 @@ Tokenizer *tokenizer_open(const Config *config, Error *err) {
     tokenizer->kind = KIND_IDS;
     tokenizer->vocab = config->model.vocab;
     tokenizer->end = -1;
-    if (take_(tokenizer, config, err) == 0) return tokenizer;
+    if (tokenizer_take_(tokenizer, config, err) == 0) return tokenizer;
     tokenizer_close(tokenizer);
     return NULL;
 }
@@ -157,7 +157,7 @@ static int encode_(const Tokenizer *tokenizer, const char *name, const char *tex
 
 int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
     tokens->count = 0;
-    tokens->ids = (int32_t *)malloc((size_t)sentencepiece_room((int64_t)strlen(text)) * sizeof *tokens->ids);
+    tokens->ids = (int32_t *)malloc((size_t)sentencepiece_capacity((int64_t)strlen(text)) * sizeof *tokens->ids);
     if (tokens->ids == NULL) return error_set(err, EXIT_FAILED, "%s: out of host memory", name);
     int status = encode_(tokenizer, name, text, tokens, err);
     if (status == 0 && tokens->count == 0 && tokenizer->end >= 0)

@@ -42,7 +42,7 @@ static int fetch_(const Batch *batch, const Source *source, int64_t position, in
 }
 
 // `first`: position of the batch's first sequence, over all data ranks.
-static int load_(Batch *batch, const Source *source, int64_t first, Error *err) {
+static int batch_load_(Batch *batch, const Source *source, int64_t first, Error *err) {
     Stage *stage = batch->stage;
     if (!stage->at.first && !stage->at.last) return 0;
     int64_t b = stage->at.shape.batch, rows = stage->at.shape.rows;
@@ -69,15 +69,15 @@ int64_t batch_position(const Batch *batch, int64_t step) {
 
 int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err) {
     Source source = {.training = blend};
-    return load_(batch, &source, batch_position(batch, step - 1), err);
+    return batch_load_(batch, &source, batch_position(batch, step - 1), err);
 }
 
 int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *err) {
     Source source = {.validation = dataset};
-    return load_(batch, &source, index * batch->config->train.global_batch, err);
+    return batch_load_(batch, &source, index * batch->config->train.global_batch, err);
 }
 
 int batch_evaluate(Batch *batch, const Evaluation *evaluation, int64_t index, Error *err) {
     Source source = {.evaluation = evaluation};
-    return load_(batch, &source, index * batch->config->train.global_batch, err);
+    return batch_load_(batch, &source, index * batch->config->train.global_batch, err);
 }

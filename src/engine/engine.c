@@ -1,6 +1,7 @@
 #include "engine.h"
+#include "base/clock.h"
 
-#include "away.h"
+#include "offload.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,16 +21,16 @@ typedef struct Queue {
 struct Engine {
     Stage *stage;
     Backend *be;
-    Board *board;
+    StatusPage *status_page;
     int index;
     Comm *pair, *control; // EngineGroups
     int partner;          // rank in pair
     SlotPool own, lent;
-    Away host, partners; // where this stage evicts to by itself: host memory, slots that its partner lends
-    bool alone;          // the evictor of this pair moves bundles by itself; A and R are bookkeeping
-    Checksum *checksum;  // NULL: none
+    OffloadStore host, partners; // where this stage evicts to by itself: host memory, slots that its partner lends
+    bool alone;                  // the evictor of this pair moves bundles by itself; A and R are bookkeeping
+    Checksum *checksum;          // NULL: none
     char note[256];
-    Edge forward_in, forward_out, backward_in, backward_out;
+    P2pLink forward_in, forward_out, backward_in, backward_out;
     Queue queue;
     // --- the run under way
     const char *label;
@@ -57,7 +58,7 @@ static int64_t compute_microbatches_(const Engine *engine) {
 // ---------------------------------------------------------------- the queue
 
 // Where the transfer goes by a copy of ours, or NULL: by messages.
-static Away *away_(Engine *engine, const Action *action) {
+static OffloadStore *offload_store_(Engine *engine, const Action *action) {
     if (action->peer == SCHEDULE_HOST) return &engine->host;
     return engine->alone ? &engine->partners : NULL;
 }
@@ -114,13 +115,13 @@ static int check_bundle_(Engine *engine, const Action *action, Error *err) {
     return checksum_compare(engine->left_with[action->microbatch], back, err);
 }
 
-static int start_transfer_(Engine *engine, const Action *action, const Movement *move, Error *err) {
+static int engine_start_transfer_(Engine *engine, const Action *action, const Movement *move, Error *err) {
     void *memory = engine->queue.slot->memory;
     Comm *pair = engine->pair;
-    Away *away = away_(engine, action);
-    if (away != NULL)
-        return move->sends ? away_put(away, action->microbatch, memory, err)
-                           : away_get(away, action->microbatch, memory, err);
+    OffloadStore *store = offload_store_(engine, action);
+    if (store != NULL)
+        return move->sends ? offload_put(store, action->microbatch, memory, err)
+                           : offload_get(store, action->microbatch, memory, err);
     int64_t bytes = move->pool->slot_bytes;
     CommRequest *request = &engine->queue.request;
     return move->sends ? pair->send(pair, engine->partner, memory, bytes, request, err)
@@ -142,12 +143,12 @@ static int queue_start_(Engine *engine, Error *err) {
     if (engine->checksum != NULL && action->kind == ACTION_EVICT)
         engine->left_with[action->microbatch] = checksum_of(engine->checksum, slot->memory, engine->own.slot_bytes);
     engine->times[queue->actions[queue->done]].begin = clock_seconds();
-    return start_transfer_(engine, action, &move, err) == 0 ? 1 : -1;
+    return engine_start_transfer_(engine, action, &move, err) == 0 ? 1 : -1;
 }
 
 static int queue_test_(Engine *engine, const Action *action, Error *err) {
-    Away *away = away_(engine, action);
-    if (away != NULL) return away_done(away);
+    OffloadStore *store = offload_store_(engine, action);
+    if (store != NULL) return offload_done(store);
     return engine->pair->test(engine->pair, &engine->queue.request, err);
 }
 
@@ -191,31 +192,31 @@ static int note_lent_(Engine *engine, int64_t i, Error *err) {
 }
 
 // Messages of an edge go in the order of microbatches.
-static void blame_edge_(const Engine *engine, const Edge *edge, bool forward, Error *err) {
+static void blame_link_(const Engine *engine, const P2pLink *link, bool forward, Error *err) {
     char to[32];
-    snprintf(to, sizeof to, "stage %d", edge->sends ? edge->peer : engine->index);
-    blame_message_(engine, forward ? "the activation" : "the gradient", edge->finished,
-                   edge->sends ? engine->index : edge->peer, to, err);
+    snprintf(to, sizeof to, "stage %d", link->sends ? link->peer : engine->index);
+    blame_message_(engine, forward ? "the activation" : "the gradient", link->finished,
+                   link->sends ? engine->index : link->peer, to, err);
 }
 
 // Moves everything that can be moved beside compute. The first error stays; the run ends at the next look at it.
-static void progress_(void *argument) {
+static void engine_progress_(void *argument) {
     Engine *engine = (Engine *)argument;
     Error *err = &engine->error;
     if (err->code != 0) return;
-    Edge *edges[] = {&engine->forward_in, &engine->forward_out, &engine->backward_in, &engine->backward_out};
+    P2pLink *links[] = {&engine->forward_in, &engine->forward_out, &engine->backward_in, &engine->backward_out};
     for (int i = 0; i < 4; i++)
-        if (edges[i]->comm != NULL && edge_progress(edges[i], err) != 0) {
-            blame_edge_(engine, edges[i], i < 2, err);
+        if (links[i]->comm != NULL && p2p_progress(links[i], err) != 0) {
+            blame_link_(engine, links[i], i < 2, err);
             return;
         }
     queue_progress_(engine, err);
 }
 
 // The same from inside compute, where a call means that something got done.
-static void poll_(void *argument) {
-    board_progress(((Engine *)argument)->board);
-    progress_(argument);
+static void engine_poll_(void *argument) {
+    status_page_progress(((Engine *)argument)->status_page);
+    engine_progress_(argument);
 }
 
 // ---------------------------------------------------------------- compute
@@ -231,8 +232,8 @@ static bool bundle_home_(Engine *engine, int microbatch) {
 
 static Lack lack_(Engine *engine, const Action *action) {
     bool forward = action->kind == ACTION_FORWARD;
-    if (!edge_ready(forward ? &engine->forward_in : &engine->backward_in)) return LACK_INPUT;
-    if (!edge_ready(forward ? &engine->forward_out : &engine->backward_out)) return LACK_OUTPUT;
+    if (!p2p_ready(forward ? &engine->forward_in : &engine->backward_in)) return LACK_INPUT;
+    if (!p2p_ready(forward ? &engine->forward_out : &engine->backward_out)) return LACK_OUTPUT;
     if (forward) return forward_slot_(engine) == NULL ? LACK_SLOT : LACK_NOTHING;
     return bundle_home_(engine, action->microbatch) ? LACK_NOTHING : LACK_LOAD;
 }
@@ -254,7 +255,7 @@ static void say_lack_(Engine *engine, const Action *action, Lack lack) {
         snprintf(what, sizeof what, "%s, %s", lack == LACK_SLOT ? "a free slot" : "its bundle",
                  action_text(*head, who));
     }
-    board_set_wait(engine->board, lack == LACK_NOTHING ? NULL : what, peer);
+    status_page_set_wait(engine->status_page, lack == LACK_NOTHING ? NULL : what, peer);
 }
 
 // Waits until the action can run, moving transfers meanwhile.
@@ -263,7 +264,7 @@ static int await_(Engine *engine, const Action *action, Error *err) {
     int tries = 0;
     Lack said = LACK_NOTHING;
     for (;;) {
-        progress_(engine);
+        engine_progress_(engine);
         if (engine->error.code != 0) {
             *err = engine->error;
             return -1;
@@ -279,89 +280,91 @@ static int await_(Engine *engine, const Action *action, Error *err) {
     }
 }
 
-static int forward_(Engine *engine, int64_t i, const Action *action, Error *err) {
+static int engine_forward_(Engine *engine, int64_t i, const Action *action, Error *err) {
     char who[32];
     action_text(*action, who);
     Slot *slot = forward_slot_(engine);
     if (slots_move(&engine->own, slot, SLOT_FREE, SLOT_FILLING, action->microbatch, who, err) != 0) return -1;
-    if (stage_forward(engine->stage, action->microbatch, slot->memory, edge_buffer(&engine->forward_in),
-                      edge_buffer(&engine->forward_out), engine->scale, err) != 0)
+    if (stage_forward(engine->stage, action->microbatch, slot->memory, p2p_buffer(&engine->forward_in),
+                      p2p_buffer(&engine->forward_out), engine->scale, err) != 0)
         return -1;
     engine->be->event_record(engine->be, engine->end_events[i], STREAM_COMPUTE);
     engine->forward_action[action->microbatch] = i;
-    edge_used(&engine->forward_in, engine->end_events[i]);
-    edge_used(&engine->forward_out, engine->end_events[i]);
+    p2p_used(&engine->forward_in, engine->end_events[i]);
+    p2p_used(&engine->forward_out, engine->end_events[i]);
     if (slots_move(&engine->own, slot, SLOT_FILLING, SLOT_HELD, action->microbatch, who, err) != 0) return -1;
     if (!engine->forward_only) return 0;
     slot->occupied = engine->end_events[i];
     return slots_move(&engine->own, slot, SLOT_HELD, SLOT_FREE, action->microbatch, who, err);
 }
 
-static int backward_(Engine *engine, int64_t i, const Action *action, Error *err) {
+static int engine_backward_(Engine *engine, int64_t i, const Action *action, Error *err) {
     char who[32];
     action_text(*action, who);
     Slot *slot = slots_find(&engine->own, action->microbatch);
     if (slots_move(&engine->own, slot, SLOT_HELD, SLOT_READING, action->microbatch, who, err) != 0) return -1;
-    if (stage_backward(engine->stage, action->microbatch, slot->memory, edge_buffer(&engine->backward_in),
-                       edge_buffer(&engine->backward_out), err) != 0)
+    if (stage_backward(engine->stage, action->microbatch, slot->memory, p2p_buffer(&engine->backward_in),
+                       p2p_buffer(&engine->backward_out), err) != 0)
         return -1;
     engine->be->event_record(engine->be, engine->end_events[i], STREAM_COMPUTE);
-    edge_used(&engine->backward_in, engine->end_events[i]);
-    edge_used(&engine->backward_out, engine->end_events[i]);
+    p2p_used(&engine->backward_in, engine->end_events[i]);
+    p2p_used(&engine->backward_out, engine->end_events[i]);
     slot->occupied = engine->end_events[i];
     return slots_move(&engine->own, slot, SLOT_READING, SLOT_FREE, action->microbatch, who, err);
 }
 
 // What this rank is at, for whoever asks on the board.
-static void say_(Engine *engine, const Action *action) {
+static void engine_say_(Engine *engine, const Action *action) {
     char what[96], who[32];
     snprintf(what, sizeof what, "%s %s", engine->label,
              action == NULL ? "end of the pipeline" : action_text(*action, who));
-    board_set_action(engine->board, what);
+    status_page_set_action(engine->status_page, what);
 }
 
 static int compute_(Engine *engine, int64_t i, Error *err) {
     const Action *action = action_(engine, i);
-    say_(engine, action);
+    engine_say_(engine, action);
     if (await_(engine, action, err) != 0) return -1;
     char who[32];
     if (engine->be->range_begin != NULL) engine->be->range_begin(engine->be, action_text(*action, who));
     engine->be->event_record(engine->be, engine->begin_events[i], STREAM_COMPUTE);
-    int ran = action->kind == ACTION_FORWARD ? forward_(engine, i, action, err) : backward_(engine, i, action, err);
+    int ran = action->kind == ACTION_FORWARD ? engine_forward_(engine, i, action, err)
+                                             : engine_backward_(engine, i, action, err);
     if (engine->be->range_end != NULL) engine->be->range_end(engine->be);
     if (ran != 0) return -1;
-    progress_(engine); // what this action made can be on its way before the next one is looked at
+    engine_progress_(engine); // what this action made can be on its way before the next one is looked at
     return 0;
 }
 
 // ---------------------------------------------------------------- a run
 
-static int reserve_(Engine *engine, int64_t actions, int64_t microbatches, Error *err) {
+static int engine_reserve_(Engine *engine, int64_t actions, int64_t microbatches, Error *err) {
     if (actions + microbatches <= engine->capacity) return 0;
-    int64_t room = actions + microbatches;
-    engine->times = (ActionTime *)realloc(engine->times, (size_t)room * sizeof *engine->times);
-    engine->begin_events = (Event **)realloc(engine->begin_events, (size_t)room * sizeof *engine->begin_events);
-    engine->end_events = (Event **)realloc(engine->end_events, (size_t)room * sizeof *engine->end_events);
-    engine->forward_action = (int64_t *)realloc(engine->forward_action, (size_t)room * sizeof *engine->forward_action);
-    engine->left_with = (uint64_t *)realloc(engine->left_with, (size_t)room * sizeof *engine->left_with);
-    engine->queue.actions = (int64_t *)realloc(engine->queue.actions, (size_t)room * sizeof *engine->queue.actions);
+    int64_t capacity = actions + microbatches;
+    engine->times = (ActionTime *)realloc(engine->times, (size_t)capacity * sizeof *engine->times);
+    engine->begin_events = (Event **)realloc(engine->begin_events, (size_t)capacity * sizeof *engine->begin_events);
+    engine->end_events = (Event **)realloc(engine->end_events, (size_t)capacity * sizeof *engine->end_events);
+    engine->forward_action =
+        (int64_t *)realloc(engine->forward_action, (size_t)capacity * sizeof *engine->forward_action);
+    engine->left_with = (uint64_t *)realloc(engine->left_with, (size_t)capacity * sizeof *engine->left_with);
+    engine->queue.actions = (int64_t *)realloc(engine->queue.actions, (size_t)capacity * sizeof *engine->queue.actions);
     if (engine->times == NULL || engine->begin_events == NULL || engine->end_events == NULL ||
         engine->forward_action == NULL || engine->left_with == NULL || engine->queue.actions == NULL)
         return error_set(err, EXIT_FAILED, "out of host memory for a schedule of %lld actions", (long long)actions);
-    for (int64_t i = engine->capacity; i < room; i++) {
+    for (int64_t i = engine->capacity; i < capacity; i++) {
         engine->begin_events[i] = engine->be->event_create(engine->be);
         engine->end_events[i] = engine->be->event_create(engine->be);
     }
-    engine->capacity = room;
+    engine->capacity = capacity;
     return 0;
 }
 
-static int begin_(Engine *engine, const char *label, const Schedule *schedule, float scale, Error *err) {
+static int engine_begin_(Engine *engine, const char *label, const Schedule *schedule, float scale, Error *err) {
     const StageSchedule *list = &schedule->stage[engine->index];
     if (list->own_slots > engine->own.count || list->lent_slots > engine->lent.count)
         return error_set(err, EXIT_FAILED, "schedule %s wants %d own and %d lent slots where %d and %d are allocated",
                          schedule->name, list->own_slots, list->lent_slots, engine->own.count, engine->lent.count);
-    if (reserve_(engine, list->count, schedule->microbatches, err) != 0) return -1;
+    if (engine_reserve_(engine, list->count, schedule->microbatches, err) != 0) return -1;
     engine->label = label;
     engine->schedule = schedule;
     engine->list = list;
@@ -374,24 +377,24 @@ static int begin_(Engine *engine, const char *label, const Schedule *schedule, f
     slots_begin(&engine->own);
     slots_begin(&engine->lent);
     int64_t messages = compute_microbatches_(engine), back = schedule->forward_only ? 0 : messages;
-    edge_begin(&engine->forward_in, messages);
-    edge_begin(&engine->forward_out, messages);
-    edge_begin(&engine->backward_in, back);
-    edge_begin(&engine->backward_out, back);
+    p2p_begin(&engine->forward_in, messages);
+    p2p_begin(&engine->forward_out, messages);
+    p2p_begin(&engine->backward_in, back);
+    p2p_begin(&engine->backward_out, back);
     return 0;
 }
 
 static bool drained_(const Engine *engine) {
-    return edge_drained(&engine->forward_in) && edge_drained(&engine->forward_out) &&
-           edge_drained(&engine->backward_in) && edge_drained(&engine->backward_out) &&
-           engine->queue.done == engine->queue.posted;
+    return p2p_drained(&engine->forward_in) && p2p_drained(&engine->forward_out) && p2p_drained(&engine->backward_in) &&
+           p2p_drained(&engine->backward_out) && engine->queue.done == engine->queue.posted;
 }
 
 static int drain_(Engine *engine, Error *err) {
-    say_(engine, NULL);
-    board_set_wait(engine->board, "its last messages", -1);
+    engine_say_(engine, NULL);
+    status_page_set_wait(engine->status_page, "its last messages", -1);
     int tries = 0;
-    for (progress_(engine); engine->error.code == 0 && !drained_(engine); progress_(engine)) comm_pause(&tries);
+    for (engine_progress_(engine); engine->error.code == 0 && !drained_(engine); engine_progress_(engine))
+        comm_pause(&tries);
     if (engine->error.code != 0) *err = engine->error;
     if (err->code != 0) return -1;
     if (engine->own.in_use + engine->lent.in_use != 0)
@@ -423,12 +426,12 @@ static int post_(Engine *engine, int64_t i, Error *err) {
     if (kind == ACTION_FORWARD || kind == ACTION_BACKWARD) return compute_(engine, i, err);
     if (engine->alone && (kind == ACTION_ACCEPT || kind == ACTION_RETURN)) return note_lent_(engine, i, err);
     engine->queue.actions[engine->queue.posted++] = i;
-    progress_(engine);
+    engine_progress_(engine);
     return 0;
 }
 
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err) {
-    if (begin_(engine, label, schedule, scale, err) != 0) return -1;
+    if (engine_begin_(engine, label, schedule, scale, err) != 0) return -1;
     for (int64_t i = 0; i < engine->list->count; i++)
         if (post_(engine, i, err) != 0) return -1;
     if (drain_(engine, err) != 0) return -1;
@@ -438,22 +441,22 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
 
 // ---------------------------------------------------------------- life
 
-static int create_edges_(Engine *engine, Comm *pipeline, Error *err) {
+static int create_links_(Engine *engine, Comm *pipeline, Error *err) {
     Backend *be = engine->be;
     int64_t bytes = engine->stage->at.message_bytes;
     Comm *previous = engine->stage->at.first ? NULL : pipeline, *next = engine->stage->at.last ? NULL : pipeline;
     int s = engine->index;
-    if (edge_create(&engine->forward_in, be, previous, s - 1, false, bytes, err) != 0) return -1;
-    if (edge_create(&engine->forward_out, be, next, s + 1, true, bytes, err) != 0) return -1;
-    if (edge_create(&engine->backward_in, be, next, s + 1, false, bytes, err) != 0) return -1;
-    return edge_create(&engine->backward_out, be, previous, s - 1, true, bytes, err);
+    if (p2p_create(&engine->forward_in, be, previous, s - 1, false, bytes, err) != 0) return -1;
+    if (p2p_create(&engine->forward_out, be, next, s + 1, true, bytes, err) != 0) return -1;
+    if (p2p_create(&engine->backward_in, be, next, s + 1, false, bytes, err) != 0) return -1;
+    return p2p_create(&engine->backward_out, be, previous, s - 1, true, bytes, err);
 }
 
-static int create_away_(Engine *engine, const SlotCounts *slots, Comm *control, Error *err) {
-    if (away_host(&engine->host, engine->be, slots->host, slots->bytes, err) != 0) return -1;
+static int create_offload_(Engine *engine, const SlotCounts *slots, Comm *control, Error *err) {
+    if (offload_host(&engine->host, engine->be, slots->host, slots->bytes, err) != 0) return -1;
     if (control == NULL) return 0;
     char why[256];
-    if (away_pair(&engine->partners, engine->be, &engine->lent, control, &engine->alone, why, err) != 0) return -1;
+    if (offload_pair(&engine->partners, engine->be, &engine->lent, control, &engine->alone, why, err) != 0) return -1;
     if (why[0] != '\0')
         snprintf(engine->note, sizeof engine->note,
                  "stage %d sends what it evicts as messages, which its partner has to take: %.160s", engine->index,
@@ -461,7 +464,8 @@ static int create_away_(Engine *engine, const SlotCounts *slots, Comm *control, 
     return 0;
 }
 
-Engine *engine_create(Stage *stage, const SlotCounts *slots, const EngineGroups *groups, Board *board, Error *err) {
+Engine *engine_create(Stage *stage, const SlotCounts *slots, const EngineGroups *groups, StatusPage *status_page,
+                      Error *err) {
     Engine *engine = (Engine *)calloc(1, sizeof *engine);
     if (engine == NULL) {
         error_set(err, EXIT_FAILED, "out of host memory");
@@ -469,18 +473,18 @@ Engine *engine_create(Stage *stage, const SlotCounts *slots, const EngineGroups 
     }
     engine->stage = stage;
     engine->be = stage->be;
-    engine->board = board;
+    engine->status_page = status_page;
     engine->index = stage->at.stage;
     engine->pair = groups->pair;
     engine->control = groups->pair_control;
     engine->checksum = groups->checksum;
     engine->partner = groups->pair == NULL ? -1 : 1 - groups->pair->rank;
-    stage->pass.poll = poll_;
+    stage->pass.poll = engine_poll_;
     stage->pass.poll_argument = engine;
     if (slots_create(&engine->own, engine->be, "own", MEMORY_OWN_SLOTS, slots->own, slots->bytes, err) == 0 &&
         slots_create(&engine->lent, engine->be, "lent", MEMORY_LENT_SLOTS, slots->lent, slots->bytes, err) == 0 &&
-        create_away_(engine, slots, groups->pair_control, err) == 0 &&
-        create_edges_(engine, groups->pipeline, err) == 0)
+        create_offload_(engine, slots, groups->pair_control, err) == 0 &&
+        create_links_(engine, groups->pipeline, err) == 0)
         return engine;
     engine_destroy(engine);
     return NULL;
@@ -495,7 +499,7 @@ bool engine_alone(const Engine *engine) {
 }
 
 int engine_part(Engine *engine, Error *err) {
-    return engine->alone ? away_part(&engine->partners, engine->control, err) : 0;
+    return engine->alone ? offload_part(&engine->partners, engine->control, err) : 0;
 }
 
 void engine_destroy(Engine *engine) {
@@ -511,12 +515,12 @@ void engine_destroy(Engine *engine) {
     free(engine->forward_action);
     free(engine->left_with);
     free(engine->queue.actions);
-    away_destroy(&engine->partners);
-    away_destroy(&engine->host);
-    edge_destroy(&engine->forward_in);
-    edge_destroy(&engine->forward_out);
-    edge_destroy(&engine->backward_in);
-    edge_destroy(&engine->backward_out);
+    offload_destroy(&engine->partners);
+    offload_destroy(&engine->host);
+    p2p_destroy(&engine->forward_in);
+    p2p_destroy(&engine->forward_out);
+    p2p_destroy(&engine->backward_in);
+    p2p_destroy(&engine->backward_out);
     slots_destroy(&engine->own);
     slots_destroy(&engine->lent);
     free(engine);

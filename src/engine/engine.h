@@ -6,10 +6,11 @@
 #ifndef ENGINE_H
 #define ENGINE_H
 
-#include "ranks/board.h"
+#include "ranks/status_page.h"
+#include "base/clock.h"
 #include "bpipe.h"
 #include "backend/checksum.h"
-#include "edges.h"
+#include "p2p.h"
 #include "slots.h"
 #include "stage.h"
 #include "slots.h"
@@ -44,7 +45,8 @@ typedef struct EngineGroups {
 } EngineGroups;
 
 // Allocates slots and edge buffers. board may be NULL.
-Engine *engine_create(Stage *stage, const SlotCounts *slots, const EngineGroups *groups, Board *board, Error *err);
+Engine *engine_create(Stage *stage, const SlotCounts *slots, const EngineGroups *groups, StatusPage *status_page,
+                      Error *err);
 // Both stages of a pair call this at the end of a run in which nothing failed, before engine_destroy. -1 with err.
 int engine_part(Engine *engine, Error *err);
 void engine_destroy(Engine *engine);

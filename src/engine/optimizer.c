@@ -58,8 +58,8 @@ Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups, Error *
         optimizer->squares == NULL)
         error_set(err, EXIT_FAILED, "out of host memory for the optimizer's lists");
     else if ((optimizer->zero = zero_create(stage, groups->data, err)) != NULL) {
-        sums_lend(groups->data, &stage->rooms.data);
-        sums_lend(groups->tied, &stage->rooms.tied);
+        sums_lend(groups->data, &stage->workspaces.data);
+        sums_lend(groups->tied, &stage->workspaces.tied);
         list_owned_(optimizer);
         return optimizer;
     }
@@ -99,7 +99,7 @@ double optimizer_lr(const TrainConfig *train, int64_t step) {
     return decay_(train, (double)(step - train->warmup_steps) / left);
 }
 
-static int sum_(Comm *comm, float *data, int64_t count, Error *err) {
+static int optimizer_sum_(Comm *comm, float *data, int64_t count, Error *err) {
     CommRequest request = {0};
     if (comm->all_reduce(comm, data, count, COMM_FLOAT, &request, err) != 0) return -1;
     return comm_wait(comm, &request, err);
@@ -123,7 +123,9 @@ static int meet_tied_(Optimizer *optimizer, Error *err) {
     }
     if (optimizer->groups.tied == NULL) return 0;
     TensorPiece piece = piece_of_(stage, stage->embedding != NULL ? &stage->embedding[0] : head);
-    return piece.begin < piece.end ? sum_(optimizer->groups.tied, piece.gradient, piece.end - piece.begin, err) : 0;
+    return piece.begin < piece.end
+               ? optimizer_sum_(optimizer->groups.tied, piece.gradient, piece.end - piece.begin, err)
+               : 0;
 }
 
 // With sequence parallelism a norm's weights saw only this rank's rows.
@@ -133,7 +135,7 @@ static int meet_shards_(Optimizer *optimizer, Error *err) {
         if (!stage->tensors.tensors[i].spec->shard_summed) continue;
         TensorPiece piece = tensors_piece(&stage->tensors, i);
         if (piece.begin < piece.end &&
-            sum_(optimizer->groups.tensor, piece.gradient, piece.end - piece.begin, err) != 0)
+            optimizer_sum_(optimizer->groups.tensor, piece.gradient, piece.end - piece.begin, err) != 0)
             return -1;
     }
     return 0;

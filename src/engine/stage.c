@@ -35,7 +35,7 @@ static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     const Shape *s = &stage->at.shape;
     stage->pass.work = layout_take(layout, layer_work_layout(NULL, NULL, s));
     stage->pass.scratch = layout_take(layout, s->scratch_bytes);
-    stage->room = s->room_bytes > 0 ? layout_take(layout, s->room_bytes) : NULL;
+    stage->op_workspace = s->workspace_bytes > 0 ? layout_take(layout, s->workspace_bytes) : NULL;
     stage->pass.full = s->tensor_ranks > 1 ? layout_take(layout, s->rows * s->hidden * s->element) : NULL;
     stage->gradient = stage->at.first ? layout_take(layout, stage->at.message_bytes) : NULL;
     return layout->used;
@@ -58,19 +58,19 @@ static SumShape sum_shape_(const Config *config, const StageShape *at) {
     return shape;
 }
 
-static int64_t layout_sums_(SumRooms *rooms, void *base, const Config *config, const StageShape *at,
+static int64_t layout_sums_(SumWorkspaces *workspaces, void *base, const Config *config, const StageShape *at,
                             const StageTensors *tensors) {
     SumShape shape = sum_shape_(config, at);
-    memset(rooms, 0, sizeof *rooms);
-    return at->own_sums ? sums_layout(rooms, base, &shape, tensors) : 0;
+    memset(workspaces, 0, sizeof *workspaces);
+    return at->own_sums ? sums_layout(workspaces, base, &shape, tensors) : 0;
 }
 
 // Of ranks that share a GPU.
 static int64_t staged_bytes_(const Config *config, const StageShape *at, const StageTensors *tensors) {
     SumShape shape = sum_shape_(config, at);
-    SumRooms rooms;
+    SumWorkspaces workspaces;
     shape.staged = true;
-    return config->hardware.share_gpu && !at->own_sums ? sums_layout(&rooms, NULL, &shape, tensors) : 0;
+    return config->hardware.share_gpu && !at->own_sums ? sums_layout(&workspaces, NULL, &shape, tensors) : 0;
 }
 
 static int64_t data_bytes_(const StageShape *at, int64_t microbatches) {
@@ -89,7 +89,7 @@ int stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const T
     StageTensors tensors;
     int laid = layout_tensors_(&tensors, table, at, config, 0, err);
     if (laid == 0) tensors_bytes(&tensors, bytes);
-    if (laid == 0) bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&stage.rooms, NULL, config, at, &tensors);
+    if (laid == 0) bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&stage.workspaces, NULL, config, at, &tensors);
     if (laid == 0) *staged = staged_bytes_(config, at, &tensors);
     *states = tensors_states(&tensors);
     tensors_free(&tensors, NULL);
@@ -113,7 +113,7 @@ static int allocate_work_(Stage *stage, Error *err) {
     Layout bind = {(char *)stage->workspace, 0};
     layout_workspace_(stage, &bind);
     const Shape *s = &stage->at.shape;
-    if (be->use_room != NULL) be->use_room(be, stage->room, s->shard_rows, s->hidden, &s->attention);
+    if (be->use_workspace != NULL) be->use_workspace(be, stage->op_workspace, s->shard_rows, s->hidden, &s->attention);
     if (!stage->at.last) return 0;
     stage->head_workspace = be->allocate(be, MEMORY_HEAD, head_bytes, "logits", err);
     if (stage->head_workspace == NULL) return -1;
@@ -123,7 +123,7 @@ static int allocate_work_(Stage *stage, Error *err) {
 }
 
 static int64_t sums_bytes_(Stage *stage, void *base) {
-    return layout_sums_(&stage->rooms, base, stage->config, &stage->at, &stage->tensors);
+    return layout_sums_(&stage->workspaces, base, stage->config, &stage->at, &stage->tensors);
 }
 
 static int allocate_sums_(Stage *stage, Error *err) {
@@ -132,7 +132,7 @@ static int allocate_sums_(Stage *stage, Error *err) {
     stage->sums_memory = stage->be->allocate(stage->be, MEMORY_MESSAGES, bytes, "sums over ranks", err);
     if (stage->sums_memory == NULL) return -1;
     sums_bytes_(stage, stage->sums_memory);
-    sums_lend(stage->pass.tensor, &stage->rooms.tensor);
+    sums_lend(stage->pass.tensor, &stage->workspaces.tensor);
     return 0;
 }
 
@@ -167,7 +167,7 @@ int stage_create(Stage *stage, const Model *model, const Config *config, Backend
     return tensors_init(&stage->tensors, be, config->train.seed, config->model.layers, err);
 }
 
-static void release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
+static void stage_release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory != NULL) be->release(be, category, memory, bytes);
 }
 
@@ -175,17 +175,17 @@ void stage_destroy(Stage *stage) {
     if (stage->be == NULL) return;
     Layout count = {NULL, 0}, head = {NULL, 0};
     int64_t bytes = memory_round(stage->microbatches * stage->at.shape.rows * 4);
-    release_(stage->be, MEMORY_DATA, stage->tokens, bytes);
-    release_(stage->be, MEMORY_DATA, stage->targets, bytes);
-    release_(stage->be, MEMORY_DATA, stage->losses, bytes);
+    stage_release_(stage->be, MEMORY_DATA, stage->tokens, bytes);
+    stage_release_(stage->be, MEMORY_DATA, stage->targets, bytes);
+    stage_release_(stage->be, MEMORY_DATA, stage->losses, bytes);
     const Shape *s = &stage->at.shape;
-    if (stage->room != NULL) stage->be->use_room(stage->be, NULL, s->shard_rows, s->hidden, &s->attention);
+    if (stage->op_workspace != NULL) stage->be->use_workspace(stage->be, NULL, s->shard_rows, s->hidden, &s->attention);
     if (stage->sums_memory != NULL) {
         sums_lend(stage->pass.tensor, NULL);
-        release_(stage->be, MEMORY_MESSAGES, stage->sums_memory, sums_bytes_(stage, NULL));
+        stage_release_(stage->be, MEMORY_MESSAGES, stage->sums_memory, sums_bytes_(stage, NULL));
     }
-    release_(stage->be, MEMORY_WORKSPACE, stage->workspace, layout_workspace_(stage, &count));
-    release_(stage->be, MEMORY_HEAD, stage->head_workspace, layout_head_(stage, &head));
+    stage_release_(stage->be, MEMORY_WORKSPACE, stage->workspace, layout_workspace_(stage, &count));
+    stage_release_(stage->be, MEMORY_HEAD, stage->head_workspace, layout_head_(stage, &head));
     tensors_free(&stage->tensors, stage->be);
     table_free(&stage->table);
     memset(stage, 0, sizeof *stage);
@@ -199,7 +199,7 @@ static const Tensor *layer_tensors_(const Stage *stage, int64_t layer) {
     return stage->layers + layer * stage->table.per_layer;
 }
 
-static void poll_(Pass *pass) {
+static void stage_poll_(Pass *pass) {
     if (pass->poll != NULL) pass->poll(pass->poll_argument);
 }
 
@@ -218,7 +218,7 @@ int stage_forward(Stage *stage, int64_t microbatch, void *bundle, const void *in
     for (int64_t l = 0; l < at->layers; l++) {
         void *next = l + 1 < at->layers ? layer_bundle_(stage, bundle, l + 1) : final;
         stage->model->layer_forward(pass, layer_tensors_(stage, l), layer_bundle_(stage, bundle, l), next);
-        poll_(pass);
+        stage_poll_(pass);
     }
     if (at->last)
         head_block(pass, stage->model, stage->head, &stage->head_work, final, stage->losses + microbatch * rows,
@@ -235,7 +235,7 @@ int stage_backward(Stage *stage, int64_t microbatch, void *bundle, const void *i
     stage->be->copy(stage->be, STREAM_COMPUTE, dx, from, at->message_bytes);
     for (int64_t l = at->layers - 1; l >= 0; l--) {
         stage->model->layer_backward(pass, layer_tensors_(stage, l), layer_bundle_(stage, bundle, l), dx);
-        poll_(pass);
+        stage_poll_(pass);
         if (microbatch == stage->microbatches - 1 && stage->layer_done != NULL)
             stage->layer_done(stage->layer_done_argument, l);
     }

@@ -34,8 +34,8 @@ typedef struct Stage {
     const Tensor *embedding, *layers, *head; // into tensors.tensors; embedding and head may be NULL
     Pass pass;
     void *workspace, *head_workspace, *sums_memory;
-    void *room;     // of the backend's operations, in the workspace
-    SumRooms rooms; // in sums_memory; lent to the groups by whoever sums in them
+    void *op_workspace;       // of the backend's operations, in the workspace
+    SumWorkspaces workspaces; // in sums_memory; lent to the groups by whoever sums in them
     HeadWork head_work;
     void *gradient;            // (shard_rows, hidden): the running gradient on the first stage, which sends none on
     int32_t *tokens, *targets; // (microbatches, rows) on the device; tokens on the first, targets on the last stage

@@ -15,15 +15,15 @@ extern "C" {
 enum { SUMS_OVER_DATA = 4 };
 
 // Room of one group: for `sums` at once, `bytes` each.
-typedef struct SumRoom {
+typedef struct SumWorkspace {
     void *memory;
     int64_t bytes;
     int sums;
-} SumRoom;
+} SumWorkspace;
 
-typedef struct SumRooms {
-    SumRoom tensor, data, tied;
-} SumRooms;
+typedef struct SumWorkspaces {
+    SumWorkspace tensor, data, tied;
+} SumWorkspaces;
 
 // What the sums depend on. staged: ranks share a GPU, so that whole operands and results go through host memory, beside the room for the
 // sums, which the host makes then.
@@ -38,10 +38,10 @@ typedef struct SumShape {
 } SumShape;
 
 // Lays the rooms out at `base`, or with NULL only counts; returns the bytes of all.
-int64_t sums_layout(SumRooms *rooms, void *base, const SumShape *shape, const StageTensors *tensors);
+int64_t sums_layout(SumWorkspaces *workspaces, void *base, const SumShape *shape, const StageTensors *tensors);
 
 // Gives a group its room, where it wants one. comm may be NULL. With room NULL it is taken back.
-void sums_lend(Comm *comm, const SumRoom *room);
+void sums_lend(Comm *comm, const SumWorkspace *workspace);
 
 #ifdef __cplusplus
 }

@@ -14,11 +14,11 @@
 enum { CLOCK_GRAIN = 2000 };
 
 // A slot of one of the two pools is taken (+1) or let go of (-1).
-typedef struct Change_ {
+typedef struct Change {
     int64_t at; // ns
     int pool;   // 0: own, 1: lent
     int by;
-} Change_;
+} Change;
 
 struct Trace {
     char *path;
@@ -30,13 +30,13 @@ struct Trace {
     FILE *text; // what is about to be written
     char *bytes;
     size_t size;
-    Change_ *changes; // of one rank and run
-    int64_t room;
+    Change *changes; // of one rank and run
+    int64_t capacity;
 };
 
 // ---------------------------------------------------------------- the file
 
-static int file_error_(const char *path, int code, Error *err) {
+static int trace_file_error_(const char *path, int code, Error *err) {
     return error_set(err, EXIT_FAILED, "--trace: cannot write %s: %s; %s", path, strerror(code),
                      code == ENOSPC || code == EDQUOT ? "free some space there, or name a file elsewhere"
                                                       : "name a file in a folder that is there and can be written");
@@ -44,15 +44,15 @@ static int file_error_(const char *path, int code, Error *err) {
 
 int trace_check(const char *path, Error *err) {
     int code = file_check_to_write(path);
-    return code == 0 ? 0 : file_error_(path, code, err);
+    return code == 0 ? 0 : trace_file_error_(path, code, err);
 }
 
 // Hands over what was put together since the last time.
-static int flush_(Trace *trace, Error *err) {
+static int trace_flush_(Trace *trace, Error *err) {
     if (fflush(trace->text) != 0) return error_set(err, EXIT_FAILED, "out of host memory for the trace");
     if (!trace->failed && file_write_all(trace->fd, trace->bytes, (int64_t)trace->size) != 0) {
         trace->failed = true;
-        return file_error_(trace->path, errno, err);
+        return trace_file_error_(trace->path, errno, err);
     }
     rewind(trace->text);
     return 0;
@@ -80,7 +80,7 @@ static void begin_event_(Trace *trace, const char *phase, const char *name, int 
     write_us_(trace->text, "ts", ns);
 }
 
-static void name_(Trace *trace, const char *what, const char *key, const char *name, int pid, int row) {
+static void trace_name_(Trace *trace, const char *what, const char *key, const char *name, int pid, int row) {
     begin_event_(trace, "M", what, pid, row, 0);
     fprintf(trace->text, ",\"args\":{\"%s\":", key);
     json_write_text(trace->text, name);
@@ -100,11 +100,11 @@ static void name_rank_(Trace *trace, int pid, const int *ranks, const StageSched
     else
         snprintf(name, sizeof name, "stage %d (rank %d)", stage, ranks[pid]);
     snprintf(slots, sizeof slots, "slots: %d own, %d lent", list->own_slots, list->lent_slots);
-    name_(trace, "process_name", "name", name, pid, 0);
-    name_(trace, "process_labels", "labels", slots, pid, 0);
+    trace_name_(trace, "process_name", "name", name, pid, 0);
+    trace_name_(trace, "process_labels", "labels", slots, pid, 0);
     sort_index_(trace, pid);
-    name_(trace, "thread_name", "name", "compute", pid, TRACE_ROW_COMPUTE);
-    name_(trace, "thread_name", "name", "transfers", pid, TRACE_ROW_TRANSFERS);
+    trace_name_(trace, "thread_name", "name", "compute", pid, TRACE_ROW_COMPUTE);
+    trace_name_(trace, "thread_name", "name", "transfers", pid, TRACE_ROW_TRANSFERS);
 }
 
 static void write_span_(Trace *trace, const char *name, const char *category, int pid, int row, int64_t begin,
@@ -117,21 +117,21 @@ static void write_span_(Trace *trace, const char *name, const char *category, in
 // ---------------------------------------------------------------- slots in use
 
 // By the rules of bpipe.h: F and L take an own slot, B and E let go of it; A takes a lent one, R lets go of it.
-static int64_t changes_of_(Change_ *changes, const Action *action, int64_t begin, int64_t end, bool forward_only) {
+static int64_t changes_of_(Change *changes, const Action *action, int64_t begin, int64_t end, bool forward_only) {
     ActionKind kind = action->kind;
     int pool = kind == ACTION_ACCEPT || kind == ACTION_RETURN;
     int64_t count = 0;
     if (kind == ACTION_FORWARD || kind == ACTION_LOAD || kind == ACTION_ACCEPT)
-        changes[count++] = (Change_){begin, pool, 1};
+        changes[count++] = (Change){begin, pool, 1};
     if (kind == ACTION_BACKWARD || kind == ACTION_EVICT || kind == ACTION_RETURN ||
         (forward_only && kind == ACTION_FORWARD))
-        changes[count++] = (Change_){end, pool, -1};
+        changes[count++] = (Change){end, pool, -1};
     return count;
 }
 
 // A slot that is taken in the very instant in which it got free was free.
 static int by_time_(const void *left, const void *right) {
-    const Change_ *a = left, *b = right;
+    const Change *a = left, *b = right;
     if (a->at != b->at) return a->at < b->at ? -1 : 1;
     return a->by - b->by;
 }
@@ -145,7 +145,7 @@ static void write_counters_(Trace *trace, int pid, int64_t count) {
     int in_use[2] = {0, 0}, told[2] = {-1, -1};
     qsort(trace->changes, (size_t)count, sizeof *trace->changes, by_time_);
     for (int64_t i = 0; i < count; i++) {
-        const Change_ *change = &trace->changes[i];
+        const Change *change = &trace->changes[i];
         in_use[change->pool] += change->by;
         if (i + 1 < count && trace->changes[i + 1].at == change->at) continue;
         for (int pool = 0; pool < 2; pool++) {
@@ -157,13 +157,13 @@ static void write_counters_(Trace *trace, int pid, int64_t count) {
 
 // ---------------------------------------------------------------- a run of a schedule
 
-static int reserve_(Trace *trace, int64_t actions, Error *err) {
-    if (2 * actions <= trace->room) return 0;
-    Change_ *changes = realloc(trace->changes, 2 * (size_t)actions * sizeof *changes);
+static int trace_reserve_(Trace *trace, int64_t actions, Error *err) {
+    if (2 * actions <= trace->capacity) return 0;
+    Change *changes = realloc(trace->changes, 2 * (size_t)actions * sizeof *changes);
     if (changes == NULL)
         return error_set(err, EXIT_FAILED, "out of host memory to trace %lld actions", (long long)actions);
     trace->changes = changes;
-    trace->room = 2 * actions;
+    trace->capacity = 2 * actions;
     return 0;
 }
 
@@ -191,7 +191,7 @@ static int trace_rank_(Trace *trace, const char *label, const Schedule *schedule
                        int pid, Error *err) {
     const StageSchedule *list = &schedule->stage[pid / trace->columns];
     int64_t partners = 0, changes = 0, row_end[2] = {INT64_MIN, INT64_MIN};
-    if (reserve_(trace, list->count, err) != 0) return -1;
+    if (trace_reserve_(trace, list->count, err) != 0) return -1;
     for (int64_t i = 0; i < list->count; i++) {
         const Action *action = &list->actions[i];
         ActionTime time = time_of_(trace, schedule, times, pid, i, &partners);
@@ -221,18 +221,18 @@ int trace_step(Trace *trace, const char *label, const Schedule *schedule, const 
     fputc('}', trace->text);
     for (int pid = 0; pid < processes; pid++)
         if (trace_rank_(trace, label, schedule, times, pid, err) != 0) return -1;
-    return flush_(trace, err);
+    return trace_flush_(trace, err);
 }
 
 // ---------------------------------------------------------------- life
 
-static int start_(Trace *trace, const TraceWorld *world, const Schedule *schedule, Error *err) {
+static int trace_start_(Trace *trace, const TraceWorld *world, const Schedule *schedule, Error *err) {
     int processes = world->stages * world->columns;
     for (int pid = 0; pid < processes; pid++)
         name_rank_(trace, pid, world->ranks, &schedule->stage[pid / world->columns]);
-    name_(trace, "process_name", "name", "steps", processes, 0);
+    trace_name_(trace, "process_name", "name", "steps", processes, 0);
     sort_index_(trace, processes);
-    return flush_(trace, err);
+    return trace_flush_(trace, err);
 }
 
 Trace *trace_open(const char *path, const TraceWorld *world, const Schedule *schedule, Error *err) {
@@ -244,8 +244,8 @@ Trace *trace_open(const char *path, const TraceWorld *world, const Schedule *sch
     if (trace == NULL || trace->path == NULL || trace->text == NULL)
         status = error_set(err, EXIT_FAILED, "out of host memory for the trace");
     if (status == 0 && file_make_folders(path) == 0) trace->fd = file_open_to_write(path, O_TRUNC);
-    if (status == 0 && trace->fd < 0) status = file_error_(path, errno, err);
-    if (status == 0) status = start_(trace, world, schedule, err);
+    if (status == 0 && trace->fd < 0) status = trace_file_error_(path, errno, err);
+    if (status == 0) status = trace_start_(trace, world, schedule, err);
     if (status == 0) return trace;
     if (trace != NULL) trace->failed = true;
     trace_close(trace, NULL);
@@ -257,10 +257,10 @@ int trace_close(Trace *trace, Error *err) {
     if (trace == NULL) return 0;
     if (!trace->failed) {
         fputs("\n]\n", trace->text);
-        status = flush_(trace, err);
+        status = trace_flush_(trace, err);
     }
     if (trace->fd >= 0 && close(trace->fd) != 0 && status == 0 && !trace->failed)
-        status = file_error_(trace->path, errno, err);
+        status = trace_file_error_(trace->path, errno, err);
     if (trace->text != NULL) fclose(trace->text);
     free(trace->bytes);
     free(trace->path);

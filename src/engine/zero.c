@@ -39,7 +39,7 @@ static void move_on_(Zero *zero) {
 }
 
 // Waits until all complete gradients are summed.
-static int finish_(Zero *zero, Error *err) {
+static int zero_finish_(Zero *zero, Error *err) {
     for (move_on_(zero); zero->error.code == 0 && zero->summed < zero->started; move_on_(zero)) {
         int64_t oldest = zero->order[zero->summed];
         if (comm_wait(zero->data, &zero->requests[oldest], &zero->error) == 0) zero->summed++;
@@ -49,7 +49,7 @@ static int finish_(Zero *zero, Error *err) {
     return -1;
 }
 
-static void add_(Zero *zero, int64_t u) {
+static void zero_add_(Zero *zero, int64_t u) {
     if (zero->ordered[u]) return;
     zero->ordered[u] = true;
     zero->order[zero->complete++] = u;
@@ -61,7 +61,7 @@ static void layer_done_(void *argument, int64_t layer) {
     int64_t first = stage->layers - stage->tensors.tensors + layer * stage->table.per_layer;
     for (int64_t u = 0; u < stage->tensors.unit_count; u++) {
         int64_t begins = stage->tensors.units[u].first;
-        if (begins >= first && begins < first + stage->table.per_layer) add_(zero, u);
+        if (begins >= first && begins < first + stage->table.per_layer) zero_add_(zero, u);
     }
     move_on_(zero);
 }
@@ -91,7 +91,7 @@ Zero *zero_create(Stage *stage, Comm *data, Error *err) {
 void zero_destroy(Zero *zero) {
     if (zero == NULL) return;
     // A step that all ranks gave up, as when its loss is not finite, leaves sums whose memory must not go before they end.
-    if (zero->complete > 0) finish_(zero, NULL);
+    if (zero->complete > 0) zero_finish_(zero, NULL);
     free(zero->order);
     free(zero->ordered);
     free(zero->requests);
@@ -101,14 +101,14 @@ void zero_destroy(Zero *zero) {
 int zero_reduce_gradients(Zero *zero, Error *err) {
     int64_t units = zero->stage->tensors.unit_count;
     if (alone_(zero)) return 0;
-    for (int64_t u = 0; u < units; u++) add_(zero, u);
-    int status = finish_(zero, err);
+    for (int64_t u = 0; u < units; u++) zero_add_(zero, u);
+    int status = zero_finish_(zero, err);
     memset(zero->ordered, 0, (size_t)units * sizeof *zero->ordered);
     zero->complete = zero->started = zero->summed = 0;
     return status;
 }
 
-static int gather_(Zero *zero, int64_t u, Error *err) {
+static int zero_gather_(Zero *zero, int64_t u, Error *err) {
     const StageTensors *tensors = &zero->stage->tensors;
     const Unit *unit = &tensors->units[u];
     if (unit->owner >= 0) return 0;
@@ -127,7 +127,7 @@ int zero_gather_weights(Zero *zero, Error *err) {
     if (alone_(zero)) return 0;
     for (int64_t u = 0; u < units + SUMS_OVER_DATA; u++) {
         if (u >= SUMS_OVER_DATA && gathered_(zero, u - SUMS_OVER_DATA, err) != 0) return -1;
-        if (u < units && gather_(zero, u, err) != 0) return -1;
+        if (u < units && zero_gather_(zero, u, err) != 0) return -1;
     }
     return 0;
 }

@@ -30,7 +30,7 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *s) {
     return layout.used > attention.used ? layout.used : attention.used;
 }
 
-static bool split_(const Pass *pass) {
+static bool blocks_split_(const Pass *pass) {
     return pass->shape->tensor_ranks > 1;
 }
 
@@ -38,40 +38,40 @@ static CommType comm_type_(const Pass *pass) {
     return pass->shape->element == 2 ? COMM_BF16 : COMM_FLOAT;
 }
 
-static void poll_(Pass *pass) {
+static void blocks_poll_(Pass *pass) {
     if (pass->poll != NULL) pass->poll(pass->poll_argument);
 }
 
-static void finish_(Pass *pass, int started, CommRequest *request) {
+static void blocks_finish_(Pass *pass, int started, CommRequest *request) {
     if (started == 0) comm_wait(pass->tensor, request, pass->err);
-    poll_(pass);
+    blocks_poll_(pass);
 }
 
 // The whole of x (rows, hidden): x itself where nothing is sharded, else gathered into pass->full.
-static const void *gather_(Pass *pass, const void *x) {
+static const void *blocks_gather_(Pass *pass, const void *x) {
     const Shape *s = pass->shape;
     if (!s->sequence) return x;
     CommRequest request = {0};
     int started = pass->tensor->all_gather(pass->tensor, pass->full, x, s->shard_rows * s->hidden, comm_type_(pass),
                                            &request, pass->err);
-    finish_(pass, started, &request);
+    blocks_finish_(pass, started, &request);
     return pass->full;
 }
 
 // Where a product may put its part of a sum over tensor ranks, and the sum of these parts into `to` (shard).
 static void *partial_(Pass *pass, void *to) {
-    return split_(pass) && pass->shape->sequence ? pass->full : to;
+    return blocks_split_(pass) && pass->shape->sequence ? pass->full : to;
 }
 
-static void reduce_(Pass *pass, void *to) {
+static void blocks_reduce_(Pass *pass, void *to) {
     const Shape *s = pass->shape;
-    if (!split_(pass)) return;
+    if (!blocks_split_(pass)) return;
     CommRequest request = {0};
     Comm *t = pass->tensor;
     int started = s->sequence ? t->reduce_scatter(t, to, pass->full, s->shard_rows * s->hidden, comm_type_(pass),
                                                   &request, pass->err)
                               : t->all_reduce(t, to, s->rows * s->hidden, comm_type_(pass), &request, pass->err);
-    finish_(pass, started, &request);
+    blocks_finish_(pass, started, &request);
 }
 
 static const void *weight_(const Tensor *tensor) {
@@ -84,17 +84,17 @@ static float *gradient_(const Tensor *tensor) {
 void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias, int64_t out,
                     Epilogue epilogue) {
     const Shape *s = pass->shape;
-    pass->be->linear_forward(pass->be, y, aux, gather_(pass, x), w->weight, weight_(bias), s->rows, s->hidden, out,
-                             epilogue);
+    pass->be->linear_forward(pass->be, y, aux, blocks_gather_(pass, x), w->weight, weight_(bias), s->rows, s->hidden,
+                             out, epilogue);
 }
 
 void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
                      int64_t out) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
-    be->linear_backward_weight(be, w->gradient, gradient_(bias), dy, gather_(pass, x), s->rows, s->hidden, out);
+    be->linear_backward_weight(be, w->gradient, gradient_(bias), dy, blocks_gather_(pass, x), s->rows, s->hidden, out);
     be->linear_backward_input(be, partial_(pass, dx), NULL, dy, w->weight, s->rows, s->hidden, out, EPILOGUE_NONE);
-    reduce_(pass, dx);
+    blocks_reduce_(pass, dx);
 }
 
 void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tensor *bias, int64_t in) {
@@ -102,29 +102,29 @@ void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tens
     // The bias belongs to the sum, so one of its terms brings it.
     const void *b = s->tensor_rank == 0 ? weight_(bias) : NULL;
     pass->be->linear_forward(pass->be, partial_(pass, y), NULL, x, w->weight, b, s->rows, in, s->hidden, EPILOGUE_NONE);
-    reduce_(pass, y);
+    blocks_reduce_(pass, y);
 }
 
 void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
                   const Tensor *bias, int64_t in, Epilogue epilogue) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
-    const void *whole = gather_(pass, dy);
+    const void *whole = blocks_gather_(pass, dy);
     be->linear_backward_weight(be, w->gradient, gradient_(bias), whole, x, s->rows, in, s->hidden);
     be->linear_backward_input(be, dx, aux, whole, w->weight, s->rows, in, s->hidden, epilogue);
 }
 
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv) {
-    poll_(pass);
+    blocks_poll_(pass);
     pass->be->attention_forward(pass->be, out, saved, pass->scratch, qkv, &pass->shape->attention);
-    poll_(pass);
+    blocks_poll_(pass);
 }
 
 void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const void *out, const void *saved,
                               const void *qkv) {
-    poll_(pass);
+    blocks_poll_(pass);
     pass->be->attention_backward(pass->be, dqkv, pass->scratch, dout, out, saved, qkv, &pass->shape->attention);
-    poll_(pass);
+    blocks_poll_(pass);
 }
 
 void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tensors, void *x, const int32_t *tokens) {
@@ -132,14 +132,14 @@ void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tenso
     const void *positions = model->learned_positions && s->tensor_rank == 0 ? tensors[1].weight : NULL;
     pass->be->embedding_forward(pass->be, partial_(pass, x), tokens, tensors[0].weight, positions, s->rows, s->hidden,
                                 s->batch, s->vocab_first, s->vocab_count);
-    reduce_(pass, x);
+    blocks_reduce_(pass, x);
 }
 
 void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *dx,
                               const int32_t *tokens) {
     const Shape *s = pass->shape;
     float *positions = model->learned_positions ? tensors[1].gradient : NULL;
-    pass->be->embedding_backward(pass->be, tensors[0].gradient, positions, gather_(pass, dx), tokens, s->rows,
+    pass->be->embedding_backward(pass->be, tensors[0].gradient, positions, blocks_gather_(pass, dx), tokens, s->rows,
                                  s->hidden, s->batch, s->vocab_first, s->vocab_count);
 }
 
@@ -154,11 +154,11 @@ void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape) {
 }
 
 static void gather_stats_(Pass *pass, const HeadWork *work) {
-    if (!split_(pass)) return;
+    if (!blocks_split_(pass)) return;
     CommRequest request = {0};
     Comm *t = pass->tensor;
     int started = t->all_gather(t, work->gathered, work->stats, pass->shape->rows * 3, COMM_FLOAT, &request, pass->err);
-    finish_(pass, started, &request);
+    blocks_finish_(pass, started, &request);
 }
 
 void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
@@ -168,13 +168,13 @@ void head_block(Pass *pass, const Model *model, const Tensor *tensors, const Hea
     const Tensor *matrix = &tensors[model->head_matrix];
     model->norm_forward(pass, tensors, work->norm, NULL, x, NULL);
     column_forward(pass, work->logits, NULL, work->norm, matrix, NULL, s->vocab_width, EPILOGUE_NONE);
-    poll_(pass);
+    blocks_poll_(pass);
     be->cross_entropy_stats(be, work->stats, work->logits, targets, s->rows, s->vocab_width, s->vocab_first,
                             s->vocab_count);
     gather_stats_(pass, work);
     be->cross_entropy_gradient(be, work->logits, loss, work->gathered, s->tensor_ranks, targets, s->rows,
                                s->vocab_width, s->vocab_first, s->vocab_count, scale);
-    poll_(pass);
+    blocks_poll_(pass);
     if (scale == 0.0f) return;
     column_backward(pass, work->dnorm, work->logits, work->norm, matrix, NULL, s->vocab_width);
     int64_t stream = s->shard_rows * s->hidden * s->element;

@@ -57,5 +57,6 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
                          : attention.mode == ATTENTION_NONE ? pairs * s * shape->element
                                                             : 0;
     shape->scratch_bytes = be->attention_scratch(be, &attention);
-    shape->room_bytes = be->room_bytes == NULL ? 0 : be->room_bytes(be, shape->shard_rows, m->hidden, &attention);
+    shape->workspace_bytes =
+        be->workspace_bytes == NULL ? 0 : be->workspace_bytes(be, shape->shard_rows, m->hidden, &attention);
 }

@@ -30,9 +30,9 @@ typedef struct Shape {
     int64_t vocab_first; // first vocabulary row here
     int64_t vocab_count; // vocabulary rows here that are not padding
     AttentionShape attention;
-    int64_t saved_bytes;   // of attention_forward
-    int64_t scratch_bytes; // of attention
-    int64_t room_bytes;    // of the backend's operations themselves
+    int64_t saved_bytes;     // of attention_forward
+    int64_t scratch_bytes;   // of attention
+    int64_t workspace_bytes; // of the backend's operations themselves
     int tensor_rank, tensor_ranks;
     bool sequence;
     double norm_eps, rope_theta;

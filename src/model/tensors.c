@@ -67,7 +67,7 @@ static Unit *open_unit_(StageTensors *tensors, int64_t index, int64_t owner) {
     return unit;
 }
 
-static void add_tensor_(StageTensors *tensors, const TensorSpec *spec, int64_t index) {
+static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, int64_t index) {
     int64_t owner = find_tied_(tensors, spec), ranks = tensors->split.tensor_ranks;
     Unit *unit = spec->joined ? &tensors->units[tensors->unit_count - 1] : open_unit_(tensors, index, owner);
     Tensor *tensor = &tensors->tensors[tensors->count++];
@@ -119,7 +119,7 @@ int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_
     if (tensors->tensors == NULL || tensors->units == NULL)
         return error_set(err, EXIT_FAILED, "out of host memory for the table of %lld tensors", (long long)total);
     for (int r = 0; r < range_count; r++)
-        for (int64_t i = ranges[r][0]; i < ranges[r][1]; i++) add_tensor_(tensors, &table->specs[i], i);
+        for (int64_t i = ranges[r][0]; i < ranges[r][1]; i++) tensors_add_tensor_(tensors, &table->specs[i], i);
     place_units_(tensors);
     return 0;
 }
@@ -152,7 +152,7 @@ void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes) {
     bytes->bytes[MEMORY_EMBEDDING] += states_total(&ends);
 }
 
-static void bind_(StageTensors *tensors) {
+static void tensors_bind_(StageTensors *tensors) {
     for (int64_t u = 0; u < tensors->unit_count; u++) {
         Unit *unit = &tensors->units[u];
         const StateArenas *arenas = &tensors->arenas[unit->group];
@@ -213,7 +213,7 @@ int tensors_allocate(StageTensors *tensors, Backend *be, Error *err) {
         if (tensors->arenas[group].elements == 0) continue; // a stage in the middle has layers alone
         if (allocate_group_(tensors, group, be, err) != 0) return -1;
     }
-    bind_(tensors);
+    tensors_bind_(tensors);
     return 0;
 }
 
@@ -232,7 +232,7 @@ int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, in
 
 // FNV-1a, 64 bit: a stream per tensor name, so that a tensor's values do not depend on what else the model has.
 // A tied tensor starts as the one it is tied to, also where the two lie on different stages.
-static uint64_t stream_(const TensorTable *table, const TensorSpec *spec) {
+static uint64_t tensors_stream_(const TensorTable *table, const TensorSpec *spec) {
     uint64_t hash = 14695981039346656037ull;
     for (const char *name = (spec->tied_to < 0 ? spec : &table->specs[spec->tied_to])->name; *name != 0; name++)
         hash = (hash ^ (uint8_t)*name) * 1099511628211ull;
@@ -249,7 +249,7 @@ static void init_row_(const Tensor *tensor, const StageTensors *tensors, int64_t
     } else {
         int64_t first = global * tensor->spec->cols +
                         tensor_global_col(tensor, 0, tensors->split.tensor_rank, tensors->split.tensor_ranks);
-        random_normal_fill(out, tensor->cols, scale, (uint64_t)seed, stream_(tensors->table, tensor->spec),
+        random_normal_fill(out, tensor->cols, scale, (uint64_t)seed, tensors_stream_(tensors->table, tensor->spec),
                            (uint64_t)first);
     }
 }
@@ -305,7 +305,7 @@ void tensors_zero_gradients(const StageTensors *tensors, Backend *be) {
     }
 }
 
-static void release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
+static void tensors_release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory != NULL) be->release(be, category, memory, bytes);
 }
 
@@ -313,10 +313,10 @@ void tensors_free(StageTensors *tensors, Backend *be) {
     for (int group = 0; group < STATE_GROUPS; group++) {
         const StateArenas *arenas = &tensors->arenas[group];
         StateBytes bytes = group_bytes_(tensors, group);
-        release_(be, category_(group, MEMORY_WEIGHTS), arenas->weights, bytes.weights);
-        release_(be, category_(group, MEMORY_GRADIENTS), arenas->gradients, bytes.gradients);
-        release_(be, category_(group, MEMORY_MASTERS), arenas->masters, bytes.masters);
-        release_(be, category_(group, MEMORY_OPTIMIZER), arenas->moments, bytes.moments);
+        tensors_release_(be, category_(group, MEMORY_WEIGHTS), arenas->weights, bytes.weights);
+        tensors_release_(be, category_(group, MEMORY_GRADIENTS), arenas->gradients, bytes.gradients);
+        tensors_release_(be, category_(group, MEMORY_MASTERS), arenas->masters, bytes.masters);
+        tensors_release_(be, category_(group, MEMORY_OPTIMIZER), arenas->moments, bytes.moments);
     }
     free(tensors->tensors);
     free(tensors->units);

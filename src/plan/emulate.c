@@ -1,7 +1,8 @@
 #include "emulate.h"
+#include "base/clock.h"
 
 #include "comm/comm_emulated.h"
-#include "ranks/device.h"
+#include "device/device.h"
 #include "planner.h"
 #include "base/random.h"
 
@@ -66,16 +67,16 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
     return e->engine == NULL ? -1 : upload_tokens_(e, err);
 }
 
-static void destroy_comm_(Comm *comm) {
+static void emulate_destroy_comm_(Comm *comm) {
     if (comm != NULL) comm->destroy(comm);
 }
 
 void emulation_destroy(Emulation *e) {
     engine_destroy(e->engine);
     stage_destroy(&e->stage);
-    destroy_comm_(e->pipeline);
-    destroy_comm_(e->tensor);
-    destroy_comm_(e->pair);
+    emulate_destroy_comm_(e->pipeline);
+    emulate_destroy_comm_(e->tensor);
+    emulate_destroy_comm_(e->pair);
     if (e->scratch != NULL) e->be->release(e->be, MEMORY_LENT_SLOTS, e->scratch, e->scratch_bytes);
     memset(e, 0, sizeof *e);
 }

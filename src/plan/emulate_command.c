@@ -8,7 +8,7 @@
 #include <string.h>
 
 // What is emulated, and what it needs.
-typedef struct Subject_ {
+typedef struct Subject {
     Config config; // with schedule.bpipe resolved
     const Model *model;
     Hardware hardware;
@@ -17,9 +17,9 @@ typedef struct Subject_ {
     Plan plan;
     int stage;
     Emulation emulation;
-} Subject_;
+} Subject;
 
-static int read_stage_(const char *text, int64_t stages, int *stage, Error *err) {
+static int emulate_read_stage_(const char *text, int64_t stages, int *stage, Error *err) {
     char *end;
     long value = strtol(text, &end, 10);
     if (end != text && *end == '\0' && value >= 0 && value < stages) {
@@ -36,7 +36,7 @@ static bool moves_(const StageSchedule *list) {
 }
 
 // A host that is asked for more than it has free does not refuse: it ends some process.
-static int check_room_(const Subject_ *subject, Error *err) {
+static int check_workspace_(const Subject *subject, Error *err) {
     const PlanStage *stage = &subject->plan.stage[subject->stage];
     int64_t bytes = memory_total(&stage->memory) + stage->host_slots * stage->slot_bytes;
     char needs[32], has[32];
@@ -49,7 +49,7 @@ static int check_room_(const Subject_ *subject, Error *err) {
                      subject->stage, grid_bytes(bytes, needs), grid_bytes(machine.free_bytes, has));
 }
 
-static int prepare_(Subject_ *subject, const Log *log, Error *err) {
+static int prepare_(Subject *subject, const Log *log, Error *err) {
     if (verdict_resolve(&subject->config, subject->model, log, err) != 0) return -1;
     subject->be = emulation_backend(&subject->config, err);
     if (subject->be == NULL) return -1;
@@ -57,13 +57,13 @@ static int prepare_(Subject_ *subject, const Log *log, Error *err) {
     subject->schedule = plan_schedule(&subject->config, err);
     if (subject->schedule == NULL) return -1;
     if (plan_make(&subject->plan, subject->model, &subject->config, subject->schedule, subject->be, err) != 0 ||
-        check_room_(subject, err) != 0)
+        check_workspace_(subject, err) != 0)
         return -1;
     return emulation_create(&subject->emulation, &subject->config, subject->model, &subject->plan.stage[subject->stage],
                             moves_(&subject->schedule->stage[subject->stage]), &subject->hardware, subject->be, err);
 }
 
-static void print_memory_(const Subject_ *subject, FILE *file) {
+static void print_memory_(const Subject *subject, FILE *file) {
     char peak[32], planned[32], exact[32];
     const PlanStage *stage = &subject->plan.stage[subject->stage];
     MemoryBytes held = emulation_peak(&subject->emulation);
@@ -72,7 +72,7 @@ static void print_memory_(const Subject_ *subject, FILE *file) {
             grid_bytes(plan, planned), bytes == plan ? ", the same to the byte" : "");
 }
 
-static double tensor_seconds_(const Subject_ *subject) {
+static double tensor_seconds_(const Subject *subject) {
     const StageShape *at = &subject->plan.stage[subject->stage].at;
     ModelTimes times;
     hardware_tensor_times(&times, &subject->hardware, &subject->config, &at->shape);
@@ -82,7 +82,7 @@ static double tensor_seconds_(const Subject_ *subject) {
     return seconds;
 }
 
-static void print_times_(const Subject_ *subject, const EmulationTimes *times, FILE *file) {
+static void print_times_(const Subject *subject, const EmulationTimes *times, FILE *file) {
     const Config *config = &subject->config;
     double both = times->forward + times->backward, tensor = tensor_seconds_(subject);
     double share = (double)(config->parallel.pipeline * config->parallel.tensor) * subject->hardware.flops;
@@ -101,7 +101,7 @@ static void print_times_(const Subject_ *subject, const EmulationTimes *times, F
     fputc('\n', file);
 }
 
-static int emulate_(Subject_ *subject, const Log *log, FILE *file, Error *err) {
+static int emulate_(Subject *subject, const Log *log, FILE *file, Error *err) {
     EmulationTimes times;
     if (prepare_(subject, log, err) != 0) return -1;
     // The first run touches memory for the first time.
@@ -120,11 +120,11 @@ static int emulate_(Subject_ *subject, const Log *log, FILE *file, Error *err) {
 }
 
 int emulate_command(const Config *config, const Model *model, const char *stage, const Log *log, Error *err) {
-    Subject_ *subject = calloc(1, sizeof *subject);
+    Subject *subject = calloc(1, sizeof *subject);
     if (subject == NULL) return error_set(err, EXIT_FAILED, "out of memory");
     subject->config = *config;
     subject->model = model;
-    int status = read_stage_(stage, config->parallel.pipeline, &subject->stage, err);
+    int status = emulate_read_stage_(stage, config->parallel.pipeline, &subject->stage, err);
     if (status == 0) status = emulate_(subject, log, stdout, err);
     emulation_destroy(&subject->emulation);
     plan_free(&subject->plan);

@@ -1,14 +1,13 @@
 #include "fits.h"
+#include "base/units.h"
 
-#include "ranks/device.h"
+#include "device/device.h"
 #include "base/grid.h"
 
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static const double GIB = 1024.0 * 1024.0 * 1024.0;
 
 static int64_t mem_available_(void) {
     FILE *file = fopen("/proc/meminfo", "r");
@@ -135,8 +134,8 @@ static double host_gib_(const Plan *plan, const int64_t *ranks_of_stage, bool on
     return bytes / GIB;
 }
 
-static int check_host_(const Plan *plan, const Config *config, const char *program, const Machine *machine,
-                       const int64_t *ranks_of_stage, bool on_cpu, Error *err) {
+static int fits_check_host_(const Plan *plan, const Config *config, const char *program, const Machine *machine,
+                            const int64_t *ranks_of_stage, bool on_cpu, Error *err) {
     double reserve = on_cpu ? config->hardware.reserve_gib : 0.0;
     double needed = host_gib_(plan, ranks_of_stage, on_cpu);
     if (machine->free_bytes == 0 || needed + reserve <= (double)machine->free_bytes / GIB) return 0;
@@ -156,7 +155,7 @@ int plan_check_fit(const Plan *plan, const Config *config, const char *program, 
     bool on_cpu = device == DEVICE_CPU || (device == DEVICE_AUTO && !machine->cuda);
     if (!on_cpu && !machine->cuda) return refuse_no_gpu_(plan, config, program, machine, err);
     if (check_rank_(plan, config, program, machine, on_cpu, err) != 0) return -1;
-    return check_host_(plan, config, program, machine, ranks_of_stage, on_cpu, err);
+    return fits_check_host_(plan, config, program, machine, ranks_of_stage, on_cpu, err);
 }
 
 int plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda_available, Error *err) {

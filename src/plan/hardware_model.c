@@ -1,14 +1,13 @@
 #include "hardware_model.h"
+#include "base/units.h"
 
 #include "config/config_schema.h"
-#include "ranks/device.h"
+#include "device/device.h"
 #include "fits.h"
-#include "ranks/launch_mpirun.h"
+#include "launch/launch_mpirun.h"
 
 #include <math.h>
 #include <string.h>
-
-static const double GIB = 1024.0 * 1024.0 * 1024.0;
 
 bool hardware_is_cpu(const Config *config) {
     if (config->hardware.device != DEVICE_AUTO) return config->hardware.device == DEVICE_CPU;
@@ -99,34 +98,34 @@ bool hardware_softmax_fused(const AttentionShape *shape, int64_t element) {
 // ---------------------------------------------------------------- compute
 
 // A device at work on one shape.
-typedef struct Work_ {
+typedef struct Work {
     const Hardware *hardware;
     const Config *config;
     const Shape *shape;
-} Work_;
+} Work;
 
-static double filled_(const Work_ *work, int64_t extent) {
+static double filled_(const Work *work, int64_t extent) {
     return (double)extent / ((double)extent + work->hardware->half);
 }
 
-static double bytes_(const Work_ *work, double bytes) {
+static double bytes_(const Work *work, double bytes) {
     return bytes / work->hardware->memory_rate;
 }
 
 // `count` products of m x n x k, one after another.
-static double product_(const Work_ *work, double count, int64_t m, int64_t n, int64_t k) {
+static double product_(const Work *work, double count, int64_t m, int64_t n, int64_t k) {
     double share = work->hardware->efficiency * filled_(work, m) * filled_(work, n) * filled_(work, k);
     return count * 2 * (double)m * (double)n * (double)k / (work->hardware->flops * share);
 }
 
 // Bytes of one pass over the residual stream of this rank.
-static double stream_(const Shape *s) {
+static double hardware_stream_(const Shape *s) {
     return (double)(s->shard_rows * s->hidden * s->element);
 }
 
 // Passes over the scores, in bytes for each of them. Fused: read and write in 16 bit, and once more to read in the backward. Unfused, in
 // fp32: cast, scale, mask, softmax, cast back; and the same way back. The CPU backend has one softmax, which is fused.
-static double softmax_bytes_(const Work_ *work, bool backward) {
+static double softmax_bytes_(const Work *work, bool backward) {
     const Shape *s = work->shape;
     if (work->hardware->cpu || hardware_softmax_fused(&s->attention, s->element))
         return (double)s->element * (backward ? 3 : 2);
@@ -135,7 +134,7 @@ static double softmax_bytes_(const Work_ *work, bool backward) {
 }
 
 // Core attention over all s*s pairs, stored or recomputed.
-static void stored_attention_(const Work_ *work, PartTime *time) {
+static void stored_attention_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     const AttentionShape *a = &s->attention;
     double heads = (double)(a->batch * a->heads), scores = heads * (double)a->seq * (double)a->seq;
@@ -146,7 +145,7 @@ static void stored_attention_(const Work_ *work, PartTime *time) {
     if (a->mode == ATTENTION_RECOMPUTE) time->backward += forward;
 }
 
-static void flash_attention_(const Work_ *work, PartTime *time) {
+static void flash_attention_(const Work *work, PartTime *time) {
     const AttentionShape *a = &work->shape->attention;
     double pairs = (double)(a->batch * a->heads) * (double)a->seq * (double)a->seq / 2;
     double flops = 4 * pairs * (double)a->head_dim, filled = filled_(work, a->seq);
@@ -154,7 +153,7 @@ static void flash_attention_(const Work_ *work, PartTime *time) {
     time->backward += 2.5 * flops / (work->hardware->flops * work->hardware->flash_backward * filled);
 }
 
-static void layer_products_(const Work_ *work, PartTime *time) {
+static void layer_products_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     int64_t up = work->config->model.family == FAMILY_LLAMA ? 2 * s->ffn : s->ffn;
     double forward = product_(work, 1, s->rows, s->qkv_cols, s->hidden) +
@@ -165,15 +164,15 @@ static void layer_products_(const Work_ *work, PartTime *time) {
 }
 
 // Norms, residuals, rotation and activation: 9 and 8 passes over the stream, and over what lies between the products.
-static void layer_passes_(const Work_ *work, PartTime *time) {
+static void layer_passes_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     bool llama = work->config->model.family == FAMILY_LLAMA;
     double inner = (double)(s->rows * s->ffn * s->element), qkv = (double)(s->rows * s->qkv_cols * s->element);
-    time->forward += bytes_(work, 9 * stream_(s) + (llama ? 3 * inner + 2 * qkv : 2 * inner));
-    time->backward += bytes_(work, 8 * stream_(s) + (llama ? 5 * inner + 2 * qkv : 2 * inner + qkv));
+    time->forward += bytes_(work, 9 * hardware_stream_(s) + (llama ? 3 * inner + 2 * qkv : 2 * inner));
+    time->backward += bytes_(work, 8 * hardware_stream_(s) + (llama ? 5 * inner + 2 * qkv : 2 * inner + qkv));
 }
 
-static PartTime layer_(const Work_ *work) {
+static PartTime layer_(const Work *work) {
     PartTime time = {0};
     layer_products_(work, &time);
     layer_passes_(work, &time);
@@ -184,25 +183,25 @@ static PartTime layer_(const Work_ *work) {
     return time;
 }
 
-static PartTime embedding_(const Work_ *work) {
+static PartTime embedding_(const Work *work) {
     const Shape *s = work->shape;
     double rows = (double)s->rows * (double)s->hidden;
     return (PartTime){.forward = bytes_(work, 2 * rows * (double)s->element),
                       .backward = bytes_(work, rows * ((double)s->element + 8))};
 }
 
-static PartTime head_(const Work_ *work) {
+static PartTime hardware_head_(const Work *work) {
     const Shape *s = work->shape;
     double logits = (double)s->rows * (double)s->vocab_width * (double)s->element;
     double products = 3 * product_(work, 1, s->rows, s->vocab_width, s->hidden);
-    return (PartTime){.forward = products + bytes_(work, 3 * logits + 10 * stream_(s))};
+    return (PartTime){.forward = products + bytes_(work, 3 * logits + 10 * hardware_stream_(s))};
 }
 
 void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape) {
-    Work_ work = {hardware, config, shape};
+    Work work = {hardware, config, shape};
     times->layer = layer_(&work);
     times->embedding = embedding_(&work);
-    times->head = head_(&work);
+    times->head = hardware_head_(&work);
     hardware_tensor_times(times, hardware, config, shape);
 }
 

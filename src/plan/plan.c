@@ -4,7 +4,7 @@
 #include "data/blend.h"
 #include "checkpoint/checkpoint.h"
 #include "backend/checksum.h"
-#include "engine/edges.h"
+#include "engine/p2p.h"
 #include "base/grid.h"
 
 #include <stdlib.h>
@@ -115,7 +115,7 @@ static int fill_stage_(PlanStage *plan, const TensorTable *table, const Model *m
     int64_t *bytes = plan->memory.bytes, neighbours = (plan->at.first ? 0 : 1) + (plan->at.last ? 0 : 1);
     bytes[MEMORY_OWN_SLOTS] = plan->own_slots * plan->slot_bytes;
     bytes[MEMORY_LENT_SLOTS] = memory_pages(plan->lent_slots * plan->slot_bytes, be->lent_page);
-    bytes[MEMORY_MESSAGES] = neighbours * 2 * EDGE_BUFFERS * plan->at.message_bytes; // 2: activations and gradients
+    bytes[MEMORY_MESSAGES] = neighbours * 2 * P2P_BUFFERS * plan->at.message_bytes; // 2: activations and gradients
     bytes[MEMORY_WORKSPACE] = be->own_bytes;
     int64_t edges = bytes[MEMORY_MESSAGES], staged = 0;
     if (stage_bytes(&plan->memory, &plan->states, &staged, table, config, &plan->at, err) != 0) return -1;

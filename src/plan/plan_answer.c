@@ -1,9 +1,8 @@
 #include "plan_answer.h"
+#include "base/units.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static const double GIB = 1024.0 * 1024.0 * 1024.0;
 
 static int make_plain_(PlanAnswer *answer, const Model *model, Error *err) {
     Config *plain = malloc(sizeof *plain);

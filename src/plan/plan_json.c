@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-static void number_(FILE *file, const char *key, double value, bool known) {
+static void json_number_(FILE *file, const char *key, double value, bool known) {
     fprintf(file, "\"%s\":", key);
     if (known && isfinite(value))
         json_write_number(file, value);
@@ -16,17 +16,17 @@ static void integer_(FILE *file, const char *key, int64_t value, bool comma) {
     fprintf(file, "\"%s\":%lld%s", key, (long long)value, comma ? "," : "");
 }
 
-static void write_model_(const PlanAnswer *answer, FILE *file) {
+static void json_write_model_(const PlanAnswer *answer, FILE *file) {
     fputs("\"model\":{", file);
     integer_(file, "parameters", answer->plan.parameters, true);
-    number_(file, "flops_per_token_full", model_flops_per_token(&answer->config, true), true);
+    json_number_(file, "flops_per_token_full", model_flops_per_token(&answer->config, true), true);
     fputc(',', file);
-    number_(file, "flops_per_token_causal", model_flops_per_token(&answer->config, false), true);
+    json_number_(file, "flops_per_token_causal", model_flops_per_token(&answer->config, false), true);
     fputs("},", file);
 }
 
 // {"weights":0,"own_slots":0,...}: every category, in the order of the table for people.
-static void write_memory_(const MemoryBytes *memory, FILE *file) {
+static void json_write_memory_(const MemoryBytes *memory, FILE *file) {
     fputs("\"memory\":{", file);
     for (int c = 0; c < MEMORY_CATEGORIES; c++) {
         fputs(c == 0 ? "\"" : ",\"", file);
@@ -37,7 +37,7 @@ static void write_memory_(const MemoryBytes *memory, FILE *file) {
     fputs("},", file);
 }
 
-static void write_stage_(const PlanAnswer *answer, int s, FILE *file) {
+static void json_write_stage_(const PlanAnswer *answer, int s, FILE *file) {
     const PlanStage *stage = &answer->plan.stage[s], *plain = &answer->plan_1f1b.stage[s];
     fputs(s == 0 ? "{" : ",{", file);
     integer_(file, "stage", s, true);
@@ -51,7 +51,7 @@ static void write_stage_(const PlanAnswer *answer, int s, FILE *file) {
     integer_(file, "in_flight_1f1b", plain->own_slots, true);
     integer_(file, "peak_bytes_1f1b", memory_total(&plain->memory), true);
     integer_(file, "peak_bytes", memory_total(&stage->memory), true);
-    write_memory_(&stage->memory, file);
+    json_write_memory_(&stage->memory, file);
     integer_(file, "host_bytes", plan_host_bytes(stage), true);
     fprintf(file, "\"fits\":%s}", plan_answer_fits(answer, s) ? "true" : "false");
 }
@@ -60,28 +60,28 @@ static void write_verdict_(const Verdict *verdict, FILE *file) {
     fprintf(file, "\"verdict\":{\"use_bpipe\":%s,\"reason\":", verdict->use_bpipe ? "true" : "false");
     json_write_text(file, verdict->reason);
     fputc(',', file);
-    number_(file, "required_stage_gain", verdict->required_gain, verdict->gains);
+    json_number_(file, "required_stage_gain", verdict->required_gain, verdict->gains);
     fputc(',', file);
-    number_(file, "measured_stage_gain", verdict->stage_gain, verdict->gains);
+    json_number_(file, "measured_stage_gain", verdict->stage_gain, verdict->gains);
     fputc('}', file);
 }
 
 int plan_write_json(const PlanAnswer *answer, FILE *file) {
     const PlanTime *time = &answer->time;
     fputc('{', file);
-    write_model_(answer, file);
+    json_write_model_(answer, file);
     integer_(file, "world", config_world(&answer->config), true);
     integer_(file, "microbatches", config_microbatches(&answer->config), true);
     fputs("\"stages\":[", file);
-    for (int s = 0; s < answer->plan.stages; s++) write_stage_(answer, s, file);
+    for (int s = 0; s < answer->plan.stages; s++) json_write_stage_(answer, s, file);
     fputs("],", file);
-    number_(file, "step_ms", 1e3 * time->step, time->known);
+    json_number_(file, "step_ms", 1e3 * time->step, time->known);
     fputc(',', file);
-    number_(file, "mfu", time->mfu, time->known && time->mfu > 0);
+    json_number_(file, "mfu", time->mfu, time->known && time->mfu > 0);
     fputc(',', file);
-    number_(file, "bubble", time->bubble, time->known);
+    json_number_(file, "bubble", time->bubble, time->known);
     fputc(',', file);
-    number_(file, "transfer_exposed_ms", 1e3 * time->exposed, time->known);
+    json_number_(file, "transfer_exposed_ms", 1e3 * time->exposed, time->known);
     fprintf(file, ",\"source\":\"%s\",", answer->planner.measured ? "profile" : "model");
     write_verdict_(&answer->verdict, file);
     fputs("}\n", file);

@@ -1,12 +1,13 @@
 // The plan for people.
 #include "estimate.h"
+#include "base/units.h"
 #include "base/grid.h"
 #include "plan_answer.h"
 
 #include <math.h>
 
-static double gib_(int64_t bytes) {
-    return (double)bytes / (1024.0 * 1024.0 * 1024.0);
+static double report_gib_(int64_t bytes) {
+    return (double)bytes / GIB;
 }
 
 // For all tables.
@@ -43,12 +44,12 @@ static void print_limit_(const PlanAnswer *answer, FILE *file) {
     double reserve = answer->config.hardware.reserve_gib;
     if (hardware->memory_bytes > 0)
         fprintf(file, "memory    %.2f GiB a rank, of which %.2f are reserved for what is not counted here",
-                gib_(hardware->memory_bytes), reserve);
+                report_gib_(hardware->memory_bytes), reserve);
     else if (hardware->host_bytes > 0)
         fprintf(file,
                 "memory    %.2f GiB free on this host for all %lld ranks, of which %.2f are reserved for what is not "
                 "counted here",
-                gib_(hardware->host_bytes), (long long)config_world(&answer->config), reserve);
+                report_gib_(hardware->host_bytes), (long long)config_world(&answer->config), reserve);
     else
         fprintf(file, "memory    no limit is known: give hardware.memory_gib. Not counted here");
     fprintf(file, ":\n          %s\n",

@@ -8,17 +8,17 @@
 #include <stdlib.h>
 
 // The case in question: 1F1B at one micro-batch size.
-typedef struct Case_ {
+typedef struct Case {
     const PlanAnswer *answer;
     Config *config;
     Schedule *schedule;
     Plan plan;
     PlanTime time; // known: false where nothing is known of the device
     double m, p;
-} Case_;
+} Case;
 
 // One line: what, the fullest rank's bytes, share of the stages' time that is idle, step time, and what it costs.
-static void row_(Grid *grid, const char *what, double bytes, double bubble, double step, const char *cost) {
+static void rivals_row_(Grid *grid, const char *what, double bytes, double bubble, double step, const char *cost) {
     char text[32];
     grid_cell(grid, "%s", what);
     grid_cell(grid, "%s", grid_bytes((int64_t)bytes, text));
@@ -34,13 +34,13 @@ static void heading_(Grid *grid) {
 }
 
 // Bytes of the fullest rank when every stage holds `in_flight(stage)` bundles of `bundle(stage)` bytes.
-typedef struct Holding_ {
+typedef struct Holding {
     double in_flight[2];        // of a stage: [0] + [1] * 1F1B's
     double of_bundle, of_input; // what is kept of a bundle, and of each layer's input
     double once;                // bundles of one layer beside the slots
-} Holding_;
+} Holding;
 
-static double fullest_(const Case_ *at, Holding_ holding) {
+static double fullest_(const Case *at, Holding holding) {
     double most = 0;
     for (int s = 0; s < at->plan.stages; s++) {
         const PlanStage *stage = &at->plan.stage[s];
@@ -56,27 +56,27 @@ static double fullest_(const Case_ *at, Holding_ holding) {
 
 // The pipeline as predicted for 1F1B, with `work` times its work and with the idle share of another schedule instead of 1F1B's; what comes
 // from messages and uneven stages stays as it is.
-typedef struct Way_ {
+typedef struct Way {
     double bubble, step;
-} Way_;
+} Way;
 
-static Way_ way_(const Case_ *at, double work, double idle) {
+static Way way_(const Case *at, double work, double idle) {
     const PlanTime *time = &at->time;
-    if (!time->known) return (Way_){idle / (1 + idle), 0};
+    if (!time->known) return (Way){idle / (1 + idle), 0};
     double own = (at->p - 1) / at->m, busy = (1 - time->bubble) * time->pipeline;
     double pipeline = work * (time->pipeline + at->m * time->slowest * (idle - own));
-    return (Way_){1 - work * busy / pipeline, pipeline + time->step - time->pipeline};
+    return (Way){1 - work * busy / pipeline, pipeline + time->step - time->pipeline};
 }
 
-static void formula_(const Case_ *at, Grid *grid, const char *what, Holding_ holding, Way_ way, const char *cost) {
-    row_(grid, what, fullest_(at, holding), way.bubble, way.step, cost);
+static void formula_(const Case *at, Grid *grid, const char *what, Holding holding, Way way, const char *cost) {
+    rivals_row_(grid, what, fullest_(at, holding), way.bubble, way.step, cost);
 }
 
-static void formulas_(const Case_ *at, Grid *grid) {
+static void formulas_(const Case *at, Grid *grid) {
     double p = at->p, idle = (p - 1) / at->m, v = 2;
-    Holding_ plain = {{0, 1}, 1, 0, 0}, inputs = {{0, 1}, 0, 1, 1};
-    Holding_ interleaved = {{0, 1 + (p - 1) / (p * v)}, 1, 0, 0},
-             half = {{(double)((at->plan.stages + 2) / 2), 0}, 1, 0, 0};
+    Holding plain = {{0, 1}, 1, 0, 0}, inputs = {{0, 1}, 0, 1, 1};
+    Holding interleaved = {{0, 1 + (p - 1) / (p * v)}, 1, 0, 0},
+            half = {{(double)((at->plan.stages + 2) / 2), 0}, 1, 0, 0};
     formula_(at, grid, "1F1B", plain, way_(at, 1, idle), "-");
     formula_(at, grid, "1F1B, all recomputed", inputs, way_(at, 4.0 / 3, idle), "every forward twice");
     if (at->config->model.layers < 2 * at->plan.stages) return; // a rank of these two has two chunks of layers
@@ -86,7 +86,7 @@ static void formulas_(const Case_ *at, Grid *grid) {
 }
 
 // Recomputed core attention and offload to host memory are this trainer's own; they are planned like everything else.
-static int planned_(const Case_ *at, const char *what, bool bpipe, int attention, int evict_to, const char *cost,
+static int planned_(const Case *at, const char *what, bool bpipe, int attention, int evict_to, const char *cost,
                     Grid *grid, Error *err) {
     Config *config = malloc(sizeof *config);
     if (config == NULL) return error_set(err, EXIT_FAILED, "no memory to plan");
@@ -102,13 +102,13 @@ static int planned_(const Case_ *at, const char *what, bool bpipe, int attention
     int status = alike ? plan_answer_forecast(at->answer, variant, &forecast, err)
                        : planner_forecast(&like, variant, &forecast, err);
     if (status == 0 && forecast.possible)
-        row_(grid, what, (double)forecast.peak_bytes, forecast.time.known ? forecast.time.bubble : -1,
-             forecast.time.step, cost);
+        rivals_row_(grid, what, (double)forecast.peak_bytes, forecast.time.known ? forecast.time.bubble : -1,
+                    forecast.time.step, cost);
     free(config);
     return status;
 }
 
-static int print_(const Case_ *at, FILE *file, Error *err) {
+static int print_(const Case *at, FILE *file, Error *err) {
     Grid grid = {0};
     char cost[GRID_CELL], bundle[32];
     int mode = at->config->attention.mode;
@@ -132,17 +132,17 @@ static int print_(const Case_ *at, FILE *file, Error *err) {
 }
 
 // The micro-batch size that only BPipe makes possible where there is one, else this one.
-static int64_t in_question_(const Verdict *verdict) {
+static int64_t rivals_in_question_(const Verdict *verdict) {
     bool larger = verdict->plain.fits && verdict->larger.possible;
     return larger ? verdict->larger.variant.micro_batch : verdict->plain.variant.micro_batch;
 }
 
 int plan_print_rivals(const PlanAnswer *answer, FILE *file, Error *err) {
     if (answer->config.parallel.pipeline < 3 || answer->config.schedule.name != SCHEDULE_NAME_1F1B) return 0;
-    Case_ at = {.answer = answer, .config = malloc(sizeof *at.config)};
+    Case at = {.answer = answer, .config = malloc(sizeof *at.config)};
     if (at.config == NULL) return error_set(err, EXIT_FAILED, "no memory to plan");
     const Planner *planner = &answer->planner;
-    Variant variant = {in_question_(&answer->verdict), false, answer->config.attention.mode};
+    Variant variant = {rivals_in_question_(&answer->verdict), false, answer->config.attention.mode};
     Forecast forecast;
     planner_config(planner, variant, at.config);
     at.schedule = planner_schedule(at.config, err);

@@ -1,6 +1,6 @@
 #include "plan_time.h"
 
-#include "engine/edges.h"
+#include "engine/p2p.h"
 #include "estimate.h"
 #include "ranks/topology.h"
 
@@ -11,16 +11,16 @@
 // ---------------------------------------------------------------- stages
 
 // Everything a cost depends on.
-typedef struct Costing_ {
+typedef struct Costing {
     const Config *config;
     const Model *model;
     const Schedule *schedule;
     const Plan *plan;
     const TimeSource *source;
     int copy; // data rank whose pipeline is looked at
-} Costing_;
+} Costing;
 
-static void add_part_(StageTime *time, const PartTime *part, double count, bool compute) {
+static void costing_add_part_(StageTime *time, const PartTime *part, double count, bool compute) {
     if (compute) time->forward += count * part->forward;
     if (compute) time->backward += count * part->backward;
     time->forward += count * part->tensor_forward;
@@ -28,7 +28,7 @@ static void add_part_(StageTime *time, const PartTime *part, double count, bool 
     time->tensor += count * (part->tensor_forward + part->tensor_backward);
 }
 
-static int stage_compute_(const Costing_ *costing, int s, StageTime *time, Error *err) {
+static int stage_compute_(const Costing *costing, int s, StageTime *time, Error *err) {
     const StageShape *at = &costing->plan->stage[s].at;
     const Hardware *hardware = costing->source->hardware;
     const Profile *profile = costing->source->profile;
@@ -41,15 +41,15 @@ static int stage_compute_(const Costing_ *costing, int s, StageTime *time, Error
         hardware_tensor_times(&parts, hardware, costing->config, &at->shape);
     else
         hardware_times(&parts, hardware, costing->config, &at->shape);
-    add_part_(time, &parts.layer, (double)at->layers, !measured);
-    if (at->first) add_part_(time, &parts.embedding, 1, !measured);
-    if (at->last) add_part_(time, &parts.head, 1, !measured);
+    costing_add_part_(time, &parts.layer, (double)at->layers, !measured);
+    if (at->first) costing_add_part_(time, &parts.embedding, 1, !measured);
+    if (at->last) costing_add_part_(time, &parts.head, 1, !measured);
     return 0;
 }
 
 // Bytes/s that one rank has among the ranks that hold the same part of the model: within a node like tensor ranks, else its part of the
 // node's network, which all parts on the node use at the same time. Ranks of one part that share a node send only once out of it.
-static double data_rate_(const Costing_ *costing) {
+static double data_rate_(const Costing *costing) {
     const Hardware *hardware = costing->source->hardware;
     const ParallelConfig *parallel = &costing->config->parallel;
     int64_t node = costing->config->hardware.gpus_per_node, parts = parallel->pipeline * parallel->tensor;
@@ -59,7 +59,7 @@ static double data_rate_(const Costing_ *costing) {
 }
 
 // Layer by layer the sums start inside the last backward; the first layer's, which ends it, are never hidden.
-static double reduction_seconds_(const Costing_ *costing, int s, double backward) {
+static double reduction_seconds_(const Costing *costing, int s, double backward) {
     const PlanStage *stage = &costing->plan->stage[s];
     double d = (double)costing->config->parallel.data, bytes = (double)stage->states.gradients;
     if (d == 1) return 0;
@@ -68,7 +68,7 @@ static double reduction_seconds_(const Costing_ *costing, int s, double backward
     return whole - hidden > left ? whole - hidden : left;
 }
 
-static double optimizer_seconds_(const Costing_ *costing, int s) {
+static double optimizer_seconds_(const Costing *costing, int s) {
     const StateBytes *states = &costing->plan->stage[s].states;
     int64_t owned = states->moments / 8;
     const Profile *profile = costing->source->profile;
@@ -84,14 +84,14 @@ static double optimizer_seconds_(const Costing_ *costing, int s) {
 
 // ---------------------------------------------------------------- messages
 
-static int node_of_stage_(const Costing_ *costing, int stage) {
+static int node_of_stage_(const Costing *costing, int stage) {
     Coordinates at = {costing->copy, stage, 0};
     int rank = topology_rank(&costing->config->parallel, at);
     return hardware_node(costing->source->hardware, costing->config, rank);
 }
 
 // The data rank whose stages are spread most over nodes, where copies of the pipeline do not begin with a node: all wait for it.
-static int widest_copy_(Costing_ *costing) {
+static int widest_copy_(Costing *costing) {
     int64_t node = costing->config->hardware.gpus_per_node, copies = costing->config->parallel.data;
     int widest = 0, most = 0;
     if (costing->source->hardware->cpu) return 0;
@@ -105,30 +105,30 @@ static int widest_copy_(Costing_ *costing) {
 }
 
 // Ranks of a stage on one node, which send at the same time.
-static int senders_(const Costing_ *costing) {
+static int senders_(const Costing *costing) {
     int t = (int)costing->config->parallel.tensor, node = (int)costing->config->hardware.gpus_per_node;
     return t < node ? t : node;
 }
 
 // Seconds of a message that each tensor rank of `from` sends to its like on `to`, with nobody else on the way.
-static double message_(const Costing_ *costing, int from, int to, int64_t bytes) {
+static double costing_message_(const Costing *costing, int from, int to, int64_t bytes) {
     const Hardware *hardware = costing->source->hardware;
     bool near = node_of_stage_(costing, from) == node_of_stage_(costing, to);
     double rate = near ? hardware->pair : hardware->network / senders_(costing);
     return (double)bytes / rate + hardware->latency;
 }
 
-static double transfer_(const Costing_ *costing, int stage) {
+static double transfer_(const Costing *costing, int stage) {
     const Hardware *hardware = costing->source->hardware;
     int64_t bytes = costing->plan->stage[stage].slot_bytes;
     int partner = bpipe_partner(costing->plan->stages, stage);
     if (costing->config->schedule.evict_to == EVICT_TO_HOST || partner == SCHEDULE_NO_PEER)
         return (double)bytes / hardware->host + hardware->latency;
-    return message_(costing, stage, partner, bytes);
+    return costing_message_(costing, stage, partner, bytes);
 }
 
 // The resource of what `from` sends: the network card of its node where the message leaves it, numbered by the node's lowest stage.
-static int card_(const Costing_ *costing, int from, int to) {
+static int card_(const Costing *costing, int from, int to) {
     int node = node_of_stage_(costing, from), lowest = 0;
     if (node == node_of_stage_(costing, to)) return -1;
     while (node_of_stage_(costing, lowest) != node) lowest++;
@@ -137,7 +137,7 @@ static int card_(const Costing_ *costing, int from, int to) {
 
 // ---------------------------------------------------------------- all of it
 
-static int allocate_(PlanCosts *costs, int stages) {
+static int costing_allocate_(PlanCosts *costs, int stages) {
     // Resources: at most one card for each stage; on a CPU the cores of the one host are the first and only one.
     memset(costs, 0, sizeof *costs);
     costs->stage = calloc((size_t)stages, sizeof *costs->stage);
@@ -146,7 +146,7 @@ static int allocate_(PlanCosts *costs, int stages) {
     return costs->stage == NULL || costs->times_ == NULL || costs->resources_ == NULL ? -1 : 0;
 }
 
-static void share_(PlanCosts *costs, const Costing_ *costing) {
+static void costing_share_(PlanCosts *costs, const Costing *costing) {
     int p = costing->plan->stages, *r = costs->resources_;
     const Hardware *hardware = costing->source->hardware;
     double *capacity = costs->times_ + 4 * (size_t)p;
@@ -165,20 +165,20 @@ static void share_(PlanCosts *costs, const Costing_ *costing) {
     costs->shares = (SimulateShares){p, capacity, compute, down, up, evict, load};
 }
 
-static double tied_seconds_(const Costing_ *costing) {
+static double tied_seconds_(const Costing *costing) {
     const Plan *plan = costing->plan;
     if (costing->config->model.tie_embeddings != TIE_TRUE || plan->stages == 1) return 0;
     const Config *c = costing->config;
     int64_t elements = config_padded_vocab(c) / c->parallel.tensor * c->model.hidden / c->parallel.data;
-    return message_(costing, 0, plan->stages - 1, 4 * elements);
+    return costing_message_(costing, 0, plan->stages - 1, 4 * elements);
 }
 
 int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, const Schedule *schedule,
                     const Plan *plan, const TimeSource *source, Error *err) {
-    Costing_ costing = {config, model, schedule, plan, source, 0};
+    Costing costing = {config, model, schedule, plan, source, 0};
     int p = plan->stages, status = 0;
     costing.copy = widest_copy_(&costing);
-    if (allocate_(costs, p) != 0) status = error_set(err, EXIT_FAILED, "no memory to plan %d stages", p);
+    if (costing_allocate_(costs, p) != 0) status = error_set(err, EXIT_FAILED, "no memory to plan %d stages", p);
     double *times = costs->times_;
     double *forward = times, *backward = times + p, *transfer = times + 2 * p, *edge = times + 3 * p;
     for (int s = 0; s < p && status == 0; s++) {
@@ -189,15 +189,15 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, 
         forward[s] = time->forward;
         backward[s] = time->backward;
         transfer[s] = transfer_(&costing, s);
-        if (s + 1 < p) edge[s] = message_(&costing, s, s + 1, plan->stage[s].at.message_bytes);
+        if (s + 1 < p) edge[s] = costing_message_(&costing, s, s + 1, plan->stage[s].at.message_bytes);
     }
     if (status != 0) {
         plan_costs_free(costs);
         return -1;
     }
-    share_(costs, &costing);
+    costing_share_(costs, &costing);
     costs->tied = tied_seconds_(&costing);
-    costs->costs = (SimulateCosts){forward, backward, transfer, edge, EDGE_BUFFERS, false, &costs->shares};
+    costs->costs = (SimulateCosts){forward, backward, transfer, edge, P2P_BUFFERS, false, &costs->shares};
     return 0;
 }
 
@@ -215,15 +215,15 @@ int plan_enough_microbatches(int stages) {
 }
 
 // The pipeline phase, in seconds.
-typedef struct Phase_ {
+typedef struct Phase {
     double makespan, busy, exposed;
     double last; // end of the latest stage, with its sums over data ranks
-} Phase_;
+} Phase;
 
-static int phase_(Phase_ *phase, const Schedule *schedule, const PlanCosts *costs, Error *err) {
+static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs, Error *err) {
     Timeline *timeline = simulate_run(schedule, &costs->costs, err);
     if (timeline == NULL) return -1;
-    *phase = (Phase_){timeline->makespan, 0, timeline->exposed, 0};
+    *phase = (Phase){timeline->makespan, 0, timeline->exposed, 0};
     for (int s = 0; s < schedule->stages; s++) {
         const StageTimeline *line = &timeline->stage[s];
         double end = 0;
@@ -256,7 +256,7 @@ static Schedule *shorter_(const Config *config, int64_t microbatches, Error *err
 }
 
 // The phase of a schedule with as many microbatches.
-static int phase_of_(Phase_ *phase, const Config *config, int64_t microbatches, const PlanCosts *costs, Error *err) {
+static int phase_of_(Phase *phase, const Config *config, int64_t microbatches, const PlanCosts *costs, Error *err) {
     Schedule *schedule = shorter_(config, microbatches, err);
     int status = schedule == NULL ? -1 : phase_(phase, schedule, costs, err);
     schedule_free(schedule);
@@ -265,19 +265,19 @@ static int phase_of_(Phase_ *phase, const Config *config, int64_t microbatches, 
 
 // Whether p microbatches take what the p before them took, to half a percent, and compute waits for no transfer: stages evict in rounds of
 // different lengths.
-static bool steady_(const Phase_ *before, const Phase_ *between, const Phase_ *now) {
+static bool steady_(const Phase *before, const Phase *between, const Phase *now) {
     double one = between->makespan - before->makespan, next = now->makespan - between->makespan;
     return now->exposed == 0 && fabs(next - one) <= 5e-3 * next;
 }
 
 // The next microbatches take what the last 2p did, where that is steady. Where it is not, only the whole tells how long all take, or very
 // many of them where the whole is too long.
-static int whole_phase_(Phase_ *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
+static int whole_phase_(Phase *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
                         Error *err) {
     enum { MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards
     int64_t all = config_microbatches(config), p = schedule->stages, enough = schedule->microbatches,
             fewer = enough - 2 * p;
-    Phase_ before, between;
+    Phase before, between;
     if (phase_(phase, schedule, costs, err) != 0) return -1;
     if (all <= enough) return 0;
     if (phase_of_(&before, config, fewer, costs, err) != 0 || phase_of_(&between, config, fewer + p, costs, err) != 0)
@@ -310,7 +310,7 @@ static void slowest_(PlanTime *time, const PlanCosts *costs, int stages, int64_t
 }
 
 // One stage is held against what its rank computes with while it works; ranks that share cores have no formula for the whole.
-static void utilization_(PlanTime *time, const Config *config, const Hardware *hardware) {
+static void costing_utilization_(PlanTime *time, const Config *config, const Hardware *hardware) {
     if (hardware->peak == 0) return;
     const ParallelConfig *parallel = &config->parallel;
     double token = model_flops_per_token(config, true), s = (double)config->model.seq_len,
@@ -328,7 +328,7 @@ static void utilization_(PlanTime *time, const Config *config, const Hardware *h
 int plan_time(PlanTime *time, const Config *config, const Model *model, const Schedule *schedule, const Plan *plan,
               const TimeSource *source, Error *err) {
     PlanCosts costs;
-    Phase_ phase;
+    Phase phase;
     memset(time, 0, sizeof *time);
     if (plan_costs_make(&costs, config, model, schedule, plan, source, err) != 0) return -1;
     int status = whole_phase_(&phase, config, schedule, &costs, err);
@@ -340,7 +340,7 @@ int plan_time(PlanTime *time, const Config *config, const Model *model, const Sc
         time->exposed = phase.exposed;
         time->reduction = phase.last - phase.makespan + costs.tied;
         time->step = phase.last + costs.tied + time->optimizer;
-        utilization_(time, config, source->hardware);
+        costing_utilization_(time, config, source->hardware);
     }
     plan_costs_free(&costs);
     return status;

@@ -6,7 +6,7 @@
 #include "hardware_model.h"
 #include "plan.h"
 #include "profile.h"
-#include "simulate.h"
+#include "schedule/simulate.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,17 +4,17 @@
 
 #include <stdlib.h>
 
-typedef struct Times_ {
+typedef struct Times {
     ActionTime **stage; // [stages]
     int stages;
-} Times_;
+} Times;
 
-static void free_(Times_ *times) {
+static void plan_trace_free_(Times *times) {
     for (int s = 0; times->stage != NULL && s < times->stages; s++) free(times->stage[s]);
     free(times->stage);
 }
 
-static int copy_(Times_ *times, const Schedule *schedule, const Timeline *timeline, Error *err) {
+static int plan_trace_copy_(Times *times, const Schedule *schedule, const Timeline *timeline, Error *err) {
     times->stages = schedule->stages;
     times->stage = calloc((size_t)schedule->stages, sizeof *times->stage);
     for (int s = 0; times->stage != NULL && s < schedule->stages; s++) {
@@ -29,7 +29,7 @@ static int copy_(Times_ *times, const Schedule *schedule, const Timeline *timeli
     return 0;
 }
 
-static int write_(const PlanAnswer *answer, const Times_ *times, const char *path, Error *err) {
+static int plan_trace_write_(const PlanAnswer *answer, const Times *times, const char *path, Error *err) {
     TraceWorld shown = {answer->schedule->stages, 1, NULL};
     Trace *trace = trace_open(path, &shown, answer->schedule, err);
     if (trace == NULL) return -1;
@@ -49,11 +49,11 @@ int plan_trace(const PlanAnswer *answer, const char *path, Error *err) {
     PlanCosts costs;
     if (plan_costs_make(&costs, &answer->config, planner->model, answer->schedule, &answer->plan, &source, err) != 0)
         return -1;
-    Times_ times = {0};
+    Times times = {0};
     Timeline *timeline = simulate_run(answer->schedule, &costs.costs, err);
-    int status = timeline == NULL ? -1 : copy_(&times, answer->schedule, timeline, err);
-    if (status == 0) status = write_(answer, &times, path, err);
-    free_(&times);
+    int status = timeline == NULL ? -1 : plan_trace_copy_(&times, answer->schedule, timeline, err);
+    if (status == 0) status = plan_trace_write_(answer, &times, path, err);
+    plan_trace_free_(&times);
     timeline_free(timeline);
     plan_costs_free(&costs);
     return status;

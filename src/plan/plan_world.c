@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 // The configuration cut into p stages and t tensor ranks, at micro-batch size 1; false where it cannot be.
-static bool cut_(const Config *from, int64_t p, int64_t t, Config *to) {
+static bool smallest_cut_(const Config *from, int64_t p, int64_t t, Config *to) {
     Error ignored = {0};
     *to = *from;
     to->parallel.pipeline = p;
@@ -19,7 +19,7 @@ static bool cut_(const Config *from, int64_t p, int64_t t, Config *to) {
 }
 
 static int try_(const Planner *planner, Config *config, int64_t p, int64_t t, SmallestWorld *found, Error *err) {
-    if (!cut_(planner->config, p, t, config)) return 0;
+    if (!smallest_cut_(planner->config, p, t, config)) return 0;
     Planner like = *planner;
     like.config = config;
     for (int bpipe = 0; bpipe < 2; bpipe++) {
@@ -64,7 +64,7 @@ int plan_smallest_world(const Planner *planner, SmallestWorld *world, Error *err
     int status = config == NULL ? error_set(err, EXIT_FAILED, "no memory to plan") : 0;
     // Tensor ranks stay within a node; those that do not divide the model are refused as a configuration would be.
     for (int64_t t = 1; status == 0 && t <= planner->config->hardware.gpus_per_node; t++)
-        if (cut_(planner->config, 1, t, config)) status = fewest_stages_(planner, config, t, world, err);
+        if (smallest_cut_(planner->config, 1, t, config)) status = fewest_stages_(planner, config, t, world, err);
     free(config);
     return status;
 }

@@ -1,14 +1,13 @@
 #include "planner.h"
+#include "base/units.h"
 
 #include "backend/attention_scratch.h"
 #include "config/config_schema.h"
-#include "ranks/launch_mpirun.h"
+#include "launch/launch_mpirun.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static const double GIB = 1024.0 * 1024.0 * 1024.0;
 
 // ---------------------------------------------------------------- the device
 
@@ -16,7 +15,7 @@ static int64_t scratch_of_gpu_(Backend *be, const AttentionShape *shape) {
     return attention_scratch_cuda(shape, be->element);
 }
 
-static void destroy_(Backend *be) {
+static void planner_destroy_(Backend *be) {
     free(be);
 }
 
@@ -36,7 +35,7 @@ Backend *planner_backend(const Config *config, Error *err) {
     be->attention_scratch = scratch_of_gpu_;
     be->own_bytes = CUDA_OWN_BYTES;
     be->lent_page = CUDA_LENT_PAGE;
-    be->destroy = destroy_;
+    be->destroy = planner_destroy_;
     return be;
 }
 
@@ -161,14 +160,14 @@ static bool fits_(const Planner *planner, const Plan *plan) {
 
 // ---------------------------------------------------------------- forecasts
 
-static int time_(const Planner *planner, const Config *config, const Schedule *schedule, const Plan *plan,
-                 PlanTime *time, Error *err) {
+static int planner_time_(const Planner *planner, const Config *config, const Schedule *schedule, const Plan *plan,
+                         PlanTime *time, Error *err) {
     if (!planner->measured && planner->hardware.flops == 0) return 0;
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL};
     return plan_time(time, config, planner->model, schedule, plan, &source, err);
 }
 
-static void take_bytes_(const Planner *planner, const Plan *plan, Forecast *forecast) {
+static void planner_take_bytes_(const Planner *planner, const Plan *plan, Forecast *forecast) {
     forecast->fullest = plan_fullest(plan);
     forecast->peak_bytes = memory_total(&plan->stage[forecast->fullest].memory);
     forecast->fits = fits_(planner, plan);
@@ -190,8 +189,8 @@ static int ask_(const Planner *planner, Variant variant, bool timed, Forecast *f
         status = schedule == NULL ? -1 : plan_make(&plan, planner->model, config, schedule, planner->be, err);
         forecast->possible = status == 0 && (!variant.bpipe || plan_evictions(schedule) > 0);
     }
-    if (forecast->possible) take_bytes_(planner, &plan, forecast);
-    if (forecast->possible && timed) status = time_(planner, config, schedule, &plan, &forecast->time, err);
+    if (forecast->possible) planner_take_bytes_(planner, &plan, forecast);
+    if (forecast->possible && timed) status = planner_time_(planner, config, schedule, &plan, &forecast->time, err);
     plan_free(&plan);
     schedule_free(schedule);
     free(config);
@@ -209,10 +208,10 @@ int planner_forecast(const Planner *planner, Variant variant, Forecast *forecast
 // ---------------------------------------------------------------- the largest and the quickest micro-batch size
 
 // Sizes into which the batch of a data rank can be cut, ascending.
-static int64_t sizes_(const Planner *planner, int64_t *sizes, int64_t room) {
+static int64_t sizes_(const Planner *planner, int64_t *sizes, int64_t capacity) {
     const Config *config = planner->config;
     int64_t batch = config->train.global_batch / config->parallel.data, p = config->parallel.pipeline, count = 0;
-    for (int64_t b = 1; b <= batch / (p == 1 ? 1 : p) && count < room; b++)
+    for (int64_t b = 1; b <= batch / (p == 1 ? 1 : p) && count < capacity; b++)
         if (batch % b == 0 && plan_schedule_holds(p, batch / b)) sizes[count++] = b;
     return count;
 }

@@ -43,16 +43,16 @@ void profile_free(Profile *profile) {
 // ---------------------------------------------------------------- keys
 
 // The whole numbers of a model that stage times depend on.
-typedef struct Extent_ {
+typedef struct Extent {
     const char *key;
     int64_t value;
-} Extent_;
+} Extent;
 
 enum { EXTENTS_ = 6 };
 
-static void extents_(const ModelConfig *m, Extent_ *extents) {
-    Extent_ all[EXTENTS_] = {{"hidden", m->hidden}, {"heads", m->heads}, {"kv_heads", m->kv_heads},
-                             {"ffn", m->ffn},       {"vocab", m->vocab}, {"seq_len", m->seq_len}};
+static void extents_(const ModelConfig *m, Extent *extents) {
+    Extent all[EXTENTS_] = {{"hidden", m->hidden}, {"heads", m->heads}, {"kv_heads", m->kv_heads},
+                            {"ffn", m->ffn},       {"vocab", m->vocab}, {"seq_len", m->seq_len}};
     memcpy(extents, all, sizeof all);
 }
 
@@ -63,15 +63,15 @@ static void write_number_(FILE *file, const char *key, double value) {
     json_write_number(file, value);
 }
 
-static void write_model_(FILE *file, const ModelConfig *m) {
-    Extent_ extents[EXTENTS_];
+static void profile_write_model_(FILE *file, const ModelConfig *m) {
+    Extent extents[EXTENTS_];
     extents_(m, extents);
     fprintf(file, "\"model\":{\"family\":\"%s\"", config_word("model.family", m->family));
     for (int i = 0; i < EXTENTS_; i++) fprintf(file, ",\"%s\":%lld", extents[i].key, (long long)extents[i].value);
     fprintf(file, "}");
 }
 
-static void write_stage_(FILE *file, const ProfileStage *stage) {
+static void profile_write_stage_(FILE *file, const ProfileStage *stage) {
     fprintf(file,
             "{\"attention\":\"%s\",\"softmax\":\"%s\",\"micro_batch\":%lld,\"layers\":%lld,\"first\":%s,\"last\":%s,",
             config_word("attention.mode", stage->attention), config_word("attention.softmax", stage->softmax),
@@ -90,7 +90,7 @@ static void write_all_(const Profile *profile, FILE *file) {
     fputc(',', file);
     write_number_(file, "peak_tflops", profile->peak_tflops);
     fprintf(file, "},\n");
-    write_model_(file, &profile->model);
+    profile_write_model_(file, &profile->model);
     fprintf(file, ",\n\"precision\":\"%s\",\"tensor\":%lld,\"sequence\":%s,\n",
             config_word("train.precision", profile->precision), (long long)profile->tensor,
             profile->sequence ? "true" : "false");
@@ -100,7 +100,7 @@ static void write_all_(const Profile *profile, FILE *file) {
     fprintf(file, ",\n\"stages\":[");
     for (int64_t i = 0; i < profile->count; i++) {
         fprintf(file, i == 0 ? "\n" : ",\n");
-        write_stage_(file, &profile->stages[i]);
+        profile_write_stage_(file, &profile->stages[i]);
     }
     fprintf(file, "\n]}\n");
 }
@@ -136,7 +136,7 @@ int profile_write(const Profile *profile, const char *path, Error *err) {
 
 // ---------------------------------------------------------------- reading
 
-static int damaged_(const char *path, const char *what, Error *err) {
+static int profile_damaged_(const char *path, const char *what, Error *err) {
     return error_set(err, EXIT_USAGE, "%s: %s; make the profile again with --profile", path, what);
 }
 
@@ -145,7 +145,7 @@ static bool truth_(const JsonValue *object, const char *key) {
     return value != NULL && value->type == JSON_BOOL && value->truth;
 }
 
-static double number_(const JsonValue *object, const char *key) {
+static double profile_number_(const JsonValue *object, const char *key) {
     const JsonValue *value = json_find(object, key);
     return value != NULL && value->type == JSON_NUMBER ? value->number : -1;
 }
@@ -160,7 +160,7 @@ static int word_(const JsonValue *object, const char *member, const char *key) {
     }
 }
 
-static int read_stage_(Profile *profile, const JsonValue *from, const char *path, Error *err) {
+static int profile_read_stage_(Profile *profile, const JsonValue *from, const char *path, Error *err) {
     ProfileStage stage = {
         .attention = word_(from, "attention", "attention.mode"),
         .softmax = word_(from, "softmax", "attention.softmax"),
@@ -168,49 +168,49 @@ static int read_stage_(Profile *profile, const JsonValue *from, const char *path
         .layers = json_integer(from, "layers", 0),
         .first = truth_(from, "first"),
         .last = truth_(from, "last"),
-        .forward = 1e-3 * number_(from, "forward_ms"),
-        .backward = 1e-3 * number_(from, "backward_ms"),
+        .forward = 1e-3 * profile_number_(from, "forward_ms"),
+        .backward = 1e-3 * profile_number_(from, "backward_ms"),
         .peak_bytes = json_integer(from, "peak_bytes", 0),
     };
     if (stage.attention < 0 || stage.softmax < 0 || stage.micro_batch < 1 || stage.layers < 1 || stage.forward <= 0 ||
         stage.backward <= 0)
-        return damaged_(path, "one of its stages is incomplete", err);
+        return profile_damaged_(path, "one of its stages is incomplete", err);
     return profile_add(profile, &stage) == 0 ? 0 : error_set(err, EXIT_FAILED, "%s: no memory to read it", path);
 }
 
-static int read_model_(Profile *profile, const JsonValue *from, const char *path, Error *err) {
+static int profile_read_model_(Profile *profile, const JsonValue *from, const char *path, Error *err) {
     ModelConfig *m = &profile->model;
     m->family = word_(from, "family", "model.family");
     int64_t *fields[EXTENTS_] = {&m->hidden, &m->heads, &m->kv_heads, &m->ffn, &m->vocab, &m->seq_len};
-    Extent_ extents[EXTENTS_];
+    Extent extents[EXTENTS_];
     extents_(m, extents);
     for (int i = 0; i < EXTENTS_; i++) {
         *fields[i] = json_integer(from, extents[i].key, 0);
-        if (*fields[i] < 1 || m->family < 0) return damaged_(path, "its model is incomplete", err);
+        if (*fields[i] < 1 || m->family < 0) return profile_damaged_(path, "its model is incomplete", err);
     }
     return 0;
 }
 
-static int read_all_(Profile *profile, const JsonValue *root, const char *path, Error *err) {
-    if (strcmp(json_text(root, "format", ""), FORMAT) != 0) return damaged_(path, "this is no profile", err);
-    if (json_integer(root, "version", 0) != VERSION_) return damaged_(path, "it is of another version", err);
+static int profile_read_all_(Profile *profile, const JsonValue *root, const char *path, Error *err) {
+    if (strcmp(json_text(root, "format", ""), FORMAT) != 0) return profile_damaged_(path, "this is no profile", err);
+    if (json_integer(root, "version", 0) != VERSION_) return profile_damaged_(path, "it is of another version", err);
     const JsonValue *device = json_find(root, "device"), *stages = json_find(root, "stages");
     const char *kind = json_text(device, "kind", "");
     profile->cpu = strcmp(kind, "cpu") == 0;
-    if (!profile->cpu && strcmp(kind, "cuda") != 0) return damaged_(path, "it names no device", err);
+    if (!profile->cpu && strcmp(kind, "cuda") != 0) return profile_damaged_(path, "it names no device", err);
     snprintf(profile->device, sizeof profile->device, "%s", json_text(device, "name", ""));
-    profile->peak_tflops = number_(device, "peak_tflops");
+    profile->peak_tflops = profile_number_(device, "peak_tflops");
     profile->precision = word_(root, "precision", "train.precision");
     profile->tensor = json_integer(root, "tensor", 0);
     profile->sequence = truth_(root, "sequence");
-    profile->optimizer_seconds = 1e-9 * number_(root, "optimizer_ns_per_element");
-    profile->norm_seconds = 1e-9 * number_(root, "norm_ns_per_element");
+    profile->optimizer_seconds = 1e-9 * profile_number_(root, "optimizer_ns_per_element");
+    profile->norm_seconds = 1e-9 * profile_number_(root, "norm_ns_per_element");
     if (profile->precision < 0 || profile->optimizer_seconds < 0 || profile->norm_seconds < 0 || stages == NULL ||
         stages->type != JSON_ARRAY || stages->count == 0)
-        return damaged_(path, "it is incomplete", err);
-    if (read_model_(profile, json_find(root, "model"), path, err) != 0) return -1;
+        return profile_damaged_(path, "it is incomplete", err);
+    if (profile_read_model_(profile, json_find(root, "model"), path, err) != 0) return -1;
     for (const JsonValue *stage = stages->first; stage != NULL; stage = stage->next)
-        if (read_stage_(profile, stage, path, err) != 0) return -1;
+        if (profile_read_stage_(profile, stage, path, err) != 0) return -1;
     return 0;
 }
 
@@ -222,7 +222,7 @@ int profile_read(Profile *profile, const char *path, Error *err) {
     if (status != 0)
         error_set(err, unread.code, "%s; make one with --profile", unread.text);
     else
-        status = read_all_(profile, json.root, path, err);
+        status = profile_read_all_(profile, json.root, path, err);
     json_free(&json);
     if (status != 0) profile_free(profile);
     return status;
@@ -237,7 +237,7 @@ static bool alike_(const Profile *profile, const ProfileStage *entry, const Atte
     return entry->attention == attention->mode && softmax && entry->first == first && entry->last == last;
 }
 
-static bool has_(const Profile *profile, const AttentionShape *attention, bool first, bool last) {
+static bool profile_has_(const Profile *profile, const AttentionShape *attention, bool first, bool last) {
     for (int64_t i = 0; i < profile->count; i++)
         if (alike_(profile, &profile->stages[i], attention, first, last)) return true;
     return false;
@@ -247,14 +247,14 @@ static bool has_(const Profile *profile, const AttentionShape *attention, bool f
 static const char *lacks_(const Profile *profile, const Config *config) {
     AttentionShape attention = {.mode = config->attention.mode, .softmax = config->attention.softmax};
     int64_t p = config->parallel.pipeline;
-    if (p == 1) return has_(profile, &attention, true, true) ? NULL : "stage that is first and last";
-    if (!has_(profile, &attention, true, false)) return "first stage";
-    if (!has_(profile, &attention, false, true)) return "last stage";
-    return p > 2 && !has_(profile, &attention, false, false) ? "stage between first and last" : NULL;
+    if (p == 1) return profile_has_(profile, &attention, true, true) ? NULL : "stage that is first and last";
+    if (!profile_has_(profile, &attention, true, false)) return "first stage";
+    if (!profile_has_(profile, &attention, false, true)) return "last stage";
+    return p > 2 && !profile_has_(profile, &attention, false, false) ? "stage between first and last" : NULL;
 }
 
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size) {
-    Extent_ theirs[EXTENTS_], ours[EXTENTS_];
+    Extent theirs[EXTENTS_], ours[EXTENTS_];
     extents_(&profile->model, theirs);
     extents_(&config->model, ours);
     const char *kind = profile->cpu ? "cpu" : "cuda", *precision = config_word("train.precision", profile->precision);

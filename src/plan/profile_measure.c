@@ -1,7 +1,9 @@
 // Measuring. Every measurement runs in a process of its own, so that none inherits another's memory or threads, and one that runs out of
 // memory takes nothing else with it; its like load the other cores until it is done.
 #include "emulate.h"
-#include "ranks/launch_mpirun.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "launch/launch_mpirun.h"
 #include "planner.h"
 #include "profile.h"
 
@@ -19,20 +21,20 @@ enum {
 static const double ENOUGH_SECONDS = 0.4;
 
 // One stage at one micro-batch size and attention mode.
-typedef struct Case_ {
+typedef struct Case {
     const Config *config; // with that size and mode, and MICROBATCHES microbatches
     const Model *model;
     const Hardware *hardware;
     const Plan *plan;
     const Schedule *list;
     int stage;
-} Case_;
+} Case;
 
-typedef struct Result_ {
+typedef struct Result {
     bool done;
     ProfileStage stage;
     double norm, optimizer; // seconds per element
-} Result_;
+} Result;
 
 static double lower_median_(double *values, int count) {
     for (int i = 1; i < count; i++)
@@ -44,7 +46,7 @@ static double lower_median_(double *values, int count) {
     return values[(count - 1) / 2];
 }
 
-static int time_(Emulation *emulation, const Case_ *at, Result_ *result, Error *err) {
+static int measure_time_(Emulation *emulation, const Case *at, Result *result, Error *err) {
     double forward[MOST_RUNS], backward[MOST_RUNS], start = 0;
     EmulationTimes times;
     if (emulation_run(emulation, at->list, &times, err) != 0) return -1;
@@ -63,14 +65,14 @@ static int time_(Emulation *emulation, const Case_ *at, Result_ *result, Error *
     return 0;
 }
 
-static int measure_(const Case_ *at, bool forever, Result_ *result, Error *err) {
+static int measure_(const Case *at, bool forever, Result *result, Error *err) {
     Emulation emulation = {0};
     Backend *be = emulation_backend(at->config, err);
     if (be == NULL) return -1;
     int status =
         emulation_create(&emulation, at->config, at->model, &at->plan->stage[at->stage], false, at->hardware, be, err);
     do {
-        if (status == 0) status = time_(&emulation, at, result, err);
+        if (status == 0) status = measure_time_(&emulation, at, result, err);
     } while (forever && status == 0);
     emulation_destroy(&emulation);
     be->destroy(be);
@@ -79,19 +81,19 @@ static int measure_(const Case_ *at, bool forever, Result_ *result, Error *err) 
 
 // ---------------------------------------------------------------- processes
 
-static pid_t fork_(const Case_ *at, int result_to, const Log *log) {
+static pid_t fork_(const Case *at, int result_to, const Log *log) {
     fflush(NULL);
     pid_t child = fork();
     if (child != 0) return child;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     Error err = {0};
-    Result_ result = {0};
+    Result result = {0};
     if (measure_(at, result_to < 0, &result, &err) != 0 && result_to >= 0) log_line(log, "%s", err.text);
     bool told = result_to < 0 || write(result_to, &result, sizeof result) == sizeof result;
     _exit(told ? 0 : 1);
 }
 
-static void end_(pid_t *loads, int count) {
+static void measure_end_(pid_t *loads, int count) {
     for (int i = 0; i < count; i++) {
         if (loads[i] <= 0) continue;
         kill(loads[i], SIGKILL);
@@ -100,13 +102,13 @@ static void end_(pid_t *loads, int count) {
 }
 
 // Ranks that compute at a time on this host; a GPU is loaded by its one rank.
-static int at_a_time_(const Case_ *at) {
+static int at_a_time_(const Case *at) {
     double share = at->hardware->cores_share, world = (double)config_world(at->config);
     return !at->hardware->cpu ? 1 : (int)(share < world ? share : world);
 }
 
 // A GPU's driver does not survive a fork, so there the case runs in this process. A stage that does not fit after all is left out.
-static int run_on_gpu_(const Case_ *at, Result_ *result, const Log *log) {
+static int run_on_gpu_(const Case *at, Result *result, const Log *log) {
     Error failed = {0};
     memset(result, 0, sizeof *result);
     if (measure_(at, false, result, &failed) == 0) return 0;
@@ -115,7 +117,7 @@ static int run_on_gpu_(const Case_ *at, Result_ *result, const Log *log) {
     return 0;
 }
 
-static int run_case_(const Case_ *at, Result_ *result, const Log *log, Error *err) {
+static int run_case_(const Case *at, Result *result, const Log *log, Error *err) {
     enum { MOST_LOADS = 256 };
     if (!at->hardware->cpu) return run_on_gpu_(at, result, log);
     pid_t loads[MOST_LOADS];
@@ -129,7 +131,7 @@ static int run_case_(const Case_ *at, Result_ *result, const Log *log, Error *er
     bool told = measures > 0 && read(ends[0], result, sizeof *result) == sizeof *result;
     if (measures > 0) waitpid(measures, NULL, 0);
     close(ends[0]);
-    end_(loads, others);
+    measure_end_(loads, others);
     if (measures < 0) return error_set(err, EXIT_FAILED, "no process to measure in");
     if (!told || !result->done) memset(result, 0, sizeof *result);
     return 0;
@@ -137,24 +139,24 @@ static int run_case_(const Case_ *at, Result_ *result, const Log *log, Error *er
 
 // ---------------------------------------------------------------- cases
 
-typedef struct Session_ {
+typedef struct Session {
     Profile *profile;
     const Planner *planner;
     const Log *log;
     Config *config;
     double norm, optimizer;
     int64_t optimized; // cases that the two are sums of
-} Session_;
+} Session;
 
-static bool room_for_(const Session_ *session, const Case_ *at) {
+static bool workspace_for_(const Session *session, const Case *at) {
     const Hardware *hardware = &session->planner->hardware;
-    double reserve = at->config->hardware.reserve_gib * 1024 * 1024 * 1024;
+    double reserve = at->config->hardware.reserve_gib * GIB;
     double bytes = (double)memory_total(&at->plan->stage[at->stage].memory);
     if (hardware->memory_bytes > 0 && bytes + reserve > (double)hardware->memory_bytes) return false;
     return hardware->host_bytes == 0 || bytes * at_a_time_(at) + reserve <= (double)hardware->host_bytes;
 }
 
-static int keep_(Session_ *session, const Case_ *at, Result_ *result, Error *err) {
+static int measure_keep_(Session *session, const Case *at, Result *result, Error *err) {
     const StageShape *shape = &at->plan->stage[at->stage].at;
     ProfileStage *stage = &result->stage;
     stage->attention = at->config->attention.mode;
@@ -172,28 +174,28 @@ static int keep_(Session_ *session, const Case_ *at, Result_ *result, Error *err
     return profile_add(session->profile, stage) == 0 ? 0 : error_set(err, EXIT_FAILED, "out of memory");
 }
 
-static int measure_stage_(Session_ *session, int stage, Error *err) {
+static int measure_stage_(Session *session, int stage, Error *err) {
     const Planner *planner = session->planner;
     Plan plan = {0};
     Schedule *list = emulation_list((int)session->config->parallel.pipeline, stage, MICROBATCHES, err);
     int status = list == NULL ? -1 : plan_make(&plan, planner->model, session->config, list, planner->be, err);
     if (status == 0) {
-        Case_ at = {session->config, planner->model, &planner->hardware, &plan, list, stage};
-        Result_ result = {0};
-        if (room_for_(session, &at))
+        Case at = {session->config, planner->model, &planner->hardware, &plan, list, stage};
+        Result result = {0};
+        if (workspace_for_(session, &at))
             status = run_case_(&at, &result, session->log, err);
         else
             log_status(session->log, "%s attention, micro-batch %lld, stage %d: not measured, it does not fit",
                        config_word("attention.mode", session->config->attention.mode),
                        (long long)session->config->schedule.micro_batch, stage);
-        if (status == 0 && result.done) status = keep_(session, &at, &result, err);
+        if (status == 0 && result.done) status = measure_keep_(session, &at, &result, err);
     }
     plan_free(&plan);
     schedule_free(list);
     return status;
 }
 
-static int measure_size_(Session_ *session, int mode, int64_t b, Error *err) {
+static int measure_size_(Session *session, int mode, int64_t b, Error *err) {
     Config *config = session->config;
     *config = *session->planner->config;
     config->schedule.micro_batch = b;
@@ -206,7 +208,7 @@ static int measure_size_(Session_ *session, int mode, int64_t b, Error *err) {
     return p > 1 ? measure_stage_(session, p - 1, err) : 0;
 }
 
-static int measure_mode_(Session_ *session, int mode, Error *err) {
+static int measure_mode_(Session *session, int mode, Error *err) {
     const Config *config = session->planner->config;
     int64_t own = config->schedule.micro_batch, batch = config->train.global_batch / config->parallel.data;
     for (int64_t b = 1; b <= 8; b *= 2)
@@ -235,7 +237,6 @@ static double host_peak_(void) {
 
 // What the device itself says of its name, its peak and its memory, where the configuration does not.
 static int ask_device_(Config *config, char *name, size_t size, Error *err) {
-    const double gib = 1024.0 * 1024.0 * 1024.0;
     HardwareConfig *given = &config->hardware;
     bool cpu = hardware_is_cpu(config);
     if (cpu && given->peak_tflops == 0) given->peak_tflops = host_peak_() / (double)config_world(config);
@@ -243,14 +244,14 @@ static int ask_device_(Config *config, char *name, size_t size, Error *err) {
     if (be == NULL) return -1;
     snprintf(name, size, "%s", be->device);
     if (!cpu && given->peak_tflops == 0) given->peak_tflops = be->peak_tflops;
-    if (!cpu && given->memory_gib == 0) given->memory_gib = (double)be->memory_size / gib;
+    if (!cpu && given->memory_gib == 0) given->memory_gib = (double)be->memory_size / GIB;
     be->destroy(be);
     return 0;
 }
 
 static int measure_all_(Profile *profile, const Planner *planner, const char *device, Config *config, const Log *log,
                         Error *err) {
-    Session_ session = {.profile = profile, .planner = planner, .log = log, .config = config};
+    Session session = {.profile = profile, .planner = planner, .log = log, .config = config};
     profile_start(profile, planner->config, device);
     profile->peak_tflops = planner->hardware.flops * 1e-12;
     for (int mode = 0; mode <= ATTENTION_FLASH; mode++)

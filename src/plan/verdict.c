@@ -1,12 +1,11 @@
 #include "verdict.h"
+#include "base/units.h"
 
 #include "estimate.h"
 #include "base/grid.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static const double GIB = 1024.0 * 1024.0 * 1024.0;
 
 // ---------------------------------------------------------------- the figures
 
@@ -51,7 +50,7 @@ static int find_forecasts_(Verdict *verdict, const Planner *planner, Error *err)
 }
 
 // The micro-batch size that only BPipe makes fit, where there is one.
-static const Forecast *in_question_(const Verdict *verdict) {
+static const Forecast *verdict_in_question_(const Verdict *verdict) {
     return verdict->plain.fits ? &verdict->larger : &verdict->bpipe;
 }
 
@@ -60,7 +59,7 @@ static bool quicker_(const Forecast *one, const Forecast *other) {
 }
 
 static int find_quickest_(Verdict *verdict, const Planner *planner, Error *err) {
-    const Forecast *with = in_question_(verdict);
+    const Forecast *with = verdict_in_question_(verdict);
     if (!with->possible || !with->fits || !quicker_(with, &verdict->best)) return 0;
     if (planner_quickest(planner, verdict->largest_plain, &verdict->quickest, err) != 0) return -1;
     if (quicker_(with, &verdict->quickest)) verdict->quickest.possible = false;
@@ -69,9 +68,9 @@ static int find_quickest_(Verdict *verdict, const Planner *planner, Error *err) 
 
 // ---------------------------------------------------------------- the sentence
 
-static void say_(Verdict *verdict, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void verdict_say_(Verdict *verdict, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-static void say_(Verdict *verdict, const char *format, ...) {
+static void verdict_say_(Verdict *verdict, const char *format, ...) {
     size_t used = strlen(verdict->reason);
     va_list args;
     va_start(args, format);
@@ -79,7 +78,7 @@ static void say_(Verdict *verdict, const char *format, ...) {
     va_end(args);
 }
 
-static double gib_(int64_t bytes) {
+static double verdict_gib_(int64_t bytes) {
     return (double)bytes / GIB;
 }
 
@@ -88,16 +87,16 @@ static void say_need_(Verdict *verdict, const Planner *planner, const Forecast *
     char peak[32], reserve[32], all[32];
     grid_bytes(forecast->peak_bytes, peak);
     grid_bytes((int64_t)(planner->config->hardware.reserve_gib * GIB), reserve);
-    say_(verdict, "stage %d needs %s", forecast->fullest, peak);
+    verdict_say_(verdict, "stage %d needs %s", forecast->fullest, peak);
     if (planner->hardware.memory_bytes > 0)
-        say_(verdict, ", %s are in reserve of %s", reserve, grid_bytes(planner->hardware.memory_bytes, all));
+        verdict_say_(verdict, ", %s are in reserve of %s", reserve, grid_bytes(planner->hardware.memory_bytes, all));
 }
 
 static void say_mfu_(Verdict *verdict, const PlanTime *time) {
     if (time->mfu > 0)
-        say_(verdict, "%.1f ms a step, MFU %.1f %%", 1e3 * time->step, 100 * time->mfu);
+        verdict_say_(verdict, "%.1f ms a step, MFU %.1f %%", 1e3 * time->step, 100 * time->mfu);
     else
-        say_(verdict, "%.1f ms a step", 1e3 * time->step);
+        verdict_say_(verdict, "%.1f ms a step", 1e3 * time->step);
 }
 
 // From one micro-batch size to a larger one: what a stage has to gain, what it gains, and what comes out.
@@ -106,48 +105,50 @@ static void say_gain_(Verdict *verdict, const Planner *planner, const Forecast *
     int64_t batch = config->train.global_batch / config->parallel.data;
     double required =
         estimate_required_gain(batch, from->variant.micro_batch, to->variant.micro_batch, config->parallel.pipeline);
-    say_(verdict, "from micro-batch %lld to %lld a stage has to gain %.1f %% and %s %.1f %%; ",
-         (long long)from->variant.micro_batch, (long long)to->variant.micro_batch, 100 * required,
-         planner->measured ? "gains, as measured," : "would gain, by the model,",
-         100 * (stage_speed_(to) / stage_speed_(from) - 1));
-    say_(verdict, "predicted with BPipe ");
+    verdict_say_(verdict, "from micro-batch %lld to %lld a stage has to gain %.1f %% and %s %.1f %%; ",
+                 (long long)from->variant.micro_batch, (long long)to->variant.micro_batch, 100 * required,
+                 planner->measured ? "gains, as measured," : "would gain, by the model,",
+                 100 * (stage_speed_(to) / stage_speed_(from) - 1));
+    verdict_say_(verdict, "predicted with BPipe ");
     say_mfu_(verdict, &to->time);
-    say_(verdict, ", without it at micro-batch %lld ", (long long)from->variant.micro_batch);
+    verdict_say_(verdict, ", without it at micro-batch %lld ", (long long)from->variant.micro_batch);
     say_mfu_(verdict, &from->time);
     if (!verdict->quickest.possible) return;
-    say_(verdict, "; quickest without it is micro-batch %lld, ", (long long)verdict->quickest.variant.micro_batch);
+    verdict_say_(verdict, "; quickest without it is micro-batch %lld, ",
+                 (long long)verdict->quickest.variant.micro_batch);
     say_mfu_(verdict, &verdict->quickest.time);
 }
 
 // This micro-batch size does without BPipe; would a larger one with it be better?
 static void decide_unneeded_(Verdict *verdict, const Planner *planner) {
     const Forecast *larger = &verdict->larger, *best = &verdict->best;
-    say_(verdict, "No: micro-batch %lld fits without BPipe (", (long long)verdict->plain.variant.micro_batch);
+    verdict_say_(verdict, "No: micro-batch %lld fits without BPipe (", (long long)verdict->plain.variant.micro_batch);
     say_need_(verdict, planner, &verdict->plain);
-    say_(verdict, "), which would only add transfers");
+    verdict_say_(verdict, "), which would only add transfers");
     if (verdict->largest_plain > verdict->plain.variant.micro_batch)
-        say_(verdict, "; without it up to micro-batch %lld fits", (long long)verdict->largest_plain);
+        verdict_say_(verdict, "; without it up to micro-batch %lld fits", (long long)verdict->largest_plain);
     if (!larger->possible || !larger->time.known || !best->time.known) {
-        say_(verdict, ".");
+        verdict_say_(verdict, ".");
         return;
     }
-    say_(verdict, ". Only with it would micro-batch %lld fit: ", (long long)larger->variant.micro_batch);
+    verdict_say_(verdict, ". Only with it would micro-batch %lld fit: ", (long long)larger->variant.micro_batch);
     say_gain_(verdict, planner, best, larger);
     bool pays = quicker_(larger, best) && !verdict->quickest.possible;
-    say_(verdict, pays ? ": that would pay." : ": that would not pay.");
+    verdict_say_(verdict, pays ? ": that would pay." : ": that would not pay.");
 }
 
 static void decide_impossible_(Verdict *verdict, const Planner *planner) {
-    say_(verdict, "No: micro-batch %lld does not fit even with BPipe (", (long long)verdict->plain.variant.micro_batch);
+    verdict_say_(verdict, "No: micro-batch %lld does not fit even with BPipe (",
+                 (long long)verdict->plain.variant.micro_batch);
     say_need_(verdict, planner, &verdict->bpipe);
-    say_(verdict, "). ");
+    verdict_say_(verdict, "). ");
     if (verdict->largest_plain == 0 && verdict->largest_bpipe == 0)
-        say_(verdict, "No micro-batch size fits.");
+        verdict_say_(verdict, "No micro-batch size fits.");
     else if (verdict->largest_plain >= verdict->largest_bpipe)
-        say_(verdict, "Up to micro-batch %lld fits, without BPipe.", (long long)verdict->largest_plain);
+        verdict_say_(verdict, "Up to micro-batch %lld fits, without BPipe.", (long long)verdict->largest_plain);
     else
-        say_(verdict, "Micro-batch %lld fits with BPipe, %lld without.", (long long)verdict->largest_bpipe,
-             (long long)verdict->largest_plain);
+        verdict_say_(verdict, "Micro-batch %lld fits with BPipe, %lld without.", (long long)verdict->largest_bpipe,
+                     (long long)verdict->largest_plain);
 }
 
 // It fits only with BPipe.
@@ -155,22 +156,23 @@ static void decide_needed_(Verdict *verdict, const Planner *planner) {
     const Forecast *with = &verdict->bpipe, *best = &verdict->best;
     bool none = !best->possible, unknown = !none && !(with->time.known && best->time.known);
     verdict->use_bpipe = none || (quicker_(with, best) && !verdict->quickest.possible);
-    say_(verdict, "%s: micro-batch %lld fits only with BPipe (", verdict->use_bpipe ? "Yes" : "No",
-         (long long)with->variant.micro_batch);
+    verdict_say_(verdict, "%s: micro-batch %lld fits only with BPipe (", verdict->use_bpipe ? "Yes" : "No",
+                 (long long)with->variant.micro_batch);
     say_need_(verdict, planner, with);
-    say_(verdict, "; without it ");
+    verdict_say_(verdict, "; without it ");
     say_need_(verdict, planner, &verdict->plain);
-    say_(verdict, "); ");
+    verdict_say_(verdict, "); ");
     if (none)
-        say_(verdict, "without it no micro-batch size fits.");
+        verdict_say_(verdict, "without it no micro-batch size fits.");
     else if (unknown)
-        say_(verdict,
-             "without it micro-batch %lld fits; which is quicker nobody can say without hardware.peak_tflops or a "
-             "profile.",
-             (long long)best->variant.micro_batch);
+        verdict_say_(
+            verdict,
+            "without it micro-batch %lld fits; which is quicker nobody can say without hardware.peak_tflops or a "
+            "profile.",
+            (long long)best->variant.micro_batch);
     else {
         say_gain_(verdict, planner, best, with);
-        say_(verdict, ".");
+        verdict_say_(verdict, ".");
     }
 }
 
@@ -178,16 +180,16 @@ static void decide_(Verdict *verdict, const Planner *planner) {
     const Config *config = planner->config;
     bool pairs = config->schedule.evict_to == EVICT_TO_PEER;
     if (pairs && config->parallel.pipeline == 1)
-        say_(verdict, "No: with one stage there is nothing to balance.");
+        verdict_say_(verdict, "No: with one stage there is nothing to balance.");
     else if (!plan_can_balance(config))
-        say_(verdict,
-             "No: %s fills all stages alike, so that no stage has room for another's activations; host memory "
-             "(schedule.evict_to: host) has.",
-             config_word("schedule.name", config->schedule.name));
+        verdict_say_(verdict,
+                     "No: %s fills all stages alike, so that no stage has room for another's activations; host memory "
+                     "(schedule.evict_to: host) has.",
+                     config_word("schedule.name", config->schedule.name));
     else if (!verdict->bpipe.possible)
-        say_(verdict, "No: with %lld stage%s, %s and these slots BPipe has nothing to move.",
-             (long long)config->parallel.pipeline, config->parallel.pipeline == 1 ? "" : "s",
-             config_word("schedule.name", config->schedule.name));
+        verdict_say_(verdict, "No: with %lld stage%s, %s and these slots BPipe has nothing to move.",
+                     (long long)config->parallel.pipeline, config->parallel.pipeline == 1 ? "" : "s",
+                     config_word("schedule.name", config->schedule.name));
     else if (verdict->plain.fits)
         decide_unneeded_(verdict, planner);
     else if (!verdict->bpipe.fits)
@@ -235,7 +237,7 @@ int verdict_agree(Config *config, const Model *model, World *world, const Log *l
 
 bool verdict_reserves(const Verdict *verdict, const Planner *planner, double *plain, double *bpipe) {
     int64_t all = planner->hardware.memory_bytes;
-    *plain = gib_(all - verdict->plain.peak_bytes);
-    *bpipe = gib_(all - verdict->bpipe.peak_bytes);
+    *plain = verdict_gib_(all - verdict->plain.peak_bytes);
+    *bpipe = verdict_gib_(all - verdict->bpipe.peak_bytes);
     return all > 0;
 }

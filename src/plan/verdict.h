@@ -32,7 +32,7 @@ typedef struct Verdict {
 // -1 with err.
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err);
 
-// Turns schedule.bpipe: auto into on or off, as the verdict says, and tells `log` why. Everything else is left alone.
+// BlendOrder schedule.bpipe: auto into on or off, as the verdict says, and tells `log` why. Everything else is left alone.
 int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err);
 
 // The same on all ranks of a job, each of which may see another machine: rank 0 decides. Collective.

@@ -12,20 +12,20 @@ static Place anywhere_(int family) {
     return place;
 }
 
-static int open_(int family) {
-    int file = socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), off = 0, room = 4 << 20;
+static int datagrams_open_(int family) {
+    int file = socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), off = 0, capacity = 4 << 20;
     if (file < 0) return -1;
     Place place = anywhere_(family);
     if (family == AF_INET6) setsockopt(file, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); // IPv4 through it too
-    setsockopt(file, SOL_SOCKET, SO_RCVBUF, &room, sizeof room); // a few thousand ranks at once
+    setsockopt(file, SOL_SOCKET, SO_RCVBUF, &capacity, sizeof capacity); // a few thousand ranks at once
     if (bind(file, (const struct sockaddr *)&place.address, place.length) == 0) return file;
     close(file);
     return -1;
 }
 
 int datagrams_open(Datagrams *socket, Error *err) {
-    *socket = (Datagrams){open_(AF_INET6), AF_INET6};
-    if (socket->file < 0) *socket = (Datagrams){open_(AF_INET), AF_INET}; // hosts without IPv6
+    *socket = (Datagrams){datagrams_open_(AF_INET6), AF_INET6};
+    if (socket->file < 0) *socket = (Datagrams){datagrams_open_(AF_INET), AF_INET}; // hosts without IPv6
     return socket->file >= 0 ? 0 : error_set(err, EXIT_FAILED, "no UDP socket: %s", strerror(errno));
 }
 
@@ -36,7 +36,7 @@ void datagrams_close(Datagrams *socket) {
 
 // --- addresses
 
-static bool add_(Addresses *addresses, const struct sockaddr *address) {
+static bool datagrams_add_(Addresses *addresses, const struct sockaddr *address) {
     struct in6_addr *to = &addresses->address[addresses->count];
     if (address->sa_family == AF_INET6) {
         *to = ((const struct sockaddr_in6 *)address)->sin6_addr;
@@ -61,7 +61,7 @@ void datagrams_addresses(const Datagrams *socket, Addresses *addresses) {
     for (int f = 0; f < (socket->family == AF_INET6 ? 2 : 1); f++)
         for (struct ifaddrs *at = all; at != NULL && addresses->count < DATAGRAMS_ADDRESSES; at = at->ifa_next) {
             if (at->ifa_addr == NULL || at->ifa_addr->sa_family != families[f] || !(at->ifa_flags & IFF_UP)) continue;
-            addresses->count += add_(addresses, at->ifa_addr);
+            addresses->count += datagrams_add_(addresses, at->ifa_addr);
         }
     freeifaddrs(all);
 }

@@ -1,7 +1,8 @@
 #include "heartbeat.h"
+#include "base/clock.h"
 
 #include "backend/backend.h"
-#include "bailiff.h"
+#include "launch/bailiff.h"
 #include "star.h"
 
 #include <poll.h>
@@ -19,7 +20,7 @@
 typedef enum Connection { CONNECTION_NONE, CONNECTION_STARTED, CONNECTION_MADE, CONNECTION_GIVEN_UP } Connection;
 
 struct Heartbeat {
-    Board *board;
+    StatusPage *status_page;
     Patience patience;
     const char *program;
     pid_t launcher; // 0: none to miss
@@ -35,14 +36,14 @@ struct Heartbeat {
 // --- what the thread does
 
 static Log log_(const Heartbeat *heartbeat) {
-    BoardPage page;
-    board_read_own(heartbeat->board, &page);
+    StatusRank page;
+    status_page_read_own(heartbeat->status_page, &page);
     return (Log){heartbeat->program, atomic_load(&heartbeat->rank), page.stage, LOG_NORMAL};
 }
 
 // The main thread may hang anywhere, so nothing is cleaned up: the launcher ends the others, and removes what they leave, unless it waits
 // for a host that is cut off.
-static void __attribute__((noreturn)) end_(const Heartbeat *heartbeat) {
+static void __attribute__((noreturn)) heartbeat_end_(const Heartbeat *heartbeat) {
     bailiff_leave(heartbeat->launcher);
     _exit(EXIT_FAILED);
 }
@@ -64,14 +65,14 @@ static void miss_launcher_(const Heartbeat *heartbeat) {
     begin_last_words_();
     Log log = log_(heartbeat);
     log_line(&log, "the process that started this rank has gone, so the job ends; go on with --resume");
-    end_(heartbeat);
+    heartbeat_end_(heartbeat);
 }
 
 static void look_alone_(Heartbeat *heartbeat, double now) {
-    BoardPage page;
+    StatusRank page;
     int rank;
     char text[WATCHDOG_TEXT];
-    board_read_own(heartbeat->board, &page);
+    status_page_read_own(heartbeat->status_page, &page);
     watchdog_hear(heartbeat->alone, 0, &page, now);
     if (watchdog_look(heartbeat->alone, now, &rank) == FOUND_WELL) return;
     begin_last_words_();
@@ -82,7 +83,7 @@ static void look_alone_(Heartbeat *heartbeat, double now) {
              heartbeat->patience.progress_s, text,
              joining ? "no rank has begun; where hosts have several networks, name theirs to mpirun (docs/slurm.md)"
                      : "go on with --resume");
-    end_(heartbeat);
+    heartbeat_end_(heartbeat);
 }
 
 static void __attribute__((noreturn))
@@ -93,7 +94,7 @@ end_job_(const Heartbeat *heartbeat, Star *star, Found found, int rank, double n
     star_end(star, rank);
     // Without rank 0 every rank speaks for itself, and the launcher would end the others at the first one's end.
     if (log.rank > 0) nap_(1.5);
-    end_(heartbeat);
+    heartbeat_end_(heartbeat);
 }
 
 static void look_around_(Heartbeat *heartbeat, Star *star, double now) {
@@ -105,8 +106,8 @@ static void look_around_(Heartbeat *heartbeat, Star *star, double now) {
 }
 
 static void beat_(Heartbeat *heartbeat, Star *star, double now) {
-    board_beat(heartbeat->board);
-    if (board_shared(heartbeat->board)) return;
+    status_page_beat(heartbeat->status_page);
+    if (status_page_shared(heartbeat->status_page)) return;
     miss_launcher_(heartbeat);
     if (star != NULL)
         look_around_(heartbeat, star, now);
@@ -147,7 +148,7 @@ static void *live_(void *argument) {
         Star *star = star_(heartbeat);
         wait_(heartbeat, star, last + interval_(heartbeat, star));
         double now = clock_seconds();
-        if (star != NULL && star_take(star, now)) end_(heartbeat);
+        if (star != NULL && star_take(star, now)) heartbeat_end_(heartbeat);
         // One that was stopped itself, and goes on, finds others gone because of it.
         if (now - last > interval_(heartbeat, star) + AWAY_S) back = now;
         int dead = star != NULL && now - back > AWAY_S ? star_dead(star) : -1;
@@ -178,40 +179,40 @@ static void wake_(const Heartbeat *heartbeat) {
     (void)wrote; // it fails where it is awake already
 }
 
-static void free_(Heartbeat *heartbeat) {
+static void heartbeat_free_(Heartbeat *heartbeat) {
     star_close(heartbeat->star);
     watchdog_free(heartbeat->alone);
     if (heartbeat->wake >= 0) close(heartbeat->wake);
     free(heartbeat);
 }
 
-Heartbeat *heartbeat_start(Board *board, Patience patience, bool launched, const char *program, Error *err) {
-    if (board == NULL || (patience.peer_s == 0 && patience.progress_s == 0)) return NULL;
+Heartbeat *heartbeat_start(StatusPage *status_page, Patience patience, bool launched, const char *program, Error *err) {
+    if (status_page == NULL || (patience.peer_s == 0 && patience.progress_s == 0)) return NULL;
     Heartbeat *heartbeat = calloc(1, sizeof *heartbeat);
     if (heartbeat == NULL) {
         error_set(err, EXIT_FAILED, "out of memory");
         return NULL;
     }
-    heartbeat->board = board;
+    heartbeat->status_page = status_page;
     heartbeat->patience = patience;
     heartbeat->program = program;
-    heartbeat->launcher = launched && !board_shared(board) ? getppid() : 0;
+    heartbeat->launcher = launched && !status_page_shared(status_page) ? getppid() : 0;
     heartbeat->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     heartbeat->alone = watchdog_create(1, patience, clock_seconds());
-    atomic_store(&heartbeat->rank, board_launched_rank());
+    atomic_store(&heartbeat->rank, status_page_launched_rank());
     if (heartbeat->wake < 0 || heartbeat->alone == NULL)
         error_set(err, EXIT_FAILED, "no heartbeat: out of memory or files");
     else if (start_thread_(heartbeat, err) == 0)
         return heartbeat;
-    free_(heartbeat);
+    heartbeat_free_(heartbeat);
     return NULL;
 }
 
 int heartbeat_join(Heartbeat *heartbeat, World *world, const Log *log, Error *err) {
-    if (heartbeat == NULL || board_shared(heartbeat->board) || world_size(world) == 1) return 0;
+    if (heartbeat == NULL || status_page_shared(heartbeat->status_page) || world_size(world) == 1) return 0;
     bool connected = false;
     atomic_store(&heartbeat->rank, world_rank(world));
-    heartbeat->star = star_open(world, heartbeat->board, heartbeat->patience, err);
+    heartbeat->star = star_open(world, heartbeat->status_page, heartbeat->patience, err);
     if (heartbeat->star == NULL && err->code != 0) return -1;
     if (heartbeat->star == NULL) {
         Log all = log_of_all(log);
@@ -236,5 +237,5 @@ void heartbeat_leave(Heartbeat *heartbeat) {
     atomic_store(&heartbeat->leaving, true);
     wake_(heartbeat);
     pthread_join(heartbeat->thread, NULL);
-    free_(heartbeat);
+    heartbeat_free_(heartbeat);
 }

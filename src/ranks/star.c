@@ -1,4 +1,5 @@
 #include "star.h"
+#include "base/clock.h"
 
 #include "backend/backend.h"
 #include "datagrams.h"
@@ -44,7 +45,7 @@ static const double connect_s_ = 3;
 
 struct Star {
     int rank, size, node;
-    const Board *board;
+    const StatusPage *status_page;
     Invitation invitation;
     Datagrams socket;
     pthread_mutex_t lock; // of dog and rays: settling is the main thread's
@@ -58,9 +59,9 @@ struct Star {
 
 // --- messages
 
-static Message message_(const Star *star, MessageKind kind) {
-    BoardPage page;
-    board_read_own(star->board, &page);
+static Message star_message_(const Star *star, MessageKind kind) {
+    StatusRank page;
+    status_page_read_own(star->status_page, &page);
     Message message = {.key = star->invitation.key,
                        .kind = kind,
                        .rank = star->rank,
@@ -75,19 +76,19 @@ static Message message_(const Star *star, MessageKind kind) {
     return message;
 }
 
-static BoardPage page_of_(const Message *message) {
-    BoardPage page = {.pid = message->pid,
-                      .stage = message->stage,
-                      .wait_stage = message->wait_stage,
-                      .beats = message->beats,
-                      .progress = message->progress};
+static StatusRank page_of_(const Message *message) {
+    StatusRank page = {.pid = message->pid,
+                       .stage = message->stage,
+                       .wait_stage = message->wait_stage,
+                       .beats = message->beats,
+                       .progress = message->progress};
     memcpy(page.action, message->action, sizeof page.action - 1);
     memcpy(page.wait, message->wait, sizeof page.wait - 1);
     return page;
 }
 
 static void send_to_hub_(Star *star, MessageKind kind) {
-    Message message = message_(star, kind);
+    Message message = star_message_(star, kind);
     int known = atomic_load(&star->address);
     for (int i = 0; i < star->invitation.addresses.count; i++) {
         Place place;
@@ -122,7 +123,7 @@ static void kill_later_(int pid) {
 
 static void take_beat_(Star *star, const Message *message, const Place *from, double now) {
     Ray *ray = &star->rays[message->rank];
-    BoardPage page = page_of_(message);
+    StatusRank page = page_of_(message);
     if (ray->absent) return;
     if (!ray->heard) ray->visible = message->node == star->node && is_ours_(message->pid);
     ray->place = *from, ray->node = message->node, ray->pid = message->pid;
@@ -130,14 +131,14 @@ static void take_beat_(Star *star, const Message *message, const Place *from, do
     ray->left = ray->left || message->kind == MESSAGE_BYE;
     watchdog_hear(star->dog, message->rank, &page, now);
     if (ray->left) watchdog_excuse(star->dog, message->rank);
-    Message answer = message_(star, MESSAGE_ANSWER);
+    Message answer = star_message_(star, MESSAGE_ANSWER);
     answer.address = message->address;
     answer.left = ray->left;
     datagrams_send(&star->socket, from, &answer, sizeof answer);
 }
 
 static void take_answer_(Star *star, const Message *message, double now) {
-    BoardPage page = page_of_(message);
+    StatusRank page = page_of_(message);
     int none = NOT_CONNECTED;
     atomic_compare_exchange_strong(&star->address, &none, message->address);
     star->left = message->left != 0;
@@ -166,8 +167,8 @@ bool star_take(Star *star, double now) {
 Found star_beat(Star *star, double now, int *rank) {
     pthread_mutex_lock(&star->lock);
     if (star->rank == 0) {
-        BoardPage page;
-        board_read_own(star->board, &page);
+        StatusRank page;
+        status_page_read_own(star->status_page, &page);
         watchdog_hear(star->dog, 0, &page, now);
     } else {
         send_to_hub_(star, MESSAGE_BEAT);
@@ -216,8 +217,8 @@ void star_say(Star *star, Found found, int rank, const Log *log, double now) {
         log_line(&all, "%s", text);
         return;
     }
-    BoardPage page;
-    board_read_own(star->board, &page);
+    StatusRank page;
+    status_page_read_own(star->status_page, &page);
     watchdog_describe(&page, own);
     watchdog_reason(star->dog, found, rank, now, text);
     log_line(log, "%s; this rank %s", text, own);
@@ -226,7 +227,7 @@ void star_say(Star *star, Found found, int rank, const Log *log, double now) {
 void star_end(Star *star, int silent) {
     enum { TIMES = 3, PAUSE_NS = 20000000 };
     if (star->rank > 0) return;
-    Message message = message_(star, MESSAGE_END);
+    Message message = star_message_(star, MESSAGE_END);
     message.pid = 0;
     if (silent > 0) message.node = star->rays[silent].node, message.pid = star->rays[silent].pid;
     for (int time = 0; time < TIMES; time++) {
@@ -250,7 +251,7 @@ static int invite_(Star *star, World *world, Error *err) {
     return world_broadcast(world, 0, invitation, sizeof *invitation, err);
 }
 
-static bool allocate_(Star *star, Patience patience) {
+static bool star_allocate_(Star *star, Patience patience) {
     double now = clock_seconds();
     Patience with_hub = {patience.peer_s, 0}; // rank 0 alone knows whether the job moves
     star->dog = watchdog_create(star->rank == 0 ? star->size : 1, star->rank == 0 ? patience : with_hub, now);
@@ -261,19 +262,19 @@ static bool allocate_(Star *star, Patience patience) {
     return true;
 }
 
-Star *star_open(World *world, const Board *board, Patience patience, Error *err) {
+Star *star_open(World *world, const StatusPage *status_page, Patience patience, Error *err) {
     Star *star = calloc(1, sizeof *star);
     if (star == NULL) {
         error_set(err, EXIT_FAILED, "out of memory");
         return NULL;
     }
     star->rank = world_rank(world), star->size = world_size(world), star->node = world_node(world);
-    star->board = board;
+    star->status_page = status_page;
     star->endless = patience.peer_s == 0;
     star->socket.file = -1;
     pthread_mutex_init(&star->lock, NULL);
     atomic_store(&star->address, NOT_CONNECTED);
-    if (!allocate_(star, patience)) error_set(err, EXIT_FAILED, "out of memory to watch %d ranks", star->size);
+    if (!star_allocate_(star, patience)) error_set(err, EXIT_FAILED, "out of memory to watch %d ranks", star->size);
     bool invited = err->code == 0 && invite_(star, world, err) == 0 && star->invitation.addresses.count > 0;
     if (invited) {
         if (star->rank > 0) datagrams_open(&star->socket, NULL); // without one it stays unconnected, and rank 0 says so

@@ -20,7 +20,7 @@ extern "C" {
 typedef struct Star Star;
 
 // Collective. Tells all ranks where rank 0 listens. NULL without err where rank 0 cannot open a socket; NULL with err where MPI failed.
-Star *star_open(World *world, const Board *board, Patience patience, Error *err);
+Star *star_open(World *world, const StatusPage *status_page, Patience patience, Error *err);
 // Collective, with the thread at work. Waits until all are connected, at most a few seconds; false where this rank is not. Rank 0 says
 // which ranks are not, and watches the others alone.
 int star_settle(Star *star, World *world, const Log *log, bool *connected, Error *err);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 typedef struct Watched {
-    BoardPage page;
+    StatusRank page;
     bool expected; // its silence counts
     double heard;
 } Watched;
@@ -50,13 +50,13 @@ void watchdog_excuse(Watchdog *dog, int rank) {
     dog->rank[rank].expected = false;
 }
 
-void watchdog_hear(Watchdog *dog, int rank, const BoardPage *page, double now) {
+void watchdog_hear(Watchdog *dog, int rank, const StatusRank *page, double now) {
     Watched *watched = &dog->rank[rank];
     if (page->beats > watched->page.beats) watchdog_expect(dog, rank, now);
     watched->page = *page;
 }
 
-static int64_t progress_(const Watchdog *dog) {
+static int64_t watchdog_progress_(const Watchdog *dog) {
     int64_t sum = 0;
     for (int i = 0; i < dog->ranks; i++) sum += dog->rank[i].page.progress;
     return sum;
@@ -73,7 +73,7 @@ static bool silent_(const Watchdog *dog, int rank, double now) {
 }
 
 Found watchdog_look(Watchdog *dog, double now, int *rank) {
-    int64_t progress = progress_(dog);
+    int64_t progress = watchdog_progress_(dog);
     if (progress != dog->progress) dog->moved = now;
     dog->progress = progress;
     if (now - dog->looked > watchdog_interval(dog->patience) + OVERSLEPT_S) start_again_(dog, now);
@@ -87,11 +87,11 @@ Found watchdog_look(Watchdog *dog, double now, int *rank) {
 
 // --- words
 
-const char *watchdog_action(const BoardPage *page) {
+const char *watchdog_action(const StatusRank *page) {
     return page->action[0] != '\0' ? page->action : "start-up";
 }
 
-static void name_(const Watchdog *dog, int rank, char name[64]) {
+static void watchdog_name_(const Watchdog *dog, int rank, char name[64]) {
     int stage = dog->rank[rank].page.stage, used = snprintf(name, 64, "rank %d", rank);
     if (stage >= 0) snprintf(name + used, 64 - (size_t)used, " (stage %d)", stage);
 }
@@ -105,7 +105,7 @@ void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, cha
                  now - dog->moved);
         return;
     }
-    name_(dog, rank, name);
+    watchdog_name_(dog, rank, name);
     if (found == FOUND_DEAD) {
         snprintf(text, WATCHDOG_TEXT, "%s died, last seen at %s; the job ends; go on with --resume", name,
                  watchdog_action(&dog->rank[rank].page));
@@ -119,7 +119,7 @@ void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, cha
              name, now - dog->rank[rank].heard, others, watchdog_action(&dog->rank[rank].page));
 }
 
-void watchdog_describe(const BoardPage *page, char text[WATCHDOG_TEXT]) {
+void watchdog_describe(const StatusRank *page, char text[WATCHDOG_TEXT]) {
     if (page->wait[0] == '\0')
         snprintf(text, WATCHDOG_TEXT, "is at %s", watchdog_action(page));
     else if (page->wait_stage >= 0)
@@ -139,9 +139,9 @@ static int spokesman_(const Watchdog *dog, int stage, double now) {
     return best;
 }
 
-static void line_(const Watchdog *dog, int rank, double now, char text[WATCHDOG_TEXT]) {
+static void watchdog_line_(const Watchdog *dog, int rank, double now, char text[WATCHDOG_TEXT]) {
     const Watched *watched = &dog->rank[rank];
-    const BoardPage *page = &watched->page;
+    const StatusRank *page = &watched->page;
     char who[32], state[WATCHDOG_TEXT - 160], other[128] = "";
     snprintf(who, sizeof who, page->stage >= 0 ? "stage %d" : "rank %d", page->stage >= 0 ? page->stage : rank);
     watchdog_describe(page, text);
@@ -164,12 +164,12 @@ bool watchdog_line(const Watchdog *dog, int index, double now, char text[WATCHDO
     for (int stage = 0; stage <= stages; stage++) {
         int rank = spokesman_(dog, stage, now);
         if (rank < 0 || index-- > 0) continue;
-        line_(dog, rank, now, text);
+        watchdog_line_(dog, rank, now, text);
         return true;
     }
     for (int i = 0; i < dog->ranks; i++) {
         if (dog->rank[i].page.stage >= 0 || index-- > 0) continue;
-        line_(dog, i, now, text);
+        watchdog_line_(dog, i, now, text);
         return true;
     }
     return false;

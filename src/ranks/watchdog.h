@@ -7,7 +7,7 @@
 #ifndef WATCHDOG_H
 #define WATCHDOG_H
 
-#include "board.h"
+#include "status_page.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,7 +28,7 @@ void watchdog_free(Watchdog *dog);
 double watchdog_interval(Patience patience);
 
 // What a rank said at last; it was heard where its beats have grown.
-void watchdog_hear(Watchdog *dog, int rank, const BoardPage *page, double now);
+void watchdog_hear(Watchdog *dog, int rank, const StatusRank *page, double now);
 void watchdog_expect(Watchdog *dog, int rank, double now); // from now on its silence counts
 void watchdog_excuse(Watchdog *dog, int rank); // its silence no longer counts: it has left, or cannot be heard
 
@@ -47,9 +47,9 @@ void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, cha
 bool watchdog_line(const Watchdog *dog, int index, double now, char text[WATCHDOG_TEXT]);
 
 // What a rank is at; one that has not said so yet starts up.
-const char *watchdog_action(const BoardPage *page);
+const char *watchdog_action(const StatusRank *page);
 // The same of one page alone, for a rank that knows of no other: "waits for B14 from stage 3", "is at step 12 F21".
-void watchdog_describe(const BoardPage *page, char text[WATCHDOG_TEXT]);
+void watchdog_describe(const StatusRank *page, char text[WATCHDOG_TEXT]);
 
 #ifdef __cplusplus
 }

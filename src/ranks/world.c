@@ -9,7 +9,7 @@
 
 // --- who started this process
 
-static int number_(const char *name) {
+static int world_number_(const char *name) {
     const char *text = getenv(name);
     return text == NULL ? 0 : atoi(text);
 }
@@ -17,7 +17,8 @@ static int number_(const char *name) {
 int world_slurm_tasks(void) {
     // A batch script runs outside of any step, though SLURM_NTASKS and SLURM_PROCID are set there too.
     if (getenv("SLURM_STEP_ID") == NULL) return 0;
-    return getenv("SLURM_STEP_NUM_TASKS") != NULL ? number_("SLURM_STEP_NUM_TASKS") : number_("SLURM_NTASKS");
+    return getenv("SLURM_STEP_NUM_TASKS") != NULL ? world_number_("SLURM_STEP_NUM_TASKS")
+                                                  : world_number_("SLURM_NTASKS");
 }
 
 int world_slurm_error(int tasks, Error *err) {
@@ -46,7 +47,7 @@ int world_under_launcher(bool *under, Error *err) {
 }
 
 static void waits_(World *world, const char *what) {
-    board_set_wait(world->board, what, -1);
+    status_page_set_wait(world->status_page, what, -1);
 }
 
 // --- joining
@@ -131,12 +132,12 @@ double world_clock_offset(const World *world) {
 
 // --- what all ranks do together
 
-void world_set_board(World *world, Board *board) {
-    world->board = board;
+void world_set_status_page(World *world, StatusPage *status_page) {
+    world->status_page = status_page;
 }
 
 void world_progress(World *world) {
-    if (world != NULL) board_progress(world->board);
+    if (world != NULL) status_page_progress(world->status_page);
 }
 
 static int done_(World *world, int status) {

@@ -3,7 +3,8 @@
 #ifndef WORLD_H
 #define WORLD_H
 
-#include "board.h"
+#include "status_page.h"
+#include "base/clock.h"
 #include "comm/comm.h"
 #include "base/log.h"
 
@@ -36,7 +37,7 @@ const char *world_host(const World *);
 const char *world_library(const World *); // what carries the control plane, with its version
 
 // Where it is said what this rank waits for, and that something gets done, for whoever watches. Before that, and with NULL: nowhere.
-void world_set_board(World *, Board *board);
+void world_set_status_page(World *, StatusPage *status_page);
 // Something got done that the engine's actions do not show, such as a file read. Any thread; NULL: nobody is told.
 void world_progress(World *);
 

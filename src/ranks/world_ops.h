@@ -18,7 +18,7 @@ typedef struct WorldOps {
 struct World {
     const WorldOps *ops;
     void *self; // of the kind
-    Board *board;
+    StatusPage *status_page;
     int rank, size, local_rank, local_size, node, nodes;
     double clock_offset;
     char host[256], library[96];

@@ -1,4 +1,5 @@
 #include "details.h"
+#include "base/clock.h"
 
 #include <string.h>
 

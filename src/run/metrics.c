@@ -1,12 +1,13 @@
 // A line of the file is put together in memory and written at once, so that a reader never sees half of one and a crash
 // tears at most the last. All lines of a run begin with their type and step: cutting the file at a step needs no JSON parser.
 #include "metrics.h"
+#include "base/clock.h"
 
 #include "backend/backend.h"
 #include "base/files.h"
 #include "base/grid.h"
 #include "base/json.h"
-#include "ranks/launch.h"
+#include "launch/launch.h"
 #include "base/version.h"
 #include "ranks/world.h"
 
@@ -62,7 +63,7 @@ int64_t figures_evictions(const StepFigures *figures) {
     return evictions;
 }
 
-static double utilization_(const Peak *peak, double flops_per_token, const StepFigures *figures) {
+static double metrics_utilization_(const Peak *peak, double flops_per_token, const StepFigures *figures) {
     double achieved = flops_per_token * (double)figures->tokens / figures->seconds;
     return achieved / ((double)peak->world * peak->peak_tflops * 1e12);
 }
@@ -70,7 +71,7 @@ static double utilization_(const Peak *peak, double flops_per_token, const StepF
 // ---------------------------------------------------------------------------------------------------------------------
 // The file
 
-static int file_error_(const Metrics *metrics, const char *what, Error *err) {
+static int metrics_file_error_(const Metrics *metrics, const char *what, Error *err) {
     int code = errno;
     return error_set(err, EXIT_FAILED, "log.metrics: %s %s: %s; %s", what, metrics->path, strerror(code),
                      code == ENOSPC || code == EDQUOT ? "free some space there, or name a file elsewhere"
@@ -78,16 +79,16 @@ static int file_error_(const Metrics *metrics, const char *what, Error *err) {
 }
 
 // What an earlier run left in the file: where to cut it.
-typedef struct Kept_ {
+typedef struct Kept {
     off_t end;     // of the last line to keep
     int64_t step;  // of the last step line before it
     bool finished; // a step behind after_step was met: nothing from there on is kept
     bool foreign;  // the torn tail is none of ours
-} Kept_;
+} Kept;
 
 // A file may hold several runs one after another. A step that is not behind the one before it begins another run, and only the last
 // run is cut.
-static void keep_line_(Kept_ *kept, const char *line, off_t end, int64_t after_step) {
+static void keep_line_(Kept *kept, const char *line, off_t end, int64_t after_step) {
     long long number;
     bool any = sscanf(line, "{\"type\":\"%*[a-z]\",\"step\":%lld", &number) == 1; // all that belongs to a step
     bool step = sscanf(line, "{\"type\":\"step\",\"step\":%lld", &number) == 1;
@@ -97,12 +98,12 @@ static void keep_line_(Kept_ *kept, const char *line, off_t end, int64_t after_s
     if (!kept->finished) kept->end = end;
 }
 
-static void keep_all_(Kept_ *kept, FILE *file, int64_t after_step) {
+static void keep_all_(Kept *kept, FILE *file, int64_t after_step) {
     static const char begin[] = "{\"type\":\"";
     char *line = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
     off_t position = 0;
-    for (ssize_t length; (length = getline(&line, &room, file)) > 0; position += length) {
+    for (ssize_t length; (length = getline(&line, &capacity, file)) > 0; position += length) {
         bool torn = line[length - 1] != '\n';
         size_t compared = (size_t)length < sizeof begin - 1 ? (size_t)length : sizeof begin - 1;
         // After a power cut some file systems leave zeros where the line should be.
@@ -113,27 +114,27 @@ static void keep_all_(Kept_ *kept, FILE *file, int64_t after_step) {
 }
 
 // A fresh start keeps every whole line of earlier runs; a resume goes on behind after_step.
-static int cut_(Metrics *metrics, int64_t after_step, Error *err) {
+static int metrics_cut_(Metrics *metrics, int64_t after_step, Error *err) {
     FILE *file = fopen(metrics->path, "r");
-    if (file == NULL) return file_error_(metrics, "cannot read", err);
-    Kept_ kept = {0, 0, false, false};
+    if (file == NULL) return metrics_file_error_(metrics, "cannot read", err);
+    Kept kept = {0, 0, false, false};
     keep_all_(&kept, file, after_step < 0 ? INT64_MAX : after_step);
     fclose(file);
     if (kept.foreign)
         return error_set(err, EXIT_FAILED,
                          "log.metrics: %s ends in something that is no metrics line; name another file", metrics->path);
-    if (ftruncate(metrics->fd, kept.end) != 0) return file_error_(metrics, "cannot cut", err);
+    if (ftruncate(metrics->fd, kept.end) != 0) return metrics_file_error_(metrics, "cannot cut", err);
     return 0;
 }
 
 static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
     if (metrics->path[0] == '\0') return 0;
-    if (file_make_folders(metrics->path) != 0) return file_error_(metrics, "cannot make the folder of", err);
+    if (file_make_folders(metrics->path) != 0) return metrics_file_error_(metrics, "cannot make the folder of", err);
     metrics->fd = file_open_to_write(metrics->path, O_APPEND);
-    if (metrics->fd < 0) return file_error_(metrics, "cannot open", err);
+    if (metrics->fd < 0) return metrics_file_error_(metrics, "cannot open", err);
     struct stat status;
-    if (fstat(metrics->fd, &status) != 0) return file_error_(metrics, "cannot open", err);
-    return S_ISREG(status.st_mode) ? cut_(metrics, after_step, err) : 0;
+    if (fstat(metrics->fd, &status) != 0) return metrics_file_error_(metrics, "cannot open", err);
+    return S_ISREG(status.st_mode) ? metrics_cut_(metrics, after_step, err) : 0;
 }
 
 // mpirun gives its first rank a terminal of its own, wherever that rank's output goes in the end: only a parent that sees
@@ -190,25 +191,25 @@ void metrics_close(Metrics *metrics) {
 }
 
 // A line under construction.
-typedef struct Line_ {
+typedef struct Line {
     FILE *file;
     char *text;
     size_t length;
-} Line_;
+} Line;
 
-static int line_begin_(Line_ *line, Error *err) {
+static int line_begin_(Line *line, Error *err) {
     line->text = NULL;
     line->file = open_memstream(&line->text, &line->length);
     return line->file == NULL ? error_set(err, EXIT_FAILED, "no memory for a line of metrics") : 0;
 }
 
-static int append_(Metrics *metrics, const char *text, size_t length, Error *err) {
+static int metrics_append_(Metrics *metrics, const char *text, size_t length, Error *err) {
     off_t before = lseek(metrics->fd, 0, SEEK_END);
     while (length > 0) {
         ssize_t written = write(metrics->fd, text, length);
         if (written < 0 && errno == EINTR) continue;
         if (written < 0) {
-            file_error_(metrics, "cannot write to", err);
+            metrics_file_error_(metrics, "cannot write to", err);
             // The next line would be glued to a torn one. Where this fails too, the next resume cuts it.
             bool cut = before >= 0 && ftruncate(metrics->fd, before) == 0;
             (void)cut;
@@ -220,25 +221,25 @@ static int append_(Metrics *metrics, const char *text, size_t length, Error *err
     return 0;
 }
 
-static int line_end_(Line_ *line, Metrics *metrics, Error *err) {
+static int line_end_(Line *line, Metrics *metrics, Error *err) {
     fputs("}\n", line->file);
     bool whole = ferror(line->file) == 0;
     if (fclose(line->file) != 0) whole = false;
-    int status = whole ? append_(metrics, line->text, line->length, err)
+    int status = whole ? metrics_append_(metrics, line->text, line->length, err)
                        : error_set(err, EXIT_FAILED, "no memory for a line of metrics");
     free(line->text);
     return status;
 }
 
 // JSON has no word for what is not a number.
-static void number_(Line_ *line, const char *key, double value, int digits) {
+static void metrics_number_(Line *line, const char *key, double value, int digits) {
     if (isfinite(value))
         fprintf(line->file, ",\"%s\":%.*g", key, digits, value);
     else
         fprintf(line->file, ",\"%s\":null", key);
 }
 
-static void count_(Line_ *line, const char *key, int64_t value) {
+static void count_(Line *line, const char *key, int64_t value) {
     fprintf(line->file, ",\"%s\":%lld", key, (long long)value);
 }
 
@@ -247,7 +248,7 @@ enum { EXACT = 17, CLEAR = 9 };
 
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err) {
     if (metrics->fd < 0) return 0;
-    Line_ line;
+    Line line;
     if (line_begin_(&line, err) != 0) return -1;
     const Peak *peak = &metrics->peak;
     fprintf(line.file, "{\"type\":\"run\",\"version\":\"%s\",\"config\":", VERSION);
@@ -255,13 +256,13 @@ int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Erro
     count_(&line, "world", peak->world);
     count_(&line, "parameters", parameters);
     count_(&line, "microbatches", config_microbatches(config));
-    number_(&line, "peak_tflops", peak->peak_tflops > 0.0 ? peak->peak_tflops : NAN, EXACT);
-    number_(&line, "flops_per_token_full", peak->flops_per_token_full, EXACT);
-    number_(&line, "flops_per_token_causal", peak->flops_per_token_causal, EXACT);
+    metrics_number_(&line, "peak_tflops", peak->peak_tflops > 0.0 ? peak->peak_tflops : NAN, EXACT);
+    metrics_number_(&line, "flops_per_token_full", peak->flops_per_token_full, EXACT);
+    metrics_number_(&line, "flops_per_token_causal", peak->flops_per_token_causal, EXACT);
     return line_end_(&line, metrics, err);
 }
 
-static void write_stages_(Line_ *line, const StepFigures *figures) {
+static void write_stages_(Line *line, const StepFigures *figures) {
     fputs(",\"stages\":[", line->file);
     for (int s = 0; s < figures->stages; s++) {
         const StageFigures *stage = &figures->stage[s];
@@ -277,26 +278,26 @@ static void write_stages_(Line_ *line, const StepFigures *figures) {
 
 // MFU, or NAN where the peak is unknown.
 static double mfu_(const Metrics *metrics, double flops_per_token, const StepFigures *figures) {
-    return metrics->peak.peak_tflops > 0.0 ? utilization_(&metrics->peak, flops_per_token, figures) : NAN;
+    return metrics->peak.peak_tflops > 0.0 ? metrics_utilization_(&metrics->peak, flops_per_token, figures) : NAN;
 }
 
 static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     if (metrics->fd < 0) return 0;
-    Line_ line;
+    Line line;
     if (line_begin_(&line, err) != 0) return -1;
     fprintf(line.file, "{\"type\":\"step\",\"step\":%lld", (long long)figures->step);
-    number_(&line, "loss", figures->loss, EXACT);
-    number_(&line, "loss_z", figures->loss_z, CLEAR);
-    number_(&line, "grad_norm", figures->norm, EXACT);
-    number_(&line, "norm_z", figures->norm_z, CLEAR);
-    number_(&line, "lr", figures->lr, EXACT);
-    number_(&line, "step_ms", figures->seconds * 1e3, CLEAR);
+    metrics_number_(&line, "loss", figures->loss, EXACT);
+    metrics_number_(&line, "loss_z", figures->loss_z, CLEAR);
+    metrics_number_(&line, "grad_norm", figures->norm, EXACT);
+    metrics_number_(&line, "norm_z", figures->norm_z, CLEAR);
+    metrics_number_(&line, "lr", figures->lr, EXACT);
+    metrics_number_(&line, "step_ms", figures->seconds * 1e3, CLEAR);
     count_(&line, "tokens", figures->tokens);
-    number_(&line, "tokens_per_s", (double)figures->tokens / figures->seconds, CLEAR);
-    number_(&line, "mfu", mfu_(metrics, metrics->peak.flops_per_token_full, figures), CLEAR);
-    number_(&line, "mfu_causal", mfu_(metrics, metrics->peak.flops_per_token_causal, figures), CLEAR);
-    number_(&line, "bubble", figures_bubble(figures), CLEAR);
-    number_(&line, "transfer_exposed_ms", figures_exposed(figures) * 1e3, CLEAR);
+    metrics_number_(&line, "tokens_per_s", (double)figures->tokens / figures->seconds, CLEAR);
+    metrics_number_(&line, "mfu", mfu_(metrics, metrics->peak.flops_per_token_full, figures), CLEAR);
+    metrics_number_(&line, "mfu_causal", mfu_(metrics, metrics->peak.flops_per_token_causal, figures), CLEAR);
+    metrics_number_(&line, "bubble", figures_bubble(figures), CLEAR);
+    metrics_number_(&line, "transfer_exposed_ms", figures_exposed(figures) * 1e3, CLEAR);
     count_(&line, "evictions", figures_evictions(figures));
     if (figures->skipped) fputs(",\"skipped\":true", line.file);
     write_stages_(&line, figures);
@@ -314,7 +315,7 @@ static bool wait_for_reader_(const Metrics *metrics) {
     return true;
 }
 
-static int say_(Metrics *metrics, const char *text, Error *err) {
+static int metrics_say_(Metrics *metrics, const char *text, Error *err) {
     metrics->unheard = false;
     if (!wait_for_reader_(metrics)) return 0;
     if (metrics->progress_shown) fputs("\r\033[K", stdout);
@@ -325,7 +326,7 @@ static int say_(Metrics *metrics, const char *text, Error *err) {
     return 0;
 }
 
-static void write_memory_(FILE *line, const StepFigures *figures) {
+static void metrics_write_memory_(FILE *line, const StepFigures *figures) {
     int fullest = 0, emptiest = 0;
     for (int s = 1; s < figures->stages; s++) {
         if (figures->stage[s].peak_bytes > figures->stage[fullest].peak_bytes) fullest = s;
@@ -342,7 +343,7 @@ static double plain_(double x) {
 }
 
 static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
-    Line_ line;
+    Line line;
     if (line_begin_(&line, err) != 0) return -1;
     double mfu = mfu_(metrics, metrics->peak.flops_per_token_full, figures);
     fprintf(line.file, "step %4lld/%lld | loss %.4f (z %+.1f) | norm %.2f (z %+.1f) | lr %.1e | %.1f ms | %.0f tok/s",
@@ -351,14 +352,14 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
             (double)figures->tokens / figures->seconds);
     fprintf(line.file, isfinite(mfu) ? " | MFU %.1f%%" : " | MFU n/a", mfu * 100.0);
     fprintf(line.file, " | bubble %.1f%%", figures_bubble(figures) * 100.0);
-    write_memory_(line.file, figures);
+    metrics_write_memory_(line.file, figures);
     fprintf(line.file, " | xfer +%.1f ms", figures_exposed(figures) * 1e3);
     if (figures->skipped) fputs(" | skipped", line.file);
     if (fclose(line.file) != 0) {
         free(line.text);
         return error_set(err, EXIT_FAILED, "no memory for a line of metrics");
     }
-    int said = say_(metrics, line.text, err);
+    int said = metrics_say_(metrics, line.text, err);
     free(line.text);
     return said;
 }
@@ -373,13 +374,13 @@ int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) {
     char text[128];
     snprintf(text, sizeof text, "val  %4lld/%lld | loss %.4f | perplexity %.2f", (long long)step,
              (long long)metrics->steps, loss, exp(loss));
-    if (say_(metrics, text, err) != 0) return -1;
+    if (metrics_say_(metrics, text, err) != 0) return -1;
     if (metrics->fd < 0) return 0;
-    Line_ line;
+    Line line;
     if (line_begin_(&line, err) != 0) return -1;
     fprintf(line.file, "{\"type\":\"val\",\"step\":%lld", (long long)step);
-    number_(&line, "loss", loss, EXACT);
-    number_(&line, "perplexity", exp(loss), CLEAR);
+    metrics_number_(&line, "loss", loss, EXACT);
+    metrics_number_(&line, "perplexity", exp(loss), CLEAR);
     return line_end_(&line, metrics, err);
 }
 
@@ -388,12 +389,12 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
     double accuracy = (double)correct / (double)examples;
     snprintf(text, sizeof text, "val  %4lld/%lld | hellaswag %.2f%% (%lld of %lld)", (long long)step,
              (long long)metrics->steps, 100.0 * accuracy, (long long)correct, (long long)examples);
-    if (say_(metrics, text, err) != 0) return -1;
+    if (metrics_say_(metrics, text, err) != 0) return -1;
     if (metrics->fd < 0) return 0;
-    Line_ line;
+    Line line;
     if (line_begin_(&line, err) != 0) return -1;
     fprintf(line.file, "{\"type\":\"eval\",\"step\":%lld,\"name\":\"hellaswag\"", (long long)step);
-    number_(&line, "accuracy", accuracy, EXACT);
+    metrics_number_(&line, "accuracy", accuracy, EXACT);
     count_(&line, "correct", correct);
     count_(&line, "examples", examples);
     count_(&line, "left_out", left_out);
@@ -401,7 +402,7 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
 }
 
 static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *err) {
-    Line_ line;
+    Line line;
     if (line_begin_(&line, err) != 0) return -1;
     fprintf(line.file, "sample %lld/%lld | ", (long long)step, (long long)metrics->steps);
     for (const char *at = text; *at != '\0'; at++) {
@@ -414,7 +415,7 @@ static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *
     }
     // A text may end in a newline of its own.
     while (line.length > 0 && line.text[line.length - 1] == '\n') line.text[--line.length] = '\0';
-    int said = say_(metrics, line.text, err);
+    int said = metrics_say_(metrics, line.text, err);
     free(line.text);
     return said;
 }
@@ -422,7 +423,7 @@ static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err) {
     if (say_sample_(metrics, step, text, err) != 0) return -1;
     if (metrics->fd < 0) return 0;
-    Line_ line;
+    Line line;
     if (line_begin_(&line, err) != 0) return -1;
     fprintf(line.file, "{\"type\":\"sample\",\"step\":%lld", (long long)step);
     count_(&line, "index", index);

@@ -34,7 +34,7 @@ typedef struct StepFigures {
     int64_t tokens;
     int stages;
     const StageFigures *stage;
-    double loss_z, norm_z; // deviations from the last steps (judge.h)
+    double loss_z, norm_z; // deviations from the last steps (step_guard.h)
     bool skipped;          // the update was left out
 } StepFigures;
 

@@ -17,18 +17,19 @@ void record_free(Record *record) {
 
 // --- comparing
 
-static const uint64_t *step_(const Record *record, int64_t step) {
+static const uint64_t *record_step_(const Record *record, int64_t step) {
     return record->words + step * record_width(record);
 }
 
-static double number_(uint64_t word) {
+static double record_number_(uint64_t word) {
     double value;
     memcpy(&value, &word, sizeof value);
     return value;
 }
 
 static int differ_(char *text, size_t size, int64_t step, const char *what, uint64_t a, uint64_t b) {
-    snprintf(text, size, "step %" PRId64 ": the %s is %.17g and %.17g", step, what, number_(a), number_(b));
+    snprintf(text, size, "step %" PRId64 ": the %s is %.17g and %.17g", step, what, record_number_(a),
+             record_number_(b));
     return 1;
 }
 
@@ -62,7 +63,7 @@ int record_compare(const Record *one, const Record *other, const TensorTable *ta
     }
     int differs = 0;
     for (int64_t s = 0; !differs && s < one->steps; s++)
-        differs = compare_step_(step_(one, s), step_(other, s), one->first + s, table, text, size);
+        differs = compare_step_(record_step_(one, s), record_step_(other, s), one->first + s, table, text, size);
     return differs;
 }
 
@@ -97,14 +98,14 @@ int record_read(Record *record, int file, Error *err) {
 
 struct Recorder {
     Record record;
-    int64_t room; // steps
+    int64_t capacity; // steps
     Checksum *checksum;
     uint64_t *mine; // (entries): of this rank's parts
     uint64_t *all;  // (ranks, entries), on rank 0
 };
 
 int64_t recorder_last_step(const Recorder *recorder) {
-    return recorder->record.first + recorder->room - 1;
+    return recorder->record.first + recorder->capacity - 1;
 }
 
 int recorder_create(Run *run, int64_t steps, Error *err) {
@@ -118,19 +119,19 @@ int recorder_create(Run *run, int64_t steps, Error *err) {
                          " and train.steps, the total, is %" PRId64,
                          run->from.step, run->config->train.steps);
     }
-    recorder->room = steps < left ? steps : left;
+    recorder->capacity = steps < left ? steps : left;
     recorder->record = (Record){run->from.step + 1, 0, entries, NULL};
     recorder->checksum = checksum_create(run->be, err);
     recorder->mine = (uint64_t *)calloc((size_t)entries, sizeof *recorder->mine);
-    bool first = world_rank(run->world) == 0, room = recorder->checksum != NULL && recorder->mine != NULL;
+    bool first = world_rank(run->world) == 0, enough = recorder->checksum != NULL && recorder->mine != NULL;
     if (first) {
         size_t ranks = (size_t)world_size(run->world),
-               words = (size_t)(recorder->room * record_width(&recorder->record));
+               words = (size_t)(recorder->capacity * record_width(&recorder->record));
         recorder->all = (uint64_t *)calloc(ranks * (size_t)entries, sizeof *recorder->all);
         recorder->record.words = (uint64_t *)calloc(words + 1, sizeof *recorder->record.words);
-        room = room && recorder->all != NULL && recorder->record.words != NULL;
+        enough = enough && recorder->all != NULL && recorder->record.words != NULL;
     }
-    return room ? 0 : error_set(err, EXIT_FAILED, "out of memory for checksums of tensors");
+    return enough ? 0 : error_set(err, EXIT_FAILED, "out of memory for checksums of tensors");
 }
 
 void recorder_destroy(Recorder *recorder) {
@@ -179,7 +180,7 @@ static int add_block_(void *context, const Block *block) {
 }
 
 // Adds up all ranks' parts into `to` (entries) on rank 0. Collective.
-static int gather_(Run *run, uint64_t *to, Error *err) {
+static int record_gather_(Run *run, uint64_t *to, Error *err) {
     Recorder *recorder = run->recorder;
     const TensorTable *table = &run->stage.table;
     if (world_gather(run->world, 0, recorder->all, recorder->mine, table->count * (int64_t)sizeof *to, err) != 0)
@@ -209,16 +210,16 @@ static int record_tensors_(Run *run, bool gradients, uint64_t *to, Error *err) {
                       add_block_, &part);
         recorder->mine[tensor->index] = part.raw;
     }
-    return gather_(run, to, err);
+    return record_gather_(run, to, err);
 }
 
-static uint64_t *row_(const Recorder *recorder) {
+static uint64_t *record_row_(const Recorder *recorder) {
     const Record *record = &recorder->record;
     return record->words == NULL ? NULL : record->words + record->steps * record_width(record);
 }
 
 int recorder_gradients(Run *run, double loss, double norm, Error *err) {
-    uint64_t *row = row_(run->recorder);
+    uint64_t *row = record_row_(run->recorder);
     if (row != NULL) {
         memcpy(&row[0], &loss, sizeof loss);
         memcpy(&row[1], &norm, sizeof norm);
@@ -227,7 +228,7 @@ int recorder_gradients(Run *run, double loss, double norm, Error *err) {
 }
 
 int recorder_weights(Run *run, Error *err) {
-    uint64_t *row = row_(run->recorder);
+    uint64_t *row = record_row_(run->recorder);
     if (record_tensors_(run, false, row == NULL ? NULL : row + 2 + run->stage.table.count, err) != 0) return -1;
     run->recorder->record.steps++;
     return 0;

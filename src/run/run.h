@@ -3,11 +3,11 @@
 #define RUN_H
 
 #include "engine/batch.h"
-#include "ranks/board.h"
+#include "ranks/status_page.h"
 #include "checkpoint/checkpoint.h"
-#include "ranks/device.h"
+#include "device/device.h"
 #include "engine/engine.h"
-#include "engine/judge.h"
+#include "engine/step_guard.h"
 #include "metrics.h"
 #include "engine/optimizer.h"
 #include "plan/plan.h"
@@ -31,7 +31,7 @@ typedef struct Run {
     const Model *model;
     Log *log;
     World *world;
-    Board *board;
+    StatusPage *status_page;
     Coordinates at;
     Backend *be;
     Device device;
@@ -48,7 +48,7 @@ typedef struct Run {
     Dataset *val;
     Evaluation *hellaswag; // NULL: none
     Batch batch;
-    JudgeState judge;       // the same on all ranks
+    StepGuard step_guard;   // the same on all ranks
     Metrics *metrics;       // rank 0
     bool metrics_failing;   // the latest line could not be written
     Error unheard;          // standard output cannot be written
@@ -61,8 +61,8 @@ typedef struct Run {
 
 // Takes this rank's place in `world`, allocates and initializes, or goes on from a checkpoint. Without training there are no data, no
 // metrics and no checkpoints to write. Collective. -1 with err; run_destroy in both cases.
-int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world, Board *board,
-               Log *log, Error *err);
+int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world,
+               StatusPage *status_page, Log *log, Error *err);
 
 // The list that the plan is made for: the configuration's, or without training forwards alone: a batch's, or for text one
 // microbatch's. NULL with err.

@@ -1,6 +1,6 @@
 // Run, first part: taking a place in the world.
 #include "comm/comm_checked.h"
-#include "ranks/cores.h"
+#include "ranks/affinity.h"
 #include "details.h"
 #include "plan/fits.h"
 #include "record.h"
@@ -52,7 +52,7 @@ static int threads_(double cores) {
 static int find_peak_(Run *run, double cores, Error *err) {
     double peak = run->config->hardware.peak_tflops;
     if (peak == 0.0 && run->be->peak_tflops == 0.0 && !run->device.cuda) {
-        int allowed = cores_allowed();
+        int allowed = affinity_allowed();
         double core = world_rank(run->world) == 0 ? backend_cpu_measure_peak(allowed) / allowed : 0.0;
         if (world_broadcast(run->world, 0, &core, sizeof core, err) != 0) return -1;
         peak = core * cores;
@@ -61,7 +61,7 @@ static int find_peak_(Run *run, double cores, Error *err) {
     return 0;
 }
 
-static int split_(Run *run, Comm **comm, const char *name, int color, int key, Error *err) {
+static int create_split_(Run *run, Comm **comm, const char *name, int color, int key, Error *err) {
     *comm = world_split(run->world, name, color, key, err);
     return *comm == NULL && color >= 0 ? -1 : 0;
 }
@@ -74,17 +74,17 @@ static int create_groups_(Run *run, Error *err) {
     int column = at.data * t + at.tensor, partner = bpipe_partner(p, at.stage);
     int low = partner == SCHEDULE_NO_PEER || at.stage < partner ? at.stage : partner;
     bool end = at.stage == 0 || at.stage == p - 1;
-    if (split_(run, &run->pipeline, "pipeline", p > 1 ? column : -1, at.stage, err) != 0) return -1;
-    if (split_(run, &run->tensor, "tensor", t > 1 ? at.data * p + at.stage : -1, at.tensor, err) != 0) return -1;
-    if (split_(run, &run->data, "data", d > 1 ? at.stage * t + at.tensor : -1, at.data, err) != 0) return -1;
-    if (split_(run, &run->pair, "pair", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage, err) != 0)
+    if (create_split_(run, &run->pipeline, "pipeline", p > 1 ? column : -1, at.stage, err) != 0) return -1;
+    if (create_split_(run, &run->tensor, "tensor", t > 1 ? at.data * p + at.stage : -1, at.tensor, err) != 0) return -1;
+    if (create_split_(run, &run->data, "data", d > 1 ? at.stage * t + at.tensor : -1, at.data, err) != 0) return -1;
+    if (create_split_(run, &run->pair, "pair", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage, err) != 0)
         return -1;
     bool tied = run->config->model.tie_embeddings == TIE_TRUE && p > 1;
-    if (split_(run, &run->tied, "tied", tied && end ? column : -1, at.stage, err) != 0) return -1;
+    if (create_split_(run, &run->tied, "tied", tied && end ? column : -1, at.stage, err) != 0) return -1;
     if (run->config->comm.checksum == CHECKSUM_OFF) return 0;
-    if (split_(run, &run->pipeline_sums, "pipeline sums", p > 1 ? column : -1, at.stage, err) != 0) return -1;
-    return split_(run, &run->pair_sums, "pair sums", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage,
-                  err);
+    if (create_split_(run, &run->pipeline_sums, "pipeline sums", p > 1 ? column : -1, at.stage, err) != 0) return -1;
+    return create_split_(run, &run->pair_sums, "pair sums", partner == SCHEDULE_NO_PEER ? -1 : column * p + low,
+                         at.stage, err);
 }
 
 // The same groups for the device's memory, again in one order. The tensor group's results are read by the next operation;
@@ -96,7 +96,7 @@ static int convert_(Run *run, Comm **comm, DeviceUse use, Error *err) {
 }
 
 // Messages of a group get their checksums where comm.checksum asks for it.
-static int check_(Run *run, Comm **comm, bool owns, Comm *sums, Error *err) {
+static int create_check_(Run *run, Comm **comm, bool owns, Comm *sums, Error *err) {
     if (*comm == NULL || sums == NULL) return 0;
     *comm = comm_checked_create(*comm, owns, sums, run->checksum, err);
     return *comm == NULL ? -1 : 0;
@@ -106,7 +106,7 @@ static int convert_groups_(Run *run, Error *err) {
     bool checked = run->config->comm.checksum == CHECKSUM_ON;
     if (checked && (run->checksum = checksum_create(run->be, err)) == NULL) return -1;
     if (convert_(run, &run->pipeline, USE_NEIGHBOURS, err) != 0) return -1;
-    if (check_(run, &run->pipeline, true, run->pipeline_sums, err) != 0) return -1;
+    if (create_check_(run, &run->pipeline, true, run->pipeline_sums, err) != 0) return -1;
     if (convert_(run, &run->tensor, USE_COMPUTE, err) != 0) return -1;
     if (convert_(run, &run->data, USE_BESIDE, err) != 0) return -1;
     return convert_(run, &run->tied, USE_BESIDE, err);
@@ -117,7 +117,7 @@ static int convert_pair_(Run *run, Error *err) {
     if (run->pair == NULL || plan_evictions(run->schedule) == 0) return 0;
     run->pair_bundles = device_comm(&run->device, run->be, run->pair, USE_NEIGHBOURS, false, err);
     if (run->pair_bundles == NULL) return -1;
-    return check_(run, &run->pair_bundles, run->pair_bundles != run->pair, run->pair_sums, err);
+    return create_check_(run, &run->pair_bundles, run->pair_bundles != run->pair, run->pair_sums, err);
 }
 
 static void tell_device_(const Run *run) {
@@ -127,7 +127,7 @@ static void tell_device_(const Run *run) {
 }
 
 // Ranks that a launcher started check what their host has room for before any of them allocates.
-static int check_host_(Run *run, const Roster *roster, Error *err) {
+static int create_check_host_(Run *run, const Roster *roster, Error *err) {
     int64_t of_stage[CONFIG_MAX_STAGES];
     Machine machine;
     roster_count(roster, world_node(run->world), of_stage, (int)run->config->parallel.pipeline);
@@ -159,14 +159,14 @@ Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
 }
 
 // What the run will be, and who does what in it: checked on every host, then told once.
-static int settle_(Run *run, const RunAsk *ask, Error *err) {
+static int create_settle_(Run *run, const RunAsk *ask, Error *err) {
     run->schedule = run_schedule(run->config, ask, err);
     if (run->schedule == NULL || plan_make(&run->plan, run->model, run->config, run->schedule, run->be, err) != 0)
         return -1;
     Roster roster = {0};
     tell_device_(run);
     int status = roster_make(&roster, run->world, run->at, run->be->device, err);
-    if (status == 0) status = fail_together_(run->world, check_host_(run, &roster, err), err);
+    if (status == 0) status = fail_together_(run->world, create_check_host_(run, &roster, err), err);
     if (status == 0 && world_rank(run->world) == 0) {
         if (run->log->level != LOG_QUIET) plan_print(&run->plan, run->config, run->schedule, stderr);
         if (run->log->level != LOG_QUIET && roster.count > 1) roster_print(&roster, stderr);
@@ -186,7 +186,7 @@ static int create_stage_(Run *run, Error *err) {
     EngineGroups groups = {run->pipeline, run->pair_bundles, run->pair_bundles == NULL ? NULL : run->pair,
                            run->checksum};
     SlotCounts slots = plan_slots(&run->plan.stage[run->at.stage]);
-    run->engine = engine_create(&run->stage, &slots, &groups, run->board, err);
+    run->engine = engine_create(&run->stage, &slots, &groups, run->status_page, err);
     if (run->engine == NULL) return -1;
     if (engine_note(run->engine)[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
         log_line(run->log, "%s", engine_note(run->engine));
@@ -196,13 +196,13 @@ static int create_stage_(Run *run, Error *err) {
 }
 
 // A checkpoint to go on from comes before weights to start from.
-static int load_(Run *run, const char *resume, const Log *log, Error *err) {
+static int create_load_(Run *run, const char *resume, const Log *log, Error *err) {
     const char *model = run->config->checkpoint.init_from;
-    if (resume != NULL || model[0] != '\0') board_set_action(run->board, "loading");
+    if (resume != NULL || model[0] != '\0') status_page_set_action(run->status_page, "loading");
     if (resume != NULL) {
         if (checkpoint_resume(&run->from, resume, &run->stage, run->world, log, err) != 0) return -1;
         batch_seek(&run->batch, run->from.step, run->from.samples);
-        run->judge = run->from.judge;
+        run->step_guard = run->from.step_guard;
     }
     if (run->from.found || model[0] == '\0') return 0;
     return checkpoint_init_from(model, &run->stage, run->world, log, err);
@@ -212,7 +212,7 @@ static int load_(Run *run, const char *resume, const Log *log, Error *err) {
 static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
     Log quiet = *run->log, all = log_of_all(run->log);
     quiet.level = LOG_QUIET; // it would speak of training
-    if (load_(run, ask->resume, &quiet, err) != 0) return -1;
+    if (create_load_(run, ask->resume, &quiet, err) != 0) return -1;
     if (ask->resume != NULL && !run->from.found && run->config->checkpoint.init_from[0] == '\0') {
         err->everywhere = true;
         return error_set(err, EXIT_USAGE, "--resume %s: there is no checkpoint in it; name one that a run has saved",
@@ -226,7 +226,7 @@ static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
 // Alone, nothing but this process would notice that whoever reads its lines has paused. Of several ranks the parent does.
 static bool waits_for_reader_(void *context) {
     Run *run = context;
-    board_progress(run->board);
+    status_page_progress(run->status_page);
     return !run_stop_requested();
 }
 
@@ -257,26 +257,26 @@ static int open_files_(Run *run, const RunAsk *ask, Error *err) {
 }
 
 static int create_training_(Run *run, const RunAsk *ask, Error *err) {
-    if (load_(run, ask->resume, run->log, err) != 0) return -1;
+    if (create_load_(run, ask->resume, run->log, err) != 0) return -1;
     if (checkpoint_create(&run->checkpoint, &run->stage, run->world, run->from.found, run->log, err) != 0) return -1;
     if (run->config->sample.every > 0 && run_sampler_create(run, NULL, err) != 0) return -1;
     return create_metrics_(run, err);
 }
 
-int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world, Board *board,
-               Log *log, Error *err) {
+int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world,
+               StatusPage *status_page, Log *log, Error *err) {
     memset(run, 0, sizeof *run);
     run->config = config;
     run->model = model;
     run->world = world;
-    run->board = board;
+    run->status_page = status_page;
     run->log = log;
     bool trains = run_trains(ask);
     if (check_world_(run, err) != 0) return -1;
     run->at = topology_coordinates(&config->parallel, world_rank(world));
     log->stage = run->at.stage;
-    board_set_stage(board, run->at.stage);
-    board_set_action(board, "start-up");
+    status_page_set_stage(status_page, run->at.stage);
+    status_page_set_action(status_page, "start-up");
     Details details;
     details_begin(&details, log, world);
     if (create_groups_(run, err) != 0) return -1;
@@ -285,13 +285,13 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     if (trains && world_rank(world) == 0) run_tell_data(run);
     details_phase(&details, "data opened");
     double cores = 1.0;
-    if (cores_share(world, &cores, err) != 0) return -1;
+    if (affinity_share(world, &cores, err) != 0) return -1;
     run->be = device_open(&run->device, config, world, threads_(cores), err);
     if (run->be == NULL || convert_groups_(run, err) != 0) return -1;
     details_phase(&details, "device opened");
     if (find_peak_(run, cores, err) != 0) return -1;
     details_phase(&details, "peak known");
-    if (settle_(run, ask, err) != 0) return -1;
+    if (create_settle_(run, ask, err) != 0) return -1;
     details_found(&details, run);
     details_phase(&details, "schedule, plan and room checked");
     if (create_stage_(run, err) != 0 || batch_create(&run->batch, &run->stage, run->at.data, err) != 0) return -1;
@@ -303,7 +303,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     return 0;
 }
 
-static void destroy_comm_(Comm *comm) {
+static void create_destroy_comm_(Comm *comm) {
     if (comm != NULL) comm->destroy(comm);
 }
 
@@ -322,14 +322,14 @@ void run_destroy(Run *run) {
     schedule_free(run->validation);
     schedule_free(run->schedule);
     // Groups of a device's memory hold streams of it.
-    if (run->pair_bundles != run->pair) destroy_comm_(run->pair_bundles);
-    destroy_comm_(run->tied);
-    destroy_comm_(run->pair);
-    destroy_comm_(run->data);
-    destroy_comm_(run->tensor);
-    destroy_comm_(run->pipeline);
-    destroy_comm_(run->pair_sums);
-    destroy_comm_(run->pipeline_sums);
+    if (run->pair_bundles != run->pair) create_destroy_comm_(run->pair_bundles);
+    create_destroy_comm_(run->tied);
+    create_destroy_comm_(run->pair);
+    create_destroy_comm_(run->data);
+    create_destroy_comm_(run->tensor);
+    create_destroy_comm_(run->pipeline);
+    create_destroy_comm_(run->pair_sums);
+    create_destroy_comm_(run->pipeline_sums);
     checksum_destroy(run->checksum);
     if (run->be != NULL) run->be->destroy(run->be);
     evaluation_close(run->hellaswag);

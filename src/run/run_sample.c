@@ -19,11 +19,11 @@ typedef struct Sampler {
     Tokens prompt;
     Schedule *list; // one microbatch
     SampleRule rule;
-    int64_t room;    // candidates of one text on one rank
-    Text *texts;     // [b]
-    int32_t *tokens; // theirs
-    int32_t *window; // (rows) as the first stage reads them
-    float *logits;   // one row's on this rank
+    int64_t capacity; // candidates of one text on one rank
+    Text *texts;      // [b]
+    int32_t *tokens;  // theirs
+    int32_t *window;  // (rows) as the first stage reads them
+    float *logits;    // one row's on this rank
     SampleCandidate *mine, *all,
         *merged;     // (b, room); on rank 0 (world, b, room) and one text's of all ranks; token -1: none
     int32_t *chosen; // [b], and behind it whether anyone wants to stop
@@ -45,25 +45,25 @@ int run_sample_check(const Config *config, const char *prompt, Error *err) {
     return status;
 }
 
-static void *take_(bool *enough, int64_t count, size_t size) {
+static void *sampler_take_(bool *enough, int64_t count, size_t size) {
     void *memory = calloc(count > 0 ? (size_t)count : 1, size);
     *enough = *enough && memory != NULL;
     return memory;
 }
 
-static int allocate_(Sampler *sampler, const Run *run, Error *err) {
+static int sampler_allocate_(Sampler *sampler, const Run *run, Error *err) {
     const Shape *s = &run->stage.at.shape;
-    int64_t b = s->batch, most = sampler->prompt.count + run->config->sample.tokens, room = sampler->room;
+    int64_t b = s->batch, most = sampler->prompt.count + run->config->sample.tokens, capacity = sampler->capacity;
     int64_t ranks = world_rank(run->world) == 0 ? world_size(run->world) : 0;
     bool enough = true;
-    sampler->texts = (Text *)take_(&enough, b, sizeof *sampler->texts);
-    sampler->tokens = (int32_t *)take_(&enough, b * most, sizeof *sampler->tokens);
-    sampler->window = (int32_t *)take_(&enough, s->rows, sizeof *sampler->window);
-    sampler->logits = (float *)take_(&enough, s->vocab_count, sizeof *sampler->logits);
-    sampler->mine = (SampleCandidate *)take_(&enough, b * room, sizeof *sampler->mine);
-    sampler->all = (SampleCandidate *)take_(&enough, ranks * b * room, sizeof *sampler->all);
-    sampler->merged = (SampleCandidate *)take_(&enough, ranks * room, sizeof *sampler->merged);
-    sampler->chosen = (int32_t *)take_(&enough, b + 1, sizeof *sampler->chosen);
+    sampler->texts = (Text *)sampler_take_(&enough, b, sizeof *sampler->texts);
+    sampler->tokens = (int32_t *)sampler_take_(&enough, b * most, sizeof *sampler->tokens);
+    sampler->window = (int32_t *)sampler_take_(&enough, s->rows, sizeof *sampler->window);
+    sampler->logits = (float *)sampler_take_(&enough, s->vocab_count, sizeof *sampler->logits);
+    sampler->mine = (SampleCandidate *)sampler_take_(&enough, b * capacity, sizeof *sampler->mine);
+    sampler->all = (SampleCandidate *)sampler_take_(&enough, ranks * b * capacity, sizeof *sampler->all);
+    sampler->merged = (SampleCandidate *)sampler_take_(&enough, ranks * capacity, sizeof *sampler->merged);
+    sampler->chosen = (int32_t *)sampler_take_(&enough, b + 1, sizeof *sampler->chosen);
     if (!enough) return error_set(err, EXIT_FAILED, "out of host memory for samples of %lld tokens", (long long)most);
     for (int64_t j = 0; j < b; j++) sampler->texts[j].tokens = sampler->tokens + j * most;
     return 0;
@@ -74,12 +74,12 @@ int run_sampler_create(Run *run, const char *prompt, Error *err) {
     Sampler *sampler = run->sampler = (Sampler *)calloc(1, sizeof *sampler);
     if (sampler == NULL) return error_set(err, EXIT_FAILED, "out of host memory for samples");
     sampler->rule = (SampleRule){asked->temperature, asked->top_k, (uint64_t)asked->seed};
-    sampler->room = sample_room(&sampler->rule);
+    sampler->capacity = sample_capacity(&sampler->rule);
     sampler->tokenizer = tokenizer_open(run->config, err);
     if (sampler->tokenizer == NULL) return -1;
     if (spell_(sampler->tokenizer, run->config, prompt, &sampler->prompt, err) != 0) return -1;
     sampler->list = schedule_forward((int)run->config->parallel.pipeline, 1, err);
-    return sampler->list == NULL ? -1 : allocate_(sampler, run, err);
+    return sampler->list == NULL ? -1 : sampler_allocate_(sampler, run, err);
 }
 
 void run_sampler_destroy(Run *run) {
@@ -112,7 +112,7 @@ static void fill_window_(Sampler *sampler, const Shape *s) {
     }
 }
 
-static int forward_(Run *run, Error *err) {
+static int sampler_forward_(Run *run, Error *err) {
     Stage *stage = &run->stage;
     EngineRun unused;
     fill_window_(run->sampler, &stage->at.shape);
@@ -128,29 +128,29 @@ static void name_candidates_(Run *run, int64_t first_text) {
         if (text->ended) continue;
         int64_t position = (text->count < s->seq ? text->count : s->seq) - 1;
         stage_logits(&run->stage, position * s->batch + j, sampler->logits);
-        SampleCandidate *mine = sampler->mine + j * sampler->room;
+        SampleCandidate *mine = sampler->mine + j * sampler->capacity;
         int64_t named = sample_candidates(&sampler->rule, sample_stream(first_text + j, text->count), sampler->logits,
                                           s->vocab_first, s->vocab_count, mine);
-        for (; named < sampler->room; named++) mine[named].token = -1;
+        for (; named < sampler->capacity; named++) mine[named].token = -1;
     }
 }
 
 // On rank 0.
-static void choose_(Run *run) {
+static void sampler_choose_(Run *run) {
     Sampler *sampler = run->sampler;
-    int64_t b = run->stage.at.shape.batch, room = sampler->room;
+    int64_t b = run->stage.at.shape.batch, capacity = sampler->capacity;
     for (int64_t j = 0; j < b; j++) {
         int64_t count = 0;
         for (int64_t r = 0; r < world_size(run->world); r++)
-            for (int64_t k = 0; k < room; k++)
-                if (sampler->all[(r * b + j) * room + k].token >= 0)
-                    sampler->merged[count++] = sampler->all[(r * b + j) * room + k];
+            for (int64_t k = 0; k < capacity; k++)
+                if (sampler->all[(r * b + j) * capacity + k].token >= 0)
+                    sampler->merged[count++] = sampler->all[(r * b + j) * capacity + k];
         sampler->chosen[j] = (int32_t)sample_choose(&sampler->rule, sampler->merged, count);
     }
     sampler->chosen[b] = run_stop_requested();
 }
 
-static int append_(Run *run, Error *err) {
+static int sampler_append_(Run *run, Error *err) {
     Sampler *sampler = run->sampler;
     for (int64_t j = 0; j < run->stage.at.shape.batch; j++) {
         Text *text = &sampler->texts[j];
@@ -168,17 +168,17 @@ static int append_(Run *run, Error *err) {
 
 static int next_tokens_(Run *run, int64_t first_text, Error *err) {
     Sampler *sampler = run->sampler;
-    int64_t b = run->stage.at.shape.batch, bytes = b * sampler->room * (int64_t)sizeof *sampler->mine;
-    for (int64_t i = 0; i < b * sampler->room; i++) sampler->mine[i].token = -1;
+    int64_t b = run->stage.at.shape.batch, bytes = b * sampler->capacity * (int64_t)sizeof *sampler->mine;
+    for (int64_t i = 0; i < b * sampler->capacity; i++) sampler->mine[i].token = -1;
     if (run->at.data == 0) {
-        if (forward_(run, err) != 0) return -1;
+        if (sampler_forward_(run, err) != 0) return -1;
         if (run->stage.at.last) name_candidates_(run, first_text);
     }
     if (world_gather(run->world, 0, sampler->all, sampler->mine, bytes, err) != 0) return -1;
-    if (world_rank(run->world) == 0) choose_(run);
+    if (world_rank(run->world) == 0) sampler_choose_(run);
     if (world_broadcast(run->world, 0, sampler->chosen, (b + 1) * (int64_t)sizeof *sampler->chosen, err) != 0)
         return -1;
-    return append_(run, err);
+    return sampler_append_(run, err);
 }
 
 // ---------------------------------------------------------------- whole texts

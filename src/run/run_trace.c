@@ -1,4 +1,5 @@
 #include "run_trace.h"
+#include "base/clock.h"
 
 #include "engine/trace.h"
 
@@ -6,7 +7,7 @@
 #include <string.h>
 
 struct RunTrace {
-    int64_t room;             // actions of the longest list
+    int64_t capacity;         // actions of the longest list
     ActionTime *mine;         // [room]
     ActionTime *all;          // [world][room], on rank 0
     int *ranks;               // [world] by process of the trace
@@ -21,12 +22,12 @@ static int64_t longest_(const Schedule *schedule) {
     return longest;
 }
 
-static int allocate_(RunTrace *trace, const Run *run, Error *err) {
+static int run_trace_allocate_(RunTrace *trace, const Run *run, Error *err) {
     int64_t train = longest_(run->schedule), validation = longest_(run->validation);
     int world = world_size(run->world), writes = world_rank(run->world) == 0;
-    trace->room = train > validation ? train : validation;
-    trace->mine = (ActionTime *)calloc((size_t)trace->room, sizeof *trace->mine);
-    trace->all = (ActionTime *)calloc(writes ? (size_t)(trace->room * world) : 1, sizeof *trace->all);
+    trace->capacity = train > validation ? train : validation;
+    trace->mine = (ActionTime *)calloc((size_t)trace->capacity, sizeof *trace->mine);
+    trace->all = (ActionTime *)calloc(writes ? (size_t)(trace->capacity * world) : 1, sizeof *trace->all);
     trace->ranks = (int *)calloc((size_t)world, sizeof *trace->ranks);
     trace->times = (const ActionTime **)calloc((size_t)world, sizeof *trace->times);
     if (trace->mine == NULL || trace->all == NULL || trace->ranks == NULL || trace->times == NULL)
@@ -35,14 +36,14 @@ static int allocate_(RunTrace *trace, const Run *run, Error *err) {
 }
 
 // One process of the trace per rank: those of a stage stand together, whatever the placement.
-static int start_(RunTrace *trace, const Run *run, const char *path, Error *err) {
+static int run_trace_start_(RunTrace *trace, const Run *run, const char *path, Error *err) {
     const ParallelConfig *parallel = &run->config->parallel;
     int t = (int)parallel->tensor, columns = t * (int)parallel->data;
     TraceWorld shown = {(int)parallel->pipeline, columns, trace->ranks};
     for (int pid = 0; pid < shown.stages * columns; pid++) {
         Coordinates at = {.data = pid % columns / t, .stage = pid / columns, .tensor = pid % t};
         trace->ranks[pid] = topology_rank(parallel, at);
-        trace->times[pid] = trace->all + trace->ranks[pid] * trace->room;
+        trace->times[pid] = trace->all + trace->ranks[pid] * trace->capacity;
     }
     trace->trace = trace_open(path, &shown, run->schedule, err);
     return trace->trace == NULL ? -1 : 0;
@@ -52,8 +53,8 @@ int run_trace_open(Run *run, const char *path, Error *err) {
     if (path == NULL) return 0;
     run->trace = (RunTrace *)calloc(1, sizeof *run->trace);
     if (run->trace == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the trace");
-    if (allocate_(run->trace, run, err) != 0) return -1;
-    return world_rank(run->world) == 0 ? start_(run->trace, run, path, err) : 0;
+    if (run_trace_allocate_(run->trace, run, err) != 0) return -1;
+    return world_rank(run->world) == 0 ? run_trace_start_(run->trace, run, path, err) : 0;
 }
 
 int run_trace_step(Run *run, const char *label, const Schedule *schedule, const EngineRun *pipeline, double begin,
@@ -63,7 +64,7 @@ int run_trace_step(Run *run, const char *label, const Schedule *schedule, const 
     double offset = world_clock_offset(run->world), end = clock_seconds();
     for (int64_t i = 0; i < pipeline->count; i++)
         trace->mine[i] = (ActionTime){pipeline->times[i].begin + offset, pipeline->times[i].end + offset};
-    if (world_gather(run->world, 0, trace->all, trace->mine, trace->room * (int64_t)sizeof *trace->mine, err) != 0)
+    if (world_gather(run->world, 0, trace->all, trace->mine, trace->capacity * (int64_t)sizeof *trace->mine, err) != 0)
         return -1;
     Error failure = {0};
     if (trace->trace != NULL &&

@@ -1,5 +1,6 @@
 // Run, second part: the loop over steps.
 #include "compare.h"
+#include "base/clock.h"
 #include "record.h"
 #include "run.h"
 #include "run_evaluate.h"
@@ -60,7 +61,7 @@ void run_listen(Run *run) {
         if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN) continue;
         sigaction(signals[i], &action, NULL);
     }
-    board_set_ready(run->board);
+    status_page_set_ready(run->status_page);
 }
 
 // Sum of the losses of the microbatches, in row order; zero on ranks that have none or only repeat them.
@@ -78,7 +79,7 @@ static int sum_losses_(Run *run, double *sum, Error *err) {
 }
 
 // What every rank has to know at the end of a pipeline: the loss over all data ranks, and whether anyone was asked to stop.
-static int agree_(Run *run, double *loss, bool *stop, Error *err) {
+static int train_agree_(Run *run, double *loss, bool *stop, Error *err) {
     double shared[2] = {*loss, stop_requested_ != 0 ? 1.0 : 0.0};
     if (world_sum(run->world, shared, 2, err) != 0) return -1;
     *loss = shared[0];
@@ -214,26 +215,26 @@ static void tell_skipped_(const Run *run, int64_t step, const char *why) {
                  (long long)step, why);
 }
 
-// Applies the update, or leaves it out where judge.h says so. All ranks come to the same conclusion.
+// Applies the update, or leaves it out where step_guard.h says so. All ranks come to the same conclusion.
 static int update_(Run *run, StepFigures *figures, Error *err) {
     const TrainConfig *train = &run->config->train;
     char why[600] = "";
     bool weight = false;
-    int64_t before = run->judge.skipped;
-    Judgement judgement =
-        judge_step(&run->judge, train, figures->loss, figures->norm, &figures->loss_z, &figures->norm_z);
-    figures->skipped = judgement != JUDGE_APPLY;
-    if (judgement == JUDGE_APPLY) return optimizer_update(run->optimizer, figures->step, before, figures->norm, err);
-    if (judgement == JUDGE_SKIP_OUTLIER)
+    int64_t before = run->step_guard.skipped;
+    StepDecision decision =
+        step_guard_decide(&run->step_guard, train, figures->loss, figures->norm, &figures->loss_z, &figures->norm_z);
+    figures->skipped = decision != STEP_APPLY;
+    if (decision == STEP_APPLY) return optimizer_update(run->optimizer, figures->step, before, figures->norm, err);
+    if (decision == STEP_SKIP_OUTLIER)
         snprintf(why, sizeof why,
                  "loss %.4f lies %+.1f and norm %.2f %+.1f deviations from the last steps, %g being allowed",
                  figures->loss, figures->loss_z, figures->norm, figures->norm_z, train->skip_outlier_z);
     else if (explain_bad_(run, figures, why, sizeof why - 48, &weight, err) != 0)
         return -1;
-    if (judgement == JUDGE_STOP) return stop_bad_(run, figures->step, why, weight, err);
+    if (decision == STEP_STOP) return stop_bad_(run, figures->step, why, weight, err);
     size_t used = strlen(why);
-    if (judgement == JUDGE_SKIP_BAD)
-        snprintf(why + used, sizeof why - used, " (%lld of %lld such steps)", (long long)run->judge.bad,
+    if (decision == STEP_SKIP_BAD)
+        snprintf(why + used, sizeof why - used, " (%lld of %lld such steps)", (long long)run->step_guard.bad,
                  (long long)train->skip_bad_steps);
     tell_skipped_(run, figures->step, why);
     optimizer_skip(run->optimizer);
@@ -247,12 +248,12 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     EngineRun pipeline;
     char label[64];
     snprintf(label, sizeof label, "step %lld", (long long)step);
-    board_set_action(run->board, label);
+    status_page_set_action(run->status_page, label);
     if (batch_train(&run->batch, run->train, step, err) != 0) return -1;
     if (engine_run(run->engine, label, run->schedule, (float)(1.0 / (double)tokens), &pipeline, err) != 0) return -1;
     snprintf(label, sizeof label, "step %lld optimizer", (long long)step);
-    board_set_action(run->board, label);
-    if (sum_losses_(run, &figures.loss, err) != 0 || agree_(run, &figures.loss, stop, err) != 0) return -1;
+    status_page_set_action(run->status_page, label);
+    if (sum_losses_(run, &figures.loss, err) != 0 || train_agree_(run, &figures.loss, stop, err) != 0) return -1;
     figures.loss /= (double)tokens;
     if (optimizer_norm(run->optimizer, &figures.norm, err) != 0) return -1;
     if (run->recorder != NULL && recorder_gradients(run, figures.loss, figures.norm, err) != 0) return -1;
@@ -274,7 +275,7 @@ static int validation_loss_(Run *run, double *mean, bool ends, Error *err) {
         EngineRun pipeline;
         if (batch_validate(&run->batch, run->val, i, err) != 0) return -1;
         if (engine_run(run->engine, "validation", run->validation, 0.0f, &pipeline, err) != 0) return -1;
-        if (sum_losses_(run, &loss, err) != 0 || agree_(run, &loss, &stop, err) != 0) return -1;
+        if (sum_losses_(run, &loss, err) != 0 || train_agree_(run, &loss, &stop, err) != 0) return -1;
         if (stop && ends) {
             err->everywhere = true;
             return error_set(err, EXIT_FAILED, "stopped on request after %lld of %lld batches of the validation",
@@ -298,12 +299,12 @@ static int validate_(Run *run, int64_t step, Error *err) {
 }
 
 // What a validation alone found. examples: 0 where there were no such.
-typedef struct Validated_ {
+typedef struct Validated {
     double loss;
     int64_t correct, examples;
-} Validated_;
+} Validated;
 
-static void print_validated_(const Run *run, const Validated_ *found, bool json) {
+static void print_validated_(const Run *run, const Validated *found, bool json) {
     const Config *config = run->config;
     long long sequences = config->data.val_batches * config->train.global_batch, tokens = config->model.seq_len;
     double accuracy = (double)found->correct / (double)found->examples;
@@ -321,9 +322,9 @@ static void print_validated_(const Run *run, const Validated_ *found, bool json)
 }
 
 int run_validate(Run *run, bool json, Error *err) {
-    Validated_ found = {0};
+    Validated found = {0};
     run_listen(run);
-    board_set_action(run->board, "validation");
+    status_page_set_action(run->status_page, "validation");
     if (validation_loss_(run, &found.loss, true, err) != 0) return -1;
     if (!isfinite(found.loss)) {
         err->everywhere = true;
@@ -362,8 +363,8 @@ static bool samples_(const Run *run, int64_t step) {
 }
 
 static int save_(Run *run, int64_t step, Error *err) {
-    board_set_action(run->board, "saving");
-    return checkpoint_save(run->checkpoint, step, batch_position(&run->batch, step), &run->judge, err);
+    status_page_set_action(run->status_page, "saving");
+    return checkpoint_save(run->checkpoint, step, batch_position(&run->batch, step), &run->step_guard, err);
 }
 
 static int stopped_(Run *run, int64_t step, Error *err) {
@@ -410,11 +411,11 @@ static int step_(Run *run, int64_t step, Error *err) {
 }
 
 // Nothing is left half written, also where training ends with an error that all ranks have found.
-static int end_(Run *run, int status, Error *err) {
+static int train_end_(Run *run, int status, Error *err) {
     int64_t steps = run->config->train.steps;
     Error failure = {0};
     if (status != 0 && !err->everywhere) return -1;
-    board_set_action(run->board, "writing the last checkpoint");
+    status_page_set_action(run->status_page, "writing the last checkpoint");
     int finished = checkpoint_finish(run->checkpoint, status == 0 ? err : &failure);
     if (status != 0 || finished != 0) return -1;
     if (run->unheard.code != 0) return *err = run->unheard, -1;
@@ -438,5 +439,5 @@ int run_train(Run *run, Error *err) {
     run_listen(run);
     int64_t last = run->recorder != NULL ? recorder_last_step(run->recorder) : run->config->train.steps;
     for (int64_t step = run->from.step + 1; status == 0 && step <= last; step++) status = step_(run, step, err);
-    return end_(run, status, err);
+    return train_end_(run, status, err);
 }

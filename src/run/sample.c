@@ -9,7 +9,7 @@
 // Apart from the numbers that initial weights and the order of samples are drawn from, also where the seeds are equal.
 static const uint64_t OTHER_NUMBERS = 0x53616D706C657221;
 
-int64_t sample_room(const SampleRule *rule) {
+int64_t sample_capacity(const SampleRule *rule) {
     return rule->temperature > 0.0 && rule->top_k > 0 ? rule->top_k : 1;
 }
 
@@ -32,23 +32,23 @@ static bool wins_(const SampleCandidate *a, const SampleCandidate *b) {
 }
 
 // Into its place among the likeliest, of which there are at most `room`.
-static int64_t insert_(SampleCandidate *out, int64_t held, int64_t room, const SampleCandidate *one) {
-    if (held == room && !likelier_(one, &out[held - 1])) return held;
-    int64_t at = held < room ? held : room - 1;
+static int64_t insert_(SampleCandidate *out, int64_t held, int64_t capacity, const SampleCandidate *one) {
+    if (held == capacity && !likelier_(one, &out[held - 1])) return held;
+    int64_t at = held < capacity ? held : capacity - 1;
     for (; at > 0 && likelier_(one, &out[at - 1]); at--) out[at] = out[at - 1];
     out[at] = *one;
-    return held < room ? held + 1 : held;
+    return held < capacity ? held + 1 : held;
 }
 
 int64_t sample_candidates(const SampleRule *rule, uint64_t stream, const float *logits, int64_t first, int64_t count,
                           SampleCandidate *out) {
     bool random = rule->temperature > 0.0, limited = random && rule->top_k > 0;
-    int64_t held = 0, room = sample_room(rule);
+    int64_t held = 0, capacity = sample_capacity(rule);
     for (int64_t i = 0; i < count; i++) {
         SampleCandidate one = {logits[i], logits[i], first + i};
         if (!isfinite(one.logit)) continue;
         if (limited) {
-            held = insert_(out, held, room, &one);
+            held = insert_(out, held, capacity, &one);
             continue;
         }
         if (random) one.key = one.logit / rule->temperature + gumbel_(rule, stream, one.token);

@@ -25,9 +25,9 @@ typedef struct SampleCandidate {
 } SampleCandidate;
 
 // Candidates that one part of the vocabulary has to name at most.
-int64_t sample_room(const SampleRule *rule);
+int64_t sample_capacity(const SampleRule *rule);
 
-// Candidates among the tokens first ... first + count - 1, whose logits these are; written to `out`, which has sample_room entries.
+// Candidates among the tokens first ... first + count - 1, whose logits these are; written to `out`, which has sample_capacity entries.
 // Returns how many: fewer where there are fewer finite logits. stream: which sequence, and which of its positions (sample_stream).
 int64_t sample_candidates(const SampleRule *rule, uint64_t stream, const float *logits, int64_t first, int64_t count,
                           SampleCandidate *out);

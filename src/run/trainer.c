@@ -1,13 +1,14 @@
 #include "trainer.h"
+#include "base/clock.h"
 
 #include "config/completion.h"
-#include "ranks/cores.h"
+#include "ranks/affinity.h"
 #include "details.h"
-#include "ranks/device.h"
+#include "device/device.h"
 #include "plan/emulate.h"
 #include "base/files.h"
 #include "ranks/heartbeat.h"
-#include "ranks/launch.h"
+#include "launch/launch.h"
 #include "config/manual.h"
 #include "config/options.h"
 #include "plan/plan_answer.h"
@@ -25,15 +26,15 @@
 #include <string.h>
 #include <unistd.h>
 
-static int say_(const Log *log, const Error *err) {
+static int trainer_say_(const Log *log, const Error *err) {
     log_line(log, "%s", err->text);
     return err->code;
 }
 
 // What is wrong before ranks know each other is wrong on all ranks of a host: the first one says it. The others go after it, since
 // mpirun ends all when one has gone.
-static int fail_(const Log *log, const Error *err) {
-    if (world_speaks()) return say_(log, err);
+static int trainer_fail_(const Log *log, const Error *err) {
+    if (world_speaks()) return trainer_say_(log, err);
     sleep(1);
     return err->code;
 }
@@ -42,7 +43,7 @@ static Patience patience_(const Config *config) {
     return (Patience){config->train.peer_timeout_s, config->train.timeout_s};
 }
 
-static int check_family_(const Config *config, const char *program, const Model *model, Error *err) {
+static int trainer_check_family_(const Config *config, const char *program, const Model *model, Error *err) {
     if (config->model.family == model->family) return 0;
     char where[CONFIG_TEXT];
     config_where(config, "model.family", where, sizeof where);
@@ -108,9 +109,9 @@ static int check_start_(const Config *config, const char *program, const Model *
 }
 
 // Says the last word of a rank: on the board, where a parent reads it, else on stderr; once where all ranks found the same.
-static int rank_fail_(World *world, Board *board, Heartbeat *heartbeat, const Log *log, const Error *err) {
+static int rank_fail_(World *world, StatusPage *status_page, Heartbeat *heartbeat, const Log *log, const Error *err) {
     bool speaks = !err->everywhere || world_rank(world) == 0;
-    if (speaks && !board_report(board, err->code, err->text)) log_line(log, "%s", err->text);
+    if (speaks && !status_page_report(status_page, err->code, err->text)) log_line(log, "%s", err->text);
     int code = err->code;
     if (!err->everywhere && world_size(world) > 1) {
         heartbeat_excuse_me(heartbeat);
@@ -124,22 +125,22 @@ static int act_(Run *run, const Options *options, Error *err) {
     return options->validate ? run_validate(run, options->json, err) : run_train(run, err);
 }
 
-static int train_as_rank_(Config *config, const Model *model, const Options *options, World *world, Board *board,
-                          Heartbeat *heartbeat, Log *log) {
+static int train_as_rank_(Config *config, const Model *model, const Options *options, World *world,
+                          StatusPage *status_page, Heartbeat *heartbeat, Log *log) {
     Error err = {0};
     Run run;
     RunAsk ask = {options->resume, options->generate, options->validate};
     int code = EXIT_DONE;
     memset(&run, 0, sizeof run);
     if (options->verify != NULL) {
-        code = verify_as_rank(config, model, options, world, board, log, &err);
-        return code < 0 ? rank_fail_(world, board, heartbeat, log, &err) : code;
+        code = verify_as_rank(config, model, options, world, status_page, log, &err);
+        return code < 0 ? rank_fail_(world, status_page, heartbeat, log, &err) : code;
     }
     if (verdict_agree(config, model, world, log, &err) != 0 ||
-        run_create(&run, config, model, &ask, world, board, log, &err) != 0 ||
+        run_create(&run, config, model, &ask, world, status_page, log, &err) != 0 ||
         run_trace_open(&run, options->trace, &err) != 0 || act_(&run, options, &err) != 0)
-        code = rank_fail_(world, board, heartbeat, log, &err);
-    board_set_action(board, "leaving");
+        code = rank_fail_(world, status_page, heartbeat, log, &err);
+    status_page_set_action(status_page, "leaving");
     run_trace_close(&run);
     run_destroy(&run);
     return code;
@@ -148,31 +149,33 @@ static int train_as_rank_(Config *config, const Model *model, const Options *opt
 static int rank_main_(Config *config, const Model *model, const Options *options, bool launched, Log *log, int argc,
                       char **argv) {
     Error err = {0};
-    Board *board = board_attach(-1);
-    if (board == NULL) board = board_alone();
-    board_set_action(board, HEARTBEAT_JOINING);
+    StatusPage *status_page = status_page_attach(-1);
+    if (status_page == NULL) status_page = status_page_alone();
+    status_page_set_action(status_page, HEARTBEAT_JOINING);
     double began = clock_seconds();
-    Heartbeat *heartbeat = heartbeat_start(board, patience_(config), launched, log->program, &err);
+    Heartbeat *heartbeat = heartbeat_start(status_page, patience_(config), launched, log->program, &err);
     World *world = err.code != 0 ? NULL : world_join(&argc, &argv, &err);
-    if (world == NULL) return board_report(board, err.code, err.text) ? board_leave(board, err.code) : say_(log, &err);
+    if (world == NULL)
+        return status_page_report(status_page, err.code, err.text) ? status_page_leave(status_page, err.code)
+                                                                   : trainer_say_(log, &err);
     log->rank = world_size(world) > 1 ? world_rank(world) : -1;
     Details details;
     details_begin(&details, log, world);
     details.since = began;
     details_phase(&details, "world joined");
-    world_set_board(world, board);
+    world_set_status_page(world, status_page);
     int code = heartbeat_join(heartbeat, world, log, &err) == 0
-                   ? train_as_rank_(config, model, options, world, board, heartbeat, log)
-                   : rank_fail_(world, board, heartbeat, log, &err);
+                   ? train_as_rank_(config, model, options, world, status_page, heartbeat, log)
+                   : rank_fail_(world, status_page, heartbeat, log, &err);
     world_leave(world);
     heartbeat_leave(heartbeat);
-    code = board_leave(board, code);
-    board_close(board);
+    code = status_page_leave(status_page, code);
+    status_page_close(status_page);
     return code;
 }
 
 // The ranks get the command line as it was given, and what was decided for them behind it.
-static int launch_(const Config *config, bool decided, Log *log, int argc, char **argv, Error *err) {
+static int trainer_launch_(const Config *config, bool decided, Log *log, int argc, char **argv, Error *err) {
     char bpipe[32];
     char **with = (char **)calloc((size_t)argc + 3, sizeof *with);
     if (with == NULL) return error_set(err, EXIT_FAILED, "out of memory");
@@ -192,22 +195,22 @@ static int train_(Config *config, const Model *model, const Options *options, Lo
     RunAsk ask = {options->resume, options->generate, options->validate};
     if (!run_trains(&ask)) config->schedule.bpipe = BPIPE_OFF; // forwards leave nothing to balance
     bool under = false, undecided = config->schedule.bpipe == BPIPE_AUTO;
-    if (world_under_launcher(&under, &err) != 0) return fail_(log, &err);
+    if (world_under_launcher(&under, &err) != 0) return trainer_fail_(log, &err);
     if (options->verify != NULL && !under && !verify_is_run()) {
         int verified = verify_command(model, options, check_start_, log, argv, &err);
-        return verified < 0 ? fail_(log, &err) : verified;
+        return verified < 0 ? trainer_fail_(log, &err) : verified;
     }
-    if (!under && options->trace != NULL && trace_check(options->trace, &err) != 0) return fail_(log, &err);
+    if (!under && options->trace != NULL && trace_check(options->trace, &err) != 0) return trainer_fail_(log, &err);
     if (!under &&
         (verdict_resolve(config, model, log, &err) != 0 || check_start_(config, log->program, model, &ask, &err) != 0))
-        return fail_(log, &err);
+        return trainer_fail_(log, &err);
     if (!under) details_phase(&details, "plan, machine and data checked");
     if (under || config_world(config) == 1) return rank_main_(config, model, options, under, log, argc, argv);
-    int code = launch_(config, undecided, log, argc, argv, &err);
-    return err.code != 0 ? fail_(log, &err) : code;
+    int code = trainer_launch_(config, undecided, log, argc, argv, &err);
+    return err.code != 0 ? trainer_fail_(log, &err) : code;
 }
 
-static int flush_(Error *err) {
+static int trainer_flush_(Error *err) {
     if (fflush(stdout) == 0 && ferror(stdout) == 0) return 0;
     return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
 }
@@ -231,24 +234,25 @@ static bool answer_(const Options *options, const char *program) {
 
 static int run_options_(const Options *options, const Model *model, Log *log, int argc, char **argv) {
     Error err = {0};
-    if (answer_(options, log->program)) return flush_(&err) == 0 ? EXIT_DONE : say_(log, &err);
+    if (answer_(options, log->program)) return trainer_flush_(&err) == 0 ? EXIT_DONE : trainer_say_(log, &err);
     log->level = options->quiet ? LOG_QUIET : options->verbose ? LOG_VERBOSE : LOG_NORMAL;
-    cores_spin_briefly(argv);
+    affinity_spin_briefly(argv);
     Config *config = (Config *)calloc(1, sizeof *config);
     if (config == NULL) return EXIT_FAILED;
     int code = EXIT_DONE;
     if (config_load(config, options->config, options->overrides, options->override_count, &err) != 0 ||
-        check_family_(config, log->program, model, &err) != 0)
-        code = fail_(log, &err);
+        trainer_check_family_(config, log->program, model, &err) != 0)
+        code = trainer_fail_(log, &err);
     else if (options->emulate_stage != NULL)
-        code = emulate_command(config, model, options->emulate_stage, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
+        code = emulate_command(config, model, options->emulate_stage, log, &err) == 0 ? EXIT_DONE
+                                                                                      : trainer_fail_(log, &err);
     else if (options->profile && profile_command(config, model, log, &err) != 0)
-        code = fail_(log, &err);
+        code = trainer_fail_(log, &err);
     else if (options->plan || options->profile)
-        code =
-            plan_command(config, model, options->json, options->trace, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
+        code = plan_command(config, model, options->json, options->trace, log, &err) == 0 ? EXIT_DONE
+                                                                                          : trainer_fail_(log, &err);
     else if (options->schedule)
-        code = print_schedule_(config, model, log, &err) == 0 ? EXIT_DONE : fail_(log, &err);
+        code = print_schedule_(config, model, log, &err) == 0 ? EXIT_DONE : trainer_fail_(log, &err);
     else
         code = train_(config, model, options, log, argc, argv);
     free(config);
@@ -262,7 +266,7 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
     Options options;
     Error err = {0};
     int code = options_parse(&options, argc, argv, &err) == 0 ? run_options_(&options, model, &log, argc, argv)
-                                                              : fail_(&log, &err);
+                                                              : trainer_fail_(&log, &err);
     options_free(&options);
     return code;
 }

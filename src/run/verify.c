@@ -1,7 +1,7 @@
 #include "verify.h"
 
-#include "ranks/device.h"
-#include "ranks/launch.h"
+#include "device/device.h"
+#include "launch/launch.h"
 #include "record.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ int verify_steps(const Options *options, int64_t *steps, Error *err) {
 }
 
 // What a run writes, and what it does beside training, is left out.
-static void reduce_(Config *config) {
+static void verify_reduce_(Config *config) {
     config->checkpoint.dir[0] = config->log.metrics[0] = '\0';
     config->data.val[0] = config->data.hellaswag[0] = '\0';
     config->checkpoint.every = config->data.val_every = config->data.hellaswag_every = config->sample.every = 0;
@@ -41,7 +41,7 @@ typedef struct Way {
     Record record;
 } Way;
 
-static void name_(Way *way, int64_t stages, int bpipe) {
+static void verify_name_(Way *way, int64_t stages, int bpipe) {
     way->stages = stages;
     way->bpipe = bpipe;
     snprintf(way->name, sizeof way->name, "%" PRId64 " stage%s%s", stages, stages == 1 ? "" : "s",
@@ -59,7 +59,7 @@ static int tensors_(const TensorTable *table) {
 }
 
 // Compares every way that ran with the first that did, and prints what came of it. Returns the exit code, or -1 with err.
-static int judge_(const Way *ways, int count, const TensorTable *table, Error *err) {
+static int step_guard_(const Way *ways, int count, const TensorTable *table, Error *err) {
     const Way *first = NULL;
     int differing = 0, compared = 0;
     for (int i = 0; i < count; i++) {
@@ -97,13 +97,13 @@ static void free_ways_(Way *ways, int count) {
 // --- in a rank
 
 static int run_way_(Record *record, const Config *config, const Model *model, const Options *options, World *world,
-                    Board *board, Log *log, Error *err) {
+                    StatusPage *status_page, Log *log, Error *err) {
     Run run;
     RunAsk ask = {.resume = options->resume};
     int64_t steps;
     memset(&run, 0, sizeof run);
     int status = verify_steps(options, &steps, err);
-    if (status == 0) status = run_create(&run, config, model, &ask, world, board, log, err);
+    if (status == 0) status = run_create(&run, config, model, &ask, world, status_page, log, err);
     if (status == 0) {
         metrics_close(run.metrics); // of one run among several no step is worth a line
         run.metrics = NULL;
@@ -111,14 +111,14 @@ static int run_way_(Record *record, const Config *config, const Model *model, co
     }
     if (status == 0) status = run_train(&run, err);
     if (status == 0) *record = recorder_take(run.recorder);
-    board_set_action(board, "leaving");
+    status_page_set_action(status_page, "leaving");
     run_destroy(&run);
     return status;
 }
 
 // The ways that this many ranks can go, one after another.
-static int run_ways_(const Config *given, const Model *model, const Options *options, World *world, Board *board,
-                     Log *log, Error *err) {
+static int run_ways_(const Config *given, const Model *model, const Options *options, World *world,
+                     StatusPage *status_page, Log *log, Error *err) {
     Config *config = (Config *)malloc(sizeof *config);
     Way ways[2] = {0};
     int64_t stages = given->parallel.pipeline;
@@ -127,20 +127,20 @@ static int run_ways_(const Config *given, const Model *model, const Options *opt
         stages > 1 && (given->schedule.name == SCHEDULE_NAME_1F1B || given->schedule.evict_to == EVICT_TO_HOST);
     for (int i = 0; status == 0 && i < 2; i++) {
         *config = *given;
-        reduce_(config);
-        name_(&ways[i], stages, i == 1 && pairs ? BPIPE_ON : BPIPE_OFF);
+        verify_reduce_(config);
+        verify_name_(&ways[i], stages, i == 1 && pairs ? BPIPE_ON : BPIPE_OFF);
         if (i == 1 && !pairs) strcat(ways[i].name, ", once more");
         config->schedule.bpipe = ways[i].bpipe;
         if (config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
         Log all = log_of_all(log); // the first way has given this rank a stage
         if (world_rank(world) == 0) log_line(&all, "verify: %s", ways[i].name);
-        status = run_way_(&ways[i].record, config, model, options, world, board, log, err);
+        status = run_way_(&ways[i].record, config, model, options, world, status_page, log, err);
         ways[i].ran = status == 0;
     }
     TensorTable table = {0};
     if (status == 0 && world_rank(world) == 0) {
         model_table(model, &given->model, &table);
-        code = judge_(ways, 2, &table, err);
+        code = step_guard_(ways, 2, &table, err);
         table_free(&table);
         if (code < 0) status = -1;
     }
@@ -150,17 +150,17 @@ static int run_ways_(const Config *given, const Model *model, const Options *opt
     return status == 0 ? code : -1;
 }
 
-int verify_as_rank(const Config *config, const Model *model, const Options *options, World *world, Board *board,
-                   Log *log, Error *err) {
+int verify_as_rank(const Config *config, const Model *model, const Options *options, World *world,
+                   StatusPage *status_page, Log *log, Error *err) {
     const char *path = getenv(RECORD_VARIABLE);
     log->level = LOG_QUIET;
-    if (path == NULL) return run_ways_(config, model, options, world, board, log, err);
+    if (path == NULL) return run_ways_(config, model, options, world, status_page, log, err);
     Config *reduced = (Config *)malloc(sizeof *reduced);
     if (reduced == NULL) return error_set(err, EXIT_FAILED, "out of host memory");
     *reduced = *config;
-    reduce_(reduced);
+    verify_reduce_(reduced);
     Record record = {0};
-    int status = run_way_(&record, reduced, model, options, world, board, log, err);
+    int status = run_way_(&record, reduced, model, options, world, status_page, log, err);
     if (status == 0 && world_rank(world) == 0) status = record_write(&record, path, err);
     record_free(&record);
     free(reduced);
@@ -193,7 +193,8 @@ static int changes_(const Verify *verify, const Way *way, const Config *given, c
     return count;
 }
 
-static int load_(const Verify *verify, Config *config, const char changes[MOST_CHANGES][64], int count, Error *err) {
+static int verify_load_(const Verify *verify, Config *config, const char changes[MOST_CHANGES][64], int count,
+                        Error *err) {
     const Options *options = verify->options;
     int own = options->override_count;
     const char **overrides = (const char **)calloc((size_t)(own + count), sizeof *overrides);
@@ -202,11 +203,12 @@ static int load_(const Verify *verify, Config *config, const char changes[MOST_C
     for (int i = 0; i < count; i++) overrides[own + i] = changes[i];
     int status = config_load(config, options->config, overrides, own + count, err);
     free(overrides);
-    reduce_(config);
+    verify_reduce_(config);
     return status;
 }
 
-static int launch_(const Verify *verify, const Config *config, char changes[MOST_CHANGES][64], int count, Error *err) {
+static int verify_launch_(const Verify *verify, const Config *config, char changes[MOST_CHANGES][64], int count,
+                          Error *err) {
     int argc = 0;
     while (verify->argv[argc] != NULL) argc++;
     char **argv = (char **)calloc((size_t)(argc + 2 * count) + 1, sizeof *argv);
@@ -233,13 +235,13 @@ static int go_(const Verify *verify, Way *way, const Config *given, Error *err) 
     Error unable = {0};
     int count = changes_(verify, way, given, changes), code = EXIT_DONE;
     if (config == NULL) return error_set(err, EXIT_FAILED, "out of memory");
-    if (load_(verify, config, changes, count, &unable) != 0 ||
+    if (verify_load_(verify, config, changes, count, &unable) != 0 ||
         verify->check(config, verify->log->program, verify->model, &ask, &unable) != 0) {
         log_line(verify->log, "verify: %s: left out: %s", way->name, unable.text);
     } else {
         log_status(verify->log, "verify: %s, %lld rank%s", way->name, (long long)config_world(config),
                    config_world(config) == 1 ? "" : "s");
-        code = launch_(verify, config, changes, count, err);
+        code = verify_launch_(verify, config, changes, count, err);
         if (code > EXIT_DONE) log_line(verify->log, "verify: the run with %s failed; nothing was compared", way->name);
         if (code == EXIT_DONE && record_read(&way->record, verify->file, err) != 0) code = -1;
         way->ran = code == EXIT_DONE;
@@ -261,14 +263,14 @@ static int go_all_(Verify *verify, const Config *given, Error *err) {
     int64_t stages = stages_(given), ranks = stages * given->parallel.tensor * given->parallel.data;
     verify->on_the_cpu = given->hardware.device == DEVICE_AUTO && !device_has_gpus(given, ranks);
     int code = EXIT_DONE, count = stages == 1 ? 1 : WAYS;
-    name_(&ways[0], 1, BPIPE_OFF);
-    name_(&ways[1], stages, BPIPE_OFF);
-    name_(&ways[2], stages, BPIPE_ON);
+    verify_name_(&ways[0], 1, BPIPE_OFF);
+    verify_name_(&ways[1], stages, BPIPE_OFF);
+    verify_name_(&ways[2], stages, BPIPE_ON);
     for (int i = 0; code == EXIT_DONE && i < count; i++) code = go_(verify, &ways[i], given, err);
     if (code == EXIT_DONE) {
         TensorTable table = {0};
         model_table(verify->model, &given->model, &table);
-        code = judge_(ways, count, &table, err);
+        code = step_guard_(ways, count, &table, err);
         table_free(&table);
     }
     free_ways_(ways, count);
@@ -293,7 +295,7 @@ int verify_command(const Model *model, const Options *options, VerifyCheck check
     int code = -1;
     if (verify.file < 0 || given == NULL)
         error_set(err, EXIT_FAILED, "out of memory");
-    else if (load_(&verify, given, NULL, 0, err) == 0)
+    else if (verify_load_(&verify, given, NULL, 0, err) == 0)
         code = go_all_(&verify, given, err);
     if (verify.file >= 0) close(verify.file);
     free(given);

@@ -31,8 +31,8 @@ int verify_command(const Model *model, const Options *options, VerifyCheck check
                    Error *err);
 
 // In a rank, alone or with all others. Returns the exit code, the same on all ranks, or -1 with err.
-int verify_as_rank(const Config *config, const Model *model, const Options *options, World *world, Board *board,
-                   Log *log, Error *err);
+int verify_as_rank(const Config *config, const Model *model, const Options *options, World *world,
+                   StatusPage *status_page, Log *log, Error *err);
 
 #ifdef __cplusplus
 }

@@ -123,19 +123,20 @@ static void tensors_may_begin_anywhere(void **state) {
         float *weights[2];
         Op op = emulated(precision, 2);
         for (int shift = 0; shift < 2; shift++) {
-            float *room[4];
+            float *scratch[4];
             for (int i = 0; i < 4; i++) {
-                room[i] = (float *)op_hold(&op, (COUNT + 8) * 4) + shift;
-                for (int k = 0; k < COUNT; k++) room[i][k] = (float)(i == 3 ? fabs(op_random(3, k)) : op_random(i, k));
+                scratch[i] = (float *)op_hold(&op, (COUNT + 8) * 4) + shift;
+                for (int k = 0; k < COUNT; k++)
+                    scratch[i][k] = (float)(i == 3 ? fabs(op_random(3, k)) : op_random(i, k));
             }
-            weights[shift] = room[0];
+            weights[shift] = scratch[0];
             char *low = (char *)op_poison(&op, (COUNT + 8) * 4) + shift * op.backend->element;
-            AdamwTensor t = {low, room[0], room[1], room[3], room[2], COUNT, true};
-            if (precision == PRECISION_FP32) t.weight = room[0], t.master = NULL;
+            AdamwTensor t = {low, scratch[0], scratch[1], scratch[3], scratch[2], COUNT, true};
+            if (precision == PRECISION_FP32) t.weight = scratch[0], t.master = NULL;
             AdamwStep step = {1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 3};
             op.backend->squared_norms(op.backend, &norms[shift], &t, 1);
             op.backend->adamw(op.backend, &t, 1, &step);
-            for (int k = 0; k < COUNT; k++) assert_true(room[2][k] == 0.0f);
+            for (int k = 0; k < COUNT; k++) assert_true(scratch[2][k] == 0.0f);
         }
         assert_true(norms[0] == norms[1]);
         for (int k = 0; k < COUNT; k++) assert_true(weights[0][k] == weights[1][k]);

@@ -64,11 +64,11 @@ void one_of_two_orders_shows_any_missing_barrier(void **) {
 
 // Two reductions in a row through the same room: a warp that is ahead overwrites what others have yet to read.
 void reused_room_kernel(float *out, bool barrier) {
-    SHARED(float, room, WARP);
+    SHARED(float, scratch, WARP);
     float first[1] = {(float)threadIdx.x}, second[1] = {2.0f};
-    block_sum(first, room);
+    block_sum(first, scratch);
     if (barrier) __syncthreads();
-    block_sum(second, room);
+    block_sum(second, scratch);
     out[threadIdx.x] = first[0] + second[0];
 }
 
@@ -170,9 +170,9 @@ void shared_memory_begins_as_nan_in_every_block(void **) {
 }
 
 void sums_kernel(float *out) {
-    SHARED(float, room, 3 * WARP);
-    float x[2] = {(float)threadIdx.x, 1.0f}, most = block_max((float)(threadIdx.x * 7 % 13), room);
-    block_sum(x, room + WARP);
+    SHARED(float, scratch, 3 * WARP);
+    float x[2] = {(float)threadIdx.x, 1.0f}, most = block_max((float)(threadIdx.x * 7 % 13), scratch);
+    block_sum(x, scratch + WARP);
     if (threadIdx.x == blockDim.x - 1) out[0] = x[0], out[1] = x[1], out[2] = most;
 }
 

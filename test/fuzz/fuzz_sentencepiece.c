@@ -10,11 +10,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     SentencePiece *pieces = sentencepiece_open("x", fuzz_file("x.model", data + model, size - model), &err);
     PROMISE(pieces != NULL ? err.code == 0 : err.code != 0 && err.text[0] != '\0');
     if (pieces == NULL) return 0;
-    int64_t room = sentencepiece_room((int64_t)text), count = sentencepiece_count(pieces);
-    int32_t *ids = malloc((size_t)room * sizeof *ids);
+    int64_t capacity = sentencepiece_capacity((int64_t)text), count = sentencepiece_count(pieces);
+    int32_t *ids = malloc((size_t)capacity * sizeof *ids);
     PROMISE(ids != NULL);
     int64_t used = sentencepiece_encode(pieces, (const char *)data, (int64_t)text, ids);
-    PROMISE(used >= -1 && used <= room);
+    PROMISE(used >= -1 && used <= capacity);
     for (int64_t i = 0; i < used; i++) PROMISE(ids[i] >= 0 && ids[i] < count);
     FILE *null = fopen("/dev/null", "w");
     if (used > 0) sentencepiece_decode(pieces, ids, used, null);

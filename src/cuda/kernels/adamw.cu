@@ -106,20 +106,20 @@ template <int W> __device__ __forceinline__ void add_squares(double &sum, const 
 }
 
 // The sum is thread 0's.
-__device__ __forceinline__ double block_sum_double(double x, double *room) {
+__device__ __forceinline__ double block_sum_double(double x, double *workspace) {
     for (int lane = WARP / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(ALL_LANES, x, lane);
-    if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = x;
+    if (threadIdx.x % WARP == 0) workspace[threadIdx.x / WARP] = x;
     __syncthreads();
     double sum = 0.0;
     if (threadIdx.x == 0)
-        for (int warp = 0; warp < THREADS / WARP; warp++) sum += room[warp];
+        for (int warp = 0; warp < THREADS / WARP; warp++) sum += workspace[warp];
     return sum;
 }
 
 // Elements of a thread are the same ones whether they are read four at a time or one by one, so that where a tensor
 // begins in memory changes no bit.
 __global__ void __launch_bounds__(THREADS) squares_kernel(double *sums, const Entry *entries, int count) {
-    SHARED(double, room, THREADS / WARP);
+    SHARED(double, workspace, THREADS / WARP);
     enum { W = 4 };
     Found chunk = chunk_find(entries, count, blockIdx.x);
     const float *x = chunk.entry->gradient;
@@ -133,17 +133,17 @@ __global__ void __launch_bounds__(THREADS) squares_kernel(double *sums, const En
             for (int i = 0; i < W; i++) add_squares<1>(sum, x + at + i);
     }
     if (whole + threadIdx.x < chunk.end) add_squares<1>(sum, x + whole + threadIdx.x);
-    sum = block_sum_double(sum, room);
+    sum = block_sum_double(sum, workspace);
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(THREADS) norms_kernel(double *norms, const double *sums, const Entry *entries) {
-    SHARED(double, room, THREADS / WARP);
+    SHARED(double, workspace, THREADS / WARP);
     const Entry *t = entries + blockIdx.x;
     int64_t chunks = (t->count + CHUNK - 1) / CHUNK;
     double sum = 0.0;
     for (int64_t i = threadIdx.x; i < chunks; i += THREADS) sum += sums[t->first_chunk + i];
-    sum = block_sum_double(sum, room);
+    sum = block_sum_double(sum, workspace);
     if (threadIdx.x == 0) norms[blockIdx.x] = sum;
 }
 

@@ -55,13 +55,13 @@ __device__ __forceinline__ void online_softmax(float *max, float *sum, const T *
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS, 2)
     stats_kernel(float *stats, const T *logits, const int32_t *targets, const Columns c) {
-    SHARED(float, room, 2 * WARP);
+    SHARED(float, workspace, 2 * WARP);
     const T *row = logits + (int64_t)blockIdx.x * c.width;
     float max = -INFINITY, sum[1] = {0.0f};
     online_softmax<T, W>(&max, sum, row, c.count);
-    float whole = block_max(max, room);
+    float whole = block_max(max, workspace);
     sum[0] *= expf(max - base_of(whole));
-    block_sum(sum, room + WARP);
+    block_sum(sum, workspace + WARP);
     if (threadIdx.x > 0) return;
     int64_t own = targets[blockIdx.x] - c.first;
     float *out = stats + (int64_t)blockIdx.x * 3;

@@ -23,7 +23,7 @@ struct Forward {
 
 template <typename T, int W, int UNITS, bool CENTERED>
 __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward a) {
-    SHARED(float, room, 2 * WARP);
+    SHARED(float, workspace, 2 * WARP);
     int64_t row = (int64_t)blockIdx.x * a.cols;
     const T *x = (const T *)a.x + row, *delta = a.delta ? (const T *)a.delta + row : nullptr;
     Piece<T, W> in[UNITS], more[UNITS], weight[UNITS], bias[UNITS];
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
         for (int i = 0; i < W; i++) mean[0] += value.v[i];
     }
     if (CENTERED) {
-        block_sum(mean, room);
+        block_sum(mean, workspace);
         mean[0] /= (float)a.cols;
     } else {
         mean[0] = 0.0f;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
 #pragma unroll
         for (int i = 0; i < W; i++) squares[0] += (value.v[i] - mean[0]) * (value.v[i] - mean[0]);
     }
-    block_sum(squares, room + WARP);
+    block_sum(squares, workspace + WARP);
     float rstd = 1.0f / sqrtf(squares[0] / (float)a.cols + a.eps);
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
@@ -160,7 +160,7 @@ struct Backward {
 template <typename T, int W, int UNITS, bool CENTERED>
 __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_backward_kernel(const Backward a) {
     enum { ROOM = 4 * WARP, ARRAYS = CENTERED ? 2 : 1 };
-    SHARED(float, room, 2 * ROOM);
+    SHARED(float, workspace, 2 * ROOM);
     SHARED_DYNAMIC(float, dynamic);
     float *kept = a.sums + (int64_t)blockIdx.x * ARRAYS * a.slots;
     float *dw = a.shared ? dynamic : kept, *db = dw + a.slots;
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_backward_kernel(const
 
     int64_t begin = a.rows * blockIdx.x / gridDim.x, end = a.rows * (blockIdx.x + 1) / gridDim.x;
     for (int64_t row = begin; row < end; row++) {
-        float *mine = room + row % 2 * ROOM;
+        float *mine = workspace + row % 2 * ROOM;
         T *dx = (T *)a.dx + row * a.cols;
         Piece<T, W> x[UNITS], dout[UNITS], old[UNITS];
 #pragma unroll

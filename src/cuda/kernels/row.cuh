@@ -75,24 +75,24 @@ __device__ __forceinline__ float warp_max(float x) {
 
 // --- over a block of whole warps, one barrier each. room: N * WARP floats of shared memory that nobody reads or writes
 // between the last barrier before and the next one after.
-template <int N> __device__ __forceinline__ void block_sum(float (&x)[N], float *room) {
+template <int N> __device__ __forceinline__ void block_sum(float (&x)[N], float *workspace) {
     int lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     warp_sum(x);
 #pragma unroll
     for (int n = 0; n < N; n++)
-        if (lane == 0) room[n * WARP + threadIdx.x / WARP] = x[n];
+        if (lane == 0) workspace[n * WARP + threadIdx.x / WARP] = x[n];
     __syncthreads();
 #pragma unroll
-    for (int n = 0; n < N; n++) x[n] = lane < warps ? room[n * WARP + lane] : 0.0f;
+    for (int n = 0; n < N; n++) x[n] = lane < warps ? workspace[n * WARP + lane] : 0.0f;
     warp_sum(x);
 }
 
-__device__ __forceinline__ float block_max(float x, float *room) {
+__device__ __forceinline__ float block_max(float x, float *workspace) {
     int lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     x = warp_max(x);
-    if (lane == 0) room[threadIdx.x / WARP] = x;
+    if (lane == 0) workspace[threadIdx.x / WARP] = x;
     __syncthreads();
-    return warp_max(lane < warps ? room[lane] : -INFINITY);
+    return warp_max(lane < warps ? workspace[lane] : -INFINITY);
 }
 
 #endif

@@ -23,7 +23,7 @@ __device__ __forceinline__ int row_seen(const Rows &r) {
 // exp(scale * (x - max)) as one product and one power of two. p may be scores: a thread reads what it writes.
 template <typename T, int W, int UNITS>
 __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const T *scores, const Rows r) {
-    SHARED(float, room, 2 * WARP);
+    SHARED(float, workspace, 2 * WARP);
     int64_t row = (int64_t)blockIdx.x * r.cols;
     int seen = row_seen(r);
     Piece<T, W> piece[UNITS];
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
         for (int i = 0; i < W; i++)
             if (column + i < seen) max = fmaxf(max, x.v[i]);
     }
-    max = block_max(max, room);
+    max = block_max(max, workspace);
     float factor = r.scale * LOG2_E, shift = max == -INFINITY ? 0.0f : max * factor;
     Floats<W> powers[UNITS];
 #pragma unroll
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
             sum[0] += powers[u].v[i];
         }
     }
-    block_sum(sum, room + WARP);
+    block_sum(sum, workspace + WARP);
     float share = 1.0f / sum[0];
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
 template <typename T, typename D, int W, int UNITS>
 __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
     softmax_backward_kernel(D *dscores, const D *dp, const T *p, const Rows r) {
-    SHARED(float, room, WARP);
+    SHARED(float, workspace, WARP);
     int64_t row = (int64_t)blockIdx.x * r.cols;
     int seen = row_seen(r);
     Piece<T, W> probability[UNITS];
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
         for (int i = 0; i < W; i++)
             if (column + i < seen) sum[0] += x.v[i] * d.v[i];
     }
-    block_sum(sum, room);
+    block_sum(sum, workspace);
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);

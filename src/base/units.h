@@ -1,0 +1,20 @@
+// Units and integer arithmetic that several modules share.
+#ifndef UNITS_H
+#define UNITS_H
+
+#include <stdint.h>
+
+#define MIB (1024.0 * 1024.0)
+#define GIB (1024.0 * 1024.0 * 1024.0)
+
+// Greatest common divisor of two non-negative integers; gcd(a, 0) = a.
+static inline int64_t greatest_common_divisor(int64_t a, int64_t b) {
+    while (b != 0) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+#endif

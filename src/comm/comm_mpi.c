@@ -1,0 +1,174 @@
+#ifdef HAVE_MPI
+
+#include "comm_mpi.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// What a request stands for, in detail[0].
+enum { KIND_SEND = 1, KIND_RECEIVE, KIND_COLLECTIVE };
+enum { TAG_MESSAGE = 0 };
+
+_Static_assert(sizeof(MPI_Request) <= sizeof(void *), "an MPI_Request is kept in a handle");
+
+int comm_mpi_fail(const CommMpi *comm, int code, const char *doing, int peer, Error *err) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: %s rank %d failed: %s", comm->base.name,
+                     comm->base.rank, comm->base.size, doing, peer, text);
+}
+
+// A message of more bytes than `limit` as one element: `limit`-sized blocks, then the rest.
+static int long_type_(int64_t bytes, int64_t limit, MPI_Datatype *type) {
+    MPI_Datatype block, body;
+    int code = MPI_Type_contiguous((int)limit, MPI_BYTE, &block);
+    if (code != MPI_SUCCESS) return code;
+    code = MPI_Type_contiguous((int)(bytes / limit), block, &body);
+    MPI_Type_free(&block);
+    if (code != MPI_SUCCESS) return code;
+    int lengths[2] = {1, (int)(bytes % limit)};
+    MPI_Aint starts[2] = {0, (MPI_Aint)(bytes / limit * limit)};
+    MPI_Datatype parts[2] = {body, MPI_BYTE};
+    code = MPI_Type_create_struct(2, lengths, starts, parts, type);
+    MPI_Type_free(&body);
+    return code == MPI_SUCCESS ? MPI_Type_commit(type) : code;
+}
+
+// The type and count for `bytes`; a type other than MPI_BYTE is the caller's to free.
+static int message_type_(const CommMpi *comm, int64_t bytes, MPI_Datatype *type, int *count) {
+    *type = MPI_BYTE;
+    *count = (int)bytes;
+    if (bytes <= comm->limit) return MPI_SUCCESS;
+    *count = 1;
+    return long_type_(bytes, comm->limit, type);
+}
+
+static int check_peer_(const CommMpi *comm, int peer, int64_t bytes, Error *err) {
+    if (peer >= 0 && peer < comm->base.size && peer != comm->base.rank && bytes >= 0) return 0;
+    return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: cannot exchange %lld bytes with rank %d",
+                     comm->base.name, comm->base.rank, comm->base.size, (long long)bytes, peer);
+}
+
+int comm_mpi_start_send(CommMpi *comm, int peer, const void *from, int64_t bytes, int tag, MPI_Request *request,
+                        Error *err) {
+    MPI_Datatype type;
+    int count;
+    int code = message_type_(comm, bytes, &type, &count);
+    if (code == MPI_SUCCESS) code = MPI_Isend(from, count, type, peer, tag, comm->mpi, request);
+    if (type != MPI_BYTE && type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
+    return code == MPI_SUCCESS ? 0 : comm_mpi_fail(comm, code, "starting a send to", peer, err);
+}
+
+int comm_mpi_start_receive(CommMpi *comm, int peer, void *to, int64_t bytes, int tag, MPI_Request *request,
+                           Error *err) {
+    MPI_Datatype type;
+    int count;
+    int code = message_type_(comm, bytes, &type, &count);
+    if (code == MPI_SUCCESS) code = MPI_Irecv(to, count, type, peer, tag, comm->mpi, request);
+    if (type != MPI_BYTE && type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
+    return code == MPI_SUCCESS ? 0 : comm_mpi_fail(comm, code, "starting a receive from", peer, err);
+}
+
+static void mpi_fill_(CommRequest *request, MPI_Request mpi, int kind, int peer, int64_t bytes) {
+    memset(request, 0, sizeof *request);
+    memcpy(request->handle, &mpi, sizeof mpi);
+    request->detail[0] = kind;
+    request->detail[1] = peer;
+    request->detail[2] = bytes;
+    request->active = true;
+}
+
+static int mpi_send_(Comm *base, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
+    CommMpi *comm = base->self;
+    MPI_Request mpi;
+    if (check_peer_(comm, peer, bytes, err) != 0) return -1;
+    if (comm_mpi_start_send(comm, peer, from, bytes, TAG_MESSAGE, &mpi, err) != 0) return -1;
+    mpi_fill_(request, mpi, KIND_SEND, peer, bytes);
+    return 0;
+}
+
+static int mpi_receive_(Comm *base, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
+    CommMpi *comm = base->self;
+    MPI_Request mpi;
+    if (check_peer_(comm, peer, bytes, err) != 0) return -1;
+    if (comm_mpi_start_receive(comm, peer, to, bytes, TAG_MESSAGE, &mpi, err) != 0) return -1;
+    mpi_fill_(request, mpi, KIND_RECEIVE, peer, bytes);
+    return 0;
+}
+
+// MPI reports a message that was too long; one that was too short it lets pass.
+static int check_length_(const CommMpi *comm, const CommRequest *request, MPI_Status *status, Error *err) {
+    MPI_Count bytes = 0;
+    MPI_Get_elements_x(status, MPI_BYTE, &bytes);
+    if ((int64_t)bytes == request->detail[2]) return 1;
+    return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: rank %d sent %lld bytes where %lld were expected",
+                     comm->base.name, comm->base.rank, comm->base.size, (int)request->detail[1], (long long)bytes,
+                     (long long)request->detail[2]);
+}
+
+static int test_message_(CommMpi *comm, CommRequest *request, Error *err) {
+    MPI_Request mpi;
+    MPI_Status status;
+    int done = 0;
+    memcpy(&mpi, request->handle, sizeof mpi);
+    int code = MPI_Test(&mpi, &done, &status);
+    bool receives = request->detail[0] == KIND_RECEIVE;
+    if (code != MPI_SUCCESS) {
+        request->active = false;
+        return comm_mpi_fail(comm, code, receives ? "a receive from" : "a send to", (int)request->detail[1], err);
+    }
+    if (!done) return 0;
+    request->active = false;
+    return receives ? check_length_(comm, request, &status, err) : 1;
+}
+
+static int mpi_test_(Comm *base, CommRequest *request, Error *err) {
+    if (!request->active) return 1;
+    CommMpi *comm = base->self;
+    comm_mpi_progress(comm->work);
+    if (request->detail[0] == KIND_COLLECTIVE) return comm_mpi_test_collective(comm, request, err);
+    return test_message_(comm, request, err);
+}
+
+static void mpi_destroy_(Comm *base) {
+    CommMpi *comm = base->self;
+    comm_mpi_free_collectives(comm);
+    MPI_Comm_free(&comm->mpi);
+    free(comm);
+}
+
+static void mpi_bind_(CommMpi *comm, const char *name) {
+    Comm *base = &comm->base;
+    snprintf(base->name, sizeof base->name, "%s", name);
+    base->self = comm;
+    base->send = mpi_send_;
+    base->receive = mpi_receive_;
+    base->all_reduce = comm_mpi_all_reduce;
+    base->all_gather = comm_mpi_all_gather;
+    base->reduce_scatter = comm_mpi_reduce_scatter;
+    base->use_workspace = comm_mpi_use_workspace;
+    base->test = mpi_test_;
+    base->destroy = mpi_destroy_;
+    comm->limit = COMM_MESSAGE_LIMIT;
+}
+
+Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work, Error *err) {
+    CommMpi *comm = calloc(1, sizeof *comm);
+    if (comm == NULL) {
+        MPI_Comm_free(&mpi);
+        error_set(err, EXIT_FAILED, "out of memory making the %s group", name);
+        return NULL;
+    }
+    comm->mpi = mpi;
+    comm->work = work;
+    MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(mpi, &comm->base.rank);
+    MPI_Comm_size(mpi, &comm->base.size);
+    mpi_bind_(comm, name);
+    return &comm->base;
+}
+
+#else
+typedef int comm_mpi_is_empty_without_mpi_;
+#endif

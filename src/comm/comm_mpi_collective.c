@@ -1,0 +1,362 @@
+// Collectives out of plain messages, because the order of their sums is a promise: each rank sums one block of the data,
+// in rank order, from what all the others sent it, and hands the result round. Long data goes through piece by piece,
+// so that the scratch memory stays small whatever is summed.
+#ifdef HAVE_MPI
+
+#include "comm_mpi.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { KIND_COLLECTIVE = 3 };
+
+// What a collective is doing in the current piece.
+typedef enum Phase {
+    PHASE_DIRECT,   // everybody gets everybody's data and sums it all: few bytes, one trip
+    PHASE_EXCHANGE, // rank q gets block q of everybody
+    PHASE_SPREAD,   // the sums go round
+    PHASE_GATHER,   // all_gather: blocks go round, nothing is summed
+} Phase;
+
+struct Collective {
+    Collective *next; // of those under way, or of the idle ones
+    CommMpi *comm;
+    int state;     // 0 under way, 1 done, -1 failed with error
+    int64_t steps; // phases behind it
+    Error error;
+    CommOperation operation;
+    Phase phase;
+    CommType type;
+    int tag;
+    char *out;      // the data of an all_reduce
+    const char *in; // (size, count) of a reduce_scatter
+    int64_t count;  // elements: of the data (all_reduce), of one rank's block (the others)
+    int64_t first;  // first element of the current piece
+    int64_t piece;  // its elements
+    int request_count;
+    MPI_Request *requests; // 2 * size
+    char *scratch;         // (size - 1, elements summed here)
+    char *own;             // scratch of this collective, where the group has no room
+    int64_t own_bytes;
+    int place; // in the group's room; -1: none taken
+};
+
+// --- sums
+
+static void add_float_(float *sum, const float *x, int64_t n, bool first) {
+    if (first)
+        memcpy(sum, x, (size_t)n * sizeof *x);
+    else
+        for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+static void add_double_(double *sum, const double *x, int64_t n, bool first) {
+    if (first)
+        memcpy(sum, x, (size_t)n * sizeof *x);
+    else
+        for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+static float from_bf16_(uint16_t x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static uint16_t to_bf16_(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (value != value) return (uint16_t)(bits >> 16 | 0x40); // rounding up could turn a NaN into an infinity
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static void add_bf16_(float *sum, const uint16_t *x, int64_t n, bool first) {
+    for (int64_t i = 0; i < n; i++) sum[i] = first ? from_bf16_(x[i]) : sum[i] + from_bf16_(x[i]);
+}
+
+enum { SUM_BLOCK = 1024 };
+
+// What rank q contributed, elements from `at` on: own data lies where it was, the others' one after another in scratch.
+static const char *collective_part_(const CommMpi *comm, const Collective *work, const char *own, int q, int64_t n,
+                                    int64_t at) {
+    int64_t width = comm_type_bytes(work->type);
+    int rank = comm->base.rank;
+    if (q == rank) return own + at * width;
+    return work->scratch + ((q < rank ? q : q - 1) * n + at) * width;
+}
+
+static void sum_block_(const CommMpi *comm, const Collective *work, char *out, const char *own, int64_t n, int64_t at) {
+    union {
+        float single[SUM_BLOCK];
+        double twice[SUM_BLOCK];
+    } sum;
+    int64_t width = comm_type_bytes(work->type);
+    int64_t length = n - at < SUM_BLOCK ? n - at : SUM_BLOCK;
+    for (int q = 0; q < comm->base.size; q++) {
+        const void *x = collective_part_(comm, work, own, q, n, at);
+        if (work->type == COMM_FLOAT) add_float_(sum.single, x, length, q == 0);
+        if (work->type == COMM_DOUBLE) add_double_(sum.twice, x, length, q == 0);
+        if (work->type == COMM_BF16) add_bf16_(sum.single, x, length, q == 0);
+    }
+    if (work->type != COMM_BF16) {
+        memcpy(out + at * width, &sum, (size_t)(length * width));
+        return;
+    }
+    uint16_t *rounded = (uint16_t *)(out + at * width);
+    for (int64_t i = 0; i < length; i++) rounded[i] = to_bf16_(sum.single[i]);
+}
+
+// out (n) = sum in rank order; own may be out. Blocks stay in the cache while all ranks are added.
+static void collective_sum_(const CommMpi *comm, const Collective *work, char *out, const char *own, int64_t n) {
+    for (int64_t at = 0; at < n; at += SUM_BLOCK) sum_block_(comm, work, out, own, n, at);
+}
+
+// --- one phase: messages to and from every other rank
+
+static int collective_exchange_(CommMpi *comm, Collective *work, int peer, const char *from, int64_t send_count,
+                                char *to, int64_t receive_count, Error *err) {
+    int64_t width = comm_type_bytes(work->type);
+    MPI_Request *at = work->requests + work->request_count;
+    if (comm_mpi_start_receive(comm, peer, to, receive_count * width, work->tag, at, err) != 0) return -1;
+    work->request_count++;
+    if (comm_mpi_start_send(comm, peer, from, send_count * width, work->tag, at + 1, err) != 0) return -1;
+    work->request_count++;
+    return 0;
+}
+
+// Rank q's block of a piece of n elements: equal blocks, the last ones shorter or empty.
+static void block_(const CommMpi *comm, int64_t n, int q, int64_t *first, int64_t *count) {
+    int64_t size = comm->base.size, each = (n + size - 1) / size;
+    *first = q * each < n ? q * each : n;
+    *count = n - *first < each ? n - *first : each;
+}
+
+static int start_with_(CommMpi *comm, Collective *work, int peer, Error *err) {
+    int64_t width = comm_type_bytes(work->type), n = work->piece, mine, my_count, theirs, their_count;
+    int rank = comm->base.rank;
+    int64_t slot = peer < rank ? peer : peer - 1;
+    char *data = work->out + work->first * width;
+    block_(comm, n, rank, &mine, &my_count);
+    block_(comm, n, peer, &theirs, &their_count);
+    if (work->operation == COMM_REDUCE_SCATTER) {
+        const char *from = work->in + (peer * work->count + work->first) * width;
+        return collective_exchange_(comm, work, peer, from, n, work->scratch + slot * n * width, n, err);
+    }
+    if (work->operation == COMM_ALL_GATHER)
+        return collective_exchange_(comm, work, peer, work->out + rank * n * width, n, work->out + peer * n * width, n,
+                                    err);
+    if (work->phase == PHASE_DIRECT)
+        return collective_exchange_(comm, work, peer, data, n, work->scratch + slot * n * width, n, err);
+    if (work->phase == PHASE_EXCHANGE)
+        return collective_exchange_(comm, work, peer, data + theirs * width, their_count,
+                                    work->scratch + slot * my_count * width, my_count, err);
+    return collective_exchange_(comm, work, peer, data + mine * width, my_count, data + theirs * width, their_count,
+                                err);
+}
+
+// Everybody starts with its own successor, so that no rank is everybody's first.
+static int start_phase_(CommMpi *comm, Collective *work, Error *err) {
+    work->request_count = 0;
+    for (int step = 1; step < comm->base.size; step++)
+        if (start_with_(comm, work, (comm->base.rank + step) % comm->base.size, err) != 0) return -1;
+    return 0;
+}
+
+// --- pieces
+
+static int take_workspace_(CommMpi *comm, Collective *work, int64_t bytes, Error *err) {
+    CommWorkspace *workspace = &comm->workspace;
+    int place = 0;
+    while (place < workspace->sums && (workspace->taken >> place & 1) != 0) place++;
+    if (place == workspace->sums || bytes > workspace->bytes)
+        return error_set(err, EXIT_FAILED,
+                         "%s group: a sum needs %lld bytes beside %d others under way, and there is room for %d of "
+                         "%lld; this is a defect of the plan",
+                         comm->base.name, (long long)bytes, place, workspace->sums, (long long)workspace->bytes);
+    workspace->taken |= 1u << place;
+    work->place = place;
+    work->scratch = workspace->memory + place * workspace->bytes;
+    return 0;
+}
+
+// Enough for every piece.
+static int take_scratch_(CommMpi *comm, Collective *work, Error *err) {
+    int64_t bytes = comm_sum_workspace(work->operation, work->count, work->type, comm->base.size);
+    work->place = -1;
+    if (bytes == 0) return 0;
+    if (comm->workspace.memory != NULL) return take_workspace_(comm, work, bytes, err);
+    if (bytes > work->own_bytes) {
+        free(work->own);
+        work->own = malloc((size_t)bytes);
+        work->own_bytes = work->own != NULL ? bytes : 0;
+    }
+    work->scratch = work->own;
+    if (work->own != NULL) return 0;
+    return error_set(err, EXIT_FAILED, "%s group: out of memory for %lld bytes of scratch", comm->base.name,
+                     (long long)bytes);
+}
+
+void comm_mpi_use_workspace(Comm *base, void *memory, int64_t bytes, int sums) {
+    CommMpi *comm = base->self;
+    comm->workspace = (CommWorkspace){memory, bytes, sums, 0};
+}
+
+static int start_piece_(CommMpi *comm, Collective *work, Error *err) {
+    int64_t rest = work->count - work->first;
+    if (work->operation == COMM_ALL_GATHER) {
+        work->piece = rest;
+        work->phase = PHASE_GATHER;
+        return start_phase_(comm, work, err);
+    }
+    work->piece = comm_piece(work->operation, rest, work->type, comm->base.size);
+    bool direct = comm_piece_is_direct(work->operation, work->piece, work->type, comm->base.size);
+    work->phase = direct ? PHASE_DIRECT : PHASE_EXCHANGE;
+    return start_phase_(comm, work, err);
+}
+
+// The messages of a phase are through: sums, and starts what comes next. 1 when nothing does.
+static int collective_advance_(CommMpi *comm, Collective *work, Error *err) {
+    int64_t width = comm_type_bytes(work->type), rank = comm->base.rank, first = 0, count;
+    char *data = work->out + work->first * width;
+    if (work->operation == COMM_REDUCE_SCATTER) {
+        collective_sum_(comm, work, data, work->in + (rank * work->count + work->first) * width, work->piece);
+    } else if (work->phase == PHASE_DIRECT) {
+        collective_sum_(comm, work, data, data, work->piece);
+    } else if (work->phase == PHASE_EXCHANGE) {
+        block_(comm, work->piece, (int)rank, &first, &count);
+        collective_sum_(comm, work, data + first * width, data + first * width, count);
+        work->phase = PHASE_SPREAD;
+        return start_phase_(comm, work, err);
+    }
+    work->first += work->piece;
+    return work->first >= work->count ? 1 : start_piece_(comm, work, err);
+}
+
+// --- starting and ending
+
+static Collective *collective_take_(CommMpi *comm, Error *err) {
+    Collective *work = comm->idle;
+    if (work != NULL) {
+        comm->idle = work->next;
+        return work;
+    }
+    work = calloc(1, sizeof *work);
+    if (work != NULL) work->requests = calloc((size_t)comm->base.size * 2, sizeof *work->requests);
+    if (work != NULL && work->requests != NULL) return work;
+    free(work);
+    error_set(err, EXIT_FAILED, "%s group: out of memory for a collective", comm->base.name);
+    return NULL;
+}
+
+static void give_back_(CommMpi *comm, Collective *work) {
+    if (work->place >= 0) comm->workspace.taken &= ~(1u << work->place);
+    work->place = -1;
+    work->next = comm->idle;
+    comm->idle = work;
+}
+
+static int collective_start_(CommMpi *comm, CommOperation operation, void *out, const void *in, int64_t count,
+                             CommType type, CommRequest *request, Error *err) {
+    // Tags keep collectives that are under way at once apart; 32767 is the least bound MPI guarantees.
+    enum { FIRST_TAG = 1, TAGS = 32000 };
+    memset(request, 0, sizeof *request);
+    int tag = FIRST_TAG + comm->sequence++ % TAGS;
+    if (comm->sequence == TAGS) comm->sequence = 0;
+    if (count == 0) return 0;
+    Collective *work = collective_take_(comm, err);
+    if (work == NULL) return -1;
+    work->operation = operation;
+    work->type = type;
+    work->tag = tag;
+    work->out = out;
+    work->in = in;
+    work->count = count;
+    work->first = 0;
+    work->comm = comm;
+    work->state = 0;
+    work->steps = 0;
+    memset(&work->error, 0, sizeof work->error);
+    if (take_scratch_(comm, work, err) != 0) {
+        give_back_(comm, work);
+        return -1;
+    }
+    request->handle[0] = work;
+    request->detail[0] = KIND_COLLECTIVE;
+    request->active = true;
+    work->next = comm->work->first;
+    comm->work->first = work;
+    return start_piece_(comm, work, err);
+}
+
+int comm_mpi_all_reduce(Comm *base, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
+    return collective_start_(base->self, COMM_ALL_REDUCE, data, data, count, type, request, err);
+}
+
+int comm_mpi_all_gather(Comm *base, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
+                        Error *err) {
+    int64_t bytes = count * comm_type_bytes(type);
+    char *own = (char *)out + base->rank * bytes;
+    if (own != in && bytes > 0) memcpy(own, in, (size_t)bytes);
+    return collective_start_(base->self, COMM_ALL_GATHER, out, in, count, type, request, err);
+}
+
+int comm_mpi_reduce_scatter(Comm *base, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
+                            Error *err) {
+    return collective_start_(base->self, COMM_REDUCE_SCATTER, out, in, count, type, request, err);
+}
+
+// Takes one collective as far as it goes without waiting; its state says the rest.
+static void collective_step_(Collective *work) {
+    int arrived = 0;
+    int code = MPI_Testall(work->request_count, work->requests, &arrived, MPI_STATUSES_IGNORE);
+    if (code != MPI_SUCCESS)
+        work->state = comm_mpi_fail(work->comm, code, "a collective", work->comm->base.rank, &work->error);
+    if (code != MPI_SUCCESS || !arrived) return;
+    work->steps++;
+    work->state = collective_advance_(work->comm, work, &work->error);
+}
+
+void comm_mpi_progress(CommMpiWork *all) {
+    Collective **link = &all->first;
+    while (*link != NULL) {
+        Collective *work = *link;
+        collective_step_(work);
+        if (work->state != 0)
+            *link = work->next;
+        else
+            link = &work->next;
+    }
+}
+
+int comm_mpi_test_collective(CommMpi *comm, CommRequest *request, Error *err) {
+    Collective *work = request->handle[0];
+    request->steps = work->steps;
+    if (work->state == 0) return 0;
+    int state = work->state;
+    if (state < 0) error_set(err, work->error.code, "%s", work->error.text);
+    request->active = false;
+    give_back_(comm, work);
+    return state;
+}
+
+int64_t comm_mpi_scratch_bytes(const Comm *base) {
+    const CommMpi *comm = base->self;
+    int64_t bytes = 0;
+    for (const Collective *work = comm->idle; work != NULL; work = work->next) bytes += work->own_bytes;
+    return bytes;
+}
+
+void comm_mpi_free_collectives(CommMpi *comm) {
+    while (comm->idle != NULL) {
+        Collective *work = comm->idle;
+        comm->idle = work->next;
+        free(work->requests);
+        free(work->own);
+        free(work);
+    }
+}
+
+#else
+typedef int comm_mpi_collective_is_empty_without_mpi_;
+#endif

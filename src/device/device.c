@@ -1,0 +1,192 @@
+#include "device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef HAVE_CUDA
+#include "cuda/backend_cuda.h"
+#include "cuda/comm_cuda.h"
+
+// What a rank tells all others about its GPU.
+typedef struct Seat {
+    GpuIdentity gpu;
+    char host[64];
+    int32_t gpus; // visible to the rank; 0: none
+    char why[256];
+} Seat;
+
+bool device_has_gpus(const Config *config, int64_t ranks) {
+    char why[256];
+    if (config->hardware.device == DEVICE_CPU) return false;
+    int gpus = backend_cuda_count(why);
+    return config->hardware.device == DEVICE_CUDA || config->hardware.share_gpu ? gpus > 0 : gpus >= ranks;
+}
+
+void device_missing(char why[256]) {
+    backend_cuda_count(why);
+}
+
+void device_figures(DeviceFigures *figures, const Config *config) {
+    char why[256];
+    int64_t gpus = backend_cuda_count(why), ranks = config_world(config);
+    memset(figures, 0, sizeof *figures);
+    if (!device_has_gpus(config, ranks)) return;
+    GpuIdentity gpu;
+    backend_cuda_identity(0, &gpu);
+    // Of a run over several hosts this one sees a part of the GPUs: ranks share them only where that is wanted.
+    int64_t sharing = config->hardware.share_gpu && ranks > gpus ? (ranks + gpus - 1) / gpus : 1;
+    figures->memory_bytes = gpu.memory_bytes / sharing;
+    figures->peak_tflops = backend_cuda_peak(gpu.name, config->train.precision) / (double)sharing;
+}
+
+static int device_choose_(const World *world, int gpus) {
+    return gpus > 0 ? world_local_rank(world) % gpus : -1;
+}
+
+static Seat *device_gather_(World *world, Error *err) {
+    Seat mine;
+    memset(&mine, 0, sizeof mine);
+    mine.gpus = backend_cuda_count(mine.why);
+    if (mine.gpus > 0) backend_cuda_identity(device_choose_(world, mine.gpus), &mine.gpu);
+    snprintf(mine.host, sizeof mine.host, "%.63s", world_host(world));
+    Seat *seats = (Seat *)calloc((size_t)world_size(world), sizeof *seats);
+    if (seats == NULL) {
+        error_set(err, EXIT_FAILED, "out of host memory for the GPUs of %d ranks", world_size(world));
+        return NULL;
+    }
+    int64_t bytes = sizeof mine;
+    if (world_gather(world, 0, seats, &mine, bytes, err) == 0 &&
+        world_broadcast(world, 0, seats, world_size(world) * bytes, err) == 0)
+        return seats;
+    free(seats);
+    return NULL;
+}
+
+static int ranks_on_(const Seat *seats, int ranks, const Seat *of) {
+    int count = 0;
+    for (int r = 0; r < ranks; r++) count += seats[r].gpus > 0 && strcmp(seats[r].gpu.id, of->gpu.id) == 0;
+    return count;
+}
+
+// The first reason why these GPUs cannot serve these ranks, in one sentence; every rank comes to the same.
+static int device_refuse_(const Config *config, const Seat *seats, int ranks, Error *err) {
+    for (int r = 0; r < ranks; r++) {
+        const Seat *seat = &seats[r];
+        int there = seat->gpus > 0 ? ranks_on_(seats, ranks, seat) : 0;
+        if (seat->gpus == 0)
+            return error_set(err, EXIT_FAILED, "rank %d on %s has no GPU: %s; hardware.device: cpu computes without", r,
+                             seat->host, seat->why);
+        if (there > 1 && !config->hardware.share_gpu)
+            return error_set(err, EXIT_FAILED,
+                             "%d ranks on %s would share one %s; start at most as many ranks on a host as it has GPUs, "
+                             "or set hardware.share_gpu: true, which is slow",
+                             there, seat->host, seat->gpu.name);
+        if (strcmp(seat->gpu.name, seats[0].gpu.name) != 0)
+            return error_set(err, EXIT_FAILED,
+                             "rank 0 on %s has a %s and rank %d on %s a %s; a pipeline waits for its slowest stage, so "
+                             "all ranks need the same model (CUDA_VISIBLE_DEVICES chooses)",
+                             seats[0].host, seats[0].gpu.name, r, seat->host, seat->gpu.name);
+    }
+    return 0;
+}
+
+static bool device_share_(const Seat *seats, int ranks) {
+    for (int r = 0; r < ranks; r++)
+        if (ranks_on_(seats, ranks, &seats[r]) > 1) return true;
+    return false;
+}
+
+// 1: GPUs compute, 0: CPUs do, -1 with err.
+static int device_settle_(Device *device, const Config *config, World *world, Error *err) {
+    int ranks = world_size(world);
+    Seat *seats = device_gather_(world, err);
+    if (seats == NULL) return -1;
+    Error unfit = {0};
+    int refused = device_refuse_(config, seats, ranks, &unfit);
+    device->ranks_on_gpu = ranks_on_(seats, ranks, &seats[world_rank(world)]);
+    device->shared = device_share_(seats, ranks);
+    bool any = false;
+    for (int r = 0; r < ranks; r++) any = any || seats[r].gpus > 0;
+    free(seats);
+    if (refused == 0) return 1;
+    if (config->hardware.device == DEVICE_AUTO) {
+        if (any) snprintf(device->about, sizeof device->about, "computing on CPUs: %.230s", unfit.text);
+        return 0;
+    }
+    *err = unfit;
+    err->everywhere = true;
+    return -1;
+}
+
+static Backend *open_gpu_(Device *device, const Config *config, World *world, Error *err) {
+    char why[256];
+    Backend *backend =
+        backend_cuda_create(config->train.precision, device_choose_(world, backend_cuda_count(why)), err);
+    if (backend == NULL) return NULL;
+    device->cuda = true;
+    backend->peak_tflops /= device->ranks_on_gpu;
+    backend_cuda_versions(device->about, sizeof device->about);
+    return backend;
+}
+
+Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err) {
+    memset(device, 0, sizeof *device);
+    int gpus = config->hardware.device == DEVICE_CPU ? 0 : device_settle_(device, config, world, err);
+    if (gpus < 0) return NULL;
+    return gpus > 0 ? open_gpu_(device, config, world, err) : backend_cpu_create(config->train.precision, threads, err);
+}
+
+Backend *device_open_one(const Config *config, Error *err) {
+    char why[256];
+    if (backend_cuda_count(why) > 0) return backend_cuda_create(config->train.precision, 0, err);
+    config_error(config, "hardware.device", err, "there is no GPU here to measure: %s; or set hardware.device: cpu",
+                 why);
+    return NULL;
+}
+
+Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse use, bool owns, Error *err) {
+    static const CommUse uses[] = {COMM_USE_COMPUTE, COMM_USE_BESIDE, COMM_USE_NEIGHBOURS};
+    if (host == NULL || !device->cuda) return host;
+    return device->shared ? comm_staged_create(backend, host, owns, err)
+                          : comm_nccl_create(backend, host, uses[use], owns, err);
+}
+
+#else
+
+bool device_has_gpus(const Config *config, int64_t ranks) {
+    (void)config, (void)ranks;
+    return false;
+}
+
+void device_missing(char why[256]) {
+    why[0] = '\0';
+}
+
+void device_figures(DeviceFigures *figures, const Config *config) {
+    (void)config;
+    memset(figures, 0, sizeof *figures);
+}
+
+Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err) {
+    (void)world;
+    memset(device, 0, sizeof *device);
+    if (config->hardware.device != DEVICE_CUDA) return backend_cpu_create(config->train.precision, threads, err);
+    err->everywhere = true;
+    error_set(err, EXIT_FAILED,
+              "hardware.device is cuda, and this program was built without CUDA; build it with make CUDA=1 where nvcc "
+              "is, or set hardware.device: cpu");
+    return NULL;
+}
+
+Backend *device_open_one(const Config *config, Error *err) {
+    config_error(config, "hardware.device", err,
+                 "cuda: there is no CUDA device here to measure; use a machine that has one, or device cpu");
+    return NULL;
+}
+
+Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse use, bool owns, Error *err) {
+    (void)device, (void)backend, (void)use, (void)owns, (void)err;
+    return host;
+}
+
+#endif

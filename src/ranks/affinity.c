@@ -1,0 +1,62 @@
+#include "affinity.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// A host with more cores than the set has room for: all of them, as far as it goes.
+static void affinity_look_(cpu_set_t *allowed) {
+    CPU_ZERO(allowed);
+    if (sched_getaffinity(0, sizeof *allowed, allowed) == 0 && CPU_COUNT(allowed) > 0) return;
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    for (int core = 0; core < CPU_SETSIZE && (core == 0 || core < online); core++) CPU_SET(core, allowed);
+}
+
+int affinity_allowed(void) {
+    cpu_set_t allowed;
+    affinity_look_(&allowed);
+    return CPU_COUNT(&allowed);
+}
+
+double affinity_part(const CoresOfRank *ranks, int count, int rank) {
+    double part = 0.0;
+    for (int core = 0; core < CPU_SETSIZE; core++) {
+        int users = 0;
+        if (!CPU_ISSET(core, &ranks[rank].allowed)) continue;
+        for (int r = 0; r < count; r++)
+            users += ranks[r].node == ranks[rank].node && CPU_ISSET(core, &ranks[r].allowed);
+        part += 1.0 / users;
+    }
+    return part;
+}
+
+int affinity_share(World *world, double *part, Error *err) {
+    CoresOfRank mine;
+    int size = world_size(world);
+    memset(&mine, 0, sizeof mine);
+    mine.node = world_node(world);
+    affinity_look_(&mine.allowed);
+    CoresOfRank *ranks = (CoresOfRank *)calloc((size_t)size, sizeof *ranks);
+    if (ranks == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the cores of %d ranks", size);
+    int64_t bytes = sizeof mine;
+    int status = world_gather(world, 0, ranks, &mine, bytes, err);
+    if (status == 0) status = world_broadcast(world, 0, ranks, size * bytes, err);
+    if (status == 0) *part = affinity_part(ranks, size, world_rank(world));
+    free(ranks);
+    return status;
+}
+
+void affinity_spin_briefly(char **argv) {
+#ifdef _OPENMP
+    char self[4096];
+    if (getenv("OMP_WAIT_POLICY") != NULL || getenv("GOMP_SPINCOUNT") != NULL) return;
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (length <= 0) return;
+    self[length] = '\0';
+    // Some tens of microseconds: longer than from one operation to the next, shorter than what a scheduler hands out.
+    setenv("GOMP_SPINCOUNT", "2000", 1);
+    execv(self, argv);
+#else
+    (void)argv;
+#endif
+}

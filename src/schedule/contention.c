@@ -1,0 +1,113 @@
+// A resource keeps a clock of its own, which advances by min(1, capacity / n) for every second: the work that each of its users has had
+// since then is the same, so a user is done when that clock shows the time it came plus what it needs, however many come and go meanwhile.
+// Which resource is next is played out as in a knockout tournament, so that one that changes asks only those on its way to the final.
+#include "contention.h"
+
+#include <stdlib.h>
+
+typedef struct Entry {
+    double done; // on the resource's clock
+    ContentionUser user;
+} Entry;
+
+typedef struct Share {
+    double capacity, clock;
+    double since; // when the clock was last set
+    Entry *users;
+    int count, allocated;
+    int first;   // of the users, the one that is done first
+    double next; // when; meaningless while count is 0
+} Share;
+
+struct Contention {
+    int count;
+    int *
+        winner; // [2 * count]: of resource i at count + i, of 2k and 2k + 1 at k: the one with the smallest `next`, -1: nobody is under way
+    Share *share;
+};
+
+Contention *contention_create(int count, const double *capacity) {
+    Contention *contention = calloc(1, sizeof *contention);
+    if (contention == NULL) return NULL;
+    contention->count = count;
+    contention->share = calloc((size_t)count, sizeof *contention->share);
+    contention->winner = malloc(2 * (size_t)count * sizeof *contention->winner);
+    if (contention->share == NULL || contention->winner == NULL) {
+        contention_free(contention);
+        return NULL;
+    }
+    for (int i = 0; i < count; i++) contention->share[i].capacity = capacity[i];
+    for (int i = 0; i < 2 * count; i++) contention->winner[i] = -1;
+    return contention;
+}
+
+void contention_free(Contention *contention) {
+    if (contention == NULL) return;
+    for (int i = 0; i < contention->count && contention->share != NULL; i++) free(contention->share[i].users);
+    free(contention->share);
+    free(contention->winner);
+    free(contention);
+}
+
+static double speed_(const Share *share) {
+    return share->count <= share->capacity ? 1 : share->capacity / share->count;
+}
+
+static void contention_advance_(Share *share, double now) {
+    if (share->count > 0) share->clock += (now - share->since) * speed_(share);
+    share->since = now;
+}
+
+static int soonest_(const Contention *contention) {
+    return contention->winner[1];
+}
+
+static int sooner_(const Contention *contention, int a, int b) {
+    if (a < 0 || b < 0) return a < 0 ? b : a;
+    double first = contention->share[a].next, second = contention->share[b].next;
+    return first < second || (first == second && a < b) ? a : b;
+}
+
+// After users came or went: who is first, and when.
+static void contention_settle_(Contention *contention, Share *share) {
+    share->first = 0;
+    for (int i = 1; i < share->count; i++)
+        if (share->users[i].done < share->users[share->first].done) share->first = i;
+    if (share->count > 0) {
+        double left = share->users[share->first].done - share->clock; // rounding may leave a little less than nothing
+        share->next = share->since + (left > 0 ? left : 0) / speed_(share);
+    }
+    int resource = (int)(share - contention->share);
+    int *winner = contention->winner, at = contention->count + resource;
+    winner[at] = share->count > 0 ? resource : -1;
+    for (at /= 2; at > 0; at /= 2) winner[at] = sooner_(contention, winner[2 * at], winner[2 * at + 1]);
+}
+
+int contention_add(Contention *contention, int resource, double now, double duration, ContentionUser user) {
+    Share *share = &contention->share[resource];
+    if (share->count == share->allocated) {
+        int allocated = 2 * share->allocated + 8;
+        Entry *users = realloc(share->users, (size_t)allocated * sizeof *users);
+        if (users == NULL) return -1;
+        share->users = users;
+        share->allocated = allocated;
+    }
+    contention_advance_(share, now);
+    share->users[share->count++] = (Entry){share->clock + duration, user};
+    contention_settle_(contention, share);
+    return 0;
+}
+
+double contention_next(const Contention *contention) {
+    return soonest_(contention) < 0 ? -1 : contention->share[soonest_(contention)].next;
+}
+
+ContentionUser contention_pop(Contention *contention) {
+    Share *share = &contention->share[soonest_(contention)];
+    Entry first = share->users[share->first];
+    share->since = share->next;
+    share->clock = first.done; // exactly, so that users who came together are done together
+    share->users[share->first] = share->users[--share->count];
+    contention_settle_(contention, share);
+    return first.user;
+}

@@ -1,0 +1,448 @@
+// Time stands still while everything that ends at one instant ends; then every stage concerned starts what it can; then
+// time moves to the next end. Ends are kept in a heap. At most one compute action, one transfer and one message per
+// direction of an edge are under way per stage, so the heap has at most four entries a stage.
+#include "simulate.h"
+
+#include "contention.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// Messages between neighbours, one direction: `sender` is the stage whose F (or B) makes them, in microbatch order.
+typedef struct Edge {
+    int made;     // actions of the sender that are complete
+    int reserved; // actions of the sender that have started: each holds a send buffer until its message arrives
+    int left;     // messages that have left, and hold a receive buffer until they are consumed
+    int arrived;  // messages that have arrived
+    int consumed; // actions of the receiver that are complete
+    double time;  // of one message
+    int share;    // resource it uses on its way, -1: none
+    bool sending;
+} Edge;
+
+typedef struct SimStage {
+    int64_t *compute; // places of F and B in the list
+    int64_t *queue;   // places of E, A, R and L in the list
+    int64_t *posted;  // [transfers] how many compute actions stand before it
+    int64_t computes, transfers;
+    int64_t c, q; // complete so far
+    bool computing, transferring;
+    bool *here;    // [microbatches] the bundle is in an own slot, whole
+    int own, lent; // slots taken
+    double waiting_since;
+    bool waiting;
+    bool stirred; // something changed: look again for what can start
+} SimStage;
+
+typedef enum EndKind { END_COMPUTE_, END_TRANSFER_, END_FORWARD_MESSAGE_, END_BACKWARD_MESSAGE_ } EndKind;
+
+typedef struct End {
+    double time;
+    EndKind kind;
+    int stage; // that computes, that evicted, or that sent
+} End;
+
+typedef struct SimRun {
+    const Schedule *schedule;
+    const SimulateCosts *costs;
+    Timeline *timeline;
+    SimStage *stages;
+    Edge *down; // [stages] F from s to s+1
+    Edge *up;   // [stages] B from s to s-1
+    End *ends;  // heap, earliest first
+    int ends_count;
+    int *stirred; // [stages] those with something to look at
+    int stirred_count;
+    int buffers;
+    double now;
+    Contention *shares; // NULL: nothing is shared
+    bool no_memory;
+} SimRun;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The heap
+
+static void swap_ends_(End *a, End *b) {
+    End kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+static void ends_push_(SimRun *run, double duration, EndKind kind, int stage) {
+    int at = run->ends_count++;
+    run->ends[at] = (End){run->now + duration, kind, stage};
+    while (at > 0 && run->ends[at].time < run->ends[(at - 1) / 2].time) {
+        swap_ends_(&run->ends[at], &run->ends[(at - 1) / 2]);
+        at = (at - 1) / 2;
+    }
+}
+
+static End ends_pop_(SimRun *run) {
+    End first = run->ends[0];
+    run->ends[0] = run->ends[--run->ends_count];
+    for (int at = 0;;) {
+        int least = at;
+        for (int child = 2 * at + 1; child <= 2 * at + 2 && child < run->ends_count; child++) {
+            if (run->ends[child].time < run->ends[least].time) least = child;
+        }
+        if (least == at) return first;
+        swap_ends_(&run->ends[at], &run->ends[least]);
+        at = least;
+    }
+}
+
+// Something that takes `duration` has started; `share`: the resource it has to share meanwhile, -1 for none.
+static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind kind, int stage) {
+    if (share < 0)
+        ends_push_(run, duration, kind, stage);
+    else if (contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, stage}) != 0)
+        run->no_memory = true;
+}
+
+static int share_of_(const int *resources, int i) {
+    return resources == NULL ? -1 : resources[i];
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Starts
+
+static Action action_at_(const SimRun *run, int s, int64_t place) {
+    return run->schedule->stage[s].actions[place];
+}
+
+static Edge *edge_in_(SimRun *run, int s, bool forward) {
+    if (forward) return s > 0 ? &run->down[s - 1] : NULL;
+    return s + 1 < run->schedule->stages ? &run->up[s + 1] : NULL;
+}
+
+static Edge *edge_out_(SimRun *run, int s, bool forward) {
+    if (forward) return s + 1 < run->schedule->stages ? &run->down[s] : NULL;
+    return s > 0 ? &run->up[s] : NULL;
+}
+
+// Waiting for a slot or a load counts from the moment when nothing else is missing.
+static void note_wait_(SimRun *run, SimStage *stage) {
+    if (!stage->waiting) stage->waiting_since = run->now;
+    stage->waiting = true;
+}
+
+static void note_wait_over_(SimRun *run, int s, bool forward) {
+    SimStage *stage = &run->stages[s];
+    StageTimeline *line = &run->timeline->stage[s];
+    if (stage->waiting) *(forward ? &line->wait_slot : &line->wait_load) += run->now - stage->waiting_since;
+    stage->waiting = false;
+}
+
+static void simulate_note_peak_(int *peak, int used) {
+    if (used > *peak) *peak = used;
+}
+
+static void start_compute_(SimRun *run, int s) {
+    SimStage *stage = &run->stages[s];
+    if (stage->computing || stage->c == stage->computes) return;
+    Action action = action_at_(run, s, stage->compute[stage->c]);
+    bool forward = action.kind == ACTION_FORWARD;
+    Edge *in = edge_in_(run, s, forward), *out = edge_out_(run, s, forward);
+    if (in != NULL && in->arrived <= action.microbatch) return;
+    if (out != NULL && out->reserved - out->arrived >= run->buffers) return;
+    bool ready = forward ? stage->own < run->schedule->stage[s].own_slots : stage->here[action.microbatch];
+    if (!ready) {
+        note_wait_(run, stage);
+        return;
+    }
+    note_wait_over_(run, s, forward);
+    if (out != NULL) out->reserved++;
+    if (forward) stage->own++;
+    simulate_note_peak_(&run->timeline->stage[s].own_peak, stage->own);
+    stage->computing = true;
+    run->timeline->stage[s].start[stage->compute[stage->c]] = run->now;
+    int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
+    simulate_ends_in_(run, forward ? run->costs->forward[s] : run->costs->backward[s], share, END_COMPUTE_, s);
+}
+
+// The transfer at the head of stage s's queue, if it has been posted.
+static bool simulate_head_(const SimRun *run, int s, Action *action) {
+    const SimStage *stage = &run->stages[s];
+    if (stage->transferring || stage->q == stage->transfers || stage->posted[stage->q] > stage->c) return false;
+    *action = action_at_(run, s, stage->queue[stage->q]);
+    return true;
+}
+
+// Whether the peer stands at the other side of the evictor's transfer, with a place for it.
+static bool peer_ready_(const SimRun *run, int evictor, Action action) {
+    if (action.peer == SCHEDULE_HOST) return true;
+    Action other;
+    if (!simulate_head_(run, action.peer, &other) || other.peer != evictor || other.microbatch != action.microbatch)
+        return false;
+    if (action.kind == ACTION_LOAD) return other.kind == ACTION_RETURN;
+    return other.kind == ACTION_ACCEPT && run->stages[action.peer].lent < run->schedule->stage[action.peer].lent_slots;
+}
+
+static void occupy_queue_(SimRun *run, int s) {
+    SimStage *stage = &run->stages[s];
+    stage->transferring = true;
+    run->timeline->stage[s].start[stage->queue[stage->q]] = run->now;
+}
+
+// Looks at a transfer from the evictor's side, whichever side has been stirred.
+static void simulate_start_transfer_(SimRun *run, int s) {
+    Action action;
+    if (!simulate_head_(run, s, &action)) return;
+    if (action.kind == ACTION_ACCEPT || action.kind == ACTION_RETURN) {
+        s = action.peer;
+        if (!simulate_head_(run, s, &action)) return;
+    }
+    bool evict = action.kind == ACTION_EVICT, load = action.kind == ACTION_LOAD;
+    SimStage *stage = &run->stages[s];
+    if (!(evict && stage->here[action.microbatch]) && !(load && stage->own < run->schedule->stage[s].own_slots)) return;
+    if (!peer_ready_(run, s, action)) return;
+    occupy_queue_(run, s);
+    if (action.peer != SCHEDULE_HOST) {
+        SimStage *peer = &run->stages[action.peer];
+        occupy_queue_(run, action.peer);
+        if (evict) peer->lent++;
+        simulate_note_peak_(&run->timeline->stage[action.peer].lent_peak, peer->lent);
+    }
+    if (evict) stage->here[action.microbatch] = false;
+    if (load) stage->own++;
+    simulate_note_peak_(&run->timeline->stage[s].own_peak, stage->own);
+    const SimulateShares *shares = run->costs->shares;
+    int share = run->shares == NULL ? -1 : share_of_(evict ? shares->evict : shares->load, s);
+    simulate_ends_in_(run, run->costs->transfer == NULL ? 0 : run->costs->transfer[s], share, END_TRANSFER_, s);
+}
+
+static void start_message_(SimRun *run, int s, bool forward) {
+    Edge *edge = edge_out_(run, s, forward);
+    if (edge == NULL || edge->sending || edge->left == edge->made) return;
+    if (edge->left - edge->consumed >= run->buffers) return;
+    edge->sending = true;
+    edge->left++;
+    simulate_ends_in_(run, edge->time, edge->share, forward ? END_FORWARD_MESSAGE_ : END_BACKWARD_MESSAGE_, s);
+}
+
+static void start_all_(SimRun *run) {
+    for (int i = 0; i < run->stirred_count; i++) {
+        int s = run->stirred[i];
+        run->stages[s].stirred = false;
+        start_message_(run, s, true);
+        start_message_(run, s, false);
+        if (run->costs->queue_first) simulate_start_transfer_(run, s);
+        start_compute_(run, s);
+        if (!run->costs->queue_first) simulate_start_transfer_(run, s);
+    }
+    run->stirred_count = 0;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Ends
+
+static void stir_(SimRun *run, int s) {
+    if (s < 0 || s >= run->schedule->stages || run->stages[s].stirred) return;
+    run->stages[s].stirred = true;
+    run->stirred[run->stirred_count++] = s;
+}
+
+static void end_compute_(SimRun *run, int s) {
+    SimStage *stage = &run->stages[s];
+    StageTimeline *line = &run->timeline->stage[s];
+    int64_t place = stage->compute[stage->c++];
+    Action action = action_at_(run, s, place);
+    bool forward = action.kind == ACTION_FORWARD;
+    Edge *in = edge_in_(run, s, forward), *out = edge_out_(run, s, forward);
+    stage->computing = false;
+    stage->here[action.microbatch] = forward && !run->schedule->forward_only;
+    if (!stage->here[action.microbatch]) stage->own--;
+    if (in != NULL) in->consumed++;
+    if (out != NULL) out->made++;
+    line->end[place] = run->now;
+    line->busy += run->now - line->start[place];
+    // The neighbours may send, and the partner's queue may have waited for what is posted now.
+    stir_(run, s - 1);
+    stir_(run, s);
+    stir_(run, s + 1);
+}
+
+static void leave_queue_(SimRun *run, int s) {
+    SimStage *stage = &run->stages[s];
+    StageTimeline *line = &run->timeline->stage[s];
+    int64_t place = stage->queue[stage->q++];
+    stage->transferring = false;
+    line->end[place] = run->now;
+    line->transfer_busy += run->now - line->start[place];
+    stir_(run, s);
+}
+
+static void end_transfer_(SimRun *run, int s) {
+    SimStage *stage = &run->stages[s];
+    Action action = action_at_(run, s, stage->queue[stage->q]);
+    bool evict = action.kind == ACTION_EVICT;
+    if (evict) stage->own--;
+    if (!evict) stage->here[action.microbatch] = true;
+    *(evict ? &run->timeline->stage[s].evictions : &run->timeline->stage[s].loads) += 1;
+    leave_queue_(run, s);
+    if (action.peer == SCHEDULE_HOST) return;
+    if (!evict) run->stages[action.peer].lent--;
+    leave_queue_(run, action.peer);
+}
+
+static void end_message_(SimRun *run, int s, bool forward) {
+    Edge *edge = edge_out_(run, s, forward);
+    edge->sending = false;
+    edge->arrived++;
+    stir_(run, s);
+    stir_(run, forward ? s + 1 : s - 1);
+}
+
+static void simulate_end_(SimRun *run, End end) {
+    if (end.kind == END_COMPUTE_) end_compute_(run, end.stage);
+    if (end.kind == END_TRANSFER_) end_transfer_(run, end.stage);
+    if (end.kind == END_FORWARD_MESSAGE_) end_message_(run, end.stage, true);
+    if (end.kind == END_BACKWARD_MESSAGE_) end_message_(run, end.stage, false);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The run
+
+static void prepare_edges_(SimRun *run, int s) {
+    const SimulateCosts *costs = run->costs;
+    run->down[s].share = run->up[s].share = -1;
+    if (s + 1 < run->schedule->stages) {
+        if (costs->edge != NULL) run->down[s].time = costs->edge[s];
+        if (run->shares != NULL) run->down[s].share = share_of_(costs->shares->down, s);
+    }
+    if (s > 0) {
+        if (costs->edge != NULL) run->up[s].time = costs->edge[s - 1];
+        if (run->shares != NULL) run->up[s].share = share_of_(costs->shares->up, s - 1);
+    }
+}
+
+static int stage_prepare_(SimRun *run, int s) {
+    const StageSchedule *list = &run->schedule->stage[s];
+    SimStage *stage = &run->stages[s];
+    StageTimeline *line = &run->timeline->stage[s];
+    size_t count = (size_t)list->count;
+    stage->compute = malloc(count * sizeof *stage->compute);
+    stage->queue = malloc(count * sizeof *stage->queue);
+    stage->posted = malloc(count * sizeof *stage->posted);
+    stage->here = calloc((size_t)run->schedule->microbatches, sizeof *stage->here);
+    line->start = calloc(count, sizeof *line->start);
+    line->end = calloc(count, sizeof *line->end);
+    if (stage->compute == NULL || stage->queue == NULL || stage->posted == NULL || stage->here == NULL ||
+        line->start == NULL || line->end == NULL) {
+        return -1;
+    }
+    for (int64_t i = 0; i < list->count; i++) {
+        ActionKind kind = list->actions[i].kind;
+        if (kind == ACTION_FORWARD || kind == ACTION_BACKWARD) {
+            stage->compute[stage->computes++] = i;
+        } else {
+            stage->posted[stage->transfers] = stage->computes;
+            stage->queue[stage->transfers++] = i;
+        }
+    }
+    stir_(run, s);
+    prepare_edges_(run, s);
+    return 0;
+}
+
+static int run_prepare_(SimRun *run, Error *err) {
+    size_t stages = (size_t)run->schedule->stages;
+    run->timeline = calloc(1, sizeof *run->timeline);
+    if (run->timeline != NULL) run->timeline->stage = calloc(stages, sizeof *run->timeline->stage);
+    run->stages = calloc(stages, sizeof *run->stages);
+    run->down = calloc(stages, sizeof *run->down);
+    run->up = calloc(stages, sizeof *run->up);
+    run->ends = calloc(4 * stages, sizeof *run->ends);
+    run->stirred = calloc(stages, sizeof *run->stirred);
+    bool failed = run->timeline == NULL || run->timeline->stage == NULL || run->stages == NULL || run->down == NULL ||
+                  run->up == NULL || run->ends == NULL || run->stirred == NULL;
+    const SimulateShares *shared = run->costs->shares;
+    if (shared != NULL && shared->count > 0) {
+        run->shares = contention_create(shared->count, shared->capacity);
+        failed = failed || run->shares == NULL;
+    }
+    if (!failed) run->timeline->stages = run->schedule->stages;
+    for (int s = 0; s < run->schedule->stages && !failed; s++) failed = stage_prepare_(run, s) != 0;
+    return failed ? error_set(err, EXIT_FAILED, "no memory to simulate a schedule of this size") : 0;
+}
+
+static void run_free_(SimRun *run) {
+    for (int s = 0; s < run->schedule->stages && run->stages != NULL; s++) {
+        free(run->stages[s].compute);
+        free(run->stages[s].queue);
+        free(run->stages[s].posted);
+        free(run->stages[s].here);
+    }
+    free(run->stages);
+    free(run->down);
+    free(run->up);
+    free(run->ends);
+    free(run->stirred);
+    contention_free(run->shares);
+}
+
+// Moves time to the next end of anything; false when nothing is under way.
+static bool next_end_(SimRun *run) {
+    double shared = run->shares == NULL ? -1 : contention_next(run->shares);
+    if (run->ends_count == 0 && shared < 0) return false;
+    run->now = run->ends_count == 0 || (shared >= 0 && shared < run->ends[0].time) ? shared : run->ends[0].time;
+    return true;
+}
+
+static int run_to_end_(SimRun *run, Error *err) {
+    start_all_(run);
+    while (next_end_(run)) {
+        while (run->ends_count > 0 && run->ends[0].time <= run->now) simulate_end_(run, ends_pop_(run));
+        while (run->shares != NULL && contention_next(run->shares) >= 0 && contention_next(run->shares) <= run->now) {
+            ContentionUser user = contention_pop(run->shares);
+            simulate_end_(run, (End){run->now, (EndKind)user.kind, user.stage});
+        }
+        start_all_(run);
+    }
+    if (run->no_memory) return error_set(err, EXIT_FAILED, "no memory to simulate a schedule of this size");
+    for (int s = 0; s < run->schedule->stages; s++) {
+        const SimStage *stage = &run->stages[s];
+        if (stage->c == stage->computes && stage->q == stage->transfers) continue;
+        char text[32];
+        int64_t place = stage->c < stage->computes ? stage->compute[stage->c] : stage->queue[stage->q];
+        return error_set(err, EXIT_FAILED, "schedule %s stops for good: stage %d waits at %s", run->schedule->name, s,
+                         action_text(action_at_(run, s, place), text));
+    }
+    return 0;
+}
+
+static void timeline_sum_(Timeline *timeline, double makespan) {
+    double busy = 0;
+    for (int s = 0; s < timeline->stages; s++) {
+        const StageTimeline *line = &timeline->stage[s];
+        busy += line->busy;
+        double exposed = line->wait_slot + line->wait_load;
+        if (exposed > timeline->exposed) timeline->exposed = exposed;
+    }
+    timeline->makespan = makespan;
+    timeline->bubble = makespan > 0 ? 1 - busy / (makespan * timeline->stages) : 0;
+}
+
+Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Error *err) {
+    SimRun run = {.schedule = schedule, .costs = costs};
+    run.buffers = costs->edge_buffers > 0 ? costs->edge_buffers : SCHEDULE_EDGE_BUFFERS;
+    int status = run_prepare_(&run, err);
+    if (status == 0) status = run_to_end_(&run, err);
+    if (status == 0) timeline_sum_(run.timeline, run.now);
+    run_free_(&run);
+    if (status != 0) {
+        timeline_free(run.timeline);
+        return NULL;
+    }
+    return run.timeline;
+}
+
+void timeline_free(Timeline *timeline) {
+    if (timeline == NULL) return;
+    for (int s = 0; s < timeline->stages; s++) {
+        free(timeline->stage[s].start);
+        free(timeline->stage[s].end);
+    }
+    free(timeline->stage);
+    free(timeline);
+}

@@ -1,0 +1,136 @@
+// Which updates are left out: the deviations, the two rules, and that a state that was kept decides as the one it was copied from.
+#include "engine/step_guard.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define NEAR(a, b) assert_true(fabs((a) - (b)) <= 1e-12 * fabs(b))
+
+static void deviation_is_against_the_last_128_values_in_standard_deviations(void **state) {
+    (void)state;
+    ZScore z = {{0}, 0};
+    for (int i = 0; i < 8; i++) assert_true(zscore_add(&z, i % 2 == 0 ? 1.0 : 3.0) == 0.0); // too few to judge by
+    NEAR(zscore_add(&z, 5.0), 3.0);                                                         // mean 2, deviation 1
+    for (int i = 0; i < ZSCORE_WINDOW; i++) zscore_add(&z, i % 2 == 0 ? 10.0 : 30.0);
+    NEAR(zscore_add(&z, 0.0), -2.0); // the first nine are forgotten: mean 20, deviation 10
+}
+
+static void deviation_of_equal_values_is_zero_and_infinity_is_not_kept(void **state) {
+    (void)state;
+    ZScore z = {{0}, 0};
+    for (int i = 0; i < 50; i++) assert_true(zscore_add(&z, 0.1) == 0.0);
+    assert_true(zscore_add(&z, 0.3) == 0.0);
+    assert_true(zscore_add(&z, INFINITY) > 1e300);
+    assert_true(isfinite(zscore_add(&z, 0.1)));
+}
+
+// Noise around 3 and around 1, of deviation about 0.06.
+static double usual(int64_t step, double mean) {
+    return mean + 0.1 * sin(37.0 * (double)step) * cos(11.0 * (double)step);
+}
+
+static StepDecision judged(StepGuard *state, const TrainConfig *train, double loss, double norm) {
+    double loss_z, norm_z;
+    return step_guard_decide(state, train, loss, norm, &loss_z, &norm_z);
+}
+
+static void usual_steps(StepGuard *state, const TrainConfig *train, int count) {
+    for (int i = 0; i < count; i++) assert_int_equal(judged(state, train, usual(i, 3.0), usual(i, 1.0)), STEP_APPLY);
+}
+
+static void without_leave_the_first_bad_number_stops(void **state) {
+    (void)state;
+    TrainConfig train = {0};
+    double bad[][2] = {{NAN, 1.0}, {INFINITY, 1.0}, {3.0, NAN}, {3.0, INFINITY}, {NAN, NAN}};
+    for (int i = 0; i < 5; i++) {
+        StepGuard fresh = {0};
+        assert_int_equal(judged(&fresh, &train, bad[i][0], bad[i][1]), STEP_STOP);
+        assert_int_equal(fresh.skipped, 0);
+    }
+}
+
+static void as_many_bad_steps_are_skipped_as_are_allowed_in_all(void **state) {
+    (void)state;
+    TrainConfig train = {.skip_bad_steps = 2};
+    StepGuard step_guard = {0};
+    assert_int_equal(judged(&step_guard, &train, NAN, 1.0), STEP_SKIP_BAD);
+    usual_steps(&step_guard, &train, 200); // good ones in between make no difference
+    assert_int_equal(judged(&step_guard, &train, 3.0, INFINITY), STEP_SKIP_BAD);
+    assert_int_equal(step_guard.skipped, 2);
+    assert_int_equal(step_guard.bad, 2);
+    assert_int_equal(judged(&step_guard, &train, 3.0, NAN), STEP_STOP);
+}
+
+static void outliers_are_judged_once_the_window_holds_enough(void **state) {
+    (void)state;
+    TrainConfig train = {.skip_outlier_z = 6.0};
+    for (int count = STEP_LEAST - 1; count <= STEP_LEAST; count++) {
+        StepDecision expected = count < STEP_LEAST ? STEP_APPLY : STEP_SKIP_OUTLIER;
+        StepGuard high_loss = {0}, high_norm = {0};
+        usual_steps(&high_loss, &train, count);
+        usual_steps(&high_norm, &train, count);
+        assert_int_equal(judged(&high_loss, &train, 9.0, 1.0), expected);
+        assert_int_equal(judged(&high_norm, &train, 3.0, 9.0), expected);
+        assert_int_equal(high_loss.skipped + high_norm.skipped, expected == STEP_APPLY ? 0 : 2);
+        assert_int_equal(high_loss.bad, 0);
+    }
+}
+
+static void what_lies_below_the_usual_is_no_outlier_and_zero_turns_it_off(void **state) {
+    (void)state;
+    TrainConfig train = {.skip_outlier_z = 6.0}, off = {0};
+    StepGuard step_guard = {0};
+    usual_steps(&step_guard, &train, 100);
+    assert_int_equal(judged(&step_guard, &train, -9.0, -9.0), STEP_APPLY);
+    memset(&step_guard, 0, sizeof step_guard);
+    usual_steps(&step_guard, &off, 100);
+    assert_int_equal(judged(&step_guard, &off, 1e9, 1e9), STEP_APPLY);
+}
+
+static void a_lasting_change_becomes_the_usual(void **state) {
+    (void)state;
+    TrainConfig train = {.skip_outlier_z = 4.0};
+    StepGuard step_guard = {0};
+    usual_steps(&step_guard, &train, ZSCORE_WINDOW);
+    int skipped = 0;
+    for (int i = 0; i < ZSCORE_WINDOW; i++) skipped += judged(&step_guard, &train, usual(i, 30.0), 1.0) != STEP_APPLY;
+    assert_in_range(skipped, 1, 16);
+}
+
+static void a_copy_of_the_state_decides_alike(void **state) {
+    (void)state;
+    TrainConfig train = {.skip_outlier_z = 1.5, .skip_bad_steps = 1000};
+    StepGuard step_guard = {0}, copy = {0};
+    int skipped = 0;
+    for (int i = 0; i < 300; i++) {
+        if (i == 150) copy = step_guard;
+        double loss = i % 29 == 28 ? NAN : usual(i, 3.0), z, copied_z, norm_z;
+        StepDecision one = step_guard_decide(&step_guard, &train, loss, usual(i, 1.0), &z, &norm_z);
+        if (i < 150) continue;
+        assert_int_equal(step_guard_decide(&copy, &train, loss, usual(i, 1.0), &copied_z, &norm_z), one);
+        assert_memory_equal(&z, &copied_z, sizeof z);
+        skipped += one != STEP_APPLY;
+    }
+    assert_true(skipped > 5);
+    assert_memory_equal(&step_guard, &copy, sizeof step_guard);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(deviation_is_against_the_last_128_values_in_standard_deviations),
+        cmocka_unit_test(deviation_of_equal_values_is_zero_and_infinity_is_not_kept),
+        cmocka_unit_test(without_leave_the_first_bad_number_stops),
+        cmocka_unit_test(as_many_bad_steps_are_skipped_as_are_allowed_in_all),
+        cmocka_unit_test(outliers_are_judged_once_the_window_holds_enough),
+        cmocka_unit_test(what_lies_below_the_usual_is_no_outlier_and_zero_turns_it_off),
+        cmocka_unit_test(a_lasting_change_becomes_the_usual),
+        cmocka_unit_test(a_copy_of_the_state_decides_alike),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
