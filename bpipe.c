@@ -7,6 +7,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool action_computes(ActionKind kind) {
+    return kind == ACTION_FORWARD || kind == ACTION_BACKWARD || kind == ACTION_INPUT || kind == ACTION_WEIGHT;
+}
+
+int schedule_virtual(const Schedule *schedule, int stage, int chunk) {
+    bool back = schedule->placement == PLACEMENT_V && chunk % 2 == 1;
+    return chunk * schedule->stages + (back ? schedule->stages - 1 - stage : stage);
+}
+
+void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int *chunk) {
+    int at = virtual_stage % schedule->stages;
+    *chunk = virtual_stage / schedule->stages;
+    *stage = schedule->placement == PLACEMENT_V && *chunk % 2 == 1 ? schedule->stages - 1 - at : at;
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Making schedules
 
@@ -28,7 +43,7 @@ static void list_push_(List *list, ActionKind kind, int microbatch, int peer) {
         list->actions = actions;
         list->capacity = capacity;
     }
-    list->actions[list->count++] = (Action){kind, microbatch, peer};
+    list->actions[list->count++] = (Action){kind, microbatch, 0, peer};
 }
 
 // Hands the list over to the stage, which owns it from here on, whole or not.
@@ -54,8 +69,10 @@ static Schedule *schedule_new_(const char *name, int stages, int microbatches, i
     }
     snprintf(schedule->name, sizeof schedule->name, "%s", name);
     schedule->stages = stages;
+    schedule->chunks = 1;
     schedule->microbatches = microbatches;
     schedule->slots = slots;
+    schedule->edge_buffers = SCHEDULE_EDGE_BUFFERS;
     schedule->forward_only = strcmp(name, "forward") == 0;
     schedule->stage = stage;
     return schedule;
@@ -241,10 +258,6 @@ static int balance_stage_(Schedule *schedule, int s, const StageSchedule *base, 
     return list_finish_(&walk.list, &schedule->stage[s], err);
 }
 
-static bool is_compute_(ActionKind kind) {
-    return kind == ACTION_FORWARD || kind == ACTION_BACKWARD;
-}
-
 // Writes A and R into the acceptor's list: what the evictor posts after its B(i), the acceptor posts right after its own
 // B(i). That one is complete before the evictor's B(i) can begin, whatever the durations, so no transfer ever waits for
 // the acceptor to reach it.
@@ -280,7 +293,7 @@ static int balance_needs_(const Schedule *base, int s, EvictTarget target) {
 static int balance_allowed_(const Schedule *base, int slots, EvictTarget target, Error *err) {
     for (int s = 0; s < base->stages; s++) {
         for (int64_t i = 0; i < base->stage[s].count; i++) {
-            if (base->forward_only || !is_compute_(base->stage[s].actions[i].kind)) {
+            if (base->forward_only || !action_computes(base->stage[s].actions[i].kind)) {
                 return error_set(err, EXIT_USAGE, "schedule %s cannot be balanced; start from 1f1b or gpipe",
                                  base->name);
             }
@@ -336,13 +349,19 @@ Schedule *schedule_bpipe(int stages, int microbatches, int slots, Error *err) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The text form
 
-char *action_text(Action action, char text[32]) {
-    int used = snprintf(text, 32, "%c%d", action.kind, action.microbatch);
-    if (is_compute_(action.kind)) return text;
-    bool away = action.kind == ACTION_EVICT || action.kind == ACTION_RETURN;
-    used += snprintf(text + used, 32 - (size_t)used, "%c", away ? '>' : '<');
-    if (action.peer == SCHEDULE_HOST) snprintf(text + used, 32 - (size_t)used, "h");
-    if (action.peer != SCHEDULE_HOST) snprintf(text + used, 32 - (size_t)used, "%d", action.peer);
+// Text v1 is for schedules that need nothing else: one chunk, whole backwards, and the usual edge buffers.
+static bool is_version_1_(const Schedule *schedule) {
+    return schedule->chunks == 1 && !schedule->split && schedule->edge_buffers == SCHEDULE_EDGE_BUFFERS;
+}
+
+char *action_text(const Schedule *schedule, Action action, char text[32]) {
+    char chunk[12] = "", peer[12] = "";
+    if (!is_version_1_(schedule)) snprintf(chunk, sizeof chunk, ".%d", action.chunk);
+    if (!action_computes(action.kind)) {
+        bool leaves = action.kind == ACTION_EVICT || action.kind == ACTION_RETURN;
+        snprintf(peer, sizeof peer, action.peer == SCHEDULE_HOST ? "%ch" : "%c%d", leaves ? '>' : '<', action.peer);
+    }
+    snprintf(text, 32, "%c%d%s%s", action.kind, action.microbatch, chunk, peer);
     return text;
 }
 
@@ -353,7 +372,7 @@ int schedule_write(const Schedule *schedule, FILE *file) {
         fprintf(file, "stage %d:", s);
         for (int64_t i = 0; i < schedule->stage[s].count; i++) {
             char text[32];
-            fprintf(file, " %s", action_text(schedule->stage[s].actions[i], text));
+            fprintf(file, " %s", action_text(schedule, schedule->stage[s].actions[i], text));
         }
         fputc('\n', file);
     }
@@ -500,6 +519,8 @@ Schedule *schedule_parse(const char *text, Error *err) {
         return NULL;
     }
     Reader reader = {text, 1, err};
+    schedule->chunks = 1;
+    schedule->edge_buffers = SCHEDULE_EDGE_BUFFERS;
     int status = bpipe_read_header_(&reader, schedule), promised = schedule->stages;
     schedule->stages = 0;
     if (status == 0 && (promised < 1 || schedule->microbatches < 1 || schedule->slots < 1)) {

@@ -1,34 +1,58 @@
-// Schedules as data: GPipe, 1F1B, the BPipe pass over 1F1B, the proof that a schedule is sound, and its text form.
+// Schedules as data: what a schedule is, how one runs, the BPipe pass, the proof that a schedule is sound, its text form.
 //
-// A schedule says, stage by stage, in which order a stage works. Everything else in the program reads it: the plan
-// counts its slots, the engine runs it word for word, the simulator and the trace draw it. Nothing else decides what
-// happens when.
+// A schedule is one list of actions per stage. Everything else in the program reads these lists: the plan counts slots,
+// the engine runs them word for word, the simulator and the trace draw them. Nothing else decides what happens when.
 //
-// The words. A *bundle* is all that one microbatch leaves behind in one stage for its backward; a *slot* holds one
+// 1F1B with p = 4 stages and m = 8 microbatches. F is a forward (1 unit of time), B a backward (2):
+//
+//   stage 0  F0 F1 F2 F3                   B0--- F4 B1--- F5 B2--- F6 B3--- F7 B4---    B5---    B6---    B7---
+//   stage 1     F0 F1 F2             B0--- F3 B1--- F4 B2--- F5 B3--- F6 B4--- F7 B5---    B6---    B7---
+//   stage 2        F0 F1       B0--- F2 B1--- F3 B2--- F4 B3--- F5 B4--- F6 B5--- F7 B6---    B7---
+//   stage 3           F0 B0--- F1 B1--- F2 B2--- F3 B3--- F4 B4--- F5 B5--- F6 B6--- F7 B7---
+//
+// Stage 0 holds up to 4 bundles at a time, stage 3 only one. BPipe with 3 slots leaves every F and B where it is and
+// adds transfers between stages 0 and 3, which run beside compute:
+//
+//   stage 0  F0 F1 F2 F3                   B0--- F4 B1--- F5 B2--- F6 B3--- F7 B4---    B5---    B6---    B7---
+//     queue        E1    E3 L1                               E5 L3                   L5
+//   stage 3           F0 B0--- F1 B1--- F2 B2--- F3 B3--- F4 B4--- F5 B5--- F6 B6--- F7 B7---
+//     queue        A1    A3 R1                               A5 R3                   R5
+//
+// Words. A *bundle* is what the forward of one microbatch leaves on one stage for the backward; a *slot* holds one
 // bundle. 1F1B keeps p-s bundles on stage s. BPipe (Kim et al., ICML 2023) levels that: stage s of the first half, the
-// *evictor*, moves bundles to stage p-1-s, the *acceptor*, and takes each back before its backward. A stage's own slots
-// and the slots it lends are fixed, disjoint sets.
+// *evictor*, sends bundles to stage p-1-s, the *acceptor*, and loads each before its backward. A stage's own slots and
+// the slots it lends are fixed, disjoint sets.
 //
-// How a schedule runs. The engine, the proof and the simulator keep to these rules and to no others:
-//   1. F and B run in list order, one at a time.
-//   2. E, A, R and L are posted when the list reaches them, which is when the F or B before them is complete (on a
-//   device
-//      with streams: launched; the proof covers both). They go through the stage's transfer queue in list order, one at
-//      a time, beside compute.
-//   3. E(i) of the evictor and A(i) of the acceptor are one transfer, and so are L(i) and R(i). It starts when it is at
-//   the
-//      head of both queues and has a slot to go to. To host memory there is one queue and always a place to go to.
-//   4. E frees its own slot when the transfer is complete. A takes a lent slot at the start, R frees it when complete.
-//   L
-//      takes an own slot at its start.
-//   5. F(i) takes an own slot at its start. It waits for that slot, its input, and a free send buffer. B(i) waits for
-//   its
-//      gradient, for L(i) if the bundle was evicted, and a free send buffer. It frees its slot when complete. In a
-//      forward-only schedule F frees its own slot when complete.
-//   6. Between neighbours there are, in each direction, SCHEDULE_EDGE_BUFFERS send and as many receive buffers. A send
-//      buffer is taken when F or B starts and free when its message has arrived; a receive buffer is taken when the
-//      message leaves and free when the action that consumes it is complete. With two and two, F(s,i) therefore cannot
-//      start before F(s+1,i-4) is complete, nor B(s,i) before B(s-1,i-4).
+// Chunks. A stage may hold several *chunks* of consecutive layers. The chunks of all stages are the *virtual stages*
+// that a microbatch visits, 0 .. p*chunks-1. With loop placement chunk c of stage s is virtual stage c*p + s; with V
+// placement it is c*p + s for even c and c*p + p-1-s for odd c, so that the last virtual stage of one chunk and the
+// first of the next share a stage (the turn of the V). Every virtual stage has its own bundles; all chunks of a stage
+// share its slots, so one slot holds one microbatch's bundle of one chunk.
+//
+// How a schedule runs. The engine, the proof and the simulator follow these rules and no others. (c,i) is microbatch i
+// on chunk c.
+//   1. Compute actions F, B, I and W run in list order, one at a time. B is the whole backward. I is the part that makes
+//      the gradient of the input, W the part that makes the gradients of the weights. A microbatch on a chunk has either
+//      one B or one I and, later, one W. Per chunk, the F are in microbatch order, and so are the B and I, and the B and
+//      W; that is what keeps gradients the same to the bit.
+//   2. E, A, R and L are posted when the list reaches them: when the compute action before them is complete (on a device
+//      with streams, when it is launched; the proof covers both). They go through the stage's transfer queue in list
+//      order, one at a time, beside compute.
+//   3. E(c,i) of the evictor and A(c,i) of the acceptor are one transfer, and so are L(c,i) and R(c,i). It starts when
+//      it is at the head of both queues and has a slot to go to. To host memory there is only the evictor's queue, and
+//      always a place to go to.
+//   4. E frees its own slot when the transfer is complete; it may only take a bundle whose B or I has not come yet. A
+//      takes a lent slot at the start, R frees it when complete. L takes an own slot at its start.
+//   5. F(c,i) takes an own slot at its start, and waits for that slot, its input and a free send buffer. B(c,i) and
+//      I(c,i) wait for their gradient, for L(c,i) if the bundle was evicted, and for a free send buffer. W(c,i) waits for
+//      nothing but its place in the list: what it needs is in the slot, where I left it. B and W free the slot when
+//      complete. In a forward-only schedule F frees its slot when complete.
+//   6. Every boundary between virtual stages g and g+1 has, per direction, `edge_buffers` send buffers and as many
+//      receive buffers. A send buffer is taken when F, B or I starts and is free when its message has arrived; a receive
+//      buffer is taken when the message leaves and is free when the action that consumes it is complete. So F(g,i) cannot
+//      start before F(g+1,i-2*edge_buffers) is complete, nor B or I on g+1 before the one on g. Where g and g+1 are on
+//      one stage there is no message: the consumer reads the sender's buffer, and F(g,i) cannot start before
+//      F(g+1,i-edge_buffers) is complete.
 #ifndef BPIPE_H
 #define BPIPE_H
 
@@ -44,23 +68,26 @@ extern "C" {
 
 typedef enum ActionKind {
     ACTION_FORWARD = 'F',
-    ACTION_BACKWARD = 'B',
-    ACTION_EVICT = 'E',  // send an own bundle away
-    ACTION_ACCEPT = 'A', // lend a slot to the peer's bundle
-    ACTION_RETURN = 'R', // send the peer's bundle back
-    ACTION_LOAD = 'L',   // take an own bundle back
+    ACTION_BACKWARD = 'B', // the whole backward: I and W in one
+    ACTION_INPUT = 'I',    // the gradient of the input
+    ACTION_WEIGHT = 'W',   // the gradients of the weights, after I
+    ACTION_EVICT = 'E',    // send an own bundle away
+    ACTION_ACCEPT = 'A',   // lend a slot to the peer's bundle
+    ACTION_RETURN = 'R',   // send the peer's bundle back
+    ACTION_LOAD = 'L',     // take an own bundle back
 } ActionKind;
 
 enum {
     SCHEDULE_HOST = -2,       // the peer of an eviction to host memory
-    SCHEDULE_NO_PEER = -1,    // the peer of F and B
-    SCHEDULE_EDGE_BUFFERS = 2 // send buffers, and receive buffers, per neighbour and direction
+    SCHEDULE_NO_PEER = -1,    // the peer of F, B, I and W
+    SCHEDULE_EDGE_BUFFERS = 2 // edge_buffers where a maker has no reason for another number
 };
 
 typedef struct Action {
     ActionKind kind;
     int microbatch; // 0 .. microbatches-1
-    int peer;       // E, A, R, L: the other stage, or SCHEDULE_HOST; F, B: SCHEDULE_NO_PEER
+    int chunk;      // 0 .. chunks-1
+    int peer;       // E, A, R, L: the other stage, or SCHEDULE_HOST; F, B, I, W: SCHEDULE_NO_PEER
 } Action;
 
 // One stage's list, and the slots the stage has to allocate: for its own microbatches and for its partner's.
@@ -71,14 +98,31 @@ typedef struct StageSchedule {
     int lent_slots; // own_slots + lent_slots <= Schedule.slots
 } StageSchedule;
 
+// Where chunk c of stage s lies among the virtual stages.
+typedef enum Placement {
+    PLACEMENT_LOOP, // c*p + s
+    PLACEMENT_V,    // c*p + s for even c, c*p + p-1-s for odd c
+} Placement;
+
 typedef struct Schedule {
-    char name[16]; // gpipe, 1f1b, bpipe, forward
+    char name[32]; // [a-z0-9-]: gpipe, 1f1b, bpipe, forward, gis, v-half, ...
     int stages;
+    int chunks; // per stage
+    Placement placement;
     int microbatches;
-    int slots; // the bound every stage keeps to, own and lent together
+    int slots;        // the bound every stage keeps to, own and lent together; one slot holds one chunk's bundle
+    int edge_buffers; // per boundary between virtual stages, side and direction
     bool forward_only;
+    bool split;           // some backward is I and W
     StageSchedule *stage; // [stages]
 } Schedule;
+
+// The virtual stage of a chunk, 0 .. stages*chunks-1, and the other way round.
+int schedule_virtual(const Schedule *schedule, int stage, int chunk);
+void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int *chunk);
+
+// Whether an action computes (F, B, I, W) rather than moves a bundle (E, A, R, L).
+bool action_computes(ActionKind kind);
 
 // Where bpipe_balance sends bundles.
 typedef enum EvictTarget {
@@ -139,8 +183,9 @@ int schedule_write(const Schedule *schedule, FILE *file);
 // rest.
 Schedule *schedule_parse(const char *text, Error *err);
 
-// E3>0, A3<0, F3: at most 32 bytes with the end, written to `text`, which is returned.
-char *action_text(Action action, char text[32]);
+// Writes an action to `text`, as it is written in this schedule's text form: F3, E3>0, L3<h, or with chunk numbers F3.1,
+// E3.1>0. Returns `text`.
+char *action_text(const Schedule *schedule, Action action, char text[32]);
 
 #ifdef __cplusplus
 }

@@ -20,7 +20,7 @@ extern "C" {
 
 typedef enum ModelFamily { FAMILY_LLAMA, FAMILY_GPT, FAMILIES } ModelFamily;
 typedef enum TieEmbeddings { TIE_AUTO, TIE_FALSE, TIE_TRUE } TieEmbeddings;
-typedef enum Placement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } Placement;
+typedef enum RankPlacement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } RankPlacement;
 typedef enum ScheduleName { SCHEDULE_NAME_GPIPE, SCHEDULE_NAME_1F1B } ScheduleName;
 typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
 typedef enum AttentionMode { ATTENTION_NONE, ATTENTION_RECOMPUTE, ATTENTION_FLASH } AttentionMode;
@@ -54,7 +54,7 @@ typedef struct ParallelConfig {
     int64_t tensor;   // t
     int64_t data;     // d
     bool sequence;
-    int placement;                               // Placement
+    int placement;                               // RankPlacement
     int64_t layers_given;                        // entries of the list the user gave; 0: auto
     int64_t layers_per_stage[CONFIG_MAX_STAGES]; // filled for `auto` too, once the whole file is read
 } ParallelConfig;

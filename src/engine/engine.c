@@ -136,7 +136,8 @@ static int queue_start_(Engine *engine, Error *err) {
     Slot *slot = transfer_slot_(engine, action, &move);
     if (slot == NULL) return 0;
     char who[32];
-    if (slots_move(move.pool, slot, move.before, move.during, action->microbatch, action_text(*action, who), err) != 0)
+    if (slots_move(move.pool, slot, move.before, move.during, action->microbatch,
+                   action_text(engine->schedule, *action, who), err) != 0)
         return -1;
     queue->slot = slot;
     queue->under_way = true;
@@ -161,8 +162,8 @@ static int queue_finish_(Engine *engine, Error *err) {
     Movement move = movement_(engine, action->kind);
     char who[32];
     queue->slot->occupied = NULL;
-    if (slots_move(move.pool, queue->slot, move.during, move.after, action->microbatch, action_text(*action, who),
-                   err) != 0)
+    if (slots_move(move.pool, queue->slot, move.during, move.after, action->microbatch,
+                   action_text(engine->schedule, *action, who), err) != 0)
         return -1;
     engine->times[queue->actions[queue->done]].end = clock_seconds();
     engine->run.evictions += action->kind == ACTION_EVICT;
@@ -188,7 +189,7 @@ static int note_lent_(Engine *engine, int64_t i, Error *err) {
     Slot *slot = accept ? slots_free(&engine->lent, false) : slots_find(&engine->lent, action->microbatch);
     engine->times[i].begin = engine->times[i].end = clock_seconds();
     return slots_move(&engine->lent, slot, accept ? SLOT_FREE : SLOT_HELD, accept ? SLOT_HELD : SLOT_FREE,
-                      action->microbatch, action_text(*action, who), err);
+                      action->microbatch, action_text(engine->schedule, *action, who), err);
 }
 
 // Messages of an edge go in the order of microbatches.
@@ -244,7 +245,7 @@ static void say_lack_(Engine *engine, const Action *action, Lack lack) {
     const Queue *queue = &engine->queue;
     int peer = engine->index + (forward == (lack == LACK_INPUT) ? -1 : 1);
     char what[64], who[32];
-    action_text(*action, who);
+    action_text(engine->schedule, *action, who);
     if (lack == LACK_INPUT) {
         snprintf(what, sizeof what, "%s from stage %d", who, peer);
     } else if (lack == LACK_OUTPUT) {
@@ -253,7 +254,7 @@ static void say_lack_(Engine *engine, const Action *action, Lack lack) {
         const Action *head = queue->done < queue->posted ? action_(engine, queue->actions[queue->done]) : action;
         peer = head->peer >= 0 ? head->peer : -1;
         snprintf(what, sizeof what, "%s, %s", lack == LACK_SLOT ? "a free slot" : "its bundle",
-                 action_text(*head, who));
+                 action_text(engine->schedule, *head, who));
     }
     status_page_set_wait(engine->status_page, lack == LACK_NOTHING ? NULL : what, peer);
 }
@@ -282,7 +283,7 @@ static int await_(Engine *engine, const Action *action, Error *err) {
 
 static int engine_forward_(Engine *engine, int64_t i, const Action *action, Error *err) {
     char who[32];
-    action_text(*action, who);
+    action_text(engine->schedule, *action, who);
     Slot *slot = forward_slot_(engine);
     if (slots_move(&engine->own, slot, SLOT_FREE, SLOT_FILLING, action->microbatch, who, err) != 0) return -1;
     if (stage_forward(engine->stage, action->microbatch, slot->memory, p2p_buffer(&engine->forward_in),
@@ -300,7 +301,7 @@ static int engine_forward_(Engine *engine, int64_t i, const Action *action, Erro
 
 static int engine_backward_(Engine *engine, int64_t i, const Action *action, Error *err) {
     char who[32];
-    action_text(*action, who);
+    action_text(engine->schedule, *action, who);
     Slot *slot = slots_find(&engine->own, action->microbatch);
     if (slots_move(&engine->own, slot, SLOT_HELD, SLOT_READING, action->microbatch, who, err) != 0) return -1;
     if (stage_backward(engine->stage, action->microbatch, slot->memory, p2p_buffer(&engine->backward_in),
@@ -317,7 +318,7 @@ static int engine_backward_(Engine *engine, int64_t i, const Action *action, Err
 static void engine_say_(Engine *engine, const Action *action) {
     char what[96], who[32];
     snprintf(what, sizeof what, "%s %s", engine->label,
-             action == NULL ? "end of the pipeline" : action_text(*action, who));
+             action == NULL ? "end of the pipeline" : action_text(engine->schedule, *action, who));
     status_page_set_action(engine->status_page, what);
 }
 
@@ -326,7 +327,8 @@ static int compute_(Engine *engine, int64_t i, Error *err) {
     engine_say_(engine, action);
     if (await_(engine, action, err) != 0) return -1;
     char who[32];
-    if (engine->be->range_begin != NULL) engine->be->range_begin(engine->be, action_text(*action, who));
+    if (engine->be->range_begin != NULL)
+        engine->be->range_begin(engine->be, action_text(engine->schedule, *action, who));
     engine->be->event_record(engine->be, engine->begin_events[i], STREAM_COMPUTE);
     int ran = action->kind == ACTION_FORWARD ? engine_forward_(engine, i, action, err)
                                              : engine_backward_(engine, i, action, err);

@@ -202,7 +202,7 @@ static int trace_rank_(Trace *trace, const char *label, const Schedule *schedule
         if (begin < row_end[row] && begin + CLOCK_GRAIN >= row_end[row]) begin = row_end[row];
         if (end < begin) end = begin;
         row_end[row] = end;
-        write_span_(trace, action_text(*action, name), compute ? "compute" : "transfer", pid, row, begin, end);
+        write_span_(trace, action_text(schedule, *action, name), compute ? "compute" : "transfer", pid, row, begin, end);
         fprintf(trace->text, ",\"args\":{\"of\":");
         json_write_text(trace->text, label);
         fprintf(trace->text, ",\"microbatch\":%d}}", action->microbatch);

@@ -49,7 +49,7 @@ enum { BUNDLE_HERE = -3, BUNDLE_NOT_YET = -4, BUNDLE_DONE = -5 };
 static int check_refuse_(const Proof *proof, int s, Action action, const char *why) {
     char text[32];
     return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: %s %s", proof->schedule->name, s,
-                     action_text(action, text), why);
+                     action_text(proof->schedule, action, text), why);
 }
 
 // The slots in use after an action, in list order.
@@ -170,9 +170,9 @@ static int prove_stage_(Proof *proof, int s) {
     }
     int m = schedule->microbatches;
     if (chains->forwards != m)
-        return check_refuse_(proof, s, (Action){ACTION_FORWARD, chains->forwards, -1}, "is missing");
+        return check_refuse_(proof, s, (Action){ACTION_FORWARD, chains->forwards, 0, SCHEDULE_NO_PEER}, "is missing");
     if (!schedule->forward_only && chains->backwards != m) {
-        return check_refuse_(proof, s, (Action){ACTION_BACKWARD, chains->backwards, -1}, "is missing");
+        return check_refuse_(proof, s, (Action){ACTION_BACKWARD, chains->backwards, 0, SCHEDULE_NO_PEER}, "is missing");
     }
     return 0;
 }
@@ -376,14 +376,14 @@ static int refuse_circle_(const Proof *proof, int s) {
     // There are two chains a stage: after so many steps back the walk is on the circle.
     for (int step = 0; step < 2 * proof->schedule->stages; step++) first = cause_(proof, first);
     char text[700], name[32];
-    size_t used =
-        (size_t)snprintf(text, sizeof text, "%s of stage %d", action_text(front_(proof, first), name), first.stage);
+    size_t used = (size_t)snprintf(text, sizeof text, "%s of stage %d",
+                                   action_text(proof->schedule, front_(proof, first), name), first.stage);
     Cause at = first;
     do {
         const char *link = at.stage == first.stage && at.queue == first.queue ? "" : ", which";
         at = cause_(proof, at);
         used += (size_t)snprintf(text + used, sizeof text - used, "%s may wait for %s of stage %d", link,
-                                 action_text(front_(proof, at), name), at.stage);
+                                 action_text(proof->schedule, front_(proof, at), name), at.stage);
     } while ((at.stage != first.stage || at.queue != first.queue) && used + 80 < sizeof text);
     return error_set(proof->err, EXIT_USAGE, "schedule %s can stop for good: %s", proof->schedule->name, text);
 }

@@ -406,7 +406,7 @@ static int run_to_end_(SimRun *run, Error *err) {
         char text[32];
         int64_t place = stage->c < stage->computes ? stage->compute[stage->c] : stage->queue[stage->q];
         return error_set(err, EXIT_FAILED, "schedule %s stops for good: stage %d waits at %s", run->schedule->name, s,
-                         action_text(action_at_(run, s, place), text));
+                         action_text(run->schedule, action_at_(run, s, place), text));
     }
     return 0;
 }
