@@ -79,7 +79,7 @@ static Pair *pair_open(void) {
     Error err = {0};
     pair->data.flip_message = pair->sums.flip_message = -1;
     pair->be = backend_cpu_create(PRECISION_FP32, 1, &err);
-    pair->checksum = checksum_create(pair->be, &err);
+    pair->checksum = checksum_create(pair->be);
     for (int rank = 0; rank < 2; rank++) {
         end_make(&pair->ends[rank], rank, rank == 0 ? &pair->data : &pair->none, rank == 1 ? &pair->data : &pair->none);
         end_make(&pair->sum_ends[rank], rank, rank == 0 ? &pair->sums : &pair->none,

@@ -121,7 +121,7 @@ static void expect_alike(const char *const *overrides, int count, bool bpipe) {
     PlanTime time;
     TimeSource source = {&asked.planner.hardware, NULL};
     assert_int_equal(whole->microbatches, 1040);
-    assert_int_equal(plan_make(&plan, &llama_model, &config, whole, asked.planner.be, &err), 0);
+    plan_make(&plan, &llama_model, &config, whole, asked.planner.be);
     assert_int_equal(plan_time(&time, &config, &llama_model, whole, &plan, &source, &err), 0);
     near(shortened.time.step, time.step, 1e-3);
     near(shortened.time.bubble, time.bubble, 1e-2);
@@ -285,7 +285,7 @@ static double forward_by_profile(int heads, int64_t batch) {
                               .layers = 1,
                               .forward = sizes[i][1],
                               .backward = 2 * sizes[i][1]};
-        assert_int_equal(profile_add(&profile, &stage), 0);
+        profile_add(&profile, &stage);
     }
     StageShape at = {.stage = 1, .layers = 1};
     at.shape.attention = (AttentionShape){.batch = batch,

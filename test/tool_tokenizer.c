@@ -18,7 +18,7 @@ int main(int argc, char **argv) {
         if (line[length - 1] == '\n') line[length - 1] = '\0';
         if (tokenizer_encode(tokenizer, "line", line, &tokens, &err) != 0) break;
         for (int64_t i = 0; i < tokens.count; i++) printf("%s%d", i > 0 ? " " : "", tokens.ids[i]);
-        char *text = tokenizer_decode(tokenizer, &tokens, &err);
+        char *text = tokenizer_decode(tokenizer, &tokens);
         printf("\n%s\n", text == NULL ? "" : text);
         free(text);
         free(tokens.ids);

@@ -1,4 +1,5 @@
 #include "checksum.h"
+#include "base/alloc.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,12 +16,8 @@ int64_t checksum_bytes(void) {
     return sizeof(Checksum);
 }
 
-Checksum *checksum_create(Backend *be, Error *err) {
-    Checksum *checksum = (Checksum *)malloc(sizeof *checksum);
-    if (checksum == NULL) {
-        error_set(err, EXIT_FAILED, "out of host memory for checksums");
-        return NULL;
-    }
+Checksum *checksum_create(Backend *be) {
+    Checksum *checksum = xmalloc(sizeof *checksum);
     checksum->be = be;
     crc64_init(&checksum->crc);
     return checksum;

@@ -14,7 +14,7 @@ typedef struct Checksum Checksum;
 int64_t checksum_bytes(void); // of host memory that one takes
 
 // The backend stays the caller's. NULL with err where host memory is out.
-Checksum *checksum_create(Backend *be, Error *err);
+Checksum *checksum_create(Backend *be);
 void checksum_destroy(Checksum *checksum); // takes NULL
 
 // Of memory that nothing writes meanwhile. The host works it out, piece by piece.

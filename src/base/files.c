@@ -1,4 +1,5 @@
 #include "files.h"
+#include "alloc.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +50,7 @@ int file_check_to_write(const char *path) {
         return access(path, W_OK) == 0 ? 0 : errno;
     }
     if (errno != ENOENT || file_make_folders(path) != 0) return errno;
-    char *folder = strdup(path);
+    char *folder = xstrdup(path);
     if (folder == NULL) return ENOMEM;
     char *slash = strrchr(folder, '/');
     if (slash != NULL) slash[slash == folder ? 1 : 0] = '\0';
@@ -77,20 +78,17 @@ char *file_read_whole(const char *path, int64_t most, int64_t *length, Error *er
     if (*length > most)
         error_set(err, EXIT_FAILED, "%s: has %lld bytes, more than the %lld that are read of such a file", path,
                   (long long)*length, (long long)most);
-    else if ((text = malloc((size_t)*length + 1)) == NULL)
-        error_set(err, EXIT_FAILED, "%s: out of memory", path);
-    else if (file_read(fd, path, 0, text, *length, err) == 0)
-        text[*length] = '\0';
-    else
-        free(text), text = NULL;
+    else {
+        text = xcalloc((size_t)*length + 1, 1);
+        if (file_read(fd, path, 0, text, *length, err) != 0) free(text), text = NULL;
+    }
     close(fd);
     return text;
 }
 
 int file_make_folders(const char *path) {
     if (path[0] == '\0') return 0;
-    char *folder = strdup(path);
-    if (folder == NULL) return -1;
+    char *folder = xstrdup(path);
     int code = 0;
     for (char *slash = folder; code == 0 && (slash = strchr(slash + 1, '/')) != NULL; *slash = '/') {
         *slash = '\0';

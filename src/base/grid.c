@@ -1,4 +1,5 @@
 #include "grid.h"
+#include "alloc.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -9,7 +10,7 @@ void grid_cell(Grid *grid, const char *format, ...) {
     if (grid->failed) return;
     if (grid->count == grid->capacity) {
         int64_t capacity = grid->capacity == 0 ? 128 : 2 * grid->capacity;
-        char(*cells)[GRID_CELL] = realloc(grid->cells, (size_t)capacity * sizeof *cells);
+        char(*cells)[GRID_CELL] = xrealloc(grid->cells, (size_t)capacity * sizeof *cells);
         grid->failed = cells == NULL;
         if (grid->failed) return;
         grid->cells = cells;

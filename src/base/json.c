@@ -1,4 +1,5 @@
 #include "json.h"
+#include "alloc.h"
 
 #include "files.h"
 
@@ -32,11 +33,7 @@ static int json_fail_(const Parser *parser, const char *what) {
 static JsonValue *take_value_(Parser *parser) {
     JsonChunk *chunk = parser->json->chunks_;
     if (chunk == NULL || chunk->used == CHUNK_VALUES) {
-        JsonChunk *fresh = calloc(1, sizeof *fresh);
-        if (fresh == NULL) {
-            json_fail_(parser, "out of memory");
-            return NULL;
-        }
+        JsonChunk *fresh = xcalloc(1, sizeof *fresh);
         fresh->before = chunk;
         parser->json->chunks_ = chunk = fresh;
     }
@@ -209,8 +206,7 @@ static int compare_keys_(const void *a, const void *b) {
 }
 
 static int check_keys_(Parser *parser, const JsonValue *object) {
-    const char **keys = malloc((size_t)object->count * sizeof *keys + 1), *twice = NULL;
-    if (keys == NULL) return json_fail_(parser, "out of memory");
+    const char **keys = xmalloc((size_t)object->count * sizeof *keys + 1), *twice = NULL;
     int64_t n = 0;
     for (const JsonValue *member = object->first; member != NULL; member = member->next) keys[n++] = member->key;
     qsort(keys, (size_t)n, sizeof *keys, compare_keys_);
@@ -282,8 +278,7 @@ int json_parse(Json *json, const char *text, int64_t length, const char *name, E
     if (length > JSON_MAX_BYTES)
         return error_set(err, EXIT_FAILED, "%s: %lld bytes of JSON are more than the %d that are read", name,
                          (long long)length, JSON_MAX_BYTES);
-    json->text_ = malloc((size_t)length + 1);
-    if (json->text_ == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", name);
+    json->text_ = xmalloc((size_t)length + 1);
     memcpy(json->text_, text, (size_t)length);
     json->text_[length] = '\0';
     Parser parser = {json, json->text_, json->text_, json->text_ + length, name, 0, err};

@@ -1,5 +1,6 @@
 // Checkpoints as directories, first part: names and what lies on the disk.
 #include "checkpoint_files.h"
+#include "base/alloc.h"
 
 #include "base/files.h"
 
@@ -231,7 +232,7 @@ static void files_look_(CheckpointName *entry, const char *dir, const Crc64 *crc
 }
 
 static int add_name_(CheckpointName **list, int64_t *count, const char *name) {
-    CheckpointName *grown = realloc(*list, (size_t)(*count + 1) * sizeof **list);
+    CheckpointName *grown = xrealloc(*list, (size_t)(*count + 1) * sizeof **list);
     if (grown == NULL) return -1;
     *list = grown;
     CheckpointName *entry = &grown[(*count)++];

@@ -1,4 +1,5 @@
 #include "checkpoint_layout.h"
+#include "base/alloc.h"
 
 #include "base/json.h"
 
@@ -42,15 +43,15 @@ static bool file_holds_(const CheckpointLayout *layout, int file, int64_t index,
     return kind != STATE_MASTER || precision == PRECISION_BF16;
 }
 
-static int lay_file_(CheckpointLayout *layout, int file, int precision, Error *err) {
+static void lay_file_(CheckpointLayout *layout, int file, int precision) {
     SafeHeader header;
-    if (safetensors_header_begin(&header, err) != 0) return -1;
+    safetensors_header_begin(&header);
     for (int64_t i = 0; i < layout->table->count; i++)
         for (int kind = 0; kind < STATE_KINDS; kind++)
             if (file_holds_(layout, file, i, (StateKind)kind, precision))
                 layout_add_tensor_(layout, &header, i, (StateKind)kind, precision);
     int64_t data = header.data;
-    if (safetensors_header_end(&header, err) != 0) return -1;
+    safetensors_header_end(&header);
     LayoutFile *out = &layout->file[file];
     bool model = file < layout->groups;
     snprintf(out->name, sizeof out->name, "%s-%05d-of-%05d.safetensors", model ? "model" : "optimizer",
@@ -59,7 +60,6 @@ static int lay_file_(CheckpointLayout *layout, int file, int precision, Error *e
     out->header_bytes = (int64_t)header.bytes;
     out->bytes = out->header_bytes + data;
     if (model) layout->model_bytes += data;
-    return 0;
 }
 
 // Offsets count from the beginning of the data until the headers' lengths are known.
@@ -71,20 +71,16 @@ static void move_offsets_(CheckpointLayout *layout) {
         }
 }
 
-int layout_create(CheckpointLayout *layout, const TensorTable *table, int precision, Error *err) {
+void layout_create(CheckpointLayout *layout, const TensorTable *table, int precision) {
     memset(layout, 0, sizeof *layout);
     layout->table = table;
     layout->groups = (int)((table->head - table->first_layer) / table->per_layer) + 2;
     layout->files = 2 * layout->groups;
-    layout->file = calloc((size_t)layout->files, sizeof *layout->file);
-    layout->offset = malloc((size_t)(table->count * STATE_KINDS) * sizeof *layout->offset);
-    if (layout->file == NULL || layout->offset == NULL)
-        return error_set(err, EXIT_FAILED, "out of host memory for the layout of a checkpoint");
+    layout->file = xcalloc((size_t)layout->files, sizeof *layout->file);
+    layout->offset = xmalloc((size_t)(table->count * STATE_KINDS) * sizeof *layout->offset);
     for (int64_t i = 0; i < table->count * STATE_KINDS; i++) layout->offset[i] = -1;
-    for (int file = 0; file < layout->files; file++)
-        if (lay_file_(layout, file, precision, err) != 0) return -1;
+    for (int file = 0; file < layout->files; file++) lay_file_(layout, file, precision);
     move_offsets_(layout);
-    return 0;
 }
 
 void layout_free(CheckpointLayout *layout) {

@@ -46,7 +46,7 @@ typedef struct CheckpointLayout {
     int64_t model_bytes;
 } CheckpointLayout;
 
-int layout_create(CheckpointLayout *layout, const TensorTable *table, int precision, Error *err);
+void layout_create(CheckpointLayout *layout, const TensorTable *table, int precision);
 void layout_free(CheckpointLayout *layout);
 int layout_group(const CheckpointLayout *layout, int64_t table_index);
 int layout_file(const CheckpointLayout *layout, int64_t table_index, StateKind kind);

@@ -1,6 +1,7 @@
 // Loading: which checkpoint, whether it is whole and this model's, and a rank's part of it. Nothing is loaded before everything was
 // checked on every rank, and an error of one rank is everybody's: no rank trains on what others do not have.
 #include "checkpoint.h"
+#include "base/alloc.h"
 
 #include "checkpoint_model.h"
 #include "checkpoint_source.h"
@@ -197,17 +198,14 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, E
 
 static int load_checkpoint_(ResumePoint *point, const char *dir, Stage *stage, World *world, const Log *log,
                             Error *err) {
-    Load *load = calloc(1, sizeof *load);
+    Load *load = xcalloc(1, sizeof *load);
     TrainingState state = {0};
     Error mine = {0};
-    int prepared = load == NULL ? error_set(&mine, EXIT_FAILED, "%s: out of host memory", dir) : 0;
-    if (prepared == 0) {
-        load->stage = stage;
-        load->states = true;
-        prepared = open_checkpoint_(load, dir, &state, &mine);
-    }
-    int status = load == NULL ? load_agree_(world, &mine, err) : load_(load, prepared, &mine, world, err);
-    if (load != NULL) source_close(&load->source);
+    load->stage = stage;
+    load->states = true;
+    int prepared = open_checkpoint_(load, dir, &state, &mine);
+    int status = load_(load, prepared, &mine, world, err);
+    source_close(&load->source);
     free(load);
     if (status != 0) return -1;
     *point = (ResumePoint){true, state.step, state.samples, state.step_guard};
@@ -319,14 +317,11 @@ int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log 
     Error mine = {0};
     double own = load_has_(dir, CHECKPOINT_MANIFEST);
     if (world_max(world, &own, 1, err) != 0 || (own > 0.0 && verify_(dir, world, err) != 0)) return -1;
-    Load *load = calloc(1, sizeof *load);
-    int prepared = load == NULL ? error_set(&mine, EXIT_FAILED, "%s: out of host memory", dir) : 0;
-    if (prepared == 0) {
-        load->stage = stage;
-        prepared = open_model_(load, dir, &mine);
-    }
-    int status = load == NULL ? load_agree_(world, &mine, err) : load_(load, prepared, &mine, world, err);
-    if (load != NULL) source_close(&load->source);
+    Load *load = xcalloc(1, sizeof *load);
+    load->stage = stage;
+    int prepared = open_model_(load, dir, &mine);
+    int status = load_(load, prepared, &mine, world, err);
+    source_close(&load->source);
     free(load);
     if (status == 0) load_say_(world, log, "weights from %s", dir);
     return status;

@@ -1,5 +1,6 @@
 // Checkpoints as directories, second part: the manifest.
 #include "checkpoint_files.h"
+#include "base/alloc.h"
 
 #include "base/files.h"
 #include "base/json.h"
@@ -33,15 +34,12 @@ static uint64_t checksum_(const Crc64 *crc, const char *text, size_t length) {
 int manifest_write(const Manifest *manifest, const Crc64 *crc, const char *dir, Error *err) {
     char *text = NULL;
     size_t length = 0;
-    FILE *file = open_memstream(&text, &length);
-    if (file == NULL) return error_set(err, EXIT_FAILED, "out of memory for the manifest of a checkpoint");
+    FILE *file = xmemstream(&text, &length);
     write_files_(manifest, file);
     fflush(file);
     fprintf(file, TAIL_FORMAT, checksum_(crc, text, length));
-    bool failed = ferror(file) != 0;
-    failed = fclose(file) != 0 || failed;
-    int status = failed ? error_set(err, EXIT_FAILED, "out of memory for the manifest of a checkpoint")
-                        : file_write(dir, CHECKPOINT_MANIFEST, text, (int64_t)length, err);
+    xmemstream_close(file);
+    int status = file_write(dir, CHECKPOINT_MANIFEST, text, (int64_t)length, err);
     free(text);
     return status;
 }
@@ -79,8 +77,7 @@ static int read_manifest_(Manifest *manifest, const JsonValue *root, const char 
     manifest->saved = json_integer(root, "saved", -1);
     if (manifest->step < 0 || manifest->saved < 0 || files == NULL || files->type != JSON_ARRAY)
         return error_set(err, EXIT_FAILED, "%s: has no step, saved or files", path);
-    manifest->file = calloc((size_t)files->count + 1, sizeof *manifest->file);
-    if (manifest->file == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", path);
+    manifest->file = xcalloc((size_t)files->count + 1, sizeof *manifest->file);
     for (const JsonValue *entry = files->first; entry != NULL; entry = entry->next)
         if (manifest_read_entry_(&manifest->file[manifest->count++], entry, path, err) != 0) return -1;
     return 0;
@@ -114,8 +111,7 @@ void manifest_free(Manifest *manifest) {
 enum { CHECK_PIECE = 4 << 20 };
 
 static int read_checksum_(int fd, const char *path, const Crc64 *crc, uint64_t *raw, Error *err) {
-    char *piece = malloc(CHECK_PIECE);
-    if (piece == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", path);
+    char *piece = xmalloc(CHECK_PIECE);
     *raw = 0;
     ssize_t got;
     while ((got = read(fd, piece, CHECK_PIECE)) != 0) {

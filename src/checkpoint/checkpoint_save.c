@@ -4,6 +4,7 @@
 //
 // The threads only touch files. What they found is exchanged by checkpoint_poll, which all ranks call at the same steps.
 #include "checkpoint.h"
+#include "base/alloc.h"
 #include "base/clock.h"
 
 #include "checkpoint_model.h"
@@ -92,9 +93,9 @@ static void training_text_(const Checkpoint *checkpoint, FILE *file) {
 static int write_text_(Checkpoint *checkpoint, ManifestFile *entry, const char *name, TextWriter write, Error *err) {
     char *text = NULL;
     size_t length = 0;
-    FILE *file = open_memstream(&text, &length);
-    if (file != NULL) write(checkpoint, file);
-    if (file == NULL || fclose(file) != 0) return error_set(err, EXIT_FAILED, "out of memory for %s", name);
+    FILE *file = xmemstream(&text, &length);
+    write(checkpoint, file);
+    xmemstream_close(file);
     const Crc64 *crc = &checkpoint->writer.crc;
     strcpy(entry->name, name);
     entry->bytes = (int64_t)length;
@@ -193,9 +194,7 @@ static int fill_manifest_(Checkpoint *checkpoint, const WriteShare *all, int ran
 static int start_commit_(Checkpoint *checkpoint, Error *err) {
     int ranks = world_size(checkpoint->world), files = checkpoint->writer.layout.files;
     bool first = world_rank(checkpoint->world) == 0;
-    WriteShare *all = first ? calloc((size_t)ranks * (size_t)files, sizeof *all) : NULL;
-    if (first && all == NULL)
-        return error_set(err, EXIT_FAILED, "out of host memory for the checksums of %d ranks", ranks);
+    WriteShare *all = first ? xcalloc((size_t)ranks * (size_t)files, sizeof *all) : NULL;
     int64_t bytes = files * (int64_t)sizeof *all;
     int status = world_gather(checkpoint->world, 0, all, checkpoint->writer.shares, bytes, err);
     if (status == 0 && first && fill_manifest_(checkpoint, all, ranks, &checkpoint->failure) == 0)
@@ -312,8 +311,7 @@ static int prepare_dir_(Checkpoint *checkpoint, Error *err) {
 int checkpoint_create(Checkpoint **out, Stage *stage, World *world, bool resumed, const Log *log, Error *err) {
     *out = NULL;
     if (stage->config->checkpoint.dir[0] == '\0') return 0;
-    Checkpoint *checkpoint = *out = calloc(1, sizeof *checkpoint);
-    if (checkpoint == NULL) return error_set(err, EXIT_FAILED, "out of host memory for checkpoints");
+    Checkpoint *checkpoint = *out = xcalloc(1, sizeof *checkpoint);
     checkpoint->config = stage->config;
     checkpoint->world = world;
     checkpoint->log = *log;
@@ -321,11 +319,11 @@ int checkpoint_create(Checkpoint **out, Stage *stage, World *world, bool resumed
     checkpoint->saved = -1;
     checkpoint->lock = -1;
     checkpoint->since = resumed ? 0 : saver_now_();
-    if (writer_create(&checkpoint->writer, stage, world, err) != 0 || prepare_dir_(checkpoint, err) != 0) return -1;
+    writer_create(&checkpoint->writer, stage, world);
+    if (prepare_dir_(checkpoint, err) != 0) return -1;
     Manifest *manifest = &checkpoint->manifest;
     manifest->count = checkpoint->writer.layout.files + SMALL_FILES;
-    manifest->file = calloc((size_t)manifest->count, sizeof *manifest->file);
-    if (manifest->file == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the manifest");
+    manifest->file = xcalloc((size_t)manifest->count, sizeof *manifest->file);
     // Where nothing is saved at intervals, memory for the copy is only wanted if someone asks the run to stop.
     return stage->config->checkpoint.every > 0 ? writer_allocate(&checkpoint->writer, err) : 0;
 }

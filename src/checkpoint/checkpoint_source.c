@@ -1,4 +1,5 @@
 #include "checkpoint_source.h"
+#include "base/alloc.h"
 
 #include "checkpoint_model.h"
 #include "base/json.h"
@@ -27,11 +28,9 @@ static int source_compare_names_(const void *a, const void *b) {
 static int index_tensors_(Source *source, Error *err) {
     int64_t count = 0;
     for (int64_t f = 0; f < source->file_count; f++) count += source->files[f].count;
-    source->tensors = calloc((size_t)count + 1, sizeof *source->tensors);
-    source->raw = malloc((size_t)SOURCE_PIECE * 8);
-    source->values = malloc((size_t)SOURCE_PIECE * sizeof *source->values);
-    if (source->tensors == NULL || source->raw == NULL || source->values == NULL)
-        return error_set(err, EXIT_FAILED, "%s: out of host memory", source->dir);
+    source->tensors = xcalloc((size_t)count + 1, sizeof *source->tensors);
+    source->raw = xmalloc((size_t)SOURCE_PIECE * 8);
+    source->values = xmalloc((size_t)SOURCE_PIECE * sizeof *source->values);
     for (int64_t f = 0; f < source->file_count; f++)
         for (int64_t i = 0; i < source->files[f].count; i++)
             source->tensors[source->tensor_count++] = (SourceTensor){&source->files[f].tensors[i], f, false};
@@ -48,8 +47,8 @@ static int source_begin_(Source *source, const char *dir, int64_t files, Error *
     source->open = -1;
     if (strlen(dir) >= sizeof source->dir) return error_set(err, EXIT_FAILED, "%.200s...: the path is too long", dir);
     strcpy(source->dir, dir);
-    source->files = calloc((size_t)files + 1, sizeof *source->files);
-    return source->files == NULL ? error_set(err, EXIT_FAILED, "%s: out of host memory", dir) : 0;
+    source->files = xcalloc((size_t)files + 1, sizeof *source->files);
+    return 0;
 }
 
 static bool is_safetensors_(const char *name) {
@@ -75,8 +74,7 @@ static bool has_file_(const Source *source, const char *name) {
 // Every file of the index once, and every tensor where the index says.
 static int open_index_(Source *source, const JsonValue *map, const char *path, Error *err) {
     if (map == NULL || map->type != JSON_OBJECT) return error_set(err, EXIT_FAILED, "%s: has no weight_map", path);
-    source->files = calloc((size_t)map->count + 1, sizeof *source->files);
-    if (source->files == NULL) return error_set(err, EXIT_FAILED, "%s: out of host memory", path);
+    source->files = xcalloc((size_t)map->count + 1, sizeof *source->files);
     for (const JsonValue *entry = map->first; entry != NULL; entry = entry->next) {
         if (entry->type != JSON_TEXT) return error_set(err, EXIT_FAILED, "%s: %.200s names no file", path, entry->key);
         if (!has_file_(source, entry->text) && add_file_(source, entry->text, err) != 0) return -1;

@@ -1,4 +1,5 @@
 #include "checkpoint_write.h"
+#include "base/alloc.h"
 
 #include "range_file.h"
 
@@ -45,20 +46,17 @@ static void find_parts_(Writer *writer) {
             if (writes_(writer->stage, &tensors->tensors[i])) writer_add_part_(writer, i, (StateKind)kind);
 }
 
-int writer_create(Writer *writer, const Stage *stage, World *world, Error *err) {
+void writer_create(Writer *writer, const Stage *stage, World *world) {
     memset(writer, 0, sizeof *writer);
     writer->stage = stage;
     writer->world = world;
     writer->scratch_bytes = RANGE_FILE_STAGING;
     crc64_init(&writer->crc);
-    if (layout_create(&writer->layout, &stage->table, stage->config->train.precision, err) != 0) return -1;
-    writer->parts = calloc((size_t)stage->tensors.count * STATE_KINDS, sizeof *writer->parts);
-    writer->shares = calloc((size_t)writer->layout.files, sizeof *writer->shares);
-    if (writer->parts == NULL || writer->shares == NULL)
-        return error_set(err, EXIT_FAILED, "out of host memory for a checkpoint's parts");
+    layout_create(&writer->layout, &stage->table, stage->config->train.precision);
+    writer->parts = xcalloc((size_t)stage->tensors.count * STATE_KINDS, sizeof *writer->parts);
+    writer->shares = xcalloc((size_t)writer->layout.files, sizeof *writer->shares);
     find_parts_(writer);
     if (writer->image_bytes == 0) writer->image_bytes = MEMORY_ALIGN; // a rank that writes nothing has a place for it
-    return 0;
 }
 
 void writer_free(Writer *writer) {
@@ -84,7 +82,7 @@ static char *map_image_(Backend *be, int64_t bytes) {
 }
 
 static bool allocate_lane_(Writer *writer, int lane) {
-    if (writer->scratch[lane] == NULL) writer->scratch[lane] = malloc((size_t)writer->scratch_bytes);
+    if (writer->scratch[lane] == NULL) writer->scratch[lane] = xmalloc((size_t)writer->scratch_bytes);
     if (writer->staging[lane] == NULL)
         writer->staging[lane] = aligned_alloc(RANGE_FILE_BLOCK, (size_t)RANGE_FILE_STAGING);
     return writer->scratch[lane] != NULL && writer->staging[lane] != NULL;

@@ -49,7 +49,7 @@ typedef struct Writer {
     atomic_bool failed;
 } Writer;
 
-int writer_create(Writer *writer, const Stage *stage, World *world, Error *err);
+void writer_create(Writer *writer, const Stage *stage, World *world);
 void writer_free(Writer *writer);
 
 // Allocates the copy where it is not there yet, and takes it.

@@ -1,4 +1,5 @@
 #include "safetensors.h"
+#include "base/alloc.h"
 
 #include "base/files.h"
 #include "base/json.h"
@@ -78,8 +79,7 @@ static int read_offsets_(const SafeFile *file, SafeTensor *tensor, const JsonVal
 }
 
 static int read_tensor_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, int64_t data, Error *err) {
-    tensor->name = strdup(entry->key);
-    if (tensor->name == NULL) return bad_(file, err, NULL, "out of memory");
+    tensor->name = xstrdup(entry->key);
     if (read_type_(file, tensor, entry, err) != 0 || read_shape_(file, tensor, entry, err) != 0) return -1;
     return read_offsets_(file, tensor, entry, data, err);
 }
@@ -104,8 +104,7 @@ static int check_cover_(const SafeFile *file, int64_t data, Error *err) {
 
 static int read_entries_(SafeFile *file, const JsonValue *root, int64_t data, Error *err) {
     if (root->type != JSON_OBJECT) return bad_(file, err, NULL, "the header is no JSON object");
-    file->tensors = calloc((size_t)root->count + 1, sizeof *file->tensors);
-    if (file->tensors == NULL) return bad_(file, err, NULL, "out of memory");
+    file->tensors = xcalloc((size_t)root->count + 1, sizeof *file->tensors);
     for (const JsonValue *entry = root->first; entry != NULL; entry = entry->next) {
         if (strcmp(entry->key, "__metadata__") == 0) continue;
         if (read_tensor_(file, &file->tensors[file->count++], entry, data, err) != 0) return -1;
@@ -123,8 +122,7 @@ static int safetensors_read_header_(SafeFile *file, Error *err) {
     if (length > (uint64_t)(file->bytes - 8))
         return bad_(file, err, NULL, "no safetensors file, or cut short: the header is longer than the file");
     if (length > JSON_MAX_BYTES) return bad_(file, err, NULL, "no safetensors file: the header is too long to be one");
-    char *text = malloc((size_t)length + 1);
-    if (text == NULL) return bad_(file, err, NULL, "out of memory");
+    char *text = xmalloc((size_t)length + 1);
     Json json = {0};
     int status = safetensors_read(file, 8, text, (int64_t)length, err);
     if (status == 0) status = json_parse(&json, text, (int64_t)length, file->path, err);
@@ -147,8 +145,7 @@ int safetensors_reopen(SafeFile *file, Error *err) {
 int safetensors_open(SafeFile *file, const char *path, Error *err) {
     memset(file, 0, sizeof *file);
     file->fd = -1;
-    file->path = strdup(path);
-    if (file->path == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", path);
+    file->path = xstrdup(path);
     return safetensors_reopen(file, err) != 0 ? -1 : safetensors_read_header_(file, err);
 }
 
@@ -212,13 +209,11 @@ void safetensors_to_float(float *to, const void *from, SafeType type, int64_t co
 // --- writing
 
 // The length word is filled in at the end. Loaders ask for the metadata: without the format, transformers refuses the file.
-int safetensors_header_begin(SafeHeader *header, Error *err) {
+void safetensors_header_begin(SafeHeader *header) {
     memset(header, 0, sizeof *header);
-    header->file = open_memstream(&header->text, &header->bytes);
-    if (header->file == NULL) return error_set(err, EXIT_FAILED, "out of memory for the header of a checkpoint's file");
+    header->file = xmemstream(&header->text, &header->bytes);
     fwrite("\0\0\0\0\0\0\0\0", 1, 8, header->file);
     fputs("{\"__metadata__\":{\"format\":\"pt\"}", header->file);
-    return 0;
 }
 
 int64_t safetensors_header_add(SafeHeader *header, const char *name, SafeType type, int dimensions, int64_t rows,
@@ -240,18 +235,12 @@ int64_t safetensors_header_add(SafeHeader *header, const char *name, SafeType ty
 }
 
 // Filled up with spaces, so that the data begins at a multiple of eight bytes.
-int safetensors_header_end(SafeHeader *header, Error *err) {
+void safetensors_header_end(SafeHeader *header) {
     fputc('}', header->file);
     fflush(header->file);
     for (size_t fill = (8 - header->bytes % 8) % 8; fill > 0; fill--) fputc(' ', header->file);
-    bool failed = ferror(header->file) != 0;
-    if (fclose(header->file) != 0 || failed) {
-        free(header->text);
-        memset(header, 0, sizeof *header);
-        return error_set(err, EXIT_FAILED, "out of memory for the header of a checkpoint's file");
-    }
+    xmemstream_close(header->file);
     header->file = NULL;
     uint64_t length = header->bytes - 8;
     for (int i = 0; i < 8; i++) header->text[i] = (char)(length >> (8 * i) & 0xFF);
-    return 0;
 }

@@ -68,11 +68,11 @@ typedef struct SafeHeader {
     int64_t data; // bytes of tensors so far
 } SafeHeader;
 
-int safetensors_header_begin(SafeHeader *header, Error *err);
+void safetensors_header_begin(SafeHeader *header);
 // Adds a vector (dimensions 1: rows) or a matrix and returns its offset from the beginning of the data.
 int64_t safetensors_header_add(SafeHeader *header, const char *name, SafeType type, int dimensions, int64_t rows,
                                int64_t cols);
-int safetensors_header_end(SafeHeader *header, Error *err);
+void safetensors_header_end(SafeHeader *header);
 
 #ifdef __cplusplus
 }

@@ -74,7 +74,7 @@ int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type
 int comm_clock_offset(Comm *comm, int peer, double *offset, Error *err);
 
 // A group of one rank.
-Comm *comm_self_create(const char *name, Error *err);
+Comm *comm_self_create(const char *name);
 
 #ifdef __cplusplus
 }

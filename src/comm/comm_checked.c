@@ -1,4 +1,5 @@
 #include "comm_checked.h"
+#include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@ static Checked *checked_self_(Comm *comm) {
     return (Checked *)comm->self;
 }
 
-static Flight *checked_take_(Checked *self, Error *err) {
+static Flight *checked_take_(Checked *self) {
     Flight *flight = self->idle;
     if (flight != NULL) {
         self->idle = flight->next;
@@ -33,11 +34,7 @@ static Flight *checked_take_(Checked *self, Error *err) {
         flight->made = made;
         return flight;
     }
-    flight = (Flight *)calloc(1, sizeof *flight);
-    if (flight == NULL) {
-        error_set(err, EXIT_FAILED, "out of host memory for a message");
-        return NULL;
-    }
+    flight = xcalloc(1, sizeof *flight);
     flight->made = self->all;
     return self->all = flight;
 }
@@ -58,8 +55,7 @@ static int checked_started_(Checked *self, Flight *flight, int status, CommReque
 
 static int checked_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
-    Flight *flight = checked_take_(self, err);
-    if (flight == NULL) return -1;
+    Flight *flight = checked_take_(self);
     flight->checked = true;
     flight->crc = checksum_of(self->checksum, from, bytes);
     int status = self->data->send(self->data, peer, from, bytes, &flight->data, err);
@@ -69,8 +65,7 @@ static int checked_send_(Comm *comm, int peer, const void *from, int64_t bytes, 
 
 static int checked_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
-    Flight *flight = checked_take_(self, err);
-    if (flight == NULL) return -1;
+    Flight *flight = checked_take_(self);
     flight->checked = flight->receives = true;
     flight->memory = to;
     flight->bytes = bytes;
@@ -82,8 +77,7 @@ static int checked_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommR
 
 static int checked_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
-    Flight *flight = checked_take_(self, err);
-    if (flight == NULL) return -1;
+    Flight *flight = checked_take_(self);
     int status = self->data->all_reduce(self->data, data, count, type, &flight->data, err);
     return checked_started_(self, flight, status, request);
 }
@@ -91,8 +85,7 @@ static int checked_all_reduce_(Comm *comm, void *data, int64_t count, CommType t
 static int checked_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
                                CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
-    Flight *flight = checked_take_(self, err);
-    if (flight == NULL) return -1;
+    Flight *flight = checked_take_(self);
     int status = self->data->all_gather(self->data, out, in, count, type, &flight->data, err);
     return checked_started_(self, flight, status, request);
 }
@@ -100,8 +93,7 @@ static int checked_all_gather_(Comm *comm, void *out, const void *in, int64_t co
 static int checked_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
                                    CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
-    Flight *flight = checked_take_(self, err);
-    if (flight == NULL) return -1;
+    Flight *flight = checked_take_(self);
     int status = self->data->reduce_scatter(self->data, out, in, count, type, &flight->data, err);
     return checked_started_(self, flight, status, request);
 }
@@ -134,8 +126,8 @@ static void checked_destroy_(Comm *comm) {
 }
 
 Comm *comm_checked_create(Comm *data, bool owns, Comm *sums, Checksum *checksum, Error *err) {
-    Comm *comm = (Comm *)calloc(1, sizeof *comm);
-    Checked *self = (Checked *)calloc(1, sizeof *self);
+    Comm *comm = xcalloc(1, sizeof *comm);
+    Checked *self = xcalloc(1, sizeof *self);
     if (comm == NULL || self == NULL) {
         free(comm);
         free(self);

@@ -1,4 +1,5 @@
 #include "comm_emulated.h"
+#include "base/alloc.h"
 #include "base/clock.h"
 
 #include "base/random.h"
@@ -46,8 +47,8 @@ static int emulated_send_(Comm *comm, int peer, const void *from, int64_t bytes,
 // Numbers of about the size of normed activations, in the run's precision.
 static int emulated_fill_(Emulated *self, void *to, int64_t bytes, Error *err) {
     int64_t element = self->be->element, count = bytes / element;
-    float *values = malloc((size_t)count * sizeof *values);
-    uint16_t *halves = malloc((size_t)count * sizeof *halves);
+    float *values = xmalloc((size_t)count * sizeof *values);
+    uint16_t *halves = xmalloc((size_t)count * sizeof *halves);
     bool workspace = values != NULL && halves != NULL;
     if (workspace) {
         random_normal_fill(values, count, 0.5f, 1, 1, 0);
@@ -128,8 +129,8 @@ static void emulated_destroy_(Comm *comm) {
 }
 
 Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, const EmulatedPeers *peers, Error *err) {
-    Comm *comm = calloc(1, sizeof *comm);
-    Emulated *self = calloc(1, sizeof *self);
+    Comm *comm = xcalloc(1, sizeof *comm);
+    Emulated *self = xcalloc(1, sizeof *self);
     if (comm == NULL || self == NULL) {
         free(comm), free(self);
         error_set(err, EXIT_FAILED, "out of memory making the %s group", name);

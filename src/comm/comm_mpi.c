@@ -1,6 +1,7 @@
 #ifdef HAVE_MPI
 
 #include "comm_mpi.h"
+#include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -154,7 +155,7 @@ static void mpi_bind_(CommMpi *comm, const char *name) {
 }
 
 Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work, Error *err) {
-    CommMpi *comm = calloc(1, sizeof *comm);
+    CommMpi *comm = xcalloc(1, sizeof *comm);
     if (comm == NULL) {
         MPI_Comm_free(&mpi);
         error_set(err, EXIT_FAILED, "out of memory making the %s group", name);

@@ -4,6 +4,7 @@
 #ifdef HAVE_MPI
 
 #include "comm_mpi.h"
+#include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -188,7 +189,7 @@ static int take_scratch_(CommMpi *comm, Collective *work, Error *err) {
     if (comm->workspace.memory != NULL) return take_workspace_(comm, work, bytes, err);
     if (bytes > work->own_bytes) {
         free(work->own);
-        work->own = malloc((size_t)bytes);
+        work->own = xmalloc((size_t)bytes);
         work->own_bytes = work->own != NULL ? bytes : 0;
     }
     work->scratch = work->own;
@@ -241,8 +242,8 @@ static Collective *collective_take_(CommMpi *comm, Error *err) {
         comm->idle = work->next;
         return work;
     }
-    work = calloc(1, sizeof *work);
-    if (work != NULL) work->requests = calloc((size_t)comm->base.size * 2, sizeof *work->requests);
+    work = xcalloc(1, sizeof *work);
+    if (work != NULL) work->requests = xcalloc((size_t)comm->base.size * 2, sizeof *work->requests);
     if (work != NULL && work->requests != NULL) return work;
     free(work);
     error_set(err, EXIT_FAILED, "%s group: out of memory for a collective", comm->base.name);

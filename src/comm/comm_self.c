@@ -1,5 +1,6 @@
 // A group of one rank: sums are what is there already, and there is nobody to send to.
 #include "comm.h"
+#include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -47,12 +48,8 @@ static void self_destroy_(Comm *comm) {
     free(comm);
 }
 
-Comm *comm_self_create(const char *name, Error *err) {
-    Comm *comm = calloc(1, sizeof *comm);
-    if (comm == NULL) {
-        error_set(err, EXIT_FAILED, "out of memory making the %s group", name);
-        return NULL;
-    }
+Comm *comm_self_create(const char *name) {
+    Comm *comm = xcalloc(1, sizeof *comm);
     snprintf(comm->name, sizeof comm->name, "%s", name);
     comm->size = 1;
     comm->send = self_send_;

@@ -2,6 +2,7 @@
 // anything else YAML can say (anchors, tags, nesting, several documents) is refused where it stands, so depth is
 // bounded by this code and not by the input.
 #include "config_schema.h"
+#include "base/alloc.h"
 #include "base/suggest.h"
 
 #include <errno.h>
@@ -335,12 +336,8 @@ int config_read_file(Config *config, Error *err) {
     if (fd < 0)
         return config_error_at(config, 0, NULL, err, "cannot be opened: %s; give a YAML file with -c FILE",
                                strerror(errno));
-    char *buffer = malloc(MAX_FILE + 1);
-    ssize_t length = -1;
-    if (buffer == NULL)
-        error_set(err, EXIT_FAILED, "out of memory while reading %s", config->path);
-    else
-        length = yaml_read_all_(config, fd, buffer, err);
+    char *buffer = xmalloc(MAX_FILE + 1);
+    ssize_t length = yaml_read_all_(config, fd, buffer, err);
     close(fd);
     int rc = length < 0 ? -1 : read_yaml_(config, buffer, (size_t)length, NULL, err);
     free(buffer);
@@ -353,8 +350,8 @@ static char *quote_text_(const ConfigKey *key, const char *value) {
     bool quoted = value[0] == '\'' || value[0] == '"', text = config_takes_text(key);
     // A list of mappings is told from a glob that begins with a set of characters.
     if (key->type == KEY_LIST && value[0] == '[' && value[1 + strspn(value + 1, " ")] == '{') text = false;
-    if (!text || quoted) return strdup(value);
-    char *out = malloc(2 * strlen(value) + 3), *at = out;
+    if (!text || quoted) return xstrdup(value);
+    char *out = xmalloc(2 * strlen(value) + 3), *at = out;
     if (out == NULL) return NULL;
     *at++ = '\'';
     for (; *value != '\0'; value++) {
@@ -386,7 +383,6 @@ int config_read_override(Config *config, const char *override, Error *err) {
     if (strpbrk(equals + 1, "\r\n") != NULL)
         return config_error(config, key->name, err, "the value contains a line break; write it on one line");
     char *value = quote_text_(key, equals + 1);
-    if (value == NULL) return error_set(err, EXIT_FAILED, "out of memory while reading -o %s", key->name);
     int rc = read_yaml_(config, value, strlen(value), key, err);
     free(value);
     return rc;

@@ -1,4 +1,5 @@
 #include "options_schema.h"
+#include "base/alloc.h"
 #include "base/suggest.h"
 
 #include <limits.h>
@@ -141,8 +142,7 @@ static int options_take_(Options *options, int left, char **argv, Error *err) {
 
 int options_parse(Options *options, int argc, char **argv, Error *err) {
     *options = (Options){0};
-    options->overrides = calloc((size_t)argc + 1, sizeof *options->overrides);
-    if (options->overrides == NULL) return error_set(err, EXIT_FAILED, "out of memory while reading the command line");
+    options->overrides = xcalloc((size_t)argc + 1, sizeof *options->overrides);
     for (int i = 1; i < argc;) {
         int taken = options_take_(options, argc - i, argv + i, err);
         if (taken < 0) return -1;

@@ -1,4 +1,5 @@
 #include "blend.h"
+#include "base/alloc.h"
 
 #include "base/grid.h"
 #include "blend_order.h"
@@ -21,16 +22,13 @@ static int blend_open_(Blend *blend, const char *key, int64_t seq_len, int64_t v
         blend->source[i] = dataset_open(key, blend->config[i].path, seq_len, vocab, blend->count == 1 ? need : 1, err);
         if (blend->source[i] == NULL) return -1;
     }
-    return blend_order_create(&blend->order, weights, blend->count, err);
+    blend_order_create(&blend->order, weights, blend->count);
+    return 0;
 }
 
 Blend *blend_open(const char *key, const DataSource *sources, int64_t count, int64_t seq_len, int64_t vocab,
                   int64_t need, Error *err) {
-    Blend *blend = calloc(1, sizeof *blend);
-    if (blend == NULL) {
-        error_set(err, EXIT_FAILED, "%s: out of memory", key);
-        return NULL;
-    }
+    Blend *blend = xcalloc(1, sizeof *blend);
     blend->config = sources;
     blend->count = (int)count;
     if (blend_open_(blend, key, seq_len, vocab, need, err) == 0) return blend;

@@ -1,4 +1,5 @@
 #include "blend_order.h"
+#include "base/alloc.h"
 #include "base/units.h"
 
 #include <math.h>
@@ -79,14 +80,12 @@ static void find_order_(BlendOrder *blend) {
     }
 }
 
-int blend_order_create(BlendOrder *blend, const double *weights, int sources, Error *err) {
+void blend_order_create(BlendOrder *blend, const double *weights, int sources) {
     memset(blend, 0, sizeof *blend);
     blend->sources = sources;
     find_shares_(blend, weights);
-    blend->order = malloc((size_t)blend->period * sizeof *blend->order);
-    if (blend->order == NULL) return error_set(err, EXIT_FAILED, "out of memory for the order of %d sources", sources);
+    blend->order = xmalloc((size_t)blend->period * sizeof *blend->order);
     find_order_(blend);
-    return 0;
 }
 
 int64_t blend_order_size(const double *weights, int sources) {

@@ -27,7 +27,7 @@ typedef struct BlendOrder {
 } BlendOrder;
 
 // weights[i] > 0, none below a millionth of their sum. -1 with err: no memory.
-int blend_order_create(BlendOrder *blend, const double *weights, int sources, Error *err);
+void blend_order_create(BlendOrder *blend, const double *weights, int sources);
 // What that allocates.
 int64_t blend_order_size(const double *weights, int sources);
 void blend_order_destroy(BlendOrder *blend);

@@ -1,4 +1,5 @@
 #include "dataset.h"
+#include "base/alloc.h"
 
 #include "base/files.h"
 #include "base/random.h"
@@ -188,14 +189,12 @@ static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_
 
 static int open_shards_(Dataset *dataset, const char *key, const glob_t *names, Error *err) {
     char last[SIDE_FILE_PATH] = "";
-    dataset->shards = calloc(names->gl_pathc, sizeof *dataset->shards);
-    if (dataset->shards == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", key);
+    dataset->shards = xcalloc(names->gl_pathc, sizeof *dataset->shards);
     dataset->count = (int)names->gl_pathc;
     raise_limit_(dataset->count);
     for (int i = 0; i < dataset->count; i++) dataset->shards[i].file = -1;
     for (int i = 0; i < dataset->count; i++) {
-        dataset->shards[i].path = strdup(names->gl_pathv[i]);
-        if (dataset->shards[i].path == NULL) return error_set(err, EXIT_FAILED, "%s: out of memory", key);
+        dataset->shards[i].path = xstrdup(names->gl_pathv[i]);
         if (check_side_(dataset, dataset->shards[i].path, last, key, err) != 0) return -1;
         if (shard_open_(dataset, &dataset->shards[i], key, err) != 0) return -1;
     }
@@ -228,11 +227,7 @@ static int dataset_open_(Dataset *dataset, const char *key, const char *pattern,
 }
 
 Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_t vocab, int64_t need, Error *err) {
-    Dataset *dataset = calloc(1, sizeof *dataset);
-    if (dataset == NULL) {
-        error_set(err, EXIT_FAILED, "%s: out of memory", key);
-        return NULL;
-    }
+    Dataset *dataset = xcalloc(1, sizeof *dataset);
     dataset->seq_len = seq_len;
     dataset->vocab = vocab;
     if (dataset_open_(dataset, key, glob, need, err) != 0) {

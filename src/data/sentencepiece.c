@@ -1,4 +1,5 @@
 #include "sentencepiece.h"
+#include "base/alloc.h"
 
 #include "base/files.h"
 #include "base/json.h"
@@ -91,8 +92,7 @@ static bool sentencepiece_next_(Wire *wire, Field *field) {
 static int read_piece_(SentencePiece *model, Wire wire) {
     if (model->count == model->capacity) {
         int64_t capacity = model->capacity == 0 ? 1024 : 2 * model->capacity;
-        Piece *pieces =
-            capacity > MOST_PIECES ? NULL : (Piece *)realloc(model->pieces, (size_t)capacity * sizeof *pieces);
+        Piece *pieces = capacity > MOST_PIECES ? NULL : xrealloc(model->pieces, (size_t)capacity * sizeof *pieces);
         if (pieces == NULL) return -1;
         model->pieces = pieces;
         model->capacity = capacity;
@@ -188,8 +188,7 @@ static void index_piece_(SentencePiece *model, int64_t id) {
 static int index_(SentencePiece *model) {
     int64_t size = 16;
     while (size < 2 * model->count) size *= 2;
-    model->table = (int32_t *)malloc((size_t)size * sizeof *model->table);
-    if (model->table == NULL) return -1;
+    model->table = xmalloc((size_t)size * sizeof *model->table);
     memset(model->table, 0xFF, (size_t)size * sizeof *model->table);
     memset(model->bytes, 0xFF, sizeof model->bytes);
     model->table_mask = size - 1;
@@ -221,7 +220,7 @@ static int sentencepiece_open_(SentencePiece *model, const char *name, const cha
     if (sentencepiece_read_model_(model, bytes) != 0)
         return error_set(err, EXIT_USAGE, "%s: %s is no SentencePiece model, or is damaged; name a .model file", name,
                          path);
-    if (index_(model) != 0) return error_set(err, EXIT_FAILED, "%s: out of host memory", name);
+    index_(model);
     if (model->unknown < 0)
         return error_set(err, EXIT_USAGE, "%s: %s has no piece for unknown text; it is damaged", name, path);
     if (!bytes_are_whole_(model))
@@ -235,11 +234,8 @@ static int sentencepiece_open_(SentencePiece *model, const char *name, const cha
 }
 
 SentencePiece *sentencepiece_open(const char *name, const char *path, Error *err) {
-    SentencePiece *model = (SentencePiece *)calloc(1, sizeof *model);
-    if (model == NULL)
-        error_set(err, EXIT_FAILED, "%s: out of host memory", name);
-    else if (sentencepiece_open_(model, name, path, err) == 0)
-        return model;
+    SentencePiece *model = xcalloc(1, sizeof *model);
+    if (sentencepiece_open_(model, name, path, err) == 0) return model;
     sentencepiece_close(model);
     return NULL;
 }
@@ -333,8 +329,7 @@ static int64_t sentencepiece_put_(const SentencePiece *model, const char *text, 
 
 // Merges the pair with the highest score, the first of equals, until no pair is a piece.
 static int64_t encode_bpe_(const SentencePiece *model, const char *text, int64_t length, int32_t *ids) {
-    Symbol *symbols = (Symbol *)malloc((size_t)(length + 1) * sizeof *symbols);
-    if (symbols == NULL) return -1;
+    Symbol *symbols = xmalloc((size_t)(length + 1) * sizeof *symbols);
     int64_t count = 0, used = 0;
     for (int64_t at = 0; at < length; count++) {
         int64_t user = user_piece_(model, text + at, length - at);
@@ -400,8 +395,7 @@ static void extend_(const SentencePiece *model, const char *text, int64_t length
 
 // The segmentation with the highest sum of scores.
 static int64_t encode_unigram_(const SentencePiece *model, const char *text, int64_t length, int32_t *ids) {
-    Reached *reached = (Reached *)calloc((size_t)length + 1, sizeof *reached);
-    if (reached == NULL) return -1;
+    Reached *reached = xcalloc((size_t)length + 1, sizeof *reached);
     reached[0].known = true;
     for (int64_t at = 0; at < length; at++)
         if (reached[at].known) extend_(model, text, length, reached, at);
@@ -417,8 +411,7 @@ static int64_t encode_unigram_(const SentencePiece *model, const char *text, int
 }
 
 int64_t sentencepiece_encode(const SentencePiece *model, const char *text, int64_t length, int32_t *ids) {
-    char *spelt = (char *)malloc((size_t)sentencepiece_capacity(length));
-    if (spelt == NULL) return -1;
+    char *spelt = xmalloc((size_t)sentencepiece_capacity(length));
     int64_t n = length == 0 ? 0 : normalize_(model, text, length, spelt);
     int64_t used =
         model->model_type == MODEL_BPE ? encode_bpe_(model, spelt, n, ids) : encode_unigram_(model, spelt, n, ids);

@@ -1,4 +1,5 @@
 #include "tokenizer.h"
+#include "base/alloc.h"
 
 #include "base/json.h"
 #include "sentencepiece.h"
@@ -82,11 +83,7 @@ static int tokenizer_take_(Tokenizer *tokenizer, const Config *config, Error *er
 }
 
 Tokenizer *tokenizer_open(const Config *config, Error *err) {
-    Tokenizer *tokenizer = (Tokenizer *)calloc(1, sizeof *tokenizer);
-    if (tokenizer == NULL) {
-        error_set(err, EXIT_FAILED, "out of host memory for a tokenizer");
-        return NULL;
-    }
+    Tokenizer *tokenizer = xcalloc(1, sizeof *tokenizer);
     tokenizer->kind = KIND_IDS;
     tokenizer->vocab = config->model.vocab;
     tokenizer->end = -1;
@@ -146,7 +143,7 @@ static int encode_pieces_(const Tokenizer *tokenizer, const char *name, const ch
         at += n;
     }
     tokens->count = sentencepiece_encode(tokenizer->pieces, text, length, tokens->ids);
-    return tokens->count >= 0 ? 0 : error_set(err, EXIT_FAILED, "%s: out of host memory", name);
+    return 0;
 }
 
 static int encode_(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
@@ -157,8 +154,7 @@ static int encode_(const Tokenizer *tokenizer, const char *name, const char *tex
 
 int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
     tokens->count = 0;
-    tokens->ids = (int32_t *)malloc((size_t)sentencepiece_capacity((int64_t)strlen(text)) * sizeof *tokens->ids);
-    if (tokens->ids == NULL) return error_set(err, EXIT_FAILED, "%s: out of host memory", name);
+    tokens->ids = xmalloc((size_t)sentencepiece_capacity((int64_t)strlen(text)) * sizeof *tokens->ids);
     int status = encode_(tokenizer, name, text, tokens, err);
     if (status == 0 && tokens->count == 0 && tokenizer->end >= 0)
         tokens->ids[tokens->count++] = (int32_t)tokenizer->end;
@@ -207,22 +203,15 @@ static void write_raw_(const Tokenizer *tokenizer, const Tokens *tokens, FILE *o
     }
 }
 
-static char *memory_error_(Error *err) {
-    error_set(err, EXIT_FAILED, "out of host memory for a sample's text");
-    return NULL;
-}
-
-char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens, Error *err) {
+char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens) {
     char *raw = NULL, *safe = NULL;
     size_t raw_length, safe_length;
-    FILE *out = open_memstream(&raw, &raw_length);
-    if (out == NULL) return memory_error_(err);
+    FILE *out = xmemstream(&raw, &raw_length);
     write_raw_(tokenizer, tokens, out);
-    if (fclose(out) != 0) return free(raw), memory_error_(err);
-    out = open_memstream(&safe, &safe_length);
-    if (out == NULL) return free(raw), memory_error_(err);
+    xmemstream_close(out);
+    out = xmemstream(&safe, &safe_length);
     write_safely_(raw, raw_length, out);
     free(raw);
-    if (fclose(out) != 0) return free(safe), memory_error_(err);
+    xmemstream_close(out);
     return safe;
 }

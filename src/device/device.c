@@ -1,4 +1,5 @@
 #include "device.h"
+#include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,11 +50,7 @@ static Seat *device_gather_(World *world, Error *err) {
     mine.gpus = backend_cuda_count(mine.why);
     if (mine.gpus > 0) backend_cuda_identity(device_choose_(world, mine.gpus), &mine.gpu);
     snprintf(mine.host, sizeof mine.host, "%.63s", world_host(world));
-    Seat *seats = (Seat *)calloc((size_t)world_size(world), sizeof *seats);
-    if (seats == NULL) {
-        error_set(err, EXIT_FAILED, "out of host memory for the GPUs of %d ranks", world_size(world));
-        return NULL;
-    }
+    Seat *seats = xcalloc((size_t)world_size(world), sizeof *seats);
     int64_t bytes = sizeof mine;
     if (world_gather(world, 0, seats, &mine, bytes, err) == 0 &&
         world_broadcast(world, 0, seats, world_size(world) * bytes, err) == 0)

@@ -1,4 +1,5 @@
 #include "batch.h"
+#include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,16 +9,13 @@ int64_t batch_bytes(const Config *config, const StageShape *at) {
     return (2 + losses) * at->shape.rows * (int64_t)sizeof(int32_t);
 }
 
-int batch_create(Batch *batch, Stage *stage, int data_rank, Error *err) {
+void batch_create(Batch *batch, Stage *stage, int data_rank) {
     int64_t rows = stage->at.shape.rows;
     batch->stage = stage;
     batch->config = stage->config;
     batch->data_rank = data_rank;
-    batch->tokens = (int32_t *)malloc((size_t)rows * sizeof *batch->tokens);
-    batch->targets = (int32_t *)malloc((size_t)rows * sizeof *batch->targets);
-    if (batch->tokens != NULL && batch->targets != NULL) return 0;
-    batch_destroy(batch);
-    return error_set(err, EXIT_FAILED, "out of host memory for a microbatch of %lld tokens", (long long)rows);
+    batch->tokens = xmalloc((size_t)rows * sizeof *batch->tokens);
+    batch->targets = xmalloc((size_t)rows * sizeof *batch->targets);
 }
 
 void batch_destroy(Batch *batch) {

@@ -21,7 +21,7 @@ typedef struct Batch {
 // Bytes of host memory on a rank: a microbatch on its way to the device, and a step's losses on the way back.
 int64_t batch_bytes(const Config *config, const StageShape *at);
 
-int batch_create(Batch *batch, Stage *stage, int data_rank, Error *err);
+void batch_create(Batch *batch, Stage *stage, int data_rank);
 void batch_destroy(Batch *batch);
 
 // Goes on behind `step`, up to which `samples` samples were taken. Without it step 1 begins with sample 0.

@@ -1,4 +1,5 @@
 #include "engine.h"
+#include "base/alloc.h"
 #include "base/clock.h"
 
 #include "offload.h"
@@ -340,25 +341,20 @@ static int compute_(Engine *engine, int64_t i, Error *err) {
 
 // ---------------------------------------------------------------- a run
 
-static int engine_reserve_(Engine *engine, int64_t actions, int64_t microbatches, Error *err) {
-    if (actions + microbatches <= engine->capacity) return 0;
+static void engine_reserve_(Engine *engine, int64_t actions, int64_t microbatches) {
+    if (actions + microbatches <= engine->capacity) return;
     int64_t capacity = actions + microbatches;
-    engine->times = (ActionTime *)realloc(engine->times, (size_t)capacity * sizeof *engine->times);
-    engine->begin_events = (Event **)realloc(engine->begin_events, (size_t)capacity * sizeof *engine->begin_events);
-    engine->end_events = (Event **)realloc(engine->end_events, (size_t)capacity * sizeof *engine->end_events);
-    engine->forward_action =
-        (int64_t *)realloc(engine->forward_action, (size_t)capacity * sizeof *engine->forward_action);
-    engine->left_with = (uint64_t *)realloc(engine->left_with, (size_t)capacity * sizeof *engine->left_with);
-    engine->queue.actions = (int64_t *)realloc(engine->queue.actions, (size_t)capacity * sizeof *engine->queue.actions);
-    if (engine->times == NULL || engine->begin_events == NULL || engine->end_events == NULL ||
-        engine->forward_action == NULL || engine->left_with == NULL || engine->queue.actions == NULL)
-        return error_set(err, EXIT_FAILED, "out of host memory for a schedule of %lld actions", (long long)actions);
+    engine->times = xrealloc(engine->times, (size_t)capacity * sizeof *engine->times);
+    engine->begin_events = xrealloc(engine->begin_events, (size_t)capacity * sizeof *engine->begin_events);
+    engine->end_events = xrealloc(engine->end_events, (size_t)capacity * sizeof *engine->end_events);
+    engine->forward_action = xrealloc(engine->forward_action, (size_t)capacity * sizeof *engine->forward_action);
+    engine->left_with = xrealloc(engine->left_with, (size_t)capacity * sizeof *engine->left_with);
+    engine->queue.actions = xrealloc(engine->queue.actions, (size_t)capacity * sizeof *engine->queue.actions);
     for (int64_t i = engine->capacity; i < capacity; i++) {
         engine->begin_events[i] = engine->be->event_create(engine->be);
         engine->end_events[i] = engine->be->event_create(engine->be);
     }
     engine->capacity = capacity;
-    return 0;
 }
 
 static int engine_begin_(Engine *engine, const char *label, const Schedule *schedule, float scale, Error *err) {
@@ -366,7 +362,7 @@ static int engine_begin_(Engine *engine, const char *label, const Schedule *sche
     if (list->own_slots > engine->own.count || list->lent_slots > engine->lent.count)
         return error_set(err, EXIT_FAILED, "schedule %s wants %d own and %d lent slots where %d and %d are allocated",
                          schedule->name, list->own_slots, list->lent_slots, engine->own.count, engine->lent.count);
-    if (engine_reserve_(engine, list->count, schedule->microbatches, err) != 0) return -1;
+    engine_reserve_(engine, list->count, schedule->microbatches);
     engine->label = label;
     engine->schedule = schedule;
     engine->list = list;
@@ -468,11 +464,7 @@ static int create_offload_(Engine *engine, const SlotCounts *slots, Comm *contro
 
 Engine *engine_create(Stage *stage, const SlotCounts *slots, const EngineGroups *groups, StatusPage *status_page,
                       Error *err) {
-    Engine *engine = (Engine *)calloc(1, sizeof *engine);
-    if (engine == NULL) {
-        error_set(err, EXIT_FAILED, "out of host memory");
-        return NULL;
-    }
+    Engine *engine = xcalloc(1, sizeof *engine);
     engine->stage = stage;
     engine->be = stage->be;
     engine->status_page = status_page;

@@ -1,4 +1,5 @@
 #include "offload.h"
+#include "base/alloc.h"
 #include "base/clock.h"
 
 #include <stdlib.h>
@@ -15,22 +16,18 @@ typedef struct Offer {
     Loan loan;
 } Offer;
 
-static int fill_places_(OffloadStore *store, Backend *be, int64_t count, int64_t slot_bytes, Error *err) {
+static void fill_places_(OffloadStore *store, Backend *be, int64_t count, int64_t slot_bytes) {
     store->be = be;
     store->count = (int)count;
     store->slot_bytes = slot_bytes;
-    store->microbatch = (int *)malloc((size_t)count * sizeof *store->microbatch);
+    store->microbatch = xmalloc((size_t)count * sizeof *store->microbatch);
     store->copied = be->event_create(be);
-    if (store->microbatch == NULL || store->copied == NULL)
-        return error_set(err, EXIT_FAILED, "out of host memory for the places of %lld evicted bundles",
-                         (long long)count);
     for (int i = 0; i < store->count; i++) store->microbatch[i] = -1;
-    return 0;
 }
 
 int offload_host(OffloadStore *store, Backend *be, int64_t count, int64_t slot_bytes, Error *err) {
     if (count == 0) return 0;
-    if (fill_places_(store, be, count, slot_bytes, err) != 0) return -1;
+    fill_places_(store, be, count, slot_bytes);
     int64_t bytes = count * slot_bytes;
     void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
@@ -132,7 +129,7 @@ static int borrow_(OffloadStore *store, Backend *be, Comm *control, bool *alone,
     Error unable = {0};
     if (offload_receive_(control, &offer, sizeof offer, err) != 0) return -1;
     if (offer.count == 0) return 0;
-    if (fill_places_(store, be, offer.count, offer.slot_bytes, err) != 0) return -1;
+    fill_places_(store, be, offer.count, offer.slot_bytes);
     store->borrowed = true;
     store->memory = (char *)offload_map_(be, &offer, &unable);
     int64_t mapped = store->memory != NULL, confirmed = 0;

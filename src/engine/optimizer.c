@@ -1,4 +1,5 @@
 #include "optimizer.h"
+#include "base/alloc.h"
 
 #include "zero.h"
 
@@ -43,28 +44,20 @@ static void list_owned_(Optimizer *optimizer) {
     }
 }
 
-Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups, Error *err) {
-    Optimizer *optimizer = (Optimizer *)calloc(1, sizeof *optimizer);
+Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups) {
+    Optimizer *optimizer = xcalloc(1, sizeof *optimizer);
     int64_t held = stage->tensors.count, all = stage->table.count * stage->at.shape.tensor_ranks;
-    if (optimizer != NULL) {
-        optimizer->stage = stage;
-        optimizer->groups = *groups;
-        optimizer->list = (AdamwTensor *)calloc((size_t)held, sizeof *optimizer->list);
-        optimizer->owned = (Owned *)calloc((size_t)held, sizeof *optimizer->owned);
-        optimizer->own = (double *)calloc((size_t)held, sizeof *optimizer->own);
-        optimizer->squares = (double *)calloc((size_t)all, sizeof *optimizer->squares);
-    }
-    if (optimizer == NULL || optimizer->list == NULL || optimizer->owned == NULL || optimizer->own == NULL ||
-        optimizer->squares == NULL)
-        error_set(err, EXIT_FAILED, "out of host memory for the optimizer's lists");
-    else if ((optimizer->zero = zero_create(stage, groups->data, err)) != NULL) {
-        sums_lend(groups->data, &stage->workspaces.data);
-        sums_lend(groups->tied, &stage->workspaces.tied);
-        list_owned_(optimizer);
-        return optimizer;
-    }
-    optimizer_destroy(optimizer);
-    return NULL;
+    optimizer->stage = stage;
+    optimizer->groups = *groups;
+    optimizer->list = xcalloc((size_t)held, sizeof *optimizer->list);
+    optimizer->owned = xcalloc((size_t)held, sizeof *optimizer->owned);
+    optimizer->own = xcalloc((size_t)held, sizeof *optimizer->own);
+    optimizer->squares = xcalloc((size_t)all, sizeof *optimizer->squares);
+    optimizer->zero = zero_create(stage, groups->data);
+    sums_lend(groups->data, &stage->workspaces.data);
+    sums_lend(groups->tied, &stage->workspaces.tied);
+    list_owned_(optimizer);
+    return optimizer;
 }
 
 void optimizer_destroy(Optimizer *optimizer) {
@@ -205,8 +198,7 @@ int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err) {
         blame->gradient = &table->specs[i];
         blame->gradient_stage = stage_of_(optimizer, i);
     }
-    AdamwTensor *weights = (AdamwTensor *)malloc((size_t)(optimizer->count + 1) * sizeof *weights);
-    if (weights == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the optimizer's lists");
+    AdamwTensor *weights = xmalloc((size_t)(optimizer->count + 1) * sizeof *weights);
     for (int64_t i = 0; i < optimizer->count; i++) {
         weights[i] = optimizer->list[i];
         weights[i].gradient = weights[i].master != NULL ? weights[i].master : (float *)weights[i].weight;

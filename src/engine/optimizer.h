@@ -20,7 +20,7 @@ typedef struct OptimizerGroups {
 
 typedef struct Optimizer Optimizer;
 
-Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups, Error *err);
+Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups);
 void optimizer_destroy(Optimizer *optimizer);
 
 // Whether a tensor counts on this rank: a weight that lives on several ranks counts once, replicas on tensor rank 0, a tied head where the

@@ -1,4 +1,5 @@
 #include "slots.h"
+#include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +12,7 @@ int slots_create(SlotPool *pool, Backend *be, const char *name, MemoryCategory c
     pool->be = be;
     pool->slot_bytes = slot_bytes;
     if (count == 0) return 0;
-    pool->slots = (Slot *)calloc((size_t)count, sizeof *pool->slots);
-    if (pool->slots == NULL) return error_set(err, EXIT_FAILED, "out of host memory for %d activation slots", count);
+    pool->slots = xcalloc((size_t)count, sizeof *pool->slots);
     pool->memory = be->allocate(be, category, count * slot_bytes, name, err);
     if (pool->memory == NULL) return -1;
     pool->count = count;

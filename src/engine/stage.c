@@ -18,8 +18,8 @@ void stage_shape(StageShape *at, const Model *model, const Config *config, Backe
     at->bundle_bytes = at->layers * at->layer_bundle + (at->last ? at->message_bytes : 0);
 }
 
-static int layout_tensors_(StageTensors *tensors, const TensorTable *table, const StageShape *at, const Config *config,
-                           int data_rank, Error *err) {
+static void layout_tensors_(StageTensors *tensors, const TensorTable *table, const StageShape *at, const Config *config,
+                            int data_rank) {
     int64_t ranges[3][2];
     int count = 0;
     if (at->first) ranges[count][0] = 0, ranges[count++][1] = table->first_layer;
@@ -28,7 +28,7 @@ static int layout_tensors_(StageTensors *tensors, const TensorTable *table, cons
     count++;
     if (at->last) ranges[count][0] = table->head, ranges[count++][1] = table->count;
     Split split = {at->shape.tensor_rank, at->shape.tensor_ranks, data_rank, (int)config->parallel.data};
-    return tensors_layout(tensors, table, ranges, count, &split, config->train.precision, err);
+    tensors_layout(tensors, table, ranges, count, &split, config->train.precision);
 }
 
 static int64_t layout_workspace_(Stage *stage, Layout *layout) {
@@ -77,8 +77,8 @@ static int64_t data_bytes_(const StageShape *at, int64_t microbatches) {
     return memory_round(microbatches * at->shape.rows * 4) * ((at->first ? 1 : 0) + (at->last ? 2 : 0));
 }
 
-int stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table, const Config *config,
-                const StageShape *at, Error *err) {
+void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
+                 const Config *config, const StageShape *at) {
     Stage stage;
     memset(&stage, 0, sizeof stage);
     stage.at = *at;
@@ -87,13 +87,12 @@ int stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const T
     bytes->bytes[MEMORY_HEAD] += layout_head_(&stage, &head);
     bytes->bytes[MEMORY_DATA] += data_bytes_(at, config_microbatches(config));
     StageTensors tensors;
-    int laid = layout_tensors_(&tensors, table, at, config, 0, err);
-    if (laid == 0) tensors_bytes(&tensors, bytes);
-    if (laid == 0) bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&stage.workspaces, NULL, config, at, &tensors);
-    if (laid == 0) *staged = staged_bytes_(config, at, &tensors);
+    layout_tensors_(&tensors, table, at, config, 0);
+    tensors_bytes(&tensors, bytes);
+    bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&stage.workspaces, NULL, config, at, &tensors);
+    *staged = staged_bytes_(config, at, &tensors);
     *states = tensors_states(&tensors);
     tensors_free(&tensors, NULL);
-    return laid;
 }
 
 static void find_groups_(Stage *stage) {
@@ -159,12 +158,13 @@ int stage_create(Stage *stage, const Model *model, const Config *config, Backend
     stage->pass.tensor = tensor;
     stage->pass.shape = &stage->at.shape;
     model_table(model, &config->model, &stage->table);
-    if (layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, data_rank, err) != 0) return -1;
+    layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, data_rank);
     if (tensors_allocate(&stage->tensors, be, err) != 0) return -1;
     find_groups_(stage);
     if (allocate_work_(stage, err) != 0 || allocate_sums_(stage, err) != 0 || allocate_data_(stage, err) != 0)
         return -1;
-    return tensors_init(&stage->tensors, be, config->train.seed, config->model.layers, err);
+    tensors_init(&stage->tensors, be, config->train.seed, config->model.layers);
+    return 0;
 }
 
 static void stage_release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {

@@ -50,8 +50,8 @@ void stage_shape(StageShape *at, const Model *model, const Config *config, Backe
 
 // Bytes that stage_create takes of the model with this table, added to `bytes` by category (slots and edges are the engine's), and those of its states by kind. -1 only
 // when host memory is out.
-int stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table, const Config *config,
-                const StageShape *at, Error *err);
+void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
+                 const Config *config, const StageShape *at);
 
 // Allocates and initializes the stage. tensor: the tensor group, NULL for one rank. data_rank: of parallel.data. -1 with err.
 int stage_create(Stage *stage, const Model *model, const Config *config, Backend *be, int index, Comm *tensor,

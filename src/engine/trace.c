@@ -1,4 +1,5 @@
 #include "trace.h"
+#include "base/alloc.h"
 
 #include "base/files.h"
 #include "base/json.h"
@@ -49,7 +50,7 @@ int trace_check(const char *path, Error *err) {
 
 // Hands over what was put together since the last time.
 static int trace_flush_(Trace *trace, Error *err) {
-    if (fflush(trace->text) != 0) return error_set(err, EXIT_FAILED, "out of host memory for the trace");
+    fflush(trace->text);
     if (!trace->failed && file_write_all(trace->fd, trace->bytes, (int64_t)trace->size) != 0) {
         trace->failed = true;
         return trace_file_error_(trace->path, errno, err);
@@ -157,14 +158,11 @@ static void write_counters_(Trace *trace, int pid, int64_t count) {
 
 // ---------------------------------------------------------------- a run of a schedule
 
-static int trace_reserve_(Trace *trace, int64_t actions, Error *err) {
-    if (2 * actions <= trace->capacity) return 0;
-    Change *changes = realloc(trace->changes, 2 * (size_t)actions * sizeof *changes);
-    if (changes == NULL)
-        return error_set(err, EXIT_FAILED, "out of host memory to trace %lld actions", (long long)actions);
+static void trace_reserve_(Trace *trace, int64_t actions) {
+    if (2 * actions <= trace->capacity) return;
+    Change *changes = xrealloc(trace->changes, 2 * (size_t)actions * sizeof *changes);
     trace->changes = changes;
     trace->capacity = 2 * actions;
-    return 0;
 }
 
 // Transfers stand in the same order on both sides of a pair: the next one of `evictor`'s list from `at` on that is stage's.
@@ -187,11 +185,11 @@ static ActionTime time_of_(const Trace *trace, const Schedule *schedule, const A
     return times[action->peer * trace->columns + pid % trace->columns][at];
 }
 
-static int trace_rank_(Trace *trace, const char *label, const Schedule *schedule, const ActionTime *const *times,
-                       int pid, Error *err) {
+static void trace_rank_(Trace *trace, const char *label, const Schedule *schedule, const ActionTime *const *times,
+                        int pid) {
     const StageSchedule *list = &schedule->stage[pid / trace->columns];
     int64_t partners = 0, changes = 0, row_end[2] = {INT64_MIN, INT64_MIN};
-    if (trace_reserve_(trace, list->count, err) != 0) return -1;
+    trace_reserve_(trace, list->count);
     for (int64_t i = 0; i < list->count; i++) {
         const Action *action = &list->actions[i];
         ActionTime time = time_of_(trace, schedule, times, pid, i, &partners);
@@ -209,7 +207,6 @@ static int trace_rank_(Trace *trace, const char *label, const Schedule *schedule
         changes += changes_of_(trace->changes + changes, action, begin, end, schedule->forward_only);
     }
     write_counters_(trace, pid, changes);
-    return 0;
 }
 
 int trace_step(Trace *trace, const char *label, const Schedule *schedule, const ActionTime *const *times, double begin,
@@ -219,8 +216,7 @@ int trace_step(Trace *trace, const char *label, const Schedule *schedule, const 
     int processes = trace->stages * trace->columns;
     write_span_(trace, label, "step", processes, 0, ns_(trace, begin), ns_(trace, end));
     fputc('}', trace->text);
-    for (int pid = 0; pid < processes; pid++)
-        if (trace_rank_(trace, label, schedule, times, pid, err) != 0) return -1;
+    for (int pid = 0; pid < processes; pid++) trace_rank_(trace, label, schedule, times, pid);
     return trace_flush_(trace, err);
 }
 
@@ -236,13 +232,11 @@ static int trace_start_(Trace *trace, const TraceWorld *world, const Schedule *s
 }
 
 Trace *trace_open(const char *path, const TraceWorld *world, const Schedule *schedule, Error *err) {
-    Trace *trace = calloc(1, sizeof *trace);
-    if (trace != NULL) *trace = (Trace){.fd = -1, .zero = NAN, .stages = world->stages, .columns = world->columns};
-    if (trace != NULL) trace->path = strdup(path);
-    if (trace != NULL) trace->text = open_memstream(&trace->bytes, &trace->size);
+    Trace *trace = xcalloc(1, sizeof *trace);
+    *trace = (Trace){.fd = -1, .zero = NAN, .stages = world->stages, .columns = world->columns};
+    trace->path = xstrdup(path);
+    trace->text = xmemstream(&trace->bytes, &trace->size);
     int status = 0;
-    if (trace == NULL || trace->path == NULL || trace->text == NULL)
-        status = error_set(err, EXIT_FAILED, "out of host memory for the trace");
     if (status == 0 && file_make_folders(path) == 0) trace->fd = file_open_to_write(path, O_TRUNC);
     if (status == 0 && trace->fd < 0) status = trace_file_error_(path, errno, err);
     if (status == 0) status = trace_start_(trace, world, schedule, err);

@@ -1,4 +1,5 @@
 #include "zero.h"
+#include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,21 +67,14 @@ static void layer_done_(void *argument, int64_t layer) {
     move_on_(zero);
 }
 
-Zero *zero_create(Stage *stage, Comm *data, Error *err) {
-    Zero *zero = (Zero *)calloc(1, sizeof *zero);
+Zero *zero_create(Stage *stage, Comm *data) {
+    Zero *zero = xcalloc(1, sizeof *zero);
     int64_t units = stage->tensors.unit_count;
-    if (zero != NULL) {
-        zero->stage = stage;
-        zero->data = data;
-        zero->order = (int64_t *)calloc((size_t)units, sizeof *zero->order);
-        zero->ordered = (bool *)calloc((size_t)units, sizeof *zero->ordered);
-        zero->requests = (CommRequest *)calloc((size_t)units, sizeof *zero->requests);
-    }
-    if (zero == NULL || zero->order == NULL || zero->ordered == NULL || zero->requests == NULL) {
-        error_set(err, EXIT_FAILED, "out of host memory for %lld gradient sums", (long long)units);
-        zero_destroy(zero);
-        return NULL;
-    }
+    zero->stage = stage;
+    zero->data = data;
+    zero->order = xcalloc((size_t)units, sizeof *zero->order);
+    zero->ordered = xcalloc((size_t)units, sizeof *zero->ordered);
+    zero->requests = xcalloc((size_t)units, sizeof *zero->requests);
     if (!alone_(zero)) {
         stage->layer_done = layer_done_;
         stage->layer_done_argument = zero;

@@ -13,7 +13,7 @@ extern "C" {
 typedef struct Zero Zero;
 
 // data: the group of data ranks, NULL for one; then everything below is nothing to do. Hooks itself to the stage's layer_done.
-Zero *zero_create(Stage *stage, Comm *data, Error *err);
+Zero *zero_create(Stage *stage, Comm *data);
 void zero_destroy(Zero *zero);
 
 // Starts what the backwards have not started yet and waits until this rank's pieces of the gradients are the sums over data ranks.

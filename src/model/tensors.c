@@ -1,4 +1,5 @@
 #include "tensors.h"
+#include "base/alloc.h"
 
 #include "base/random.h"
 
@@ -14,7 +15,7 @@ TensorSpec *table_add(TensorTable *table, int64_t rows, int64_t cols, int split,
                       ...) {
     if (table->count == table->capacity) {
         table->capacity = table->capacity == 0 ? 64 : 2 * table->capacity;
-        table->specs = (TensorSpec *)realloc(table->specs, (size_t)table->capacity * sizeof *table->specs);
+        table->specs = xrealloc(table->specs, (size_t)table->capacity * sizeof *table->specs);
         if (table->specs == NULL) abort(); // a few hundred kilobytes
     }
     TensorSpec *spec = &table->specs[table->count++];
@@ -106,22 +107,19 @@ static void place_units_(StageTensors *tensors) {
     }
 }
 
-int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
-                   const Split *split, int precision, Error *err) {
+void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
+                    const Split *split, int precision) {
     memset(tensors, 0, sizeof *tensors);
     tensors->table = table;
     tensors->split = *split;
     tensors->element = precision == PRECISION_BF16 ? 2 : 4;
     int64_t total = 0;
     for (int r = 0; r < range_count; r++) total += ranges[r][1] - ranges[r][0];
-    tensors->tensors = (Tensor *)calloc((size_t)total + 1, sizeof *tensors->tensors);
-    tensors->units = (Unit *)calloc((size_t)total + 1, sizeof *tensors->units);
-    if (tensors->tensors == NULL || tensors->units == NULL)
-        return error_set(err, EXIT_FAILED, "out of host memory for the table of %lld tensors", (long long)total);
+    tensors->tensors = xcalloc((size_t)total + 1, sizeof *tensors->tensors);
+    tensors->units = xcalloc((size_t)total + 1, sizeof *tensors->units);
     for (int r = 0; r < range_count; r++)
         for (int64_t i = ranges[r][0]; i < ranges[r][1]; i++) tensors_add_tensor_(tensors, &table->specs[i], i);
     place_units_(tensors);
-    return 0;
 }
 
 static StateBytes group_bytes_(const StageTensors *tensors, int group) {
@@ -281,13 +279,12 @@ static void init_tensor_(const StageTensors *tensors, int64_t index, Backend *be
     }
 }
 
-int tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, Error *err) {
+void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers) {
     int64_t widest = 1;
     for (int64_t i = 0; i < tensors->count; i++)
         if (tensors->tensors[i].cols > widest) widest = tensors->tensors[i].cols;
     int64_t floats = widest > (1 << 20) ? widest : 1 << 20;
-    float *rows = (float *)malloc((size_t)floats * sizeof *rows);
-    if (rows == NULL) return error_set(err, EXIT_FAILED, "out of host memory while initializing weights");
+    float *rows = xmalloc((size_t)floats * sizeof *rows);
     for (int64_t i = 0; i < tensors->count; i++) {
         const Tensor *tensor = &tensors->tensors[i];
         if (tensor->alias) continue;
@@ -295,7 +292,6 @@ int tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layer
         init_tensor_(tensors, i, be, seed, scale, rows, floats / tensor->cols);
     }
     free(rows);
-    return 0;
 }
 
 void tensors_zero_gradients(const StageTensors *tensors, Backend *be) {

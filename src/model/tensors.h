@@ -120,8 +120,8 @@ typedef struct StageTensors {
 
 // Lays out the specs [begin, end) of the table for one rank; allocates no device memory. A head that is tied to an embedding on the
 // same stage becomes an alias. -1 with err only when host memory is out.
-int tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
-                   const Split *split, int precision, Error *err);
+void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
+                    const Split *split, int precision);
 
 // Bytes that tensors_allocate takes, added to what stands in `bytes`, by category.
 void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes);
@@ -131,7 +131,7 @@ int64_t states_total(const StateBytes *states);
 int tensors_allocate(StageTensors *tensors, Backend *be, Error *err);
 
 // Initial weights: tensor `name`, element e of the whole unpadded tensor, depend on (seed, name, e) alone. Padding is zero.
-int tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, Error *err);
+void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers);
 
 // Rows as they are split over t tensor ranks: a vocabulary's are rounded up to a multiple of 128 t.
 int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks);

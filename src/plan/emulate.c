@@ -1,4 +1,5 @@
 #include "emulate.h"
+#include "base/alloc.h"
 #include "base/clock.h"
 
 #include "comm/comm_emulated.h"
@@ -34,17 +35,15 @@ static int create_scratch_(Emulation *e, const PlanStage *plan, bool moves, Erro
 }
 
 // Tokens as they come: all alike would meet in one row of the embedding.
-static int upload_tokens_(Emulation *e, Error *err) {
+static void upload_tokens_(Emulation *e) {
     Stage *stage = &e->stage;
     int64_t count = stage->microbatches * stage->at.shape.rows;
-    int32_t *tokens = malloc((size_t)count * sizeof *tokens);
-    if (tokens == NULL) return error_set(err, EXIT_FAILED, "out of host memory for %lld tokens", (long long)count);
+    int32_t *tokens = xmalloc((size_t)count * sizeof *tokens);
     for (int64_t i = 0; i < count; i++)
         tokens[i] = (int32_t)(random_bits(1, 2, (uint64_t)i) % (uint64_t)e->config->model.vocab);
     if (stage->tokens != NULL) e->be->upload(e->be, stage->tokens, tokens, count * 4);
     if (stage->targets != NULL) e->be->upload(e->be, stage->targets, tokens, count * 4);
     free(tokens);
-    return 0;
 }
 
 Backend *emulation_backend(const Config *config, Error *err) {
@@ -64,7 +63,9 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
     EngineGroups groups = {e->pipeline, e->pair, NULL, NULL};
     SlotCounts slots = plan_slots(plan);
     e->engine = engine_create(&e->stage, &slots, &groups, NULL, err);
-    return e->engine == NULL ? -1 : upload_tokens_(e, err);
+    if (e->engine == NULL) return -1;
+    upload_tokens_(e);
+    return 0;
 }
 
 static void emulate_destroy_comm_(Comm *comm) {
@@ -94,29 +95,28 @@ static double median_(double *values, int64_t count) {
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
-static int take_times_(const StageSchedule *list, const EngineRun *run, EmulationTimes *times, Error *err) {
-    double *forward = calloc((size_t)run->count + 1, sizeof *forward),
-           *backward = calloc((size_t)run->count + 1, sizeof *backward);
+static void take_times_(const StageSchedule *list, const EngineRun *run, EmulationTimes *times) {
+    double *forward = xcalloc((size_t)run->count + 1, sizeof *forward),
+           *backward = xcalloc((size_t)run->count + 1, sizeof *backward);
     int64_t forwards = 0, backwards = 0;
-    bool memory = forward != NULL && backward != NULL;
-    for (int64_t i = 0; memory && i < run->count; i++) {
+    for (int64_t i = 0; i < run->count; i++) {
         double seconds = run->times[i].end - run->times[i].begin;
         if (list->actions[i].kind == ACTION_FORWARD) forward[forwards++] = seconds;
         if (list->actions[i].kind == ACTION_BACKWARD) backward[backwards++] = seconds;
     }
     *times = (EmulationTimes){0, 0, run->exposed, forwards};
-    if (memory) times->forward = median_(forward, forwards);
-    if (memory) times->backward = median_(backward, backwards);
+    times->forward = median_(forward, forwards);
+    times->backward = median_(backward, backwards);
     free(forward);
     free(backward);
-    return memory ? 0 : error_set(err, EXIT_FAILED, "out of host memory");
 }
 
 int emulation_run(Emulation *e, const Schedule *schedule, EmulationTimes *times, Error *err) {
     EngineRun run;
     double tokens = (double)(e->stage.microbatches * e->stage.at.shape.rows);
     if (engine_run(e->engine, "emulation", schedule, (float)(1.0 / tokens), &run, err) != 0) return -1;
-    return take_times_(&schedule->stage[e->stage.at.stage], &run, times, err);
+    take_times_(&schedule->stage[e->stage.at.stage], &run, times);
+    return 0;
 }
 
 MemoryBytes emulation_peak(const Emulation *e) {
@@ -129,8 +129,8 @@ void emulation_optimizer(Emulation *e, double *norm, double *adamw) {
     Stage *stage = &e->stage;
     Backend *be = e->be;
     int64_t count = 0, elements = 0;
-    AdamwTensor *list = calloc((size_t)stage->tensors.count, sizeof *list);
-    double *squares = calloc((size_t)stage->tensors.count, sizeof *squares), start;
+    AdamwTensor *list = xcalloc((size_t)stage->tensors.count, sizeof *list);
+    double *squares = xcalloc((size_t)stage->tensors.count, sizeof *squares), start;
     *norm = *adamw = 0;
     for (int64_t i = 0; list != NULL && squares != NULL && i < stage->tensors.count; i++) {
         TensorPiece piece = tensors_piece(&stage->tensors, i);
@@ -156,12 +156,8 @@ void emulation_optimizer(Emulation *e, double *norm, double *adamw) {
 
 Schedule *emulation_list(int stages, int stage, int microbatches, Error *err) {
     Schedule *one = schedule_1f1b(1, microbatches, err);
-    StageSchedule *all = one == NULL ? NULL : calloc((size_t)stages, sizeof *all);
-    if (all == NULL) {
-        schedule_free(one);
-        error_set(err, EXIT_FAILED, "no memory for a schedule of %d stages", stages);
-        return NULL;
-    }
+    if (one == NULL) return NULL;
+    StageSchedule *all = xcalloc((size_t)stages, sizeof *all);
     all[stage] = one->stage[0];
     free(one->stage);
     one->stage = all;

@@ -1,5 +1,6 @@
 // --emulate-stage S: one stage's list of the configured schedule on this device, and what came out.
 #include "emulate.h"
+#include "base/alloc.h"
 #include "fits.h"
 #include "base/grid.h"
 #include "verdict.h"
@@ -56,9 +57,8 @@ static int prepare_(Subject *subject, const Log *log, Error *err) {
     hardware_describe(&subject->hardware, &subject->config, subject->be->device);
     subject->schedule = plan_schedule(&subject->config, err);
     if (subject->schedule == NULL) return -1;
-    if (plan_make(&subject->plan, subject->model, &subject->config, subject->schedule, subject->be, err) != 0 ||
-        check_workspace_(subject, err) != 0)
-        return -1;
+    plan_make(&subject->plan, subject->model, &subject->config, subject->schedule, subject->be);
+    if (check_workspace_(subject, err) != 0) return -1;
     return emulation_create(&subject->emulation, &subject->config, subject->model, &subject->plan.stage[subject->stage],
                             moves_(&subject->schedule->stage[subject->stage]), &subject->hardware, subject->be, err);
 }
@@ -120,8 +120,7 @@ static int emulate_(Subject *subject, const Log *log, FILE *file, Error *err) {
 }
 
 int emulate_command(const Config *config, const Model *model, const char *stage, const Log *log, Error *err) {
-    Subject *subject = calloc(1, sizeof *subject);
-    if (subject == NULL) return error_set(err, EXIT_FAILED, "out of memory");
+    Subject *subject = xcalloc(1, sizeof *subject);
     subject->config = *config;
     subject->model = model;
     int status = emulate_read_stage_(stage, config->parallel.pipeline, &subject->stage, err);

@@ -1,4 +1,5 @@
 #include "fits.h"
+#include "base/alloc.h"
 #include "base/units.h"
 
 #include "device/device.h"
@@ -164,8 +165,7 @@ int plan_check_machine(const Plan *plan, const Config *config, const char *progr
     machine_look(&machine, cuda_available);
     device_figures(&gpu, config);
     machine.gpu_bytes = gpu.memory_bytes;
-    int64_t *ranks = calloc((size_t)plan->stages, sizeof *ranks);
-    if (ranks == NULL) return error_set(err, EXIT_FAILED, "no memory for the plan of %d stages", plan->stages);
+    int64_t *ranks = xcalloc((size_t)plan->stages, sizeof *ranks);
     for (int s = 0; s < plan->stages; s++) ranks[s] = config->parallel.tensor * config->parallel.data;
     int fits = plan_check_fit(plan, config, program, &machine, ranks, err);
     free(ranks);

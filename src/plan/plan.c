@@ -1,4 +1,5 @@
 #include "plan.h"
+#include "base/alloc.h"
 
 #include "engine/batch.h"
 #include "data/blend.h"
@@ -104,8 +105,8 @@ static int64_t stage_parameters_(const TensorTable *table, const StageShape *at)
     return total;
 }
 
-static int fill_stage_(PlanStage *plan, const TensorTable *table, const Model *model, const Config *config,
-                       const Schedule *schedule, Backend *be, int stage, Error *err) {
+static void fill_stage_(PlanStage *plan, const TensorTable *table, const Model *model, const Config *config,
+                        const Schedule *schedule, Backend *be, int stage) {
     const StageSchedule *list = &schedule->stage[stage];
     stage_shape(&plan->at, model, config, be, stage, 0);
     plan->own_slots = list->own_slots;
@@ -118,7 +119,7 @@ static int fill_stage_(PlanStage *plan, const TensorTable *table, const Model *m
     bytes[MEMORY_MESSAGES] = neighbours * 2 * P2P_BUFFERS * plan->at.message_bytes; // 2: activations and gradients
     bytes[MEMORY_WORKSPACE] = be->own_bytes;
     int64_t edges = bytes[MEMORY_MESSAGES], staged = 0;
-    if (stage_bytes(&plan->memory, &plan->states, &staged, table, config, &plan->at, err) != 0) return -1;
+    stage_bytes(&plan->memory, &plan->states, &staged, table, config, &plan->at);
     plan->copy_bytes = checkpoint_copy_bytes(config, &plan->states);
     plan->order_bytes = blend_order_bytes(&config->data);
     plan->buffer_bytes = checkpoint_buffer_bytes(config) + batch_bytes(config, &plan->at);
@@ -126,7 +127,6 @@ static int fill_stage_(PlanStage *plan, const TensorTable *table, const Model *m
     if (config->hardware.share_gpu && !be->own_sums)
         plan->buffer_bytes += staged + edges; // messages pass through alike
     plan->parameters = stage_parameters_(table, &plan->at);
-    return 0;
 }
 
 SlotCounts plan_slots(const PlanStage *stage) {
@@ -137,22 +137,17 @@ int64_t plan_host_bytes(const PlanStage *stage) {
     return stage->host_slots * stage->slot_bytes + stage->copy_bytes + stage->order_bytes + stage->buffer_bytes;
 }
 
-int plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be, Error *err) {
+void plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be) {
     plan->stages = schedule->stages;
     plan->parameters = 0;
-    plan->stage = calloc((size_t)schedule->stages, sizeof *plan->stage);
-    if (plan->stage == NULL)
-        return error_set(err, EXIT_FAILED, "no memory for the plan of %d stages", schedule->stages);
+    plan->stage = xcalloc((size_t)schedule->stages, sizeof *plan->stage);
     TensorTable table;
     model_table(model, &config->model, &table);
-    int made = 0;
-    for (int s = 0; s < plan->stages && made == 0; s++) {
-        made = fill_stage_(&plan->stage[s], &table, model, config, schedule, be, s, err);
+    for (int s = 0; s < plan->stages; s++) {
+        fill_stage_(&plan->stage[s], &table, model, config, schedule, be, s);
         plan->parameters += plan->stage[s].parameters;
     }
     table_free(&table);
-    if (made != 0) plan_free(plan);
-    return made;
 }
 
 void plan_free(Plan *plan) {

@@ -45,7 +45,7 @@ const char *plan_plain_name(const Config *config);
 bool plan_schedule_holds(int64_t stages, int64_t microbatches);
 
 // be: any backend of the kind that will run (it is asked for the attention's scratch, nothing is allocated).
-int plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be, Error *err);
+void plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be);
 void plan_free(Plan *plan);
 
 // What the engine of the stage allocates.

@@ -1,17 +1,18 @@
 #include "plan_answer.h"
+#include "base/alloc.h"
 #include "base/units.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static int make_plain_(PlanAnswer *answer, const Model *model, Error *err) {
-    Config *plain = malloc(sizeof *plain);
-    if (plain == NULL) return error_set(err, EXIT_FAILED, "no memory to plan");
+    Config *plain = xmalloc(sizeof *plain);
     *plain = answer->config;
     plain->schedule.bpipe = BPIPE_OFF;
     plain->schedule.name = SCHEDULE_NAME_1F1B;
     Schedule *schedule = planner_schedule(plain, err);
-    int status = schedule == NULL ? -1 : plan_make(&answer->plan_1f1b, model, plain, schedule, answer->planner.be, err);
+    int status = schedule == NULL ? -1 : 0;
+    if (status == 0) plan_make(&answer->plan_1f1b, model, plain, schedule, answer->planner.be);
     schedule_free(schedule);
     free(plain);
     return status;
@@ -33,7 +34,7 @@ int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *mode
         answer->config.schedule.bpipe = answer->verdict.use_bpipe ? BPIPE_ON : BPIPE_OFF;
     answer->schedule = plan_schedule(&answer->config, err);
     if (answer->schedule == NULL) return -1;
-    if (plan_make(&answer->plan, model, &answer->config, answer->schedule, answer->planner.be, err) != 0) return -1;
+    plan_make(&answer->plan, model, &answer->config, answer->schedule, answer->planner.be);
     take_time_(answer);
     return make_plain_(answer, model, err);
 }
@@ -71,8 +72,7 @@ bool plan_answer_fits(const PlanAnswer *answer, int stage) {
 }
 
 int plan_command(const Config *config, const Model *model, bool json, const char *trace, const Log *log, Error *err) {
-    PlanAnswer *answer = malloc(sizeof *answer);
-    if (answer == NULL) return error_set(err, EXIT_FAILED, "no memory to plan");
+    PlanAnswer *answer = xmalloc(sizeof *answer);
     int status = plan_answer_make(answer, config, model, log, err);
     if (status == 0 && trace != NULL) status = plan_trace(answer, trace, err);
     if (status == 0) status = json ? plan_write_json(answer, stdout) : plan_report(answer, stdout, err);

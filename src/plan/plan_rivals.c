@@ -3,6 +3,7 @@
 // V-Half, Qi et al. 2024 (p/2 + 1 microbatches, about half of 1F1B's bubble, twice the stage-to-stage traffic, a backward in two halves). Host
 // offload is this trainer's own schedule, simulated.
 #include "base/grid.h"
+#include "base/alloc.h"
 #include "plan_answer.h"
 
 #include <stdlib.h>
@@ -88,8 +89,7 @@ static void formulas_(const Case *at, Grid *grid) {
 // Recomputed core attention and offload to host memory are this trainer's own; they are planned like everything else.
 static int planned_(const Case *at, const char *what, bool bpipe, int attention, int evict_to, const char *cost,
                     Grid *grid, Error *err) {
-    Config *config = malloc(sizeof *config);
-    if (config == NULL) return error_set(err, EXIT_FAILED, "no memory to plan");
+    Config *config = xmalloc(sizeof *config);
     *config = *at->config;
     config->schedule.evict_to = evict_to;
     config->schedule.slots = 0;
@@ -139,15 +139,14 @@ static int64_t rivals_in_question_(const Verdict *verdict) {
 
 int plan_print_rivals(const PlanAnswer *answer, FILE *file, Error *err) {
     if (answer->config.parallel.pipeline < 3 || answer->config.schedule.name != SCHEDULE_NAME_1F1B) return 0;
-    Case at = {.answer = answer, .config = malloc(sizeof *at.config)};
-    if (at.config == NULL) return error_set(err, EXIT_FAILED, "no memory to plan");
+    Case at = {.answer = answer, .config = xmalloc(sizeof *at.config)};
     const Planner *planner = &answer->planner;
     Variant variant = {rivals_in_question_(&answer->verdict), false, answer->config.attention.mode};
     Forecast forecast;
     planner_config(planner, variant, at.config);
     at.schedule = planner_schedule(at.config, err);
-    int status =
-        at.schedule == NULL ? -1 : plan_make(&at.plan, planner->model, at.config, at.schedule, planner->be, err);
+    int status = at.schedule == NULL ? -1 : 0;
+    if (status == 0) plan_make(&at.plan, planner->model, at.config, at.schedule, planner->be);
     if (status == 0) status = plan_answer_forecast(answer, variant, &forecast, err);
     if (status == 0) {
         at.time = forecast.time;

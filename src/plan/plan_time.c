@@ -1,4 +1,5 @@
 #include "plan_time.h"
+#include "base/alloc.h"
 
 #include "engine/p2p.h"
 #include "estimate.h"
@@ -137,13 +138,12 @@ static int card_(const Costing *costing, int from, int to) {
 
 // ---------------------------------------------------------------- all of it
 
-static int costing_allocate_(PlanCosts *costs, int stages) {
+static void costing_allocate_(PlanCosts *costs, int stages) {
     // Resources: at most one card for each stage; on a CPU the cores of the one host are the first and only one.
     memset(costs, 0, sizeof *costs);
-    costs->stage = calloc((size_t)stages, sizeof *costs->stage);
-    costs->times_ = calloc(5 * (size_t)stages + 1, sizeof *costs->times_);
-    costs->resources_ = calloc(5 * (size_t)stages, sizeof *costs->resources_);
-    return costs->stage == NULL || costs->times_ == NULL || costs->resources_ == NULL ? -1 : 0;
+    costs->stage = xcalloc((size_t)stages, sizeof *costs->stage);
+    costs->times_ = xcalloc(5 * (size_t)stages + 1, sizeof *costs->times_);
+    costs->resources_ = xcalloc(5 * (size_t)stages, sizeof *costs->resources_);
 }
 
 static void costing_share_(PlanCosts *costs, const Costing *costing) {
@@ -178,7 +178,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, 
     Costing costing = {config, model, schedule, plan, source, 0};
     int p = plan->stages, status = 0;
     costing.copy = widest_copy_(&costing);
-    if (costing_allocate_(costs, p) != 0) status = error_set(err, EXIT_FAILED, "no memory to plan %d stages", p);
+    costing_allocate_(costs, p);
     double *times = costs->times_;
     double *forward = times, *backward = times + p, *transfer = times + 2 * p, *edge = times + 3 * p;
     for (int s = 0; s < p && status == 0; s++) {
@@ -243,11 +243,7 @@ static double onward_(double fewer, double enough, double more, double between) 
 
 // The schedule of the configuration with `microbatches` microbatches.
 static Schedule *shorter_(const Config *config, int64_t microbatches, Error *err) {
-    Config *few = malloc(sizeof *few);
-    if (few == NULL) {
-        error_set(err, EXIT_FAILED, "no memory to plan");
-        return NULL;
-    }
+    Config *few = xmalloc(sizeof *few);
     *few = *config;
     few->train.global_batch = microbatches * config->schedule.micro_batch * config->parallel.data;
     Schedule *schedule = plan_schedule(few, err);

@@ -1,5 +1,6 @@
 // The trace of a plan: one step as the simulator sees it, whole, with the costs that the plan's step time comes from.
 #include "plan_answer.h"
+#include "base/alloc.h"
 #include "engine/trace.h"
 
 #include <stdlib.h>
@@ -10,23 +11,19 @@ typedef struct Times {
 } Times;
 
 static void plan_trace_free_(Times *times) {
-    for (int s = 0; times->stage != NULL && s < times->stages; s++) free(times->stage[s]);
+    for (int s = 0; s < times->stages; s++) free(times->stage[s]);
     free(times->stage);
 }
 
-static int plan_trace_copy_(Times *times, const Schedule *schedule, const Timeline *timeline, Error *err) {
+static void plan_trace_copy_(Times *times, const Schedule *schedule, const Timeline *timeline) {
     times->stages = schedule->stages;
-    times->stage = calloc((size_t)schedule->stages, sizeof *times->stage);
-    for (int s = 0; times->stage != NULL && s < schedule->stages; s++) {
+    times->stage = xcalloc((size_t)schedule->stages, sizeof *times->stage);
+    for (int s = 0; s < schedule->stages; s++) {
         int64_t count = schedule->stage[s].count;
-        times->stage[s] = malloc((size_t)count * sizeof *times->stage[s]);
-        if (times->stage[s] == NULL) break;
+        times->stage[s] = xmalloc((size_t)count * sizeof *times->stage[s]);
         const StageTimeline *line = &timeline->stage[s];
         for (int64_t i = 0; i < count; i++) times->stage[s][i] = (ActionTime){line->start[i], line->end[i]};
     }
-    if (times->stage == NULL || times->stage[schedule->stages - 1] == NULL)
-        return error_set(err, EXIT_FAILED, "no memory for the trace of %d stages", schedule->stages);
-    return 0;
 }
 
 static int plan_trace_write_(const PlanAnswer *answer, const Times *times, const char *path, Error *err) {
@@ -51,7 +48,8 @@ int plan_trace(const PlanAnswer *answer, const char *path, Error *err) {
         return -1;
     Times times = {0};
     Timeline *timeline = simulate_run(answer->schedule, &costs.costs, err);
-    int status = timeline == NULL ? -1 : plan_trace_copy_(&times, answer->schedule, timeline, err);
+    int status = timeline == NULL ? -1 : 0;
+    if (status == 0) plan_trace_copy_(&times, answer->schedule, timeline);
     if (status == 0) status = plan_trace_write_(answer, &times, path, err);
     plan_trace_free_(&times);
     timeline_free(timeline);

@@ -1,5 +1,6 @@
 // The fewest ranks that would do, for a configuration in which nothing fits.
 #include "config/config_schema.h"
+#include "base/alloc.h"
 #include "plan_answer.h"
 
 #include <stdlib.h>
@@ -60,8 +61,8 @@ static int fewest_stages_(const Planner *planner, Config *config, int64_t t, Sma
 
 int plan_smallest_world(const Planner *planner, SmallestWorld *world, Error *err) {
     *world = (SmallestWorld){0};
-    Config *config = malloc(sizeof *config);
-    int status = config == NULL ? error_set(err, EXIT_FAILED, "no memory to plan") : 0;
+    Config *config = xmalloc(sizeof *config);
+    int status = 0;
     // Tensor ranks stay within a node; those that do not divide the model are refused as a configuration would be.
     for (int64_t t = 1; status == 0 && t <= planner->config->hardware.gpus_per_node; t++)
         if (smallest_cut_(planner->config, 1, t, config)) status = fewest_stages_(planner, config, t, world, err);

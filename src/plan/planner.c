@@ -1,4 +1,5 @@
 #include "planner.h"
+#include "base/alloc.h"
 #include "base/units.h"
 
 #include "backend/attention_scratch.h"
@@ -25,11 +26,7 @@ Backend *planner_backend(const Config *config, Error *err) {
         int ranks = world > launch_cores() ? launch_cores() : (int)world;
         return backend_cpu_create(config->train.precision, launch_threads(ranks), err);
     }
-    Backend *be = calloc(1, sizeof *be);
-    if (be == NULL) {
-        error_set(err, EXIT_FAILED, "no memory to plan");
-        return NULL;
-    }
+    Backend *be = xcalloc(1, sizeof *be);
     be->precision = config->train.precision;
     be->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
     be->attention_scratch = scratch_of_gpu_;
@@ -109,11 +106,7 @@ Schedule *planner_schedule(const Config *config, Error *err) {
         config_microbatches(config) <= enough || config_microbatches(config) * config->parallel.pipeline <= SMALL;
     // GPipe keeps a bundle of every microbatch, so that a shorter one says nothing of its memory.
     if (small || config->schedule.name == SCHEDULE_NAME_GPIPE) return plan_schedule(config, err);
-    Config *few = malloc(sizeof *few);
-    if (few == NULL) {
-        error_set(err, EXIT_FAILED, "no memory to plan");
-        return NULL;
-    }
+    Config *few = xmalloc(sizeof *few);
     *few = *config;
     few->train.global_batch = enough * config->schedule.micro_batch * config->parallel.data;
     Schedule *schedule = plan_schedule(few, err);
@@ -178,15 +171,15 @@ static void planner_take_bytes_(const Planner *planner, const Plan *plan, Foreca
 static int ask_(const Planner *planner, Variant variant, bool timed, Forecast *forecast, Error *err) {
     memset(forecast, 0, sizeof *forecast);
     forecast->variant = variant;
-    Config *config = malloc(sizeof *config);
-    if (config == NULL) return error_set(err, EXIT_FAILED, "no memory to plan");
+    Config *config = xmalloc(sizeof *config);
     planner_config(planner, variant, config);
     Plan plan = {0};
     Schedule *schedule = NULL;
     int status = 0;
     if (possible_(config)) {
         schedule = planner_schedule(config, err);
-        status = schedule == NULL ? -1 : plan_make(&plan, planner->model, config, schedule, planner->be, err);
+        status = schedule == NULL ? -1 : 0;
+        if (status == 0) plan_make(&plan, planner->model, config, schedule, planner->be);
         forecast->possible = status == 0 && (!variant.bpipe || plan_evictions(schedule) > 0);
     }
     if (forecast->possible) planner_take_bytes_(planner, &plan, forecast);

@@ -38,7 +38,7 @@ typedef struct Profile {
 // Fills everything but the measurements.
 void profile_start(Profile *profile, const Config *config, const char *device);
 // -1 when memory is out.
-int profile_add(Profile *profile, const ProfileStage *stage);
+void profile_add(Profile *profile, const ProfileStage *stage);
 void profile_free(Profile *profile);
 
 // Whether a profile can be written to `path`, told before a long measurement; makes its folders. -1 with err.

@@ -1,5 +1,6 @@
 // The profile as a file, and as an answer to "how long would this stage take".
 #include "profile.h"
+#include "base/alloc.h"
 
 #include "base/files.h"
 #include "hardware_model.h"
@@ -23,16 +24,14 @@ void profile_start(Profile *profile, const Config *config, const char *device) {
     profile->sequence = config->parallel.sequence;
 }
 
-int profile_add(Profile *profile, const ProfileStage *stage) {
+void profile_add(Profile *profile, const ProfileStage *stage) {
     if (profile->count == profile->capacity) {
         int64_t capacity = 2 * profile->capacity + 16;
-        ProfileStage *stages = realloc(profile->stages, (size_t)capacity * sizeof *stages);
-        if (stages == NULL) return -1;
+        ProfileStage *stages = xrealloc(profile->stages, (size_t)capacity * sizeof *stages);
         profile->stages = stages;
         profile->capacity = capacity;
     }
     profile->stages[profile->count++] = *stage;
-    return 0;
 }
 
 void profile_free(Profile *profile) {
@@ -175,7 +174,8 @@ static int profile_read_stage_(Profile *profile, const JsonValue *from, const ch
     if (stage.attention < 0 || stage.softmax < 0 || stage.micro_batch < 1 || stage.layers < 1 || stage.forward <= 0 ||
         stage.backward <= 0)
         return profile_damaged_(path, "one of its stages is incomplete", err);
-    return profile_add(profile, &stage) == 0 ? 0 : error_set(err, EXIT_FAILED, "%s: no memory to read it", path);
+    profile_add(profile, &stage);
+    return 0;
 }
 
 static int profile_read_model_(Profile *profile, const JsonValue *from, const char *path, Error *err) {

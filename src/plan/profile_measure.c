@@ -1,6 +1,7 @@
 // Measuring. Every measurement runs in a process of its own, so that none inherits another's memory or threads, and one that runs out of
 // memory takes nothing else with it; its like load the other cores until it is done.
 #include "emulate.h"
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/units.h"
 #include "launch/launch_mpirun.h"
@@ -156,7 +157,7 @@ static bool workspace_for_(const Session *session, const Case *at) {
     return hardware->host_bytes == 0 || bytes * at_a_time_(at) + reserve <= (double)hardware->host_bytes;
 }
 
-static int measure_keep_(Session *session, const Case *at, Result *result, Error *err) {
+static void measure_keep_(Session *session, const Case *at, Result *result) {
     const StageShape *shape = &at->plan->stage[at->stage].at;
     ProfileStage *stage = &result->stage;
     stage->attention = at->config->attention.mode;
@@ -171,14 +172,15 @@ static int measure_keep_(Session *session, const Case *at, Result *result, Error
     log_status(session->log, "%s attention, micro-batch %lld, stage %d: forward %.2f ms, backward %.2f ms",
                config_word("attention.mode", stage->attention), (long long)stage->micro_batch, at->stage,
                1e3 * stage->forward, 1e3 * stage->backward);
-    return profile_add(session->profile, stage) == 0 ? 0 : error_set(err, EXIT_FAILED, "out of memory");
+    profile_add(session->profile, stage);
 }
 
 static int measure_stage_(Session *session, int stage, Error *err) {
     const Planner *planner = session->planner;
     Plan plan = {0};
     Schedule *list = emulation_list((int)session->config->parallel.pipeline, stage, MICROBATCHES, err);
-    int status = list == NULL ? -1 : plan_make(&plan, planner->model, session->config, list, planner->be, err);
+    int status = list == NULL ? -1 : 0;
+    if (status == 0) plan_make(&plan, planner->model, session->config, list, planner->be);
     if (status == 0) {
         Case at = {session->config, planner->model, &planner->hardware, &plan, list, stage};
         Result result = {0};
@@ -188,7 +190,7 @@ static int measure_stage_(Session *session, int stage, Error *err) {
             log_status(session->log, "%s attention, micro-batch %lld, stage %d: not measured, it does not fit",
                        config_word("attention.mode", session->config->attention.mode),
                        (long long)session->config->schedule.micro_batch, stage);
-        if (status == 0 && result.done) status = measure_keep_(session, &at, &result, err);
+        if (status == 0 && result.done) measure_keep_(session, &at, &result);
     }
     plan_free(&plan);
     schedule_free(list);
@@ -267,8 +269,7 @@ int profile_measure(Profile *profile, const Config *config, const Model *model, 
     Planner planner = {0};
     char device[96];
     memset(profile, 0, sizeof *profile);
-    Config *plain = malloc(2 * sizeof *plain);
-    if (plain == NULL) return error_set(err, EXIT_FAILED, "out of memory");
+    Config *plain = xmalloc(2 * sizeof *plain);
     *plain = *config;
     plain->hardware.profile[0] = '\0'; // what was measured before is no reason to look for a profile
     int status = ask_device_(plain, device, sizeof device, err);

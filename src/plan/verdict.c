@@ -1,4 +1,5 @@
 #include "verdict.h"
+#include "base/alloc.h"
 #include "base/units.h"
 
 #include "estimate.h"
@@ -210,13 +211,10 @@ int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
 int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err) {
     if (config->schedule.bpipe != BPIPE_AUTO) return 0;
     Planner planner;
-    Verdict *verdict = malloc(sizeof *verdict);
-    int status = verdict == NULL ? error_set(err, EXIT_FAILED, "no memory to plan") : 0;
-    if (status == 0) {
-        status = planner_create(&planner, config, model, log, err);
-        if (status == 0) status = verdict_make(verdict, &planner, err);
-        planner_free(&planner);
-    }
+    Verdict *verdict = xmalloc(sizeof *verdict);
+    int status = planner_create(&planner, config, model, log, err);
+    if (status == 0) status = verdict_make(verdict, &planner, err);
+    planner_free(&planner);
     if (status == 0) {
         config->schedule.bpipe = verdict->use_bpipe ? BPIPE_ON : BPIPE_OFF;
         log_status(log, "schedule.bpipe auto is %s. %s", verdict->use_bpipe ? "on" : "off", verdict->reason);

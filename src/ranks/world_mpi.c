@@ -109,7 +109,7 @@ static Comm *world_mpi_split_(World *world, const char *name, int color, int key
     MPI_Comm_size(group, &size);
     if (size > 1) return comm_mpi_create(group, name, &self->work, err);
     MPI_Comm_free(&group);
-    return comm_self_create(name, err);
+    return comm_self_create(name);
 }
 
 static void world_mpi_abort_(World *world, int code) {

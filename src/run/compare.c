@@ -1,4 +1,5 @@
 #include "compare.h"
+#include "base/alloc.h"
 
 #include "base/grid.h"
 
@@ -52,8 +53,8 @@ void compare_print(const Plan *plan, const MemoryBytes *measured, bool quiet, FI
 
 int compare_plan(Run *run, Error *err) {
     int world = world_size(run->world);
-    MemoryBytes *all = (MemoryBytes *)calloc((size_t)world, sizeof *all);
-    MemoryBytes *measured = (MemoryBytes *)calloc((size_t)run->plan.stages, sizeof *measured);
+    MemoryBytes *all = xcalloc((size_t)world, sizeof *all);
+    MemoryBytes *measured = xcalloc((size_t)run->plan.stages, sizeof *measured);
     int status = all == NULL || measured == NULL
                      ? error_set(err, EXIT_FAILED, "out of host memory for the figures of %d ranks", world)
                      : world_gather(run->world, 0, all, &run->be->peak, sizeof *all, err);

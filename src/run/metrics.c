@@ -1,6 +1,7 @@
 // A line of the file is put together in memory and written at once, so that a reader never sees half of one and a crash
 // tears at most the last. All lines of a run begin with their type and step: cutting the file at a step needs no JSON parser.
 #include "metrics.h"
+#include "base/alloc.h"
 #include "base/clock.h"
 
 #include "backend/backend.h"
@@ -150,11 +151,7 @@ static bool writes_to_terminal_(void) {
 }
 
 Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step, Error *err) {
-    Metrics *metrics = calloc(1, sizeof *metrics);
-    if (metrics == NULL) {
-        error_set(err, EXIT_FAILED, "no memory for the metrics");
-        return NULL;
-    }
+    Metrics *metrics = xcalloc(1, sizeof *metrics);
     metrics->peak = *peak;
     metrics->fd = -1;
     metrics->steps = config->train.steps;
@@ -197,10 +194,9 @@ typedef struct Line {
     size_t length;
 } Line;
 
-static int line_begin_(Line *line, Error *err) {
+static void line_begin_(Line *line) {
     line->text = NULL;
-    line->file = open_memstream(&line->text, &line->length);
-    return line->file == NULL ? error_set(err, EXIT_FAILED, "no memory for a line of metrics") : 0;
+    line->file = xmemstream(&line->text, &line->length);
 }
 
 static int metrics_append_(Metrics *metrics, const char *text, size_t length, Error *err) {
@@ -223,10 +219,8 @@ static int metrics_append_(Metrics *metrics, const char *text, size_t length, Er
 
 static int line_end_(Line *line, Metrics *metrics, Error *err) {
     fputs("}\n", line->file);
-    bool whole = ferror(line->file) == 0;
-    if (fclose(line->file) != 0) whole = false;
-    int status = whole ? metrics_append_(metrics, line->text, line->length, err)
-                       : error_set(err, EXIT_FAILED, "no memory for a line of metrics");
+    xmemstream_close(line->file);
+    int status = metrics_append_(metrics, line->text, line->length, err);
     free(line->text);
     return status;
 }
@@ -249,7 +243,7 @@ enum { EXACT = 17, CLEAR = 9 };
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err) {
     if (metrics->fd < 0) return 0;
     Line line;
-    if (line_begin_(&line, err) != 0) return -1;
+    line_begin_(&line);
     const Peak *peak = &metrics->peak;
     fprintf(line.file, "{\"type\":\"run\",\"version\":\"%s\",\"config\":", VERSION);
     config_write_json(config, line.file);
@@ -284,7 +278,7 @@ static double mfu_(const Metrics *metrics, double flops_per_token, const StepFig
 static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     if (metrics->fd < 0) return 0;
     Line line;
-    if (line_begin_(&line, err) != 0) return -1;
+    line_begin_(&line);
     fprintf(line.file, "{\"type\":\"step\",\"step\":%lld", (long long)figures->step);
     metrics_number_(&line, "loss", figures->loss, EXACT);
     metrics_number_(&line, "loss_z", figures->loss_z, CLEAR);
@@ -344,7 +338,7 @@ static double plain_(double x) {
 
 static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     Line line;
-    if (line_begin_(&line, err) != 0) return -1;
+    line_begin_(&line);
     double mfu = mfu_(metrics, metrics->peak.flops_per_token_full, figures);
     fprintf(line.file, "step %4lld/%lld | loss %.4f (z %+.1f) | norm %.2f (z %+.1f) | lr %.1e | %.1f ms | %.0f tok/s",
             (long long)figures->step, (long long)metrics->steps, plain_(figures->loss), plain_(figures->loss_z),
@@ -355,10 +349,7 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     metrics_write_memory_(line.file, figures);
     fprintf(line.file, " | xfer +%.1f ms", figures_exposed(figures) * 1e3);
     if (figures->skipped) fputs(" | skipped", line.file);
-    if (fclose(line.file) != 0) {
-        free(line.text);
-        return error_set(err, EXIT_FAILED, "no memory for a line of metrics");
-    }
+    xmemstream_close(line.file);
     int said = metrics_say_(metrics, line.text, err);
     free(line.text);
     return said;
@@ -377,7 +368,7 @@ int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) {
     if (metrics_say_(metrics, text, err) != 0) return -1;
     if (metrics->fd < 0) return 0;
     Line line;
-    if (line_begin_(&line, err) != 0) return -1;
+    line_begin_(&line);
     fprintf(line.file, "{\"type\":\"val\",\"step\":%lld", (long long)step);
     metrics_number_(&line, "loss", loss, EXACT);
     metrics_number_(&line, "perplexity", exp(loss), CLEAR);
@@ -392,7 +383,7 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
     if (metrics_say_(metrics, text, err) != 0) return -1;
     if (metrics->fd < 0) return 0;
     Line line;
-    if (line_begin_(&line, err) != 0) return -1;
+    line_begin_(&line);
     fprintf(line.file, "{\"type\":\"eval\",\"step\":%lld,\"name\":\"hellaswag\"", (long long)step);
     metrics_number_(&line, "accuracy", accuracy, EXACT);
     count_(&line, "correct", correct);
@@ -403,16 +394,13 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
 
 static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *err) {
     Line line;
-    if (line_begin_(&line, err) != 0) return -1;
+    line_begin_(&line);
     fprintf(line.file, "sample %lld/%lld | ", (long long)step, (long long)metrics->steps);
     for (const char *at = text; *at != '\0'; at++) {
         fputc(*at, line.file);
         if (*at == '\n' && at[1] != '\0') fputs("    ", line.file);
     }
-    if (fclose(line.file) != 0) {
-        free(line.text);
-        return error_set(err, EXIT_FAILED, "no memory for a sample");
-    }
+    xmemstream_close(line.file);
     // A text may end in a newline of its own.
     while (line.length > 0 && line.text[line.length - 1] == '\n') line.text[--line.length] = '\0';
     int said = metrics_say_(metrics, line.text, err);
@@ -424,7 +412,7 @@ int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *te
     if (say_sample_(metrics, step, text, err) != 0) return -1;
     if (metrics->fd < 0) return 0;
     Line line;
-    if (line_begin_(&line, err) != 0) return -1;
+    line_begin_(&line);
     fprintf(line.file, "{\"type\":\"sample\",\"step\":%lld", (long long)step);
     count_(&line, "index", index);
     fputs(",\"text\":", line.file);

@@ -1,4 +1,5 @@
 #include "record.h"
+#include "base/alloc.h"
 
 #include "checkpoint/checkpoint_layout.h"
 #include "base/files.h"
@@ -88,8 +89,7 @@ int record_read(Record *record, int file, Error *err) {
         return error_set(err, EXIT_FAILED, "the run has recorded nothing");
     record->first = head[0], record->steps = head[1], record->entries = head[2];
     size_t bytes = (size_t)(record->steps * record_width(record)) * sizeof *record->words;
-    record->words = (uint64_t *)malloc(bytes + 1);
-    if (record->words == NULL) return error_set(err, EXIT_FAILED, "out of memory for %zu bytes of checksums", bytes);
+    record->words = xmalloc(bytes + 1);
     if (pread(file, record->words, bytes, sizeof head) == (ssize_t)bytes) return 0;
     return error_set(err, EXIT_FAILED, "the run has recorded less than it says");
 }
@@ -109,8 +109,7 @@ int64_t recorder_last_step(const Recorder *recorder) {
 }
 
 int recorder_create(Run *run, int64_t steps, Error *err) {
-    Recorder *recorder = run->recorder = (Recorder *)calloc(1, sizeof *recorder);
-    if (recorder == NULL) return error_set(err, EXIT_FAILED, "out of memory for checksums of tensors");
+    Recorder *recorder = run->recorder = xcalloc(1, sizeof *recorder);
     int64_t left = run->config->train.steps - run->from.step, entries = run->stage.table.count;
     if (left < 1) {
         err->everywhere = true;
@@ -121,14 +120,14 @@ int recorder_create(Run *run, int64_t steps, Error *err) {
     }
     recorder->capacity = steps < left ? steps : left;
     recorder->record = (Record){run->from.step + 1, 0, entries, NULL};
-    recorder->checksum = checksum_create(run->be, err);
-    recorder->mine = (uint64_t *)calloc((size_t)entries, sizeof *recorder->mine);
+    recorder->checksum = checksum_create(run->be);
+    recorder->mine = xcalloc((size_t)entries, sizeof *recorder->mine);
     bool first = world_rank(run->world) == 0, enough = recorder->checksum != NULL && recorder->mine != NULL;
     if (first) {
         size_t ranks = (size_t)world_size(run->world),
                words = (size_t)(recorder->capacity * record_width(&recorder->record));
-        recorder->all = (uint64_t *)calloc(ranks * (size_t)entries, sizeof *recorder->all);
-        recorder->record.words = (uint64_t *)calloc(words + 1, sizeof *recorder->record.words);
+        recorder->all = xcalloc(ranks * (size_t)entries, sizeof *recorder->all);
+        recorder->record.words = xcalloc(words + 1, sizeof *recorder->record.words);
         enough = enough && recorder->all != NULL && recorder->record.words != NULL;
     }
     return enough ? 0 : error_set(err, EXIT_FAILED, "out of memory for checksums of tensors");

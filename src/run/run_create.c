@@ -104,7 +104,7 @@ static int create_check_(Run *run, Comm **comm, bool owns, Comm *sums, Error *er
 
 static int convert_groups_(Run *run, Error *err) {
     bool checked = run->config->comm.checksum == CHECKSUM_ON;
-    if (checked && (run->checksum = checksum_create(run->be, err)) == NULL) return -1;
+    if (checked) run->checksum = checksum_create(run->be);
     if (convert_(run, &run->pipeline, USE_NEIGHBOURS, err) != 0) return -1;
     if (create_check_(run, &run->pipeline, true, run->pipeline_sums, err) != 0) return -1;
     if (convert_(run, &run->tensor, USE_COMPUTE, err) != 0) return -1;
@@ -161,8 +161,8 @@ Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
 // What the run will be, and who does what in it: checked on every host, then told once.
 static int create_settle_(Run *run, const RunAsk *ask, Error *err) {
     run->schedule = run_schedule(run->config, ask, err);
-    if (run->schedule == NULL || plan_make(&run->plan, run->model, run->config, run->schedule, run->be, err) != 0)
-        return -1;
+    if (run->schedule == NULL) return -1;
+    plan_make(&run->plan, run->model, run->config, run->schedule, run->be);
     Roster roster = {0};
     tell_device_(run);
     int status = roster_make(&roster, run->world, run->at, run->be->device, err);
@@ -191,8 +191,8 @@ static int create_stage_(Run *run, Error *err) {
     if (engine_note(run->engine)[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
         log_line(run->log, "%s", engine_note(run->engine));
     OptimizerGroups meeting = {run->world, run->tensor, run->data, run->tied};
-    run->optimizer = optimizer_create(&run->stage, &meeting, err);
-    return run->optimizer == NULL ? -1 : 0;
+    run->optimizer = optimizer_create(&run->stage, &meeting);
+    return 0;
 }
 
 // A checkpoint to go on from comes before weights to start from.
@@ -294,7 +294,8 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     if (create_settle_(run, ask, err) != 0) return -1;
     details_found(&details, run);
     details_phase(&details, "schedule, plan and room checked");
-    if (create_stage_(run, err) != 0 || batch_create(&run->batch, &run->stage, run->at.data, err) != 0) return -1;
+    if (create_stage_(run, err) != 0) return -1;
+    batch_create(&run->batch, &run->stage, run->at.data);
     details_bundles(run);
     details_phase(&details, "memory allocated, weights drawn");
     if ((trains ? create_training_(run, ask, err) : load_trained_(run, ask, err)) != 0) return -1;

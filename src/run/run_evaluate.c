@@ -1,4 +1,5 @@
 #include "run_evaluate.h"
+#include "base/alloc.h"
 
 #include <stdlib.h>
 
@@ -48,8 +49,8 @@ static int run_batches_(Run *run, float *losses, double *means, bool *stop, Erro
 
 int run_evaluate(Run *run, int64_t *correct, bool *stop, Error *err) {
     int64_t count = run->stage.microbatches * run->stage.at.shape.rows;
-    float *losses = (float *)malloc((size_t)count * sizeof *losses);
-    double *means = (double *)calloc((size_t)evaluation_rows(run->hellaswag), sizeof *means);
+    float *losses = xmalloc((size_t)count * sizeof *losses);
+    double *means = xcalloc((size_t)evaluation_rows(run->hellaswag), sizeof *means);
     int status = 0;
     if (losses == NULL || means == NULL)
         status = error_set(err, EXIT_FAILED, "out of host memory for the losses of an evaluation");

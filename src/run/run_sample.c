@@ -1,4 +1,5 @@
 #include "run_sample.h"
+#include "base/alloc.h"
 
 #include "sample.h"
 #include "data/tokenizer.h"
@@ -46,7 +47,7 @@ int run_sample_check(const Config *config, const char *prompt, Error *err) {
 }
 
 static void *sampler_take_(bool *enough, int64_t count, size_t size) {
-    void *memory = calloc(count > 0 ? (size_t)count : 1, size);
+    void *memory = xcalloc(count > 0 ? (size_t)count : 1, size);
     *enough = *enough && memory != NULL;
     return memory;
 }
@@ -71,8 +72,7 @@ static int sampler_allocate_(Sampler *sampler, const Run *run, Error *err) {
 
 int run_sampler_create(Run *run, const char *prompt, Error *err) {
     const SampleConfig *asked = &run->config->sample;
-    Sampler *sampler = run->sampler = (Sampler *)calloc(1, sizeof *sampler);
-    if (sampler == NULL) return error_set(err, EXIT_FAILED, "out of host memory for samples");
+    Sampler *sampler = run->sampler = xcalloc(1, sizeof *sampler);
     sampler->rule = (SampleRule){asked->temperature, asked->top_k, (uint64_t)asked->seed};
     sampler->capacity = sample_capacity(&sampler->rule);
     sampler->tokenizer = tokenizer_open(run->config, err);
@@ -213,7 +213,7 @@ static int say_texts_(Run *run, int64_t step, int64_t first, SayText say, Error 
     int status = 0;
     for (int64_t j = 0; status == 0 && world_rank(run->world) == 0 && j < b && first + j < count; j++) {
         Tokens tokens = {run->sampler->texts[j].tokens, run->sampler->texts[j].count};
-        char *text = tokenizer_decode(run->sampler->tokenizer, &tokens, err);
+        char *text = tokenizer_decode(run->sampler->tokenizer, &tokens);
         status = text == NULL ? -1 : say(run, step, first + j, text, err);
         free(text);
     }

@@ -1,4 +1,5 @@
 #include "run_trace.h"
+#include "base/alloc.h"
 #include "base/clock.h"
 
 #include "engine/trace.h"
@@ -22,17 +23,14 @@ static int64_t longest_(const Schedule *schedule) {
     return longest;
 }
 
-static int run_trace_allocate_(RunTrace *trace, const Run *run, Error *err) {
+static void run_trace_allocate_(RunTrace *trace, const Run *run) {
     int64_t train = longest_(run->schedule), validation = longest_(run->validation);
     int world = world_size(run->world), writes = world_rank(run->world) == 0;
     trace->capacity = train > validation ? train : validation;
-    trace->mine = (ActionTime *)calloc((size_t)trace->capacity, sizeof *trace->mine);
-    trace->all = (ActionTime *)calloc(writes ? (size_t)(trace->capacity * world) : 1, sizeof *trace->all);
-    trace->ranks = (int *)calloc((size_t)world, sizeof *trace->ranks);
-    trace->times = (const ActionTime **)calloc((size_t)world, sizeof *trace->times);
-    if (trace->mine == NULL || trace->all == NULL || trace->ranks == NULL || trace->times == NULL)
-        return error_set(err, EXIT_FAILED, "out of host memory to trace %d ranks", world);
-    return 0;
+    trace->mine = xcalloc((size_t)trace->capacity, sizeof *trace->mine);
+    trace->all = xcalloc(writes ? (size_t)(trace->capacity * world) : 1, sizeof *trace->all);
+    trace->ranks = xcalloc((size_t)world, sizeof *trace->ranks);
+    trace->times = xcalloc((size_t)world, sizeof *trace->times);
 }
 
 // One process of the trace per rank: those of a stage stand together, whatever the placement.
@@ -51,9 +49,8 @@ static int run_trace_start_(RunTrace *trace, const Run *run, const char *path, E
 
 int run_trace_open(Run *run, const char *path, Error *err) {
     if (path == NULL) return 0;
-    run->trace = (RunTrace *)calloc(1, sizeof *run->trace);
-    if (run->trace == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the trace");
-    if (run_trace_allocate_(run->trace, run, err) != 0) return -1;
+    run->trace = xcalloc(1, sizeof *run->trace);
+    run_trace_allocate_(run->trace, run);
     return world_rank(run->world) == 0 ? run_trace_start_(run->trace, run, path, err) : 0;
 }
 

@@ -1,5 +1,6 @@
 // Run, second part: the loop over steps.
 #include "compare.h"
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "record.h"
 #include "run.h"
@@ -65,17 +66,16 @@ void run_listen(Run *run) {
 }
 
 // Sum of the losses of the microbatches, in row order; zero on ranks that have none or only repeat them.
-static int sum_losses_(Run *run, double *sum, Error *err) {
+static double sum_losses_(Run *run) {
     Stage *stage = &run->stage;
-    *sum = 0.0;
-    if (!stage->at.last || run->at.tensor > 0) return 0;
+    double sum = 0.0;
+    if (!stage->at.last || run->at.tensor > 0) return sum;
     int64_t count = stage->microbatches * stage->at.shape.rows;
-    float *losses = (float *)malloc((size_t)count * sizeof *losses);
-    if (losses == NULL) return error_set(err, EXIT_FAILED, "out of host memory for %lld losses", (long long)count);
+    float *losses = xmalloc((size_t)count * sizeof *losses);
     run->be->download(run->be, losses, stage->losses, count * (int64_t)sizeof *losses);
-    for (int64_t i = 0; i < count; i++) *sum += losses[i];
+    for (int64_t i = 0; i < count; i++) sum += losses[i];
     free(losses);
-    return 0;
+    return sum;
 }
 
 // What every rank has to know at the end of a pipeline: the loss over all data ranks, and whether anyone was asked to stop.
@@ -124,8 +124,7 @@ static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *st
     memset(&mine, 0, sizeof mine);
     own_figures_(run, pipeline, &mine);
     int world = world_size(run->world);
-    StageFigures *all = (StageFigures *)calloc((size_t)world, sizeof *all);
-    if (all == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the figures of %d ranks", world);
+    StageFigures *all = xcalloc((size_t)world, sizeof *all);
     int gathered = world_gather(run->world, 0, all, &mine, sizeof mine, err);
     for (int r = 0; gathered == 0 && world_rank(run->world) == 0 && r < world; r++) {
         Coordinates at = topology_coordinates(&run->config->parallel, r);
@@ -158,8 +157,7 @@ void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
 
 static int report_(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err) {
     int stages = (int)run->config->parallel.pipeline;
-    StageFigures *figures = (StageFigures *)calloc((size_t)stages, sizeof *figures);
-    if (figures == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the figures of %d stages", stages);
+    StageFigures *figures = xcalloc((size_t)stages, sizeof *figures);
     int status = gather_figures_(run, pipeline, figures, err);
     if (status == 0 && run->metrics != NULL) {
         say->lr = optimizer_lr(&run->config->train, say->step);
@@ -253,7 +251,8 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     if (engine_run(run->engine, label, run->schedule, (float)(1.0 / (double)tokens), &pipeline, err) != 0) return -1;
     snprintf(label, sizeof label, "step %lld optimizer", (long long)step);
     status_page_set_action(run->status_page, label);
-    if (sum_losses_(run, &figures.loss, err) != 0 || train_agree_(run, &figures.loss, stop, err) != 0) return -1;
+    figures.loss = sum_losses_(run);
+    if (train_agree_(run, &figures.loss, stop, err) != 0) return -1;
     figures.loss /= (double)tokens;
     if (optimizer_norm(run->optimizer, &figures.norm, err) != 0) return -1;
     if (run->recorder != NULL && recorder_gradients(run, figures.loss, figures.norm, err) != 0) return -1;
@@ -271,11 +270,12 @@ static int validation_loss_(Run *run, double *mean, bool ends, Error *err) {
     int64_t batches = run->config->data.val_batches;
     for (int64_t i = 0; i < batches; i++) {
         bool stop = false;
-        double start = clock_seconds(), loss = 0.0;
+        double start = clock_seconds(), loss;
         EngineRun pipeline;
         if (batch_validate(&run->batch, run->val, i, err) != 0) return -1;
         if (engine_run(run->engine, "validation", run->validation, 0.0f, &pipeline, err) != 0) return -1;
-        if (sum_losses_(run, &loss, err) != 0 || train_agree_(run, &loss, &stop, err) != 0) return -1;
+        loss = sum_losses_(run);
+        if (train_agree_(run, &loss, &stop, err) != 0) return -1;
         if (stop && ends) {
             err->everywhere = true;
             return error_set(err, EXIT_FAILED, "stopped on request after %lld of %lld batches of the validation",

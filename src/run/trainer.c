@@ -1,4 +1,5 @@
 #include "trainer.h"
+#include "base/alloc.h"
 #include "base/clock.h"
 
 #include "config/completion.h"
@@ -96,7 +97,8 @@ static int check_start_(const Config *config, const char *program, const Model *
     Schedule *schedule = run_schedule(config, ask, err);
     Backend *be = schedule == NULL ? NULL : planner_backend(config, err);
     Plan plan = {0};
-    int status = be == NULL ? -1 : plan_make(&plan, model, config, schedule, be, err);
+    int status = be == NULL ? -1 : 0;
+    if (status == 0) plan_make(&plan, model, config, schedule, be);
     if (status == 0)
         status = plan_check_machine(&plan, config, program, device_has_gpus(config, config_world(config)), err);
     plan_free(&plan);
@@ -177,8 +179,7 @@ static int rank_main_(Config *config, const Model *model, const Options *options
 // The ranks get the command line as it was given, and what was decided for them behind it.
 static int trainer_launch_(const Config *config, bool decided, Log *log, int argc, char **argv, Error *err) {
     char bpipe[32];
-    char **with = (char **)calloc((size_t)argc + 3, sizeof *with);
-    if (with == NULL) return error_set(err, EXIT_FAILED, "out of memory");
+    char **with = xcalloc((size_t)argc + 3, sizeof *with);
     memcpy(with, argv, (size_t)argc * sizeof *with);
     snprintf(bpipe, sizeof bpipe, "schedule.bpipe=%s", config_word("schedule.bpipe", config->schedule.bpipe));
     char option[] = "-o";
@@ -237,7 +238,7 @@ static int run_options_(const Options *options, const Model *model, Log *log, in
     if (answer_(options, log->program)) return trainer_flush_(&err) == 0 ? EXIT_DONE : trainer_say_(log, &err);
     log->level = options->quiet ? LOG_QUIET : options->verbose ? LOG_VERBOSE : LOG_NORMAL;
     affinity_spin_briefly(argv);
-    Config *config = (Config *)calloc(1, sizeof *config);
+    Config *config = xcalloc(1, sizeof *config);
     if (config == NULL) return EXIT_FAILED;
     int code = EXIT_DONE;
     if (config_load(config, options->config, options->overrides, options->override_count, &err) != 0 ||

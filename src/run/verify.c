@@ -1,4 +1,5 @@
 #include "verify.h"
+#include "base/alloc.h"
 
 #include "device/device.h"
 #include "launch/launch.h"
@@ -119,7 +120,7 @@ static int run_way_(Record *record, const Config *config, const Model *model, co
 // The ways that this many ranks can go, one after another.
 static int run_ways_(const Config *given, const Model *model, const Options *options, World *world,
                      StatusPage *status_page, Log *log, Error *err) {
-    Config *config = (Config *)malloc(sizeof *config);
+    Config *config = xmalloc(sizeof *config);
     Way ways[2] = {0};
     int64_t stages = given->parallel.pipeline;
     int status = config == NULL ? error_set(err, EXIT_FAILED, "out of host memory") : 0, code = EXIT_DONE;
@@ -155,8 +156,7 @@ int verify_as_rank(const Config *config, const Model *model, const Options *opti
     const char *path = getenv(RECORD_VARIABLE);
     log->level = LOG_QUIET;
     if (path == NULL) return run_ways_(config, model, options, world, status_page, log, err);
-    Config *reduced = (Config *)malloc(sizeof *reduced);
-    if (reduced == NULL) return error_set(err, EXIT_FAILED, "out of host memory");
+    Config *reduced = xmalloc(sizeof *reduced);
     *reduced = *config;
     verify_reduce_(reduced);
     Record record = {0};
@@ -197,8 +197,7 @@ static int verify_load_(const Verify *verify, Config *config, const char changes
                         Error *err) {
     const Options *options = verify->options;
     int own = options->override_count;
-    const char **overrides = (const char **)calloc((size_t)(own + count), sizeof *overrides);
-    if (overrides == NULL) return error_set(err, EXIT_FAILED, "out of memory");
+    const char **overrides = xcalloc((size_t)(own + count), sizeof *overrides);
     memcpy(overrides, options->overrides, (size_t)own * sizeof *overrides);
     for (int i = 0; i < count; i++) overrides[own + i] = changes[i];
     int status = config_load(config, options->config, overrides, own + count, err);
@@ -211,8 +210,7 @@ static int verify_launch_(const Verify *verify, const Config *config, char chang
                           Error *err) {
     int argc = 0;
     while (verify->argv[argc] != NULL) argc++;
-    char **argv = (char **)calloc((size_t)(argc + 2 * count) + 1, sizeof *argv);
-    if (argv == NULL) return error_set(err, EXIT_FAILED, "out of memory");
+    char **argv = xcalloc((size_t)(argc + 2 * count) + 1, sizeof *argv);
     char option[] = "-o", path[64];
     memcpy(argv, verify->argv, (size_t)argc * sizeof *argv);
     for (int i = 0; i < count; i++) argv[argc + 2 * i] = option, argv[argc + 2 * i + 1] = changes[i];
@@ -229,12 +227,11 @@ static int verify_launch_(const Verify *verify, const Config *config, char chang
 
 // Returns the exit code; a way that cannot be gone here is EXIT_DONE and has not run. -1 with err.
 static int go_(const Verify *verify, Way *way, const Config *given, Error *err) {
-    Config *config = (Config *)calloc(1, sizeof *config);
+    Config *config = xcalloc(1, sizeof *config);
     char changes[MOST_CHANGES][64];
     RunAsk ask = {.resume = verify->options->resume};
     Error unable = {0};
     int count = changes_(verify, way, given, changes), code = EXIT_DONE;
-    if (config == NULL) return error_set(err, EXIT_FAILED, "out of memory");
     if (verify_load_(verify, config, changes, count, &unable) != 0 ||
         verify->check(config, verify->log->program, verify->model, &ask, &unable) != 0) {
         log_line(verify->log, "verify: %s: left out: %s", way->name, unable.text);
@@ -291,7 +288,7 @@ int verify_command(const Model *model, const Options *options, VerifyCheck check
                      "(scripts/install_deps.sh) and run make again");
 #endif
     Verify verify = {model, options, check, log, argv, memfd_create("record", MFD_CLOEXEC), false};
-    Config *given = (Config *)calloc(1, sizeof *given);
+    Config *given = xcalloc(1, sizeof *given);
     int code = -1;
     if (verify.file < 0 || given == NULL)
         error_set(err, EXIT_FAILED, "out of memory");

@@ -1,0 +1,47 @@
+// Allocations that cannot fail, see alloc.h. The message is written without stdio, which may want memory itself.
+#include "alloc.h"
+#include "log.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void alloc_fail_(void) {
+    static const char text[] = "out of host memory: free memory on this host, or raise the limit (ulimit -v)\n";
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0) _exit(EXIT_FAILED);
+    _exit(EXIT_FAILED);
+}
+
+void *xmalloc(size_t bytes) {
+    void *memory = malloc(bytes > 0 ? bytes : 1);
+    if (memory == NULL) alloc_fail_();
+    return memory;
+}
+
+void *xcalloc(size_t count, size_t size) {
+    void *memory = calloc(count > 0 ? count : 1, size > 0 ? size : 1);
+    if (memory == NULL) alloc_fail_();
+    return memory;
+}
+
+void *xrealloc(void *memory, size_t bytes) {
+    void *grown = realloc(memory, bytes > 0 ? bytes : 1);
+    if (grown == NULL) alloc_fail_();
+    return grown;
+}
+
+FILE *xmemstream(char **text, size_t *length) {
+    FILE *stream = open_memstream(text, length);
+    if (stream == NULL) alloc_fail_();
+    return stream;
+}
+
+void xmemstream_close(FILE *stream) {
+    int failed = ferror(stream);
+    if (fclose(stream) != 0 || failed) alloc_fail_();
+}
+
+char *xstrdup(const char *text) {
+    size_t bytes = strlen(text) + 1;
+    return memcpy(xmalloc(bytes), text, bytes);
+}
