@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from trainer_runs import ROOT, environment, trainer  # noqa: E402
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "3600"))

@@ -67,8 +67,8 @@ def test_keys_that_are_set_exist(page):
 
 @pages
 def test_targets_of_make_exist(page):
-    makefile = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"^([\w -]+):(?!=)", makefile, re.M))
+    rules = "".join(path.read_text() for path in [ROOT / "Makefile", *ROOT.glob("make/*.mk")])
+    targets = set(re.findall(r"^([\w -]+):(?!=)", rules, re.M))
     targets = {name for names in targets for name in names.split()}
     used = set(re.findall(r"(?:^    |`)make ([a-z][a-z-]*)(?=[\s`;])", page.read_text(), re.M))
     assert used <= targets, used - targets

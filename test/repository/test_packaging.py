@@ -33,7 +33,7 @@ def test_the_version_is_one_everywhere(family):
     assert command(family, "--version").stdout == f"train_{family} {VERSION}\n"
     assert f'"version {VERSION}"' in command(family, "--man").stdout.splitlines()[0]
     others = subprocess.run(
-        ["grep", "-rlF", f'"{VERSION}"', "Makefile", "src", "scripts", "train_gpt.cu", "train_llama.cu"],
+        ["grep", "-rlF", f'"{VERSION}"', "Makefile", "make", "src", "scripts", "train_gpt.cu", "train_llama.cu"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -142,7 +142,7 @@ def test_the_image_copies_what_is_there_and_runs_what_shells_and_make_understand
             for goals in re.findall(r"\bmake ([^&;]+)", text):
                 assert make("-n", *goals.split(), "CUDA=0").returncode == 0, goals
     ignored = (ROOT / ".dockerignore").read_text().split()
-    assert not any(Path(name).parts[0] in ("src", "scripts", "configs", "Makefile") for name in ignored)
+    assert not any(Path(name).parts[0] in ("src", "scripts", "configs", "Makefile", "make") for name in ignored)
 
 
 def test_the_forge_runs_the_same_script_as_we_do(monkeypatch):

@@ -1,6 +1,6 @@
 """The parent of self-started ranks: exit codes, the last word, signals, and that nothing stays behind.
 
-The program is test/ranks_launch.c; `board PATH` on its stderr says where the files of one launch lie.
+The program is ranks_launch.c; `board PATH` on its stderr says where the files of one launch lie.
 """
 
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build" / "release" / "test")) / "ranks_launch"
 WITHOUT_MPI = "built without MPI" in subprocess.run([PROGRAM, "done", "2"], capture_output=True, text=True).stderr
 

@@ -1,6 +1,6 @@
 """Losses, every gradient and the initial weights of both models, against PyTorch's autograd in float64.
 
-The trainer's side is test/tool_gradients.c, one batch through all stages in one process.
+The trainer's side is tool_gradients.c, one batch through all stages in one process.
 """
 
 import json
@@ -14,7 +14,7 @@ import torch
 
 from reference_models import token_losses, weight_shapes
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TOOL = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build" / "release" / "test")) / "tool_gradients"
 
 torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Messages, collectives and the control plane with 2, 3 and 4 ranks on this machine: test/ranks_comm.c through mpirun."""
+"""Messages, collectives and the control plane with 2, 3 and 4 ranks on this machine: ranks_comm.c through mpirun."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build" / "release" / "test")) / "ranks_comm"
 
 PROMISES = [

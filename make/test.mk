@@ -1,0 +1,130 @@
+# Tests: a folder of test/ for each folder of src/. make finds test_*.c (unit tests), tool_*.c and ranks_*.c (programs
+# that the Python tests start) and bench_*.c; pytest finds test_*.py. test/support has what several of them share.
+# All programs are built as $(B)/test/NAME, whatever their folder.
+TEST_SRC  := $(sort $(shell find test -name '*.c' ! -path 'test/emulate/*' ! -path 'test/gpu/*' ! -path 'test/fuzz/*' \
+               ! -path 'test/virtual/*'))
+named      = $(foreach source,$(TEST_SRC),$(if $(filter $(1),$(notdir $(source))),$(source)))
+UNIT_SRC  := $(call named,test_%.c)
+TOOL_SRC  := $(call named,tool_%.c ranks_%.c)
+BENCH_SRC := $(call named,bench_%.c)
+PROGRAMS  := $(UNIT_SRC) $(TOOL_SRC) $(BENCH_SRC)
+twice     := $(foreach name,$(sort $(notdir $(PROGRAMS))),$(if $(word 2,$(filter %/$(name),$(PROGRAMS))),$(name)))
+$(if $(strip $(twice)),$(error two folders of test/ have a $(firstword $(twice)); the names of test programs are unique))
+
+program    = $(addprefix $(B)/test/,$(notdir $(basename $(1))))
+chosen    := test_$(if $(T),$(patsubst test_%,%,$(T)),%)
+TEST_BIN  := $(call program,$(call named,$(chosen).c))
+TOOL_BIN  := $(call program,$(TOOL_SRC))
+BENCH_BIN := $(call program,$(BENCH_SRC))
+HELP_OBJ  := $(patsubst %.c,$(B)/%.o,$(wildcard test/support/*.c))
+MODEL_OBJ := $(TRAINERS:%=$(B)/%.test.o)
+
+# The kernels of src/cuda/kernels, run on the CPU by test/emulate, with or without nvcc. The tests of the CPU's
+# operations are compiled once more for them. ThreadSanitizer cannot follow the emulator's fibers.
+OPERATIONS   := norm pointwise embedding cross_entropy adamw
+EMULATED_OBJ := $(patsubst src/cuda/kernels/%.cu,$(B)/emulate/%.o,$(wildcard src/cuda/kernels/*.cu)) \
+                $(B)/emulate/emulate.o $(B)/emulate/backend_emulated.o
+EMULATED_ALL := $(OPERATIONS:%=test_cuda_%) test_cuda_kernels test_emulator
+EMULATED_BIN := $(if $(filter tsan,$(VARIANT)),,\
+                $(addprefix $(B)/emulate/,$(filter $(chosen),$(EMULATED_ALL))))
+
+# ---- targets --------------------------------------------------------------------------------------------------------
+.PHONY: unit test test-cuda asan tsan valgrind bench soak
+unit: $(TEST_BIN) $(EMULATED_BIN)
+	$(Q)$(PYTHON) test/run_tests.py $(if $(filter tsan,$(VARIANT)),--no-aslr) $(TEST_BIN) $(EMULATED_BIN)
+
+# pytest finds the programs that it starts through TEST_PROGRAMS.
+test: all $(TEST_BIN) $(EMULATED_BIN) $(TOOL_BIN)
+	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test $(TEST_BIN) $(EMULATED_BIN)
+
+# On a machine with a GPU: its operations against the CPU's, and the tests of the CPU's operations once more on it.
+# Without one they say that they are skipped.
+ifneq ($(CUDA_SRC),)
+GPU_BIN := $(OPERATIONS:%=$(B)/gpu/test_gpu_%)
+test-cuda: programs $(B)/test/test_cuda $(GPU_BIN)
+	$(Q)$(PYTHON) test/run_tests.py $(B)/test/test_cuda $(GPU_BIN)
+else
+test-cuda:
+	@echo 'test-cuda needs a build for GPUs: make test-cuda CUDA=1, where nvcc is'; exit 1
+endif
+
+asan tsan:
+	@$(MAKE) --no-print-directory VARIANT=$@ unit
+
+# Valgrind 3.19 knows no AVX-512: built for a smaller processor, and oneDNN keeps to it (test/valgrind.sh).
+valgrind:
+	@command -v valgrind >/dev/null || { echo 'valgrind is not installed: scripts/install_deps.sh --dev'; exit 1; }
+	@$(MAKE) --no-print-directory BUILD=build/valgrind MARCH=x86-64-v3 CFLAGS=-g NVCC= programs
+	$(Q)test/valgrind.sh build/valgrind/release
+
+bench: all $(BENCH_BIN)
+	$(Q)for bench in $(BENCH_BIN); do echo "== $$(basename $$bench)"; $$bench || exit 1; done
+	$(Q)for bench in $(wildcard test/bench/bench*.py); do echo "== $$bench"; $(PYTHON) $$bench || exit 1; done
+
+# What takes minutes: the long forms of tests, one after another.
+soak: all $(TOOL_BIN)
+	$(Q)for soak in $(wildcard test/soak/*.py); do echo "== $$soak"; \
+	  TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) $$soak || exit 1; done
+
+# ---- rules ----------------------------------------------------------------------------------------------------------
+$(B)/test/%.o: private CFLAGS_ += -Itest/support
+
+# The models for the unit tests: always as C, under another name than main.
+$(B)/%.test.o: %.cu $(B)/flags
+	$(call say,CC,$< (for tests))
+	@mkdir -p $(@D)
+	$(Q)$(CC) -x c $(CFLAGS_) -Dmain=$(patsubst train_%,%,$*)_main -MMD -MP -c $< -o $@
+
+$(foreach source,$(PROGRAMS),$(eval $(call program,$(source)): $(source:%.c=$(B)/%.o)))
+
+$(TEST_BIN): $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) $(filter %.o,$^) $(LIB) -lcmocka $(LDLIBS_) -o $@
+
+$(TOOL_BIN) $(BENCH_BIN): $(MODEL_OBJ) $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) $(filter %.o,$^) $(LIB) $(LDLIBS_) -o $@
+
+# Kernels read memory through types of their own, use pragmas of nvcc, and test the same unchanging index twice.
+EMULATED_CXX = $(CXX) -std=c++17 $(HOST) -Wno-unknown-pragmas -Wno-uninitialized -Wno-maybe-uninitialized \
+               -fno-strict-aliasing -DEMULATED -Itest/emulate $(DEFINES) $(INCLUDES) -MMD -MP
+$(B)/emulate/%.o: src/cuda/kernels/%.cu $(B)/flags
+	$(call say,CXX,$< (emulated))
+	@mkdir -p $(@D)
+	$(Q)$(EMULATED_CXX) -x c++ -c $< -o $@
+
+$(B)/emulate/%.o: test/emulate/%.cc $(B)/flags
+	$(call say,CXX,$<)
+	@mkdir -p $(@D)
+	$(Q)$(EMULATED_CXX) -c $< -o $@
+
+$(B)/emulate/cpu/%.o: test/cpu/%.c $(B)/flags
+	$(call say,CC,$< (emulated kernels))
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_) -Itest/support -Dbackend_cpu_create=backend_emulated_create -MMD -MP -c $< -o $@
+
+$(B)/emulate/test_cuda_kernels.o: test/emulate/test_cuda_kernels.c $(B)/flags
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_) -Itest/emulate -Itest/support -MMD -MP -c $< -o $@
+
+$(OPERATIONS:%=$(B)/emulate/test_cuda_%): $(B)/emulate/test_cuda_%: $(B)/emulate/cpu/test_%.o
+$(B)/emulate/test_cuda_kernels $(B)/emulate/test_emulator: %: %.o
+$(EMULATED_BIN): $(EMULATED_OBJ) $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(LDFLAGS_) $(filter %.o,$^) $(LIB) -lcmocka $(LDLIBS_) -o $@
+
+$(B)/gpu/managed.o: test/gpu/managed.c $(B)/flags
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_) -I$(CUDA_HOME)/include -MMD -MP -c $< -o $@
+
+$(B)/gpu/cpu/%.o: test/cpu/%.c $(B)/flags
+	$(call say,CC,$< (on a GPU))
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_) -Itest/support -Dbackend_cpu_create=managed_backend_create -Dmalloc=managed_malloc \
+	  -Dcalloc=managed_calloc -Dfree=managed_free -MMD -MP -c $< -o $@
+
+$(B)/gpu/test_gpu_%: $(B)/gpu/cpu/test_%.o $(B)/gpu/managed.o $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) $< $(B)/gpu/managed.o $(LIB) -lcmocka $(LDLIBS_) -o $@
