@@ -9,66 +9,29 @@
 #include <string.h>
 #include <unistd.h>
 
-// One number of a model, by our name and by Hugging Face's for each family (NULL: that family has none).
-typedef struct ModelNumber {
-    const char *key;
-    const char *word[FAMILIES];
-    size_t offset; // in ModelConfig
-    bool real;     // double, else int64_t
-} ModelNumber;
+static const Family *family_of_(const Config *config) {
+    return &families[config->model.family];
+}
 
-#define NUMBER(field, llama, gpt, real)                                                                                \
-    { "model." #field, {llama, gpt}, offsetof(ModelConfig, field), real }
-
-static const ModelNumber numbers[] = {
-    NUMBER(vocab, "vocab_size", "vocab_size", false),
-    NUMBER(hidden, "hidden_size", "n_embd", false),
-    NUMBER(layers, "num_hidden_layers", "n_layer", false),
-    NUMBER(heads, "num_attention_heads", "n_head", false),
-    NUMBER(kv_heads, "num_key_value_heads", NULL, false),
-    NUMBER(ffn, "intermediate_size", "n_inner", false),
-    NUMBER(seq_len, "max_position_embeddings", "n_positions", false),
-    NUMBER(norm_eps, "rms_norm_eps", "layer_norm_epsilon", true),
-    NUMBER(rope_theta, "rope_theta", NULL, true),
-};
-
-enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
-
-static double number_of_(const ModelConfig *model, const ModelNumber *row) {
+static double number_of_(const ModelConfig *model, const FamilyNumber *row) {
     const void *field = (const char *)model + row->offset;
     return row->real ? *(const double *)field : (double)*(const int64_t *)field;
 }
 
 // --- writing
 
-static void write_family_(const Config *config, FILE *file) {
-    bool llama = config->model.family == FAMILY_LLAMA;
-    fprintf(file, "  \"architectures\": [\"%s\"],\n", llama ? "LlamaForCausalLM" : "GPT2LMHeadModel");
-    fprintf(file, "  \"model_type\": \"%s\",\n", llama ? "llama" : "gpt2");
-    if (llama) {
-        fputs("  \"hidden_act\": \"silu\",\n  \"attention_bias\": false,\n  \"mlp_bias\": false,\n  \"rope_scaling\": "
-              "null,\n",
-              file);
-        fprintf(file, "  \"head_dim\": %lld,\n", (long long)(config->model.hidden / config->model.heads));
-    } else {
-        // Trained without dropout, and so to be trained on.
-        fputs("  \"activation_function\": \"gelu_new\",\n  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  "
-              "\"resid_pdrop\": 0.0,\n",
-              file);
-    }
-    fprintf(file, "  \"tie_word_embeddings\": %s,\n",
-            config_word("model.tie_embeddings", config->model.tie_embeddings));
-}
-
 // What begins and ends a text is the tokenizer's to say; the defaults of transformers would be wrong for most vocabularies.
 void model_config_write(const Config *config, FILE *file) {
-    fputs("{\n", file);
-    write_family_(config, file);
-    for (int i = 0; i < NUMBERS; i++) {
-        const char *word = numbers[i].word[config->model.family];
-        if (word == NULL) continue;
-        fprintf(file, "  \"%s\": ", word);
-        json_write_number(file, number_of_(&config->model, &numbers[i]));
+    const Family *family = family_of_(config);
+    fprintf(file, "{\n  \"architectures\": [\"%s\"],\n", family->architecture);
+    fprintf(file, "  \"model_type\": \"%s\",\n%s", family->model_type, family->constants);
+    if (family->rotary)
+        fprintf(file, "  \"head_dim\": %lld,\n", (long long)(config->model.hidden / config->model.heads));
+    fprintf(file, "  \"tie_word_embeddings\": %s,\n",
+            config_word("model.tie_embeddings", config->model.tie_embeddings));
+    for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) {
+        fprintf(file, "  \"%s\": ", row->word);
+        json_write_number(file, number_of_(&config->model, row));
         fputs(",\n", file);
     }
     fputs("  \"initializer_range\": 0.02,\n  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n  \"use_cache\": "
@@ -151,21 +114,13 @@ int training_state_read(TrainingState *state, const char *dir, Error *err) {
     return status;
 }
 
-// What a value that is left out means: in old LLaMA configurations as many key and value heads as heads, in GPT-2's n_inner 4 n_embd.
-static double default_of_(const JsonValue *root, const char *word) {
-    if (strcmp(word, "num_key_value_heads") == 0) return (double)json_integer(root, "num_attention_heads", -1);
-    if (strcmp(word, "n_inner") == 0) return 4.0 * (double)json_integer(root, "n_embd", -1);
-    if (strcmp(word, "rope_theta") == 0) return 10000.0;
-    if (strcmp(word, "rms_norm_eps") == 0) return 1e-6;
-    if (strcmp(word, "layer_norm_epsilon") == 0) return 1e-5;
-    return -1.0;
-}
-
-// Newer files keep rope_theta in an object of its own.
-static double found_number_(const JsonValue *root, const char *word) {
-    const JsonValue *value = json_find(root, word);
-    if (value == NULL && strcmp(word, "rope_theta") == 0) value = json_find(json_find(root, "rope_parameters"), word);
-    return value != NULL && value->type == JSON_NUMBER ? value->number : default_of_(root, word);
+// Newer files keep rope_theta in an object of its own. A file without the word has the family's default.
+static double found_number_(const JsonValue *root, const FamilyNumber *row) {
+    const JsonValue *value = json_find(root, row->word);
+    if (value == NULL && strcmp(row->word, "rope_theta") == 0)
+        value = json_find(json_find(root, "rope_parameters"), row->word);
+    if (value != NULL && value->type == JSON_NUMBER) return value->number;
+    return row->times == NULL ? row->absent : row->absent * (double)json_integer(root, row->times, -1);
 }
 
 // Some files hold constants that went through fp32.
@@ -178,31 +133,29 @@ static bool is_set_(const JsonValue *root, const char *key) {
     return value != NULL && value->type != JSON_NULL && !(value->type == JSON_BOOL && !value->truth);
 }
 
-// What transformers takes a file for that does not say it: GPT-2 ties, LLaMA does not.
-static int found_tie_(const JsonValue *root, int family) {
+static int found_tie_(const JsonValue *root, const Family *family) {
     const char *key = "tie_word_embeddings";
-    bool tied = json_find(root, key) == NULL ? family == FAMILY_GPT : is_set_(root, key);
+    bool tied = json_find(root, key) == NULL ? family->tied : is_set_(root, key);
     return tied ? TIE_TRUE : TIE_FALSE;
 }
 
 // Appends "model.hidden is 256 there and 128 here" for everything that differs; returns the length.
 static int list_differences_(const Config *config, const JsonValue *root, bool exact, char *text, int size) {
+    const Family *family = family_of_(config);
     int used = 0;
     text[0] = '\0';
-    for (int i = 0; i < NUMBERS; i++) {
-        const char *word = numbers[i].word[config->model.family];
-        if (word == NULL) continue;
-        bool loose = !exact && config->model.family == FAMILY_LLAMA && strcmp(numbers[i].key, "model.seq_len") == 0;
-        double there = found_number_(root, word), here = number_of_(&config->model, &numbers[i]);
+    for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) {
+        bool loose = !exact && family->rotary && strcmp(row->key, "model.seq_len") == 0;
+        double there = found_number_(root, row), here = number_of_(&config->model, row);
         if (loose || equal_(there, here) || used >= size) continue;
         const char *between = used > 0 ? ", " : "";
         if (there < 0.0)
-            used += snprintf(text + used, (size_t)(size - used), "%s%s is not said there", between, numbers[i].key);
+            used += snprintf(text + used, (size_t)(size - used), "%s%s is not said there", between, row->key);
         else
             used += snprintf(text + used, (size_t)(size - used), "%s%s is %.10g there and %.10g here", between,
-                             numbers[i].key, there, here);
+                             row->key, there, here);
     }
-    int there = found_tie_(root, config->model.family), here = config->model.tie_embeddings;
+    int there = found_tie_(root, family), here = config->model.tie_embeddings;
     const char *key = "model.tie_embeddings";
     if (there != here && used < size)
         used += snprintf(text + used, (size_t)(size - used), "%s%s is %s there and %s here", used > 0 ? ", " : "", key,
@@ -210,9 +163,19 @@ static int list_differences_(const Config *config, const JsonValue *root, bool e
     return used;
 }
 
-static bool text_is_(const JsonValue *root, const char *key, const char *first, const char *second) {
-    const char *text = json_text(root, key, first);
-    return strcmp(text, first) == 0 || strcmp(text, second) == 0;
+// Whether the file says for the demand's word one of the allowed texts, or nothing.
+static bool meets_(const JsonValue *root, const FamilyDemand *demand) {
+    const JsonValue *value = json_find(root, demand->word);
+    if (value == NULL) return true;
+    for (int i = 0; i < 2 && demand->allowed[i] != NULL; i++) {
+        const char *allowed = demand->allowed[i];
+        bool number_zero = value->type == JSON_NUMBER && value->number == 0;
+        bool set = is_set_(root, demand->word) && !number_zero;
+        if (strcmp(allowed, "false") == 0 && !set) return true;
+        if (strcmp(allowed, "true") == 0 && value->type == JSON_BOOL && value->truth) return true;
+        if (strcmp(allowed, json_text(root, demand->word, "")) == 0) return true;
+    }
+    return false;
 }
 
 // The kind of rotation where it is not LLaMA's plain one, such as "llama3", "linear" or "yarn"; NULL where it is plain. Newer files name
@@ -223,25 +186,19 @@ static const char *rope_kind_(const JsonValue *root) {
     return strcmp(kind, "default") == 0 ? NULL : kind;
 }
 
-// Variants of the two architectures that compute something else than we do: what is so, in `text`. NULL where there is none.
-static const char *variant_(const JsonValue *root, int family, char *text, size_t size) {
-    if (family == FAMILY_LLAMA) {
-        if (!text_is_(root, "hidden_act", "silu", "swish")) return "hidden_act is not silu";
-        const char *kind = rope_kind_(root);
-        if (kind == NULL) return NULL;
-        snprintf(text, size, "rope_scaling is \"%.40s\"", kind);
-        return text;
-    }
-    if (!text_is_(root, "activation_function", "gelu_new", "gelu_pytorch_tanh"))
-        return "activation_function is not gelu_new";
-    if (is_set_(root, "scale_attn_by_inverse_layer_idx")) return "scale_attn_by_inverse_layer_idx is set";
-    const JsonValue *scale = json_find(root, "scale_attn_weights");
-    return scale != NULL && scale->type == JSON_BOOL && !scale->truth ? "scale_attn_weights is off" : NULL;
+// What the file's model computes that this program does not, in `text`; NULL where there is nothing.
+static const char *variant_(const JsonValue *root, const Family *family, char *text, size_t size) {
+    for (const FamilyDemand *demand = family->demands; demand->word != NULL; demand++)
+        if (!meets_(root, demand)) return demand->refusal;
+    const char *kind = family->rotary ? rope_kind_(root) : NULL;
+    if (kind == NULL) return NULL;
+    snprintf(text, size, "rope_scaling is \"%.40s\"", kind);
+    return text;
 }
 
 static int compare_(const Config *config, const JsonValue *root, const char *path, bool exact, Error *err) {
-    const char *want = config->model.family == FAMILY_LLAMA ? "llama" : "gpt2",
-               *have = json_text(root, "model_type", "");
+    const Family *family = family_of_(config);
+    const char *want = family->model_type, *have = json_text(root, "model_type", "");
     if (strcmp(want, have) != 0)
         return error_set(err, EXIT_USAGE, "%s: model_type is \"%.40s\", and %s trains \"%s\"", path, have, config->path,
                          want);
@@ -249,7 +206,7 @@ static int compare_(const Config *config, const JsonValue *root, const char *pat
     if (list_differences_(config, root, exact, text, sizeof text) > 0)
         return error_set(err, EXIT_USAGE, "%s: is of another model than %s: %s; make them equal", path, config->path,
                          text);
-    const char *variant = variant_(root, config->model.family, text, sizeof text);
+    const char *variant = variant_(root, family, text, sizeof text);
     if (variant == NULL) return 0;
     return error_set(err, EXIT_USAGE, "%s: %s, which this program does not compute; use another model", path, variant);
 }

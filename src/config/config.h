@@ -9,6 +9,7 @@
 
 #include "bpipe.h"
 #include "base/log.h"
+#include "family.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,7 +19,6 @@
 extern "C" {
 #endif
 
-typedef enum ModelFamily { FAMILY_LLAMA, FAMILY_GPT, FAMILIES } ModelFamily;
 typedef enum TieEmbeddings { TIE_AUTO, TIE_FALSE, TIE_TRUE } TieEmbeddings;
 typedef enum RankPlacement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } RankPlacement;
 typedef enum ScheduleName { SCHEDULE_NAME_GPIPE, SCHEDULE_NAME_1F1B } ScheduleName;
@@ -46,7 +46,7 @@ typedef struct ModelConfig {
     int64_t seq_len;  // s
     double norm_eps;
     double rope_theta;  // llama only
-    int tie_embeddings; // TieEmbeddings; config_check resolves auto: gpt does, llama does not
+    int tie_embeddings; // TieEmbeddings; config_check resolves auto by the family
 } ModelConfig;
 
 typedef struct ParallelConfig {

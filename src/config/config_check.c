@@ -59,14 +59,14 @@ static int check_required_(const Config *config, Error *err) {
 static int check_heads_(Config *config, Error *err) {
     ModelConfig *m = &config->model;
     char use[64];
-    bool llama = m->family == FAMILY_LLAMA;
+    const Family *family = &families[m->family];
     if (m->kv_heads == 0) m->kv_heads = m->heads;
-    if (llama && m->hidden % 2 != 0) {
+    if (family->rotary && m->hidden % 2 != 0) {
         return config_error(config, "model.hidden", err, "%lld is odd, and rotary embedding turns pairs; use %lld",
                             (long long)m->hidden, (long long)m->hidden + 1);
     }
     // A head of odd size cannot be rotated in pairs, so the heads divide half the width.
-    int64_t units = llama ? m->hidden / 2 : m->hidden;
+    int64_t units = family->rotary ? m->hidden / 2 : m->hidden;
     if (units % m->heads != 0) {
         near_divisors_(units, m->heads, use, sizeof use);
         const char *what = m->hidden % m->heads != 0 ? "does not divide hidden"
@@ -75,10 +75,10 @@ static int check_heads_(Config *config, Error *err) {
                             "heads %lld %s %lld; use %s heads", (long long)m->heads, what, (long long)m->hidden, use);
     }
     const char *kv_key = blame_(config, "model.kv_heads", "model.heads");
-    if (m->family == FAMILY_GPT && m->kv_heads != m->heads) {
+    if (!family->grouped && m->kv_heads != m->heads) {
         return config_error(config, kv_key, err,
-                            "family gpt has as many key and value heads as heads; use kv_heads %lld or auto",
-                            (long long)m->heads);
+                            "family %s has as many key and value heads as heads; use kv_heads %lld or auto",
+                            family_words[m->family], (long long)m->heads);
     }
     if (m->heads % m->kv_heads == 0) return 0;
     near_divisors_(m->heads, m->kv_heads, use, sizeof use);
@@ -205,11 +205,12 @@ static int check_size_(const Config *config, Error *err) {
 
 static int check_family_(Config *config, Error *err) {
     ModelConfig *m = &config->model;
-    bool gpt = m->family == FAMILY_GPT;
-    if (m->tie_embeddings == TIE_AUTO) m->tie_embeddings = gpt ? TIE_TRUE : TIE_FALSE;
-    if (!gpt || m->rope_theta == strtod(config_find("model.rope_theta")->def, NULL)) return 0;
+    const Family *family = &families[m->family];
+    if (m->tie_embeddings == TIE_AUTO) m->tie_embeddings = family->tied ? TIE_TRUE : TIE_FALSE;
+    if (family->rotary || m->rope_theta == strtod(config_find("model.rope_theta")->def, NULL)) return 0;
     return config_error(config, "model.rope_theta", err,
-                        "family gpt learns its positions and rotates nothing; leave the key out");
+                        "family %s learns its positions and rotates nothing; leave the key out",
+                        family_words[m->family]);
 }
 
 // Shares of a blend. What is under a millionth of the whole would come so rarely that it is a slip.

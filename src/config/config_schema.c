@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-static const char *const family_words[] = {[FAMILY_LLAMA] = "llama", [FAMILY_GPT] = "gpt", NULL};
 static const char *const tie_words[] = {[TIE_AUTO] = "auto", [TIE_FALSE] = "false", [TIE_TRUE] = "true", NULL};
 static const char *const placement_words[] = {[PLACEMENT_LINEAR] = "linear", [PLACEMENT_ADJACENT] = "adjacent", NULL};
 static const char *const name_words[] = {[SCHEDULE_NAME_GPIPE] = "gpipe", [SCHEDULE_NAME_1F1B] = "1f1b", NULL};

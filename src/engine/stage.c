@@ -217,7 +217,7 @@ int stage_forward(Stage *stage, int64_t microbatch, void *bundle, const void *in
     void *final = at->last ? layer_bundle_(stage, bundle, at->layers) : output;
     for (int64_t l = 0; l < at->layers; l++) {
         void *next = l + 1 < at->layers ? layer_bundle_(stage, bundle, l + 1) : final;
-        stage->model->layer_forward(pass, layer_tensors_(stage, l), layer_bundle_(stage, bundle, l), next);
+        layer_forward(pass, stage->model, layer_tensors_(stage, l), layer_bundle_(stage, bundle, l), next);
         stage_poll_(pass);
     }
     if (at->last)
@@ -234,7 +234,7 @@ int stage_backward(Stage *stage, int64_t microbatch, void *bundle, const void *i
     const void *from = at->last ? layer_bundle_(stage, bundle, at->layers) : input;
     stage->be->copy(stage->be, STREAM_COMPUTE, dx, from, at->message_bytes);
     for (int64_t l = at->layers - 1; l >= 0; l--) {
-        stage->model->layer_backward(pass, layer_tensors_(stage, l), layer_bundle_(stage, bundle, l), dx);
+        layer_backward(pass, stage->model, layer_tensors_(stage, l), layer_bundle_(stage, bundle, l), dx);
         stage_poll_(pass);
         if (microbatch == stage->microbatches - 1 && stage->layer_done != NULL)
             stage->layer_done(stage->layer_done_argument, l);

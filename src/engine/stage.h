@@ -4,6 +4,7 @@
 #define STAGE_H
 
 #include "model/blocks.h"
+#include "model/layer.h"
 #include "model/model.h"
 #include "sums.h"
 #include "model/tensors.h"

@@ -1,34 +1,6 @@
+// The blocks of a model: products split over tensor ranks, attention, embedding and head, each with its collectives. The
+// collectives are here and nowhere else, so a model reads as if there were one rank.
 #include "blocks.h"
-
-int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *s) {
-    LayerBundle counted;
-    LayerBundle *to = bundle == NULL ? &counted : bundle;
-    Layout layout = {(char *)base, 0};
-    int64_t stream = s->shard_rows * s->hidden * s->element;
-    to->x = layout_take(&layout, stream);
-    to->norm1 = layout_take(&layout, stream);
-    to->qkv = layout_take(&layout, s->rows * s->qkv_cols * s->element);
-    to->saved = layout_take(&layout, s->saved_bytes);
-    to->attention = layout_take(&layout, s->rows * s->query_cols * s->element);
-    to->x2 = layout_take(&layout, stream);
-    to->norm2 = layout_take(&layout, stream);
-    to->mlp = layout_take(&layout, s->rows * s->mlp_cols * s->element);
-    to->act = layout_take(&layout, s->rows * s->ffn * s->element);
-    return layout.used;
-}
-
-int64_t layer_work_layout(LayerWork *work, void *base, const Shape *s) {
-    LayerWork counted;
-    LayerWork *to = work == NULL ? &counted : work;
-    Layout layout = {(char *)base, 0};
-    to->delta = layout_take(&layout, s->shard_rows * s->hidden * s->element);
-    Layout attention = layout;
-    to->dmlp = layout_take(&layout, s->rows * s->mlp_cols * s->element);
-    to->dact = layout_take(&layout, s->mlp_cols > s->ffn ? s->rows * s->ffn * s->element : 0);
-    to->dqkv = layout_take(&attention, s->rows * s->qkv_cols * s->element);
-    to->dattention = layout_take(&attention, s->rows * s->query_cols * s->element);
-    return layout.used > attention.used ? layout.used : attention.used;
-}
 
 static bool blocks_split_(const Pass *pass) {
     return pass->shape->tensor_ranks > 1;

@@ -9,35 +9,6 @@
 extern "C" {
 #endif
 
-// What the backward of a layer needs of its forward, and nothing else: the layer's part of a bundle. In 16 bit that is
-// (12 h + 4 kv + 6 f) * s * b / t bytes with SwiGLU (kv = kv_heads * head dimension) and 32 h * s * b / t with GELU and f = 4h
-// (Korthikanti et al. 2022, without dropout's masks), plus what the attention saves.
-typedef struct LayerBundle {
-    void *x;         // (shard_rows, h)        the layer's input
-    void *norm1;     // (shard_rows, h)
-    void *qkv;       // (rows, (h + 2 kv)/t)   q and k already rotated where the model does
-    void *saved;     //                        the attention's, see backend.h
-    void *attention; // (rows, h/t)
-    void *x2;        // (shard_rows, h)        the residual stream between attention and MLP
-    void *norm2;     // (shard_rows, h)
-    void *mlp;       // (rows, mlp_cols)       gate and up, or what goes into the activation
-    void *act;       // (rows, f/t)            behind the activation
-} LayerBundle;
-
-// Temporaries of one layer. The attention's gradients reuse the MLP's place: they are never alive together.
-typedef struct LayerWork {
-    void *
-        delta; // (shard_rows, h)       what a block adds to the residual stream; in the backward the gradient of a norm's output
-    void *dmlp;       // (rows, mlp_cols)
-    void *dact;       // (rows, f/t)           only where the activation has a backward of its own (mlp_products 2)
-    void *dqkv;       // (rows, (h + 2 kv)/t)
-    void *dattention; // (rows, h/t)
-} LayerWork;
-
-// Bind to memory at base and return the bytes it takes; with NULL for both they only count.
-int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *shape);
-int64_t layer_work_layout(LayerWork *work, void *base, const Shape *shape);
-
 // y (rows, out) = x w^T + bias, w (out, in) cut by rows over t. x is a shard and is gathered first. aux, epilogue: as linear_forward.
 void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias, int64_t out,
                     Epilogue epilogue);

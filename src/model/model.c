@@ -6,6 +6,7 @@ void model_table(const Model *model, const ModelConfig *config, TensorTable *tab
     model->embedding_tensors(config, table);
     table->first_layer = table->count;
     for (int64_t l = 0; l < config->layers; l++) model->layer_tensors(config, l, table);
+    table_prefix(table, "%s", "");
     table->per_layer = (table->count - table->first_layer) / config->layers;
     table->head = table->count;
     model->head_tensors(config, table);
@@ -22,9 +23,19 @@ int64_t model_parameters(const Model *model, const ModelConfig *config) {
 double model_flops_per_token(const Config *config, bool full) {
     const ModelConfig *m = &config->model;
     double h = (double)m->hidden, q = h, kv = h / (double)m->heads * (double)m->kv_heads, f = (double)m->ffn;
-    double layers = (double)m->layers, products = m->family == FAMILY_LLAMA ? 3.0 : 2.0;
+    double layers = (double)m->layers, products = families[m->family].gated ? 3.0 : 2.0;
     double dense = layers * (h * (q + 2.0 * kv) + q * h + products * h * f) + h * (double)m->vocab;
     return 6.0 * dense + (full ? 12.0 : 6.0) * layers * q * (double)m->seq_len;
+}
+
+// Where a layer has its tensors is the same for all layers: read from the table of a model with one.
+static void shape_places_(Shape *shape, const Model *model, const ModelConfig *config) {
+    TensorTable table = {0};
+    model->layer_tensors(config, 0, &table);
+    for (int role = 0; role < LAYER_ROLES; role++) shape->place[role] = -1;
+    for (int64_t i = 0; i < table.count; i++)
+        if (table.specs[i].role != LAYER_NONE) shape->place[table.specs[i].role] = (int)i;
+    table_free(&table);
 }
 
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int tensor_rank) {
@@ -32,6 +43,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, s = m->seq_len, dim = m->hidden / m->heads;
     AttentionShape attention = {
         b, s, m->heads / t, m->kv_heads / t, dim, config->attention.mode, config->attention.softmax};
+    shape_places_(shape, model, m);
     shape->batch = b;
     shape->seq = s;
     shape->rows = s * b;
@@ -41,7 +53,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->query_cols = attention.heads * dim;
     shape->qkv_cols = (attention.heads + 2 * attention.kv_heads) * dim;
     shape->ffn = m->ffn / t;
-    shape->mlp_cols = model->mlp_products * shape->ffn;
+    shape->mlp_cols = (families[m->family].gated ? 2 : 1) * shape->ffn;
     shape->vocab_width = config_padded_vocab(config) / t;
     shape->vocab_first = tensor_rank * shape->vocab_width;
     int64_t left = m->vocab - shape->vocab_first;

@@ -36,7 +36,8 @@ typedef struct Shape {
     int tensor_rank, tensor_ranks;
     bool sequence;
     double norm_eps, rope_theta;
-    int64_t element; // bytes of one activation
+    int64_t element;        // bytes of one activation
+    int place[LAYER_ROLES]; // of a tensor with this role among a layer's; -1: the model has none
 } Shape;
 
 // Fills the shape of a configuration on tensor rank `tensor_rank`. be is asked for the attention's scratch only.
@@ -56,23 +57,25 @@ typedef struct Pass {
     Error *err;
 } Pass;
 
+// What a model has of its own. The layer itself, and what surrounds it, is common to all (layer.h, blocks.h).
 struct Model {
-    int family;       // ModelFamily
+    int family;       // ModelFamily: its row of `families`
     const char *name; // "llama"
-    // --- the table. The three append their tensors in order; every layer appends the same number.
+    // --- the table. The three append their tensors in order; every layer appends the same number, with a role where
+    // layer.c uses it. The head's are the final norm, then the output matrix; a tied one names the embedding.
     void (*embedding_tensors)(const ModelConfig *, TensorTable *);
     void (*layer_tensors)(const ModelConfig *, int64_t layer, TensorTable *);
-    void (*head_tensors)(const ModelConfig *,
-                         TensorTable *); // final norm, then the output matrix; a tied one names the embedding
-    int mlp_products; // 2: the MLP's first product makes gate and up at once; 1: it makes the activation's input
-    // --- one layer. `tensors` are the layer's, in table order. Reads its input from the bundle, writes y (shard_rows, hidden).
-    void (*layer_forward)(Pass *, const Tensor *tensors, void *bundle, void *y);
-    // dx (shard_rows, hidden): gradient of y on entry, of the input on return. Adds to the tensors' gradients.
-    void (*layer_backward)(Pass *, const Tensor *tensors, const void *bundle, void *dx);
-    // --- a norm: its first tensor and what stands behind it in the table. The head's tensors begin with the final norm.
-    // out = norm(sum), sum = x + delta; with delta NULL sum is x and not written.
+    void (*head_tensors)(const ModelConfig *, TensorTable *);
+    // --- a norm: its first tensor; others of it follow in the table. out = norm(sum), sum = x + delta; with delta NULL
+    // sum is x and not written.
     void (*norm_forward)(Pass *, const Tensor *norm, void *out, void *sum, const void *x, const void *delta);
     void (*norm_backward)(Pass *, const Tensor *norm, void *dx, const void *dout, const void *x); // dx +=
+    // --- what is done to q and k between their product and the attention, in place; both NULL: nothing. t: by role.
+    void (*heads_forward)(Pass *, const Tensor *const *t, void *qkv);
+    void (*heads_backward)(Pass *, const Tensor *const *t, void *dqkv);
+    // --- act (rows, f/t) from mlp (rows, mlp_cols); both NULL: GELU, which the products beside it include.
+    void (*activation_forward)(Pass *, void *act, const void *mlp);
+    void (*activation_backward)(Pass *, void *dmlp, const void *dact, const void *mlp);
     // Index of the output matrix among the head's tensors, and whether the embedding's second tensor is a table of positions.
     int head_matrix;
     bool learned_positions;

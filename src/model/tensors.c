@@ -11,8 +11,15 @@
 // Arenas start every tensor that is not joined on a multiple of this, so that it is aligned in bf16 as in fp32.
 enum { TENSOR_ALIGN_ELEMENTS = MEMORY_ALIGN / 2 };
 
-TensorSpec *table_add(TensorTable *table, int64_t rows, int64_t cols, int split, int init, const char *name_format,
-                      ...) {
+void table_prefix(TensorTable *table, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(table->prefix, sizeof table->prefix, format, args);
+    va_end(args);
+}
+
+static TensorSpec *table_add_(TensorTable *table, int role, int64_t rows, int64_t cols, int split, int init,
+                              const char *name) {
     if (table->count == table->capacity) {
         table->capacity = table->capacity == 0 ? 64 : 2 * table->capacity;
         table->specs = xrealloc(table->specs, (size_t)table->capacity * sizeof *table->specs);
@@ -20,16 +27,38 @@ TensorSpec *table_add(TensorTable *table, int64_t rows, int64_t cols, int split,
     }
     TensorSpec *spec = &table->specs[table->count++];
     memset(spec, 0, sizeof *spec);
+    spec->role = role;
     spec->rows = rows;
     spec->cols = cols;
     spec->split = split;
     spec->init = init;
     spec->parts = 1;
     spec->tied_to = -1;
-    va_list args;
-    va_start(args, name_format);
-    vsnprintf(spec->name, sizeof spec->name, name_format, args);
-    va_end(args);
+    snprintf(spec->name, sizeof spec->name, "%s%s", table->prefix, name);
+    return spec;
+}
+
+TensorSpec *table_vector(TensorTable *table, int role, int64_t rows, int init, const char *name) {
+    TensorSpec *spec = table_add_(table, role, rows, 1, SPLIT_NONE, init, name);
+    spec->shard_summed = true;
+    return spec;
+}
+
+TensorSpec *table_bias(TensorTable *table, int role, int64_t rows, int split, const char *name) {
+    return table_add_(table, role, rows, 1, split == SPLIT_COLS ? SPLIT_NONE : split, INIT_ZERO, name);
+}
+
+TensorSpec *table_matrix(TensorTable *table, int role, int64_t rows, int64_t cols, int split, const char *name) {
+    TensorSpec *spec =
+        table_add_(table, role, rows, cols, split, split == SPLIT_COLS ? INIT_OUTPUT : INIT_NORMAL, name);
+    spec->decay = true;
+    return spec;
+}
+
+TensorSpec *table_vocabulary(TensorTable *table, int64_t vocab, int64_t hidden, bool tied, const char *name) {
+    TensorSpec *spec = table_matrix(table, LAYER_NONE, vocab, hidden, SPLIT_ROWS, name);
+    spec->vocabulary = true;
+    if (tied) spec->tied_to = 0;
     return spec;
 }
 

@@ -16,12 +16,29 @@ extern "C" {
 #endif
 
 typedef enum TensorSplit { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS } TensorSplit;
+// What layer.c uses a layer's tensor for. Of tensors that are joined the first one has the role.
+typedef enum LayerRole {
+    LAYER_NORM1,
+    LAYER_QKV,
+    LAYER_QKV_BIAS,
+    LAYER_OUT,
+    LAYER_OUT_BIAS,
+    LAYER_NORM2,
+    LAYER_UP,
+    LAYER_UP_BIAS,
+    LAYER_DOWN,
+    LAYER_DOWN_BIAS,
+    LAYER_ROLES,
+    LAYER_NONE = -1
+} LayerRole;
+
 typedef enum TensorInit { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_OUTPUT } TensorInit;
 
 // One tensor of the whole model. A matrix is (out, in), a vector (rows, 1).
 typedef struct TensorSpec {
     char name[72];      // Hugging Face's name
     int64_t rows, cols; // unpadded
+    int role;           // LayerRole; LAYER_NONE outside the layers
     int split;          // over the tensor ranks
     int parts;          // SPLIT_ROWS cuts each of `parts` equal groups of rows (q, k and v of one matrix); else 1
     int init;        // INIT_NORMAL: 0.02; INIT_OUTPUT: 0.02 / sqrt(2 layers), for projections into the residual stream
@@ -36,13 +53,23 @@ typedef struct TensorSpec {
 typedef struct TensorTable {
     TensorSpec *specs;
     int64_t count, capacity;
+    char prefix[40]; // of the names that are added next
     // specs [embedding, first_layer) are the embedding's; layer l's are [first_layer + l * per_layer, ... + per_layer); the rest the head's
     int64_t first_layer, per_layer, head;
 } TensorTable;
 
-// Appends a tensor and returns it for further settings (parts 1, tied_to -1, nothing else set).
-TensorSpec *table_add(TensorTable *table, int64_t rows, int64_t cols, int split, int init, const char *name_format, ...)
-    __attribute__((format(printf, 6, 7)));
+// Begins the names of the tensors that are added next: "model.layers.%lld." and a layer's number. An empty format: none.
+void table_prefix(TensorTable *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// Each appends a tensor and returns it for further settings (parts 1, tied_to -1, nothing else set than is said here).
+// A vector is not split; with sequence parallelism its gradients are summed over the tensor ranks.
+TensorSpec *table_vector(TensorTable *table, int role, int64_t rows, int init, const char *name);
+// The bias of a matrix split so: by rows it is split likewise, by columns it belongs to the sum and is not split.
+TensorSpec *table_bias(TensorTable *table, int role, int64_t rows, int split, const char *name);
+// A matrix decays. Only projections into the residual stream are split by columns; they begin smaller.
+TensorSpec *table_matrix(TensorTable *table, int role, int64_t rows, int64_t cols, int split, const char *name);
+// A matrix whose rows are the vocabulary. tied: it is the token embedding, the first tensor of the table.
+TensorSpec *table_vocabulary(TensorTable *table, int64_t vocab, int64_t hidden, bool tied, const char *name);
 void table_free(TensorTable *table);
 
 // Parameters of specs [begin, end), unpadded, tied weights not counted again.

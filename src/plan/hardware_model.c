@@ -155,10 +155,9 @@ static void flash_attention_(const Work *work, PartTime *time) {
 
 static void layer_products_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
-    int64_t up = work->config->model.family == FAMILY_LLAMA ? 2 * s->ffn : s->ffn;
     double forward = product_(work, 1, s->rows, s->qkv_cols, s->hidden) +
-                     product_(work, 1, s->rows, s->hidden, s->query_cols) + product_(work, 1, s->rows, up, s->hidden) +
-                     product_(work, 1, s->rows, s->hidden, s->ffn);
+                     product_(work, 1, s->rows, s->hidden, s->query_cols) +
+                     product_(work, 1, s->rows, s->mlp_cols, s->hidden) + product_(work, 1, s->rows, s->hidden, s->ffn);
     time->forward += forward;
     time->backward += 2 * forward;
 }
@@ -166,10 +165,12 @@ static void layer_products_(const Work *work, PartTime *time) {
 // Norms, residuals, rotation and activation: 9 and 8 passes over the stream, and over what lies between the products.
 static void layer_passes_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
-    bool llama = work->config->model.family == FAMILY_LLAMA;
+    const Family *family = &families[work->config->model.family];
+    double up = family->gated ? 3 : 2, down = family->gated ? 5 : 2; // passes over the activation and its inputs
+    double rotations = family->rotary ? 2 : 0, biases = family->biased ? 1 : 0;
     double inner = (double)(s->rows * s->ffn * s->element), qkv = (double)(s->rows * s->qkv_cols * s->element);
-    time->forward += bytes_(work, 9 * hardware_stream_(s) + (llama ? 3 * inner + 2 * qkv : 2 * inner));
-    time->backward += bytes_(work, 8 * hardware_stream_(s) + (llama ? 5 * inner + 2 * qkv : 2 * inner + qkv));
+    time->forward += bytes_(work, 9 * hardware_stream_(s) + up * inner + rotations * qkv);
+    time->backward += bytes_(work, 8 * hardware_stream_(s) + down * inner + (rotations + biases) * qkv);
 }
 
 static PartTime layer_(const Work *work) {

@@ -1,0 +1,51 @@
+// What a model family is, apart from its layers: which keys it takes, how its FLOPs are counted, and what Hugging Face
+// calls it. Each family is one row of `families`; its layers are in train_NAME.cu.
+#ifndef FAMILY_H
+#define FAMILY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ModelFamily { FAMILY_LLAMA, FAMILY_GPT, FAMILIES } ModelFamily;
+
+// One number of config.json that is a key of our model section.
+typedef struct FamilyNumber {
+    const char *key;   // "model.hidden"
+    const char *word;  // "hidden_size"
+    size_t offset;     // in ModelConfig
+    bool real;         // double, else int64_t
+    double absent;     // what a file without the word means; negative: the file must have it
+    const char *times; // a number of the file by which `absent` is multiplied, or NULL
+} FamilyNumber;
+
+// What config.json may say for a word, because nothing else is computed here. A file without the word passes.
+typedef struct FamilyDemand {
+    const char *word;
+    const char *allowed[2]; // texts; "true" is the boolean, "false" stands for false, null and 0 alike
+    const char *refusal;    // "hidden_act is not silu"
+} FamilyDemand;
+
+typedef struct Family {
+    bool rotary;  // positions are rotations of q and k, so heads have an even size; else positions are learned
+    bool grouped; // kv_heads may be fewer than heads
+    bool gated;   // the MLP multiplies two products and has three matrices (SwiGLU); else it has two
+    bool biased;  // every product of a layer has a bias
+    bool tied;    // model.tie_embeddings: auto, and a config.json that does not say
+    const char *model_type, *architecture; // of transformers
+    const char *constants;                 // lines of config.json that are the same for every model of the family
+    const FamilyNumber *numbers;           // ends with a key of NULL
+    const FamilyDemand *demands;           // ends with a word of NULL
+} Family;
+
+extern const Family families[FAMILIES];
+extern const char *const family_words[]; // as model.family spells them, then NULL
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,49 @@
+// One transformer layer, as all models here have it: x2 = x + attention(norm(x)), y = x2 + mlp(norm(x2)). What differs
+// between models is in Model: the tensors, the norm, what is done to q and k, and the activation.
+#ifndef LAYER_H
+#define LAYER_H
+
+#include "model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What the backward of a layer needs of its forward, and nothing else: the layer's part of a bundle. In 16 bit that is
+// (12 h + 4 kv + 6 f) * s * b / t bytes with SwiGLU (kv = kv_heads * head dimension) and 32 h * s * b / t with GELU and
+// f = 4h (Korthikanti et al. 2022, without dropout's masks), plus what the attention saves.
+typedef struct LayerBundle {
+    void *x;         // (shard_rows, h)       the layer's input
+    void *norm1;     // (shard_rows, h)
+    void *qkv;       // (rows, (q + 2 kv)/t)  q and k already normalized and rotated where the model does that
+    void *saved;     //                       the attention's, see backend.h
+    void *attention; // (rows, q/t)
+    void *x2;        // (shard_rows, h)       the residual stream between attention and MLP
+    void *norm2;     // (shard_rows, h)
+    void *mlp;       // (rows, mlp_cols)      gate and up, or the activation's input
+    void *act;       // (rows, f/t)           the activation's output
+} LayerBundle;
+
+// Temporaries of one layer. The attention's gradients reuse the MLP's memory: they are never alive together.
+typedef struct LayerWork {
+    void *delta;      // (shard_rows, h)  what a block adds to the residual stream; the gradient of a norm's output
+    void *dmlp;       // (rows, mlp_cols)
+    void *dact;       // (rows, f/t)      only where the activation has a backward of its own
+    void *dqkv;       // (rows, (q + 2 kv)/t)
+    void *dattention; // (rows, q/t)
+} LayerWork;
+
+// Bind to memory at base and return the bytes it takes; with NULL for both they only count.
+int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *shape);
+int64_t layer_work_layout(LayerWork *work, void *base, const Shape *shape);
+
+// `tensors` are the layer's, in table order. Reads the input from the bundle, writes y (shard_rows, hidden).
+void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y);
+// dx (shard_rows, hidden): gradient of y on entry, of the input on return. Adds to the tensors' gradients.
+void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle, void *dx);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
