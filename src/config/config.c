@@ -140,6 +140,10 @@ int64_t config_microbatches(const Config *config) {
     return config->train.global_batch / (config->schedule.micro_batch * config->parallel.data);
 }
 
+int64_t config_step_tokens(const Config *config) {
+    return config->train.global_batch * config->model.seq_len;
+}
+
 int64_t config_world(const Config *config) {
     return config->parallel.pipeline * config->parallel.tensor * config->parallel.data;
 }

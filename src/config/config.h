@@ -181,6 +181,7 @@ const char *config_word(const char *key, int value);
 
 // Derived figures used everywhere.
 int64_t config_microbatches(const Config *config); // m = B / (b * d)
+int64_t config_step_tokens(const Config *config);  // B * s
 int64_t config_world(const Config *config);        // p * t * d
 int config_min_slots(const Config *config);        // the smallest schedule.slots that BPipe works with here
 int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t

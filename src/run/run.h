@@ -1,27 +1,33 @@
-// One rank's training run: everything it owns, from its place in the world to its metrics file, and the loop over steps.
+// One rank's run: everything it owns, from its place in the world to its metrics file, and what can be done with it:
+// train, validate, generate text. A run is created and destroyed by all ranks together; "collective" below means that
+// every rank calls the function at the same point.
+//
+//   run_create.c    takes the rank's place, allocates, initializes or loads       run_train.c     the loop over steps
+//   run_update.c    the end of a step: does the update count?                     run_report.c    what a step says
+//   run_validate.c  losses, validation, --validate                                run_evaluate.c  data.hellaswag
+//   run_sample.c    samples and --generate      run_trace.c  --trace              run_compare.c   plan against measured
+//   run_stop.c      requests to stop            run_data.c   data sets            run_details.c   --verbose
 #ifndef RUN_H
 #define RUN_H
 
-#include "engine/batch.h"
-#include "ranks/status_page.h"
 #include "checkpoint/checkpoint.h"
+#include "data/blend.h"
+#include "data/evaluate.h"
 #include "device/device.h"
+#include "engine/batch.h"
 #include "engine/engine.h"
+#include "engine/optimizer.h"
 #include "engine/step_guard.h"
 #include "metrics.h"
-#include "engine/optimizer.h"
 #include "plan/plan.h"
+#include "ranks/status_page.h"
 #include "ranks/topology.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 // What a run is asked for besides its configuration.
 typedef struct RunAsk {
     const char *resume;   // a checkpoint or a directory of them; NULL: none
     const char *generate; // a prompt: text is written and nothing trained; NULL: no text
-    bool validate;        // the loss of data.val is said and nothing trained
+    bool validate;        // the loss of data.val is printed and nothing trained
 } RunAsk;
 
 bool run_trains(const RunAsk *ask);
@@ -36,9 +42,9 @@ typedef struct Run {
     Backend *be;
     Device device;
     Comm *pipeline, *tensor, *data, *tied; // NULL where the group would be this rank alone
-    Checksum *checksum;                    // NULL where comm.checksum is off, as are the groups beside it
+    Checksum *checksum;                    // NULL without comm.checksum, as are the groups beside it
     Comm *pipeline_sums, *pair_sums;       // of the checksums of messages
-    Comm *pair, *pair_bundles;             // of messages in host memory; of bundles, NULL where none are evicted
+    Comm *pair, *pair_bundles;             // messages in host memory; bundles, NULL where none are evicted
     Schedule *schedule, *validation;
     Plan plan;
     Stage stage;
@@ -54,48 +60,132 @@ typedef struct Run {
     Error unheard;          // standard output cannot be written
     Checkpoint *checkpoint; // NULL without checkpoint.dir
     ResumePoint from;
-    struct RunTrace *trace;    // run_trace.h; NULL: none
-    struct Sampler *sampler;   // run_sample.h; NULL: none
+    struct RunTrace *trace;    // NULL: none
+    struct Sampler *sampler;   // NULL: none
     struct Recorder *recorder; // record.h; NULL: none
 } Run;
 
-// Takes this rank's place in `world`, allocates and initializes, or goes on from a checkpoint. Without training there are no data, no
-// metrics and no checkpoints to write. Collective. -1 with err; run_destroy in both cases.
+// Takes this rank's place in `world`, allocates, and initializes or loads. Without training there are no data, no
+// metrics and no checkpoints to write. Collective. -1 with err; call run_destroy in both cases.
 int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world,
                StatusPage *status_page, Log *log, Error *err);
-
-// The list that the plan is made for: the configuration's, or without training forwards alone: a batch's, or for text one
-// microbatch's. NULL with err.
-Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err);
-
-// Trains to train.steps, saving as checkpoint.* says. Returns 0 or -1 with err; a stop on request (SIGUSR1, SIGTERM, SIGINT) ends after
-// the step under way, on all ranks after the same one, with code EXIT_STOPPED once its checkpoint is saved.
-int run_train(Run *run, Error *err);
-
-// Without training: one line on stdout, or a JSON object, with the loss of data.val. Collective. -1 with err.
-int run_validate(Run *run, bool json, Error *err);
-
 void run_destroy(Run *run);
 
-// After every line of metrics, with the error it met or none. Where there is no room for the file's figures a run goes on without: said when
-// that begins, and when it ends. Where the line did not reach standard output, the run ends as if asked to, and fails with that.
+// Returns the schedule that the plan is made for: the configuration's, or without training forwards alone (of one batch
+// for --validate, of one microbatch for text). NULL with err.
+Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err);
+
+// ---------------------------------------------------------------- training
+
+// Trains to train.steps, saving as checkpoint.* says. Returns 0 or -1 with err; a request to stop ends the run after the
+// step under way, on all ranks after the same one, with code EXIT_STOPPED once its checkpoint is saved.
+int run_train(Run *run, Error *err);
+
+// Collective, after the pipeline of a step. Gives every rank the sum of the losses of all tokens, and whether any rank
+// was asked to stop. -1 with err.
+int run_loss(Run *run, double *loss, bool *stop, Error *err);
+
+// Collective. Applies the step's update, or skips it as step_guard.h says; fills in figures->skipped and the deviations.
+// -1 with err where the run has to end.
+int run_update(Run *run, StepFigures *figures, Error *err);
+
+// Collective. Gathers every rank's figures of a step and writes the step line and the line of metrics.
+int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err);
+
+// Call after each metrics line with its error, if any. Disk full: keep training, and log when it starts and stops.
+// Standard output gone: stop as if signalled, and fail.
 void run_tell_metrics(Run *run, int64_t step, const Error *trouble);
 
-// From here on the signals that ask a run to stop are noted, and it can be asked whether one has come.
+// Collective, after the first step, when every rank has allocated all it ever will. Rank 0 prints one line if every rank
+// holds, category by category, what the plan has for its stage, else a table of the differences.
+int run_compare_plan(Run *run, Error *err);
+
+// ---------------------------------------------------------------- requests to stop
+
+// Installs the stop-signal handlers; run_stop_requested() says whether one arrived. run_request_stop() acts as a signal.
 void run_listen(Run *run);
 bool run_stop_requested(void);
+void run_request_stop(void);
 
-// Opens the training and the validation set and checks that they have what the configuration needs; val is NULL where none is used.
+// ---------------------------------------------------------------- validation and evaluation
+
+// Collective. Writes the mean loss over data.val_batches after `step` to the metrics.
+int run_validate_step(Run *run, int64_t step, Error *err);
+
+// --validate: one line on stdout, or a JSON object, with the loss of data.val. Collective. -1 with err.
+int run_validate(Run *run, bool json, Error *err);
+
+// Opens data.hellaswag if it is used, else NULL: at its intervals while training, always for --validate. -1 with err.
+int run_open_evaluation(const Config *config, bool validate, Evaluation **evaluation, Error *err);
+
+// Collective. Counts the examples of data.hellaswag that the model gets right. *stop: a rank was asked to stop, and
+// *correct is not known. Results do not depend on how rows are spread over microbatches and data ranks.
+int run_evaluate(Run *run, int64_t *correct, bool *stop, Error *err);
+
+// Collective. The same after `step`, written to the metrics. A request to stop gives it up unsaid, and the run ends
+// after the next step.
+int run_evaluate_step(Run *run, int64_t step, Error *err);
+
+// ---------------------------------------------------------------- text
+// One token takes one forward of the whole window, seq_len tokens, through the pipeline: a forward-only list of one
+// microbatch. Nothing is kept between tokens, so there is no memory to plan for, and a token costs a microbatch's
+// forward (micro_batch texts share it). With several data ranks the first works and the others wait. The last stage's
+// tensor ranks name their candidates (sample.h), rank 0 chooses, and every rank learns the token.
+
+// Before ranks start: checks that the tokenizer can be read and spells the prompt (NULL: sample.prompt). -1 with err.
+int run_sample_check(const Config *config, const char *prompt, Error *err);
+
+// Makes run->sampler. prompt: as above. -1 with err.
+int run_sampler_create(Run *run, const char *prompt, Error *err);
+void run_sampler_destroy(Run *run);
+
+// Collective. Writes sample.count texts to the metrics.
+int run_sample(Run *run, int64_t step, Error *err);
+
+// Collective. The same on stdout and nothing else; a request to stop is an error.
+int run_generate(Run *run, Error *err);
+
+// ---------------------------------------------------------------- trace
+// After each step the times of all ranks' actions travel to rank 0, which knows every rank's list and writes them.
+
+// Collective; `run` has been created. path NULL: no trace, and run->trace stays NULL. -1 with err.
+int run_trace_open(Run *run, const char *path, Error *err);
+
+// Collective. Writes what engine_run reported of `schedule`; `label` began at `begin` and ended now, on this host's
+// clock. Does nothing without a trace. If the file cannot be written any more, that is logged once and training goes on.
+// -1 with err only where ranks cannot be reached.
+int run_trace_step(Run *run, const char *label, const Schedule *schedule, const EngineRun *pipeline, double begin,
+                   Error *err);
+
+// Ends the file, also of a run that failed.
+void run_trace_close(Run *run);
+
+// ---------------------------------------------------------------- data
+
+// Opens the training and the validation set and checks that they hold what the configuration needs; val is NULL where
+// none is used. -1 with err.
 int run_open_data(const Config *config, Blend **train, Dataset **val, Error *err);
 
-// The validation set alone, whatever data.val_every says.
+// Opens the validation set alone, whatever data.val_every says.
 int run_open_validation(const Config *config, Dataset **val, Error *err);
 
-// Says what is worth knowing about the data: how far each source of a blend goes, and data sets of different tokenizers.
+// Logs what is worth knowing about the data: how far each source of a blend goes, and data sets of different tokenizers.
 void run_tell_data(const Run *run);
 
-#ifdef __cplusplus
-}
-#endif
+// ---------------------------------------------------------------- --verbose
+// What was found and chosen, and where the time until the first step goes. Rank 0 speaks, except about what each
+// evicting stage chose for itself.
+
+// Phases follow one another; the first begins with details_begin.
+typedef struct Details {
+    Log log; // silent on ranks other than 0
+    double began, since;
+} Details;
+
+void details_begin(Details *details, const Log *log, const World *world); // world NULL: before ranks exist
+void details_phase(Details *details, const char *what);                   // logs the time since the phase before
+void details_ready(const Details *details);                               // logs the time of all phases together
+void details_found(const Details *details, const Run *run);               // launcher, host, device, libraries
+void details_bundles(const Run *run); // how this stage's evicted bundles travel; nothing where it evicts none
 
 #endif

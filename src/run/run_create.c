@@ -1,13 +1,10 @@
 // Run, first part: taking a place in the world.
 #include "comm/comm_checked.h"
 #include "ranks/affinity.h"
-#include "details.h"
 #include "plan/fits.h"
 #include "record.h"
 #include "ranks/roster.h"
 #include "run.h"
-#include "run_evaluate.h"
-#include "run_sample.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "run_evaluate.h"
+#include "run.h"
 #include "base/alloc.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "run_sample.h"
+#include "run.h"
 #include "base/alloc.h"
 
 #include "sample.h"

@@ -1,4 +1,4 @@
-#include "run_trace.h"
+#include "run.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 
@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct RunTrace {
+typedef struct RunTrace {
     int64_t capacity;         // actions of the longest list
-    ActionTime *mine;         // [room]
-    ActionTime *all;          // [world][room], on rank 0
+    ActionTime *mine;         // [capacity]
+    ActionTime *all;          // [world][capacity], on rank 0
     int *ranks;               // [world] by process of the trace
     const ActionTime **times; // [world] by process, into `all`
     Trace *trace;             // rank 0
-};
+} RunTrace;
 
 static int64_t longest_(const Schedule *schedule) {
     int64_t longest = 0;

@@ -1,10 +1,12 @@
+// The program: reads the command line and the configuration, answers questions alone, and starts, joins or is the ranks
+// that train. From here the way of a step is run_train (run_train.c), engine_run (engine.c), stage_forward (stage.c),
+// and the model's layer (train_llama.cu, train_gpt.cu).
 #include "trainer.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 
 #include "config/completion.h"
 #include "ranks/affinity.h"
-#include "details.h"
 #include "device/device.h"
 #include "plan/emulate.h"
 #include "base/files.h"
@@ -14,9 +16,6 @@
 #include "config/options.h"
 #include "plan/plan_answer.h"
 #include "run.h"
-#include "run_evaluate.h"
-#include "run_sample.h"
-#include "run_trace.h"
 #include "engine/trace.h"
 #include "verify.h"
 #include "base/version.h"
@@ -32,8 +31,8 @@ static int trainer_say_(const Log *log, const Error *err) {
     return err->code;
 }
 
-// What is wrong before ranks know each other is wrong on all ranks of a host: the first one says it. The others go after it, since
-// mpirun ends all when one has gone.
+// What is wrong before ranks know each other is wrong on all ranks of a host, and the first one reports it. The others
+// leave after it, since mpirun ends all ranks when one has left.
 static int trainer_fail_(const Log *log, const Error *err) {
     if (world_speaks()) return trainer_say_(log, err);
     sleep(1);
@@ -75,7 +74,7 @@ static int check_data_(const Config *config, Error *err) {
     return status;
 }
 
-// Text comes from a model that was trained, and a loss says something of one.
+// --generate and --validate need trained weights.
 static int check_trained_(const Config *config, const RunAsk *ask, Error *err) {
     if (ask->resume == NULL && config->checkpoint.init_from[0] == '\0')
         return error_set(err, EXIT_USAGE,
@@ -92,7 +91,7 @@ static int check_trained_(const Config *config, const RunAsk *ask, Error *err) {
     return status;
 }
 
-// Before any rank starts: is the data there, and does the machine have what the plan asks for?
+// Checks, before any rank starts, that the machine has what the plan asks for and that the data are there.
 static int check_start_(const Config *config, const char *program, const Model *model, const RunAsk *ask, Error *err) {
     Schedule *schedule = run_schedule(config, ask, err);
     Backend *be = schedule == NULL ? NULL : planner_backend(config, err);
@@ -110,7 +109,8 @@ static int check_start_(const Config *config, const char *program, const Model *
     return status;
 }
 
-// Says the last word of a rank: on the board, where a parent reads it, else on stderr; once where all ranks found the same.
+// Returns the last word of a rank: on the status page, where a parent reads it, else on stderr; once where all ranks
+// found the same.
 static int rank_fail_(World *world, StatusPage *status_page, Heartbeat *heartbeat, const Log *log, const Error *err) {
     bool speaks = !err->everywhere || world_rank(world) == 0;
     if (speaks && !status_page_report(status_page, err->code, err->text)) log_line(log, "%s", err->text);
@@ -122,53 +122,66 @@ static int rank_fail_(World *world, StatusPage *status_page, Heartbeat *heartbea
     return code;
 }
 
-static int act_(Run *run, const Options *options, Error *err) {
-    if (options->generate != NULL) return run_generate(run, err);
-    return options->validate ? run_validate(run, options->json, err) : run_train(run, err);
+// What the program was asked, and what it needs to answer.
+typedef struct Trainer {
+    const Model *model;
+    Options options;
+    Config *config;
+    Log log;
+    int argc;
+    char **argv;
+} Trainer;
+
+static RunAsk ask_of_(const Options *options) {
+    return (RunAsk){options->resume, options->generate, options->validate};
 }
 
-static int train_as_rank_(Config *config, const Model *model, const Options *options, World *world,
-                          StatusPage *status_page, Heartbeat *heartbeat, Log *log) {
+// Does what the ranks were started for. Returns the exit code.
+static int work_(Trainer *t, World *world, StatusPage *status_page, Heartbeat *heartbeat) {
+    const Options *options = &t->options;
+    RunAsk ask = ask_of_(options);
     Error err = {0};
-    Run run;
-    RunAsk ask = {options->resume, options->generate, options->validate};
-    int code = EXIT_DONE;
-    memset(&run, 0, sizeof run);
     if (options->verify != NULL) {
-        code = verify_as_rank(config, model, options, world, status_page, log, &err);
-        return code < 0 ? rank_fail_(world, status_page, heartbeat, log, &err) : code;
+        int code = verify_as_rank(t->config, t->model, options, world, status_page, &t->log, &err);
+        return code < 0 ? rank_fail_(world, status_page, heartbeat, &t->log, &err) : code;
     }
-    if (verdict_agree(config, model, world, log, &err) != 0 ||
-        run_create(&run, config, model, &ask, world, status_page, log, &err) != 0 ||
-        run_trace_open(&run, options->trace, &err) != 0 || act_(&run, options, &err) != 0)
-        code = rank_fail_(world, status_page, heartbeat, log, &err);
+    Run run;
+    memset(&run, 0, sizeof run);
+    int status = verdict_agree(t->config, t->model, world, &t->log, &err);
+    if (status == 0) status = run_create(&run, t->config, t->model, &ask, world, status_page, &t->log, &err);
+    if (status == 0) status = run_trace_open(&run, options->trace, &err);
+    if (status == 0)
+        status = ask.generate != NULL ? run_generate(&run, &err)
+                 : ask.validate       ? run_validate(&run, options->json, &err)
+                                      : run_train(&run, &err);
+    int code = status == 0 ? EXIT_DONE : rank_fail_(world, status_page, heartbeat, &t->log, &err);
     status_page_set_action(status_page, "leaving");
     run_trace_close(&run);
     run_destroy(&run);
     return code;
 }
 
-static int rank_main_(Config *config, const Model *model, const Options *options, bool launched, Log *log, int argc,
-                      char **argv) {
+// This process is a rank: it joins the others, works, and leaves.
+static int rank_main_(Trainer *t, bool launched) {
     Error err = {0};
     StatusPage *status_page = status_page_attach(-1);
     if (status_page == NULL) status_page = status_page_alone();
     status_page_set_action(status_page, HEARTBEAT_JOINING);
     double began = clock_seconds();
-    Heartbeat *heartbeat = heartbeat_start(status_page, patience_(config), launched, log->program, &err);
-    World *world = err.code != 0 ? NULL : world_join(&argc, &argv, &err);
+    Heartbeat *heartbeat = heartbeat_start(status_page, patience_(t->config), launched, t->log.program, &err);
+    World *world = err.code != 0 ? NULL : world_join(&t->argc, &t->argv, &err);
     if (world == NULL)
         return status_page_report(status_page, err.code, err.text) ? status_page_leave(status_page, err.code)
-                                                                   : trainer_say_(log, &err);
-    log->rank = world_size(world) > 1 ? world_rank(world) : -1;
+                                                                   : trainer_say_(&t->log, &err);
+    t->log.rank = world_size(world) > 1 ? world_rank(world) : -1;
     Details details;
-    details_begin(&details, log, world);
+    details_begin(&details, &t->log, world);
     details.since = began;
     details_phase(&details, "world joined");
     world_set_status_page(world, status_page);
-    int code = heartbeat_join(heartbeat, world, log, &err) == 0
-                   ? train_as_rank_(config, model, options, world, status_page, heartbeat, log)
-                   : rank_fail_(world, status_page, heartbeat, log, &err);
+    int code = heartbeat_join(heartbeat, world, &t->log, &err) == 0
+                   ? work_(t, world, status_page, heartbeat)
+                   : rank_fail_(world, status_page, heartbeat, &t->log, &err);
     world_leave(world);
     heartbeat_leave(heartbeat);
     code = status_page_leave(status_page, code);
@@ -176,39 +189,46 @@ static int rank_main_(Config *config, const Model *model, const Options *options
     return code;
 }
 
-// The ranks get the command line as it was given, and what was decided for them behind it.
-static int trainer_launch_(const Config *config, bool decided, Log *log, int argc, char **argv, Error *err) {
-    char bpipe[32];
-    char **with = xcalloc((size_t)argc + 3, sizeof *with);
-    memcpy(with, argv, (size_t)argc * sizeof *with);
-    snprintf(bpipe, sizeof bpipe, "schedule.bpipe=%s", config_word("schedule.bpipe", config->schedule.bpipe));
-    char option[] = "-o";
-    if (decided) with[argc] = option, with[argc + 1] = bpipe;
-    int code = launch_ranks(log, (int)config_world(config), with, patience_(config), err);
+// This process is the parent of ranks on this machine. They get the command line as it was given, followed by what was
+// decided for them.
+static int parent_main_(Trainer *t, bool decided, Error *err) {
+    char bpipe[32], option[] = "-o";
+    char **with = xcalloc((size_t)t->argc + 3, sizeof *with);
+    memcpy(with, t->argv, (size_t)t->argc * sizeof *with);
+    snprintf(bpipe, sizeof bpipe, "schedule.bpipe=%s", config_word("schedule.bpipe", t->config->schedule.bpipe));
+    if (decided) with[t->argc] = option, with[t->argc + 1] = bpipe;
+    int code = launch_ranks(&t->log, (int)config_world(t->config), with, patience_(t->config), err);
     free(with);
-    return code;
+    return err->code != 0 ? trainer_fail_(&t->log, err) : code;
 }
 
-static int train_(Config *config, const Model *model, const Options *options, Log *log, int argc, char **argv) {
-    Error err = {0};
+// Checks plan, machine and data before any rank starts, and decides what the configuration leaves to the plan.
+static int check_before_ranks_(Trainer *t, Error *err) {
+    RunAsk ask = ask_of_(&t->options);
     Details details;
-    details_begin(&details, log, NULL);
-    RunAsk ask = {options->resume, options->generate, options->validate};
-    if (!run_trains(&ask)) config->schedule.bpipe = BPIPE_OFF; // forwards leave nothing to balance
-    bool under = false, undecided = config->schedule.bpipe == BPIPE_AUTO;
-    if (world_under_launcher(&under, &err) != 0) return trainer_fail_(log, &err);
-    if (options->verify != NULL && !under && !verify_is_run()) {
-        int verified = verify_command(model, options, check_start_, log, argv, &err);
-        return verified < 0 ? trainer_fail_(log, &err) : verified;
+    details_begin(&details, &t->log, NULL);
+    if (t->options.trace != NULL && trace_check(t->options.trace, err) != 0) return -1;
+    if (verdict_resolve(t->config, t->model, &t->log, err) != 0) return -1;
+    if (check_start_(t->config, t->log.program, t->model, &ask, err) != 0) return -1;
+    details_phase(&details, "plan, machine and data checked");
+    return 0;
+}
+
+// Training, --validate, --generate and --verify: by ranks that a launcher started, by this process if it is the only
+// rank, else by ranks that this process starts.
+static int train_main_(Trainer *t) {
+    Error err = {0};
+    RunAsk ask = ask_of_(&t->options);
+    if (!run_trains(&ask)) t->config->schedule.bpipe = BPIPE_OFF; // forwards leave nothing to balance
+    bool launched = false, undecided = t->config->schedule.bpipe == BPIPE_AUTO;
+    if (world_under_launcher(&launched, &err) != 0) return trainer_fail_(&t->log, &err);
+    if (t->options.verify != NULL && !launched && !verify_is_run()) {
+        int code = verify_command(t->model, &t->options, check_start_, &t->log, t->argv, &err);
+        return code < 0 ? trainer_fail_(&t->log, &err) : code;
     }
-    if (!under && options->trace != NULL && trace_check(options->trace, &err) != 0) return trainer_fail_(log, &err);
-    if (!under &&
-        (verdict_resolve(config, model, log, &err) != 0 || check_start_(config, log->program, model, &ask, &err) != 0))
-        return trainer_fail_(log, &err);
-    if (!under) details_phase(&details, "plan, machine and data checked");
-    if (under || config_world(config) == 1) return rank_main_(config, model, options, under, log, argc, argv);
-    int code = trainer_launch_(config, undecided, log, argc, argv, &err);
-    return err.code != 0 ? trainer_fail_(log, &err) : code;
+    if (!launched && check_before_ranks_(t, &err) != 0) return trainer_fail_(&t->log, &err);
+    if (launched || config_world(t->config) == 1) return rank_main_(t, launched);
+    return parent_main_(t, undecided, &err);
 }
 
 static int trainer_flush_(Error *err) {
@@ -216,7 +236,7 @@ static int trainer_flush_(Error *err) {
     return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
 }
 
-// What the tables and the version answer without a configuration. false: nothing of it was asked.
+// Handles options that need no configuration (--help, --man, ...). Returns false if none was given.
 static bool answer_(const Options *options, const char *program) {
     if (options->help)
         options_help(program, stdout);
@@ -233,41 +253,45 @@ static bool answer_(const Options *options, const char *program) {
     return true;
 }
 
-static int run_options_(const Options *options, const Model *model, Log *log, int argc, char **argv) {
-    Error err = {0};
-    if (answer_(options, log->program)) return trainer_flush_(&err) == 0 ? EXIT_DONE : trainer_say_(log, &err);
-    log->level = options->quiet ? LOG_QUIET : options->verbose ? LOG_VERBOSE : LOG_NORMAL;
-    affinity_spin_briefly(argv);
-    Config *config = xcalloc(1, sizeof *config);
-    if (config == NULL) return EXIT_FAILED;
-    int code = EXIT_DONE;
-    if (config_load(config, options->config, options->overrides, options->override_count, &err) != 0 ||
-        trainer_check_family_(config, log->program, model, &err) != 0)
-        code = trainer_fail_(log, &err);
-    else if (options->emulate_stage != NULL)
-        code = emulate_command(config, model, options->emulate_stage, log, &err) == 0 ? EXIT_DONE
-                                                                                      : trainer_fail_(log, &err);
-    else if (options->profile && profile_command(config, model, log, &err) != 0)
-        code = trainer_fail_(log, &err);
-    else if (options->plan || options->profile)
-        code = plan_command(config, model, options->json, options->trace, log, &err) == 0 ? EXIT_DONE
-                                                                                          : trainer_fail_(log, &err);
+// Questions about a configuration that this process answers alone. Returns false if none was asked; *status as usual.
+static bool question_(Trainer *t, int *status, Error *err) {
+    const Options *options = &t->options;
+    *status = 0;
+    if (options->emulate_stage != NULL) {
+        *status = emulate_command(t->config, t->model, options->emulate_stage, &t->log, err);
+        return true;
+    }
+    if (options->profile) *status = profile_command(t->config, t->model, &t->log, err);
+    if (*status == 0 && (options->plan || options->profile))
+        *status = plan_command(t->config, t->model, options->json, options->trace, &t->log, err);
     else if (options->schedule)
-        code = print_schedule_(config, model, log, &err) == 0 ? EXIT_DONE : trainer_fail_(log, &err);
-    else
-        code = train_(config, model, options, log, argc, argv);
-    free(config);
-    return code;
+        *status = print_schedule_(t->config, t->model, &t->log, err);
+    return options->plan || options->profile || options->schedule;
 }
 
 int trainer_main(const char *program, const Model *model, int argc, char **argv) {
-    file_reserve_standard();
-    signal(SIGXFSZ, SIG_IGN); // what a limit on a file's size cuts is an error to report, not the end
-    Log log = {program, -1, -1, LOG_NORMAL};
-    Options options;
+    Trainer t = {.model = model, .log = {program, -1, -1, LOG_NORMAL}, .argc = argc, .argv = argv};
     Error err = {0};
-    int code = options_parse(&options, argc, argv, &err) == 0 ? run_options_(&options, model, &log, argc, argv)
-                                                              : trainer_fail_(&log, &err);
-    options_free(&options);
+    int code, status;
+    file_reserve_standard();
+    signal(SIGXFSZ, SIG_IGN); // exceeding a limit on a file's size is then an error of write, which we report
+    if (options_parse(&t.options, argc, argv, &err) != 0) {
+        code = trainer_fail_(&t.log, &err);
+    } else if (answer_(&t.options, program)) {
+        code = trainer_flush_(&err) == 0 ? EXIT_DONE : trainer_say_(&t.log, &err);
+    } else {
+        t.log.level = t.options.quiet ? LOG_QUIET : t.options.verbose ? LOG_VERBOSE : LOG_NORMAL;
+        affinity_spin_briefly(argv);
+        t.config = xcalloc(1, sizeof *t.config);
+        if (config_load(t.config, t.options.config, t.options.overrides, t.options.override_count, &err) != 0 ||
+            trainer_check_family_(t.config, program, model, &err) != 0)
+            code = trainer_fail_(&t.log, &err);
+        else if (question_(&t, &status, &err))
+            code = status == 0 ? EXIT_DONE : trainer_fail_(&t.log, &err);
+        else
+            code = train_main_(&t);
+    }
+    free(t.config);
+    options_free(&t.options);
     return code;
 }

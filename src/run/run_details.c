@@ -1,4 +1,4 @@
-#include "details.h"
+#include "run.h"
 #include "base/clock.h"
 
 #include <string.h>

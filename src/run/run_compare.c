@@ -1,4 +1,4 @@
-#include "compare.h"
+#include "run.h"
 #include "base/alloc.h"
 
 #include "base/grid.h"
@@ -38,7 +38,7 @@ static void print_difference_(const Plan *plan, const MemoryBytes *measured, FIL
     grid_free(&grid);
 }
 
-void compare_print(const Plan *plan, const MemoryBytes *measured, bool quiet, FILE *file) {
+static void compare_print_(const Plan *plan, const MemoryBytes *measured, bool quiet, FILE *file) {
     int64_t off = 0;
     for (int s = 0; s < plan->stages; s++) off += difference_(&plan->stage[s].memory, &measured[s]);
     int fullest = plan_fullest(plan);
@@ -51,7 +51,7 @@ void compare_print(const Plan *plan, const MemoryBytes *measured, bool quiet, FI
                 grid_bytes(memory_total(&measured[fullest]), peak));
 }
 
-int compare_plan(Run *run, Error *err) {
+int run_compare_plan(Run *run, Error *err) {
     int world = world_size(run->world);
     MemoryBytes *all = xcalloc((size_t)world, sizeof *all);
     MemoryBytes *measured = xcalloc((size_t)run->plan.stages, sizeof *measured);
@@ -63,7 +63,7 @@ int compare_plan(Run *run, Error *err) {
             Coordinates at = topology_coordinates(&run->config->parallel, r);
             merge_(&run->plan, &all[r], at.stage, at.tensor == 0 && at.data == 0, measured);
         }
-        compare_print(&run->plan, measured, run->log->level == LOG_QUIET, stderr);
+        compare_print_(&run->plan, measured, run->log->level == LOG_QUIET, stderr);
     }
     free(all);
     free(measured);

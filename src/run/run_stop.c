@@ -1,0 +1,57 @@
+// Requests to stop: SIGUSR1, SIGTERM, SIGINT and SIGHUP are noted here, and the loop over steps looks at the note after
+// every step, together with all other ranks. A second request ends the process at once.
+#include "base/clock.h"
+#include "run.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Written by the signal handler, which has nowhere else to write: the signal, and when it came.
+static volatile sig_atomic_t stop_signal_;
+static atomic_llong stop_since_ms_;
+
+static void note_stop_(int signal) {
+    // timeout(1) sends one request as two signals, one to the process and one to its group.
+    enum { SAME_REQUEST_MS = 200 };
+    long long now_ms = (long long)(1e3 * clock_seconds());
+    if (stop_signal_ != 0 && now_ms - stop_since_ms_ > SAME_REQUEST_MS) _Exit(EXIT_FAILED);
+    if (stop_signal_ == 0) stop_since_ms_ = now_ms;
+    stop_signal_ = signal;
+}
+
+bool run_stop_requested(void) {
+    return stop_signal_ != 0;
+}
+
+void run_request_stop(void) {
+    note_stop_(SIGTERM);
+}
+
+// Gives the handler a stack of its own: oneDNN's AVX-512 matrix products keep data below the stack pointer, where a
+// handler would write. Signals sent to the process come to this thread, the first, as long as it does not block them.
+static void leave_stack_alone_(void) {
+    static char stack[1 << 16];
+    stack_t own;
+    memset(&own, 0, sizeof own);
+    own.ss_sp = stack;
+    own.ss_size = sizeof stack;
+    sigaltstack(&own, NULL);
+}
+
+void run_listen(Run *run) {
+    struct sigaction action;
+    leave_stack_alone_();
+    memset(&action, 0, sizeof action);
+    action.sa_handler = note_stop_;
+    action.sa_flags = SA_RESTART | SA_ONSTACK;
+    int signals[] = {SIGUSR1, SIGTERM, SIGINT, SIGHUP};
+    for (int i = 0; i < 4; i++) {
+        struct sigaction before;
+        // Keep SIG_IGN if inherited: nohup ignores SIGHUP, and background jobs of scripts ignore SIGINT.
+        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+        sigaction(signals[i], &action, NULL);
+    }
+    status_page_set_ready(run->status_page);
+}
