@@ -13,7 +13,7 @@ RUN scripts/install_deps.sh --build && rm -rf /var/lib/apt/lists/*
 
 # For any CPU with AVX2, not only the one that builds.
 COPY . .
-RUN make CUDA=1 MARCH=x86-64-v3 PREFIX=/usr/local install
+RUN make MARCH=x86-64-v3 PREFIX=/usr/local install
 
 # Ranks run as root in a container.
 ENV OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -13,8 +13,6 @@ BUILD   ?= build
 DNNL    ?= 1
 MPI     ?= 1
 OPENMP  ?= 1
-# Compiling for GPUs takes a minute or two, and their libraries a third of a second at every start.
-CUDA    ?= $(if $(wildcard /proc/driver/nvidia/version),1,0)
 MARCH   ?= native
 T       ?=
 MPICC   ?= mpicc
@@ -31,20 +29,20 @@ empty :=
 space := $(empty) $(empty)
 
 include make/variants.mk
-B := $(BUILD)/$(VARIANT)$(if $(filter tsan fuzz,$(VARIANT)),,$(if $(filter 0,$(DNNL)),-nodnnl)$(if $(filter 0,$(MPI)),-nompi)$(if $(filter 1,$(CUDA)),-cuda))
+B := $(BUILD)/$(VARIANT)$(if $(filter tsan fuzz,$(VARIANT)),,$(if $(filter 0,$(DNNL)),-nodnnl)$(if $(filter 0,$(MPI)),-nompi))
 include make/found.mk
 
 # ---- flags ----------------------------------------------------------------------------------------------------------
 # No fast-math, and no contraction: where two loops must agree to the bit, the compiler may not fuse one of them.
 MATH     := -march=$(MARCH) -ffp-contract=off -fno-math-errno
-DEFINES  := -D_GNU_SOURCE $(if $(HAVE_DNNL),-DHAVE_DNNL) $(if $(HAVE_MPI),-DHAVE_MPI) $(if $(CUDA_SRC),-DHAVE_CUDA)
+DEFINES  := -D_GNU_SOURCE $(if $(HAVE_DNNL),-DHAVE_DNNL) $(if $(HAVE_MPI),-DHAVE_MPI)
 INCLUDES := -I. -Isrc
 # Some variables are read by an OpenMP pragma and nothing else.
 SERIAL   := -Wno-unknown-pragmas -Wno-unused-variable -Wno-unused-parameter
 HOST     := $(OPT) $(MATH) $(WARN) $(if $(HAVE_OPENMP),-fopenmp,$(SERIAL))
 CFLAGS_  := -std=c11 $(HOST) $(DEFINES) $(INCLUDES) $(if $(HAVE_MPI),$(MPI_CFLAGS)) $(CFLAGS)
 LDFLAGS_ := $(OPT) $(if $(HAVE_OPENMP),-fopenmp) $(LDFLAGS)
-LDLIBS_  := $(if $(HAVE_DNNL),-ldnnl) $(if $(HAVE_MPI),$(MPI_LIBS)) -lyaml -lm -lpthread $(LDLIBS)
+LDLIBS_  := $(if $(HAVE_DNNL),-ldnnl) $(if $(HAVE_MPI),$(MPI_LIBS)) -lyaml -lm -lpthread -ldl $(LDLIBS)
 
 # ---- short lines, or with V=1 the whole command -----------------------------------------------------------------------
 ifeq ($(V),1)
@@ -65,9 +63,9 @@ LIB       := $(B)/libtrainer.a
 all: programs tiny-data
 
 # ./ holds the programs of the last build; a running program is replaced, not overwritten.
-programs: $(TRAINERS:%=$(B)/%)
+programs: $(TRAINERS:%=$(B)/%) $(if $(CUDA_SRC),$(B)/libtrainer_cuda.so)
 ifeq ($(BUILD)-$(findstring san,$(VARIANT)),build-)
-	@for program in $(TRAINERS); do cmp -s $(B)/$$program $$program || \
+	@for program in $(TRAINERS) $(if $(CUDA_SRC),libtrainer_cuda.so); do cmp -s $(B)/$$program $$program || \
 	  { cp $(B)/$$program .$$program.new && mv .$$program.new $$program && printf '  %-4s %s\n' '=>' ./$$program; }; done
 endif
 
@@ -76,8 +74,8 @@ include make/cuda.mk
 # Written only when it changes; everything compiled depends on it, so other flags rebuild.
 $(B)/flags: FORCE | found
 	@mkdir -p $(@D)
-	@echo '$(CC) $(CFLAGS_) | $(HAVE_NVCC) $(NVFLAGS) | $(LDFLAGS_) $(LDLIBS_)' | cmp -s - $@ || \
-	  echo '$(CC) $(CFLAGS_) | $(HAVE_NVCC) $(NVFLAGS) | $(LDFLAGS_) $(LDLIBS_)' > $@
+	@echo '$(CC) $(CFLAGS_) | $(LDFLAGS_) $(LDLIBS_)' | cmp -s - $@ || \
+	  echo '$(CC) $(CFLAGS_) | $(LDFLAGS_) $(LDLIBS_)' > $@
 
 $(B)/members: FORCE
 	@mkdir -p $(@D)
@@ -93,9 +91,15 @@ $(LIB): $(LIB_OBJ) $(B)/members
 	@rm -f $@
 	$(Q)ar rcs $@ $(LIB_OBJ)
 
+# The models' .cu files hold no kernels: they are C.
+$(B)/%.o: %.cu $(B)/flags
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -x c $(CFLAGS_) -MMD -MP -c $< -o $@
+
 $(TRAINERS:%=$(B)/%): $(B)/%: $(B)/%.o $(LIB)
 	$(call say,LD,$@)
-	$(Q)$(CXX) $(LDFLAGS_) $< $(LIB) $(LDLIBS_) -o $@
+	$(Q)$(CC) $(LDFLAGS_) $< $(LIB) $(LDLIBS_) -o $@
 
 # ---- data, pages, and everything else -----------------------------------------------------------------------------------
 data:
@@ -111,7 +115,7 @@ docs: programs
 	$(Q)$(B)/train_llama --help-config --markdown > docs/configuration.md
 
 clean:
-	rm -rf $(BUILD) $(TRAINERS)
+	rm -rf $(BUILD) $(TRAINERS) libtrainer_cuda.so
 
 include make/test.mk make/fuzz.mk make/lint.mk make/package.mk make/help.mk
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

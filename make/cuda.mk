@@ -1,35 +1,52 @@
-# GPUs. The models' .cu files hold no kernels: nvcc compiles them as C++ where it is found, gcc as C elsewhere.
-# Kernels are in src/cuda and need nvcc.
-ifneq ($(HAVE_NVCC),)
-CUDA_ARCH ?= $(foreach gen,80 90,-gencode arch=compute_$(gen),code=sm_$(gen)) -gencode arch=compute_90,code=compute_90
-CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
-NVFLAGS   := -ccbin $(CXX) -std=c++17 $(DEFINES) $(INCLUDES) \
-             -Xcompiler $(subst $(space),$(comma),$(strip $(HOST)))
-CUDA_INC  := $(if $(FRONTEND),-DHAVE_CUDNN_FRONTEND -isystem $(dir $(FRONTEND)))
+# The GPU code (src/cuda): a library of its own, libtrainer_cuda.so, that the trainers load when a run uses a GPU.
+# It links its own copies of the few sources that it shares with the trainer. CUDA_INTERFACE is a checksum of the headers
+# that both are compiled with, so that a library of another build is refused.
+CUDA_INTERFACE := $(firstword $(shell cat $(addprefix src/,cuda/cuda_library.h cuda/backend_cuda.h cuda/comm_cuda.h \
+                  backend/backend.h backend/memory.h comm/comm.h config/config.h base/log.h) | cksum))
+$(B)/src/device/cuda_load.o: CFLAGS_ += -DCUDA_INTERFACE=$(CUDA_INTERFACE)
+
 ifneq ($(CUDA_SRC),)
-LIB_OBJ   += $(CUDA_SRC:%=$(B)/%.o)
-LDLIBS_   += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lnccl $(if $(FRONTEND),-lcudnn -lnvrtc) -lcudart -lstdc++
-endif
+CUDA_LIB    := $(B)/libtrainer_cuda.so
+CUDA_SHARED := base/alloc base/log comm/comm backend/memory backend/attention_scratch
+CUDA_OBJ    := $(CUDA_SRC:%=$(B)/%.o) $(CUDA_SHARED:%=$(B)/pic/src/%.o)
+CUDA_ARCH   ?= $(foreach gen,80 90,-gencode arch=compute_$(gen),code=sm_$(gen)) -gencode arch=compute_90,code=compute_90
+CUDA_HOST   := -fPIC -fvisibility=hidden $(OPT) $(MATH) $(WARN) $(SERIAL)
+CUDA_INC    := -D_GNU_SOURCE $(INCLUDES) $(if $(FRONTEND),-DHAVE_CUDNN_FRONTEND -isystem $(dir $(FRONTEND)))
+CUDA_LIBS   := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lnccl $(if $(FRONTEND),-lcudnn -lnvrtc) -lcudart
+# With CC="ccache gcc" the GPU code is cached too.
+CUDA_CACHE  := $(filter ccache,$(firstword $(CC)))
 
-$(B)/%.o: %.cu $(B)/flags
+$(B)/cuda_flags: FORCE | found
+	@mkdir -p $(@D)
+	@echo '$(NVCC) $(HAVE_NVCC) $(CUDA_ARCH) $(CUDA_HOST) $(CUDA_INC) | $(CUDA_LIBS)' | cmp -s - $@ || \
+	  echo '$(NVCC) $(HAVE_NVCC) $(CUDA_ARCH) $(CUDA_HOST) $(CUDA_INC) | $(CUDA_LIBS)' > $@
+
+$(B)/src/cuda/%.cu.o: src/cuda/%.cu $(B)/cuda_flags
 	$(call say,NVCC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) -x c++ $(NVFLAGS) -MMD -MP -c $< -o $@
-
-$(B)/src/cuda/%.cu.o: src/cuda/%.cu $(B)/flags
-	$(call say,NVCC,$<)
-	@mkdir -p $(@D)
-	$(Q)$(NVCC) $(CUDA_ARCH) $(NVFLAGS) $(CUDA_INC) -MMD -MP -c $< -o $@
+	$(Q)$(CUDA_CACHE) $(NVCC) -ccbin $(CXX) -std=c++17 $(CUDA_ARCH) \
+	  -Xcompiler $(subst $(space),$(comma),$(strip $(CUDA_HOST))) $(CUDA_INC) -MMD -MP -c $< -o $@
 
 # Glue between templates: the optimizer finds nothing here, and takes twice as long to say so.
 $(B)/src/cuda/attention_cudnn.cpp.o: CUDA_INC += -O1
-$(B)/src/cuda/%.cpp.o: src/cuda/%.cpp $(B)/flags
+$(B)/src/cuda/cuda_library.cpp.o: CUDA_INC += -DCUDA_INTERFACE=$(CUDA_INTERFACE)
+$(B)/src/cuda/%.cpp.o: src/cuda/%.cpp $(B)/cuda_flags
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++17 $(HOST) $(DEFINES) $(INCLUDES) -I$(CUDA_HOME)/include $(CUDA_INC) -MMD -MP -c $< -o $@
-else
-$(B)/%.o: %.cu $(B)/flags
-	$(call say,CC,$<)
+	$(Q)$(CUDA_CACHE) $(CXX) -std=c++17 $(CUDA_HOST) $(CUDA_INC) -I$(CUDA_HOME)/include -MMD -MP -c $< -o $@
+
+$(B)/pic/%.o: %.c $(B)/cuda_flags
+	$(call say,CC,$< (for the GPU library))
 	@mkdir -p $(@D)
-	$(Q)$(CC) -x c $(CFLAGS_) -MMD -MP -c $< -o $@
+	$(Q)$(CC) -std=c11 $(CUDA_HOST) -D_GNU_SOURCE $(INCLUDES) -MMD -MP -c $< -o $@
+
+$(CUDA_LIB): $(CUDA_OBJ)
+	$(call say,LD,$@)
+	$(Q)$(CXX) -shared -Wl,-z,defs $(CUDA_OBJ) $(CUDA_LIBS) -o $@
+
+# Programs find the library beside themselves.
+$(B)/test/libtrainer_cuda.so $(B)/gpu/libtrainer_cuda.so: $(CUDA_LIB)
+	@mkdir -p $(@D)
+	@ln -sf ../libtrainer_cuda.so $@
+$(B)/test/test_cuda: | $(B)/test/libtrainer_cuda.so
 endif

@@ -1,4 +1,4 @@
-# What this machine has: HAVE_YAML, HAVE_DNNL, HAVE_OPENMP, HAVE_MPI, HAVE_NVCC, FRONTEND; `make found` prints it.
+# What this machine has: HAVE_YAML, HAVE_DNNL, HAVE_OPENMP, HAVE_MPI, HAVE_NVCC, HAVE_NCCL, HAVE_CUDNN, FRONTEND; `make found` prints it.
 # The check is what a program needs: the header is found and the library links.
 tries = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c $(1) - -o /dev/null $(2) 2>/dev/null && echo 1)
 
@@ -26,11 +26,15 @@ HAVE_MPI := $(if $(MPI_LIBS),$(call tries,$(MPI_CFLAGS) -include mpi.h,$(MPI_LIB
 endif
 ifneq ($(NVCC),)
 HAVE_NVCC := $(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
+CUDA_TRY  := -I$(CUDA_HOME)/include -L$(CUDA_HOME)/lib64
+HAVE_NCCL := $(if $(HAVE_NVCC),$(call tries,$(CUDA_TRY) -include cublasLt.h -include nccl.h,-lcublasLt -lnccl -lcudart))
+HAVE_CUDNN := $(if $(HAVE_NCCL),$(call tries,$(CUDA_TRY) -include cudnn.h,-lcudnn -lnvrtc))
 endif
 FRONTENDS := .deps/cudnn-frontend/include /usr/include /usr/local/include
-FRONTEND  := $(firstword $(wildcard $(FRONTENDS:%=%/cudnn_frontend.h)))
-CUDA_SRC  := $(if $(HAVE_NVCC),$(if $(filter 1,$(CUDA)),$(filter-out $(if $(FRONTEND),,%_cudnn.cpp),\
-             $(wildcard src/cuda/*.cu src/cuda/*.cpp src/cuda/kernels/*.cu))))
+FRONTEND  := $(if $(HAVE_CUDNN),$(firstword $(wildcard $(FRONTENDS:%=%/cudnn_frontend.h))))
+CUDA_SRC  := $(if $(HAVE_NCCL),$(filter-out $(if $(FRONTEND),,%_cudnn.cpp),\
+             $(wildcard src/cuda/*.cpp src/cuda/kernels/*.cu)))
 endif
 
 .PHONY: found
@@ -42,5 +46,5 @@ found:
 	$(if $(HAVE_OPENMP),yes "OpenMP",no "OpenMP $(call off,$(OPENMP)): one thread a rank"); \
 	$(if $(HAVE_DNNL),yes "oneDNN",no "oneDNN $(call off,$(DNNL)): our own matrix products, about 5 % slower"); \
 	$(if $(HAVE_MPI),yes "MPI",no "MPI $(call off,$(MPI)): one rank$(comma) so no pipeline: it plans and trains with pipeline 1 only"); \
-	$(if $(HAVE_NVCC),yes "nvcc $(HAVE_NVCC)",no "nvcc $(if $(NVCC),does not run,not found or switched off): built for the CPU"); \
-	$(if $(HAVE_NVCC),$(if $(FRONTEND),yes "cuDNN frontend in $(dir $(FRONTEND))",no "cuDNN frontend not found in $(FRONTENDS): no cuDNN attention on GPUs"),:)
+	$(if $(HAVE_NCCL),yes "nvcc $(HAVE_NVCC)$(comma) cuBLASLt and NCCL",no "nvcc $(if $(HAVE_NVCC),$(HAVE_NVCC) without cuBLASLt or NCCL,$(if $(NVCC),does not run,not found or switched off)): built for the CPU"); \
+	$(if $(HAVE_NCCL),$(if $(FRONTEND),yes "cuDNN and its frontend in $(dir $(FRONTEND))",no "cuDNN $(if $(HAVE_CUDNN),frontend not found in $(FRONTENDS),not found): no cuDNN attention on GPUs"),:)

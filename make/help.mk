@@ -9,7 +9,7 @@ help:
 	@echo 'make fuzz       made-up input for everything that is read; FUZZ_SECONDS=60 FUZZ_RUNS=1000000 T=json (clang)'
 	@echo 'make valgrind   both trainers under memcheck, one rank, some minutes'
 	@echo 'make fuzz-replay  the corpus of make fuzz alone'
-	@echo 'make test-cuda  the tests that need a GPU (CUDA=1)'
+	@echo 'make test-cuda  the tests that need a GPU'
 	@echo 'make bench      speed ratios of this machine'
 	@echo 'make soak       the long forms of tests, minutes each (test/soak)'
 	@echo 'make data       the tiny data set in data/ (scripts/prepare_data.py FILE... takes your own text)'

@@ -19,6 +19,7 @@ install: programs
 	  $(B)/$$program --man > $(PLACE)/share/man/man1/$$program.1 && \
 	  $(B)/$$program --completion bash > $(PLACE)/share/bash-completion/completions/$$program && \
 	  $(B)/$$program --completion zsh > $(PLACE)/share/zsh/site-functions/_$$program || exit 1; done
+	$(if $(CUDA_SRC),$(Q)install -D -m 755 $(CUDA_LIB) $(PLACE)/lib/$(NAME)/$(notdir $(CUDA_LIB)))
 	$(Q)cp --parents --preserve=mode $(CONFIGS) $(SCRIPTS) $(PLACE)/share/$(NAME)
 	$(Q)cp --parents --preserve=mode $(PAGES) $(PLACE)/share/doc/$(NAME)
 	@echo 'installed $(TRAINERS) under $(PLACE); configurations and scripts are in $(PLACE)/share/$(NAME)'
@@ -27,7 +28,7 @@ uninstall:
 	$(Q)for program in $(TRAINERS); do \
 	  rm -f $(PLACE)/bin/$$program $(PLACE)/share/man/man1/$$program.1 \
 	  $(PLACE)/share/bash-completion/completions/$$program $(PLACE)/share/zsh/site-functions/_$$program; done
-	$(Q)rm -rf $(PLACE)/share/$(NAME) $(PLACE)/share/doc/$(NAME)
+	$(Q)rm -rf $(PLACE)/lib/$(NAME) $(PLACE)/share/$(NAME) $(PLACE)/share/doc/$(NAME)
 
 # Every file that git knows, as it stands here now; the same files make the same bytes.
 TARBALL := $(BUILD)/$(NAME)-$(VERSION).tar.gz

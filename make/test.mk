@@ -45,7 +45,7 @@ test-cuda: programs $(B)/test/test_cuda $(GPU_BIN)
 	$(Q)$(PYTHON) test/run_tests.py $(B)/test/test_cuda $(GPU_BIN)
 else
 test-cuda:
-	@echo 'test-cuda needs a build for GPUs: make test-cuda CUDA=1, where nvcc is'; exit 1
+	@echo 'test-cuda needs nvcc, cuBLASLt and NCCL'; exit 1
 endif
 
 asan tsan:
@@ -125,6 +125,6 @@ $(B)/gpu/cpu/%.o: test/cpu/%.c $(B)/flags
 	$(Q)$(CC) $(CFLAGS_) -Itest/support -Dbackend_cpu_create=managed_backend_create -Dmalloc=managed_malloc \
 	  -Dcalloc=managed_calloc -Dfree=managed_free -MMD -MP -c $< -o $@
 
-$(B)/gpu/test_gpu_%: $(B)/gpu/cpu/test_%.o $(B)/gpu/managed.o $(LIB)
+$(B)/gpu/test_gpu_%: $(B)/gpu/cpu/test_%.o $(B)/gpu/managed.o $(LIB) | $(B)/gpu/libtrainer_cuda.so
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_) $< $(B)/gpu/managed.o $(LIB) -lcmocka $(LDLIBS_) -o $@
+	$(Q)$(CC) $(LDFLAGS_) $< $(B)/gpu/managed.o $(LIB) -lcmocka $(CUDA_LIBS) $(LDLIBS_) -o $@

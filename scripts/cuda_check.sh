@@ -3,7 +3,7 @@
 # build (or what was packed), tests, runs against the CPU, figures. Ends with a table of what held.
 #
 #   scripts/cuda_check.sh               on a machine with the toolkit and what scripts/install_deps.sh installs
-#   scripts/cuda_check.sh pack DIR      on any machine that builds with make CUDA=1: puts programs, tests and the
+#   scripts/cuda_check.sh pack DIR      on any machine with nvcc: puts programs, tests and the
 #                                       libraries they need besides CUDA's into DIR, for a bare machine
 #   scripts/cuda_check.sh packed DIR    on the bare machine: the same checks with what lies in DIR
 #
@@ -12,8 +12,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 logs=${LOGS:-out/cuda_check}
-build=${BUILD:-build}/release-cuda
-make_cuda() { make CUDA=1 BUILD="${BUILD:-build}" "$@" || exit 1; }
+build=${BUILD:-build}/release
+make_cuda() { make BUILD="${BUILD:-build}" "$@" || exit 1; }
 gpu_tests=(norm pointwise embedding cross_entropy adamw)
 results=()
 
@@ -43,7 +43,7 @@ pack() {
     # The bare machine's processor may be another one.
     make_cuda MARCH=x86-64-v3 programs "$build/test/test_cuda" "${gpu_tests[@]/#/$build/gpu/test_gpu_}"
     mkdir -p "$to/lib" "$to/bin" "$to/openmpi"
-    cp "$build"/train_* "$build/test/test_cuda" "${gpu_tests[@]/#/$build/gpu/test_gpu_}" "$to/bin/"
+    cp "$build"/libtrainer_cuda.so "$build"/train_* "$build/test/test_cuda" "${gpu_tests[@]/#/$build/gpu/test_gpu_}" "$to/bin/"
     rm -f "$to"/bin/*.o "$to"/bin/*.d
     strip "$to"/bin/*
     if command -v mpirun >/dev/null; then

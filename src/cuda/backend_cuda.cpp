@@ -311,7 +311,6 @@ static int cuda_start_(Device *device, Error *err) {
         backend->memory_size = (int64_t)properties.totalGlobalMem;
         snprintf(backend->kernels, sizeof backend->kernels, "matrix products by cuBLASLt; attention.mode flash by %s",
                  flash_by);
-        backend->peak_tflops = backend_cuda_peak(properties.name, backend->precision);
         if (properties.major < 8)
             return error_set(err, EXIT_FAILED,
                              "%s has compute capability %d.%d; this program's kernels need 8.0 or later (A100 and "

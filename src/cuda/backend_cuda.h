@@ -1,4 +1,4 @@
-// NVIDIA GPUs as devices, as the rest of the program sees them. Only builds with HAVE_CUDA have these functions.
+// NVIDIA GPUs as devices. These functions are in the library that cuda_library.h describes, and are called through it.
 #ifndef BACKEND_CUDA_H
 #define BACKEND_CUDA_H
 
@@ -28,9 +28,6 @@ Backend *backend_cuda_create(int precision, int device, Error *err);
 
 // "driver 580.159 (CUDA 13.0), CUDA 13.0, cuBLAS 13.1.0, cuDNN 9.19.0, NCCL 2.28.9"
 void backend_cuda_versions(char *text, int64_t size);
-
-// Dense matrix rate of a GPU by its name, TFLOP/s, fp32 accumulation, from the vendor's data sheets; 0 where unknown.
-double backend_cuda_peak(const char *name, int precision);
 
 #ifdef __cplusplus
 }

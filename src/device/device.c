@@ -1,12 +1,12 @@
+// Decides which device every rank computes on. CUDA is loaded only when the configuration wants a GPU, or leaves the
+// choice to us and an NVIDIA driver is here (cuda_load.h).
 #include "device.h"
 #include "base/alloc.h"
+#include "cuda_load.h"
+#include "gpu_peak.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#ifdef HAVE_CUDA
-#include "cuda/backend_cuda.h"
-#include "cuda/comm_cuda.h"
 
 // What a rank tells all others about its GPU.
 typedef struct Seat {
@@ -16,39 +16,57 @@ typedef struct Seat {
     char why[256];
 } Seat;
 
+// GPUs visible here; 0 with `why` in one clause.
+static int count_gpus_(const Config *config, char why[256]) {
+    if (config->hardware.device == DEVICE_AUTO && !cuda_driver_present()) {
+        snprintf(why, 256, "no NVIDIA driver is installed here");
+        return 0;
+    }
+    const CudaLibrary *cuda = cuda_load(why);
+    return cuda == NULL ? 0 : cuda->count(why);
+}
+
+// The library that count_gpus_ loaded before.
+static const CudaLibrary *loaded_(void) {
+    char why[256];
+    return cuda_load(why);
+}
+
 bool device_has_gpus(const Config *config, int64_t ranks) {
     char why[256];
     if (config->hardware.device == DEVICE_CPU) return false;
-    int gpus = backend_cuda_count(why);
+    int gpus = count_gpus_(config, why);
     return config->hardware.device == DEVICE_CUDA || config->hardware.share_gpu ? gpus > 0 : gpus >= ranks;
 }
 
-void device_missing(char why[256]) {
-    backend_cuda_count(why);
+void device_missing(const Config *config, char why[256]) {
+    why[0] = '\0';
+    if (config->hardware.device != DEVICE_CPU) count_gpus_(config, why);
 }
 
 void device_figures(DeviceFigures *figures, const Config *config) {
     char why[256];
-    int64_t gpus = backend_cuda_count(why), ranks = config_world(config);
+    int64_t ranks = config_world(config);
     memset(figures, 0, sizeof *figures);
     if (!device_has_gpus(config, ranks)) return;
+    int64_t gpus = count_gpus_(config, why);
     GpuIdentity gpu;
-    backend_cuda_identity(0, &gpu);
+    loaded_()->identity(0, &gpu);
     // Of a run over several hosts this one sees a part of the GPUs: ranks share them only where that is wanted.
     int64_t sharing = config->hardware.share_gpu && ranks > gpus ? (ranks + gpus - 1) / gpus : 1;
     figures->memory_bytes = gpu.memory_bytes / sharing;
-    figures->peak_tflops = backend_cuda_peak(gpu.name, config->train.precision) / (double)sharing;
+    figures->peak_tflops = gpu_peak_tflops(gpu.name, config->train.precision) / (double)sharing;
 }
 
 static int device_choose_(const World *world, int gpus) {
     return gpus > 0 ? world_local_rank(world) % gpus : -1;
 }
 
-static Seat *device_gather_(World *world, Error *err) {
+static Seat *device_gather_(const Config *config, World *world, Error *err) {
     Seat mine;
     memset(&mine, 0, sizeof mine);
-    mine.gpus = backend_cuda_count(mine.why);
-    if (mine.gpus > 0) backend_cuda_identity(device_choose_(world, mine.gpus), &mine.gpu);
+    mine.gpus = count_gpus_(config, mine.why);
+    if (mine.gpus > 0) loaded_()->identity(device_choose_(world, mine.gpus), &mine.gpu);
     snprintf(mine.host, sizeof mine.host, "%.63s", world_host(world));
     Seat *seats = xcalloc((size_t)world_size(world), sizeof *seats);
     int64_t bytes = sizeof mine;
@@ -96,7 +114,7 @@ static bool device_share_(const Seat *seats, int ranks) {
 // 1: GPUs compute, 0: CPUs do, -1 with err.
 static int device_settle_(Device *device, const Config *config, World *world, Error *err) {
     int ranks = world_size(world);
-    Seat *seats = device_gather_(world, err);
+    Seat *seats = device_gather_(config, world, err);
     if (seats == NULL) return -1;
     Error unfit = {0};
     int refused = device_refuse_(config, seats, ranks, &unfit);
@@ -115,14 +133,20 @@ static int device_settle_(Device *device, const Config *config, World *world, Er
     return -1;
 }
 
+static Backend *create_gpu_(const Config *config, int gpu, Error *err) {
+    int precision = config->train.precision;
+    Backend *backend = loaded_()->backend_create(precision, gpu, err);
+    if (backend != NULL) backend->peak_tflops = gpu_peak_tflops(backend->device, precision);
+    return backend;
+}
+
 static Backend *open_gpu_(Device *device, const Config *config, World *world, Error *err) {
     char why[256];
-    Backend *backend =
-        backend_cuda_create(config->train.precision, device_choose_(world, backend_cuda_count(why)), err);
+    Backend *backend = create_gpu_(config, device_choose_(world, count_gpus_(config, why)), err);
     if (backend == NULL) return NULL;
-    device->cuda = true;
+    device->cuda = loaded_();
     backend->peak_tflops /= device->ranks_on_gpu;
-    backend_cuda_versions(device->about, sizeof device->about);
+    device->cuda->versions(device->about, sizeof device->about);
     return backend;
 }
 
@@ -135,7 +159,7 @@ Backend *device_open(Device *device, const Config *config, World *world, int thr
 
 Backend *device_open_one(const Config *config, Error *err) {
     char why[256];
-    if (backend_cuda_count(why) > 0) return backend_cuda_create(config->train.precision, 0, err);
+    if (count_gpus_(config, why) > 0) return create_gpu_(config, 0, err);
     config_error(config, "hardware.device", err, "there is no GPU here to measure: %s; or set hardware.device: cpu",
                  why);
     return NULL;
@@ -143,47 +167,8 @@ Backend *device_open_one(const Config *config, Error *err) {
 
 Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse use, bool owns, Error *err) {
     static const CommUse uses[] = {COMM_USE_COMPUTE, COMM_USE_BESIDE, COMM_USE_NEIGHBOURS};
-    if (host == NULL || !device->cuda) return host;
-    return device->shared ? comm_staged_create(backend, host, owns, err)
-                          : comm_nccl_create(backend, host, uses[use], owns, err);
+    const CudaLibrary *cuda = device->cuda;
+    if (host == NULL || cuda == NULL) return host;
+    return device->shared ? cuda->staged_create(backend, host, owns, err)
+                          : cuda->nccl_create(backend, host, uses[use], owns, err);
 }
-
-#else
-
-bool device_has_gpus(const Config *config, int64_t ranks) {
-    (void)config, (void)ranks;
-    return false;
-}
-
-void device_missing(char why[256]) {
-    why[0] = '\0';
-}
-
-void device_figures(DeviceFigures *figures, const Config *config) {
-    (void)config;
-    memset(figures, 0, sizeof *figures);
-}
-
-Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err) {
-    (void)world;
-    memset(device, 0, sizeof *device);
-    if (config->hardware.device != DEVICE_CUDA) return backend_cpu_create(config->train.precision, threads, err);
-    err->everywhere = true;
-    error_set(err, EXIT_FAILED,
-              "hardware.device is cuda, and this program was built without CUDA; build it with make CUDA=1 where nvcc "
-              "is, or set hardware.device: cpu");
-    return NULL;
-}
-
-Backend *device_open_one(const Config *config, Error *err) {
-    config_error(config, "hardware.device", err,
-                 "cuda: there is no CUDA device here to measure; use a machine that has one, or device cpu");
-    return NULL;
-}
-
-Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse use, bool owns, Error *err) {
-    (void)device, (void)backend, (void)use, (void)owns, (void)err;
-    return host;
-}
-
-#endif

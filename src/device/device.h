@@ -7,15 +7,11 @@
 #include "config/config.h"
 #include "ranks/world.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Device {
-    bool cuda;
-    bool shared;      // several ranks on one GPU: messages go through host memory
-    int ranks_on_gpu; // on this rank's, itself included
-    char about[256];  // a line for the user: versions, or why the CPU computes; empty: nothing to say
+    const struct CudaLibrary *cuda; // the GPU code; NULL if CPUs compute
+    bool shared;                    // several ranks on one GPU: messages go through host memory
+    int ranks_on_gpu;               // on this rank's, itself included
+    char about[256];                // a line for the user: versions, or why the CPU computes; empty: nothing to say
 } Device;
 
 // What a group is for; see CommUse in cuda/comm_cuda.h.
@@ -24,8 +20,8 @@ typedef enum DeviceUse { USE_COMPUTE, USE_BESIDE, USE_NEIGHBOURS } DeviceUse;
 // Whether GPUs would compute, as seen by the process that is about to start `ranks` ranks on this host. Takes nothing.
 bool device_has_gpus(const Config *config, int64_t ranks);
 
-// Why there is no GPU to compute on, in one clause; empty where nothing but a build without CUDA is to blame.
-void device_missing(char why[256]);
+// Says in one clause why there is no GPU to compute on; empty if the configuration wants none.
+void device_missing(const Config *config, char why[256]);
 
 // What the first GPU is known to offer each rank; zeros where GPUs would not compute, or its name is not known. Takes nothing.
 typedef struct DeviceFigures {
@@ -45,9 +41,5 @@ Backend *device_open_one(const Config *config, Error *err);
 // Collective over `host`: the same group for memory of the device. It is `host` itself on CPUs; elsewhere it takes over
 // `host` where `owns`. NULL with err; NULL without where host is NULL.
 Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse use, bool owns, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -99,7 +99,7 @@ static int refuse_no_gpu_(const Plan *plan, const Config *config, const char *pr
     int fullest = plan_fullest(plan);
     int64_t world = config_world(config);
     double needed = (double)memory_total(&plan->stage[fullest].memory) / GIB + config->hardware.reserve_gib;
-    device_missing(why);
+    device_missing(config, why);
     what_is_there_(there, sizeof there, machine);
     what_to_run_(instead, sizeof instead, config, program, false);
     return error_set(err, EXIT_FAILED,

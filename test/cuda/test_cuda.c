@@ -4,22 +4,22 @@
 #include "base/clock.h"
 #include "op_check.h"
 
-#ifdef HAVE_CUDA
-#include "cuda/backend_cuda.h"
-#else
-static int backend_cuda_count(char why[256]) {
-    return why[0] = '\0', 0;
+#include "device/cuda_load.h"
+
+static int gpus_here(void) {
+    char why[256];
+    const CudaLibrary *cuda = cuda_load(why);
+    return cuda == NULL ? 0 : cuda->count(why);
 }
-static Backend *backend_cuda_create(int precision, int device, Error *err) {
-    (void)precision, (void)device, (void)err;
-    return NULL;
+
+static Backend *gpu_open(int precision, Error *err) {
+    char why[256];
+    return cuda_load(why)->backend_create(precision, 0, err);
 }
-#endif
 
 #define NEEDS_GPU()                                                                                                    \
     do {                                                                                                               \
-        char why_[256];                                                                                                \
-        if (backend_cuda_count(why_) == 0) skip();                                                                     \
+        if (gpus_here() == 0) skip();                                                                                  \
     } while (0)
 
 // Both backends, and values that both round alike.
@@ -36,7 +36,7 @@ typedef struct Twin {
 
 static Both both_open(int precision) {
     Error err = {0};
-    Both both = {backend_cpu_create(precision, 2, &err), backend_cuda_create(precision, 0, &err)};
+    Both both = {backend_cpu_create(precision, 2, &err), gpu_open(precision, &err)};
     if (both.cpu == NULL || both.gpu == NULL) fail_msg("%s", err.text);
     return both;
 }

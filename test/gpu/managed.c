@@ -1,6 +1,6 @@
 #include "managed.h"
 
-#include "cuda/backend_cuda.h"
+#include "device/cuda_load.h"
 
 #include <cuda_runtime.h>
 #include <setjmp.h>
@@ -21,8 +21,9 @@ __attribute__((constructor)) static void launch_one_by_one(void) {
 Backend *managed_backend_create(int precision, int threads, Error *err) {
     char why[256];
     (void)threads;
-    if (backend_cuda_count(why) == 0) skip();
-    return backend_cuda_create(precision, 0, err);
+    const CudaLibrary *cuda = cuda_load(why);
+    if (cuda == NULL || cuda->count(why) == 0) skip();
+    return cuda->backend_create(precision, 0, err);
 }
 
 // Without a GPU a test is about to be skipped, with what it has taken so far.

@@ -1,5 +1,6 @@
 // The plan: bytes and parameters against figures worked out by hand, against what is really allocated, and the refusal
 // of a machine that cannot run it.
+#include "device/device.h"
 #include "engine/engine.h"
 #include "plan/fits.h"
 #include "base/grid.h"
@@ -418,14 +419,15 @@ static void without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead(v
     Error err;
     assert_int_equal(fits(&all, &small, &err), -1);
     assert_int_equal(err.code, EXIT_FAILED);
-    char expected[512];
+    char expected[1024], why[256];
+    device_missing(&all.config, why);
     snprintf(expected, sizeof expected,
              "configs/llama65b.yaml needs 32 GPUs with %.1f GiB each (stage 0 is the fullest); here: no CUDA device, 2 "
              "cores and 23.0 GiB "
-             "of free memory\nrun instead: ./train_llama -c configs/llama_tiny.yaml, or ./train_llama -c "
+             "of free memory (%s)\nrun instead: ./train_llama -c configs/llama_tiny.yaml, or ./train_llama -c "
              "configs/llama65b.yaml --plan "
              "to see what it would take and bring",
-             (double)memory_total(&all.plan.stage[0].memory) / (double)GIB + 4.0);
+             (double)memory_total(&all.plan.stage[0].memory) / (double)GIB + 4.0, why);
     assert_string_equal(err.text, expected);
     unmake(&all);
 }

@@ -1,5 +1,8 @@
-// What GPUs can do in matrix products, by name: the denominator of MFU.
-#include "backend_cuda.h"
+// What GPUs can do in matrix products, by name: the denominator of MFU. The figures are the vendor's; this program has
+// measured none of them.
+#include "gpu_peak.h"
+
+#include "config/config.h"
 
 #include <string.h>
 
@@ -21,7 +24,7 @@ static const KnownPeak peaks_[] = {
     {"RTX 3090 Ti", 80.0, 40.0},   {"RTX 3090", 71.0, 35.6},
 };
 
-double backend_cuda_peak(const char *name, int precision) {
+double gpu_peak_tflops(const char *name, int precision) {
     for (size_t i = 0; i < sizeof peaks_ / sizeof *peaks_; i++) {
         const char *at = strstr(name, peaks_[i].name);
         if (at == NULL) continue;

@@ -1,0 +1,22 @@
+// The table that the trainer loads, and what has to be set before CUDA starts.
+#include "cuda_library.h"
+
+#include <cstdlib>
+
+// A user's own value wins.
+static void set_environment_() {
+    // A stream that waits may block others that share its hardware queue; by default eight queues serve all streams of
+    // a process, and a rank has more streams than that (CUDA C++ programming guide, CUDA_DEVICE_MAX_CONNECTIONS).
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    // Loading a kernel at its first launch may wait for the device, where a receive may be waiting for us.
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+const CudaLibrary *cuda_library(void) {
+    static const CudaLibrary table = {
+        CUDA_INTERFACE,      backend_cuda_count, backend_cuda_identity, backend_cuda_versions,
+        backend_cuda_create, comm_nccl_create,   comm_staged_create,
+    };
+    set_environment_();
+    return &table;
+}

@@ -1,0 +1,45 @@
+// The GPU code as the trainer sees it: a shared library of its own (libtrainer_cuda.so) that is loaded only when a run
+// uses a GPU, so that a start without one does not pay for CUDA, cuBLASLt, cuDNN and NCCL.
+//
+// The library exports one symbol, cuda_library, which returns the table below. src/device/cuda_load.c finds the file,
+// compares `interface` and calls through the table; nothing else in the trainer refers to src/cuda.
+//
+// Another library may take its place: link any implementation of cuda_library (the virtual GPU of test/virtual builds
+// src/cuda over its own CUDA runtime) under the same file name and put it beside the program. Trainer and library share
+// the structs of the headers included here and no code: each links its own copy of what it calls.
+#ifndef CUDA_LIBRARY_H
+#define CUDA_LIBRARY_H
+
+#include "backend_cuda.h"
+#include "comm_cuda.h"
+
+#define CUDA_LIBRARY_FILE "libtrainer_cuda.so"
+
+// The Makefile passes a checksum of the headers above, so that a library built from other sources is refused.
+#ifndef CUDA_INTERFACE
+#define CUDA_INTERFACE 0
+#endif
+
+typedef struct CudaLibrary {
+    int64_t interface; // CUDA_INTERFACE of the library's build; first, so that every version can read it
+    int (*count)(char why[256]);
+    void (*identity)(int device, GpuIdentity *identity);
+    void (*versions)(char *text, int64_t size);
+    Backend *(*backend_create)(int precision, int device, Error *err);
+    Comm *(*nccl_create)(Backend *backend, Comm *host, CommUse use, bool owns, Error *err);
+    Comm *(*staged_create)(Backend *backend, Comm *host, bool owns, Error *err);
+} CudaLibrary;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The table, which lives as long as the library. The first call sets the environment variables that CUDA reads when it
+// starts, so call it before any other function of CUDA. Found by dlsym under this name.
+__attribute__((visibility("default"))) const CudaLibrary *cuda_library(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,64 @@
+"""The GPU code is a library beside the program, which a run loads when it wants a GPU (src/device/cuda_load.c)."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from trainer_runs import BUILD, ROOT
+
+LIBRARY = "libtrainer_cuda.so"
+TINY = ["-c", str(ROOT / "configs/llama_tiny.yaml"), "-o", "parallel.pipeline=1", "-o", "schedule.bpipe=off"]
+
+# A library whose table begins with a number that no checksum of headers is.
+OF_ANOTHER_BUILD = """
+const long long *cuda_library(void) {
+    static const long long table[16] = {-1};
+    return table;
+}
+"""
+
+
+def alone(folder):
+    """A copy of the trainer in a folder of its own, without the library."""
+    shutil.copy(BUILD / "train_llama", folder)
+    return str(folder / "train_llama")
+
+
+def run(program, *arguments, **environment):
+    return subprocess.run([program, *TINY, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60,
+                          env=os.environ | environment)
+
+
+def loads(*arguments):
+    return LIBRARY in run(str(BUILD / "train_llama"), *arguments, LD_DEBUG="files").stderr
+
+
+@pytest.mark.skipif(not (BUILD / LIBRARY).exists(), reason="built without nvcc, cuBLASLt or NCCL")
+def test_the_gpu_code_is_loaded_only_when_a_gpu_is_wanted():
+    assert loads("--plan", "-o", "hardware.device=cuda")
+    assert not loads("--plan", "-o", "hardware.device=cpu")
+    if not Path("/proc/driver/nvidia/version").exists():
+        assert not loads("--plan", "-o", "hardware.device=auto")
+
+
+def test_without_the_gpu_code_a_run_that_wants_a_gpu_says_how_to_build_it(tmp_path):
+    ended = run(alone(tmp_path), "-o", "hardware.device=cuda")
+    assert ended.returncode == 1
+    assert "this program was built without GPU code; run `make` where nvcc is installed" in ended.stderr
+
+
+def test_without_the_gpu_code_auto_computes_on_the_cpu(tmp_path):
+    ended = run(alone(tmp_path), "-o", "train.steps=1", "-o", "checkpoint.every=0", "-o", "checkpoint.dir=",
+                "-o", "log.metrics=", "-o", "data.val_every=0")
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_library_of_another_build_is_refused(tmp_path):
+    program = alone(tmp_path)
+    subprocess.run(["gcc", "-x", "c", "-shared", "-fPIC", "-", "-o", tmp_path / LIBRARY], input=OF_ANOTHER_BUILD,
+                   text=True, check=True)
+    ended = run(program, "-o", "hardware.device=cuda")
+    assert ended.returncode == 1
+    assert "is of another build than this program; run `make` again" in ended.stderr
