@@ -130,34 +130,44 @@ typedef enum EvictTarget {
     EVICT_TO_HOST, // every stage to its own host memory: E and L alone
 } EvictTarget;
 
-// Makers. The caller owns what comes back (schedule_free). NULL and err (code 2) where the arguments make no schedule:
-// stages or microbatches < 1, fewer microbatches than stages with more than one stage; code 1 when memory runs out.
+// Makers; src/schedule/kinds.h has all of them by name. The caller owns what comes back (schedule_free). NULL and err
+// (code 2) where the arguments make no schedule: stages or microbatches < 1, fewer microbatches than stages; code 1 when
+// memory runs out.
 
 // All forwards, then all backwards in microbatch order. Slots: microbatches.
 Schedule *schedule_gpipe(int stages, int microbatches, Error *err);
 
-// Stage s starts min(p-s, m) forwards, then alternates backward and forward (PipeDream-Flush). Slots: min(p, m).
+// Stage s starts min(p-s, m) forwards, then alternates backward and forward (PipeDream-Flush). Slots: p.
 Schedule *schedule_1f1b(int stages, int microbatches, Error *err);
 
-// Forwards alone, for validation; one slot, reused from microbatch to microbatch. Fewer microbatches than stages are
+// Forwards alone, for validation; one slot, used by one microbatch after the other. Fewer microbatches than stages are
 // fine.
 Schedule *schedule_forward(int stages, int microbatches, Error *err);
 
 // bpipe_balance of 1F1B, evicting to the partner.
 Schedule *schedule_bpipe(int stages, int microbatches, int slots, Error *err);
 
-// The BPipe pass: a copy of `base` (1F1B, or GPipe with EVICT_TO_HOST) in which no stage needs more than `slots` slots,
-// its F and B untouched. Fewer than bpipe_min_slots is an error that names the smallest number that works; with as many
-// as the base needs, nothing is evicted. docs/bpipe.md says how it chooses and what that costs.
+// Replaces every B by I and W, one right after the other: gradients leave for the previous stage before those of the
+// weights are computed. Slots stay as they are. -1 with err (code 1); the schedule is then fit for schedule_free alone.
+int schedule_split(Schedule *schedule, Error *err);
+
+// The BPipe pass: a copy of `base` in which no stage needs more than `slots` slots, its compute actions untouched. The
+// base may be any schedule that moves no bundles yet; to a partner only with loop placement. Fewer slots than
+// bpipe_least_slots is an error that names that number; with as many as the base needs, nothing is evicted.
+// docs/bpipe.md says how it chooses and what that costs.
 Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, Error *err);
 
-// The same for slow transfers: bundles come home up to `ahead` (>= 1; bpipe_balance: 1) backwards before their own, so that
-// a swap has `ahead` times a forward and a backward to hide behind, and more bundles are on the way. With slots to spare
-// this is the better use of them where 2 transfers take longer than a forward and a backward; see docs/bpipe.md.
+// The same for slow transfers: bundles come home up to `ahead` (>= 1; bpipe_balance: 1) backwards before their own, so
+// that a swap has `ahead` times a forward and a backward to hide behind, and more bundles are on the way. With slots to
+// spare this is the better use of them where 2 transfers take longer than a forward and a backward; see docs/bpipe.md.
 Schedule *bpipe_balance_ahead(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err);
 
-// Smallest `slots` for 1F1B. Peer: ceil((p+2)/2), what a pair needs (p+1) and a place to move to, over two stages.
-// Host: 2, one slot for compute and one that is being exchanged; 1 with one stage, which keeps one bundle (GPipe keeps more, and needs 2).
+// The smallest `slots` for this base. To a partner: what the pair needs and one place to move to, over two stages. To
+// the host: what the pass gets through with; 2 where no backward is split, one slot for compute and one that changes
+// hands.
+int bpipe_least_slots(const Schedule *base, EvictTarget target);
+
+// The same for 1F1B: ceil((p+2)/2) to a partner; 2 to the host, 1 with one stage.
 int bpipe_min_slots(int stages);
 int bpipe_min_slots_host(int stages);
 
@@ -167,20 +177,22 @@ int bpipe_partner(int stages, int stage);
 void schedule_free(Schedule *schedule);
 
 // The proof. 0 when the schedule is sound, otherwise -1 and one sentence (code 2) that names stage and action:
-//   complete   every stage runs F and B once per microbatch, both in microbatch order (forward-only: F alone)
+//   complete   every chunk of every stage runs F, and B or I and W, once per microbatch, each in microbatch order
+//              (forward-only: F alone)
 //   paired     E and L of a stage are A and R of its partner, in the same order
-//   resident   B, E and R only of what is there, L only of what was evicted, everything home at the end
+//   resident   B, I, E and R only of what is there, L only of what was evicted, no E after I, everything home at the end
 //   bounded    own and lent slots suffice in list order, and together stay within `slots`
-//   live       whatever the durations, and whoever gets a slot that two wait for, no stage ever waits for good
+//   live       whatever the durations, and whichever action gets a slot that two wait for, no stage ever waits for good
 // Time O(actions) for schedules whose queue follows compute closely, as those made here do.
 int schedule_check(const Schedule *schedule, Error *err);
 
-// Text v1: a header line, then one line per stage. schedule_write returns -1 when the stream fails.
+// The text form: a header line, then one line per stage. Version 1, which has no chunk numbers, where a schedule has one
+// chunk, no I and W, and SCHEDULE_EDGE_BUFFERS; version 2 for all others. schedule_write returns -1 when the stream fails.
 int schedule_write(const Schedule *schedule, FILE *file);
 
-// Reads text v1. NULL and err (code 2, "line 3: ...") for anything else; a schedule that parses may still fail the
-// check. Slots per stage are not written: lent is the most that is lent at a time, own what 1F1B would keep, within the
-// rest.
+// Reads either version. NULL and err (code 2, "schedule, line 3: ...") for anything else; a schedule that parses may
+// still fail the check. Slots per stage are not in the text: lent is the most that is lent at a time, own the most
+// between F and B or W, within the rest.
 Schedule *schedule_parse(const char *text, Error *err);
 
 // Writes an action to `text`, as it is written in this schedule's text form: F3, E3>0, L3<h, or with chunk numbers F3.1,

@@ -197,7 +197,8 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, 
     }
     costing_share_(costs, &costing);
     costs->tied = tied_seconds_(&costing);
-    costs->costs = (SimulateCosts){forward, backward, transfer, edge, P2P_BUFFERS, false, &costs->shares};
+    costs->costs = (SimulateCosts){
+        .forward = forward, .backward = backward, .transfer = transfer, .edge = edge, .shares = &costs->shares};
     return 0;
 }
 

@@ -1,4 +1,5 @@
-// schedule_check: the proof that a schedule is sound. It trusts nothing that bpipe.c has done, and shares none of its code.
+// schedule_check: the proof that a schedule is sound. It trusts nothing that the makers have done, and shares none of
+// their code.
 //
 // Two passes. The first goes through each stage's list and settles everything that order alone settles. What is left is
 // progress, and with it the one thing that durations decide: who is where when. Nothing can hang exactly when there is
@@ -19,6 +20,7 @@
 #include "bpipe.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 // One entry of a stage's compute chain or of its transfer queue.
 typedef struct Link {
@@ -31,25 +33,35 @@ typedef struct Chains {
     Link *queue;
     int64_t computes, transfers; // lengths
     int64_t c, q;                // how far each has come
-    int forwards, backwards;     // done: in the list at first, later among the first c
+    int *forwards, *gradients;   // [chunks] F, and B or I: in the list at first, later among the first c
     bool evicts;
 } Chains;
 
 typedef struct Proof {
     const Schedule *schedule;
     Chains *chains; // [stages]
-    int *home;      // [microbatches] where a bundle of the stage in hand is: a stage, SCHEDULE_HOST, or one below
-    int64_t *load;  // [microbatches] place in the queue, plus one, of its last load
-    bool *lent;     // [microbatches] whether the partner's bundle is here
+    int *counts;    // what the forwards and gradients of all chains point into
+    int *weights;   // [chunks] B or W of the stage in hand
+    int *home;     // [chunks*microbatches] where a bundle of the stage in hand is: a stage, SCHEDULE_HOST, or one below
+    int64_t *load; // [chunks*microbatches] place in the queue, plus one, of its last load
+    bool *lent;    // [chunks*microbatches] whether the partner's bundle is here
     Error *err;
 } Proof;
 
-enum { BUNDLE_HERE = -3, BUNDLE_NOT_YET = -4, BUNDLE_DONE = -5 };
+enum { BUNDLE_HERE = -3, BUNDLE_NOT_YET = -4, BUNDLE_HALF_DONE = -5, BUNDLE_DONE = -6 };
 
 static int check_refuse_(const Proof *proof, int s, Action action, const char *why) {
     char text[32];
     return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: %s %s", proof->schedule->name, s,
                      action_text(proof->schedule, action, text), why);
+}
+
+static int64_t bundle_(const Proof *proof, Action action) {
+    return (int64_t)action.chunk * proof->schedule->microbatches + action.microbatch;
+}
+
+static bool check_frees_(ActionKind kind) {
+    return kind == ACTION_BACKWARD || kind == ACTION_WEIGHT;
 }
 
 // The slots in use after an action, in list order.
@@ -58,35 +70,91 @@ typedef struct Used {
     int lent;
 } Used;
 
-static int prove_compute_(Proof *proof, int s, Action action, Used *used) {
-    Chains *chains = &proof->chains[s];
-    int i = action.microbatch;
+// Where one stage holds two virtual stages that follow each other, its list alone says whether the second one finds its
+// input (and, backwards, the first one its gradient), and whether there is a buffer for its output.
+static int prove_turn_(const Proof *proof, int s, Action action, const int *done) {
+    const Schedule *schedule = proof->schedule;
     bool forward = action.kind == ACTION_FORWARD;
-    if (action.peer != SCHEDULE_NO_PEER)
-        return check_refuse_(proof, s, action, "has a peer; forwards and backwards have none");
-    if (i != (forward ? chains->forwards : chains->backwards)) {
+    int at = schedule_virtual(schedule, s, action.chunk), last = schedule->stages * schedule->chunks - 1;
+    int from = forward ? at - 1 : at + 1, to = forward ? at + 1 : at - 1, stage, chunk;
+    if (from >= 0 && from <= last) {
+        schedule_home(schedule, from, &stage, &chunk);
+        if (stage == s && done[chunk] <= action.microbatch)
+            return check_refuse_(proof, s, action, "comes before the action on the same stage that makes its input");
+    }
+    if (to >= 0 && to <= last) {
+        schedule_home(schedule, to, &stage, &chunk);
+        if (stage == s && done[chunk] <= (int64_t)action.microbatch - schedule->edge_buffers)
+            return check_refuse_(proof, s, action, "finds no free buffer between two chunks of the stage");
+    }
+    return 0;
+}
+
+static int prove_forward_(Proof *proof, int s, Action action, Used *used) {
+    Chains *chains = &proof->chains[s];
+    if (action.microbatch != chains->forwards[action.chunk]) {
         return check_refuse_(proof, s, action,
                              "is out of order; microbatches go forward and backward in ascending order");
     }
-    if (forward) {
-        chains->forwards++;
-        used->own++;
-        proof->home[i] = BUNDLE_HERE;
-    } else {
-        if (proof->home[i] == BUNDLE_NOT_YET) return check_refuse_(proof, s, action, "comes before its forward");
-        if (proof->home[i] != BUNDLE_HERE) return check_refuse_(proof, s, action, "has its bundle still away");
-        chains->backwards++;
-        used->own--;
-        proof->home[i] = BUNDLE_DONE;
-    }
-    chains->compute[chains->computes++] = (Link){action, forward ? 0 : proof->load[i]};
+    if (prove_turn_(proof, s, action, chains->forwards) != 0) return -1;
+    chains->forwards[action.chunk]++;
+    used->own++;
+    proof->home[bundle_(proof, action)] = BUNDLE_HERE;
+    chains->compute[chains->computes++] = (Link){action, 0};
     return 0;
+}
+
+// B or I.
+static int prove_gradient_(Proof *proof, int s, Action action) {
+    Chains *chains = &proof->chains[s];
+    int64_t bundle = bundle_(proof, action);
+    if (action.microbatch != chains->gradients[action.chunk]) {
+        return check_refuse_(proof, s, action,
+                             "is out of order; microbatches go forward and backward in ascending order");
+    }
+    if (proof->home[bundle] == BUNDLE_NOT_YET) return check_refuse_(proof, s, action, "comes before its forward");
+    if (proof->home[bundle] != BUNDLE_HERE) return check_refuse_(proof, s, action, "has its bundle still away");
+    if (prove_turn_(proof, s, action, chains->gradients) != 0) return -1;
+    chains->gradients[action.chunk]++;
+    proof->home[bundle] = BUNDLE_HALF_DONE;
+    chains->compute[chains->computes++] = (Link){action, proof->load[bundle]};
+    return 0;
+}
+
+// B or W: the gradients of the weights add up in microbatch order, and the slot is free.
+static int prove_weights_(Proof *proof, int s, Action action, Used *used) {
+    Chains *chains = &proof->chains[s];
+    int64_t bundle = bundle_(proof, action);
+    if (action.kind == ACTION_WEIGHT && proof->home[bundle] != BUNDLE_HALF_DONE) {
+        bool done = proof->home[bundle] == BUNDLE_DONE;
+        return check_refuse_(proof, s, action, done ? "comes after the whole backward" : "comes before its I");
+    }
+    if (action.microbatch != proof->weights[action.chunk]) {
+        return check_refuse_(proof, s, action,
+                             "is out of order; gradients of weights add up in ascending order of microbatches");
+    }
+    proof->weights[action.chunk]++;
+    proof->home[bundle] = BUNDLE_DONE;
+    used->own--;
+    if (action.kind == ACTION_WEIGHT) chains->compute[chains->computes++] = (Link){action, 0};
+    return 0;
+}
+
+static int prove_compute_(Proof *proof, int s, Action action, Used *used) {
+    if (action.peer != SCHEDULE_NO_PEER) {
+        return check_refuse_(proof, s, action, "has a peer; forwards and backwards have none");
+    }
+    if (action.kind == ACTION_FORWARD) return prove_forward_(proof, s, action, used);
+    if (action.kind != ACTION_WEIGHT && prove_gradient_(proof, s, action) != 0) return -1;
+    return action.kind == ACTION_INPUT ? 0 : prove_weights_(proof, s, action, used);
 }
 
 static int prove_own_transfer_(Proof *proof, int s, Action action, Used *used) {
     Chains *chains = &proof->chains[s];
-    int i = action.microbatch;
+    int64_t i = bundle_(proof, action);
     if (action.kind == ACTION_EVICT) {
+        if (proof->home[i] == BUNDLE_HALF_DONE)
+            return check_refuse_(proof, s, action, "comes after I; only what waits for B or I may leave");
         if (proof->home[i] != BUNDLE_HERE) return check_refuse_(proof, s, action, "evicts what is not there");
         proof->home[i] = action.peer;
         chains->evicts = true;
@@ -102,11 +170,10 @@ static int prove_own_transfer_(Proof *proof, int s, Action action, Used *used) {
 }
 
 static int prove_lent_transfer_(Proof *proof, int s, Action action, Used *used) {
-    bool accept = action.kind == ACTION_ACCEPT;
-    if (accept && proof->lent[action.microbatch])
-        return check_refuse_(proof, s, action, "accepts what is here already");
-    if (!accept && !proof->lent[action.microbatch]) return check_refuse_(proof, s, action, "returns what is not here");
-    proof->lent[action.microbatch] = accept;
+    bool accept = action.kind == ACTION_ACCEPT, *lent = &proof->lent[bundle_(proof, action)];
+    if (accept && *lent) return check_refuse_(proof, s, action, "accepts what is here already");
+    if (!accept && !*lent) return check_refuse_(proof, s, action, "returns what is not here");
+    *lent = accept;
     used->lent += accept ? 1 : -1;
     return 0;
 }
@@ -129,7 +196,8 @@ static int prove_action_(Proof *proof, int s, Action action, Used *used) {
     const StageSchedule *stage = &proof->schedule->stage[s];
     bool own = action.kind == ACTION_EVICT || action.kind == ACTION_LOAD;
     bool transfer = own || action.kind == ACTION_ACCEPT || action.kind == ACTION_RETURN;
-    bool compute = action.kind == ACTION_FORWARD || action.kind == ACTION_BACKWARD;
+    bool backward = action.kind == ACTION_INPUT || check_frees_(action.kind);
+    bool compute = action.kind == ACTION_FORWARD || backward;
     if (!transfer && !compute) {
         return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: an action of unknown kind %d",
                          proof->schedule->name, s, (int)action.kind);
@@ -137,7 +205,10 @@ static int prove_action_(Proof *proof, int s, Action action, Used *used) {
     if (action.microbatch < 0 || action.microbatch >= proof->schedule->microbatches) {
         return check_refuse_(proof, s, action, "is of no microbatch of this schedule");
     }
-    if (proof->schedule->forward_only && action.kind == ACTION_BACKWARD) {
+    if (action.chunk < 0 || action.chunk >= proof->schedule->chunks) {
+        return check_refuse_(proof, s, action, "is of no chunk of this schedule");
+    }
+    if (proof->schedule->forward_only && backward) {
         return check_refuse_(proof, s, action, "has no place in a forward-only schedule");
     }
     int status = transfer ? prove_transfer_(proof, s, action, used) : prove_compute_(proof, s, action, used);
@@ -149,16 +220,32 @@ static int prove_action_(Proof *proof, int s, Action action, Used *used) {
     return 0;
 }
 
+static int prove_complete_(const Proof *proof, int s) {
+    const Schedule *schedule = proof->schedule;
+    const Chains *chains = &proof->chains[s];
+    int m = schedule->microbatches;
+    for (int c = 0; c < schedule->chunks; c++) {
+        Action forward = {ACTION_FORWARD, chains->forwards[c], c, SCHEDULE_NO_PEER};
+        Action gradient = {schedule->split ? ACTION_INPUT : ACTION_BACKWARD, chains->gradients[c], c, SCHEDULE_NO_PEER};
+        Action weights = {ACTION_WEIGHT, proof->weights[c], c, SCHEDULE_NO_PEER};
+        if (chains->forwards[c] != m) return check_refuse_(proof, s, forward, "is missing");
+        if (schedule->forward_only) continue;
+        if (chains->gradients[c] != m) return check_refuse_(proof, s, gradient, "is missing");
+        if (proof->weights[c] != m) return check_refuse_(proof, s, weights, "is missing");
+    }
+    return 0;
+}
+
 // Order, residency and slots in list order; splits the list into its two chains.
 static int prove_stage_(Proof *proof, int s) {
     const Schedule *schedule = proof->schedule;
     const StageSchedule *stage = &schedule->stage[s];
-    Chains *chains = &proof->chains[s];
-    for (int i = 0; i < schedule->microbatches; i++) {
+    for (int64_t i = 0; i < (int64_t)schedule->chunks * schedule->microbatches; i++) {
         proof->home[i] = BUNDLE_NOT_YET;
         proof->load[i] = 0;
         proof->lent[i] = false;
     }
+    memset(proof->weights, 0, (size_t)schedule->chunks * sizeof *proof->weights);
     if (stage->own_slots < 0 || stage->lent_slots < 0 ||
         (int64_t)stage->own_slots + stage->lent_slots > schedule->slots) {
         return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: %d own and %d lent slots are not within %d",
@@ -168,13 +255,7 @@ static int prove_stage_(Proof *proof, int s) {
     for (int64_t i = 0; i < stage->count; i++) {
         if (prove_action_(proof, s, stage->actions[i], &used) != 0) return -1;
     }
-    int m = schedule->microbatches;
-    if (chains->forwards != m)
-        return check_refuse_(proof, s, (Action){ACTION_FORWARD, chains->forwards, 0, SCHEDULE_NO_PEER}, "is missing");
-    if (!schedule->forward_only && chains->backwards != m) {
-        return check_refuse_(proof, s, (Action){ACTION_BACKWARD, chains->backwards, 0, SCHEDULE_NO_PEER}, "is missing");
-    }
-    return 0;
+    return prove_complete_(proof, s);
 }
 
 static bool two_sides_(Action a, Action b) {
@@ -182,7 +263,7 @@ static bool two_sides_(Action a, Action b) {
         (a.kind == ACTION_EVICT && b.kind == ACTION_ACCEPT) || (a.kind == ACTION_ACCEPT && b.kind == ACTION_EVICT);
     bool load =
         (a.kind == ACTION_LOAD && b.kind == ACTION_RETURN) || (a.kind == ACTION_RETURN && b.kind == ACTION_LOAD);
-    return (evict || load) && a.microbatch == b.microbatch;
+    return (evict || load) && a.microbatch == b.microbatch && a.chunk == b.chunk;
 }
 
 // The next transfer with the partner, from place `at` of the queue on.
@@ -219,7 +300,7 @@ typedef struct Row {
 typedef struct ActionGrid {
     Proof *proof;
     int stage;
-    int in_flight; // forwards less backwards among the first c
+    int in_flight; // F less B and W among the first c
     int *away;     // [transfers+1] own bundles evicted and not back, after so many transfers
     Row row, next;
 } ActionGrid;
@@ -268,7 +349,8 @@ static int grid_walk_(ActionGrid *grid) {
         if (c == chains->computes) return 0;
         if (grid->next.high < 0)
             return check_refuse_(grid->proof, grid->stage, chains->compute[c].action, "can never start");
-        grid->in_flight += chains->compute[c].action.kind == ACTION_FORWARD ? 1 : -1;
+        ActionKind kind = chains->compute[c].action.kind;
+        grid->in_flight += (kind == ACTION_FORWARD) - check_frees_(kind);
         Row row = grid->row;
         grid->row = grid->next;
         grid->next = row;
@@ -305,30 +387,43 @@ static int prove_states_(Proof *proof, int s) {
 // ---------------------------------------------------------------------------------------------------------------------
 // All stages: the chains run as far as they go
 
-// A message sits in a send buffer until a receive buffer takes it, and there until its consumer is complete.
-enum { EDGE_DEPTH = 2 * SCHEDULE_EDGE_BUFFERS };
-
 // A stage at whose progress a chain's next action is held up, and in which chain.
 typedef struct Cause {
     int stage; // -1: nothing holds it up
     bool queue;
 } Cause;
 
+// What has to be done at virtual stage `from` and `to` before this action: its input is there, and the message `ahead` of
+// it has been consumed. Within one stage the list has settled that (prove_turn_).
+static Cause edge_cause_(const Proof *proof, int s, bool forward, int i, int from, int to) {
+    const Schedule *schedule = proof->schedule;
+    int stage, chunk, last = schedule->stages * schedule->chunks - 1;
+    if (from >= 0 && from <= last) {
+        schedule_home(schedule, from, &stage, &chunk);
+        const Chains *source = &proof->chains[stage];
+        if (stage != s && (forward ? source->forwards : source->gradients)[chunk] <= i) return (Cause){stage, false};
+    }
+    if (to >= 0 && to <= last) {
+        schedule_home(schedule, to, &stage, &chunk);
+        const Chains *sink = &proof->chains[stage];
+        // A message sits in a send buffer until a receive buffer takes it, and there until its consumer is complete.
+        int64_t needed = (int64_t)i - 2 * (int64_t)schedule->edge_buffers;
+        if (stage != s && (forward ? sink->forwards : sink->gradients)[chunk] <= needed) return (Cause){stage, false};
+    }
+    return (Cause){-1, false};
+}
+
 static Cause compute_cause_(const Proof *proof, int s) {
     const Chains *chains = &proof->chains[s];
     const Link *next = &chains->compute[chains->c];
-    int i = next->action.microbatch, last = proof->schedule->stages - 1;
-    bool forward = next->action.kind == ACTION_FORWARD;
-    int from = forward ? s - 1 : s + 1, to = forward ? s + 1 : s - 1;
-    if (from >= 0 && from <= last) {
-        const Chains *source = &proof->chains[from];
-        if ((forward ? source->forwards : source->backwards) <= i) return (Cause){from, false};
-    }
-    if (to >= 0 && to <= last) {
-        const Chains *sink = &proof->chains[to];
-        if ((forward ? sink->forwards : sink->backwards) <= i - EDGE_DEPTH) return (Cause){to, false};
-    }
-    return next->needs > chains->q ? (Cause){s, true} : (Cause){-1, false};
+    ActionKind kind = next->action.kind;
+    int at = schedule_virtual(proof->schedule, s, next->action.chunk);
+    Cause cause = {-1, false};
+    if (kind == ACTION_FORWARD) cause = edge_cause_(proof, s, true, next->action.microbatch, at - 1, at + 1);
+    if (kind == ACTION_BACKWARD || kind == ACTION_INPUT)
+        cause = edge_cause_(proof, s, false, next->action.microbatch, at + 1, at - 1);
+    if (cause.stage >= 0) return cause;
+    return next->needs > chains->q ? (Cause){s, true} : cause;
 }
 
 static Cause transfer_cause_(const Proof *proof, int s) {
@@ -343,13 +438,16 @@ static Cause transfer_cause_(const Proof *proof, int s) {
     return other->needs > peer->c ? (Cause){next->action.peer, false} : (Cause){-1, false};
 }
 
+static void count_(Chains *chains, Action action) {
+    if (action.kind == ACTION_FORWARD) chains->forwards[action.chunk]++;
+    if (action.kind == ACTION_BACKWARD || action.kind == ACTION_INPUT) chains->gradients[action.chunk]++;
+}
+
 static bool advance_stage_(Proof *proof, int s) {
     Chains *chains = &proof->chains[s];
     bool moved = false;
     while (chains->c < chains->computes && compute_cause_(proof, s).stage < 0) {
-        bool forward = chains->compute[chains->c++].action.kind == ACTION_FORWARD;
-        chains->forwards += forward;
-        chains->backwards += !forward;
+        count_(chains, chains->compute[chains->c++].action);
         moved = true;
     }
     while (chains->q < chains->transfers && transfer_cause_(proof, s).stage < 0) {
@@ -390,7 +488,7 @@ static int refuse_circle_(const Proof *proof, int s) {
 
 static int prove_progress_(Proof *proof) {
     int stages = proof->schedule->stages;
-    for (int s = 0; s < stages; s++) proof->chains[s].forwards = proof->chains[s].backwards = 0;
+    memset(proof->counts, 0, 2 * (size_t)stages * (size_t)proof->schedule->chunks * sizeof *proof->counts);
     for (bool moved = true; moved;) {
         moved = false;
         for (int s = 0; s < stages; s++) moved |= advance_stage_(proof, s);
@@ -420,14 +518,19 @@ static int prove_all_(Proof *proof) {
 
 static int proof_allocate_(Proof *proof) {
     const Schedule *schedule = proof->schedule;
-    size_t microbatches = (size_t)schedule->microbatches;
+    size_t chunks = (size_t)schedule->chunks, bundles = chunks * (size_t)schedule->microbatches;
     proof->chains = calloc((size_t)schedule->stages, sizeof *proof->chains);
-    proof->home = calloc(microbatches, sizeof *proof->home);
-    proof->load = calloc(microbatches, sizeof *proof->load);
-    proof->lent = calloc(microbatches, sizeof *proof->lent);
-    bool failed = proof->chains == NULL || proof->home == NULL || proof->load == NULL || proof->lent == NULL;
+    proof->counts = calloc(2 * (size_t)schedule->stages * chunks, sizeof *proof->counts);
+    proof->weights = calloc(chunks, sizeof *proof->weights);
+    proof->home = calloc(bundles, sizeof *proof->home);
+    proof->load = calloc(bundles, sizeof *proof->load);
+    proof->lent = calloc(bundles, sizeof *proof->lent);
+    bool failed = proof->chains == NULL || proof->counts == NULL || proof->weights == NULL || proof->home == NULL ||
+                  proof->load == NULL || proof->lent == NULL;
     for (int s = 0; s < schedule->stages && !failed; s++) {
         size_t count = (size_t)schedule->stage[s].count;
+        proof->chains[s].forwards = proof->counts + 2 * (size_t)s * chunks;
+        proof->chains[s].gradients = proof->chains[s].forwards + chunks;
         proof->chains[s].compute = malloc(count * sizeof(Link));
         proof->chains[s].queue = malloc(count * sizeof(Link));
         failed = proof->chains[s].compute == NULL || proof->chains[s].queue == NULL;
@@ -441,23 +544,26 @@ static void proof_free_(Proof *proof) {
         free(proof->chains[s].queue);
     }
     free(proof->chains);
+    free(proof->counts);
+    free(proof->weights);
     free(proof->home);
     free(proof->load);
     free(proof->lent);
 }
 
 int schedule_check(const Schedule *schedule, Error *err) {
-    if (schedule->stages < 1 || schedule->microbatches < 1) {
-        return error_set(err, EXIT_USAGE, "schedule %s has no stages or no microbatches", schedule->name);
+    if (schedule->stages < 1 || schedule->microbatches < 1 || schedule->chunks < 1 || schedule->edge_buffers < 1) {
+        return error_set(err, EXIT_USAGE, "schedule %s has no stages, chunks, microbatches or edge buffers",
+                         schedule->name);
     }
     // Said before anything is allocated by the number of microbatches, which a text may put at will.
     for (int s = 0; s < schedule->stages; s++) {
-        int64_t least = (schedule->forward_only ? 1 : 2) * (int64_t)schedule->microbatches;
-        if (schedule->stage[s].count < least) {
-            return error_set(
-                err, EXIT_USAGE, "schedule %s: stage %d lists %lld actions; %d microbatches take at least %lld",
-                schedule->name, s, (long long)schedule->stage[s].count, schedule->microbatches, (long long)least);
-        }
+        int64_t each = (schedule->forward_only ? 1 : 2) * (int64_t)schedule->microbatches, chunks = schedule->chunks;
+        if (schedule->stage[s].count / chunks >= each) continue;
+        return error_set(err, EXIT_USAGE,
+                         "schedule %s: stage %d lists %lld actions; %d microbatches take at least %lld on each chunk",
+                         schedule->name, s, (long long)schedule->stage[s].count, schedule->microbatches,
+                         (long long)each);
     }
     Proof proof = {.schedule = schedule, .err = err};
     int status = proof_allocate_(&proof) == 0 ? prove_all_(&proof) : -1;

@@ -1,6 +1,6 @@
-// Time stands still while everything that ends at one instant ends; then every stage concerned starts what it can; then
-// time moves to the next end. Ends are kept in a heap. At most one compute action, one transfer and one message per
-// direction of an edge are under way per stage, so the heap has at most four entries a stage.
+// Time stops while everything that ends at one instant ends; then every stage concerned starts what it can; then time
+// moves to the next end. Ends are kept in a heap. At most one compute action and one transfer per stage, and one message
+// per direction of a boundary between virtual stages are under way, which bounds the heap.
 #include "simulate.h"
 
 #include "contention.h"
@@ -8,8 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Messages between neighbours, one direction: `sender` is the stage whose F (or B) makes them, in microbatch order.
+// Messages across one boundary in one direction, in microbatch order. The sender's F (or B, or I) makes them. Where
+// sender and receiver are one stage nothing travels: a message is there when it is made, in the sender's buffer.
 typedef struct Edge {
+    int from, to; // stages
     int made;     // actions of the sender that are complete
     int reserved; // actions of the sender that have started: each holds a send buffer until its message arrives
     int left;     // messages that have left, and hold a receive buffer until they are consumed
@@ -21,13 +23,13 @@ typedef struct Edge {
 } Edge;
 
 typedef struct SimStage {
-    int64_t *compute; // places of F and B in the list
+    int64_t *compute; // places of F, B, I and W in the list
     int64_t *queue;   // places of E, A, R and L in the list
     int64_t *posted;  // [transfers] how many compute actions stand before it
     int64_t computes, transfers;
     int64_t c, q; // complete so far
     bool computing, transferring;
-    bool *here;    // [microbatches] the bundle is in an own slot, whole
+    bool *here;    // [chunks*microbatches] the bundle is in an own slot, whole
     int own, lent; // slots taken
     double waiting_since;
     bool waiting;
@@ -39,7 +41,7 @@ typedef enum EndKind { END_COMPUTE_, END_TRANSFER_, END_FORWARD_MESSAGE_, END_BA
 typedef struct End {
     double time;
     EndKind kind;
-    int stage; // that computes, that evicted, or that sent
+    int at; // the stage that computes or that evicted; the boundary of a message
 } End;
 
 typedef struct SimRun {
@@ -47,13 +49,12 @@ typedef struct SimRun {
     const SimulateCosts *costs;
     Timeline *timeline;
     SimStage *stages;
-    Edge *down; // [stages] F from s to s+1
-    Edge *up;   // [stages] B from s to s-1
+    Edge *down; // [stages*chunks] F from virtual stage g to g+1; the last is unused
+    Edge *up;   // [stages*chunks] B or I from virtual stage g+1 to g
     End *ends;  // heap, earliest first
     int ends_count;
     int *stirred; // [stages] those with something to look at
     int stirred_count;
-    int buffers;
     double now;
     Contention *shares; // NULL: nothing is shared
     bool no_memory;
@@ -68,9 +69,9 @@ static void swap_ends_(End *a, End *b) {
     *b = kept;
 }
 
-static void ends_push_(SimRun *run, double duration, EndKind kind, int stage) {
+static void ends_push_(SimRun *run, double duration, EndKind kind, int where) {
     int at = run->ends_count++;
-    run->ends[at] = (End){run->now + duration, kind, stage};
+    run->ends[at] = (End){run->now + duration, kind, where};
     while (at > 0 && run->ends[at].time < run->ends[(at - 1) / 2].time) {
         swap_ends_(&run->ends[at], &run->ends[(at - 1) / 2]);
         at = (at - 1) / 2;
@@ -92,10 +93,10 @@ static End ends_pop_(SimRun *run) {
 }
 
 // Something that takes `duration` has started; `share`: the resource it has to share meanwhile, -1 for none.
-static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind kind, int stage) {
+static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind kind, int where) {
     if (share < 0)
-        ends_push_(run, duration, kind, stage);
-    else if (contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, stage}) != 0)
+        ends_push_(run, duration, kind, where);
+    else if (contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, where}) != 0)
         run->no_memory = true;
 }
 
@@ -110,14 +111,43 @@ static Action action_at_(const SimRun *run, int s, int64_t place) {
     return run->schedule->stage[s].actions[place];
 }
 
-static Edge *edge_in_(SimRun *run, int s, bool forward) {
-    if (forward) return s > 0 ? &run->down[s - 1] : NULL;
-    return s + 1 < run->schedule->stages ? &run->up[s + 1] : NULL;
+static int boundaries_(const SimRun *run) {
+    return run->schedule->stages * run->schedule->chunks - 1;
 }
 
-static Edge *edge_out_(SimRun *run, int s, bool forward) {
-    if (forward) return s + 1 < run->schedule->stages ? &run->down[s] : NULL;
-    return s > 0 ? &run->up[s] : NULL;
+// Where an action's input comes from and where its output goes; NULL: nowhere, as with every W.
+static Edge *edge_in_(SimRun *run, int s, Action action) {
+    int g = schedule_virtual(run->schedule, s, action.chunk);
+    if (action.kind == ACTION_FORWARD) return g > 0 ? &run->down[g - 1] : NULL;
+    return action.kind != ACTION_WEIGHT && g < boundaries_(run) ? &run->up[g] : NULL;
+}
+
+static Edge *edge_out_(SimRun *run, int s, Action action) {
+    int g = schedule_virtual(run->schedule, s, action.chunk);
+    if (action.kind == ACTION_FORWARD) return g < boundaries_(run) ? &run->down[g] : NULL;
+    return action.kind != ACTION_WEIGHT && g > 0 ? &run->up[g - 1] : NULL;
+}
+
+static bool edge_has_input_(const Edge *edge, int microbatch) {
+    return (edge->from == edge->to ? edge->made : edge->arrived) > microbatch;
+}
+
+static bool edge_has_buffer_(const SimRun *run, const Edge *edge) {
+    int free_again = edge->from == edge->to ? edge->consumed : edge->arrived;
+    return edge->reserved - free_again < run->schedule->edge_buffers;
+}
+
+static int64_t bundle_at_(const SimRun *run, Action action) {
+    return (int64_t)action.chunk * run->schedule->microbatches + action.microbatch;
+}
+
+static double duration_(const SimRun *run, int s, Action action) {
+    const SimulateCosts *costs = run->costs;
+    const double *of = action.kind == ACTION_FORWARD    ? costs->forward
+                       : action.kind == ACTION_BACKWARD ? costs->backward
+                       : action.kind == ACTION_INPUT    ? costs->input
+                                                        : costs->weight;
+    return of[s * run->schedule->chunks + action.chunk];
 }
 
 // Waiting for a slot or a load counts from the moment when nothing else is missing.
@@ -142,10 +172,10 @@ static void start_compute_(SimRun *run, int s) {
     if (stage->computing || stage->c == stage->computes) return;
     Action action = action_at_(run, s, stage->compute[stage->c]);
     bool forward = action.kind == ACTION_FORWARD;
-    Edge *in = edge_in_(run, s, forward), *out = edge_out_(run, s, forward);
-    if (in != NULL && in->arrived <= action.microbatch) return;
-    if (out != NULL && out->reserved - out->arrived >= run->buffers) return;
-    bool ready = forward ? stage->own < run->schedule->stage[s].own_slots : stage->here[action.microbatch];
+    Edge *in = edge_in_(run, s, action), *out = edge_out_(run, s, action);
+    if (in != NULL && !edge_has_input_(in, action.microbatch)) return;
+    if (out != NULL && !edge_has_buffer_(run, out)) return;
+    bool ready = forward ? stage->own < run->schedule->stage[s].own_slots : stage->here[bundle_at_(run, action)];
     if (!ready) {
         note_wait_(run, stage);
         return;
@@ -157,7 +187,7 @@ static void start_compute_(SimRun *run, int s) {
     stage->computing = true;
     run->timeline->stage[s].start[stage->compute[stage->c]] = run->now;
     int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
-    simulate_ends_in_(run, forward ? run->costs->forward[s] : run->costs->backward[s], share, END_COMPUTE_, s);
+    simulate_ends_in_(run, duration_(run, s, action), share, END_COMPUTE_, s);
 }
 
 // The transfer at the head of stage s's queue, if it has been posted.
@@ -172,8 +202,8 @@ static bool simulate_head_(const SimRun *run, int s, Action *action) {
 static bool peer_ready_(const SimRun *run, int evictor, Action action) {
     if (action.peer == SCHEDULE_HOST) return true;
     Action other;
-    if (!simulate_head_(run, action.peer, &other) || other.peer != evictor || other.microbatch != action.microbatch)
-        return false;
+    if (!simulate_head_(run, action.peer, &other) || other.peer != evictor) return false;
+    if (other.microbatch != action.microbatch || other.chunk != action.chunk) return false;
     if (action.kind == ACTION_LOAD) return other.kind == ACTION_RETURN;
     return other.kind == ACTION_ACCEPT && run->stages[action.peer].lent < run->schedule->stage[action.peer].lent_slots;
 }
@@ -194,7 +224,8 @@ static void simulate_start_transfer_(SimRun *run, int s) {
     }
     bool evict = action.kind == ACTION_EVICT, load = action.kind == ACTION_LOAD;
     SimStage *stage = &run->stages[s];
-    if (!(evict && stage->here[action.microbatch]) && !(load && stage->own < run->schedule->stage[s].own_slots)) return;
+    bool *here = &stage->here[bundle_at_(run, action)];
+    if (!(evict && *here) && !(load && stage->own < run->schedule->stage[s].own_slots)) return;
     if (!peer_ready_(run, s, action)) return;
     occupy_queue_(run, s);
     if (action.peer != SCHEDULE_HOST) {
@@ -203,7 +234,7 @@ static void simulate_start_transfer_(SimRun *run, int s) {
         if (evict) peer->lent++;
         simulate_note_peak_(&run->timeline->stage[action.peer].lent_peak, peer->lent);
     }
-    if (evict) stage->here[action.microbatch] = false;
+    if (evict) *here = false;
     if (load) stage->own++;
     simulate_note_peak_(&run->timeline->stage[s].own_peak, stage->own);
     const SimulateShares *shares = run->costs->shares;
@@ -211,21 +242,29 @@ static void simulate_start_transfer_(SimRun *run, int s) {
     simulate_ends_in_(run, run->costs->transfer == NULL ? 0 : run->costs->transfer[s], share, END_TRANSFER_, s);
 }
 
-static void start_message_(SimRun *run, int s, bool forward) {
-    Edge *edge = edge_out_(run, s, forward);
-    if (edge == NULL || edge->sending || edge->left == edge->made) return;
-    if (edge->left - edge->consumed >= run->buffers) return;
+static void start_message_(SimRun *run, int boundary, bool forward) {
+    Edge *edge = forward ? &run->down[boundary] : &run->up[boundary];
+    if (edge->from == edge->to || edge->sending || edge->left == edge->made) return;
+    if (edge->left - edge->consumed >= run->schedule->edge_buffers) return;
     edge->sending = true;
     edge->left++;
-    simulate_ends_in_(run, edge->time, edge->share, forward ? END_FORWARD_MESSAGE_ : END_BACKWARD_MESSAGE_, s);
+    simulate_ends_in_(run, edge->time, edge->share, forward ? END_FORWARD_MESSAGE_ : END_BACKWARD_MESSAGE_, boundary);
+}
+
+// What the chunks of a stage have to send: forward from g to g+1, backward from g to g-1.
+static void start_messages_(SimRun *run, int s) {
+    for (int c = 0; c < run->schedule->chunks; c++) {
+        int g = schedule_virtual(run->schedule, s, c);
+        if (g < boundaries_(run)) start_message_(run, g, true);
+        if (g > 0) start_message_(run, g - 1, false);
+    }
 }
 
 static void start_all_(SimRun *run) {
     for (int i = 0; i < run->stirred_count; i++) {
         int s = run->stirred[i];
         run->stages[s].stirred = false;
-        start_message_(run, s, true);
-        start_message_(run, s, false);
+        start_messages_(run, s);
         if (run->costs->queue_first) simulate_start_transfer_(run, s);
         start_compute_(run, s);
         if (!run->costs->queue_first) simulate_start_transfer_(run, s);
@@ -237,7 +276,7 @@ static void start_all_(SimRun *run) {
 // Ends
 
 static void stir_(SimRun *run, int s) {
-    if (s < 0 || s >= run->schedule->stages || run->stages[s].stirred) return;
+    if (run->stages[s].stirred) return;
     run->stages[s].stirred = true;
     run->stirred[run->stirred_count++] = s;
 }
@@ -247,19 +286,21 @@ static void end_compute_(SimRun *run, int s) {
     StageTimeline *line = &run->timeline->stage[s];
     int64_t place = stage->compute[stage->c++];
     Action action = action_at_(run, s, place);
-    bool forward = action.kind == ACTION_FORWARD;
-    Edge *in = edge_in_(run, s, forward), *out = edge_out_(run, s, forward);
+    bool *here = &stage->here[bundle_at_(run, action)];
+    Edge *in = edge_in_(run, s, action), *out = edge_out_(run, s, action);
     stage->computing = false;
-    stage->here[action.microbatch] = forward && !run->schedule->forward_only;
-    if (!stage->here[action.microbatch]) stage->own--;
-    if (in != NULL) in->consumed++;
-    if (out != NULL) out->made++;
+    if (action.kind != ACTION_INPUT) {
+        *here = action.kind == ACTION_FORWARD && !run->schedule->forward_only;
+        if (!*here) stage->own--;
+    }
     line->end[place] = run->now;
     line->busy += run->now - line->start[place];
-    // The neighbours may send, and the partner's queue may have waited for what is posted now.
-    stir_(run, s - 1);
+    // This stage may send what it has made, and the stage its input came from has a receive buffer again.
     stir_(run, s);
-    stir_(run, s + 1);
+    if (out != NULL) out->made++;
+    if (in == NULL) return;
+    in->consumed++;
+    stir_(run, in->from);
 }
 
 static void leave_queue_(SimRun *run, int s) {
@@ -285,34 +326,41 @@ static void end_transfer_(SimRun *run, int s) {
     leave_queue_(run, action.peer);
 }
 
-static void end_message_(SimRun *run, int s, bool forward) {
-    Edge *edge = edge_out_(run, s, forward);
+static void end_message_(SimRun *run, Edge *edge) {
     edge->sending = false;
     edge->arrived++;
-    stir_(run, s);
-    stir_(run, forward ? s + 1 : s - 1);
+    stir_(run, edge->from);
+    stir_(run, edge->to);
 }
 
 static void simulate_end_(SimRun *run, End end) {
-    if (end.kind == END_COMPUTE_) end_compute_(run, end.stage);
-    if (end.kind == END_TRANSFER_) end_transfer_(run, end.stage);
-    if (end.kind == END_FORWARD_MESSAGE_) end_message_(run, end.stage, true);
-    if (end.kind == END_BACKWARD_MESSAGE_) end_message_(run, end.stage, false);
+    if (end.kind == END_COMPUTE_) end_compute_(run, end.at);
+    if (end.kind == END_TRANSFER_) end_transfer_(run, end.at);
+    if (end.kind == END_FORWARD_MESSAGE_) end_message_(run, &run->down[end.at]);
+    if (end.kind == END_BACKWARD_MESSAGE_) end_message_(run, &run->up[end.at]);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The run
 
-static void prepare_edges_(SimRun *run, int s) {
+// The link that leads from stage `from` up to the next one, or down again: which it is and in which direction.
+static void prepare_edge_(SimRun *run, Edge *edge, int from, int to) {
     const SimulateCosts *costs = run->costs;
-    run->down[s].share = run->up[s].share = -1;
-    if (s + 1 < run->schedule->stages) {
-        if (costs->edge != NULL) run->down[s].time = costs->edge[s];
-        if (run->shares != NULL) run->down[s].share = share_of_(costs->shares->down, s);
-    }
-    if (s > 0) {
-        if (costs->edge != NULL) run->up[s].time = costs->edge[s - 1];
-        if (run->shares != NULL) run->up[s].share = share_of_(costs->shares->up, s - 1);
+    bool onward = to == from + 1 || (to == 0 && from != 1);
+    int link = onward ? from : to;
+    *edge = (Edge){.from = from, .to = to, .share = -1};
+    if (from == to) return;
+    if (costs->edge != NULL) edge->time = costs->edge[link];
+    if (run->shares != NULL) edge->share = share_of_(onward ? costs->shares->down : costs->shares->up, link);
+}
+
+static void prepare_edges_(SimRun *run) {
+    for (int g = 0; g < boundaries_(run); g++) {
+        int below, above, chunk;
+        schedule_home(run->schedule, g, &below, &chunk);
+        schedule_home(run->schedule, g + 1, &above, &chunk);
+        prepare_edge_(run, &run->down[g], below, above);
+        prepare_edge_(run, &run->up[g], above, below);
     }
 }
 
@@ -324,7 +372,7 @@ static int stage_prepare_(SimRun *run, int s) {
     stage->compute = malloc(count * sizeof *stage->compute);
     stage->queue = malloc(count * sizeof *stage->queue);
     stage->posted = malloc(count * sizeof *stage->posted);
-    stage->here = calloc((size_t)run->schedule->microbatches, sizeof *stage->here);
+    stage->here = calloc((size_t)run->schedule->chunks * (size_t)run->schedule->microbatches, sizeof *stage->here);
     line->start = calloc(count, sizeof *line->start);
     line->end = calloc(count, sizeof *line->end);
     if (stage->compute == NULL || stage->queue == NULL || stage->posted == NULL || stage->here == NULL ||
@@ -332,8 +380,7 @@ static int stage_prepare_(SimRun *run, int s) {
         return -1;
     }
     for (int64_t i = 0; i < list->count; i++) {
-        ActionKind kind = list->actions[i].kind;
-        if (kind == ACTION_FORWARD || kind == ACTION_BACKWARD) {
+        if (list->actions[i].peer == SCHEDULE_NO_PEER) {
             stage->compute[stage->computes++] = i;
         } else {
             stage->posted[stage->transfers] = stage->computes;
@@ -341,18 +388,17 @@ static int stage_prepare_(SimRun *run, int s) {
         }
     }
     stir_(run, s);
-    prepare_edges_(run, s);
     return 0;
 }
 
 static int run_prepare_(SimRun *run, Error *err) {
-    size_t stages = (size_t)run->schedule->stages;
+    size_t stages = (size_t)run->schedule->stages, virtual_stages = stages * (size_t)run->schedule->chunks;
     run->timeline = calloc(1, sizeof *run->timeline);
     if (run->timeline != NULL) run->timeline->stage = calloc(stages, sizeof *run->timeline->stage);
     run->stages = calloc(stages, sizeof *run->stages);
-    run->down = calloc(stages, sizeof *run->down);
-    run->up = calloc(stages, sizeof *run->up);
-    run->ends = calloc(4 * stages, sizeof *run->ends);
+    run->down = calloc(virtual_stages, sizeof *run->down);
+    run->up = calloc(virtual_stages, sizeof *run->up);
+    run->ends = calloc(2 * (stages + virtual_stages), sizeof *run->ends);
     run->stirred = calloc(stages, sizeof *run->stirred);
     bool failed = run->timeline == NULL || run->timeline->stage == NULL || run->stages == NULL || run->down == NULL ||
                   run->up == NULL || run->ends == NULL || run->stirred == NULL;
@@ -363,6 +409,7 @@ static int run_prepare_(SimRun *run, Error *err) {
     }
     if (!failed) run->timeline->stages = run->schedule->stages;
     for (int s = 0; s < run->schedule->stages && !failed; s++) failed = stage_prepare_(run, s) != 0;
+    if (!failed) prepare_edges_(run);
     return failed ? error_set(err, EXIT_FAILED, "no memory to simulate a schedule of this size") : 0;
 }
 
@@ -425,7 +472,6 @@ static void timeline_sum_(Timeline *timeline, double makespan) {
 
 Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Error *err) {
     SimRun run = {.schedule = schedule, .costs = costs};
-    run.buffers = costs->edge_buffers > 0 ? costs->edge_buffers : SCHEDULE_EDGE_BUFFERS;
     int status = run_prepare_(&run, err);
     if (status == 0) status = run_to_end_(&run, err);
     if (status == 0) timeline_sum_(run.timeline, run.now);

@@ -1,6 +1,6 @@
 // A discrete-event simulator of a schedule: who would work and wait when, given the time of every action.
 //
-// It follows the six rules at the top of bpipe.h and shares no code with the proof and the engine, so that each can be
+// It follows the six rules at the top of bpipe.h, edge depth included, and shares no code with the proof and the engine, so that each can be
 // held against the other. The plan reads its makespan, the trace draws its actions, the tests count lost time with it.
 #ifndef SIMULATE_H
 #define SIMULATE_H
@@ -14,30 +14,32 @@ extern "C" {
 // What actions share with others, each given by the number of a resource or -1 for none. While n users of a resource are under way, each
 // runs at min(1, capacity / n) of the speed it has alone, which is what SimulateCosts says. Arrays may be NULL: nothing of that kind shares.
 typedef struct SimulateShares {
-    int count;              // resources
-    const double *capacity; // [count] users that run at full speed: 1 for a network card that one message fills
-    const int *compute;     // [stages] of F and B: the cores of a host
-    const int *down, *up;   // [stages-1] of messages from s to s+1, and from s+1 to s: the network of the sender's node
+    int count;               // resources
+    const double *capacity;  // [count] users that run at full speed: 1 for a network card that one message fills
+    const int *compute;      // [stages] of F, B, I and W: the cores of a host
+    const int *down, *up;    // [stages] of messages from s to s+1, and from s+1 to s: the network of the sender's node
     const int *evict, *load; // [stages] by evictor, of a bundle leaving and of one coming back
 } SimulateShares;
 
-// Durations in any one unit (seconds, or forwards). Arrays belong to the caller.
+// Durations in any one unit (seconds, or forwards). Arrays belong to the caller. Those of compute are [stages*chunks],
+// that of chunk c on stage s at s*chunks + c. The link after the last stage leads to the first one: chunks in a loop use
+// it, a schedule without does not, and then its entry may be missing.
 typedef struct SimulateCosts {
-    const double *forward;        // [stages]
-    const double *backward;       // [stages], recompute included; unused in a forward-only schedule
+    const double *forward;
+    const double *backward;       // of B, recompute included; NULL in a schedule without B
+    const double *input, *weight; // of I, recompute included, and of W; NULL in a schedule without them
     const double *transfer;       // [stages] one bundle, either way, by evictor; NULL: 0
-    const double *edge;           // [stages-1] one message between s and s+1, either way; NULL: 0
-    int edge_buffers;             // send and receive buffers per neighbour and direction; 0: SCHEDULE_EDGE_BUFFERS
-    bool queue_first;             // who gets a slot that F and L ask for in the same instant: F unless this is set
+    const double *edge;           // [stages] one message between s and s+1, either way; NULL: 0
+    bool queue_first;             // which of F and L gets a slot that both ask for in the same instant: F unless set
     const SimulateShares *shares; // NULL: everybody has everything alone
 } SimulateCosts;
 
 typedef struct StageTimeline {
     double *start; // [count] of the stage's list; both sides of a transfer carry the same times
     double *end;
-    double busy;          // in F and B
+    double busy;          // in F, B, I and W
     double wait_slot;     // F had its input and a send buffer, but no slot
-    double wait_load;     // B had its gradient and a send buffer, but its bundle was not back
+    double wait_load;     // B or I had its gradient and a send buffer, but its bundle was not back
     double transfer_busy; // the transfer queue in use
     int64_t evictions;
     int64_t loads;

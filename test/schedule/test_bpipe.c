@@ -159,23 +159,26 @@ static void text_that_is_no_schedule_is_refused_with_its_line(void **state) {
         const char *text, *error;
     } rows[] = {
         {"",
-         "schedule, line 1: \"\" where the header \"# schedule NAME  stages P  microbatches M  slots K\" should stand"},
-        {"# schedule 1f1b  stages 1  microbatches 1\n", "schedule, line 1: \"\" where the header"},
-        {"# schedule averyveryverylongname  stages 1", "schedule, line 1: \"ngname\" where the header"},
-        {"# schedule 1f1b  stages 99999999999  microbatches 1  slots 1\n", "schedule, line 1: \"99999999999\""},
+         "schedule, line 1: found \"\", expected the header \"# schedule NAME  stages P  microbatches M  slots K\""},
+        {"# schedule 1f1b  stages 1  microbatches 1\n", "schedule, line 1: found \"\", expected the header"},
+        {"# schedule a-name-of-more-than-31-characters  stages 1",
+         "schedule, line 1: found \"rs\", expected the header"},
+        {"# schedule 1f1b  stages 99999999999  microbatches 1  slots 1\n", "schedule, line 1: found \"99999999999\""},
         {"# schedule 1f1b  stages 0  microbatches 1  slots 1\n",
          "schedule, line 1: stages, microbatches and slots start"},
-        {"# schedule 1f1b  stages -1  microbatches 1  slots 1\n", "schedule, line 1: \"-1\" where the header"},
-        {HEADER, "schedule, line 2: \"\" where \"stage 0:\" should stand"},
-        {HEADER "stage 1: F0 B0\n", "schedule, line 2: \"stage\" where \"stage 0:\" should stand"},
-        {HEADER "stage 0: F0 X0\n", "schedule, line 2: \"X0\" where one of F3, B3, E3>q, E3>h, A3<q"},
-        {HEADER "stage 0: F0B0\n", "schedule, line 2: \"F0B0\" where one of"},
-        {HEADER "stage 0: F\n", "schedule, line 2: \"F\" where one of"},
-        {HEADER "stage 0: E0<1\n", "schedule, line 2: \"E0<1\" where one of"},
-        {HEADER "stage 0: A0<h\n", "schedule, line 2: \"A0<h\" where one of"},
-        {HEADER "stage 0: F99999999999\n", "schedule, line 2: \"F99999999999\" where one of"},
-        {HEADER "stage 0: \x01\xff\n", "schedule, line 2: \"\?\?\" where one of"},
-        {HEADER "stage 0: F0 B0\nstage 1: F0 B0\n", "schedule, line 3: \"stage\" where the end of the schedule"},
+        {"# schedule 1f1b  stages -1  microbatches 1  slots 1\n",
+         "schedule, line 1: found \"-1\", expected the header"},
+        {HEADER, "schedule, line 2: found \"\", expected \"stage 0:\""},
+        {HEADER "stage 1: F0 B0\n", "schedule, line 2: found \"stage\", expected \"stage 0:\""},
+        {HEADER "stage 0: F0 X0\n", "schedule, line 2: found \"X0\", expected one of F3, B3, E3>q, E3>h, A3<q"},
+        {HEADER "stage 0: F0B0\n", "schedule, line 2: found \"F0B0\", expected one of"},
+        {HEADER "stage 0: F\n", "schedule, line 2: found \"F\", expected one of"},
+        {HEADER "stage 0: E0<1\n", "schedule, line 2: found \"E0<1\", expected one of"},
+        {HEADER "stage 0: A0<h\n", "schedule, line 2: found \"A0<h\", expected one of"},
+        {HEADER "stage 0: F99999999999\n", "schedule, line 2: found \"F99999999999\", expected one of"},
+        {HEADER "stage 0: \x01\xff\n", "schedule, line 2: found \"\?\?\", expected one of"},
+        {HEADER "stage 0: F0 B0\nstage 1: F0 B0\n",
+         "schedule, line 3: found \"stage\", expected the end of the schedule"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         Error err = {0};
@@ -215,7 +218,7 @@ static void arguments_that_make_no_schedule_are_refused_with_the_remedy(void **s
     assert_error(bpipe_balance(gpipe, 1, EVICT_TO_HOST, &err), &err,
                  "1 slots are too few to balance gpipe on 4 stages; the smallest number that works is 2");
     assert_error(bpipe_balance(bpipe, 3, EVICT_TO_PEER, &err), &err,
-                 "schedule bpipe cannot be balanced; start from 1f1b or gpipe");
+                 "schedule bpipe cannot be balanced: it moves bundles already");
     schedule_free(gpipe);
     schedule_free(bpipe);
 }

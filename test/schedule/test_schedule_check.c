@@ -29,7 +29,7 @@ static const struct {
 } unsound_rows[] = {
     // complete
     {"stages 1  microbatches 2  slots 2\nstage 0: F0 B0 F1\n",
-     "stage 0 lists 3 actions; 2 microbatches take at least 4"},
+     "stage 0 lists 3 actions; 2 microbatches take at least 4 on each chunk"},
     {"stages 1  microbatches 2  slots 2\nstage 0: F1 F0 B0 B1\n",
      "stage 0: F1 is out of order; microbatches go forward and backward in ascending order"},
     {"stages 1  microbatches 2  slots 2\nstage 0: F0 F1 B1 B0\n",
@@ -497,7 +497,11 @@ static void assert_simulation_ends(const Schedule *schedule, uint64_t *random) {
         times[i % 4][i / 4] = scale == 0 ? 0 : scale == 1 ? 100 : 0.25 * random_below(random, 12);
     }
     for (int queue_first = 0; queue_first < 2; queue_first++) {
-        SimulateCosts costs = {times[0], times[1], times[2], times[3], 0, queue_first, NULL};
+        SimulateCosts costs = {.forward = times[0],
+                               .backward = times[1],
+                               .transfer = times[2],
+                               .edge = times[3],
+                               .queue_first = queue_first};
         Error err = {0};
         Timeline *timeline = simulate_run(schedule, &costs, &err);
         if (timeline == NULL) fail_msg("%s", err.text);

@@ -27,7 +27,8 @@ static Timeline *run(const Schedule *schedule, Times times) {
         transfer[s] = times.transfer;
         edge[s] = times.edge;
     }
-    SimulateCosts costs = {forward, backward, transfer, edge, 0, times.queue_first, NULL};
+    SimulateCosts costs = {
+        .forward = forward, .backward = backward, .transfer = transfer, .edge = edge, .queue_first = times.queue_first};
     Error err = {0};
     Timeline *timeline = simulate_run(schedule, &costs, &err);
     if (timeline == NULL) fail_msg("%s", err.text);
@@ -85,7 +86,7 @@ static void a_full_edge_holds_up_the_sender_and_nothing_else(void **state) {
     double forward[] = {1, 10}, edge[] = {0};
     SimulateCosts costs = {.forward = forward, .backward = forward, .edge = edge};
     for (int buffers = 1; buffers <= 3; buffers++) {
-        costs.edge_buffers = buffers;
+        schedule->edge_buffers = buffers;
         Timeline *timeline = simulate_run(schedule, &costs, NULL);
         // 2 * buffers messages find a place before their consumers are complete.
         for (int i = 2 * buffers; i < 8; i++) {

@@ -1,0 +1,252 @@
+// The text form of schedules, written and read. Version 1 has F, B, E, A, R and L and one chunk on every stage. Version 2
+// adds chunk numbers to every action, I and W, and says placement and edge buffers in its header. A schedule that version
+// 1 can express is written so.
+#include "build.h"
+
+#include <ctype.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_version_1_(const Schedule *schedule) {
+    return schedule->chunks == 1 && !schedule->split && schedule->edge_buffers == SCHEDULE_EDGE_BUFFERS;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Writing
+
+char *action_text(const Schedule *schedule, Action action, char text[32]) {
+    char chunk[12] = "", peer[12] = "";
+    if (!is_version_1_(schedule)) snprintf(chunk, sizeof chunk, ".%d", action.chunk);
+    if (!action_computes(action.kind)) {
+        bool leaves = action.kind == ACTION_EVICT || action.kind == ACTION_RETURN;
+        snprintf(peer, sizeof peer, action.peer == SCHEDULE_HOST ? "%ch" : "%c%d", leaves ? '>' : '<', action.peer);
+    }
+    snprintf(text, 32, "%c%d%s%s", action.kind, action.microbatch, chunk, peer);
+    return text;
+}
+
+static void write_header_(const Schedule *schedule, FILE *file) {
+    fprintf(file, "# schedule %s  stages %d", schedule->name, schedule->stages);
+    if (is_version_1_(schedule)) {
+        fprintf(file, "  microbatches %d  slots %d\n", schedule->microbatches, schedule->slots);
+        return;
+    }
+    fprintf(file, "  chunks %d  placement %s  microbatches %d  slots %d  edges %d\n", schedule->chunks,
+            schedule->placement == PLACEMENT_V ? "v" : "loop", schedule->microbatches, schedule->slots,
+            schedule->edge_buffers);
+}
+
+int schedule_write(const Schedule *schedule, FILE *file) {
+    write_header_(schedule, file);
+    for (int s = 0; s < schedule->stages; s++) {
+        fprintf(file, "stage %d:", s);
+        for (int64_t i = 0; i < schedule->stage[s].count; i++) {
+            char text[32];
+            fprintf(file, " %s", action_text(schedule, schedule->stage[s].actions[i], text));
+        }
+        fputc('\n', file);
+    }
+    return ferror(file) ? -1 : 0;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Reading
+
+// Where the reader is. Every text_take_ moves past what it names, or leaves `at` where it was and says no.
+typedef struct Reader {
+    const char *at;
+    int line;
+    bool chunks; // version 2: actions carry chunk numbers
+    Error *err;
+} Reader;
+
+static int text_unreadable_(const Reader *reader, const char *expected) {
+    char found[24];
+    size_t used = 0;
+    for (; used + 1 < sizeof found && !isspace((unsigned char)reader->at[used]) && reader->at[used] != 0; used++) {
+        found[used] = isgraph((unsigned char)reader->at[used]) ? reader->at[used] : '?';
+    }
+    found[used] = 0;
+    return error_set(reader->err, EXIT_USAGE, "schedule, line %d: found \"%s\", expected %s", reader->line, found,
+                     expected);
+}
+
+static bool text_take_(Reader *reader, const char *text) {
+    size_t length = strlen(text);
+    if (strncmp(reader->at, text, length) != 0) return false;
+    reader->at += length;
+    return true;
+}
+
+static bool text_take_spaces_(Reader *reader) {
+    const char *start = reader->at;
+    while (*reader->at == ' ') reader->at++;
+    return reader->at > start;
+}
+
+static bool text_take_number_(Reader *reader, int *number) {
+    int64_t value = 0;
+    const char *at = reader->at;
+    for (; isdigit((unsigned char)*at); at++) {
+        value = 10 * value + (*at - '0');
+        if (value > INT_MAX) return false;
+    }
+    if (at == reader->at) return false;
+    reader->at = at;
+    *number = (int)value;
+    return true;
+}
+
+static bool take_word_(Reader *reader, const char *word) {
+    Reader start = *reader;
+    if (text_take_spaces_(reader) && text_take_(reader, word) && text_take_spaces_(reader)) return true;
+    *reader = start;
+    return false;
+}
+
+// " word 12"
+static bool take_field_(Reader *reader, const char *word, int *number) {
+    return take_word_(reader, word) && text_take_number_(reader, number);
+}
+
+static bool take_line_end_(Reader *reader) {
+    text_take_spaces_(reader);
+    if (*reader->at == 0) return true;
+    if (*reader->at != '\n') return false;
+    reader->at++;
+    reader->line++;
+    return true;
+}
+
+static bool take_name_(Reader *reader, Schedule *schedule) {
+    size_t used = 0;
+    text_take_spaces_(reader);
+    for (; isalnum((unsigned char)*reader->at) || *reader->at == '-'; reader->at++) {
+        if (used + 1 == sizeof schedule->name) return false;
+        schedule->name[used++] = *reader->at;
+    }
+    schedule->forward_only = strcmp(schedule->name, "forward") == 0;
+    return used > 0;
+}
+
+// "  chunks 2  placement v", which make it version 2.
+static bool take_chunks_(Reader *reader, Schedule *schedule) {
+    reader->chunks = take_word_(reader, "chunks");
+    if (!reader->chunks) return true;
+    if (!text_take_number_(reader, &schedule->chunks) || !take_word_(reader, "placement")) return false;
+    schedule->placement = *reader->at == 'v' ? PLACEMENT_V : PLACEMENT_LOOP;
+    return text_take_(reader, schedule->placement == PLACEMENT_V ? "v" : "loop");
+}
+
+static int text_read_header_(Reader *reader, Schedule *schedule) {
+    const char *form = "the header \"# schedule NAME  stages P  microbatches M  slots K\"";
+    if (!text_take_(reader, "# schedule ") || !take_name_(reader, schedule) ||
+        !take_field_(reader, "stages", &schedule->stages) || !take_chunks_(reader, schedule)) {
+        return text_unreadable_(reader, form);
+    }
+    if (reader->chunks) {
+        form = "the header \"# schedule NAME  stages P  chunks V  placement loop|v  microbatches M  slots K  edges E\"";
+    }
+    bool rest =
+        take_field_(reader, "microbatches", &schedule->microbatches) && take_field_(reader, "slots", &schedule->slots);
+    if (rest && reader->chunks) rest = take_field_(reader, "edges", &schedule->edge_buffers);
+    return rest && take_line_end_(reader) ? 0 : text_unreadable_(reader, form);
+}
+
+// "3" or, with chunk numbers, "3.1".
+static bool take_bundle_(Reader *reader, Action *action) {
+    if (!text_take_number_(reader, &action->microbatch)) return false;
+    return !reader->chunks || (text_take_(reader, ".") && text_take_number_(reader, &action->chunk));
+}
+
+static bool take_peer_(Reader *reader, Action *action) {
+    bool leaves = action->kind == ACTION_EVICT || action->kind == ACTION_RETURN;
+    bool own = action->kind == ACTION_EVICT || action->kind == ACTION_LOAD;
+    if (!text_take_(reader, leaves ? ">" : "<")) return false;
+    if (own && text_take_(reader, "h")) {
+        action->peer = SCHEDULE_HOST;
+        return true;
+    }
+    return text_take_number_(reader, &action->peer);
+}
+
+static int read_action_(Reader *reader, ActionList *list) {
+    const char *form = "one of F3, B3, E3>q, E3>h, A3<q, R3>q, L3<q or L3<h";
+    if (reader->chunks) form = "one of F3.1, B3.1, I3.1, W3.1, E3.1>q, E3.1>h, A3.1<q, R3.1>q, L3.1<q or L3.1<h";
+    Reader start = *reader;
+    Action action = {.kind = (ActionKind)(unsigned char)*reader->at, .peer = SCHEDULE_NO_PEER};
+    const char *kinds = reader->chunks ? "FBIWEARL" : "FBEARL";
+    if (*reader->at == 0 || strchr(kinds, *reader->at) == NULL) return text_unreadable_(&start, form);
+    reader->at++;
+    bool whole = take_bundle_(reader, &action) && (action_computes(action.kind) || take_peer_(reader, &action)) &&
+                 (isspace((unsigned char)*reader->at) || *reader->at == 0);
+    if (!whole) return text_unreadable_(&start, form);
+    list_push(list, action);
+    return 0;
+}
+
+static int text_read_stage_(Reader *reader, int s, StageSchedule *stage) {
+    int number;
+    Reader start = *reader;
+    if (!text_take_(reader, "stage ") || !text_take_number_(reader, &number) || !text_take_(reader, ":") ||
+        number != s) {
+        char form[32];
+        snprintf(form, sizeof form, "\"stage %d:\"", s);
+        return text_unreadable_(&start, form);
+    }
+    ActionList list = {0};
+    int status = 0;
+    while (status == 0 && !take_line_end_(reader)) status = read_action_(reader, &list);
+    return list_finish(&list, stage, reader->err) != 0 ? -1 : status;
+}
+
+// Room for the stages grows with the lines that are there, not with the number that the header promises.
+static int read_stages_(Reader *reader, Schedule *schedule, int promised) {
+    for (int capacity = 0; schedule->stages < promised; schedule->stages++) {
+        if (schedule->stages == capacity) {
+            capacity = 2 * capacity + 8;
+            StageSchedule *stage = realloc(schedule->stage, (size_t)capacity * sizeof *stage);
+            if (stage == NULL) return error_set(reader->err, EXIT_FAILED, "no memory for a schedule of this size");
+            schedule->stage = stage;
+        }
+        schedule->stage[schedule->stages] = (StageSchedule){0};
+        if (text_read_stage_(reader, schedule->stages, &schedule->stage[schedule->stages]) != 0) {
+            free(schedule->stage[schedule->stages].actions);
+            return -1;
+        }
+    }
+    while (*reader->at != 0 && take_line_end_(reader)) {}
+    return *reader->at == 0 ? 0 : text_unreadable_(reader, "the end of the schedule");
+}
+
+static int check_header_(const Schedule *schedule, Error *err) {
+    if (schedule->stages < 1 || schedule->microbatches < 1 || schedule->slots < 1) {
+        return error_set(err, EXIT_USAGE, "schedule, line 1: stages, microbatches and slots start at 1");
+    }
+    if (schedule->chunks < 1 || schedule->edge_buffers < 1) {
+        return error_set(err, EXIT_USAGE, "schedule, line 1: chunks and edges start at 1");
+    }
+    return 0;
+}
+
+Schedule *schedule_parse(const char *text, Error *err) {
+    Schedule *schedule = calloc(1, sizeof *schedule);
+    if (schedule == NULL) {
+        error_set(err, EXIT_FAILED, "no memory for a schedule");
+        return NULL;
+    }
+    schedule->chunks = 1;
+    schedule->edge_buffers = SCHEDULE_EDGE_BUFFERS;
+    Reader reader = {text, 1, false, err};
+    int status = text_read_header_(&reader, schedule), promised = schedule->stages;
+    if (status == 0) status = check_header_(schedule, err);
+    schedule->stages = 0;
+    if (status == 0) status = read_stages_(&reader, schedule, promised);
+    if (status != 0) {
+        schedule_free(schedule);
+        return NULL;
+    }
+    schedule_finish(schedule, schedule->slots);
+    return schedule;
+}
