@@ -9,10 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Crc64 {
     uint64_t table[16][256]; // [k][byte]: the byte, followed by k zero bytes
     uint64_t power[64];      // x^(8 * 2^k): moves a checksum over 2^k bytes
@@ -29,9 +25,5 @@ uint64_t crc64_times(uint64_t a, uint64_t b);
 
 // The CRC-64/XZ of `bytes` bytes whose raw checksum is `raw`.
 uint64_t crc64_finish(const Crc64 *crc, uint64_t raw, int64_t bytes);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -7,10 +7,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Opens a regular file for reading. Its descriptor and length, or -1 with err (EXIT_FAILED): "PATH: is no regular file".
 int file_open(const char *path, int64_t *bytes, Error *err);
 
@@ -36,9 +32,5 @@ int file_open_to_write(const char *path, int flag);
 // Where this process was started with standard input, output or error closed, the next file that is opened would take that number, and
 // what is meant for a reader would be written into it. Puts something there to which nothing can be written.
 void file_reserve_standard(void);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

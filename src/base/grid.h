@@ -6,10 +6,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { GRID_COLUMNS = 16, GRID_CELL = 40 };
 
 // Rows of text cells. The first row added is the heading. Owns its cells (grid_free); a zeroed Grid is an empty one.
@@ -43,9 +39,5 @@ typedef struct GridUnit {
 } GridUnit;
 
 GridUnit grid_unit(int64_t largest);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -11,10 +11,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { JSON_MAX_DEPTH = 64, JSON_MAX_BYTES = 16 << 20 };
 
 typedef enum JsonType { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_TEXT, JSON_ARRAY, JSON_OBJECT } JsonType;
@@ -60,9 +56,5 @@ int json_utf8_length(const char *at, const char *end);
 void json_write_text(FILE *file, const char *text);
 // Writes a finite number with as few digits as read back as the same double.
 void json_write_number(FILE *file, double value);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -5,10 +5,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Four uniform 32-bit words for a 128-bit counter (counter[4]) under a 64-bit key.
 void random_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
@@ -20,9 +16,5 @@ float random_normal(uint64_t seed, uint64_t stream, uint64_t index);
 
 // out[i] = scale * normal(seed, stream, first + i) for i in [0, count): equal to random_normal element by element.
 void random_normal_fill(float *out, int64_t count, float scale, uint64_t seed, uint64_t stream, uint64_t first);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

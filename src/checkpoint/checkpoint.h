@@ -15,10 +15,6 @@
 #include "engine/stage.h"
 #include "ranks/world.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // --- saving
 
 typedef struct Checkpoint Checkpoint;
@@ -64,9 +60,5 @@ int checkpoint_resume(ResumePoint *point, const char *dir, Stage *stage, World *
 
 // Weights alone, from a model as transformers saves it: model.safetensors, or an index with its files; fp32, bf16 or fp16.
 int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log *log, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -12,10 +12,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { CHECKPOINT_PATH = 1024, CHECKPOINT_FILE = 128 };
 
 #define CHECKPOINT_MANIFEST "manifest.json"
@@ -88,9 +84,5 @@ int checkpoint_prune(const char *dir, const Crc64 *crc, int64_t keep, int64_t si
 // Removes what an earlier run left half written or half removed.
 void checkpoint_sweep(const char *dir);
 void directory_remove(const char *path);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

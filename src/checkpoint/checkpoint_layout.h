@@ -13,10 +13,6 @@
 #include "safetensors.h"
 #include "model/tensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum StateKind { STATE_WEIGHT, STATE_MASTER, STATE_M, STATE_V, STATE_KINDS } StateKind;
 
 // Ends of the names: "", ".master", ".exp_avg", ".exp_avg_sq".
@@ -76,9 +72,5 @@ typedef struct FileBlock {
 } FileBlock;
 
 FileBlock block_in_file(const TensorSpec *spec, const Block *block, int64_t element);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

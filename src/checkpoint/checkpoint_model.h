@@ -7,10 +7,6 @@
 
 #include <stdbool.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define CHECKPOINT_CONFIG   "config.json"
 #define CHECKPOINT_INDEX    "model.safetensors.index.json"
 #define CHECKPOINT_TRAINING "training.json"
@@ -31,9 +27,5 @@ typedef struct TrainingState {
 
 void training_state_write(const Config *config, const TrainingState *state, FILE *file);
 int training_state_read(TrainingState *state, const char *dir, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -8,10 +8,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     RANGE_FILE_BLOCK = 4096,      // offsets, lengths and memory of direct writes are multiples of it
     RANGE_FILE_STAGING = 4 << 20, // bytes of the caller's staging memory, and the most one call to the system writes
@@ -35,9 +31,5 @@ int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_
 // Down to the disk. Then range_file_close, which follows every open that returned 0.
 int range_file_sync(RangeFile *file, Error *err);
 int range_file_close(RangeFile *file, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -12,10 +12,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { SAFETENSORS_MAX_DIMENSIONS = 8 };
 
 typedef enum SafeType {
@@ -73,9 +69,5 @@ void safetensors_header_begin(SafeHeader *header);
 int64_t safetensors_header_add(SafeHeader *header, const char *name, SafeType type, int dimensions, int64_t rows,
                                int64_t cols);
 void safetensors_header_end(SafeHeader *header);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

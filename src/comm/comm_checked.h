@@ -7,17 +7,9 @@
 #include "backend/checksum.h"
 #include "comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // data: the group whose messages are checked, which is destroyed with this one where `owns`. sums: messages in host memory, carrying
 // nothing else. Both, and the checksum, are otherwise the caller's. A message that differs fails its receiver's test. NULL with err
 // (and data destroyed where `owns`).
 Comm *comm_checked_create(Comm *data, bool owns, Comm *sums, Checksum *checksum, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

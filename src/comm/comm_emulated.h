@@ -6,10 +6,6 @@
 #include "backend/backend.h"
 #include "comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct EmulatedPeers {
     double rate;    // bytes/s of a message; 0: no time at all
     double latency; // seconds of a message, where rate is not 0
@@ -21,9 +17,5 @@ typedef struct EmulatedPeers {
 // longer the right ones. Without scratch, memory that is received into for the first time is filled with random numbers, so that what
 // is computed from them takes as long, and as much power, as usual. The backend and the scratch stay the caller's.
 Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, const EmulatedPeers *peers, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

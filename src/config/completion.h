@@ -5,15 +5,7 @@
 
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // The script for `shell`, "bash" or "zsh" as in the option's table; to be sourced, or put where the shell looks for it.
 void completion_write(const char *program, const char *shell, FILE *file);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

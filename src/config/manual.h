@@ -4,15 +4,7 @@
 
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // `program` is the trainer's name, without directories.
 void manual_write(const char *program, FILE *file);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -7,10 +7,6 @@
 
 #include <stdbool.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Options {
     const char *config;     // points into argv; NULL only where the program answers and exits
     const char **overrides; // "key=value" in the order given, each pointing into argv; the array belongs to Options
@@ -35,9 +31,5 @@ void options_free(Options *options);
 
 // Usage, every option of the table, exit codes, an example. `program` is the trainer's name, without directories.
 void options_help(const char *program, FILE *file);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

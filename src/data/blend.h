@@ -9,10 +9,6 @@
 #include "config/config.h"
 #include "dataset.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Blend Blend;
 
 // Opens every source. `need`: samples that one data set has to have; of several, each needs one.
@@ -36,9 +32,5 @@ int blend_fetch(const Blend *blend, int64_t seed, int64_t position, int32_t *inp
 
 // A line for each of several sources: its share, and how often the first `samples` of training go through it.
 void blend_tell(const Blend *blend, int64_t samples, const Log *log);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -12,10 +12,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Shares are exact where weights are decimals whose period is at most BLEND_ORDER_MOST; others are rounded to that many parts.
 enum { BLEND_ORDER_MOST = 1000000, BLEND_ORDER_SOURCES = 64 };
 
@@ -34,9 +30,5 @@ void blend_order_destroy(BlendOrder *blend);
 
 // The source of turn k (0, 1, ...), and into *before how many turns it had before.
 int blend_order_source(const BlendOrder *blend, int64_t k, int64_t *before);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -13,10 +13,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Dataset Dataset;
 
 // Opens every shard the glob names, in name order. Checks magic, version, that the token count fits the file's length,
@@ -45,9 +41,5 @@ int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32
 
 // The permutation itself: a bijection of [0, count) keyed by (seed, epoch); for tests.
 int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoch);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -61,7 +61,7 @@ static const uint16_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int
 static Row *add_row_(Evaluation *evaluation, Error *err) {
     if (evaluation->row_count == evaluation->row_capacity) {
         int64_t capacity = evaluation->row_capacity == 0 ? 64 : 2 * evaluation->row_capacity;
-        Row *rows = (Row *)realloc(evaluation->rows, (size_t)capacity * sizeof *rows);
+        Row *rows = realloc(evaluation->rows, (size_t)capacity * sizeof *rows);
         if (rows == NULL) {
             error_set(err, EXIT_FAILED, "out of host memory for %lld rows of an evaluation", (long long)capacity);
             return NULL;
@@ -135,7 +135,7 @@ static int read_examples_(Evaluation *evaluation, const char *key, const char *p
     const uint16_t *words = (const uint16_t *)(const void *)(evaluation->file + HEADER_BYTES);
     Cursor cursor = {key, path, words, words + (bytes - HEADER_BYTES) / 2, 0};
     if (evaluate_read_header_(&cursor, header, err) != 0) return -1;
-    evaluation->examples = (Example *)calloc(header[2], sizeof *evaluation->examples);
+    evaluation->examples = calloc(header[2], sizeof *evaluation->examples);
     if (evaluation->examples == NULL)
         return error_set(err, EXIT_FAILED, "%s: out of host memory for %u examples", key, header[2]);
     int64_t longest = 0;
@@ -165,7 +165,7 @@ static int64_t read_file_(Evaluation *evaluation, const char *key, const char *p
 }
 
 Evaluation *evaluation_open(const char *key, const char *path, int64_t seq_len, int64_t vocab, Error *err) {
-    Evaluation *evaluation = (Evaluation *)calloc(1, sizeof *evaluation);
+    Evaluation *evaluation = calloc(1, sizeof *evaluation);
     if (evaluation == NULL) {
         error_set(err, EXIT_FAILED, "%s: out of host memory", key);
         return NULL;

@@ -11,10 +11,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Evaluation Evaluation;
 
 // Reads and checks the whole file. Examples with a row of more than seq_len + 1 tokens are left out. `key` begins errors (code 2): no such
@@ -34,9 +30,5 @@ double evaluation_mean(const Evaluation *evaluation, int64_t row, const float *l
 
 // Examples whose right completion has the lowest of its rows' means; the first of equals counts. means: one for every row.
 int64_t evaluation_correct(const Evaluation *evaluation, const double *means);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

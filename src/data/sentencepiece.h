@@ -13,10 +13,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct SentencePiece SentencePiece;
 
 // NULL with err (EXIT_USAGE): `name: path: what is wrong`.
@@ -32,9 +28,5 @@ int64_t sentencepiece_encode(const SentencePiece *model, const char *text, int64
 
 // Writes the text of ids; a blank that was put in front is taken away again. It need not be UTF-8.
 void sentencepiece_decode(const SentencePiece *model, const int32_t *ids, int64_t count, FILE *out);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

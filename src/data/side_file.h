@@ -7,10 +7,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { SIDE_FILE_PATH = 1024, SIDE_FILE_WORD = 80 };
 
 typedef struct SideFile {
@@ -30,9 +26,5 @@ int side_file_read(SideFile *side, const char *path, Error *err);
 
 // Do two data sets have the same tokenizer?
 bool side_file_same_tokenizer(const SideFile *a, const SideFile *b);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

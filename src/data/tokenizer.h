@@ -10,10 +10,6 @@
 
 #include "config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Tokenizer Tokenizer;
 
 typedef struct Tokens {
@@ -35,9 +31,5 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
 // Text of tokens, fit to be shown: UTF-8, with \xNN for bytes that are none and for control characters other than newline and tab.
 // NULL with err when memory is out; the caller frees.
 char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

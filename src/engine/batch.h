@@ -6,10 +6,6 @@
 #include "data/evaluate.h"
 #include "stage.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Batch {
     Stage *stage;
     const Config *config;
@@ -38,9 +34,5 @@ int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *e
 
 // Evaluation batch 0, 1, ...: rows [batch*B, (batch+1)*B), those behind the last one zeros.
 int batch_evaluate(Batch *batch, const Evaluation *evaluation, int64_t index, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -16,10 +16,6 @@
 #include "slots.h"
 #include "stage.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // When an action ran, on this host's clock_seconds(). Transfers: from the head of the queue having what it needs, to complete.
 typedef struct ActionTime {
     double begin, end;
@@ -60,9 +56,5 @@ bool engine_alone(const Engine *engine);
 // Runs the stage's list of `schedule`, whose slots must not exceed the plan's. scale: of the loss's gradient; 0 for forward-only lists.
 // label ("step 12") stands before the action's name on the board. On return everything is complete on the device and all messages have arrived. -1 with err: the sentence names the action.
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

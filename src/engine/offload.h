@@ -7,10 +7,6 @@
 #include "comm/comm.h"
 #include "slots.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct OffloadStore {
     Backend *be;
     char *memory;    // place i at i * slot_bytes; NULL: there are none
@@ -43,9 +39,5 @@ int offload_get(OffloadStore *store, int microbatch, void *to, Error *err);
 
 // Whether the copy started last is complete.
 bool offload_done(OffloadStore *store);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -6,10 +6,6 @@
 #include "stage.h"
 #include "ranks/world.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct OptimizerGroups {
     World *world;
     Comm *tensor; // NULL: one tensor rank
@@ -51,9 +47,5 @@ int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double
 
 // Instead of it: clears the gradients and leaves weights and moments as they are.
 void optimizer_skip(Optimizer *optimizer);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -7,10 +7,6 @@
 #include "bpipe.h"
 #include "comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { P2P_BUFFERS = SCHEDULE_EDGE_BUFFERS }; // what the proof of progress counts on
 
 // One end of an edge. Messages are numbered from 0 in each run; message i uses buffer i mod P2P_BUFFERS. On the sending end
@@ -47,9 +43,5 @@ void p2p_used(P2pLink *link, const Event *when);
 
 // All messages of this run have gone or come.
 bool p2p_drained(const P2pLink *link);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

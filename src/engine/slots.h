@@ -5,10 +5,6 @@
 
 #include "backend/backend.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // What a stage needs: its own slots, those it lends, and places in host memory for bundles that are evicted there.
 typedef struct SlotCounts {
     int own, lent, host;
@@ -59,9 +55,5 @@ Slot *slots_find(SlotPool *pool, int microbatch);
 // Moves a slot from one state to another, on behalf of action `who` ("F3"). -1 with err where the slot is not in `from`, or holds
 // another microbatch.
 int slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int microbatch, const char *who, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

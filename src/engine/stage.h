@@ -9,10 +9,6 @@
 #include "sums.h"
 #include "model/tensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Where a stage lies in the pipeline and on which tensor rank, and what sizes follow. Needs no memory of the device.
 typedef struct StageShape {
     int stage, stages;
@@ -69,9 +65,5 @@ int stage_backward(Stage *stage, int64_t microbatch, void *bundle, const void *i
 // Logits of one row (position * b + sequence) of the microbatch that ran last, with scale 0, as this tensor rank of the last stage has
 // them: vocab_count values, on the host. They stand in the head's workspace until the next forward.
 void stage_logits(Stage *stage, int64_t row, float *logits);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

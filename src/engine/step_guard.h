@@ -11,10 +11,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Deviation of x from the mean of the last 128 values, in standard deviations; 0 while fewer than 8 were seen or where they are all
 // equal. The value is added after it was judged.
 enum { ZSCORE_WINDOW = 128 };
@@ -43,9 +39,5 @@ typedef enum StepDecision { STEP_APPLY, STEP_SKIP_BAD, STEP_SKIP_OUTLIER, STEP_S
 // far below the usual harms nothing. What is skipped enters the windows, so that a lasting change becomes the usual.
 StepDecision step_guard_decide(StepGuard *state, const TrainConfig *train, double loss, double norm, double *loss_z,
                                double *norm_z);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

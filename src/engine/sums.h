@@ -6,10 +6,6 @@
 #include "comm/comm.h"
 #include "model/tensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Sums over data ranks under way at once. Units' gradients are complete long before the last one's: all of them at once would need as much
 // room as there are gradients.
 enum { SUMS_OVER_DATA = 4 };
@@ -42,9 +38,5 @@ int64_t sums_layout(SumWorkspaces *workspaces, void *base, const SumShape *shape
 
 // Gives a group its room, where it wants one. comm may be NULL. With room NULL it is taken back.
 void sums_lend(Comm *comm, const SumWorkspace *workspace);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

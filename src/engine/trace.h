@@ -10,10 +10,6 @@
 #include "bpipe.h"
 #include "engine.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { TRACE_ROW_COMPUTE, TRACE_ROW_TRANSFERS }; // "tid" in a rank's process
 
 typedef struct Trace Trace;
@@ -39,9 +35,5 @@ int trace_step(Trace *trace, const char *label, const Schedule *schedule, const 
 
 // Ends the file, unless it failed before. NULL is fine.
 int trace_close(Trace *trace, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -6,10 +6,6 @@
 
 #include "stage.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Zero Zero;
 
 // data: the group of data ranks, NULL for one; then everything below is nothing to do. Hooks itself to the stage's layer_done.
@@ -21,9 +17,5 @@ int zero_reduce_gradients(Zero *zero, Error *err);
 
 // Brings every rank all pieces of the updated weights.
 int zero_gather_weights(Zero *zero, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

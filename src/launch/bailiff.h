@@ -6,16 +6,8 @@
 
 #include <sys/types.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Returns at once; a process of its own waits a few seconds, and is gone after that. Of launchers, only those of MPI are ended: what
 // else starts ranks, as Slurm's daemon, notices a lost host by itself and is not ours to end.
 void bailiff_leave(pid_t launcher);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

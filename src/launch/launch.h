@@ -18,10 +18,6 @@
 #include "base/log.h"
 #include "ranks/watchdog.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // In the ranks' environment, "1" where the parent's stdout is a terminal; theirs always looks like one.
 #define LAUNCH_TERMINAL_VARIABLE "TRAINER_TTY"
 
@@ -29,9 +25,5 @@ extern "C" {
 // exit code (EXIT_DONE ... EXIT_STOPPED) after having said on stderr, in log's name, why it is not 0. -1 with err where
 // the ranks could not be started.
 int launch_ranks(const Log *log, int ranks, char **argv, Patience patience, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -5,10 +5,6 @@
 
 #include "model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // y (rows, out) = x w^T + bias, w (out, in) cut by rows over t. x is a shard and is gathered first. aux, epilogue: as linear_forward.
 void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias, int64_t out,
                     Epilogue epilogue);
@@ -47,9 +43,5 @@ void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape);
 // loss gradients scaled by `scale`. With scale 0 x is left alone.
 void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
                 const int32_t *targets, float scale);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -5,10 +5,6 @@
 
 #include "model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // What the backward of a layer needs of its forward, and nothing else: the layer's part of a bundle. In 16 bit that is
 // (12 h + 4 kv + 6 f) * s * b / t bytes with SwiGLU (kv = kv_heads * head dimension) and 32 h * s * b / t with GELU and
 // f = 4h (Korthikanti et al. 2022, without dropout's masks), plus what the attention saves.
@@ -41,9 +37,5 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *shape);
 void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y);
 // dx (shard_rows, hidden): gradient of y on entry, of the input on return. Adds to the tensors' gradients.
 void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle, void *dx);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

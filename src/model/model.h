@@ -10,10 +10,6 @@
 #include "config/config.h"
 #include "tensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Model Model;
 
 // Sizes of one microbatch on one tensor rank. b sequences of s tokens; t tensor ranks.
@@ -95,9 +91,5 @@ int64_t model_parameters(const Model *model, const ModelConfig *config);
 
 extern const Model llama_model; // train_llama.cu
 extern const Model gpt_model;   // train_gpt.cu
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -11,10 +11,6 @@
 #include "config/config.h"
 #include "backend/memory.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum TensorSplit { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS } TensorSplit;
 // What layer.c uses a layer's tensor for. Of tensors that are joined the first one has the role.
 typedef enum LayerRole {
@@ -179,9 +175,5 @@ void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const 
 void tensors_zero_gradients(const StageTensors *tensors, Backend *be);
 
 void tensors_free(StageTensors *tensors, Backend *be);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

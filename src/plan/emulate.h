@@ -8,10 +8,6 @@
 #include "hardware_model.h"
 #include "plan.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Medians over the microbatches of one run, in seconds, without collectives over tensor ranks.
 typedef struct EmulationTimes {
     double forward, backward;
@@ -52,9 +48,5 @@ Backend *emulation_backend(const Config *config, Error *err);
 
 // The program's --emulate-stage. 0, or -1 with err.
 int emulate_command(const Config *config, const Model *model, const char *stage, const Log *log, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

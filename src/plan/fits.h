@@ -5,10 +5,6 @@
 
 #include "plan.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // What is there.
 typedef struct Machine {
     bool cuda;          // CUDA devices can be used
@@ -26,9 +22,5 @@ void machine_look(Machine *machine, bool cuda_available);
 // else within the GPU's own memory.
 int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,
                    const int64_t *ranks_of_stage, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -13,10 +13,6 @@
 
 #include "model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Hardware {
     bool cpu;
     char device[96];    // "" where it is not at hand
@@ -71,9 +67,5 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank);
 
 // The sentences behind "model", one line each, into `file`.
 void hardware_print(const Hardware *hardware, FILE *file);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

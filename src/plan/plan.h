@@ -7,10 +7,6 @@
 #include "engine/slots.h"
 #include "engine/stage.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct PlanStage {
     StageShape at;
     MemoryBytes memory; // on every tensor and data rank of the stage
@@ -70,9 +66,5 @@ void plan_print(const Plan *plan, const Config *config, const Schedule *schedule
 // Whether all ranks of the run fit on this machine, as when the program starts them itself; fits.h has the rules. -1 with err (code 1):
 // two lines, what is needed and there, and what to run instead.
 int plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda_available, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

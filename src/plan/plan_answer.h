@@ -4,10 +4,6 @@
 
 #include "verdict.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct PlanAnswer {
     Planner planner;
     Config config;      // with schedule.bpipe as the verdict resolved it
@@ -49,9 +45,5 @@ int plan_trace(const PlanAnswer *answer, const char *path, Error *err);
 
 // The program's --plan; trace: where to write one, or NULL. 0, or -1 with err.
 int plan_command(const Config *config, const Model *model, bool json, const char *trace, const Log *log, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -8,10 +8,6 @@
 #include "profile.h"
 #include "schedule/simulate.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Where times come from.
 typedef struct TimeSource {
     const Hardware *hardware;
@@ -60,9 +56,5 @@ int plan_time(PlanTime *time, const Config *config, const Model *model, const Sc
 
 // Microbatches that are enough to know a schedule of `stages` stages by: the slots of a longer one are the same.
 int plan_enough_microbatches(int stages);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

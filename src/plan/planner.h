@@ -5,10 +5,6 @@
 
 #include "plan_time.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Planner {
     const Config *config;
     const Model *model;
@@ -66,9 +62,5 @@ int planner_largest(const Planner *planner, bool bpipe, int attention, int64_t *
 
 // The quickest step of the micro-batch sizes up to `largest` without BPipe; possible: false where none has a time.
 int planner_quickest(const Planner *planner, int64_t largest, Forecast *quickest, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

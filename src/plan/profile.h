@@ -7,10 +7,6 @@
 
 #include "engine/stage.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // One stage at one micro-batch size: medians over microbatches, without collectives over tensor ranks.
 typedef struct ProfileStage {
     int attention; // AttentionMode
@@ -62,9 +58,5 @@ int profile_measure(Profile *profile, const Config *config, const Model *model, 
 
 // The program's --profile: measures, writes hardware.profile. 0, or -1 with err.
 int profile_command(const Config *config, const Model *model, const Log *log, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -9,10 +9,6 @@
 #include "planner.h"
 #include "ranks/world.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Verdict {
     bool use_bpipe;
     char reason[1280];
@@ -41,9 +37,5 @@ int verdict_agree(Config *config, const Model *model, World *world, const Log *l
 // Reserves (GiB) up to which this micro-batch size fits without and with BPipe; negative where not even without a reserve. False where
 // no limit is known.
 bool verdict_reserves(const Verdict *verdict, const Planner *planner, double *plain, double *bpipe);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -36,7 +36,7 @@ int affinity_share(World *world, double *part, Error *err) {
     memset(&mine, 0, sizeof mine);
     mine.node = world_node(world);
     affinity_look_(&mine.allowed);
-    CoresOfRank *ranks = (CoresOfRank *)calloc((size_t)size, sizeof *ranks);
+    CoresOfRank *ranks = calloc((size_t)size, sizeof *ranks);
     if (ranks == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the cores of %d ranks", size);
     int64_t bytes = sizeof mine;
     int status = world_gather(world, 0, ranks, &mine, bytes, err);

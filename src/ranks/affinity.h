@@ -7,10 +7,6 @@
 
 #include <sched.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // One rank: its host and the cores it may run on.
 typedef struct CoresOfRank {
     int64_t node;
@@ -30,9 +26,5 @@ int affinity_share(World *world, double *part, Error *err);
 // default that is milliseconds. With another program on the machine a step then takes up to eight times as long. Where the
 // environment says nothing about it, this program starts anew with an environment that does.
 void affinity_spin_briefly(char **argv);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

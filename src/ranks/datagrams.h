@@ -9,10 +9,6 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Datagrams {
     int file; // to poll; -1: none
     int family;
@@ -45,9 +41,5 @@ bool datagrams_place(const Datagrams *socket, const Addresses *addresses, int i,
 void datagrams_send(const Datagrams *socket, const Place *to, const void *bytes, size_t count);
 // True when a message of exactly `count` bytes was there; others are dropped.
 bool datagrams_receive(const Datagrams *socket, Place *from, void *bytes, size_t count);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -10,10 +10,6 @@
 #include "watchdog.h"
 #include "world.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Heartbeat Heartbeat;
 
 // What a rank is at (status_page_set_action) until there is a world.
@@ -31,9 +27,5 @@ void heartbeat_excuse_me(Heartbeat *heartbeat);
 
 // After world_leave: says goodbye, so that nobody misses this rank, and ends the thread. Rank 0 stays until all others have said it.
 void heartbeat_leave(Heartbeat *heartbeat);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

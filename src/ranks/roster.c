@@ -17,7 +17,7 @@ int roster_make(Roster *roster, World *world, Coordinates at, const char *device
     mine.tensor = at.tensor;
     mine.data = at.data;
     roster->count = world_size(world);
-    roster->ranks = (RosterEntry *)calloc((size_t)roster->count, sizeof *roster->ranks);
+    roster->ranks = calloc((size_t)roster->count, sizeof *roster->ranks);
     if (roster->ranks == NULL)
         return error_set(err, EXIT_FAILED, "out of host memory for the table of %d ranks", roster->count);
     int64_t bytes = sizeof mine;

@@ -5,10 +5,6 @@
 #include "topology.h"
 #include "world.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct RosterEntry {
     char host[64], device[96];
     int node, stage, tensor, data;
@@ -31,9 +27,5 @@ int roster_pairs_apart(const Roster *roster, const ParallelConfig *parallel, int
 
 // The start-up table; of a large job the ranks of the first nodes.
 void roster_print(const Roster *roster, FILE *file);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

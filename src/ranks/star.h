@@ -13,10 +13,6 @@
 #include "watchdog.h"
 #include "world.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Star Star;
 
 // Collective. Tells all ranks where rank 0 listens. NULL without err where rank 0 cannot open a socket; NULL with err where MPI failed.
@@ -42,9 +38,5 @@ void star_end(Star *star, int silent);
 void star_excuse_me(Star *star);
 // A beat of a rank that leaves. True: everybody who should know does, and it may go.
 bool star_bye(Star *star);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -12,10 +12,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define STATUS_PAGE_VARIABLE "TRAINER_BOARD" // the file's path, in a rank's environment
 
 typedef struct StatusPage StatusPage;
@@ -72,9 +68,5 @@ int status_page_leave(StatusPage *status_page, int code);
 int status_page_ranks(const StatusPage *status_page);
 int status_page_read(const StatusPage *status_page, int rank, StatusRank *page); // -1: no such page
 void status_page_close(StatusPage *status_page);                                 // the file stays
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -7,19 +7,11 @@
 
 #include "config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Coordinates {
     int data, stage, tensor;
 } Coordinates;
 
 Coordinates topology_coordinates(const ParallelConfig *parallel, int rank);
 int topology_rank(const ParallelConfig *parallel, Coordinates at);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -9,10 +9,6 @@
 
 #include "status_page.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Patience {
     double peer_s;     // with a rank that says nothing; 0: endless
     double progress_s; // with a job in which nothing gets done; 0: endless
@@ -50,9 +46,5 @@ bool watchdog_line(const Watchdog *dog, int index, double now, char text[WATCHDO
 const char *watchdog_action(const StatusRank *page);
 // The same of one page alone, for a rank that knows of no other: "waits for B14 from stage 3", "is at step 12 F21".
 void watchdog_describe(const StatusRank *page, char text[WATCHDOG_TEXT]);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -11,10 +11,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct World World;
 
 // Joins the job this process was started in (mpirun, srun), or is alone. argc/argv as main got them.
@@ -60,9 +56,5 @@ void world_abort(World *, int code) __attribute__((noreturn));
 
 // Leaves in order (collective).
 void world_leave(World *);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -9,10 +9,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // One pipeline stage in one step; of several ranks of a stage the fullest and slowest, busy their mean.
 typedef struct StageFigures {
     int64_t peak_bytes;       // all that the rank has allocated, at its highest
@@ -74,9 +70,5 @@ void metrics_wait_with(Metrics *metrics, bool (*waits)(void *context), void *con
 // Whether the last line failed for standard output, and not for the file.
 bool metrics_unheard(const Metrics *metrics);
 void metrics_close(Metrics *metrics);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -6,10 +6,6 @@
 
 #include "run.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // A table of 64-bit words: a step's are loss and norm as they lie in memory, then gradients, then weights, in table order (of a tied
 // tensor: 0).
 typedef struct Record {
@@ -46,9 +42,5 @@ int recorder_weights(Run *run, Error *err);
 
 // What was recorded so far; the caller's from here on.
 Record recorder_take(Recorder *recorder);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

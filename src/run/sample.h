@@ -8,10 +8,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct SampleRule {
     double temperature; // 0: the likeliest token
     int64_t top_k;      // 0: the whole vocabulary
@@ -36,9 +32,5 @@ int64_t sample_candidates(const SampleRule *rule, uint64_t stream, const float *
 int64_t sample_choose(const SampleRule *rule, SampleCandidate *candidates, int64_t count);
 
 uint64_t sample_stream(int64_t sequence, int64_t position);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -12,10 +12,6 @@
 #include "config/options.h"
 #include "run.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // The number behind --verify. -1 with err (code 2).
 int verify_steps(const Options *options, int64_t *steps, Error *err);
 
@@ -33,9 +29,5 @@ int verify_command(const Model *model, const Options *options, VerifyCheck check
 // In a rank, alone or with all others. Returns the exit code, the same on all ranks, or -1 with err.
 int verify_as_rank(const Config *config, const Model *model, const Options *options, World *world,
                    StatusPage *status_page, Log *log, Error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -7,10 +7,6 @@
 
 #include "bpipe.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // What actions share with others, each given by the number of a resource or -1 for none. While n users of a resource are under way, each
 // runs at min(1, capacity / n) of the speed it has alone, which is what SimulateCosts says. Arrays may be NULL: nothing of that kind shares.
 typedef struct SimulateShares {
@@ -60,9 +56,5 @@ typedef struct Timeline {
 Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Error *err);
 
 void timeline_free(Timeline *timeline);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -64,9 +64,9 @@ static int buffers_create_(Tool *tool) {
         for (int64_t i = 0; i < tool->stages[s].tensors.count; i++)
             if (tool->stages[s].tensors.tensors[i].count > tool->capacity)
                 tool->capacity = tool->stages[s].tensors.tensors[i].count;
-    tool->host = (float *)malloc((size_t)tool->capacity * sizeof(float));
+    tool->host = malloc((size_t)tool->capacity * sizeof(float));
     tool->device = (float *)bytes_create_(tool, tool->capacity * 4, "tensor");
-    tool->bundles = (void **)calloc((size_t)(tool->stage_count * tool->microbatches), sizeof(void *));
+    tool->bundles = calloc((size_t)(tool->stage_count * tool->microbatches), sizeof(void *));
     if (tool->host == NULL || tool->bundles == NULL) return fail_(tool, "out of host memory", "tensor");
     for (int k = 0; k < 2; k++) {
         tool->activation[k] = bytes_create_(tool, tool->stages[0].at.message_bytes, "message");
@@ -82,7 +82,7 @@ static int tool_create_(Tool *tool, const char *path) {
         return fail_(tool, "tensor and data have to be 1 here", path);
     tool->microbatches = config_microbatches(config);
     tool->stage_count = (int)config->parallel.pipeline;
-    tool->stages = (Stage *)calloc((size_t)tool->stage_count, sizeof *tool->stages);
+    tool->stages = calloc((size_t)tool->stage_count, sizeof *tool->stages);
     if (tool->stages == NULL) return fail_(tool, "out of host memory", path);
     tool->be = backend_cpu_create(config->train.precision, 0, tool->err);
     if (tool->be == NULL) return -1;
@@ -127,7 +127,7 @@ static void microbatch_upload_(Tool *tool, int64_t microbatch, const int32_t *se
 
 static int tokens_read_(Tool *tool, const char *path) {
     int64_t b = tool->config.schedule.micro_batch, s = tool->config.model.seq_len, count = b * (s + 1);
-    int32_t *sequences = (int32_t *)malloc((size_t)count * 4), *rows = (int32_t *)malloc((size_t)count * 4);
+    int32_t *sequences = malloc((size_t)count * 4), *rows = malloc((size_t)count * 4);
     FILE *file = fopen(path, "rb");
     int result = file != NULL && sequences != NULL && rows != NULL ? 0 : fail_(tool, "cannot be read", path);
     for (int64_t i = 0; i < tool->microbatches && result == 0; i++) {
@@ -228,7 +228,7 @@ static void tensor_write_(Tool *tool, FILE *file, const Tensor *tensor) {
 static int losses_write_(Tool *tool, FILE *file, const char *name) {
     const Stage *last = &tool->stages[tool->stage_count - 1];
     int64_t b = last->at.shape.batch, s = last->at.shape.seq, count = tool->microbatches * b * s;
-    float *losses = (float *)malloc((size_t)count * sizeof *losses);
+    float *losses = malloc((size_t)count * sizeof *losses);
     if (losses == NULL) return fail_(tool, "out of host memory", name);
     tool->be->download(tool->be, tool->host, last->losses, count * 4);
     for (int64_t row = 0; row < count; row++) {
