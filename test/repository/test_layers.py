@@ -1,28 +1,132 @@
-"""The folders of src stand in an order, and none knows one that comes after it: docs/architecture.md has it."""
+"""The folders of src are layers: no file includes or calls anything of a folder below its own in the table of docs/architecture.md.
 
+Includes are read from the sources, calls from the object files: a symbol that an object needs and a later folder defines.
+"""
+
+import functools
 import re
+import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import pytest
+from trainer_runs import ROOT, TOOLS
+
+SOURCE = ROOT / "src"
+OBJECTS = TOOLS.parent
 TABLE = re.findall(r"^\| `src/(\w+)/` \|", (ROOT / "docs/architecture.md").read_text(), re.M)
-# The one place that knows which devices there are.
-DEVICES = {("ranks", "device.c", "cuda")}
 
 
-def includes():
-    """(folder, file, folder of what it includes) of every include from one folder of src in another."""
-    for path in sorted((ROOT / "src").rglob("*.*")):
-        folder = path.relative_to(ROOT / "src").parts[0]
-        for name in re.findall(r'^\s*#\s*include "(?:src/)?(\w+)/[^"]+"', path.read_text(), re.M):
-            if (ROOT / "src" / name).is_dir() and not (path.parent / name).exists():
-                yield folder, path.name, name
+def order(folder):
+    return TABLE.index(folder)
+
+
+def includes(path):
+    """Headers of this project that a file names, as paths from src; bpipe.h is left out."""
+    for name in re.findall(r'^\s*#\s*include "(?:src/)?([\w./]+)"', path.read_text(), re.M):
+        if (SOURCE / name).is_file():
+            yield name
+        elif (path.parent / name).is_file() and path.parent != ROOT:
+            yield str((path.parent / name).relative_to(SOURCE))
+
+
+def sources():
+    return sorted(path for path in SOURCE.rglob("*.*") if path.suffix in (".c", ".h", ".cu", ".cpp", ".cuh"))
+
+
+def folder_of(path):
+    """The layer of a source file; bpipe.c belongs to the schedules."""
+    return path.relative_to(SOURCE).parts[0] if SOURCE in path.parents else "schedule"
 
 
 def test_every_folder_is_in_the_table():
-    assert sorted(TABLE) == sorted(path.name for path in (ROOT / "src").iterdir())
+    assert sorted(TABLE) == sorted(path.name for path in SOURCE.iterdir())
 
 
-def test_no_folder_knows_one_that_comes_after_it():
-    found = list(includes())
-    assert len(found) > 100
-    assert [each for each in found if TABLE.index(each[2]) > TABLE.index(each[0]) and each not in DEVICES] == []
+def test_no_folder_includes_one_that_comes_after_it():
+    found = [(folder_of(path), path.name, name) for path in [ROOT / "bpipe.c", *sources()] for name in includes(path)]
+    assert len(found) > 300
+    assert [each for each in found if order(each[2].split("/")[0]) > order(each[0])] == []
+
+
+# ---- calls --------------------------------------------------------------------------------------------------------------
+
+
+def symbols(paths, option):
+    """(object, symbol) of all that these objects define, or need."""
+    listed = subprocess.run(["nm", "-A", "-P", "--extern-only", option, *paths], capture_output=True, text=True, check=True)
+    return [tuple(line.split(": ", 1)) for line in listed.stdout.splitlines()]
+
+
+def objects():
+    """(source, object) of every file of the library that this build compiled and that is still there."""
+    pairs = [(path, OBJECTS / path.relative_to(ROOT)) for path in [ROOT / "bpipe.c", *sources()]]
+    pairs = [(path, made.with_suffix(".o") if path.suffix == ".c" else Path(f"{made}.o")) for path, made in pairs]
+    return [(path, made) for path, made in pairs if made.exists()]
+
+
+@functools.cache
+def calls():
+    """(source, symbol it needs, source that defines it), for all calls and data of one file of the library in another."""
+    source_of = {str(made): path for path, made in objects()}
+    owners = {line.split()[0]: source_of[made] for made, line in symbols(source_of, "--defined-only")}
+    needed = [(source_of[made], line.split()[0]) for made, line in symbols(source_of, "--undefined-only")]
+    return [(path, symbol, owners[symbol]) for path, symbol in needed if symbol in owners]
+
+
+built = pytest.mark.skipif(len(objects()) < 50, reason=f"no objects of the library in {OBJECTS}: run make first")
+
+
+@built
+def test_no_folder_calls_one_that_comes_after_it():
+    assert len(calls()) > 500
+    assert [
+        f"{user.name} ({folder_of(user)}) needs {symbol} of {owner.name} ({folder_of(owner)})"
+        for user, symbol, owner in calls()
+        if order(folder_of(owner)) > order(folder_of(user))
+    ] == []
+
+
+# ---- circles ------------------------------------------------------------------------------------------------------------
+
+# Files of a folder that call each other, and why: one hands out the work and answers those that do it. There are no others.
+CIRCLES = {
+    # config.c loads through the readers, and words their errors.
+    "config": {"config.c", "config_check.c", "config_value.c", "config_yaml.c"},
+    # comm_mpi.c starts the collectives, which send through it.
+    "comm": {"comm_mpi.c", "comm_mpi_collective.c"},
+    # world.c starts world_mpi.c, which asks it about Slurm.
+    "ranks": {"world.c", "world_mpi.c"},
+    # backend_cpu.c makes the table of operations, which ask it for workspace.
+    "cpu": {path.name for path in (SOURCE / "cpu").glob("*.c")} - {"gemm.c", "loan.c", "peak.c"},
+    # checkpoint_files.c looks for whole checkpoints, checkpoint_manifest.c reads through it.
+    "checkpoint": {"checkpoint_files.c", "checkpoint_manifest.c"},
+    # plan_answer.c writes through its reports, which ask it for figures.
+    "plan": {"plan_answer.c", "plan_json.c", "plan_report.c", "plan_rivals.c"},
+    # run_train.c evaluates and samples, which stop as it does.
+    "run": {"run_evaluate.c", "run_sample.c", "run_train.c"},
+}
+
+
+def circle(needs):
+    """Names that need each other: what is left when those are taken away that need none of the rest, or that none needs."""
+    left = dict(needs)
+    while free := [name for name, wanted in left.items() if not wanted & left.keys()]:
+        for name in free:
+            del left[name]
+    while unneeded := [name for name in left if not any(name in wanted for wanted in left.values())]:
+        for name in unneeded:
+            del left[name]
+    return sorted(left)
+
+
+@built
+@pytest.mark.parametrize("folder", TABLE)
+def test_files_of_a_folder_call_each_other_in_no_new_circle(folder):
+    inside = [call for call in calls() if folder_of(call[0]) == folder == folder_of(call[2])]
+    needs = {user.name: {owner.name for source, _, owner in inside if source == user} - {user.name} for user, _, _ in inside}
+    assert set(circle(needs)) <= CIRCLES.get(folder, set())
+
+
+def test_headers_of_a_folder_include_each_other_in_no_circle():
+    needs = {str(path.relative_to(SOURCE)): set(includes(path)) for path in sources() if path.suffix in (".h", ".cuh")}
+    assert circle(needs) == []
