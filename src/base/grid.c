@@ -39,16 +39,58 @@ static void grid_measure_(const Grid *grid, int64_t count, Column *columns) {
     }
 }
 
+// One past the last column that fits beside the first one, of those from `begin` on; at least one does.
+static int grid_block_end_(const Grid *grid, const Column *columns, int begin) {
+    int width = columns[0].width, end = begin;
+    while (end < grid->columns) {
+        if (end > 0) width += 2 + columns[end].width;
+        if (width > GRID_WIDTH && end > begin) break;
+        end++;
+    }
+    return end;
+}
+
+static void grid_print_cell_(const Grid *grid, const Column *columns, int64_t row, int column, bool last, FILE *file) {
+    int width = columns[column].right ? columns[column].width : last ? 0 : -columns[column].width;
+    fprintf(file, "%*s%s", width, grid->cells[row * grid->columns + column], last ? "\n" : "  ");
+}
+
 void grid_print(const Grid *grid, FILE *file) {
     Column columns[GRID_COLUMNS];
     if (grid->failed) return;
-    int64_t whole = grid->count / grid->columns * grid->columns;
-    grid_measure_(grid, whole, columns);
-    for (int64_t i = 0; i < whole; i++) {
-        int c = (int)(i % grid->columns), last = grid->columns - 1;
-        int width = columns[c].right ? columns[c].width : c == last ? 0 : -columns[c].width;
-        fprintf(file, "%*s%s", width, grid->cells[i], c == last ? "\n" : "  ");
+    int64_t rows = grid->count / grid->columns;
+    grid_measure_(grid, rows * grid->columns, columns);
+    for (int begin = 0, end; begin < grid->columns; begin = end) {
+        end = grid_block_end_(grid, columns, begin);
+        for (int64_t row = 0; row < rows; row++) {
+            if (begin > 0) grid_print_cell_(grid, columns, row, 0, false, file);
+            for (int c = begin; c < end; c++) grid_print_cell_(grid, columns, row, c, c == end - 1, file);
+        }
     }
+}
+
+// Bytes of `text` on the next line: up to the last space within `room` columns, or a whole word that is longer.
+static int grid_fitting_(const char *text, int room) {
+    int end = (int)strlen(text);
+    if (end <= room) return end;
+    for (end = room; end > 0 && text[end] != ' ';) end--;
+    return end > 0 ? end : (int)strcspn(text, " ");
+}
+
+void grid_line(FILE *file, const char *label, const char *format, ...) {
+    enum { INDENT = 10 };
+    char text[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    const char *at = text;
+    do {
+        int length = grid_fitting_(at, GRID_WIDTH - INDENT);
+        fprintf(file, "%-*s%.*s\n", INDENT, at == text ? label : "", length, at);
+        at += length;
+        at += *at == ' ';
+    } while (*at != '\0');
 }
 
 void grid_free(Grid *grid) {

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { GRID_COLUMNS = 16, GRID_CELL = 40 };
+enum { GRID_COLUMNS = 16, GRID_CELL = 40, GRID_WIDTH = 120 };
 
 // Rows of text cells. The first row added is the heading. Owns its cells (grid_free); a zeroed Grid is an empty one.
 typedef struct Grid {
@@ -19,9 +19,13 @@ typedef struct Grid {
 // The next cell, row by row; longer text is cut.
 void grid_cell(Grid *grid, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Two spaces between columns. A column is flushed right where every cell under its heading begins with a digit or is
-// "-", else left. A last row that is not full is left out.
+// Prints the rows, two spaces between columns. A column is flushed right if every cell under its heading begins with a
+// digit or is "-", else left. A last row that is not full is left out. A table wider than GRID_WIDTH is cut into several,
+// each of which begins with the first column.
 void grid_print(const Grid *grid, FILE *file);
+
+// Prints `label` and a text beside it, wrapped at GRID_WIDTH; further lines are indented as far as the first.
+void grid_line(FILE *file, const char *label, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 void grid_free(Grid *grid);
 

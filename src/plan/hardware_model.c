@@ -1,4 +1,5 @@
 #include "hardware_model.h"
+#include "base/grid.h"
 #include "base/units.h"
 
 #include "config/config_schema.h"
@@ -247,15 +248,13 @@ void hardware_print(const Hardware *hardware, FILE *file) {
         fprintf(file, "assumed   nothing: without hardware.peak_tflops there are no times\n");
         return;
     }
-    fprintf(file,
-            "assumed   matrix products at %.0f%% of %.4g TFLOP/s, less where a side is not far above %.0f; flash "
-            "attention at %.0f%% "
-            "and %.0f%%;\n"
-            "          everything else at %.4g GB/s of memory; softmax in one pass where it is fused, in fp32 passes "
-            "where not\n",
-            100 * hardware->efficiency, hardware->flops * 1e-12, hardware->half, 100 * hardware->flash_forward,
-            100 * hardware->flash_backward, hardware->memory_rate * 1e-9);
+    grid_line(file, "assumed",
+              "matrix products at %.0f%% of %.4g TFLOP/s, less where a side is not far above %.0f; flash attention at "
+              "%.0f%% and %.0f%%; everything else at %.4g GB/s of memory; softmax in one pass where it is fused, in "
+              "fp32 passes where not",
+              100 * hardware->efficiency, hardware->flops * 1e-12, hardware->half, 100 * hardware->flash_forward,
+              100 * hardware->flash_backward, hardware->memory_rate * 1e-9);
     if (hardware->cpu)
-        fprintf(file, "          %.3g rank%s of this host compute at full speed at a time, more share its cores\n",
-                hardware->cores_share, hardware->cores_share == 1 ? "" : "s");
+        grid_line(file, "", "%.3g rank%s of this host compute at full speed at a time, more share its cores",
+                  hardware->cores_share, hardware->cores_share == 1 ? "" : "s");
 }

@@ -167,12 +167,11 @@ static void print_run_(const Plan *plan, const Config *config, const Schedule *s
     const ParallelConfig *parallel = &config->parallel;
     char parameters[32], tokens[32];
     int64_t microbatches = config_microbatches(config), evictions = plan_evictions(schedule);
-    fprintf(
-        file,
-        "model     %s, %s parameters: %lld layers, hidden %lld, %lld heads, ffn %lld, vocabulary %lld, %s attention\n",
-        config_word("model.family", m->family), grid_count(plan->parameters, parameters), (long long)m->layers,
-        (long long)m->hidden, (long long)m->heads, (long long)m->ffn, (long long)m->vocab,
-        config_word("attention.mode", config->attention.mode));
+    grid_line(file, "model",
+              "%s, %s parameters: %lld layers, hidden %lld, %lld heads, ffn %lld, vocabulary %lld, %s attention",
+              config_word("model.family", m->family), grid_count(plan->parameters, parameters), (long long)m->layers,
+              (long long)m->hidden, (long long)m->heads, (long long)m->ffn, (long long)m->vocab,
+              config_word("attention.mode", config->attention.mode));
     fprintf(file, "world     %lld rank%s: pipeline %lld x tensor %lld x data %lld, %s\n",
             (long long)config_world(config), config_world(config) == 1 ? "" : "s", (long long)parallel->pipeline,
             (long long)parallel->tensor, (long long)parallel->data,
@@ -184,19 +183,24 @@ static void print_run_(const Plan *plan, const Config *config, const Schedule *s
             schedule->slots == 1 ? "" : "s", (long long)evictions, evictions == 1 ? "" : "s");
 }
 
-static bool category_used_(const Plan *plan, int category) {
+static int64_t category_most_(const Plan *plan, int category) {
+    int64_t most = 0;
     for (int s = 0; s < plan->stages; s++)
-        if (plan->stage[s].memory.bytes[category] > 0) return true;
-    return false;
+        if (plan->stage[s].memory.bytes[category] > most) most = plan->stage[s].memory.bytes[category];
+    return most;
 }
+
+// The categories from here on share one column, so that the table fits a screen.
+enum { OTHER = MEMORY_MESSAGES };
 
 static void add_headings_(Grid *grid, const bool *used) {
     grid_cell(grid, "stage");
     grid_cell(grid, "layers");
     grid_cell(grid, "parameters");
     grid_cell(grid, "slots");
-    for (int c = 0; c < MEMORY_CATEGORIES; c++)
+    for (int c = 0; c < OTHER; c++)
         if (used[c]) grid_cell(grid, "%s", memory_name((MemoryCategory)c));
+    grid_cell(grid, "other");
     grid_cell(grid, "total");
 }
 
@@ -212,19 +216,37 @@ static void add_stage_(Grid *grid, const PlanStage *stage, const bool *used, Gri
         grid_cell(grid, "%d+%d", stage->own_slots, stage->lent_slots);
     else
         grid_cell(grid, "%d", stage->own_slots);
-    for (int c = 0; c < MEMORY_CATEGORIES; c++) {
+    int64_t other = memory_total(&stage->memory);
+    for (int c = 0; c < OTHER; c++) {
+        other -= stage->memory.bytes[c];
         if (!used[c]) continue;
         if (stage->memory.bytes[c] == 0)
             grid_cell(grid, "-");
         else
             grid_cell(grid, "%.*f", unit.digits, (double)stage->memory.bytes[c] / unit.bytes);
     }
+    grid_cell(grid, "%.*f", unit.digits, (double)other / unit.bytes);
     grid_cell(grid, "%.*f", unit.digits, (double)memory_total(&stage->memory) / unit.bytes);
+}
+
+// What the column "other" is made of, each at the stage that needs most of it.
+static void print_other_(const Plan *plan, FILE *file) {
+    char text[256];
+    int length = 0;
+    for (int c = OTHER; c < MEMORY_CATEGORIES; c++) {
+        int64_t most = category_most_(plan, c);
+        char bytes[32];
+        if (most < 1 << 16) continue; // would read as nothing
+        length += snprintf(text + length, sizeof text - (size_t)length, "%s%s up to %s", length > 0 ? ", " : "",
+                           memory_name((MemoryCategory)c), grid_bytes(most, bytes));
+    }
+    if (length > 0) grid_line(file, "other", "%s", text);
 }
 
 // Of the stage that needs most.
 static void print_host_(const Plan *plan, FILE *file) {
-    int most = 0, count = 0;
+    int most = 0, length = 0;
+    char text[512];
     for (int s = 1; s < plan->stages; s++)
         if (plan_host_bytes(&plan->stage[s]) > plan_host_bytes(&plan->stage[most])) most = s;
     const PlanStage *stage = &plan->stage[most];
@@ -241,22 +263,24 @@ static void print_host_(const Plan *plan, FILE *file) {
     for (int i = 0; i < 4; i++) {
         char bytes[32];
         if (parts[i].bytes < 1 << 16) continue; // would read as nothing
-        fprintf(file, "%s %s (%s)", count++ == 0 ? "in host memory besides, a rank:" : ",", parts[i].what,
-                grid_bytes(parts[i].bytes, bytes));
+        length +=
+            snprintf(text + length, sizeof text - (size_t)length, "%s %s (%s)",
+                     length == 0 ? "memory per rank:" : ",", parts[i].what, grid_bytes(parts[i].bytes, bytes));
     }
-    if (count > 0) fputc('\n', file);
+    if (length > 0) grid_line(file, "host", "%s", text);
 }
 
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file) {
     print_run_(plan, config, schedule, file);
     GridUnit unit = grid_unit(memory_total(&plan->stage[plan_fullest(plan)].memory));
     bool used[MEMORY_CATEGORIES];
-    Grid grid = {.columns = 5};
-    for (int c = 0; c < MEMORY_CATEGORIES; c++) grid.columns += used[c] = category_used_(plan, c);
+    Grid grid = {.columns = 6};
+    for (int c = 0; c < OTHER; c++) grid.columns += used[c] = category_most_(plan, c) > 0;
     fprintf(file, "memory of each rank, by stage, in %s\n", unit.name);
     add_headings_(&grid, used);
     for (int s = 0; s < plan->stages; s++) add_stage_(&grid, &plan->stage[s], used, unit);
     grid_print(&grid, file);
     grid_free(&grid);
+    print_other_(plan, file);
     print_host_(plan, file);
 }

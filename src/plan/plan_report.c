@@ -43,18 +43,18 @@ static void print_limit_(const PlanAnswer *answer, FILE *file) {
     const Hardware *hardware = &answer->planner.hardware;
     double reserve = answer->config.hardware.reserve_gib;
     if (hardware->memory_bytes > 0)
-        fprintf(file, "memory    %.2f GiB a rank, of which %.2f are reserved for what is not counted here",
-                report_gib_(hardware->memory_bytes), reserve);
+        grid_line(file, "memory", "%.2f GiB per rank, of which %.2f are reserved for what is not counted here:",
+                  report_gib_(hardware->memory_bytes), reserve);
     else if (hardware->host_bytes > 0)
-        fprintf(file,
-                "memory    %.2f GiB free on this host for all %lld ranks, of which %.2f are reserved for what is not "
-                "counted here",
-                report_gib_(hardware->host_bytes), (long long)config_world(&answer->config), reserve);
+        grid_line(file, "memory",
+                  "%.2f GiB free on this host for all %lld ranks, of which %.2f are reserved for what is not counted "
+                  "here:",
+                  report_gib_(hardware->host_bytes), (long long)config_world(&answer->config), reserve);
     else
-        fprintf(file, "memory    no limit is known: give hardware.memory_gib. Not counted here");
-    fprintf(file, ":\n          %s\n",
-            hardware->cpu ? "the program and its libraries, MPI's buffers, packed operands of matrix products"
-                          : "the device's context, libraries and what they allocate, NCCL's buffers, fragmentation");
+        grid_line(file, "memory", "no limit is known: give hardware.memory_gib. Not counted here:");
+    grid_line(file, "", "%s",
+              hardware->cpu ? "the program and its libraries, MPI's buffers, packed operands of matrix products"
+                            : "the device's context, libraries and what they allocate, NCCL's buffers, fragmentation");
 }
 
 // ---------------------------------------------------------------- micro-batch sizes
@@ -147,20 +147,19 @@ static void print_time_(const PlanAnswer *answer, FILE *file) {
         fprintf(file, "time      nothing is known of the device: give hardware.peak_tflops, or a profile of it\n");
         return;
     }
-    fprintf(file, "step      %.1f ms predicted, %s: pipeline %.1f, gradient sums %.1f, norm and optimizer %.1f\n",
-            1e3 * time->step, answer->planner.measured ? "stages measured" : "stages by the model of the hardware",
-            1e3 * time->pipeline, 1e3 * time->reduction, 1e3 * time->optimizer);
-    fprintf(file,
-            "pipeline  bubble %.1f%%, compute waits %.1f ms for transfers, tensor-parallel collectives %.1f ms on the "
-            "slowest stage\n",
-            100 * time->bubble, 1e3 * time->exposed, 1e3 * time->tensor);
+    grid_line(file, "step", "%.1f ms predicted, %s: pipeline %.1f, gradient sums %.1f, norm and optimizer %.1f",
+              1e3 * time->step, answer->planner.measured ? "stages measured" : "stages by the model of the hardware",
+              1e3 * time->pipeline, 1e3 * time->reduction, 1e3 * time->optimizer);
+    grid_line(file, "pipeline",
+              "bubble %.1f%%, compute waits %.1f ms for transfers, tensor-parallel collectives %.1f ms on the slowest "
+              "stage",
+              100 * time->bubble, 1e3 * time->exposed, 1e3 * time->tensor);
     if (time->mfu > 0)
-        fprintf(file, "MFU       %.1f%% (attention counted in full); of one stage at work %.1f%%\n", 100 * time->mfu,
-                100 * time->stage_mfu);
+        grid_line(file, "MFU", "%.1f%% (attention counted in full); of one stage at work %.1f%%", 100 * time->mfu,
+                  100 * time->stage_mfu);
     if (time->estimate > 0)
-        fprintf(file, "          by the paper's formula, without imbalance, messages, sums and optimizer: %.1f%%\n",
-                100 * time->estimate);
-    if (!answer->planner.measured) hardware_print(&answer->planner.hardware, file);
+        grid_line(file, "", "by the paper's formula, without imbalance, messages, sums and optimizer: %.1f%%",
+                  100 * time->estimate);
 }
 
 // ---------------------------------------------------------------- verdict
@@ -172,17 +171,15 @@ static void print_reserve_(const PlanAnswer *answer, FILE *file) {
     long long b = (long long)verdict->plain.variant.micro_batch;
     double now = answer->config.hardware.reserve_gib;
     if (bpipe < 0)
-        fprintf(file, "reserve   micro-batch %lld fits with no reserve at all, not even with BPipe\n", b);
+        grid_line(file, "reserve", "micro-batch %lld fits with no reserve at all, not even with BPipe", b);
     else if (plain < 0)
-        fprintf(
-            file,
-            "reserve   micro-batch %lld fits with BPipe up to a reserve of %.2f GiB, without it with none (now %.2f)\n",
-            b, bpipe, now);
+        grid_line(file, "reserve",
+                  "micro-batch %lld fits with BPipe up to a reserve of %.2f GiB, without it with none (now %.2f)", b,
+                  bpipe, now);
     else
-        fprintf(file,
-                "reserve   micro-batch %lld fits without BPipe up to a reserve of %.2f GiB, with it up to %.2f (now "
-                "%.2f)\n",
-                b, plain, bpipe, now);
+        grid_line(file, "reserve",
+                  "micro-batch %lld fits without BPipe up to a reserve of %.2f GiB, with it up to %.2f (now %.2f)", b,
+                  plain, bpipe, now);
 }
 
 static void size_(FILE *file, const char *with, int64_t b, const char *end) {
@@ -194,12 +191,12 @@ static void size_(FILE *file, const char *with, int64_t b, const char *end) {
 
 static int print_verdict_(const PlanAnswer *answer, FILE *file, Error *err) {
     const Verdict *verdict = &answer->verdict;
+    grid_line(file, "BPipe?", "%s", verdict->reason);
     fprintf(file, "largest   micro-batch that fits: ");
     size_(file, plan_plain_name(&answer->config), verdict->largest_plain, ", ");
     size_(file, "BPipe", verdict->largest_bpipe, ", ");
     size_(file, "BPipe and recomputed attention", verdict->largest_recompute, "\n");
     print_reserve_(answer, file);
-    fprintf(file, "BPipe?    %s\n", verdict->reason);
     if (verdict->largest_plain > 0 || verdict->largest_bpipe > 0) return 0;
     SmallestWorld world;
     if (plan_smallest_world(&answer->planner, &world, err) != 0) return -1;
@@ -213,12 +210,14 @@ static int print_verdict_(const PlanAnswer *answer, FILE *file, Error *err) {
     return 0;
 }
 
+// The answer first, then what it is made of.
 int plan_report(const PlanAnswer *answer, FILE *file, Error *err) {
+    if (print_verdict_(answer, file, err) != 0) return -1;
+    print_time_(answer, file);
     plan_print(&answer->plan, &answer->config, answer->schedule, file);
     print_fit_(answer, file);
     print_limit_(answer, file);
     if (print_sizes_(answer, file, err) != 0) return -1;
-    print_time_(answer, file);
-    if (print_verdict_(answer, file, err) != 0) return -1;
+    if (answer->time.known && !answer->planner.measured) hardware_print(&answer->planner.hardware, file);
     return plan_print_rivals(answer, file, err);
 }

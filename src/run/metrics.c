@@ -29,7 +29,7 @@ struct Metrics {
     char path[CONFIG_TEXT]; // empty: no file
     int fd;                 // -1: no file
     int64_t steps;
-    bool terminal, progress_shown;
+    bool terminal, progress_shown, say_all;
     bool unheard;                 // standard output cannot be written
     double ended[PACE_WINDOW];    // when the latest steps ended; [i % PACE_WINDOW]
     int64_t paced;                // how many entries were made; the first is the start of the first step
@@ -162,6 +162,10 @@ Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step
     return NULL;
 }
 
+void metrics_say_all(Metrics *metrics) {
+    metrics->say_all = true;
+}
+
 void metrics_wait_with(Metrics *metrics, bool (*waits)(void *context), void *context) {
     metrics->waits = waits;
     metrics->context = context;
@@ -287,7 +291,10 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
     metrics_number_(&line, "lr", figures->lr, EXACT);
     metrics_number_(&line, "step_ms", figures->seconds * 1e3, CLEAR);
     count_(&line, "tokens", figures->tokens);
-    metrics_number_(&line, "tokens_per_s", (double)figures->tokens / figures->seconds, CLEAR);
+    count_(&line, "tokens_seen", figures->step * figures->tokens);
+    double rate = (double)figures->tokens / figures->seconds;
+    metrics_number_(&line, "tokens_per_s", rate, CLEAR);
+    metrics_number_(&line, "tokens_per_s_per_gpu", rate / (double)metrics->peak.world, CLEAR);
     metrics_number_(&line, "mfu", mfu_(metrics, metrics->peak.flops_per_token_full, figures), CLEAR);
     metrics_number_(&line, "mfu_causal", mfu_(metrics, metrics->peak.flops_per_token_causal, figures), CLEAR);
     metrics_number_(&line, "bubble", figures_bubble(figures), CLEAR);
@@ -320,39 +327,119 @@ static int metrics_say_(Metrics *metrics, const char *text, Error *err) {
     return 0;
 }
 
-static void metrics_write_memory_(FILE *line, const StepFigures *figures) {
+// "24s", "3m05s", "1h02m", "2d03h".
+static char *duration_(double seconds, char text[48]) {
+    int64_t s = (int64_t)(seconds + 0.5);
+    if (s >= 86400)
+        snprintf(text, 48, "%lldd%02lldh", (long long)(s / 86400), (long long)(s / 3600 % 24));
+    else if (s >= 3600)
+        snprintf(text, 48, "%lldh%02lldm", (long long)(s / 3600), (long long)(s / 60 % 60));
+    else if (s >= 60)
+        snprintf(text, 48, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
+    else
+        snprintf(text, 48, "%llds", (long long)s);
+    return text;
+}
+
+// Seconds from one step to the next by the clock, so that validation and saving count; 0 while it is unknown.
+static double pace_(const Metrics *metrics) {
+    int64_t known = metrics->paced < PACE_WINDOW ? metrics->paced : PACE_WINDOW;
+    if (known < 2) return 0.0;
+    double newest = metrics->ended[(metrics->paced - 1) % PACE_WINDOW],
+           oldest = metrics->ended[(metrics->paced - known) % PACE_WINDOW];
+    return (newest - oldest) / (double)(known - 1);
+}
+
+// The fields of a step line, in their order.
+typedef enum Field {
+    FIELD_STEP,
+    FIELD_LOSS,
+    FIELD_NORM,
+    FIELD_LR,
+    FIELD_TIME,
+    FIELD_RATE,
+    FIELD_MFU,
+    FIELD_BUBBLE,
+    FIELD_MEMORY,
+    FIELD_TRANSFER,
+    FIELD_SKIPPED,
+    FIELD_LEFT,
+    FIELDS
+} Field;
+
+typedef struct StepLine {
+    char field[FIELDS][64]; // empty: not in the line
+} StepLine;
+
+// "loss 3.2145", and its deviation where that is unusual. What is not a number has a sign too, which says nothing.
+static void deviating_(char field[64], const char *name, int digits, double value, double z, bool always) {
+    double plain = isnan(value) ? fabs(value) : value;
+    int length = snprintf(field, 64, fabs(plain) < 1e4 ? "%s %.*f" : "%s %.*e", name, digits, plain);
+    if (!always && !(fabs(z) > 3.0)) return;
+    snprintf(field + length, 64 - (size_t)length, fabs(z) < 1000.0 ? " (z %+.1f)" : " (z %+.0e)",
+             isnan(z) ? fabs(z) : z);
+}
+
+// The fullest stage; with `all` the emptiest too.
+static void memory_field_(char field[64], const StepFigures *figures, bool all) {
     int fullest = 0, emptiest = 0;
     for (int s = 1; s < figures->stages; s++) {
         if (figures->stage[s].peak_bytes > figures->stage[fullest].peak_bytes) fullest = s;
         if (figures->stage[s].peak_bytes <= figures->stage[emptiest].peak_bytes) emptiest = s;
     }
-    char bytes[32];
-    fprintf(line, " | mem %s@%d", grid_bytes(figures->stage[fullest].peak_bytes, bytes), fullest);
-    if (figures->stages > 1) fprintf(line, " %s@%d", grid_bytes(figures->stage[emptiest].peak_bytes, bytes), emptiest);
+    char most[32], least[32];
+    int length = snprintf(field, 64, "%s@%d", grid_bytes(figures->stage[fullest].peak_bytes, most), fullest);
+    if (all && figures->stages > 1)
+        snprintf(field + length, 64 - (size_t)length, " %s@%d", grid_bytes(figures->stage[emptiest].peak_bytes, least),
+                 emptiest);
 }
 
-// What is no number has a sign too, which says nothing.
-static double plain_(double x) {
-    return isnan(x) ? fabs(x) : x;
+static void fill_(StepLine *line, const Metrics *metrics, const StepFigures *figures) {
+    bool all = metrics->say_all;
+    double mfu = mfu_(metrics, metrics->peak.flops_per_token_full, figures), ms = figures->seconds * 1e3;
+    double exposed = figures_exposed(figures) * 1e3, pace = pace_(metrics);
+    double left = (pace > 0.0 ? pace : figures->seconds) * (double)(metrics->steps - figures->step);
+    char text[48];
+    memset(line, 0, sizeof *line);
+    snprintf(line->field[FIELD_STEP], 64, "step %4lld/%lld", (long long)figures->step, (long long)metrics->steps);
+    deviating_(line->field[FIELD_LOSS], "loss", 4, figures->loss, figures->loss_z, all);
+    deviating_(line->field[FIELD_NORM], "norm", 2, figures->norm, figures->norm_z, all);
+    snprintf(line->field[FIELD_LR], 64, "lr %.1e", figures->lr);
+    snprintf(line->field[FIELD_TIME], 64, ms < 100.0 ? "%.1f ms" : "%.0f ms", ms);
+    snprintf(line->field[FIELD_RATE], 64, "%.0f tok/s", (double)figures->tokens / figures->seconds);
+    snprintf(line->field[FIELD_MFU], 64, isfinite(mfu) ? "MFU %.1f%%" : "MFU n/a", mfu * 100.0);
+    snprintf(line->field[FIELD_BUBBLE], 64, "bubble %.0f%%", figures_bubble(figures) * 100.0);
+    memory_field_(line->field[FIELD_MEMORY], figures, all);
+    if (all || exposed >= 0.05) snprintf(line->field[FIELD_TRANSFER], 64, "xfer +%.1f ms", exposed);
+    if (figures->skipped) strcpy(line->field[FIELD_SKIPPED], "skipped");
+    if (figures->step < metrics->steps && isfinite(left))
+        snprintf(line->field[FIELD_LEFT], 64, "%s", duration_(left, text));
+}
+
+static size_t line_width_(const StepLine *line) {
+    size_t width = 0;
+    for (int i = 0; i < FIELDS; i++)
+        if (line->field[i][0] != '\0') width += strlen(line->field[i]) + (i > 0 ? 3 : 0);
+    return width;
+}
+
+// A line that says too much loses what changes least from step to step; the file has it all.
+static void cut_to_width_(StepLine *line) {
+    const Field spared[] = {FIELD_LR, FIELD_LEFT, FIELD_BUBBLE, FIELD_TRANSFER, FIELD_RATE};
+    for (size_t i = 0; i < sizeof spared / sizeof spared[0] && line_width_(line) > GRID_WIDTH; i++)
+        line->field[spared[i]][0] = '\0';
 }
 
 static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
-    Line line;
-    line_begin_(&line);
-    double mfu = mfu_(metrics, metrics->peak.flops_per_token_full, figures);
-    fprintf(line.file, "step %4lld/%lld | loss %.4f (z %+.1f) | norm %.2f (z %+.1f) | lr %.1e | %.1f ms | %.0f tok/s",
-            (long long)figures->step, (long long)metrics->steps, plain_(figures->loss), plain_(figures->loss_z),
-            plain_(figures->norm), plain_(figures->norm_z), figures->lr, figures->seconds * 1e3,
-            (double)figures->tokens / figures->seconds);
-    fprintf(line.file, isfinite(mfu) ? " | MFU %.1f%%" : " | MFU n/a", mfu * 100.0);
-    fprintf(line.file, " | bubble %.1f%%", figures_bubble(figures) * 100.0);
-    metrics_write_memory_(line.file, figures);
-    fprintf(line.file, " | xfer +%.1f ms", figures_exposed(figures) * 1e3);
-    if (figures->skipped) fputs(" | skipped", line.file);
-    xmemstream_close(line.file);
-    int said = metrics_say_(metrics, line.text, err);
-    free(line.text);
-    return said;
+    StepLine line;
+    char text[FIELDS * 67];
+    fill_(&line, metrics, figures);
+    if (!metrics->say_all) cut_to_width_(&line);
+    int length = 0;
+    for (int i = 0; i < FIELDS; i++)
+        if (line.field[i][0] != '\0')
+            length += snprintf(text + length, sizeof text - (size_t)length, "%s%s", i > 0 ? " | " : "", line.field[i]);
+    return metrics_say_(metrics, text, err);
 }
 
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
@@ -420,31 +507,13 @@ int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *te
     return line_end_(&line, metrics, err);
 }
 
-static void duration_(char *text, size_t size, double seconds) {
-    int64_t s = (int64_t)(seconds + 0.5);
-    if (s >= 86400)
-        snprintf(text, size, "%lld d %02lld h", (long long)(s / 86400), (long long)(s / 3600 % 24));
-    else if (s >= 3600)
-        snprintf(text, size, "%lld h %02lld min", (long long)(s / 3600), (long long)(s / 60 % 60));
-    else if (s >= 60)
-        snprintf(text, size, "%lld min %02lld s", (long long)(s / 60), (long long)(s % 60));
-    else
-        snprintf(text, size, "%lld s", (long long)s);
-}
-
-// By the clock from step to step, so that validation and saving count.
 void metrics_progress(Metrics *metrics, int64_t step, int64_t steps) {
     if (!metrics->terminal || !ready_(0)) return;
     if (metrics->paced == 0) metrics->ended[metrics->paced++] = clock_seconds();
-    int64_t known = metrics->paced < PACE_WINDOW ? metrics->paced : PACE_WINDOW;
-    double newest = metrics->ended[(metrics->paced - 1) % PACE_WINDOW],
-           oldest = metrics->ended[(metrics->paced - known) % PACE_WINDOW];
+    double pace = pace_(metrics);
+    char left[48];
     fprintf(stdout, "\r\033[Kstep %4lld/%lld is running", (long long)step, (long long)steps);
-    if (known > 1) {
-        char left[48];
-        duration_(left, sizeof left, (newest - oldest) / (double)(known - 1) * (double)(steps - step + 1));
-        fprintf(stdout, ", about %s left", left);
-    }
+    if (metrics->paced > 1) fprintf(stdout, ", about %s left", duration_(pace * (double)(steps - step + 1), left));
     fflush(stdout);
     metrics->progress_shown = true;
 }

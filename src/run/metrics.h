@@ -51,9 +51,12 @@ typedef struct Metrics Metrics;
 // Opens log.metrics for appending (its folder is made), or a stream to nowhere where the path is empty. On resume (`after_step` >= 0) a torn last line
 // and the steps behind `after_step` are cut away. NULL with err where the file cannot be written.
 Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step, Error *err);
+// From now on lines for people hold all figures, as --verbose asks.
+void metrics_say_all(Metrics *metrics);
 // The line of type run.
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err);
-// The step: one line on stdout and one of type step in the file.
+// The step: one line on stdout and one of type step in the file. The line for people fits 120 columns; a deviation is in
+// it if it exceeds 3, and xfer if compute waited.
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err);
 // Validation after a step: a line for people and one of type val, with the perplexity exp(loss).
 int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err);

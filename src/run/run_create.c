@@ -233,6 +233,7 @@ static int create_metrics_(Run *run, Error *err) {
     Peak peak = {model_flops_per_token(config, true), model_flops_per_token(config, false), run->be->peak_tflops,
                  config_world(config)};
     run->metrics = metrics_open(config, &peak, run->from.found ? run->from.step : -1, err);
+    if (run->metrics != NULL && run->log->level == LOG_VERBOSE) metrics_say_all(run->metrics);
     if (run->metrics != NULL && world_size(run->world) == 1) metrics_wait_with(run->metrics, waits_for_reader_, run);
     return run->metrics == NULL ? -1 : metrics_run(run->metrics, config, run->plan.parameters, err);
 }

@@ -96,6 +96,6 @@ def test_the_plan_counts_the_order_of_a_blend(trained):
     blend = [{**source, "weight": weight} for source, weight in zip(trained.blend, (3.14159265, 2.71828182))]
     command, _ = trained.prepare({"data.train": blend})
     said = subprocess.run([*command, "--plan"], capture_output=True, text=True, check=True).stdout
-    assert "in host memory besides, a rank: the order of the blend (3.8 MiB)" in said
+    assert "host      memory per rank: the order of the blend (3.8 MiB)" in said
     command, _ = trained.prepare()
     assert "order of the blend" not in subprocess.run([*command, "--plan"], capture_output=True, text=True, check=True).stdout

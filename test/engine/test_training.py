@@ -140,11 +140,12 @@ def test_bf16_halves_the_bundles(small):
 
 MEMORY = r"\d+(?:\.\d+)? [KMG]iB@\d"
 STEP_LINE = re.compile(
-    r"step +(\d+)/(\d+) \| loss (\d+\.\d{4}) \(z [+-]\d+\.\d\) \| norm (\d+\.\d\d) \(z [+-]\d+\.\d\) \| lr \d\.\de[+-]\d\d"
-    rf" \| \d+\.\d ms \| \d+ tok/s \| MFU (?:\d+\.\d%|n/a) \| bubble \d+\.\d% \| mem {MEMORY}(?: {MEMORY})? \| xfer \+\d+\.\d ms"
+    r"step +(\d+)/(\d+) \| loss (\d+\.\d{4})(?: \(z [+-]\d+\.\d\))? \| norm (\d+\.\d\d)(?: \(z [+-]\d+\.\d\))?(?: \| lr \d\.\de[+-]\d\d)?"
+    rf" \| \d+(?:\.\d)? ms \| \d+ tok/s \| MFU (?:\d+\.\d%|n/a) \| bubble \d+% \| {MEMORY}(?: \| xfer \+\d+\.\d ms)?(?: \| \w+)?"
 )
 STEP_KEYS = (
-    "type step loss loss_z grad_norm norm_z lr step_ms tokens tokens_per_s mfu mfu_causal bubble transfer_exposed_ms evictions stages"
+    "type step loss loss_z grad_norm norm_z lr step_ms tokens tokens_seen tokens_per_s tokens_per_s_per_gpu"
+    " mfu mfu_causal bubble transfer_exposed_ms evictions stages"
 )
 
 

@@ -3,7 +3,7 @@ run allocates to the byte what was planned."""
 
 import json
 import re
-import time
+import resource
 
 import bench_plan
 import pytest
@@ -34,6 +34,25 @@ def report(config, *overrides, family="llama"):
     ended = command(family, "-c", config, "--plan", *options)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
+
+
+# ---- for people -------------------------------------------------------------------------------------------------------
+
+REPORTS = {
+    "llama65b": (LLAMA, "llama", []),
+    "llama65b_bpipe": (LLAMA, "llama", ["schedule.bpipe=on", "schedule.micro_batch=4"]),
+    "deep": (LLAMA, "llama", ["model.layers=1024", "model.hidden=16384", "parallel.pipeline=64", "train.global_batch=256"]),
+    "gpt3": (GPT, "gpt", ["attention.mode=none"]),
+    "tiny": (ROOT / "configs" / "llama_tiny.yaml", "llama", []),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_plan_begins_with_its_answer_and_fits_120_columns(name):
+    config, family, overrides = REPORTS[name]
+    lines = report(config, *overrides, family=family).splitlines()
+    assert re.match(r"BPipe\?    (Yes|No)", lines[0])
+    assert [line for line in lines if len(line) > 120] == []
 
 
 # ---- the contract -----------------------------------------------------------------------------------------------------
@@ -106,28 +125,30 @@ def test_what_nothing_is_known_of_is_null():
 HUGE = ["parallel.pipeline=64", "parallel.tensor=8", "parallel.data=32", "train.global_batch=131072"]
 
 
+def fewest_cpu_seconds(ask):
+    """The answer, and the processor time of the quickest of three: a busy machine makes it late, not long."""
+    times = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        answer = ask()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return answer, min(times)
+
+
 @pytest.mark.parametrize("bpipe", ["off", "on", "auto"])
 def test_a_huge_world_is_planned_within_a_second(bpipe):
-    huge = [*HUGE, f"schedule.bpipe={bpipe}"]
-    seconds = []
-    for _ in range(3):
-        start = time.monotonic()
-        told = plan(LLAMA, *huge)
-        seconds.append(time.monotonic() - start)
+    told, seconds = fewest_cpu_seconds(lambda: plan(LLAMA, *HUGE, f"schedule.bpipe={bpipe}"))
     assert (told["world"], told["microbatches"], len(told["stages"])) == (16384, 4096, 64)
-    assert min(seconds) < 1
+    assert seconds < 1
 
 
 @pytest.mark.parametrize("name", ["1f1b", "gpipe"])
 def test_a_huge_world_that_fits_nowhere_takes_no_second_either(name):
     hardware = ["hardware.memory_gib=0.1", "hardware.reserve_gib=0", "hardware.gpus_per_node=64"]
-    seconds = []
-    for _ in range(3):
-        start = time.monotonic()
-        text = report(LLAMA, *HUGE, *hardware, f"schedule.name={name}")
-        seconds.append(time.monotonic() - start)
+    text, seconds = fewest_cpu_seconds(lambda: report(LLAMA, *HUGE, *hardware, f"schedule.name={name}"))
     assert "no number of ranks with this memory would do" in text
-    assert min(seconds) < 1
+    assert seconds < 1
 
 
 def test_a_plan_needs_no_data_and_reads_none(tmp_path):

@@ -492,7 +492,7 @@ def on_terminal(config, *overrides, **keywords):
 def test_a_terminal_gets_a_progress_line_with_the_time_left(config, overrides):
     text = on_terminal(config, *overrides)
     assert "\r\x1b[Kstep    1/3 is running" in text
-    assert re.search(r"step    3/3 is running, about \d+ s left\r\x1b\[K", text)
+    assert re.search(r"step    3/3 is running, about \d+s left\r\x1b\[K", text)
     assert re.search(r"\x1b\[Kstep    3/3 \| loss ", text)
 
 

@@ -156,20 +156,87 @@ static void bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1(void **state) {
 
 // ---- the line for people --------------------------------------------------------------------------------------------------
 
-static void step_line_says_everything_in_its_place(void **state) {
-    (void)state;
+// The line of one step, in `text`, which the caller frees.
+static char *line_of(const StepFigures *figures, bool all) {
     Metrics *metrics = opened("", -1);
-    StepFigures figures = made_figures(12);
     Error err = {0};
+    if (all) metrics_say_all(metrics);
     listen_to_stdout();
-    int status = metrics_step(metrics, &figures, &err) + metrics_val(metrics, 12, 3.14159, &err);
+    int status = metrics_step(metrics, figures, &err);
     char *text = heard();
     metrics_close(metrics);
     assert_int_equal(status, 0);
-    // MFU: 8e6 * 2048 / 0.5 s over 4 * 0.02e12
-    assert_string_equal(text, "step   12/60 | loss 3.2500 (z +0.0) | norm 1.23 (z -0.5) | lr 3.0e-04 | 500.0 ms | 4096 "
-                              "tok/s | MFU 41.0% | bubble 42.9% | mem 2.00 GiB@0 512.0 MiB@3 | xfer +0.4 ms\n"
-                              "val    12/60 | loss 3.1416 | perplexity 23.14\n");
+    return text;
+}
+
+static void step_line_says_what_matters_in_its_place(void **state) {
+    (void)state;
+    StepFigures figures = made_figures(12);
+    for (int s = 0; s < 4; s++) stages_of_1f1b[s].exposed = 0.0;
+    char *text = line_of(&figures, false);
+    // MFU: 8e6 * 2048 / 0.5 s over 4 * 0.02e12; 48 steps of 0.5 s are left.
+    assert_string_equal(text, "step   12/60 | loss 3.2500 | norm 1.23 | lr 3.0e-04 | 500 ms | 4096 tok/s | MFU 41.0% | "
+                              "bubble 43% | 2.00 GiB@0 | 24s\n");
+    free(text);
+}
+
+static void step_line_says_everything_if_asked(void **state) {
+    (void)state;
+    StepFigures figures = made_figures(60);
+    char *text = line_of(&figures, true);
+    assert_string_equal(text, "step   60/60 | loss 3.2500 (z +0.0) | norm 1.23 (z -0.5) | lr 3.0e-04 | 500 ms | 4096 "
+                              "tok/s | MFU 41.0% | bubble 43% | 2.00 GiB@0 512.0 MiB@3 | xfer +0.4 ms\n");
+    free(text);
+}
+
+static void step_line_shows_what_is_unusual_alone(void **state) {
+    (void)state;
+    StepFigures figures = made_figures(12);
+    char *text = line_of(&figures, false);
+    assert_string_equal(text, "step   12/60 | loss 3.2500 | norm 1.23 | 500 ms | 4096 tok/s | MFU 41.0% | bubble 43% | "
+                              "2.00 GiB@0 | xfer +0.4 ms | 24s\n");
+    free(text);
+    for (int s = 0; s < 4; s++) stages_of_1f1b[s].exposed = 0.0;
+    figures.loss_z = 3.04;
+    figures.norm_z = -2.9;
+    text = line_of(&figures, false);
+    assert_non_null(strstr(text, "| loss 3.2500 (z +3.0) | norm 1.23 | "));
+    assert_non_null(strstr(text, "| 2.00 GiB@0 | 24s\n"));
+    free(text);
+}
+
+static void step_line_never_exceeds_120_columns(void **state) {
+    (void)state;
+    const double values[] = {1.5, 123.25, 1e4, 1e8, 1e30, NAN, INFINITY};
+    enum { VALUES = sizeof values / sizeof values[0] };
+    for (int i = 0; i < VALUES * VALUES; i++) {
+        StepFigures figures = made_figures(12);
+        figures.step = 123456;
+        figures.loss = figures.norm = values[i % VALUES];
+        figures.loss_z = figures.norm_z = values[i / VALUES];
+        figures.seconds = 123.456;
+        figures.tokens = INT64_C(1) << 20;
+        figures.skipped = true;
+        for (int s = 0; s < 4; s++) stages_of_1f1b[s].exposed = 1000.0;
+        stages_of_1f1b[0].peak_bytes = INT64_C(179) << 30;
+        char *text = line_of(&figures, false);
+        if (strlen(text) > 121) fail_msg("%zu columns: %s", strlen(text) - 1, text);
+        assert_non_null(strstr(text, "| 179.00 GiB@0 | "));
+        assert_non_null(strstr(text, "| skipped"));
+        free(text);
+    }
+}
+
+static void validation_is_a_line_with_its_perplexity(void **state) {
+    (void)state;
+    Metrics *metrics = opened("", -1);
+    Error err = {0};
+    listen_to_stdout();
+    int status = metrics_val(metrics, 12, 3.14159, &err);
+    char *text = heard();
+    metrics_close(metrics);
+    assert_int_equal(status, 0);
+    assert_string_equal(text, "val    12/60 | loss 3.1416 | perplexity 23.14\n");
     free(text);
 }
 
@@ -209,7 +276,7 @@ static void progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line
         if (terminal == 0) assert_null(strstr(text, "running"));
         if (terminal == 1)
             assert_ptr_equal(strstr(text, "\r\033[Kstep    1/60 is running\r\033[Kstep    1/60 | loss"), text);
-        if (terminal == 1) assert_non_null(strstr(text, "\n\r\033[Kstep    2/60 is running, about 0 s left\r\033[K"));
+        if (terminal == 1) assert_non_null(strstr(text, "\n\r\033[Kstep    2/60 is running, about 0s left\r\033[K"));
         free(text);
     }
     unsetenv("TRAINER_TTY");
@@ -234,8 +301,10 @@ static void step_line_of_the_file_has_every_key_with_its_unit(void **state) {
     assert_string_equal(
         file,
         "{\"type\":\"step\",\"step\":12,\"loss\":3.3333333333333335,\"loss_z\":0,\"grad_norm\":0.10000000000000001,"
-        "\"norm_z\":-0.5,\"lr\":0.00029999999999999997,\"step_ms\":500,\"tokens\":2048,\"tokens_per_s\":4096,"
-        "\"mfu\":0.4096,\"mfu_causal\":0.3072,\"bubble\":0.428571429,\"transfer_exposed_ms\":0.1,\"evictions\":6,"
+        "\"norm_z\":-0.5,\"lr\":0.00029999999999999997,\"step_ms\":500,\"tokens\":2048,\"tokens_seen\":24576,\"tokens_"
+        "per_s\":4096,"
+        "\"tokens_per_s_per_gpu\":1024,\"mfu\":0.4096,\"mfu_causal\":0.3072,\"bubble\":0.428571429,\"transfer_exposed_"
+        "ms\":0.1,\"evictions\":6,"
         "\"stages\":[{\"stage\":0,\"peak_bytes\":2147483648,\"activation_bytes\":100,\"slots_used\":4,"
         "\"slots_lent\":0},{\"stage\":1,\"peak_bytes\":1610612736,\"activation_bytes\":101,\"slots_used\":3,"
         "\"slots_lent\":1}]}\n"
@@ -292,11 +361,11 @@ static void what_is_no_number_is_null(void **state) {
     char *said = heard();
     metrics_close(metrics);
     char *file = read_whole(desk.path);
-    assert_non_null(strstr(said, "| loss nan (z"));
+    assert_non_null(strstr(said, "| loss nan | "));
     free(said);
     assert_non_null(strstr(file, "\"loss\":null,"));
     assert_non_null(strstr(file, "\"grad_norm\":null,"));
-    assert_non_null(strstr(file, "\"tokens_per_s\":null,\"mfu\":null,"));
+    assert_non_null(strstr(file, "\"tokens_per_s\":null,\"tokens_per_s_per_gpu\":null,\"mfu\":null,"));
     assert_null(strstr(file, "inf"));
     assert_null(strstr(file, "nan"));
     free(file);
@@ -419,7 +488,11 @@ int main(void) {
 #define AT_A_DESK(test) cmocka_unit_test_setup_teardown(test, desk_open, desk_close)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1),
-        AT_A_DESK(step_line_says_everything_in_its_place),
+        AT_A_DESK(step_line_says_what_matters_in_its_place),
+        AT_A_DESK(step_line_says_everything_if_asked),
+        AT_A_DESK(step_line_shows_what_is_unusual_alone),
+        AT_A_DESK(step_line_never_exceeds_120_columns),
+        AT_A_DESK(validation_is_a_line_with_its_perplexity),
         AT_A_DESK(unknown_peak_is_said_and_never_a_number),
         AT_A_DESK(progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line),
         AT_A_DESK(step_line_of_the_file_has_every_key_with_its_unit),
