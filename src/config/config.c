@@ -1,4 +1,5 @@
 #include "config_schema.h"
+#include "gpus.h"
 #include "base/json.h"
 
 #include <stdlib.h>
@@ -18,6 +19,7 @@ int config_load(Config *config, const char *path, const char *const *overrides, 
     for (int i = 0; i < override_count; i++) {
         if (config_read_override(config, overrides[i], err) != 0) return -1;
     }
+    config_fill_from_gpu(config);
     return config_check(config, err);
 }
 

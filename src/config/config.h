@@ -127,8 +127,10 @@ typedef struct CommConfig {
 
 typedef struct HardwareConfig {
     int device;         // DeviceKind
+    int gpu;            // word of gpus.h whose row fills what is not given; 0: none
     double peak_tflops; // of one rank; 0: from the device
     double memory_gib;  // of one rank; 0: from the device
+    double memory_gb_s; // rate of the device's memory, 1e9 bytes/s; 0: known by the peak
     double reserve_gib; // what context, libraries and NCCL take besides us
     int64_t gpus_per_node;
     bool share_gpu;

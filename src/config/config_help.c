@@ -17,7 +17,7 @@ static const char *default_(const ConfigKey *key) {
 void config_help(FILE *file) {
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
-        char expected[200];
+        char expected[CONFIG_EXPECTED];
         int section;
         config_expected(key, expected, sizeof expected);
         if (begins_section_(i, &section)) fprintf(file, "%s%.*s:\n", i ? "\n" : "", section, key->name);
@@ -35,7 +35,7 @@ static void cell_(FILE *file, const char *text) {
 }
 
 static void markdown_key_(FILE *file, const ConfigKey *key) {
-    char expected[200];
+    char expected[CONFIG_EXPECTED];
     config_expected(key, expected, sizeof expected);
     fprintf(file, "| `%s` | ", config_short_name(key));
     cell_(file, key->meaning);

@@ -1,4 +1,5 @@
 #include "config_schema.h"
+#include "gpus.h"
 
 #include <string.h>
 
@@ -153,9 +154,12 @@ const ConfigKey config_keys[] = {
     WORD(comm, checksum, "off", checksum_words, "check every bundle and message between stages where it arrives"),
 
     WORD(hardware, device, "auto", device_words, "where to compute; auto: what is at hand"),
+    WORD(hardware, gpu, "none", gpu_words, "fills the keys below from data sheets; keys given in the same place win"),
     NUMBER(hardware, peak_tflops, "auto", 0, 1e9, KEY_ABOVE_MIN, "auto",
            "of one rank, 1e12 FLOP/s; auto: known or measured"),
     NUMBER(hardware, memory_gib, "auto", 0, 1e9, KEY_ABOVE_MIN, "auto", "of one rank; auto: ask the device"),
+    NUMBER(hardware, memory_gb_s, "auto", 0, 1e9, KEY_ABOVE_MIN, "auto",
+           "rate of the device's memory, 1e9 bytes/s; auto: by its peak"),
     NUMBER(hardware, reserve_gib, "4", 0, 1e9, 0, NULL, "what context, libraries and NCCL take besides us"),
     INT(hardware, gpus_per_node, "8", 1, 1024, NULL, "ranks that share one node"),
     BOOL(hardware, share_gpu, "false", "let several ranks share one GPU"),
@@ -217,7 +221,7 @@ static void range_(const ConfigKey *key, char *out, size_t n) {
 }
 
 void config_expected(const ConfigKey *key, char *out, size_t n) {
-    char text[160];
+    char text[CONFIG_EXPECTED];
     switch (key->type) {
     case KEY_INT:
     case KEY_NUMBER:

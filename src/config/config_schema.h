@@ -44,6 +44,8 @@ struct ConfigKey {
 extern const ConfigKey config_keys[];
 extern const int config_key_count;
 
+enum { CONFIG_EXPECTED = 512 }; // bytes of what config_expected writes
+
 const ConfigKey *config_find(const char *name);                  // NULL: no such key
 bool config_has_section(const char *section, size_t length);     // is there a key "section.*"
 const char *config_short_name(const ConfigKey *key);             // "hidden" for "model.hidden"

@@ -164,7 +164,7 @@ static int set_alone_(Config *config, const ConfigKey *key, ConfigScalar scalar,
 
 int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
     if (is_null_(scalar)) {
-        char expected[256];
+        char expected[CONFIG_EXPECTED];
         config_expected(key, expected, sizeof expected);
         const char *part = key->part != NULL ? key->part : "";
         return config_error(config, key->name, err, "%s%shas no value; use %s", part, part[0] != '\0' ? " " : "",
@@ -196,7 +196,7 @@ int config_set_default(Config *config, const ConfigKey *key, Error *err) {
 
 int config_list_begin(Config *config, const ConfigKey *key, Error *err) {
     if (key->type != KEY_LIST) {
-        char expected[256];
+        char expected[CONFIG_EXPECTED];
         config_expected(key, expected, sizeof expected);
         return config_error(config, key->name, err, "is a list; use %s", expected);
     }

@@ -157,7 +157,7 @@ static int read_list_(Reader *r, const ConfigKey *key) {
     int32_t *place = &r->config->place[key - config_keys], begin = *place;
     if (config_list_begin(r->config, key, r->err) != 0 || yaml_next_(r) != 0) return -1;
     if (r->event.type == YAML_SEQUENCE_END_EVENT) {
-        char expected[256];
+        char expected[CONFIG_EXPECTED];
         config_expected(key, expected, sizeof expected);
         return config_error(r->config, key->name, r->err, "is an empty list; use %s", expected);
     }
@@ -173,7 +173,7 @@ static int read_list_(Reader *r, const ConfigKey *key) {
 static int read_value_(Reader *r, const ConfigKey *key) {
     if (r->event.type == YAML_SCALAR_EVENT) return config_set(r->config, key, scalar_(r), r->err);
     if (r->event.type == YAML_SEQUENCE_START_EVENT) return read_list_(r, key);
-    char expected[256];
+    char expected[CONFIG_EXPECTED];
     config_expected(key, expected, sizeof expected);
     return config_error(r->config, key->name, r->err, "is a mapping; use %s", expected);
 }

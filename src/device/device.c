@@ -1,9 +1,9 @@
 // Decides which device every rank computes on. CUDA is loaded only when the configuration wants a GPU, or leaves the
 // choice to us and an NVIDIA driver is here (cuda_load.h).
 #include "device.h"
+#include "config/gpus.h"
 #include "base/alloc.h"
 #include "cuda_load.h"
-#include "gpu_peak.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,8 @@ void device_figures(DeviceFigures *figures, const Config *config) {
     // Of a run over several hosts this one sees a part of the GPUs: ranks share them only where that is wanted.
     int64_t sharing = config->hardware.share_gpu && ranks > gpus ? (ranks + gpus - 1) / gpus : 1;
     figures->memory_bytes = gpu.memory_bytes / sharing;
-    figures->peak_tflops = gpu_peak_tflops(gpu.name, config->train.precision) / (double)sharing;
+    const Gpu *row = gpu_by_name(gpu.name);
+    figures->peak_tflops = row == NULL ? 0.0 : gpu_peak(row, config->train.precision) / (double)sharing;
 }
 
 static int device_choose_(const World *world, int gpus) {
@@ -136,7 +137,8 @@ static int device_settle_(Device *device, const Config *config, World *world, Er
 static Backend *create_gpu_(const Config *config, int gpu, Error *err) {
     int precision = config->train.precision;
     Backend *backend = loaded_()->backend_create(precision, gpu, err);
-    if (backend != NULL) backend->peak_tflops = gpu_peak_tflops(backend->device, precision);
+    const Gpu *row = backend != NULL ? gpu_by_name(backend->device) : NULL;
+    if (row != NULL) backend->peak_tflops = gpu_peak(row, precision);
     return backend;
 }
 

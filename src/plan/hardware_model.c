@@ -3,6 +3,7 @@
 #include "base/units.h"
 
 #include "config/config_schema.h"
+#include "config/gpus.h"
 #include "device/device.h"
 #include "fits.h"
 #include "launch/launch_mpirun.h"
@@ -15,12 +16,12 @@ bool hardware_is_cpu(const Config *config) {
     return !device_has_gpus(config, config_world(config));
 }
 
-// Bandwidth of a device's memory by its dense bf16 peak, from the data sheets; 1/150 byte a FLOP is what those have in common.
-static double gpu_memory_rate_(double peak_tflops) {
-    static const double known[][2] = {{312, 2.039e12}, {989.5, 3.35e12}};
-    for (int i = 0; i < 2; i++)
-        if (fabs(peak_tflops - known[i][0]) < 1) return known[i][1];
-    return peak_tflops * 1e12 / 150;
+// Bytes/s of a device's memory where the configuration does not say: by its dense bf16 peak; 1/150 byte a FLOP is what
+// data sheets have in common.
+static double gpu_memory_rate_(const Config *config, double peak_tflops) {
+    const Gpu *gpu = gpu_by_peak(peak_tflops);
+    if (config->hardware.memory_gb_s > 0) return config->hardware.memory_gb_s * 1e9;
+    return gpu != NULL ? gpu->memory_gb_s * 1e9 : peak_tflops * 1e12 / 150;
 }
 
 static void describe_gpu_(Hardware *hardware, const Config *config) {
@@ -28,7 +29,7 @@ static void describe_gpu_(Hardware *hardware, const Config *config) {
     device_figures(&here, config);
     double peak = config->hardware.peak_tflops > 0 ? config->hardware.peak_tflops : here.peak_tflops;
     hardware->peak = hardware->flops = peak * 1e12;
-    hardware->memory_rate = 0.8 * gpu_memory_rate_(peak); // streams reach four fifths
+    hardware->memory_rate = 0.8 * gpu_memory_rate_(config, peak); // streams reach four fifths
     hardware->efficiency = 0.85;
     hardware->half = 128; // the side of a tile
     hardware->flash_forward = 0.50;

@@ -5,6 +5,7 @@
 #include "record.h"
 #include "ranks/roster.h"
 #include "run.h"
+#include "config/gpus.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,10 +46,25 @@ static int threads_(double cores) {
     return cores < 1.0 ? 1 : (int)(cores + 1e-6); // thirds may not add up to a whole
 }
 
-// Rank 0 measures on the cores it may run on while the others sleep, and each counts its part of its host's.
+// A GPU that is here counts with its own peak, whatever GPU the configuration was planned for.
+static bool planned_for_another_gpu_(const Run *run) {
+    const HardwareConfig *hardware = &run->config->hardware;
+    const Gpu *planned = gpu_row(hardware->gpu), *here = gpu_by_name(run->be->device);
+    if (!run->device.cuda || planned == NULL || here == NULL || here == planned) return false;
+    return hardware->peak_tflops == gpu_peak(planned, run->config->train.precision);
+}
+
 static int find_peak_(Run *run, double cores, Error *err) {
     double peak = run->config->hardware.peak_tflops;
+    if (planned_for_another_gpu_(run)) {
+        if (world_rank(run->world) == 0)
+            log_line(run->log,
+                     "the configuration is planned for hardware.gpu %s and runs on %s: MFU counts this one's peak",
+                     gpu_words[run->config->hardware.gpu], run->be->device);
+        return 0;
+    }
     if (peak == 0.0 && run->be->peak_tflops == 0.0 && !run->device.cuda) {
+        // Rank 0 measures while the others sleep; every rank then takes its share of its host's cores.
         int allowed = affinity_allowed();
         double core = world_rank(run->world) == 0 ? backend_cpu_measure_peak(allowed) / allowed : 0.0;
         if (world_broadcast(run->world, 0, &core, sizeof core, err) != 0) return -1;

@@ -250,7 +250,8 @@ static const char defaults[] =
     "\"checkpoint\":{\"dir\":\"\",\"every\":0,\"keep\":3,\"init_from\":\"\"},"
     "\"log\":{\"metrics\":\"\"},"
     "\"comm\":{\"checksum\":\"off\"},"
-    "\"hardware\":{\"device\":\"auto\",\"peak_tflops\":\"auto\",\"memory_gib\":\"auto\",\"reserve_gib\":4,\"gpus_per_"
+    "\"hardware\":{\"device\":\"auto\",\"gpu\":\"none\",\"peak_tflops\":\"auto\",\"memory_gib\":\"auto\",\"memory_gb_"
+    "s\":\"auto\",\"reserve_gib\":4,\"gpus_per_"
     "node\":8,\"share_gpu\":false,\"pair_gb_s\":240,\"tensor_gb_s\":240,\"network_gb_s\":25,\"host_gb_s\":25,\"latency_"
     "us\":10,\"profile\":\"profile.json\"}}";
 

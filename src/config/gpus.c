@@ -1,0 +1,112 @@
+// The table of GPUs. Sources: the data sheets of NVIDIA A100 (2021), A800, A30, A40, A10, L4, L40, L40S, H100, H800, H20,
+// H200, GH200, HGX B200, GB200 NVL72, the RTX series, and of AMD Instinct MI250X, MI300X and MI355X; reference systems
+// are DGX A100, DGX H100, DGX B200 and their like of the other vendors. A rate between devices is what a long transfer
+// reaches, taken as four fifths of the wire's.
+#include "gpus.h"
+#include "config_schema.h"
+
+#include <math.h>
+#include <string.h>
+
+#define REACHED         0.8 // of a wire's rate
+#define PCIE4           (32 * REACHED)
+#define PCIE5           (64 * REACHED)
+#define NVLINK(one_way) ((one_way)*REACHED)
+
+// The first row whose name is part of the device's counts, so that "H100 PCIe" comes before "H100".
+static const Gpu gpus_[] = {
+    {"a100-40g", "A100-SXM4-40GB", 312.0, 19.5, 40, 1555, NVLINK(300), PCIE4, 200, 8},
+    {"a100-80g", "A100", 312.0, 19.5, 80, 2039, NVLINK(300), PCIE4, 200, 8},
+    {"a800", "A800", 312.0, 19.5, 80, 2039, NVLINK(200), PCIE4, 200, 8},
+    {"a30", "A30", 165.0, 10.3, 24, 933, PCIE4, PCIE4, 25, 8},
+    {"a40", "A40", 149.7, 37.4, 48, 696, PCIE4, PCIE4, 25, 8},
+    {"a10g", "A10G", 70.0, 35.0, 24, 600, PCIE4, PCIE4, 25, 8},
+    {"a10", "A10", 125.0, 31.2, 24, 600, PCIE4, PCIE4, 25, 8},
+    {"h100-pcie", "H100 PCIe", 756.5, 51.2, 80, 2000, PCIE5, PCIE5, 50, 8},
+    {"h100-nvl", "H100 NVL", 835.5, 60.0, 94, 3900, PCIE5, PCIE5, 50, 8},
+    {"h100", "H100", 989.5, 66.9, 80, 3350, NVLINK(450), PCIE5, 400, 8},
+    {"h800", "H800", 989.5, 66.9, 80, 3350, NVLINK(200), PCIE5, 400, 8},
+    {"h20", "H20", 148.0, 44.0, 96, 4000, NVLINK(450), PCIE5, 400, 8},
+    {"gh200", "GH200", 989.5, 66.9, 96, 4000, NVLINK(450), NVLINK(450), 50, 1},
+    {"h200-nvl", "H200 NVL", 835.5, 60.0, 141, 4800, NVLINK(450), PCIE5, 50, 8},
+    {"h200", "H200", 989.5, 66.9, 141, 4800, NVLINK(450), PCIE5, 400, 8},
+    {"gb200", "GB200", 2500.0, 80.0, 186, 8000, NVLINK(900), NVLINK(450), 200, 4},
+    {"gb300", "GB300", 2500.0, 80.0, 279, 8000, NVLINK(900), NVLINK(450), 400, 4},
+    {"b200", "B200", 2250.0, 75.0, 180, 8000, NVLINK(900), PCIE5, 400, 8},
+    {"b300", "B300", 2250.0, 75.0, 270, 8000, NVLINK(900), PCIE5, 800, 8},
+    {"l4", "L4", 121.0, 30.3, 24, 300, PCIE4, PCIE4, 25, 8},
+    {"l40s", "L40S", 362.0, 91.6, 48, 864, PCIE4, PCIE4, 50, 8},
+    {"l40", "L40", 181.0, 90.5, 48, 864, PCIE4, PCIE4, 50, 8},
+    {"rtx-a6000", "RTX A6000", 154.8, 38.7, 48, 768, PCIE4, PCIE4, 12.5, 4},
+    {"rtx-a5000", "RTX A5000", 111.1, 27.8, 24, 768, PCIE4, PCIE4, 12.5, 4},
+    {"rtx-6000-ada", "RTX 6000 Ada", 364.2, 91.1, 48, 960, PCIE4, PCIE4, 12.5, 4},
+    // GeForce cards sum bf16 products into fp32 at half the rate of the workstation's.
+    {"rtx-5090", "RTX 5090", 209.5, 104.8, 32, 1792, PCIE5, PCIE5, 12.5, 4},
+    {"rtx-4090", "RTX 4090", 165.2, 82.6, 24, 1008, PCIE4, PCIE4, 12.5, 4},
+    {"rtx-4080", "RTX 4080", 97.5, 48.7, 16, 717, PCIE4, PCIE4, 12.5, 4},
+    {"rtx-3090-ti", "RTX 3090 Ti", 80.0, 40.0, 24, 1008, PCIE4, PCIE4, 12.5, 4},
+    {"rtx-3090", "RTX 3090", 71.0, 35.6, 24, 936, PCIE4, PCIE4, 12.5, 4},
+    // Plans only: this trainer has no backend for them. MI250X counts as two devices, one a die.
+    {"mi250x", "MI250X", 191.5, 47.9, 64, 1638, NVLINK(200), PCIE4, 100, 8},
+    {"mi300x", "MI300X", 1307.4, 163.4, 192, 5300, NVLINK(448), PCIE5, 400, 8},
+    {"mi355x", "MI355X", 2516.6, 157.3, 288, 8000, NVLINK(538), PCIE5, 400, 8},
+};
+enum { GPUS = sizeof gpus_ / sizeof *gpus_ };
+
+const char *const gpu_words[] = {
+    "none",     "a100-40g", "a100-80g",    "a800",     "a30",    "a40",       "a10g",      "a10",          "h100-pcie",
+    "h100-nvl", "h100",     "h800",        "h20",      "gh200",  "h200-nvl",  "h200",      "gb200",        "gb300",
+    "b200",     "b300",     "l4",          "l40s",     "l40",    "rtx-a6000", "rtx-a5000", "rtx-6000-ada", "rtx-5090",
+    "rtx-4090", "rtx-4080", "rtx-3090-ti", "rtx-3090", "mi250x", "mi300x",    "mi355x",    NULL,
+};
+_Static_assert(sizeof gpu_words / sizeof *gpu_words == GPUS + 2, "one word for each row, and none");
+
+const Gpu *gpu_row(int word) {
+    return word > 0 && word <= GPUS ? &gpus_[word - 1] : NULL;
+}
+
+const Gpu *gpu_by_name(const char *device) {
+    for (int i = 0; i < GPUS; i++) {
+        const char *at = strstr(device, gpus_[i].name);
+        if (at == NULL) continue;
+        // "A10" is no part of "A100", nor "L4" of "L40".
+        char next = at[strlen(gpus_[i].name)];
+        if ((next >= '0' && next <= '9') || (next >= 'A' && next <= 'Z')) continue;
+        return &gpus_[i];
+    }
+    return NULL;
+}
+
+const Gpu *gpu_by_peak(double bf16_tflops) {
+    for (int i = 0; i < GPUS; i++)
+        if (fabs(gpus_[i].bf16 - bf16_tflops) < 0.01 * bf16_tflops) return &gpus_[i];
+    return NULL;
+}
+
+double gpu_peak(const Gpu *gpu, int precision) {
+    return precision == PRECISION_BF16 ? gpu->bf16 : gpu->fp32;
+}
+
+static int place_of_(const Config *config, const char *key) {
+    return config->place[config_find(key) - config_keys];
+}
+
+// Whether the row's value counts for `key`, and not one given in the same place or later.
+static bool row_counts_(const Config *config, const char *key) {
+    int given = place_of_(config, key), gpu = place_of_(config, "hardware.gpu");
+    return given == CONFIG_DEFAULT || (gpu == CONFIG_OVERRIDE && given != CONFIG_OVERRIDE);
+}
+
+void config_fill_from_gpu(Config *config) {
+    HardwareConfig *hardware = &config->hardware;
+    const Gpu *gpu = gpu_row(hardware->gpu);
+    if (gpu == NULL) return;
+    if (row_counts_(config, "hardware.peak_tflops")) hardware->peak_tflops = gpu_peak(gpu, config->train.precision);
+    if (row_counts_(config, "hardware.memory_gib")) hardware->memory_gib = gpu->memory_gib;
+    if (row_counts_(config, "hardware.memory_gb_s")) hardware->memory_gb_s = gpu->memory_gb_s;
+    if (row_counts_(config, "hardware.gpus_per_node")) hardware->gpus_per_node = gpu->gpus_per_node;
+    if (row_counts_(config, "hardware.pair_gb_s")) hardware->pair_gb_s = gpu->link_gb_s;
+    if (row_counts_(config, "hardware.tensor_gb_s")) hardware->tensor_gb_s = gpu->link_gb_s;
+    if (row_counts_(config, "hardware.network_gb_s")) hardware->network_gb_s = gpu->network_gb_s;
+    if (row_counts_(config, "hardware.host_gb_s")) hardware->host_gb_s = gpu->host_gb_s;
+}

@@ -1,0 +1,38 @@
+// What vendors' data sheets say of GPUs: one table for `hardware.gpu`, for the plan, and for the peak that MFU of a run
+// is counted against.
+#ifndef GPUS_H
+#define GPUS_H
+
+#include "config.h"
+
+// One row. TFLOP/s are dense, with fp32 accumulation, at boost clock; a figure given with sparsity is halved. Rates are
+// 1e9 bytes/s in one direction.
+typedef struct Gpu {
+    const char *word;      // as in hardware.gpu
+    const char *name;      // part of the name that the driver reports
+    double bf16, fp32;     // TFLOP/s; fp32 without TF32
+    double memory_gib;     // as sold; hardware.reserve_gib covers what the driver keeps of it
+    double memory_gb_s;    // of the device's memory
+    double link_gb_s;      // to the other GPUs of a node: NVLink or Infinity Fabric, else PCIe
+    double host_gb_s;      // PCIe or NVLink-C2C
+    double network_gb_s;   // of a node of the vendor's reference system
+    int64_t gpus_per_node; // there
+} Gpu;
+
+// Words of hardware.gpu, "none" first, NULL last; the row of word i is gpu_row(i), NULL for 0.
+extern const char *const gpu_words[];
+const Gpu *gpu_row(int word);
+
+// The row of a device by the name that its driver reports ("NVIDIA H100 80GB HBM3"), NULL where it is not known.
+const Gpu *gpu_by_name(const char *device);
+
+// The row whose bf16 peak this is, NULL where none has it.
+const Gpu *gpu_by_peak(double bf16_tflops);
+
+double gpu_peak(const Gpu *gpu, int precision); // TFLOP/s
+
+// Fills keys of `hardware` from the row that hardware.gpu names. Keys given in the same place (file, or -o) or later win
+// over the row; `-o hardware.gpu` replaces what the file says.
+void config_fill_from_gpu(Config *config);
+
+#endif

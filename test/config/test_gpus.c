@@ -1,0 +1,96 @@
+// The table of GPUs: which value counts where a row and a key both give one, and which device has which row.
+#include "config/gpus.h"
+#include "config_file.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <cmocka.h>
+
+static Config loaded(const char *hardware, const char *first, const char *second) {
+    static Config config;
+    char text[1024];
+    const char *overrides[2] = {first, second};
+    Error err = {0};
+    snprintf(text, sizeof text, BASE "train: {precision: bf16}\nhardware: {%s}\n", hardware);
+    int count = second != NULL ? 2 : first != NULL ? 1 : 0;
+    if (config_file_load(&config, text, overrides, count, &err) != 0) fail_msg("%s", err.text);
+    return config;
+}
+
+static void a_row_fills_what_the_file_leaves_open(void **state) {
+    (void)state;
+    Config c = loaded("gpu: h100", NULL, NULL);
+    assert_true(c.hardware.peak_tflops == 989.5 && c.hardware.memory_gib == 80 && c.hardware.memory_gb_s == 3350);
+    assert_true(c.hardware.pair_gb_s == 360 && c.hardware.tensor_gb_s == 360 && c.hardware.network_gb_s == 400);
+    assert_int_equal(c.hardware.gpus_per_node, 8);
+    c = loaded("gpu: h100, memory_gib: 70, network_gb_s: 25", NULL, NULL);
+    assert_true(c.hardware.memory_gib == 70 && c.hardware.network_gb_s == 25 && c.hardware.peak_tflops == 989.5);
+}
+
+static void keys_given_in_the_same_place_or_later_win_over_the_row(void **state) {
+    (void)state;
+    Config c = loaded("gpu: a100-80g", "hardware.memory_gib=60", NULL);
+    assert_true(c.hardware.memory_gib == 60 && c.hardware.peak_tflops == 312);
+    c = loaded("device: auto", "hardware.peak_tflops=700", "hardware.gpu=h100");
+    assert_true(c.hardware.peak_tflops == 700 && c.hardware.memory_gib == 80);
+}
+
+static void an_override_of_the_gpu_replaces_what_the_file_says(void **state) {
+    (void)state;
+    Config c = loaded("peak_tflops: 312, memory_gib: 80, network_gb_s: 25", "hardware.gpu=b200", NULL);
+    assert_true(c.hardware.peak_tflops == 2250 && c.hardware.memory_gib == 180 && c.hardware.network_gb_s == 400);
+}
+
+static void without_a_gpu_nothing_is_filled(void **state) {
+    (void)state;
+    Config c = loaded("device: auto", NULL, NULL);
+    assert_true(c.hardware.peak_tflops == 0 && c.hardware.memory_gib == 0 && c.hardware.pair_gb_s == 240);
+}
+
+static void a_device_is_known_by_the_name_its_driver_reports(void **state) {
+    (void)state;
+    const char *const names[][2] = {
+        {"NVIDIA A100-SXM4-80GB", "a100-80g"},
+        {"NVIDIA A100-SXM4-40GB", "a100-40g"},
+        {"NVIDIA A10", "a10"},
+        {"NVIDIA A10G", "a10g"},
+        {"NVIDIA H100 80GB HBM3", "h100"},
+        {"NVIDIA H100 PCIe", "h100-pcie"},
+        {"NVIDIA H200", "h200"},
+        {"NVIDIA GB200", "gb200"},
+        {"NVIDIA B200", "b200"},
+        {"NVIDIA L40S", "l40s"},
+        {"NVIDIA L4", "l4"},
+        {"NVIDIA GH200 480GB", "gh200"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const Gpu *gpu = gpu_by_name(names[i][0]);
+        if (gpu == NULL) fail_msg("%s has no row", names[i][0]);
+        assert_string_equal(gpu->word, names[i][1]);
+    }
+    assert_null(gpu_by_name("NVIDIA A1000"));
+}
+
+static void every_row_has_its_word_and_whole_figures(void **state) {
+    (void)state;
+    assert_null(gpu_row(0));
+    for (int i = 1; gpu_words[i] != NULL; i++) {
+        const Gpu *gpu = gpu_row(i);
+        assert_string_equal(gpu->word, gpu_words[i]);
+        assert_true(gpu->bf16 > 0 && gpu->fp32 > 0 && gpu->memory_gib > 0 && gpu->memory_gb_s > 0);
+        assert_true(gpu->link_gb_s > 0 && gpu->host_gb_s > 0 && gpu->network_gb_s > 0 && gpu->gpus_per_node > 0);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_row_fills_what_the_file_leaves_open),
+        cmocka_unit_test(keys_given_in_the_same_place_or_later_win_over_the_row),
+        cmocka_unit_test(an_override_of_the_gpu_replaces_what_the_file_says),
+        cmocka_unit_test(without_a_gpu_nothing_is_filled),
+        cmocka_unit_test(a_device_is_known_by_the_name_its_driver_reports),
+        cmocka_unit_test(every_row_has_its_word_and_whole_figures),
+    };
+    return cmocka_run_group_tests(tests, config_file_create, config_file_remove);
+}
