@@ -11,7 +11,6 @@ import numpy
 import pytest
 
 from trainer_runs import (
-    GPT,
     LLAMA,
     MODELS,
     TOOLS,
@@ -21,6 +20,8 @@ from trainer_runs import (
     nothing_left,
     saving,
     verify,
+    wait_for_lines,
+    wait_until,
     without_mpi,
 )
 
@@ -206,9 +207,7 @@ def test_a_stop_saves_and_ends_with_3(tmp_path, p, sent):
     trainer = Trainer(tmp_path, LLAMA)
     long = {"train.steps": 100000, "train.schedule": "constant"}
     process = trainer.start(layout(p=p), long, saving(tmp_path / "saved", 50000))
-    while not process.metrics.exists() or process.metrics.read_text().count("\n") < 4:
-        assert process.poll() is None
-        time.sleep(0.02)
+    wait_for_lines(process, process.metrics, 4)
     process.send_signal(sent)
     stopped = trainer.end(process)
     assert stopped.code == 3, stopped.stderr
@@ -223,8 +222,7 @@ def test_a_stop_saves_and_ends_with_3(tmp_path, p, sent):
 def test_a_stop_without_a_place_to_save_ends_with_1(tmp_path):
     trainer = Trainer(tmp_path, LLAMA)
     process = trainer.start({"train.steps": 100000})
-    while not process.metrics.exists() or process.metrics.read_text().count("\n") < 2:
-        time.sleep(0.02)
+    wait_for_lines(process, process.metrics, 2)
     process.send_signal(signal.SIGTERM)
     stopped = trainer.end(process)
     assert stopped.code == 1 and "nothing was saved" in stopped.stderr
@@ -433,10 +431,8 @@ def test_a_rank_that_is_killed_while_saving_ends_the_run_and_harms_nothing(small
     saved = tmp_path / "saved"
     for delay in (0.0, 0.03, 0.1):
         process = small.start(layout(p=2), saving(saved, 1, keep=2), {"train.steps": 1000000}, start_new_session=True)
-        deadline = time.monotonic() + 60
-        while len([name for name in checkpoint_names(saved) if name.startswith("step_")] if saved.exists() else []) < 2:
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: len(list(saved.glob("step_*"))) >= 2 or process.poll() is not None, "no two checkpoints")
+        assert process.poll() is None
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

@@ -8,11 +8,10 @@ import socket
 import stat
 import struct
 import subprocess
-import time
 
 import pytest
 
-from trainer_runs import LLAMA, Trainer, checkpoint_names, layout, saving, verify, without_mpi
+from trainer_runs import LLAMA, Trainer, checkpoint_names, layout, saving, verify, wait_for_lines, wait_until, without_mpi
 
 TINY = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq_len=8)
 SOON = 60  # seconds in which everything here has to have ended; a run that waits for a named pipe never does
@@ -173,7 +172,9 @@ class Disk:
         subprocess.run(["umount", "-l", self.folder], check=True)
 
     def remount(self, option):
-        subprocess.run(["mount", "-o", f"remount,{option}", self.folder], check=True)
+        """Waits while a run has a file open to write, which keeps a disk from becoming read-only."""
+        command = ["mount", "-o", f"remount,{option}", self.folder]
+        wait_until(lambda: subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0, f"{self.folder} stays busy")
 
     def fill(self):
         with open(self.folder / "ballast", "wb", buffering=0) as file:
@@ -199,8 +200,7 @@ def test_a_full_disk_under_the_metrics_costs_lines_and_no_training(tmp_path):
     trainer = made(tmp_path, steps=100000)
     with Disk(tmp_path / "disk", "400k") as disk:
         process = trainer.start({"log.metrics": str(disk.folder / "metrics.jsonl")}, saving(tmp_path / "saved", 0))
-        while not process.metrics.exists() or process.metrics.read_text().count("\n") < 3:
-            time.sleep(0.01)
+        wait_for_lines(process, process.metrics, 3)
         disk.fill()
         said = wait_for(process, "log.metrics")
         assert "No space left on device; free some space there" in said and "training goes on" in said

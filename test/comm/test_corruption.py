@@ -7,7 +7,7 @@ import time
 import pytest
 
 from faults import build_flipper, flip_byte, flips, lent_memory
-from trainer_runs import LLAMA, Trainer, layout, without_mpi
+from trainer_runs import LLAMA, Trainer, layout, patience, wait_for_lines, without_mpi
 
 pytestmark = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 
@@ -73,10 +73,8 @@ def test_a_bundle_that_changes_while_it_is_away_is_named(trainer):
     """Bytes of the lent slots are changed from outside until one lies under a bundle that is away."""
     process = trainer.start(FOUR, ON, {"train.steps": 1000000, "train.global_batch": 32})
     config, chance = process.args[2], random.Random(3)
-    deadline = time.monotonic() + 60
-    while not process.metrics.exists() or '"step":2,' not in process.metrics.read_text():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
+    deadline = time.monotonic() + patience(60)
+    wait_for_lines(process, process.metrics, 3)
     while process.poll() is None and time.monotonic() < deadline:
         for size, path in lent_memory(config):
             try:

@@ -5,11 +5,10 @@ import json
 import os
 import re
 import signal
-import time
 from collections import Counter, defaultdict
 
 import pytest
-from trainer_runs import command, environment, mpirun, run, start, trained, write_config
+from trainer_runs import command, environment, mpirun, run, start, trained, wait_until, write_config
 
 COMPUTE, TRANSFERS = 0, 1
 
@@ -162,9 +161,7 @@ def test_what_runs_before_what_it_feeds(config, tmp_path):
 def test_a_run_that_is_killed_leaves_whole_events(config, tmp_path):
     path = tmp_path / "t.json"
     job = start(config, "train.steps=100000", "data.val_every=0", "log.metrics=", arguments=["--trace", path])
-    deadline = time.monotonic() + 60
-    while not (path.exists() and '"step 3"' in path.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: path.exists() and '"step 3"' in path.read_text(), "three steps were not traced")
     for pid in job.ranks():
         try:
             os.kill(pid, signal.SIGKILL)

@@ -5,19 +5,18 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from harm import ENDS_WITHIN, Kills, build_harm, launcher_process, rank_process, small_config, wait_until
-from trainer_runs import Job, environment, mpirun, mpirun_environment, nothing_left
+from harm import ENDS_WITHIN, Kills, build_harm, launcher_process, rank_process, small_config
+from trainer_runs import Job, environment, mpirun, mpirun_environment, nothing_left, patience, wait_until
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
 ENDLESS = ["parallel.pipeline=4", "train.steps=1000000", "train.schedule=constant"]
-PATIENCE = 2  # seconds; the default is 10
+PATIENCE = round(patience(2))  # seconds; the default is 10
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +62,7 @@ def trains(job, tmp_path, steps=3):
 def ends(job, began, within):
     ended = job.end()
     seconds = time.monotonic() - began
-    assert seconds < within, (seconds, ended.stderr)
+    assert seconds < patience(within), (seconds, ended.stderr)
     assert nothing_left(job.config)
     return ended
 
@@ -287,6 +286,6 @@ def test_a_reader_that_goes_away_ends_the_run(small, tmp_path):
     job.parent.stdout.close()
     began = time.monotonic()
     wait_until(lambda: job.parent.poll() is not None, "still running", ENDS_WITHIN)
-    assert job.parent.returncode in (1, -signal.SIGPIPE) and time.monotonic() - began < ENDS_WITHIN
+    assert job.parent.returncode in (1, -signal.SIGPIPE) and time.monotonic() - began < patience(ENDS_WITHIN)
     job.parent.stderr.close()
     assert nothing_left(small)

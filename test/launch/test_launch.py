@@ -14,9 +14,9 @@ import uuid
 from pathlib import Path
 
 import pytest
+from trainer_runs import TOOLS, patience, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build" / "release" / "test")) / "ranks_launch"
+PROGRAM = TOOLS / "ranks_launch"
 WITHOUT_MPI = "built without MPI" in subprocess.run([PROGRAM, "done", "2"], capture_output=True, text=True).stderr
 
 pytestmark = pytest.mark.skipif(WITHOUT_MPI, reason="built without MPI")
@@ -40,7 +40,7 @@ class Job:
     def read_until(self, text):
         """Reads stderr up to a line with this text."""
         os.set_blocking(self.parent.stderr.fileno(), False)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + patience(30)
         while text.encode() not in self.stderr:
             assert time.monotonic() < deadline, self.stderr
             select.select([self.parent.stderr], [], [], 1)
@@ -221,7 +221,7 @@ def test_a_second_request_ends_everything_at_once():
     told = time.monotonic()
     job.parent.send_signal(signal.SIGTERM)
     job.end()
-    assert time.monotonic() - told < 8
+    assert time.monotonic() - told < patience(8)
     assert job.code == 1
     assert "second signal" in job.lines[-1]
     assert job.leaves_nothing()
@@ -256,8 +256,6 @@ def test_a_killed_parent_leaves_nothing():
     job = Job("wait", 3).started()
     job.parent.kill()
     job.parent.wait()
-    deadline = time.monotonic() + 15
-    while time.monotonic() < deadline and (job.processes() or job.folder.exists()):
-        time.sleep(0.1)
+    wait_until(lambda: not job.processes() and not job.folder.exists(), "a killed parent's launch is still there", 15)
     assert job.leaves_nothing()
     job.end()

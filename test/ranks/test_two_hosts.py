@@ -34,10 +34,8 @@ class Lab:
         return trainer_runs.run(self.config, *overrides, prefix=self.hosts.mpirun(), env=self.env, **keywords)
 
     def nothing_left(self, seconds):
-        deadline = time.monotonic() + seconds
-        while left := self.hosts.processes(0) + self.hosts.processes(1):
-            assert time.monotonic() < deadline, left
-            time.sleep(0.05)
+        left = lambda: self.hosts.processes(0) + self.hosts.processes(1)
+        trainer_runs.wait_until(lambda: not left(), left, seconds)
         return True
 
 
@@ -104,9 +102,8 @@ def test_two_hosts_write_one_checkpoint_and_go_on_from_it(lab):
     metrics = lab.folder / "two.jsonl"
     overrides = [f"train.steps={steps}", f"log.metrics={metrics}", f"checkpoint.dir={saved}", "checkpoint.every=20", "checkpoint.keep=2"]
     job = lab.start(*overrides, arguments=["--resume", saved])
-    while steps_of(metrics) < 22:
-        assert job.parent.poll() is None
-        time.sleep(0.01)
+    trainer_runs.wait_until(lambda: steps_of(metrics) >= 22 or job.parent.poll() is not None, "no steps")
+    assert job.parent.poll() is None
     (mpirun,) = [pid for pid, words in lab.hosts.processes(0) if words.startswith("mpirun")]
     subprocess.run(["kill", f"-{signal.SIGUSR1.value}", str(mpirun)], check=True)
     stopped = job.end()
@@ -123,14 +120,13 @@ def test_two_hosts_write_one_checkpoint_and_go_on_from_it(lab):
 def test_a_cut_wire_ends_the_job_on_both_hosts(lab):
     metrics = lab.folder / "cut.jsonl"
     job = lab.start("train.steps=1000000", f"train.peer_timeout_s={PEER_TIMEOUT_S}", f"log.metrics={metrics}")
-    while steps_of(metrics) < 20:
-        assert job.parent.poll() is None
-        time.sleep(0.01)
+    trainer_runs.wait_until(lambda: steps_of(metrics) >= 20 or job.parent.poll() is not None, "no steps")
+    assert job.parent.poll() is None
     began = time.monotonic()
     lab.hosts.wire_is("down")
     ended = job.end()
     seconds = time.monotonic() - began
-    assert ended.code != 0 and PEER_TIMEOUT_S - 1 < seconds < PEER_TIMEOUT_S + 10, (ended.code, seconds)
+    assert ended.code != 0 and PEER_TIMEOUT_S - 1 < seconds < PEER_TIMEOUT_S + trainer_runs.patience(10), (ended.code, seconds)
     said = [line for line in ended.said if re.search(r"rank [23] \(stage [23]\) has said nothing for \d+ s", line)]
     assert len(said) == 1 and "it is stopped or cut off" in said[0], ended.stderr
     assert lab.nothing_left(10)
@@ -172,13 +168,12 @@ def test_slurm_starts_ranks_on_both_hosts_and_a_stopped_one_ends_the_step(lab, s
     more = [f"log.metrics={metrics}", "-o", "train.steps=1000000", "-o", f"train.peer_timeout_s={PEER_TIMEOUT_S}"]
     command = [*lab.hosts.enter(0), *step, *more]
     job = subprocess.Popen(command, env=slurm.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    while steps_of(metrics) < 20:
-        assert job.poll() is None
-        time.sleep(0.01)
+    trainer_runs.wait_until(lambda: steps_of(metrics) >= 20 or job.poll() is not None, "no steps")
+    assert job.poll() is None
     stopped = [pid for pid, words in lab.hosts.processes(1) if words.startswith(str(trainer_runs.trainer("llama")))]
     os.kill(stopped[0], signal.SIGSTOP)
     began = time.monotonic()
-    said = job.communicate(timeout=PEER_TIMEOUT_S + 30)[1]
-    assert job.returncode != 0 and time.monotonic() - began < PEER_TIMEOUT_S + 10, said
+    said = job.communicate(timeout=PEER_TIMEOUT_S + 120)[1]
+    assert job.returncode != 0 and time.monotonic() - began < PEER_TIMEOUT_S + trainer_runs.patience(10), said
     assert len(re.findall(r"rank [23] \(stage [23]\) has said nothing for \d+ s", said)) == 1, said
     assert not [words for i in (0, 1) for _, words in lab.hosts.processes(i) if words.startswith(str(trainer_runs.trainer("llama")))]

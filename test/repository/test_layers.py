@@ -98,6 +98,8 @@ CIRCLES = {
     "ranks": {"world.c", "world_mpi.c"},
     # backend_cpu.c makes the table of operations, which ask it for workspace.
     "cpu": {path.name for path in (SOURCE / "cpu").glob("*.c")} - {"gemm.c", "loan.c", "peak.c"},
+    # backend_cuda.cpp makes the table of operations, lend.cpp takes its device.
+    "cuda": {"backend_cuda.cpp", "lend.cpp"},
     # checkpoint_files.c looks for whole checkpoints, checkpoint_manifest.c reads through it.
     "checkpoint": {"checkpoint_files.c", "checkpoint_manifest.c"},
     # plan_answer.c writes through its reports, which ask it for figures.

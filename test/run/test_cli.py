@@ -21,10 +21,12 @@ from trainer_runs import (
     made_tokens,
     mpirun,
     nothing_left,
+    patience,
     run,
     start,
     trained,
     trainer,
+    wait_for_lines,
     write_config,
     write_tokens,
 )
@@ -238,7 +240,7 @@ def test_another_number_of_ranks_than_configured_is_one_sentence_and_no_hang(con
     ours = [line for line in ended.said if line.startswith("train_llama")]
     assert ended.code != 0 and len(ours) == 1
     assert f"this job has {said}, the configuration needs 4 (pipeline 4 x tensor 1 x data 1)" in ours[0]
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < patience(30)
     assert nothing_left(config)
 
 
@@ -374,10 +376,7 @@ def running(config, tmp_path, *overrides, **keywords):
     """A run that has done some steps, and its metrics file."""
     metrics = tmp_path / "metrics.jsonl"
     job = start(config, f"log.metrics={metrics}", *LONG, *overrides, **keywords)
-    deadline = time.monotonic() + 30
-    while not metrics.exists() or metrics.read_text().count("\n") < 4:
-        assert time.monotonic() < deadline and job.parent.poll() is None, job.parent.poll()
-        time.sleep(0.02)
+    wait_for_lines(job.parent, metrics, 4)
     return job, metrics
 
 
@@ -388,7 +387,7 @@ def test_a_request_to_stop_ends_the_run_within_seconds_after_a_whole_step(config
     told = time.monotonic()
     job.parent.send_signal(number)
     ended = job.end().read_metrics(metrics)
-    assert time.monotonic() - told < 10
+    assert time.monotonic() - told < patience(10)
     assert ended.code == 1
     last = re.search(r"stopped on request after step (\d+)", ended.said[-1])
     assert last and "nothing was saved" in ended.said[-1], ended.stderr
@@ -442,7 +441,7 @@ def test_a_killed_rank_takes_the_run_down_and_is_named_with_what_it_did(config, 
     os.kill(ranks[2], signal.SIGKILL)
     told = time.monotonic()
     ended = job.end()
-    assert time.monotonic() - told < 10
+    assert time.monotonic() - told < patience(10)
     assert ended.code == 1
     assert re.match(r"train_llama: rank 2 \(stage 2\) was killed by signal 9 \(Killed\) while at step \d+ ", ended.said[-1])
     assert nothing_left(config)
@@ -517,10 +516,5 @@ def test_a_reader_that_goes_away_ends_the_run(config, tmp_path):
     assert job.parent.stdout.readline().startswith("step")
     job.parent.stdout.close()
     job.parent.stdout = None
-    began = time.monotonic()
-    while job.parent.poll() is None and time.monotonic() - began < 15:
-        time.sleep(0.05)
-    ended = job.parent.poll()
-    job.parent.kill()
-    assert ended not in (None, 0)
+    assert job.parent.wait(patience(15)) != 0
     assert nothing_left(config)

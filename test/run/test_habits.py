@@ -14,6 +14,7 @@ from trainer_runs import (
     built_with_mpi,
     environment,
     nothing_left,
+    patience,
     processes_with,
     run,
     trained,
@@ -142,7 +143,7 @@ class Terminal:
             os.execve(trainer("llama"), ["train_llama", "-c", str(config), *options], environment(TERM="xterm"))
 
     def read_until(self, text):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + patience(30)
         while text.encode() not in self.text:
             assert time.monotonic() < deadline, self.text
             if select.select([self.terminal], [], [], 0.1)[0]:
@@ -198,6 +199,6 @@ def test_a_second_ctrl_c_ends_the_run_at_once(tmp_path, layout):
     time.sleep(0.3)  # what comes within 0.2 s is the same request
     job.press(b"\x03")
     code, lines = job.end()
-    assert code == 1 and time.monotonic() - told < 8
+    assert code == 1 and time.monotonic() - told < patience(8)
     assert not any("stopped on request" in line for line in lines)
     assert nothing_left(config)

@@ -11,10 +11,7 @@ def started(config, *overrides):
     alone = ("parallel.pipeline=1", "schedule.bpipe=off", "train.steps=100000", "data.val_every=0")
     job = trainer_runs.start(config, *alone, *overrides)
     metrics = next(part.split("=", 1)[1] for part in overrides if part.startswith("log.metrics="))
-    deadline = time.monotonic() + trainer_runs.TIME_LIMIT
-    while '"step"' not in (open(metrics).read() if trainer_runs.Path(metrics).exists() else ""):
-        assert job.parent.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
+    trainer_runs.wait_for_lines(job.parent, trainer_runs.Path(metrics), 2)
     return job
 
 

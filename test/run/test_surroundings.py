@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from harm import small_config, wait_until
-from trainer_runs import ROOT, Job, environment, nothing_left, trainer, without_mpi
+from harm import small_config
+from trainer_runs import ROOT, Job, environment, nothing_left, patience, trainer, wait_until, without_mpi
 
 SOON = 60
 ALONE = ("parallel.pipeline=1", "schedule.bpipe=off")
@@ -96,7 +96,7 @@ def on_a_terminal(small, tmp_path, *overrides):
 
 
 def exit_code(process, seconds=SOON):
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patience(seconds)
     while True:
         found, status = os.waitpid(process, os.WNOHANG)
         if found:

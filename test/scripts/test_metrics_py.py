@@ -14,7 +14,7 @@ import sys
 import time
 
 import pytest
-from trainer_runs import ROOT, environment, run, write_config
+from trainer_runs import ROOT, environment, run, wait_until, write_config
 
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.path.append(str(ROOT / ".deps" / "tensorboard"))
@@ -105,37 +105,30 @@ def test_a_resumed_run_s_later_lines_win_and_a_torn_line_is_left_out(tmp_path):
     assert len(list((tmp_path / "board").iterdir())) == 1
 
 
-def until(condition, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @needs_reader
 def test_a_growing_file_is_followed_also_where_a_resume_cuts_it(tmp_path):
     path = tmp_path / "metrics.jsonl"  # not there yet
     command = [sys.executable, ROOT / "scripts/metrics.py", "tensorboard", path, "-o", tmp_path / "board", "--follow", "--every", "0.05"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        until(lambda: (tmp_path / "board" / "events.out.tfevents.metrics").exists())
+        wait_until(lambda: (tmp_path / "board" / "events.out.tfevents.metrics").exists(), "not followed")
         with path.open("w") as file:
             for line in RESUMED[:4]:
                 file.write(line[:9])
                 file.flush()
                 time.sleep(0.06)
                 file.write(line[9:] + "\n")
-        until(lambda: read_back(tmp_path / "board").get("loss/val") == {2: 7.0})
+        wait_until(lambda: read_back(tmp_path / "board").get("loss/val") == {2: 7.0}, "not followed")
         file_of(tmp_path, *RESUMED[:8])
-        until(lambda: 5 in read_back(tmp_path / "board")["loss/train"])
+        wait_until(lambda: 5 in read_back(tmp_path / "board")["loss/train"], "not followed")
         # As the trainer does: cut behind the checkpoint's step, then go on.
         file_of(tmp_path, *RESUMED[:4], *RESUMED[8:])
-        until(lambda: read_back(tmp_path / "board")["loss/val"] == LATER["loss/val"])
+        wait_until(lambda: read_back(tmp_path / "board")["loss/val"] == LATER["loss/val"], "not followed")
         found = read_back(tmp_path / "board")
         assert {tag: found[tag] for tag in LATER} == LATER
     finally:
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (0, "")
 
 

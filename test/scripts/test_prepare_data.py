@@ -12,10 +12,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from trainer_runs import patience, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "prepare_data.py"
@@ -471,19 +471,15 @@ def test_a_stop_leaves_no_process_and_an_earlier_set_whole(corpus, tmp_path, num
     started = subprocess.Popen(
         [sys.executable, str(SCRIPT), *map(str, command), "-j", "2"], start_new_session=True, stderr=subprocess.PIPE
     )
-    while not list(tmp_path.glob(".text_train_*.part")):
-        assert started.poll() is None
-        time.sleep(0.02)
+    wait_until(lambda: list(tmp_path.glob(".text_train_*.part")) or started.poll() is not None, "nothing was written")
+    assert started.poll() is None
     if number == signal.SIGKILL:
         started.send_signal(number)
     else:
         os.killpg(started.pid, number)  # as a terminal and a scheduler do
-    assert started.wait(20) == (-9 if number == signal.SIGKILL else 130)
+    assert started.wait(patience(20)) == (-9 if number == signal.SIGKILL else 130)
     assert number == signal.SIGKILL or started.stderr.read() == b""
-    deadline = time.monotonic() + 20
-    while alive(started.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not alive(started.pid)
+    wait_until(lambda: not alive(started.pid), "processes of a stopped run are alive")
     if number != signal.SIGKILL:
         assert [path.name for path in tmp_path.iterdir()] == ["text.json"]
     assert (tmp_path / "text.json").read_text() == "earlier"
@@ -503,11 +499,10 @@ def test_a_stop_does_not_wait_for_a_pool_that_is_stuck(corpus, tmp_path):
     """As it is where it has a job to hand to a process that was ended, and the pipe is full."""
     command = [*[corpus / "large.txt"] * 10, "--tokenizer", corpus / "hf.json", "-o", tmp_path, "-j", "2"]
     started = subprocess.Popen([sys.executable, "-c", STUCK, str(SCRIPT), *map(str, command)], start_new_session=True)
-    while not list(tmp_path.glob(".text_train_*.part")):
-        assert started.poll() is None
-        time.sleep(0.02)
+    wait_until(lambda: list(tmp_path.glob(".text_train_*.part")) or started.poll() is not None, "nothing was written")
+    assert started.poll() is None
     os.killpg(started.pid, signal.SIGINT)
-    assert started.wait(20) == 130
+    assert started.wait(patience(20)) == 130
     assert list(tmp_path.iterdir()) == []
 
 

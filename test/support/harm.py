@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from trainer_runs import Job, environment, nothing_left, processes_with, write_config
+from trainer_runs import Job, environment, nothing_left, patience, processes_with, wait_until, write_config
 
 ENDS_WITHIN = 10  # seconds, after anything that dies
 
@@ -95,16 +95,6 @@ def rank_process(job, rank):
         except OSError:
             pass
     return None
-
-
-def wait_until(condition, what, seconds=60):
-    deadline = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def launcher_process(job):
@@ -193,7 +183,7 @@ class Kills:
         self.of[name] += 1
         self.seconds.append(seconds)
         assert "stopped on request" not in ended.stderr  # a death starts no save
-        assert seconds < ENDS_WITHIN, (name, seconds, ended.stderr)
+        assert seconds < patience(ENDS_WITHIN), (name, seconds, ended.stderr)
         if name == "parent":
             assert ended.code == -signal.SIGKILL
         else:

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 import uuid
 
 import trainer_runs
@@ -80,15 +79,13 @@ class Hosts:
             [*prefix, *world, "sh", "-c", hold], stderr=subprocess.DEVNULL, preexec_fn=trainer_runs.end_with_parent
         )
         self.holders.append(holder)
-        deadline = time.monotonic() + 10
-        while True:
+
+        def made():
+            assert holder.poll() is None, "no namespaces"
             new = set(trainer_runs.processes_with(f"{self.folder}/init")) - before
-            new = [pid for pid in new if self.is_init(pid, len(self.inits) + 2)]
-            if new:
-                break
-            assert holder.poll() is None and time.monotonic() < deadline, "no namespaces"
-            time.sleep(0.01)
-        self.inits.append(new[0])
+            return [pid for pid in new if self.is_init(pid, len(self.inits) + 2)]
+
+        self.inits.append(trainer_runs.wait_until(made, "no namespaces")[0])
 
     @staticmethod
     def is_init(pid, depth):

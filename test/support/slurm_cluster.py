@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 
 import trainer_runs
 
@@ -56,11 +55,7 @@ PartitionName=all Nodes=ALL Default=YES OverSubscribe=FORCE:4 State=UP MaxTime=I
 
 
 def wait_for(condition, what, seconds=PATIENCE):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what() if callable(what) else what}"
-        time.sleep(0.05)
-    return found
+    return trainer_runs.wait_until(condition, what, seconds)
 
 
 def free_ports(count):

@@ -147,13 +147,34 @@ def ownerless_folders():
     return {str(path) for path in paths if not Path(f"/proc/{path.name.split('-')[1]}").exists()}
 
 
+def patience(seconds):
+    """What takes so long on an idle machine may take on this one: more, as far as more processes than cores are at work."""
+    return seconds * max(1.0, 2 * os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
+def wait_until(condition, what, seconds=60):
+    """Waits until the condition holds and returns what it said; `what` has not come about where it takes too long."""
+    deadline = time.monotonic() + patience(seconds)
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what() if callable(what) else what
+        time.sleep(0.01)
+    return found
+
+
+def wait_for_lines(process, path, count):
+    """Waits until a file of this process has so many lines."""
+
+    def written():
+        assert process.poll() is None, f"it ended with {process.poll()}"
+        return path.exists() and path.read_text().count("\n") >= count
+
+    wait_until(written, f"{path} never had {count} lines")
+
+
 def nothing_left(config, seconds=8):
     """Waits until no process of the run and no folder without an owner is there."""
-    deadline = time.monotonic() + seconds
-    while processes_with(str(config)) or ownerless_folders():
-        if time.monotonic() > deadline:
-            raise AssertionError((processes_with(str(config)), ownerless_folders()))
-        time.sleep(0.1)
+    left = lambda: (processes_with(str(config)), ownerless_folders())
+    wait_until(lambda: not any(left()), left, seconds)
     return True
 
 
