@@ -144,6 +144,9 @@ Schedule *schedule_1f1b(int stages, int microbatches, Error *err);
 // fine.
 Schedule *schedule_forward(int stages, int microbatches, Error *err);
 
+// The same on the chunks, the placement and the edge buffers of another schedule. microbatches >= 1.
+Schedule *schedule_forward_like(const Schedule *like, int microbatches, Error *err);
+
 // bpipe_balance of 1F1B, evicting to the partner.
 Schedule *schedule_bpipe(int stages, int microbatches, int slots, Error *err);
 

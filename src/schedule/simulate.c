@@ -318,7 +318,7 @@ static void end_transfer_(SimRun *run, int s) {
     Action action = action_at_(run, s, stage->queue[stage->q]);
     bool evict = action.kind == ACTION_EVICT;
     if (evict) stage->own--;
-    if (!evict) stage->here[action.microbatch] = true;
+    if (!evict) stage->here[bundle_at_(run, action)] = true;
     *(evict ? &run->timeline->stage[s].evictions : &run->timeline->stage[s].loads) += 1;
     leave_queue_(run, s);
     if (action.peer == SCHEDULE_HOST) return;

@@ -1,0 +1,65 @@
+// All schedules that have a name, one row each: how to make one, what it takes and what it refuses. Configuration, plan
+// and search ask this table and never for a particular name, so a new schedule is one maker and one row in kinds.c.
+#ifndef KINDS_H
+#define KINDS_H
+
+#include "bpipe.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    SCHEDULE_GROUP_HALF = -1, // ceil(p/2) microbatches a group
+    SCHEDULE_DELAY_MOST = -1, // p-1
+};
+
+// What a schedule is made for. Zeroes are defaults, but for delay.
+typedef struct ScheduleSpec {
+    int stages, microbatches;
+    int chunks; // 0: what the kind has
+    int group;  // microbatches that go through a chunk one after the other; 0: p; SCHEDULE_GROUP_HALF
+    int delay;  // backwards by which W comes after its I; SCHEDULE_DELAY_MOST
+    bool split; // write every B as I and W; schedules that need I and W have them anyway
+} ScheduleSpec;
+
+typedef struct ScheduleKind {
+    const char *name;    // schedule.name, and Schedule.name
+    const char *title;   // as people write it: "1F1B"
+    const char *meaning; // for help, a few words
+    // Makes the lists from a spec that schedule_complete has accepted. Code 1 where memory runs out.
+    Schedule *(*make)(const ScheduleSpec *spec, Error *err);
+    // What else is wrong with a completed spec: the key of ScheduleSpec to blame ("microbatches"), and why in err (code
+    // 2). NULL: nothing. No function: it takes everything.
+    const char *(*refuse)(const ScheduleSpec *spec, Error *err);
+    // The most slots that any stage needs, a bound that a test holds the lists to.
+    int (*slots)(const ScheduleSpec *spec);
+    int chunks, most_chunks; // the default, which is also the least, and the most
+    Placement placement;
+    bool splits;  // its backwards are I and W, whatever the spec says
+    bool grouped; // has a group
+    bool delayed; // has a delay
+    bool pairs;   // the BPipe pass may evict to the partner; it may always evict to the host
+} ScheduleKind;
+
+extern const ScheduleKind schedule_kinds[];
+extern const int schedule_kind_count;
+
+// Their names in the same order, then "auto" and NULL: for the table of configuration keys.
+extern const char *const schedule_words[];
+
+// The row of a name, -1 where there is none.
+int schedule_kind_index(const char *name);
+
+// Fills in the defaults of a spec and says what is illegal in it. 0, or -1 with err (code 2) and, in *key where that is
+// not NULL, the field to blame: "stages", "microbatches", "chunks", "group", "delay" or "split".
+int schedule_complete(const ScheduleKind *kind, ScheduleSpec *spec, const char **key, Error *err);
+
+// The schedule of this kind. The caller owns it (schedule_free). NULL and err as schedule_complete, or code 1.
+Schedule *schedule_make(const ScheduleKind *kind, const ScheduleSpec *spec, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

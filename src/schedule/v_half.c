@@ -1,0 +1,357 @@
+// V-Half and V-Min (Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024): two chunks in a V, and a
+// pattern that repeats every 6 units of time, in which F, I and W of a chunk take one unit each. How far F and I of one
+// microbatch are apart in the pattern decides how many bundles every stage keeps: about half of 1F1B's for V-Half, a third
+// for V-Min.
+//
+// The pattern alone wastes time before and after its stable phase, so the maker goes on:
+//   1. lays the pattern of all microbatches on a grid of stages and units, and puts W into the holes, oldest I first;
+//   2. pulls what is outside the stable phase into earlier holes, as far as its inputs and the bound of bundles allow, and
+//      then closes up the gaps;
+//   3. takes W out again and does the same once more for F and I behind the stable phase, with W in the holes as they
+//      come.
+// For V-Half this reaches the bound of the paper, 6p-3k-1 idle units with k slots, for every p and m; V-Min comes within 4
+// units of it. The order is then used for any durations.
+#include "build.h"
+#include "makers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum PassKind { PASS_F, PASS_I, PASS_W, PASS_KINDS } PassKind;
+enum { CHUNKS = 2, PERIOD = 6, NO_PASS = -1 };
+
+// A pass is one action: ((stage * PASS_KINDS + kind) * CHUNKS + chunk) * microbatches + microbatch.
+typedef struct Grid {
+    int stages, microbatches, slots;
+    int length;  // units
+    int *time;   // [passes] when it runs, -1: not on the grid
+    int *pass;   // [stages*length] what runs then, or NO_PASS
+    int *in_use; // [stages*length] bundles in slots then, those of the running pass included
+    int *order;  // [passes] room for a list of passes
+    int *free;   // [stages] the first unit after what has been placed
+} Grid;
+
+// When microbatch 0 runs F of chunk 0, F of chunk 1, I of chunk 1 and I of chunk 0 on a stage.
+typedef struct PatternStart {
+    int forward[CHUNKS], input[CHUNKS];
+} PatternStart;
+
+static PatternStart v_half_start_(int p, int s) {
+    int even = p % 2 == 0 ? 3 : 0;
+    return (PatternStart){{2 * s, 3 * p - s - 2}, {6 * p + even - s - 2, 3 * p + even + 2 * s - 1}};
+}
+
+static PatternStart v_min_start_(int p, int s) {
+    int third = p % 3 == 0 ? 2 : 0;
+    return (PatternStart){{s, 2 * p - s - 1}, {4 * p + third - s - 1, 2 * p + third + s}};
+}
+
+int v_half_slots(int stages) {
+    return CHUNKS * ((stages + 2) / 2);
+}
+
+int v_min_slots(int stages) {
+    return CHUNKS * ((stages + 4) / 3);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The grid
+
+static int pass_of_(const Grid *grid, int stage, PassKind kind, int chunk, int microbatch) {
+    return ((stage * PASS_KINDS + (int)kind) * CHUNKS + chunk) * grid->microbatches + microbatch;
+}
+
+static int grid_microbatch_(const Grid *grid, int pass) {
+    return pass % grid->microbatches;
+}
+
+static int grid_chunk_(const Grid *grid, int pass) {
+    return pass / grid->microbatches % CHUNKS;
+}
+
+static PassKind grid_kind_(const Grid *grid, int pass) {
+    return (PassKind)(pass / grid->microbatches / CHUNKS % PASS_KINDS);
+}
+
+static int grid_stage_(const Grid *grid, int pass) {
+    return pass / grid->microbatches / CHUNKS / PASS_KINDS;
+}
+
+static int grid_passes_(const Grid *grid) {
+    return grid->stages * PASS_KINDS * CHUNKS * grid->microbatches;
+}
+
+static int *grid_at_(const Grid *grid, int stage, int time) {
+    return &grid->pass[(int64_t)stage * grid->length + time];
+}
+
+static void put_(Grid *grid, int pass, int time) {
+    grid->time[pass] = time;
+    *grid_at_(grid, grid_stage_(grid, pass), time) = pass;
+}
+
+static void take_out_(Grid *grid, int pass) {
+    *grid_at_(grid, grid_stage_(grid, pass), grid->time[pass]) = NO_PASS;
+    grid->time[pass] = -1;
+}
+
+// Virtual stages are 0 .. p-1 down and p .. 2p-1 up again.
+static int end_of_(const Grid *grid, PassKind kind, int virtual_stage, int microbatch) {
+    int chunk = virtual_stage / grid->stages;
+    int stage = chunk == 0 ? virtual_stage : 2 * grid->stages - 1 - virtual_stage;
+    return grid->time[pass_of_(grid, stage, kind, chunk, microbatch)] + 1;
+}
+
+static int later_(int a, int b) {
+    return a > b ? a : b;
+}
+
+// The first unit in which a pass finds its inputs and is behind the pass before it of its kind and chunk.
+static int ready_(const Grid *grid, int pass) {
+    int stage = grid_stage_(grid, pass), chunk = grid_chunk_(grid, pass), i = grid_microbatch_(grid, pass);
+    int at = chunk == 0 ? stage : 2 * grid->stages - 1 - stage, time = 0;
+    PassKind kind = grid_kind_(grid, pass);
+    if (i > 0) time = grid->time[pass - 1] + 1;
+    if (kind == PASS_W) return later_(time, end_of_(grid, PASS_I, at, i));
+    if (kind == PASS_F) return at > 0 ? later_(time, end_of_(grid, PASS_F, at - 1, i)) : time;
+    if (at < CHUNKS * grid->stages - 1) time = later_(time, end_of_(grid, PASS_I, at + 1, i));
+    return later_(time, end_of_(grid, PASS_F, at, i));
+}
+
+// All passes on the grid in order of time into `order`; returns how many.
+static int list_passes_(const Grid *grid) {
+    int count = 0;
+    for (int t = 0; t < grid->length; t++) {
+        for (int s = 0; s < grid->stages; s++) {
+            if (*grid_at_(grid, s, t) != NO_PASS) grid->order[count++] = *grid_at_(grid, s, t);
+        }
+    }
+    return count;
+}
+
+static void count_in_use_(Grid *grid) {
+    for (int s = 0; s < grid->stages; s++) {
+        int count = 0;
+        for (int t = 0; t < grid->length; t++) {
+            int pass = *grid_at_(grid, s, t);
+            if (pass != NO_PASS && grid_kind_(grid, pass) == PASS_F) count++;
+            grid->in_use[(int64_t)s * grid->length + t] = count;
+            if (pass != NO_PASS && grid_kind_(grid, pass) == PASS_W) count--;
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The steps
+
+static void lay_pattern_(Grid *grid, PatternStart (*start)(int, int)) {
+    for (int s = 0; s < grid->stages; s++) {
+        PatternStart at = start(grid->stages, s);
+        for (int c = 0; c < CHUNKS; c++) {
+            for (int i = 0; i < grid->microbatches; i++) {
+                put_(grid, pass_of_(grid, s, PASS_F, c, i), at.forward[c] + PERIOD * i);
+                put_(grid, pass_of_(grid, s, PASS_I, c, i), at.input[c] + PERIOD * i);
+            }
+        }
+    }
+}
+
+static void remove_weights_(Grid *grid) {
+    for (int pass = 0; pass < grid_passes_(grid); pass++) {
+        if (grid_kind_(grid, pass) == PASS_W && grid->time[pass] >= 0) take_out_(grid, pass);
+    }
+}
+
+// The holes of one stage, from where the last call stopped, take the W whose I are done, oldest first. `order` has its
+// part of W that wait, a queue from `first` to `count`.
+typedef struct Filler {
+    int time;
+    int *waiting; // [CHUNKS*microbatches]
+    int first, count;
+    int in_use; // bundles in slots before `time`
+} Filler;
+
+static void fill_holes_(Grid *grid, Filler *filler, int stage, int until) {
+    for (; filler->time < until; filler->time++) {
+        int pass = *grid_at_(grid, stage, filler->time);
+        if (pass == NO_PASS && filler->first < filler->count) {
+            put_(grid, filler->waiting[filler->first++], filler->time);
+            filler->in_use--;
+        }
+        if (pass == NO_PASS) continue;
+        PassKind kind = grid_kind_(grid, pass);
+        int weight = pass_of_(grid, stage, PASS_W, grid_chunk_(grid, pass), grid_microbatch_(grid, pass));
+        if (kind == PASS_I) filler->waiting[filler->count++] = weight;
+        if (kind == PASS_F) filler->in_use++;
+    }
+}
+
+static void fill_all_holes_(Grid *grid) {
+    for (int s = 0; s < grid->stages; s++) {
+        Filler filler = {.waiting = grid->order};
+        fill_holes_(grid, &filler, s, grid->length);
+    }
+}
+
+// The stable phase lasts from the first I of chunk 0 on stage 0 to the last F of chunk 0 anywhere.
+static void stable_phase_(const Grid *grid, int *first, int *last) {
+    *first = grid->time[pass_of_(grid, 0, PASS_I, 0, 0)];
+    *last = 0;
+    for (int s = 0; s < grid->stages; s++) {
+        *last = later_(*last, grid->time[pass_of_(grid, s, PASS_F, 0, grid->microbatches - 1)]);
+    }
+}
+
+// Moves a pass to the earliest hole in which it finds its inputs, and, if it is an F, that leaves all units up to its old
+// place within the bound.
+static void pull_(Grid *grid, int pass) {
+    int stage = grid_stage_(grid, pass), from = grid->time[pass], to = ready_(grid, pass);
+    int *in_use = grid->in_use + (int64_t)stage * grid->length;
+    if (grid_kind_(grid, pass) == PASS_F) {
+        int allowed = from;
+        while (allowed > to && in_use[allowed - 1] < grid->slots) allowed--;
+        to = allowed;
+    }
+    while (to < from && *grid_at_(grid, stage, to) != NO_PASS) to++;
+    if (to >= from) return;
+    take_out_(grid, pass);
+    put_(grid, pass, to);
+    for (int t = to; t < from && grid_kind_(grid, pass) == PASS_F; t++) in_use[t]++;
+    for (int t = to + 1; t <= from && grid_kind_(grid, pass) == PASS_W; t++) in_use[t]--;
+}
+
+static void pull_outside_(Grid *grid) {
+    int first, last, count = list_passes_(grid);
+    stable_phase_(grid, &first, &last);
+    count_in_use_(grid);
+    for (int i = 0; i < count; i++) {
+        int pass = grid->order[i];
+        if (grid->time[pass] < first || grid->time[pass] > last) pull_(grid, pass);
+    }
+}
+
+// Every pass as early as its inputs and its place in its stage's order allow.
+static void close_up_(Grid *grid) {
+    int count = list_passes_(grid);
+    memset(grid->free, 0, (size_t)grid->stages * sizeof *grid->free);
+    for (int i = 0; i < count; i++) {
+        int pass = grid->order[i], stage = grid_stage_(grid, pass);
+        int time = later_(ready_(grid, pass), grid->free[stage]);
+        take_out_(grid, pass);
+        put_(grid, pass, time);
+        grid->free[stage] = time + 1;
+    }
+}
+
+// Places F and I behind the stable phase anew, in their order, each in the first unit that is left when W has had the
+// holes before it.
+static void repack_(Grid *grid, Filler *filler) {
+    int first, last, count, passes = 0;
+    stable_phase_(grid, &first, &last);
+    remove_weights_(grid);
+    count = list_passes_(grid);
+    for (int i = 0; i < count; i++) {
+        if (grid->time[grid->order[i]] > last) grid->order[passes++] = grid->order[i];
+    }
+    for (int i = 0; i < passes; i++) take_out_(grid, grid->order[i]);
+    for (int i = 0; i < passes; i++) {
+        int pass = grid->order[i], stage = grid_stage_(grid, pass);
+        bool forward = grid_kind_(grid, pass) == PASS_F;
+        Filler *at = &filler[stage];
+        int time = later_(ready_(grid, pass), at->time);
+        fill_holes_(grid, at, stage, time);
+        while (*grid_at_(grid, stage, time) != NO_PASS || (forward && at->in_use >= grid->slots)) {
+            fill_holes_(grid, at, stage, ++time);
+        }
+        put_(grid, pass, time);
+    }
+    for (int s = 0; s < grid->stages; s++) fill_holes_(grid, &filler[s], s, grid->length);
+}
+
+static int repack_ends_(Grid *grid) {
+    size_t weights = (size_t)CHUNKS * (size_t)grid->microbatches;
+    Filler *filler = calloc((size_t)grid->stages, sizeof *filler);
+    int *waiting = malloc((size_t)grid->stages * weights * sizeof *waiting);
+    bool failed = filler == NULL || waiting == NULL;
+    for (int s = 0; s < grid->stages && !failed; s++) filler[s].waiting = waiting + (size_t)s * weights;
+    if (!failed) repack_(grid, filler);
+    free(filler);
+    free(waiting);
+    return failed ? -1 : 0;
+}
+
+static int arrange_(Grid *grid, PatternStart (*start)(int, int)) {
+    lay_pattern_(grid, start);
+    fill_all_holes_(grid);
+    pull_outside_(grid);
+    close_up_(grid);
+    if (repack_ends_(grid) != 0) return -1;
+    close_up_(grid);
+    remove_weights_(grid);
+    fill_all_holes_(grid);
+    return 0;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+static int grid_allocate_(Grid *grid) {
+    // The pattern ends within 6(p+m), and what is left of W after it within a few more p.
+    grid->length = PERIOD * grid->microbatches + 14 * grid->stages + 16;
+    size_t passes = (size_t)grid_passes_(grid), units = (size_t)grid->stages * (size_t)grid->length;
+    grid->time = malloc(passes * sizeof *grid->time);
+    grid->order = malloc(passes * sizeof *grid->order);
+    grid->pass = malloc(units * sizeof *grid->pass);
+    grid->in_use = malloc(units * sizeof *grid->in_use);
+    grid->free = malloc((size_t)grid->stages * sizeof *grid->free);
+    if (grid->time == NULL || grid->order == NULL || grid->pass == NULL || grid->in_use == NULL || grid->free == NULL)
+        return -1;
+    for (size_t i = 0; i < passes; i++) grid->time[i] = -1;
+    for (size_t i = 0; i < units; i++) grid->pass[i] = NO_PASS;
+    return 0;
+}
+
+static void grid_free_(Grid *grid) {
+    free(grid->time);
+    free(grid->order);
+    free(grid->pass);
+    free(grid->in_use);
+    free(grid->free);
+}
+
+static int read_stage_(const Grid *grid, int s, StageSchedule *stage, Error *err) {
+    static const ActionKind kinds[PASS_KINDS] = {ACTION_FORWARD, ACTION_INPUT, ACTION_WEIGHT};
+    ActionList list = {0};
+    for (int t = 0; t < grid->length; t++) {
+        int pass = *grid_at_(grid, s, t);
+        if (pass == NO_PASS) continue;
+        list_compute(&list, kinds[grid_kind_(grid, pass)], grid_chunk_(grid, pass), grid_microbatch_(grid, pass));
+    }
+    return list_finish(&list, stage, err);
+}
+
+static Schedule *make_pattern_(const char *name, const ScheduleSpec *spec, int slots, PatternStart (*start)(int, int),
+                               Error *err) {
+    Schedule *schedule = schedule_new(name, spec->stages, spec->microbatches, err);
+    if (schedule == NULL) return NULL;
+    schedule->chunks = CHUNKS;
+    schedule->placement = PLACEMENT_V;
+    Grid grid = {.stages = spec->stages, .microbatches = spec->microbatches, .slots = slots};
+    int status = grid_allocate_(&grid) == 0 ? arrange_(&grid, start) : -1;
+    if (status != 0) error_set(err, EXIT_FAILED, "no memory for a schedule of this size");
+    for (int s = 0; s < spec->stages && status == 0; s++) status = read_stage_(&grid, s, &schedule->stage[s], err);
+    grid_free_(&grid);
+    if (status != 0) {
+        schedule_free(schedule);
+        return NULL;
+    }
+    schedule_finish(schedule, 0);
+    return schedule;
+}
+
+Schedule *make_v_half(const ScheduleSpec *spec, Error *err) {
+    return make_pattern_("v-half", spec, v_half_slots(spec->stages), v_half_start_, err);
+}
+
+Schedule *make_v_min(const ScheduleSpec *spec, Error *err) {
+    return make_pattern_("v-min", spec, v_min_slots(spec->stages), v_min_start_, err);
+}
