@@ -1,5 +1,6 @@
-// LLaMA (Touvron et al. 2023): RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases. Tensors carry the
-// names of Hugging Face's LlamaForCausalLM. The layer that these make up is src/model/layer.c.
+// LLaMA (Touvron et al. 2023): RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases. With
+// model.qkv_bias it is Qwen2, with model.qk_norm Qwen3. Tensors carry the names of Hugging Face's models. The layer that
+// these make up is src/model/layer.c.
 #include "model/blocks.h"
 #include "run/trainer.h"
 
@@ -9,13 +10,22 @@ static void llama_embedding_tensors_(const ModelConfig *c, TensorTable *table) {
 
 // q, k and v are joined, so that one product makes all three; gate and up likewise.
 static void llama_layer_tensors_(const ModelConfig *c, int64_t layer, TensorTable *table) {
-    int64_t h = c->hidden, kv = c->kv_heads * (c->hidden / c->heads);
+    int64_t h = c->hidden, q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     table_prefix(table, "model.layers.%lld.", (long long)layer);
     table_vector(table, LAYER_NORM1, h, INIT_ONE, "input_layernorm.weight");
-    table_matrix(table, LAYER_QKV, h, h, SPLIT_ROWS, "self_attn.q_proj.weight");
+    table_matrix(table, LAYER_QKV, q, h, SPLIT_ROWS, "self_attn.q_proj.weight");
     table_matrix(table, LAYER_NONE, kv, h, SPLIT_ROWS, "self_attn.k_proj.weight")->joined = true;
     table_matrix(table, LAYER_NONE, kv, h, SPLIT_ROWS, "self_attn.v_proj.weight")->joined = true;
-    table_matrix(table, LAYER_OUT, h, h, SPLIT_COLS, "self_attn.o_proj.weight");
+    if (c->qkv_bias) {
+        table_bias(table, LAYER_QKV_BIAS, q, SPLIT_ROWS, "self_attn.q_proj.bias");
+        table_bias(table, LAYER_NONE, kv, SPLIT_ROWS, "self_attn.k_proj.bias")->joined = true;
+        table_bias(table, LAYER_NONE, kv, SPLIT_ROWS, "self_attn.v_proj.bias")->joined = true;
+    }
+    if (c->qk_norm) {
+        table_head_vector(table, LAYER_Q_NORM, c->head_dim, "self_attn.q_norm.weight");
+        table_head_vector(table, LAYER_K_NORM, c->head_dim, "self_attn.k_norm.weight");
+    }
+    table_matrix(table, LAYER_OUT, h, q, SPLIT_COLS, "self_attn.o_proj.weight");
     table_vector(table, LAYER_NORM2, h, INIT_ONE, "post_attention_layernorm.weight");
     table_matrix(table, LAYER_UP, c->ffn, h, SPLIT_ROWS, "mlp.gate_proj.weight");
     table_matrix(table, LAYER_NONE, c->ffn, h, SPLIT_ROWS, "mlp.up_proj.weight")->joined = true;
@@ -39,14 +49,21 @@ static void llama_norm_backward_(Pass *pass, const Tensor *norm, void *dx, const
                                s->norm_eps);
 }
 
-static void llama_heads_forward_(Pass *pass, const Tensor *const *t, void *qkv) {
-    (void)t;
-    pass->be->rope(pass->be, qkv, &pass->shape->attention, pass->shape->rope_theta, +1);
+static void llama_heads_forward_(Pass *pass, const Tensor *const *t, void *qkv, void *kept) {
+    const Shape *s = pass->shape;
+    if (s->qk_norm)
+        pass->be->heads_norm_forward(pass->be, qkv, kept, t[LAYER_Q_NORM]->weight, t[LAYER_K_NORM]->weight,
+                                     &s->attention, s->norm_eps);
+    pass->be->rope(pass->be, qkv, &s->attention, &s->rope, +1);
 }
 
-static void llama_heads_backward_(Pass *pass, const Tensor *const *t, void *dqkv) {
-    (void)t;
-    pass->be->rope(pass->be, dqkv, &pass->shape->attention, pass->shape->rope_theta, -1);
+static void llama_heads_backward_(Pass *pass, const Tensor *const *t, void *dqkv, const void *kept) {
+    const Shape *s = pass->shape;
+    pass->be->rope(pass->be, dqkv, &s->attention, &s->rope, -1);
+    if (!s->qk_norm) return;
+    const Tensor *q = t[LAYER_Q_NORM], *k = t[LAYER_K_NORM];
+    pass->be->heads_norm_backward(pass->be, dqkv, q->gradient, k->gradient, kept, q->weight, k->weight, &s->attention,
+                                  s->norm_eps);
 }
 
 static void llama_activation_forward_(Pass *pass, void *act, const void *mlp) {

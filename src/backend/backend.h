@@ -39,6 +39,13 @@ typedef struct AttentionShape {
     int softmax; // SoftmaxKind; a CPU has one form and ignores it
 } AttentionShape;
 
+// How fast each pair of a head turns (Su et al. 2021): radians a position for the first head_dim / 2 entries, and a factor
+// of all cosines and sines, which YaRN has (Peng et al. 2023) and others leave at 1.
+typedef struct RopeTable {
+    double scale;
+    double frequency[ROPE_PAIRS_MAX];
+} RopeTable;
+
 // One parameter tensor as the optimizer sees it, on this rank.
 typedef struct AdamwTensor {
     void *weight;  // run precision; what the model reads
@@ -152,9 +159,16 @@ struct Backend {
     void (*swiglu_backward)(Backend *, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
                             int64_t ffn);
     // Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place; pairs are (i, i +
-    // head_dim/2), angle position * theta^(-2i/head_dim), position = row / batch. direction +1 forward, -1 backward
-    // (the transposed rotation).
-    void (*rope)(Backend *, void *qkv, const AttentionShape *shape, double theta, int direction);
+    // head_dim/2), angle position * frequency[i], position = row / batch. direction +1 forward, -1 backward (the
+    // transposed rotation).
+    void (*rope)(Backend *, void *qkv, const AttentionShape *shape, const RopeTable *table, int direction);
+    // RMSNorm over every query head, weights wq (head_dim), and every key head, weights wk, of qkv in place. `kept`
+    // (rows, (heads + kv_heads) * head_dim) receives what was normalized, for the backward, which replaces the gradient
+    // of the norms' outputs in dqkv by that of their inputs; dwq, dwk +=.
+    void (*heads_norm_forward)(Backend *, void *qkv, void *kept, const void *wq, const void *wk,
+                               const AttentionShape *shape, double eps);
+    void (*heads_norm_backward)(Backend *, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
+                                const void *wk, const AttentionShape *shape, double eps);
 
     // --- attention. qkv (rows, (heads + 2*kv_heads) * head_dim), each row q | k | v; out (rows, heads * head_dim);
     // scale 1/sqrt(head_dim), causal. saved: none - probabilities (batch, heads, seq, seq) in the run's precision, zero

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 
 #include "checkpoint_model.h"
+#include "hf_config.h"
 #include "checkpoint_source.h"
 
 #include <stdlib.h>
@@ -186,7 +187,7 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, E
     Crc64 crc;
     Manifest manifest;
     crc64_init(&crc);
-    int status = model_config_compare(load->stage->config, dir, true, err);
+    int status = hf_config_compare(load->stage->config, dir, true, err);
     if (status == 0) status = training_state_read(state, dir, err);
     if (status == 0) {
         status = manifest_read(&manifest, &crc, dir, err);
@@ -309,7 +310,7 @@ int checkpoint_resume(ResumePoint *point, const char *dir, Stage *stage, World *
 
 static int open_model_(Load *load, const char *dir, Error *err) {
     if (source_open_model(&load->source, dir, err) != 0) return -1;
-    return model_config_compare(load->stage->config, dir, false, err);
+    return hf_config_compare(load->stage->config, dir, false, err);
 }
 
 int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log *log, Error *err) {

@@ -11,12 +11,6 @@
 #define CHECKPOINT_INDEX    "model.safetensors.index.json"
 #define CHECKPOINT_TRAINING "training.json"
 
-void model_config_write(const Config *config, FILE *file);
-
-// Compares config.json in `dir` with the configuration. -1 with err (code 2) that lists every size and constant that differs.
-// exact: the sequence length too, where it is no tensor's size. A directory without the file passes: the tensors' shapes will tell.
-int model_config_compare(const Config *config, const char *dir, bool exact, Error *err);
-
 // Where a run stood.
 typedef struct TrainingState {
     int64_t step;

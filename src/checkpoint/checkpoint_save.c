@@ -8,6 +8,7 @@
 #include "base/clock.h"
 
 #include "checkpoint_model.h"
+#include "hf_config.h"
 #include "checkpoint_write.h"
 #include "base/grid.h"
 #include "range_file.h"
@@ -79,7 +80,7 @@ static void thread_join_(Checkpoint *checkpoint) {
 typedef void (*TextWriter)(const Checkpoint *checkpoint, FILE *file);
 
 static void config_text_(const Checkpoint *checkpoint, FILE *file) {
-    model_config_write(checkpoint->config, file);
+    hf_config_write(checkpoint->config, file);
 }
 
 static void index_text_(const Checkpoint *checkpoint, FILE *file) {

@@ -20,6 +20,7 @@ extern "C" {
 #endif
 
 typedef enum TieEmbeddings { TIE_AUTO, TIE_FALSE, TIE_TRUE } TieEmbeddings;
+typedef enum RopeScaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } RopeScaling;
 typedef enum RankPlacement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } RankPlacement;
 typedef enum ScheduleName { SCHEDULE_NAME_GPIPE, SCHEDULE_NAME_1F1B } ScheduleName;
 typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
@@ -30,7 +31,9 @@ typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
 typedef enum ChecksumMode { CHECKSUM_OFF, CHECKSUM_ON } ChecksumMode;
 typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 
-enum { CONFIG_MAX_STAGES = 1024, CONFIG_MAX_SOURCES = 64, CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 80 };
+enum { CONFIG_MAX_STAGES = 1024, CONFIG_MAX_SOURCES = 64, CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 160 };
+
+enum { ROPE_PAIRS_MAX = 1024 }; // of a head that is rotated
 
 // Where a key's value came from, other than a line of the file (1, 2, ...).
 enum { CONFIG_DEFAULT = 0, CONFIG_OVERRIDE = -1 };
@@ -39,14 +42,23 @@ typedef struct ModelConfig {
     int family;       // ModelFamily
     int64_t hidden;   // h
     int64_t layers;   // L
-    int64_t heads;    // query heads; head dimension = hidden / heads
+    int64_t heads;    // query heads
     int64_t kv_heads; // key and value heads; divides heads. Default: heads
+    int64_t head_dim; // of a head; config_check resolves auto: hidden / heads
     int64_t ffn;      // f
     int64_t vocab;    // unpadded
     int64_t seq_len;  // s
     double norm_eps;
-    double rope_theta;  // llama only
-    int tie_embeddings; // TieEmbeddings; config_check resolves auto by the family
+    bool qkv_bias;                         // q, k and v have a bias, as in Qwen2
+    bool qk_norm;                          // an RMSNorm over each head of q and k, as in Qwen3
+    double rope_theta;                     // with all that follow, for families that rotate
+    int rope_scaling;                      // RopeScaling
+    double rope_factor;                    // of the length
+    int64_t rope_original;                 // positions before scaling; 0: not needed
+    double rope_low_freq, rope_high_freq;  // llama3
+    double rope_beta_fast, rope_beta_slow; // yarn
+    double rope_attention;                 // yarn: factor of cosines and sines; config_check resolves auto
+    int tie_embeddings;                    // TieEmbeddings; config_check resolves auto by the family
 } ModelConfig;
 
 typedef struct ParallelConfig {

@@ -2,8 +2,18 @@
 #include "config_schema.h"
 #include "base/units.h"
 
-#include <stdlib.h>
+#include <math.h>
 #include <string.h>
+
+// Whether the key has its default, given or not: a run's own configuration in JSON gives every key.
+static bool at_default_(const Config *config, const char *name) {
+    const ConfigKey *key = config_find(name);
+    Config plain;
+    Error err = {0};
+    memset(&plain, 0, sizeof plain);
+    config_set_default(&plain, key, &err);
+    return memcmp((const char *)config + key->offset, (const char *)&plain + key->offset, key->size) == 0;
+}
 
 static bool overridden_(const Config *config, const char *name) {
     return config->place[config_find(name) - config_keys] == CONFIG_OVERRIDE;
@@ -56,26 +66,51 @@ static int check_required_(const Config *config, Error *err) {
                         "is missing, and so are %s; every configuration says them (see --help-config)", missing + 2);
 }
 
-static int check_heads_(Config *config, Error *err) {
+// hidden / heads, in pairs where they are rotated.
+static int check_head_dim_auto_(Config *config, Error *err) {
     ModelConfig *m = &config->model;
+    bool rotary = families[m->family].rotary;
     char use[64];
-    const Family *family = &families[m->family];
-    if (m->kv_heads == 0) m->kv_heads = m->heads;
-    if (family->rotary && m->hidden % 2 != 0) {
+    if (rotary && m->hidden % 2 != 0) {
         return config_error(config, "model.hidden", err, "%lld is odd, and rotary embedding turns pairs; use %lld",
                             (long long)m->hidden, (long long)m->hidden + 1);
     }
     // A head of odd size cannot be rotated in pairs, so the heads divide half the width.
-    int64_t units = family->rotary ? m->hidden / 2 : m->hidden;
+    int64_t units = rotary ? m->hidden / 2 : m->hidden;
     if (units % m->heads != 0) {
         near_divisors_(units, m->heads, use, sizeof use);
         const char *what = m->hidden % m->heads != 0 ? "does not divide hidden"
                                                      : "leaves an odd head size (RoPE turns pairs) of hidden";
         return config_error(config, blame_(config, "model.heads", "model.hidden"), err,
-                            "heads %lld %s %lld; use %s heads", (long long)m->heads, what, (long long)m->hidden, use);
+                            "heads %lld %s %lld; use %s heads%s", (long long)m->heads, what, (long long)m->hidden, use,
+                            rotary ? ", or give model.head_dim" : "");
     }
+    m->head_dim = m->hidden / m->heads;
+    if (!rotary || m->head_dim <= 2 * ROPE_PAIRS_MAX) return 0;
+    return config_error(config, "model.heads", err, "heads of %lld are too wide; rotary embedding takes %d at most",
+                        (long long)m->head_dim, 2 * ROPE_PAIRS_MAX);
+}
+
+static int check_head_dim_(Config *config, Error *err) {
+    ModelConfig *m = &config->model;
+    if (m->head_dim == 0) return check_head_dim_auto_(config, err);
+    if (families[m->family].rotary) {
+        if (m->head_dim % 2 == 0) return 0;
+        return config_error(config, "model.head_dim", err, "%lld is odd, and rotary embedding turns pairs; use %lld",
+                            (long long)m->head_dim, (long long)m->head_dim + 1);
+    }
+    if (m->heads * m->head_dim == m->hidden) return 0;
+    return config_error(config, "model.head_dim", err, "heads of family %s fill hidden; leave the key out",
+                        family_words[m->family]);
+}
+
+static int check_heads_(Config *config, Error *err) {
+    ModelConfig *m = &config->model;
+    char use[64];
+    if (m->kv_heads == 0) m->kv_heads = m->heads;
+    if (check_head_dim_(config, err) != 0) return -1;
     const char *kv_key = blame_(config, "model.kv_heads", "model.heads");
-    if (!family->grouped && m->kv_heads != m->heads) {
+    if (!families[m->family].grouped && m->kv_heads != m->heads) {
         return config_error(config, kv_key, err,
                             "family %s has as many key and value heads as heads; use kv_heads %lld or auto",
                             family_words[m->family], (long long)m->heads);
@@ -84,6 +119,25 @@ static int check_heads_(Config *config, Error *err) {
     near_divisors_(m->heads, m->kv_heads, use, sizeof use);
     return config_error(config, kv_key, err, "kv_heads %lld does not divide %lld heads; use %s", (long long)m->kv_heads,
                         (long long)m->heads, use);
+}
+
+// The keys that only rotations use, and what a kind of scaling needs.
+static int check_rope_(Config *config, Error *err) {
+    ModelConfig *m = &config->model;
+    const char *original = "model.rope_original";
+    if (m->rope_attention == 0) m->rope_attention = m->rope_scaling == ROPE_YARN ? 0.1 * log(m->rope_factor) + 1 : 1;
+    if (m->rope_scaling >= ROPE_LLAMA3 && m->rope_original == 0)
+        return config_error(config, blame_(config, original, "model.rope_scaling"), err,
+                            "rope_scaling %s starts from the length the model was first trained with; "
+                            "give model.rope_original, such as 8192",
+                            config_word("model.rope_scaling", m->rope_scaling));
+    if (m->rope_scaling == ROPE_LLAMA3 && m->rope_high_freq <= m->rope_low_freq)
+        return config_error(config, "model.rope_high_freq", err, "%g is not above rope_low_freq %g; use a larger one",
+                            m->rope_high_freq, m->rope_low_freq);
+    if (m->rope_scaling == ROPE_NONE && m->rope_factor != 1)
+        return config_error(config, "model.rope_factor", err,
+                            "means nothing without rope_scaling; use rope_scaling linear, llama3 or yarn");
+    return 0;
 }
 
 static int check_tensor_(const Config *config, Error *err) {
@@ -185,7 +239,7 @@ static int check_size_(const Config *config, Error *err) {
     const ParallelConfig *parallel = &config->parallel;
     const long double limit = 1152921504606846976.0L; // 2^60
     long double s = m->seq_len, b = config->schedule.micro_batch, layers = m->layers;
-    long double width = 16.0L * m->hidden + 6.0L * m->ffn + 2.0L * m->heads * s;
+    long double width = 16.0L * m->hidden + 6.0L * m->ffn + 2.0L * m->heads * s + 8.0L * m->heads * 2048;
     if (4 * (s * b * layers * width + s * b * m->vocab) > limit) {
         return config_error(
             config, "model.seq_len", err,
@@ -204,13 +258,25 @@ static int check_size_(const Config *config, Error *err) {
 }
 
 static int check_family_(Config *config, Error *err) {
+    static const char *const rotations[] = {"model.rope_theta", "model.rope_scaling", "model.rope_factor",
+                                            "model.rope_original"};
+    static const char *const plain[] = {"model.qkv_bias", "model.qk_norm"};
     ModelConfig *m = &config->model;
     const Family *family = &families[m->family];
+    const char *name = family_words[m->family];
     if (m->tie_embeddings == TIE_AUTO) m->tie_embeddings = family->tied ? TIE_TRUE : TIE_FALSE;
-    if (family->rotary || m->rope_theta == strtod(config_find("model.rope_theta")->def, NULL)) return 0;
-    return config_error(config, "model.rope_theta", err,
-                        "family %s learns its positions and rotates nothing; leave the key out",
-                        family_words[m->family]);
+    if (m->qkv_bias && m->qk_norm)
+        return config_error(config, blame_(config, "model.qk_norm", "model.qkv_bias"), err,
+                            "no model has both qkv_bias (Qwen2) and qk_norm (Qwen3); leave one of them out");
+    if (family->rotary) return check_rope_(config, err);
+    for (int i = 0; i < 4; i++)
+        if (!at_default_(config, rotations[i]))
+            return config_error(config, rotations[i], err,
+                                "family %s learns its positions and rotates nothing; leave the key out", name);
+    for (int i = 0; i < 2; i++)
+        if (!at_default_(config, plain[i]))
+            return config_error(config, plain[i], err, "family %s is not made so; leave the key out", name);
+    return 0;
 }
 
 // Shares of a blend. What is under a millionth of the whole would come so rarely that it is a slip.

@@ -4,6 +4,8 @@
 #include <string.h>
 
 static const char *const tie_words[] = {[TIE_AUTO] = "auto", [TIE_FALSE] = "false", [TIE_TRUE] = "true", NULL};
+static const char *const rope_words[] = {
+    [ROPE_NONE] = "none", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn", NULL};
 static const char *const placement_words[] = {[PLACEMENT_LINEAR] = "linear", [PLACEMENT_ADJACENT] = "adjacent", NULL};
 static const char *const name_words[] = {[SCHEDULE_NAME_GPIPE] = "gpipe", [SCHEDULE_NAME_1F1B] = "1f1b", NULL};
 static const char *const bpipe_words[] = {[BPIPE_OFF] = "off", [BPIPE_ON] = "on", [BPIPE_AUTO] = "auto", NULL};
@@ -81,11 +83,25 @@ const ConfigKey config_keys[] = {
     INT(model, layers, NULL, 1, MAX_LAYERS, NULL, "transformer layers of the whole model"),
     INT(model, heads, NULL, 1, 65536, NULL, "query heads; divides hidden"),
     INT(model, kv_heads, "auto", 1, 65536, "auto", "key and value heads; divides heads; auto: as many as heads"),
+    INT(model, head_dim, "auto", 1, 2048, "auto", "width of a head; auto: hidden / heads"),
     INT(model, ffn, NULL, 1, MAX_LENGTH, NULL, "inner width of the feed-forward part"),
     INT(model, vocab, NULL, 1, MAX_LENGTH, NULL, "tokens in the vocabulary, before padding"),
     INT(model, seq_len, NULL, 1, MAX_LENGTH, NULL, "tokens in one sequence"),
     NUMBER(model, norm_eps, "1.0e-5", 0, 1, KEY_ABOVE_MIN, NULL, "added to the variance in every norm"),
+    BOOL(model, qkv_bias, "false", "q, k and v have a bias, as in Qwen2; llama only"),
+    BOOL(model, qk_norm, "false", "RMSNorm over each head of q and k, as in Qwen3; llama only"),
     NUMBER(model, rope_theta, "10000", 1, 1e12, 0, NULL, "base of the rotary embedding; llama only"),
+    WORD(model, rope_scaling, "none", rope_words, "how rotations are slowed down for longer sequences; llama only"),
+    NUMBER(model, rope_factor, "1", 1, 1e6, 0, NULL, "by how much rope_scaling stretches the sequence"),
+    INT(model, rope_original, "auto", 1, MAX_LENGTH, "auto",
+        "sequence length before llama3 or yarn scaling, which need it"),
+    NUMBER(model, rope_low_freq, "1", 0, 1e6, KEY_ABOVE_MIN, NULL, "llama3: low_freq_factor"),
+    NUMBER(model, rope_high_freq, "4", 0, 1e6, KEY_ABOVE_MIN, NULL, "llama3: high_freq_factor"),
+    NUMBER(model, rope_beta_fast, "32", 0, 1e6, KEY_ABOVE_MIN, NULL,
+           "yarn: turns above which a frequency stays as it is"),
+    NUMBER(model, rope_beta_slow, "1", 0, 1e6, KEY_ABOVE_MIN, NULL,
+           "yarn: turns below which it is divided by the factor"),
+    NUMBER(model, rope_attention, "auto", 0, 1e3, 0, "auto", "yarn: factor of q and k; auto: 0.1 ln(rope_factor) + 1"),
     WORD(model, tie_embeddings, "auto", tie_words, "the head is the token embedding; auto: of gpt, not of llama"),
 
     INT(parallel, pipeline, "1", 1, CONFIG_MAX_STAGES, NULL, "p: pipeline stages"),

@@ -23,6 +23,9 @@ static const FamilyNumber llama_numbers[] = {
 
 static const FamilyDemand llama_demands[] = {
     {"hidden_act", {"silu", "swish"}, "hidden_act is not silu"},
+    {"attention_bias", {"false", NULL}, "attention_bias is set, which gives o_proj a bias too"},
+    {"mlp_bias", {"false", NULL}, "mlp_bias is set"},
+    {"partial_rotary_factor", {"1", NULL}, "partial_rotary_factor is not 1"},
     {NULL, {NULL, NULL}, NULL},
 };
 
@@ -40,23 +43,32 @@ static const FamilyDemand gpt_demands[] = {
     {NULL, {NULL, NULL}, NULL},
 };
 
+#define SILU  "  \"hidden_act\": \"silu\",\n"
+#define PLAIN SILU "  \"attention_bias\": false,\n"
+
+// Mistral's layers are LLaMA's, and are written as such.
+static const FamilyForm llama_forms[] = {
+    {"llama", "LlamaForCausalLM", false, false, 0, PLAIN "  \"mlp_bias\": false,\n"},
+    {"mistral", "MistralForCausalLM", false, false, 0, SILU},
+    {"qwen2", "Qwen2ForCausalLM", true, false, 0, SILU "  \"use_sliding_window\": false,\n"},
+    {"qwen3", "Qwen3ForCausalLM", false, true, 128, PLAIN "  \"use_sliding_window\": false,\n"},
+    {NULL, NULL, false, false, 0, NULL},
+};
+
+// Trained without dropout, and so to be trained on.
+static const FamilyForm gpt_forms[] = {
+    {"gpt2", "GPT2LMHeadModel", false, false, 0,
+     "  \"activation_function\": \"gelu_new\",\n  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": "
+     "0.0,\n"},
+    {NULL, NULL, false, false, 0, NULL},
+};
+
 const Family families[FAMILIES] = {
     [FAMILY_LLAMA] = {.rotary = true,
                       .grouped = true,
                       .gated = true,
-                      .model_type = "llama",
-                      .architecture = "LlamaForCausalLM",
-                      .constants = "  \"hidden_act\": \"silu\",\n  \"attention_bias\": false,\n"
-                                   "  \"mlp_bias\": false,\n  \"rope_scaling\": null,\n",
+                      .forms = llama_forms,
                       .numbers = llama_numbers,
                       .demands = llama_demands},
-    // Trained without dropout, and so to be trained on.
-    [FAMILY_GPT] = {.biased = true,
-                    .tied = true,
-                    .model_type = "gpt2",
-                    .architecture = "GPT2LMHeadModel",
-                    .constants = "  \"activation_function\": \"gelu_new\",\n  \"attn_pdrop\": 0.0,\n"
-                                 "  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n",
-                    .numbers = gpt_numbers,
-                    .demands = gpt_demands},
+    [FAMILY_GPT] = {.biased = true, .tied = true, .forms = gpt_forms, .numbers = gpt_numbers, .demands = gpt_demands},
 };

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -22,12 +23,21 @@ typedef struct FamilyNumber {
     const char *times; // a number of the file by which `absent` is multiplied, or NULL
 } FamilyNumber;
 
-// What config.json may say for a word, because nothing else is computed here. A file without the word passes.
+// What config.json may say for a word, because nothing else is computed here. A file without the word, or with null,
+// passes.
 typedef struct FamilyDemand {
     const char *word;
-    const char *allowed[2]; // texts; "true" is the boolean, "false" stands for false, null and 0 alike
+    const char *allowed[2]; // a text, a number, or "true" and "false" for the booleans
     const char *refusal;    // "hidden_act is not silu"
 } FamilyDemand;
+
+// An architecture of transformers that a family computes. Of several whose keys agree the first is written.
+typedef struct FamilyForm {
+    const char *model_type, *architecture;
+    bool qkv_bias, qk_norm; // these keys of the model section
+    int64_t head_dim;       // of a file that does not say it; 0: hidden / heads
+    const char *constants;  // lines of config.json that are the same for all its models
+} FamilyForm;
 
 typedef struct Family {
     bool rotary;  // positions are rotations of q and k, so heads have an even size; else positions are learned
@@ -35,10 +45,9 @@ typedef struct Family {
     bool gated;   // the MLP multiplies two products and has three matrices (SwiGLU); else it has two
     bool biased;  // every product of a layer has a bias
     bool tied;    // model.tie_embeddings: auto, and a config.json that does not say
-    const char *model_type, *architecture; // of transformers
-    const char *constants;                 // lines of config.json that are the same for every model of the family
-    const FamilyNumber *numbers;           // ends with a key of NULL
-    const FamilyDemand *demands;           // ends with a word of NULL
+    const FamilyForm *forms;     // ends with a model_type of NULL
+    const FamilyNumber *numbers; // ends with a key of NULL
+    const FamilyDemand *demands; // ends with a word of NULL
 } Family;
 
 extern const Family families[FAMILIES];

@@ -64,9 +64,10 @@ float *cpu_scratch(CpuBackend *cpu, int64_t floats) {
 static int64_t thread_workspace_(const CpuBackend *cpu, int thread, int64_t rows, int64_t hidden,
                                  const AttentionShape *shape) {
     int64_t floats[] = {cpu_linear_workspace(), cpu_attention_workspace(shape),
-                        cpu_norm_workspace(rows, hidden, cpu->threads, thread)};
+                        cpu_norm_workspace(rows, hidden, cpu->threads, thread),
+                        cpu_norm_workspace(shape->seq * shape->batch, shape->head_dim, cpu->threads, thread)};
     int64_t most = 0;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         if (floats[i] > most) most = floats[i];
     return memory_round(most * (int64_t)sizeof(float));
 }
@@ -327,6 +328,8 @@ static void fill_table_(Backend *b) {
     b->swiglu_forward = cpu_swiglu_forward;
     b->swiglu_backward = cpu_swiglu_backward;
     b->rope = cpu_rope;
+    b->heads_norm_forward = cpu_heads_norm_forward;
+    b->heads_norm_backward = cpu_heads_norm_backward;
     b->workspace_bytes = cpu_workspace_bytes_;
     b->use_workspace = cpu_use_workspace_;
     b->attention_scratch = cpu_attention_scratch;

@@ -174,7 +174,11 @@ void cpu_accumulate(Backend *backend, float *to, const float *from, int64_t coun
 void cpu_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_t rows, int64_t ffn);
 void cpu_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
                          int64_t ffn);
-void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, double theta, int direction);
+void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table, int direction);
+void cpu_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
+                            const AttentionShape *shape, double eps);
+void cpu_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
+                             const void *wk, const AttentionShape *shape, double eps);
 // attention.c
 int64_t cpu_attention_scratch(Backend *backend, const AttentionShape *shape);
 void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scratch, const void *qkv,

@@ -190,6 +190,96 @@ static void norm_backward_(Backend *backend, const Norm *norm, void *dx, float *
     }
 }
 
+// --- norms over the heads of q and k, in place within rows of qkv
+
+// A row's query heads, or its key heads. Blocks are runs of rows, as above.
+typedef struct HeadNorm {
+    Norm norm;                               // rows: of qkv; cols: a head's
+    int64_t first, count, width, kept_width; // heads of a row; elements of a row of qkv and of what is kept
+} HeadNorm;
+
+static HeadNorm head_norm_(const AttentionShape *s, const void *w, bool keys, double eps) {
+    HeadNorm heads = {.norm = {.w = w, .rows = s->seq * s->batch, .cols = s->head_dim, .eps = eps},
+                      .first = keys ? s->heads : 0,
+                      .count = keys ? s->kv_heads : s->heads,
+                      .width = (s->heads + 2 * s->kv_heads) * s->head_dim,
+                      .kept_width = (s->heads + s->kv_heads) * s->head_dim};
+    return heads;
+}
+
+static void heads_forward_block_(Backend *backend, const HeadNorm *heads, int64_t block, void *qkv, void *kept) {
+    const Norm *norm = &heads->norm;
+    int64_t cols = norm->cols, stride = stride_(norm);
+    float *workspace = cpu_scratch(cpu_self(backend), FORWARD_ROOM * stride);
+    const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
+    for (int64_t row = block * FORWARD_ROWS; row < block_end_(norm, block, FORWARD_ROWS); row++) {
+        for (int64_t head = heads->first; head < heads->first + heads->count; head++) {
+            int64_t at = row * heads->width + head * cols, keep = row * heads->kept_width + head * cols;
+            const float *in = cpu_load(backend, workspace + stride, qkv, at, cols);
+            float *copy = cpu_place(backend, workspace + 2 * stride, kept, keep);
+            memcpy(copy, in, (size_t)cols * sizeof *copy);
+            cpu_store(backend, kept, keep, copy, cols);
+            float *out = cpu_place(backend, workspace + 3 * stride, qkv, at);
+            normalize_row_(norm, out, copy, w, NULL);
+            cpu_store(backend, qkv, at, out, cols);
+        }
+    }
+}
+
+static void heads_forward_(Backend *backend, const HeadNorm *heads, void *qkv, void *kept) {
+    int64_t blocks = blocks_(&heads->norm, FORWARD_ROWS);
+    CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
+    for (int64_t block = 0; block < blocks; block++) heads_forward_block_(backend, heads, block, qkv, kept);
+}
+
+// workspace: the thread's, 4 rows. dw: the block's own sums.
+static void heads_backward_block_(Backend *backend, const HeadNorm *heads, int64_t block, float *workspace, float *dw,
+                                  void *dqkv, const void *kept) {
+    const Norm *norm = &heads->norm;
+    int64_t cols = norm->cols, stride = stride_(norm), rows = backward_rows_(norm);
+    memset(dw, 0, (size_t)stride * sizeof *dw);
+    const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
+    for (int64_t row = block * rows; row < block_end_(norm, block, rows); row++) {
+        for (int64_t head = heads->first; head < heads->first + heads->count; head++) {
+            int64_t at = row * heads->width + head * cols, keep = row * heads->kept_width + head * cols;
+            const float *in = cpu_load(backend, workspace + stride, kept, keep, cols);
+            const float *upstream = cpu_load(backend, workspace + 2 * stride, dqkv, at, cols);
+            float *dx = workspace + 3 * stride;
+            memset(dx, 0, (size_t)cols * sizeof *dx);
+            backward_row_(norm, dx, dw, upstream, in, w);
+            float *to = cpu_place(backend, dx, dqkv, at);
+            if (to != dx) memcpy(to, dx, (size_t)cols * sizeof *dx);
+            cpu_store(backend, dqkv, at, to, cols);
+        }
+    }
+}
+
+static void heads_backward_(Backend *backend, const HeadNorm *heads, void *dqkv, float *dw, const void *kept) {
+    const Norm *norm = &heads->norm;
+    CpuBackend *cpu = cpu_self(backend);
+    int64_t blocks = blocks_(norm, backward_rows_(norm)), stride = stride_(norm);
+    float *sums = cpu_scratch(cpu, backward_workspace_(norm, cpu->threads)), *workspaces = sums + 2 * blocks * stride;
+    CPU_PARALLEL_FOR_DYNAMIC(cpu)
+    for (int64_t block = 0; block < blocks; block++)
+        heads_backward_block_(backend, heads, block, workspaces + 4 * stride * cpu_thread(), sums + 2 * stride * block,
+                              dqkv, kept);
+    for (int64_t block = 0; block < blocks; block++) accumulate_row_(dw, sums + 2 * stride * block, norm->cols);
+}
+
+void cpu_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
+                            const AttentionShape *shape, double eps) {
+    HeadNorm q = head_norm_(shape, wq, false, eps), k = head_norm_(shape, wk, true, eps);
+    heads_forward_(backend, &q, qkv, kept);
+    heads_forward_(backend, &k, qkv, kept);
+}
+
+void cpu_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
+                             const void *wk, const AttentionShape *shape, double eps) {
+    HeadNorm q = head_norm_(shape, wq, false, eps), k = head_norm_(shape, wk, true, eps);
+    heads_backward_(backend, &q, dqkv, dwq, kept);
+    heads_backward_(backend, &k, dqkv, dwk, kept);
+}
+
 void cpu_rmsnorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
                          int64_t rows, int64_t cols, double eps) {
     Norm norm = {.w = w, .rows = rows, .cols = cols, .eps = eps, .centered = false};

@@ -106,7 +106,7 @@ typedef struct Rotation {
 // cos and sin of every pair at one position, in double and without a library call, so that the loop vectorizes and no
 // table has to be kept: the angle less its multiple of pi/2 (Cody & Waite), then the Taylor series on [-pi/4, pi/4].
 // Error below 1e-10 for angles up to a million, far below a float's rounding.
-static void rotation_set_(Rotation *rotation, double position, int direction) {
+static void rotation_set_(Rotation *rotation, double position, double scale, int direction) {
     const double nearest = 6755399441055744.0; // 1.5 * 2^52: adding it rounds to an integer, found in the low bits
     for (int pair = 0; pair < PAIRS; pair++) {
         double angle = position * rotation->frequency[pair];
@@ -122,8 +122,8 @@ static void rotation_set_(Rotation *rotation, double position, int direction) {
         int64_t turns;
         memcpy(&turns, &shifted, sizeof turns);
         double c = turns & 1 ? sine : cosine, s = turns & 1 ? cosine : sine;
-        rotation->cosine[pair] = (float)((turns + 1) & 2 ? -c : c);
-        rotation->sine[pair] = (float)((turns & 2 ? -s : s) * direction);
+        rotation->cosine[pair] = (float)(((turns + 1) & 2 ? -c : c) * scale);
+        rotation->sine[pair] = (float)((turns & 2 ? -s : s) * scale * direction);
     }
 }
 
@@ -152,21 +152,20 @@ static void rotate_row_(Backend *backend, void *qkv, const AttentionShape *shape
     }
 }
 
-static Rotation rotation_group_(const AttentionShape *shape, double theta, int64_t first) {
+static Rotation rotation_group_(const AttentionShape *shape, const RopeTable *table, int64_t first) {
     int64_t left = shape->head_dim / 2 - first;
     Rotation rotation = {.first = first, .pairs = left < PAIRS ? left : PAIRS};
-    for (int64_t i = 0; i < rotation.pairs; i++)
-        rotation.frequency[i] = pow(theta, -2.0 * (double)(first + i) / (double)shape->head_dim);
+    memcpy(rotation.frequency, table->frequency + first, (size_t)rotation.pairs * sizeof(double));
     return rotation;
 }
 
-void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, double theta, int direction) {
+void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table, int direction) {
     for (int64_t first = 0; first < shape->head_dim / 2; first += PAIRS) {
-        Rotation group = rotation_group_(shape, theta, first);
+        Rotation group = rotation_group_(shape, table, first);
         CPU_PARALLEL_FOR(cpu_self(backend))
         for (int64_t position = 0; position < shape->seq; position++) {
             Rotation rotation = group;
-            rotation_set_(&rotation, (double)position, direction);
+            rotation_set_(&rotation, (double)position, table->scale, direction);
             for (int64_t b = 0; b < shape->batch; b++)
                 rotate_row_(backend, qkv, shape, position * shape->batch + b, &rotation);
         }

@@ -263,6 +263,8 @@ static void fill_operations_(Backend *b) {
     b->swiglu_forward = cuda_swiglu_forward;
     b->swiglu_backward = cuda_swiglu_backward;
     b->rope = cuda_rope;
+    b->heads_norm_forward = cuda_heads_norm_forward;
+    b->heads_norm_backward = cuda_heads_norm_backward;
     b->attention_scratch = cuda_attention_scratch;
     b->attention_forward = cuda_attention_forward;
     b->attention_backward = cuda_attention_backward;

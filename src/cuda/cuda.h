@@ -66,7 +66,11 @@ void cuda_accumulate(Backend *backend, float *to, const float *from, int64_t cou
 void cuda_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_t rows, int64_t ffn);
 void cuda_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
                           int64_t ffn);
-void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, double theta, int direction);
+void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table, int direction);
+void cuda_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
+                             const AttentionShape *shape, double eps);
+void cuda_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
+                              const void *wk, const AttentionShape *shape, double eps);
 // norm.cu
 void cuda_rmsnorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
                           int64_t rows, int64_t cols, double eps);

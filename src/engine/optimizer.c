@@ -121,11 +121,11 @@ static int meet_tied_(Optimizer *optimizer, Error *err) {
                : 0;
 }
 
-// With sequence parallelism a norm's weights saw only this rank's rows.
+// Weights of norms saw only this rank's rows or heads.
 static int meet_shards_(Optimizer *optimizer, Error *err) {
     Stage *stage = optimizer->stage;
-    for (int64_t i = 0; stage->at.shape.sequence && i < stage->tensors.count; i++) {
-        if (!stage->tensors.tensors[i].spec->shard_summed) continue;
+    for (int64_t i = 0; stage->at.shape.tensor_ranks > 1 && i < stage->tensors.count; i++) {
+        if (!tensor_summed(stage->tensors.tensors[i].spec, stage->at.shape.sequence)) continue;
         TensorPiece piece = tensors_piece(&stage->tensors, i);
         if (piece.begin < piece.end &&
             optimizer_sum_(optimizer->groups.tensor, piece.gradient, piece.end - piece.begin, err) != 0)

@@ -23,9 +23,9 @@ static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const 
     workspace->sums = 1;
     need_(&need, shape->sequence ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE, shape->count, shape->type);
     need_(&need, COMM_ALL_GATHER, shape->stats, COMM_FLOAT);
-    for (int64_t i = 0; shape->sequence && i < tensors->count; i++) {
+    for (int64_t i = 0; i < tensors->count; i++) {
         const Tensor *tensor = &tensors->tensors[i];
-        if (tensor->spec->shard_summed) need_(&need, COMM_ALL_REDUCE, tensor->count, COMM_FLOAT);
+        if (tensor_summed(tensor->spec, shape->sequence)) need_(&need, COMM_ALL_REDUCE, tensor->count, COMM_FLOAT);
     }
 }
 

@@ -13,6 +13,8 @@ int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *
     to->x = layout_take(&layout, stream);
     to->norm1 = layout_take(&layout, stream);
     to->qkv = layout_take(&layout, s->rows * s->qkv_cols * s->element);
+    int64_t kept = s->qkv_cols - s->attention.kv_heads * s->attention.head_dim;
+    to->kept = layout_take(&layout, s->qk_norm ? s->rows * kept * s->element : 0);
     to->saved = layout_take(&layout, s->saved_bytes);
     to->attention = layout_take(&layout, s->rows * s->query_cols * s->element);
     to->x2 = layout_take(&layout, stream);
@@ -66,7 +68,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
 
     model->norm_forward(pass, t[LAYER_NORM1], a->norm1, NULL, a->x, NULL);
     column_forward(pass, a->qkv, NULL, a->norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols, EPILOGUE_NONE);
-    if (model->heads_forward != NULL) model->heads_forward(pass, t, a->qkv);
+    if (model->heads_forward != NULL) model->heads_forward(pass, t, a->qkv, a->kept);
     attention_block_forward(pass, a->attention, a->saved, a->qkv);
     row_forward(pass, delta, a->attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols);
 
@@ -94,7 +96,7 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, const
     row_backward(pass, work->dattention, NULL, dx, a->attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols,
                  EPILOGUE_NONE);
     attention_block_backward(pass, work->dqkv, work->dattention, a->attention, a->saved, a->qkv);
-    if (model->heads_backward != NULL) model->heads_backward(pass, t, work->dqkv);
+    if (model->heads_backward != NULL) model->heads_backward(pass, t, work->dqkv, a->kept);
     column_backward(pass, work->delta, work->dqkv, a->norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
     model->norm_backward(pass, t[LAYER_NORM1], dx, work->delta, a->x);
 }

@@ -12,6 +12,7 @@ typedef struct LayerBundle {
     void *x;         // (shard_rows, h)       the layer's input
     void *norm1;     // (shard_rows, h)
     void *qkv;       // (rows, (q + 2 kv)/t)  q and k already normalized and rotated where the model does that
+    void *kept;      // (rows, (q + kv)/t)    q and k before their norm, where the model has one
     void *saved;     //                       the attention's, see backend.h
     void *attention; // (rows, q/t)
     void *x2;        // (shard_rows, h)       the residual stream between attention and MLP

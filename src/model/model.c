@@ -22,7 +22,8 @@ int64_t model_parameters(const Model *model, const ModelConfig *config) {
 
 double model_flops_per_token(const Config *config, bool full) {
     const ModelConfig *m = &config->model;
-    double h = (double)m->hidden, q = h, kv = h / (double)m->heads * (double)m->kv_heads, f = (double)m->ffn;
+    double h = (double)m->hidden, q = (double)(m->heads * m->head_dim), kv = (double)(m->kv_heads * m->head_dim),
+           f = (double)m->ffn;
     double layers = (double)m->layers, products = families[m->family].gated ? 3.0 : 2.0;
     double dense = layers * (h * (q + 2.0 * kv) + q * h + products * h * f) + h * (double)m->vocab;
     return 6.0 * dense + (full ? 12.0 : 6.0) * layers * q * (double)m->seq_len;
@@ -40,7 +41,7 @@ static void shape_places_(Shape *shape, const Model *model, const ModelConfig *c
 
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int tensor_rank) {
     const ModelConfig *m = &config->model;
-    int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, s = m->seq_len, dim = m->hidden / m->heads;
+    int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, s = m->seq_len, dim = m->head_dim;
     AttentionShape attention = {
         b, s, m->heads / t, m->kv_heads / t, dim, config->attention.mode, config->attention.softmax};
     shape_places_(shape, model, m);
@@ -62,7 +63,8 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->tensor_rank = tensor_rank;
     shape->tensor_ranks = (int)t;
     shape->norm_eps = m->norm_eps;
-    shape->rope_theta = m->rope_theta;
+    shape->qk_norm = m->qk_norm;
+    if (families[m->family].rotary) rope_from_config(&shape->rope, m);
     shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
     int64_t pairs = b * attention.heads * s;
     shape->saved_bytes = attention.mode == ATTENTION_FLASH  ? pairs * 4

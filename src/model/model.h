@@ -31,10 +31,15 @@ typedef struct Shape {
     int64_t workspace_bytes; // of the backend's operations themselves
     int tensor_rank, tensor_ranks;
     bool sequence;
-    double norm_eps, rope_theta;
+    bool qk_norm; // heads of q and k are normalized
+    double norm_eps;
+    RopeTable rope;         // filled where the family rotates
     int64_t element;        // bytes of one activation
     int place[LAYER_ROLES]; // of a tensor with this role among a layer's; -1: the model has none
 } Shape;
+
+// The rotations of a model (transformers' modeling_rope_utils.py has the three ways of scaling).
+void rope_from_config(RopeTable *rope, const ModelConfig *model);
 
 // Fills the shape of a configuration on tensor rank `tensor_rank`. be is asked for the attention's scratch only.
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int tensor_rank);
@@ -67,8 +72,9 @@ struct Model {
     void (*norm_forward)(Pass *, const Tensor *norm, void *out, void *sum, const void *x, const void *delta);
     void (*norm_backward)(Pass *, const Tensor *norm, void *dx, const void *dout, const void *x); // dx +=
     // --- what is done to q and k between their product and the attention, in place; both NULL: nothing. t: by role.
-    void (*heads_forward)(Pass *, const Tensor *const *t, void *qkv);
-    void (*heads_backward)(Pass *, const Tensor *const *t, void *dqkv);
+    // kept: see LayerBundle.
+    void (*heads_forward)(Pass *, const Tensor *const *t, void *qkv, void *kept);
+    void (*heads_backward)(Pass *, const Tensor *const *t, void *dqkv, const void *kept);
     // --- act (rows, f/t) from mlp (rows, mlp_cols); both NULL: GELU, which the products beside it include.
     void (*activation_forward)(Pass *, void *act, const void *mlp);
     void (*activation_backward)(Pass *, void *dmlp, const void *dact, const void *mlp);

@@ -44,6 +44,12 @@ TensorSpec *table_vector(TensorTable *table, int role, int64_t rows, int init, c
     return spec;
 }
 
+TensorSpec *table_head_vector(TensorTable *table, int role, int64_t rows, const char *name) {
+    TensorSpec *spec = table_add_(table, role, rows, 1, SPLIT_NONE, INIT_ONE, name);
+    spec->head_summed = true;
+    return spec;
+}
+
 TensorSpec *table_bias(TensorTable *table, int role, int64_t rows, int split, const char *name) {
     return table_add_(table, role, rows, 1, split == SPLIT_COLS ? SPLIT_NONE : split, INIT_ZERO, name);
 }
@@ -72,6 +78,10 @@ int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++)
         if (table->specs[i].tied_to < 0) total += table->specs[i].rows * table->specs[i].cols;
     return total;
+}
+
+bool tensor_summed(const TensorSpec *spec, bool sequence) {
+    return spec->head_summed || (sequence && spec->shard_summed);
 }
 
 // Index on this stage of the tensor whose weight `spec` is, or -1.

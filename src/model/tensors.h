@@ -17,6 +17,8 @@ typedef enum LayerRole {
     LAYER_NORM1,
     LAYER_QKV,
     LAYER_QKV_BIAS,
+    LAYER_Q_NORM,
+    LAYER_K_NORM,
     LAYER_OUT,
     LAYER_OUT_BIAS,
     LAYER_NORM2,
@@ -42,6 +44,7 @@ typedef struct TensorSpec {
     bool decay;      // weight decay applies
     bool joined;     // lies directly behind the tensor before it, so that one product serves both
     bool shard_summed; // not split, but with sequence parallelism each rank sees its rows only: gradients add up over t
+    bool head_summed;  // not split, but each rank sees its heads only: gradients add up over t always
     bool transposed;   // checkpoints hold it as (in, out): GPT-2 in Hugging Face's form
     int64_t tied_to;   // index of the tensor whose weight this one is, or -1
 } TensorSpec;
@@ -60,6 +63,8 @@ void table_prefix(TensorTable *table, const char *format, ...) __attribute__((fo
 // Each appends a tensor and returns it for further settings (parts 1, tied_to -1, nothing else set than is said here).
 // A vector is not split; with sequence parallelism its gradients are summed over the tensor ranks.
 TensorSpec *table_vector(TensorTable *table, int role, int64_t rows, int init, const char *name);
+// The weights of a norm over single heads: gradients are summed over the tensor ranks always.
+TensorSpec *table_head_vector(TensorTable *table, int role, int64_t rows, const char *name);
 // The bias of a matrix split so: by rows it is split likewise, by columns it belongs to the sum and is not split.
 TensorSpec *table_bias(TensorTable *table, int role, int64_t rows, int split, const char *name);
 // A matrix decays. Only projections into the residual stream are split by columns; they begin smaller.
@@ -170,6 +175,9 @@ TensorPiece tensors_piece(const StageTensors *tensors, int64_t index);
 // in bf16 the values pass through the gradient's place, which is zero afterwards.
 void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const float *values, int64_t first,
                  int64_t last);
+
+// Whether the tensor's gradients add up over the tensor ranks at the end of a step.
+bool tensor_summed(const TensorSpec *spec, bool sequence);
 
 // Sets all gradients of this rank to zero.
 void tensors_zero_gradients(const StageTensors *tensors, Backend *be);

@@ -47,11 +47,11 @@ typedef struct Extent {
     int64_t value;
 } Extent;
 
-enum { EXTENTS_ = 6 };
+enum { EXTENTS_ = 7 };
 
 static void extents_(const ModelConfig *m, Extent *extents) {
-    Extent all[EXTENTS_] = {{"hidden", m->hidden}, {"heads", m->heads}, {"kv_heads", m->kv_heads},
-                            {"ffn", m->ffn},       {"vocab", m->vocab}, {"seq_len", m->seq_len}};
+    Extent all[EXTENTS_] = {{"hidden", m->hidden}, {"heads", m->heads},     {"kv_heads", m->kv_heads}, {"ffn", m->ffn},
+                            {"vocab", m->vocab},   {"seq_len", m->seq_len}, {"head_dim", m->head_dim}};
     memcpy(extents, all, sizeof all);
 }
 
@@ -181,11 +181,13 @@ static int profile_read_stage_(Profile *profile, const JsonValue *from, const ch
 static int profile_read_model_(Profile *profile, const JsonValue *from, const char *path, Error *err) {
     ModelConfig *m = &profile->model;
     m->family = word_(from, "family", "model.family");
-    int64_t *fields[EXTENTS_] = {&m->hidden, &m->heads, &m->kv_heads, &m->ffn, &m->vocab, &m->seq_len};
+    int64_t *fields[EXTENTS_] = {&m->hidden, &m->heads, &m->kv_heads, &m->ffn, &m->vocab, &m->seq_len, &m->head_dim};
     Extent extents[EXTENTS_];
     extents_(m, extents);
     for (int i = 0; i < EXTENTS_; i++) {
-        *fields[i] = json_integer(from, extents[i].key, 0);
+        // Profiles older than model.head_dim have heads that fill hidden; heads are read before it.
+        int64_t absent = fields[i] == &m->head_dim && m->heads > 0 ? m->hidden / m->heads : 0;
+        *fields[i] = json_integer(from, extents[i].key, absent);
         if (*fields[i] < 1 || m->family < 0) return profile_damaged_(path, "its model is incomplete", err);
     }
     return 0;

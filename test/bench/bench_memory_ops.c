@@ -64,7 +64,9 @@ static void swiglu_backward(Bench *x) {
 static void rope(Bench *x) {
     AttentionShape shape = {
         .batch = 4, .seq = x->rows / 4, .heads = x->cols / 64, .kv_heads = x->cols / 64, .head_dim = 64};
-    x->backend->rope(x->backend, x->a, &shape, 10000.0, 1);
+    RopeTable table = {.scale = 1.0};
+    for (int i = 0; i < 32; i++) table.frequency[i] = pow(10000.0, -i / 32.0);
+    x->backend->rope(x->backend, x->a, &shape, &table, 1);
 }
 static void embedding_forward(Bench *x) {
     x->backend->embedding_forward(x->backend, x->a, x->tokens, x->c, NULL, x->rows, x->cols, 4, 0, VOCAB);

@@ -123,6 +123,7 @@ static void files_hold_every_parameter_once(void **state) {
                          .layers = 80,
                          .heads = 64,
                          .kv_heads = 64,
+                         .head_dim = 128,
                          .ffn = 22016,
                          .vocab = 32000,
                          .seq_len = 2048};
@@ -131,6 +132,7 @@ static void files_hold_every_parameter_once(void **state) {
                        .layers = 80,
                        .heads = 104,
                        .kv_heads = 104,
+                       .head_dim = 96,
                        .ffn = 39936,
                        .vocab = 50257,
                        .seq_len = 2048};

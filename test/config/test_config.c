@@ -227,14 +227,17 @@ static void json_reads_back_as_the_same_configuration(void **state) {
     assert_non_null(strstr(json, "\"kv_heads\":8,"));
     assert_non_null(strstr(json, "\"layers\":[3,3,2]"));
     assert_non_null(strstr(json, "\"memory_gib\":79.6,"));
-    assert_non_null(strstr(json, "\"rope_theta\":10000,\"tie_embeddings\":false}"));
+    assert_non_null(strstr(json, "\"rope_attention\":1,\"tie_embeddings\":false}"));
     free(json);
 }
 
 // BASE, and everything it leaves unsaid.
 static const char defaults[] =
-    "{\"model\":{\"family\":\"llama\",\"hidden\":64,\"layers\":8,\"heads\":8,\"kv_heads\":8,\"ffn\":96,\"vocab\":257,"
-    "\"seq_len\":32,\"norm_eps\":1e-05,\"rope_theta\":10000,\"tie_embeddings\":false},"
+    "{\"model\":{\"family\":\"llama\",\"hidden\":64,\"layers\":8,\"heads\":8,\"kv_heads\":8,\"head_dim\":8,\"ffn\":96,"
+    "\"vocab\":257,"
+    "\"seq_len\":32,\"norm_eps\":1e-05,\"qkv_bias\":false,\"qk_norm\":false,\"rope_theta\":10000,\"rope_scaling\":"
+    "\"none\",\"rope_factor\":1,\"rope_original\":\"auto\",\"rope_low_freq\":1,\"rope_high_freq\":4,\"rope_beta_fast\":"
+    "32,\"rope_beta_slow\":1,\"rope_attention\":1,\"tie_embeddings\":false},"
     "\"parallel\":{\"pipeline\":1,\"tensor\":1,\"data\":1,\"sequence\":false,\"placement\":\"linear\",\"layers\":[8]},"
     "\"schedule\":{\"name\":\"1f1b\",\"bpipe\":\"off\",\"slots\":\"auto\",\"load_ahead\":1,\"micro_batch\":1,\"evict_"
     "to\":\"peer\"},"

@@ -193,12 +193,96 @@ static void weight_gradients_add_in_row_order_every_time(void **state) {
     }
 }
 
+// --- norms over the heads of q and k
+
+static const AttentionShape HEADS[] = {
+    {.batch = 1, .seq = 1, .heads = 1, .kv_heads = 1, .head_dim = 2},
+    {.batch = 3, .seq = 11, .heads = 4, .kv_heads = 2, .head_dim = 6},
+    {.batch = 2, .seq = 70, .heads = 3, .kv_heads = 1, .head_dim = 64},
+    {.batch = 1, .seq = 9, .heads = 8, .kv_heads = 4, .head_dim = 128},
+};
+
+static int64_t heads_width(const AttentionShape *s) {
+    return (s->heads + 2 * s->kv_heads) * s->head_dim;
+}
+
+typedef struct Heads {
+    Operand qkv, kept, w[2], dqkv, dw[2];
+} Heads;
+
+static Heads heads_norm(Op *op, const AttentionShape *s, double *x, double *dout, double *dw[2]) {
+    int64_t rows = s->seq * s->batch, count = rows * heads_width(s);
+    Backend *backend = op->backend;
+    Heads h = {.qkv = op_operand(op, count, 1, 0.1, 1.0),
+               .kept = op_output(op, rows * (s->heads + s->kv_heads) * s->head_dim),
+               .w = {op_operand(op, s->head_dim, 2, 1.0, 0.5), op_operand(op, s->head_dim, 3, 1.0, 0.5)},
+               .dqkv = op_operand(op, count, 4, 0.0, 1.0),
+               .dw = {op_gradient(op, s->head_dim, 5, 1.0), op_gradient(op, s->head_dim, 6, 1.0)}};
+    if (x != NULL) {
+        memcpy(x, h.qkv.value, (size_t)count * 8);
+        memcpy(dout, h.dqkv.value, (size_t)count * 8);
+        for (int i = 0; i < 2; i++) memcpy(dw[i], h.dw[i].value, (size_t)s->head_dim * 8);
+    }
+    backend->heads_norm_forward(backend, h.qkv.data, h.kept.data, h.w[0].data, h.w[1].data, s, EPS);
+    backend->heads_norm_backward(backend, h.dqkv.data, (float *)h.dw[0].data, (float *)h.dw[1].data, h.kept.data,
+                                 h.w[0].data, h.w[1].data, s, EPS);
+    return h;
+}
+
+// Values stay as they are; queries and keys are normalized head by head, and their gradients are those of a row.
+static void check_heads(int precision, const AttentionShape *s) {
+    Op op = op_start(precision, 2);
+    int64_t rows = s->seq * s->batch, width = heads_width(s), dim = s->head_dim, count = rows * width;
+    double *x = op_hold(&op, count * 8), *dx = op_hold(&op, count * 8), *out = op_hold(&op, count * 8);
+    double *dw[2] = {op_hold(&op, dim * 8), op_hold(&op, dim * 8)}, *row_out = op_hold(&op, dim * 8);
+    double *dout = op_hold(&op, dim * 8);
+    Shape row = {1, dim, false, false, 0.0};
+    Heads h = heads_norm(&op, s, x, dx, dw);
+    memcpy(out, x, (size_t)count * 8);
+    for (int64_t head = 0; head < rows * (s->heads + s->kv_heads); head++) {
+        int64_t of_row = head % (s->heads + s->kv_heads), at = head / (s->heads + s->kv_heads) * width + of_row * dim;
+        int key = of_row >= s->heads;
+        double *w = h.w[key].value;
+        memcpy(dout, dx + at, (size_t)dim * 8);
+        reference_row(&row, out + at, x + at, w, NULL);
+        Loss l = {&row, x + at, w, NULL, dout, row_out, 1};
+        for (int64_t i = 0; i < dim; i++) dx[at + i] = op_slope(loss, &l, &l.x[i]);
+        for (int64_t i = 0; i < dim; i++) dw[key][i] += op_slope(loss, &l, &l.w[i]);
+    }
+    op_near("heads", op_read(&op, &h.qkv), out, count, op_bound(&op), 1.0);
+    op_near("dx", op_read(&op, &h.dqkv), dx, count, precision == PRECISION_BF16 ? 0x1p-8 : 2e-5, 1.0);
+    for (int i = 0; i < 2; i++)
+        op_near("dw", op_read(&op, &h.dw[i]), dw[i], dim, 2e-5, sqrt((double)(rows * s->heads)));
+    op_end(&op);
+}
+
+static void heads_are_normalized_one_by_one(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (size_t i = 0; i < sizeof HEADS / sizeof *HEADS; i++) check_heads(precision, &HEADS[i]);
+}
+
+static int64_t run_heads(Op *op, const void *shape, unsigned char *out) {
+    Heads h = heads_norm(op, shape, NULL, NULL, NULL);
+    int64_t at = op_append(out, 0, &h.qkv);
+    at = op_append(out, at, &h.dqkv);
+    at = op_append(out, at, &h.dw[0]);
+    return op_append(out, at, &h.dw[1]);
+}
+
+static void bits_of_heads_do_not_depend_on_threads(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof HEADS / sizeof *HEADS; i++) op_same_for_any_threads(run_heads, &HEADS[i], 4 << 20);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward_agrees_with_float64),
         cmocka_unit_test(backward_agrees_with_central_differences),
         cmocka_unit_test(a_large_mean_does_not_cancel_the_variance),
         cmocka_unit_test(bits_do_not_depend_on_threads),
+        cmocka_unit_test(heads_are_normalized_one_by_one),
+        cmocka_unit_test(bits_of_heads_do_not_depend_on_threads),
         cmocka_unit_test(weight_gradients_add_in_row_order_every_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

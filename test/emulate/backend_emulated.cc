@@ -31,6 +31,8 @@ void fill_table(Backend *b) {
     b->swiglu_forward = cuda_swiglu_forward;
     b->swiglu_backward = cuda_swiglu_backward;
     b->rope = cuda_rope;
+    b->heads_norm_forward = cuda_heads_norm_forward;
+    b->heads_norm_backward = cuda_heads_norm_backward;
     b->embedding_forward = cuda_embedding_forward;
     b->embedding_backward = cuda_embedding_backward;
     b->cross_entropy_stats = cuda_cross_entropy_stats;

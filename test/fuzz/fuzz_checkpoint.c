@@ -78,8 +78,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (kind == 't') training_(data, size, &err);
     if (kind == 'c') {
         fuzz_file(CHECKPOINT_CONFIG, data, size);
-        model_config_compare(&config, fuzz_folder(), true, &err);
-        model_config_compare(&config, fuzz_folder(), false, NULL);
+        hf_config_compare(&config, fuzz_folder(), true, &err);
+        hf_config_compare(&config, fuzz_folder(), false, NULL);
     }
     PROMISE(err.code == 0 || (err.text[0] != '\0' && err.text[0] != ':'));
     return 0;

@@ -27,10 +27,16 @@ MODELS = {
     "llama_grouped": dict(LLAMA, kv_heads=2),
     "llama_one_kv_head": dict(LLAMA, kv_heads=1, layers=2, rope_theta=500.0, norm_eps=1e-3),
     "llama_tied": dict(LLAMA, kv_heads=2, tie_embeddings=True),
+    "llama_wide_heads": dict(LLAMA, kv_heads=2, head_dim=18),
+    "llama_linear": dict(LLAMA, kv_heads=2, rope_scaling="linear", rope_factor=2.5),
+    "llama31": dict(LLAMA, kv_heads=2, head_dim=16, rope_scaling="llama3", rope_factor=8.0, rope_original=32),
+    "llama_yarn": dict(LLAMA, kv_heads=2, head_dim=32, rope_scaling="yarn", rope_factor=4.0, rope_original=24),
+    "qwen2": dict(LLAMA, kv_heads=2, qkv_bias=True, tie_embeddings=True),
+    "qwen3": dict(LLAMA, kv_heads=2, qk_norm=True, head_dim=20),
     "gpt": GPT,
     "gpt_untied": dict(GPT, tie_embeddings=False),
 }
-TIED = ["llama_tied", "gpt"]
+TIED = ["llama_tied", "qwen2", "gpt"]
 MODES = ["none", "recompute", "flash"]
 
 
@@ -219,7 +225,7 @@ def test_a_forward_alone_gives_the_same_losses(tmp_path, name):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["llama_grouped", "gpt"])
+@pytest.mark.parametrize("name", ["llama_grouped", "qwen2", "qwen3", "gpt"])
 def test_bf16_is_near(tmp_path, name, mode):
     model = MODELS[name]
     tokens, weights = random_tokens(model, 6), random_weights(model)
@@ -239,7 +245,7 @@ def assert_same_bits(one, other):
     assert [name for name in one if one[name].tobytes() != other[name].tobytes()] == []
 
 
-@pytest.mark.parametrize("name", ["llama_grouped", "gpt"])
+@pytest.mark.parametrize("name", ["llama_grouped", "qwen2", "qwen3", "gpt"])
 @pytest.mark.parametrize("layers", [[3, 2], [1, 3, 1], [1, 1, 1, 1, 1]], ids=lambda layers: f"{len(layers)}_stages")
 def test_stages_do_not_change_a_bit(tmp_path, name, layers):
     model = dict(MODELS[name], layers=5)
@@ -249,7 +255,7 @@ def test_stages_do_not_change_a_bit(tmp_path, name, layers):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["llama_grouped", "gpt"])
+@pytest.mark.parametrize("name", ["llama_grouped", "qwen2", "qwen3", "gpt"])
 def test_threads_do_not_change_a_bit(tmp_path, name, mode):
     model = MODELS[name]
     tokens, weights = random_tokens(model, 6), random_weights(model)
@@ -267,7 +273,7 @@ def initial_weights(folder, model, **options):
     return {name: unpadded(array, shapes[name]) for name, array in parts(records, "weight").items()}
 
 
-@pytest.mark.parametrize("name", ["llama_grouped", "gpt"])
+@pytest.mark.parametrize("name", ["llama_grouped", "qwen2", "qwen3", "gpt"])
 def test_initial_weights_are_normal_with_the_scale_of_their_kind(tmp_path, name):
     model = dict(MODELS[name], layers=4)
     for tensor, weight in initial_weights(tmp_path, model).items():

@@ -45,15 +45,20 @@ def merge_heads(x):
 
 def llama_shapes(model):
     hidden, ffn = model["hidden"], model["ffn"]
-    kv = hidden // model["heads"] * model.get("kv_heads", model["heads"])
+    dim = model.get("head_dim", hidden // model["heads"])
+    q, kv = dim * model["heads"], dim * model.get("kv_heads", model["heads"])
     shapes = {"model.embed_tokens.weight": (model["vocab"], hidden)}
     for layer in range(model["layers"]):
         prefix = f"model.layers.{layer}."
         shapes[prefix + "input_layernorm.weight"] = (hidden,)
-        shapes[prefix + "self_attn.q_proj.weight"] = (hidden, hidden)
+        shapes[prefix + "self_attn.q_proj.weight"] = (q, hidden)
         shapes[prefix + "self_attn.k_proj.weight"] = (kv, hidden)
         shapes[prefix + "self_attn.v_proj.weight"] = (kv, hidden)
-        shapes[prefix + "self_attn.o_proj.weight"] = (hidden, hidden)
+        if model.get("qkv_bias"):
+            shapes |= {f"{prefix}self_attn.{name}_proj.bias": (rows,) for name, rows in (("q", q), ("k", kv), ("v", kv))}
+        if model.get("qk_norm"):
+            shapes |= {f"{prefix}self_attn.{name}_norm.weight": (dim,) for name in "qk"}
+        shapes[prefix + "self_attn.o_proj.weight"] = (hidden, q)
         shapes[prefix + "post_attention_layernorm.weight"] = (hidden,)
         shapes[prefix + "mlp.gate_proj.weight"] = (ffn, hidden)
         shapes[prefix + "mlp.up_proj.weight"] = (ffn, hidden)
@@ -67,11 +72,31 @@ def rms_norm(x, weight, eps):
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
 
-def rotate(x, theta):
+def rotation_rates(model, width):
+    """Radians a position for each pair, and the factor of cosines and sines."""
+    theta, kind = model.get("rope_theta", 10000.0), model.get("rope_scaling", "none")
+    factor, original = model.get("rope_factor", 1.0), model.get("rope_original", 1)
+    rates = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    if kind == "linear":
+        return rates / factor, 1.0
+    if kind == "llama3":
+        low, high = model.get("rope_low_freq", 1.0), model.get("rope_high_freq", 4.0)
+        keep = ((original * rates / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
+        return keep * rates + (1 - keep) * rates / factor, 1.0
+    if kind == "yarn":
+        ends = [width * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta)) for turns in (32, 1)]
+        low, high = max(math.floor(ends[0]), 0), min(math.ceil(ends[1]), width - 1)
+        slow = ((torch.arange(width // 2) - low) / (high - low)).clamp(0, 1)
+        return slow * rates / factor + (1 - slow) * rates, model.get("rope_attention", 0.1 * math.log(factor) + 1)
+    return rates, 1.0
+
+
+def rotate(x, model):
     """Rotary positions (Su et al. 2021) in Hugging Face's convention: dimension i turns with dimension i + d/2."""
     positions, width = x.shape[-2:]
-    rates = theta ** (-torch.arange(0, width, 2, dtype=x.dtype) / width)
-    angles = torch.arange(positions, dtype=x.dtype)[:, None] * rates
+    rates, scale = rotation_rates(model, width)
+    x = x * scale
+    angles = torch.arange(positions, dtype=x.dtype)[:, None] * rates.to(x.dtype)
     first, second = x.chunk(2, -1)
     return torch.cat(
         [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1
@@ -80,10 +105,15 @@ def rotate(x, theta):
 
 def llama_attention(model, x, w):
     heads, kv_heads = model["heads"], model.get("kv_heads", model["heads"])
-    theta = model.get("rope_theta", 10000.0)
-    query = rotate(split_heads(x @ w("self_attn.q_proj").T, heads), theta)
-    key = rotate(split_heads(x @ w("self_attn.k_proj").T, kv_heads), theta)
-    value = split_heads(x @ w("self_attn.v_proj").T, kv_heads)
+
+    def project(name, count):
+        y = x @ w(f"self_attn.{name}_proj").T
+        y = split_heads(y + w(f"self_attn.{name}_proj", "bias") if model.get("qkv_bias") else y, count)
+        norm = model.get("qk_norm") and name != "v"
+        return rms_norm(y, w(f"self_attn.{name}_norm"), model.get("norm_eps", 1e-5)) if norm else y
+
+    query, key, value = project("q", heads), project("k", kv_heads), project("v", kv_heads)
+    query, key = rotate(query, model), rotate(key, model)
     key, value = (part.repeat_interleave(heads // kv_heads, 1) for part in (key, value))
     return merge_heads(causal_attention(query, key, value)) @ w("self_attn.o_proj").T
 
@@ -93,8 +123,8 @@ def llama_logits(model, weights, tokens):
     x = weights["model.embed_tokens.weight"][tokens]
     for layer in range(model["layers"]):
 
-        def w(name, prefix=f"model.layers.{layer}."):
-            return weights[f"{prefix}{name}.weight"]
+        def w(name, kind="weight", prefix=f"model.layers.{layer}."):
+            return weights[f"{prefix}{name}.{kind}"]
 
         x = x + llama_attention(model, rms_norm(x, w("input_layernorm"), eps), w)
         y = rms_norm(x, w("post_attention_layernorm"), eps)

@@ -14,17 +14,32 @@
 
 namespace {
 
+// Where rows are: `heads` of them next to each other, then the next ones `width` elements further on. Rows that fill
+// their memory have one head and the width of a row.
+struct Rows {
+    int heads;
+    int64_t width;
+};
+
+__device__ __forceinline__ int64_t row_begin(const Rows &rows, int64_t row, int cols) {
+    return row / rows.heads * rows.width + row % rows.heads * cols;
+}
+
 struct Forward {
     void *out, *sum;
     const void *x, *delta, *w, *b;
     int cols;
     float eps;
+    Rows at;    // of x and out
+    void *kept; // receives x, rows at `keep`; NULL: not wanted
+    Rows keep;
 };
 
 template <typename T, int W, int UNITS, bool CENTERED>
 __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward a) {
     SHARED(float, workspace, 2 * WARP);
-    int64_t row = (int64_t)blockIdx.x * a.cols;
+    int64_t row = row_begin(a.at, blockIdx.x, a.cols);
+    T *kept = a.kept ? (T *)a.kept + row_begin(a.keep, blockIdx.x, a.cols) : nullptr;
     const T *x = (const T *)a.x + row, *delta = a.delta ? (const T *)a.delta + row : nullptr;
     Piece<T, W> in[UNITS], more[UNITS], weight[UNITS], bias[UNITS];
 #pragma unroll
@@ -32,6 +47,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
         int column = row_column<W>(u);
         if (column >= a.cols) continue;
         in[u] = piece_load<W>(x + column);
+        if (kept) piece_store(kept + column, in[u]);
         if (delta) more[u] = piece_load<W>(delta + column);
         weight[u] = piece_load<W>((const T *)a.w + column);
         if (CENTERED) bias[u] = piece_load<W>((const T *)a.b + column);
@@ -152,7 +168,9 @@ struct Backward {
     int64_t rows, slots;
     int cols;
     float eps;
-    bool shared; // sums of a block stand in shared memory until its end; else in `sums` throughout, for huge rows
+    Rows at, keep; // of dx and dout, and of x
+    bool replace;  // dx is overwritten, and may be dout
+    bool shared;   // sums of a block stand in shared memory until its end; else in `sums` throughout, for huge rows
 };
 
 // Rooms for two reductions of a row, twice: a row uses the other half than the one before, so that no thread that is
@@ -174,15 +192,16 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_backward_kernel(const
     int64_t begin = a.rows * blockIdx.x / gridDim.x, end = a.rows * (blockIdx.x + 1) / gridDim.x;
     for (int64_t row = begin; row < end; row++) {
         float *mine = workspace + row % 2 * ROOM;
-        T *dx = (T *)a.dx + row * a.cols;
+        int64_t at = row_begin(a.at, row, a.cols), keep = row_begin(a.keep, row, a.cols);
+        T *dx = (T *)a.dx + at;
         Piece<T, W> x[UNITS], dout[UNITS], old[UNITS];
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
             int column = row_column<W>(u);
             if (column >= a.cols) continue;
-            x[u] = piece_load<W>((const T *)a.x + row * a.cols + column);
-            dout[u] = piece_load<W>((const T *)a.dout + row * a.cols + column);
-            old[u] = piece_load<W>(dx + column);
+            x[u] = piece_load<W>((const T *)a.x + keep + column);
+            dout[u] = piece_load<W>((const T *)a.dout + at + column);
+            if (!a.replace) old[u] = piece_load<W>(dx + column);
         }
         float mean[1] = {0.0f};
         if (CENTERED) {
@@ -219,7 +238,8 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_backward_kernel(const
             if (column >= a.cols) continue;
             piece_repack(x[u]), piece_repack(dout[u]), piece_repack(weight[u]);
             Floats<W> value = piece_floats(x[u]), upstream = piece_floats(dout[u]), w = piece_floats(weight[u]);
-            Floats<W> slope = piece_floats(old[u]), product;
+            Floats<W> slope = {}, product;
+            if (!a.replace) slope = piece_floats(old[u]);
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 float xhat = (value.v[i] - mean[0]) * rstd;
@@ -277,29 +297,82 @@ static bool refused(CudaBackend *cuda, int64_t cols) {
 void cuda_rmsnorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
                           int64_t rows, int64_t cols, double eps) {
     if (refused(cuda_self(backend), cols)) return;
-    Forward a = {out, sum, x, delta, w, nullptr, (int)cols, (float)eps};
+    Forward a = {out, sum, x, delta, w, nullptr, (int)cols, (float)eps, {1, cols}, nullptr, {1, cols}};
     FOR_ELEMENT(backend, (forward_launch<T, false>(cuda_self(backend), a, rows)));
 }
 
 void cuda_layernorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
                             const void *b, int64_t rows, int64_t cols, double eps) {
     if (refused(cuda_self(backend), cols)) return;
-    Forward a = {out, sum, x, delta, w, b, (int)cols, (float)eps};
+    Forward a = {out, sum, x, delta, w, b, (int)cols, (float)eps, {1, cols}, nullptr, {1, cols}};
     FOR_ELEMENT(backend, (forward_launch<T, true>(cuda_self(backend), a, rows)));
 }
 
 void cuda_rmsnorm_backward(Backend *backend, void *dx, float *dw, const void *dout, const void *x, const void *w,
                            int64_t rows, int64_t cols, double eps) {
     if (rows == 0 || refused(cuda_self(backend), cols)) return;
-    Backward a = {dx, dout, x, w, nullptr, rows, 0, (int)cols, (float)eps, true};
+    Backward a = {dx, dout, x, w, nullptr, rows, 0, (int)cols, (float)eps, {1, cols}, {1, cols}, false, true};
     FOR_ELEMENT(backend, (backward_launch<T, false>(cuda_self(backend), a, dw, nullptr)));
 }
 
 void cuda_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
                              const void *w, int64_t rows, int64_t cols, double eps) {
     if (rows == 0 || refused(cuda_self(backend), cols)) return;
-    Backward a = {dx, dout, x, w, nullptr, rows, 0, (int)cols, (float)eps, true};
+    Backward a = {dx, dout, x, w, nullptr, rows, 0, (int)cols, (float)eps, {1, cols}, {1, cols}, false, true};
     FOR_ELEMENT(backend, (backward_launch<T, true>(cuda_self(backend), a, dw, db)));
+}
+
+// --- norms over the heads of q and k: rows within rows of qkv
+
+static int64_t heads_qkv_width(const AttentionShape *s) {
+    return (s->heads + 2 * s->kv_heads) * s->head_dim;
+}
+
+static int64_t heads_kept_width(const AttentionShape *s) {
+    return (s->heads + s->kv_heads) * s->head_dim;
+}
+
+// The address of the first key head where `keys`, else of the first query head.
+static void *heads_first(Backend *backend, const void *at, const AttentionShape *s, bool keys) {
+    return (char *)at + (keys ? s->heads * s->head_dim * backend->element : 0);
+}
+
+static void heads_forward(Backend *backend, void *qkv, void *kept, const void *w, const AttentionShape *s, bool keys,
+                          double eps) {
+    int64_t heads = keys ? s->kv_heads : s->heads;
+    void *x = heads_first(backend, qkv, s, keys);
+    Forward a = {};
+    a.out = x, a.x = x, a.w = w;
+    a.cols = (int)s->head_dim, a.eps = (float)eps;
+    a.at = {(int)heads, heads_qkv_width(s)}, a.keep = {(int)heads, heads_kept_width(s)};
+    a.kept = heads_first(backend, kept, s, keys);
+    FOR_ELEMENT(backend, (forward_launch<T, false>(cuda_self(backend), a, s->seq * s->batch * heads)));
+}
+
+static void heads_backward(Backend *backend, void *dqkv, float *dw, const void *kept, const void *w,
+                           const AttentionShape *s, bool keys, double eps) {
+    int64_t heads = keys ? s->kv_heads : s->heads;
+    void *dx = heads_first(backend, dqkv, s, keys);
+    Backward a = {};
+    a.dx = dx, a.dout = dx, a.x = heads_first(backend, kept, s, keys), a.w = w;
+    a.rows = s->seq * s->batch * heads, a.cols = (int)s->head_dim, a.eps = (float)eps;
+    a.at = {(int)heads, heads_qkv_width(s)}, a.keep = {(int)heads, heads_kept_width(s)};
+    a.replace = true;
+    FOR_ELEMENT(backend, (backward_launch<T, false>(cuda_self(backend), a, dw, nullptr)));
+}
+
+void cuda_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
+                             const AttentionShape *shape, double eps) {
+    if (refused(cuda_self(backend), shape->head_dim)) return;
+    heads_forward(backend, qkv, kept, wq, shape, false, eps);
+    heads_forward(backend, qkv, kept, wk, shape, true, eps);
+}
+
+void cuda_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
+                              const void *wk, const AttentionShape *shape, double eps) {
+    if (refused(cuda_self(backend), shape->head_dim)) return;
+    heads_backward(backend, dqkv, dwq, kept, wq, shape, false, eps);
+    heads_backward(backend, dqkv, dwk, kept, wk, shape, true, eps);
 }
 
 // --- column sums, for the gradients of biases. A block takes 32 pieces of columns, 512 contiguous bytes a row, and a

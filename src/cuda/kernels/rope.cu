@@ -20,7 +20,8 @@ struct Frequencies {
 
 struct Rope {
     int64_t batch, width; // elements of a row
-    int heads, head_dim, first, pairs, direction;
+    int heads, head_dim, first, pairs;
+    float scale, direction;
 };
 
 // cos and sin of an angle: the angle less its multiple of pi/2 (Cody & Waite), then the Taylor series on [-pi/4, pi/4];
@@ -48,7 +49,8 @@ __global__ void __launch_bounds__(THREADS) rope_kernel(T *qkv, const Rope rope, 
     SHARED(float, sines, PAIRS);
     for (int pair = threadIdx.y * blockDim.x + threadIdx.x; pair < rope.pairs; pair += blockDim.x * blockDim.y) {
         rotation((double)blockIdx.x * frequencies.of[pair], &cosines[pair], &sines[pair]);
-        sines[pair] *= (float)rope.direction;
+        cosines[pair] *= rope.scale;
+        sines[pair] *= rope.scale * rope.direction;
     }
     __syncthreads();
     int pair = threadIdx.x * W, half = rope.head_dim / 2;
@@ -82,18 +84,17 @@ void rope_launch(CudaBackend *cuda, T *qkv, int64_t positions, const Rope &rope,
 
 } // namespace
 
-void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, double theta, int direction) {
+void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table, int direction) {
     CudaBackend *cuda = cuda_self(backend);
     int64_t half = shape->head_dim / 2;
     Rope rope = {};
     rope.batch = shape->batch, rope.width = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
     rope.heads = (int)(shape->heads + shape->kv_heads), rope.head_dim = (int)shape->head_dim;
-    rope.direction = direction;
+    rope.direction = (float)direction, rope.scale = (float)table->scale;
     for (int64_t first = 0; first < half; first += PAIRS) {
         Frequencies frequencies = {};
         rope.first = (int)first, rope.pairs = (int)(half - first < PAIRS ? half - first : PAIRS);
-        for (int i = 0; i < rope.pairs; i++)
-            frequencies.of[i] = pow(theta, -2.0 * (double)(first + i) / (double)shape->head_dim);
+        for (int i = 0; i < rope.pairs; i++) frequencies.of[i] = table->frequency[first + i];
         FOR_ELEMENT(backend, {
             if (half % PACK<T> == 0 && aligned_16(qkv))
                 rope_launch<T, PACK<T>>(cuda, (T *)qkv, shape->seq, rope, frequencies);

@@ -1,0 +1,25 @@
+// config.json, by which transformers knows a model: written into checkpoints, and compared where a run starts from one.
+#ifndef HF_CONFIG_H
+#define HF_CONFIG_H
+
+#include "config/config.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+void hf_config_write(const Config *config, FILE *file);
+
+// Compares config.json in `dir` with the configuration. -1 with err (code 2) that lists every size and constant that
+// differs, or names what the file's model computes and this program does not. exact: the sequence length too, where it
+// is no tensor's size. A directory without the file passes: the tensors' shapes will tell.
+int hf_config_compare(const Config *config, const char *dir, bool exact, Error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
