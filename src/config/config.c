@@ -5,6 +5,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int place_of_(const Config *config, const char *key) {
+    return config->place[config_find(key) - config_keys];
+}
+
+// Whether the row's value counts for `key`, and not one given in the same place or later.
+static bool row_counts_(const Config *config, const char *key) {
+    int given = place_of_(config, key), gpu = place_of_(config, "hardware.gpu");
+    return given == CONFIG_DEFAULT || (gpu == CONFIG_OVERRIDE && given != CONFIG_OVERRIDE);
+}
+
+// Fills keys of `hardware` from the row that hardware.gpu names. Keys given in the same place (file, or -o) or later win
+// over the row; `-o hardware.gpu` replaces what the file says.
+static void fill_from_gpu_(Config *config) {
+    HardwareConfig *hardware = &config->hardware;
+    const Gpu *gpu = gpu_row(hardware->gpu);
+    if (gpu == NULL) return;
+    if (row_counts_(config, "hardware.peak_tflops")) hardware->peak_tflops = gpu_peak(gpu, config->train.precision);
+    if (row_counts_(config, "hardware.memory_gib")) hardware->memory_gib = gpu->memory_gib;
+    if (row_counts_(config, "hardware.memory_gb_s")) hardware->memory_gb_s = gpu->memory_gb_s;
+    if (row_counts_(config, "hardware.gpus_per_node")) hardware->gpus_per_node = gpu->gpus_per_node;
+    if (row_counts_(config, "hardware.pair_gb_s")) hardware->pair_gb_s = gpu->link_gb_s;
+    if (row_counts_(config, "hardware.tensor_gb_s")) hardware->tensor_gb_s = gpu->link_gb_s;
+    if (row_counts_(config, "hardware.network_gb_s")) hardware->network_gb_s = gpu->network_gb_s;
+    if (row_counts_(config, "hardware.host_gb_s")) hardware->host_gb_s = gpu->host_gb_s;
+}
+
 int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err) {
     memset(config, 0, sizeof *config);
     if (strlen(path) >= sizeof config->path) {
@@ -19,7 +45,7 @@ int config_load(Config *config, const char *path, const char *const *overrides, 
     for (int i = 0; i < override_count; i++) {
         if (config_read_override(config, overrides[i], err) != 0) return -1;
     }
-    config_fill_from_gpu(config);
+    fill_from_gpu_(config);
     return config_check(config, err);
 }
 

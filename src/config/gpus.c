@@ -3,7 +3,6 @@
 // are DGX A100, DGX H100, DGX B200 and their like of the other vendors. A rate between devices is what a long transfer
 // reaches, taken as four fifths of the wire's.
 #include "gpus.h"
-#include "config_schema.h"
 
 #include <math.h>
 #include <string.h>
@@ -85,28 +84,4 @@ const Gpu *gpu_by_peak(double bf16_tflops) {
 
 double gpu_peak(const Gpu *gpu, int precision) {
     return precision == PRECISION_BF16 ? gpu->bf16 : gpu->fp32;
-}
-
-static int place_of_(const Config *config, const char *key) {
-    return config->place[config_find(key) - config_keys];
-}
-
-// Whether the row's value counts for `key`, and not one given in the same place or later.
-static bool row_counts_(const Config *config, const char *key) {
-    int given = place_of_(config, key), gpu = place_of_(config, "hardware.gpu");
-    return given == CONFIG_DEFAULT || (gpu == CONFIG_OVERRIDE && given != CONFIG_OVERRIDE);
-}
-
-void config_fill_from_gpu(Config *config) {
-    HardwareConfig *hardware = &config->hardware;
-    const Gpu *gpu = gpu_row(hardware->gpu);
-    if (gpu == NULL) return;
-    if (row_counts_(config, "hardware.peak_tflops")) hardware->peak_tflops = gpu_peak(gpu, config->train.precision);
-    if (row_counts_(config, "hardware.memory_gib")) hardware->memory_gib = gpu->memory_gib;
-    if (row_counts_(config, "hardware.memory_gb_s")) hardware->memory_gb_s = gpu->memory_gb_s;
-    if (row_counts_(config, "hardware.gpus_per_node")) hardware->gpus_per_node = gpu->gpus_per_node;
-    if (row_counts_(config, "hardware.pair_gb_s")) hardware->pair_gb_s = gpu->link_gb_s;
-    if (row_counts_(config, "hardware.tensor_gb_s")) hardware->tensor_gb_s = gpu->link_gb_s;
-    if (row_counts_(config, "hardware.network_gb_s")) hardware->network_gb_s = gpu->network_gb_s;
-    if (row_counts_(config, "hardware.host_gb_s")) hardware->host_gb_s = gpu->host_gb_s;
 }

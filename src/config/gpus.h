@@ -31,8 +31,4 @@ const Gpu *gpu_by_peak(double bf16_tflops);
 
 double gpu_peak(const Gpu *gpu, int precision); // TFLOP/s
 
-// Fills keys of `hardware` from the row that hardware.gpu names. Keys given in the same place (file, or -o) or later win
-// over the row; `-o hardware.gpu` replaces what the file says.
-void config_fill_from_gpu(Config *config);
-
 #endif
