@@ -1,11 +1,5 @@
 #include "attention_scratch.h"
 
-bool attention_softmax_fuses(const AttentionShape *shape, int64_t element) {
-    if (shape->softmax != SOFTMAX_MEGATRON) return shape->softmax == SOFTMAX_FUSED;
-    bool length = shape->seq > 16 && shape->seq <= 4096 && shape->seq % 4 == 0;
-    return element == 2 && length && shape->batch * shape->heads % 4 == 0;
-}
-
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element) {
     int64_t rows = shape->batch * shape->heads * shape->seq, scores = shape->heads * shape->seq * shape->seq;
     // Without key and value heads of their own, the gradients of a group's are summed from one for each query head.

@@ -20,9 +20,14 @@ enum {
 // values for each query head; where the library asks for more at start, more is taken then.
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element);
 
-// Whether the softmax of `none` and `recompute` is one kernel; the rule of SOFTMAX_MEGATRON is that of Megatron-LM's
-// fused kernel: 16-bit, 16 < seq <= 4096, seq and batch * heads multiples of 4.
-bool attention_softmax_fuses(const AttentionShape *shape, int64_t element);
+// Whether scale, mask and softmax of `none` and `recompute` run as one kernel. SOFTMAX_MEGATRON follows Megatron-LM's
+// fused kernel (megatron/fused_kernels, 2023): 16-bit scores, 16 < seq <= 4096, seq and batch * heads of the rank
+// multiples of 4; otherwise separate passes in fp32. The one place of this rule: kernels, plan and profile ask here.
+static inline bool attention_softmax_fuses(const AttentionShape *shape, int64_t element) {
+    if (shape->softmax != SOFTMAX_MEGATRON) return shape->softmax == SOFTMAX_FUSED;
+    bool length = shape->seq > 16 && shape->seq <= 4096 && shape->seq % 4 == 0;
+    return element == 2 && length && shape->batch * shape->heads % 4 == 0;
+}
 
 #ifdef __cplusplus
 }

@@ -96,7 +96,7 @@ static int64_t workspace_(Room *workspace, void *base, CudaBackend *cuda, const 
     int64_t bytes = scores_(s) * cuda->backend.element;
     workspace->p = s->mode == ATTENTION_NONE ? NULL : layout_take(&layout, bytes);
     workspace->dp = layout_take(&layout, bytes);
-    bool fused = cuda_softmax_is_fused(&cuda->backend, s);
+    bool fused = attention_softmax_fuses(s, cuda->backend.element);
     workspace->wide = fused ? NULL : (float *)layout_take(&layout, scores_(s) * (int64_t)sizeof(float));
     return layout.used;
 }

@@ -123,9 +123,6 @@ void cuda_softmax_unfused_forward(Backend *backend, void *p, const void *scores,
 void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
                                    const CudaScores *shape);
 
-// Whether the fused form runs: always (SOFTMAX_FUSED), never (SOFTMAX_UNFUSED), or as Megatron-LM's kernel would have
-// it (SOFTMAX_MEGATRON: bf16, 16 < seq <= 4096, seq and batch * heads multiples of 4).
-bool cuda_softmax_is_fused(const Backend *backend, const AttentionShape *shape);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
 #include "hardware_model.h"
 #include "base/grid.h"
+#include "backend/attention_scratch.h"
 #include "base/units.h"
 
 #include "config/config_schema.h"
@@ -90,13 +91,6 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank) {
     return hardware->cpu ? 0 : rank / (int)config->hardware.gpus_per_node;
 }
 
-bool hardware_softmax_fused(const AttentionShape *shape, int64_t element) {
-    if (shape->softmax == SOFTMAX_FUSED) return true;
-    if (shape->softmax == SOFTMAX_UNFUSED) return false;
-    bool length = shape->seq > 16 && shape->seq <= 4096 && shape->seq % 4 == 0;
-    return element == 2 && length && shape->batch * shape->heads % 4 == 0;
-}
-
 // ---------------------------------------------------------------- compute
 
 // A device at work on one shape.
@@ -129,7 +123,7 @@ static double hardware_stream_(const Shape *s) {
 // fp32: cast, scale, mask, softmax, cast back; and the same way back. The CPU backend has one softmax, which is fused.
 static double softmax_bytes_(const Work *work, bool backward) {
     const Shape *s = work->shape;
-    if (work->hardware->cpu || hardware_softmax_fused(&s->attention, s->element))
+    if (work->hardware->cpu || attention_softmax_fuses(&s->attention, s->element))
         return (double)s->element * (backward ? 3 : 2);
     double cast = (double)s->element + 4;
     return backward ? 2 * cast + 12 + 8 + 8 : 2 * cast + 1 + 8 + 8 + 8;

@@ -1,5 +1,5 @@
 // What a device is believed to do where nothing was measured: seconds of every part of a model from its FLOPs, efficiencies that depend on
-// shapes, bytes and bandwidths. It also knows the rates between ranks, which are the configuration's, and Megatron-LM's softmax rule.
+// shapes, bytes and bandwidths. It also knows the rates between ranks, which are the configuration's.
 //
 // The assumptions, which the plan prints:
 //   - a matrix product of m x n x k runs at peak * efficiency * h(m) * h(n) * h(k), h(x) = x / (x + half): narrow products fill a
@@ -57,10 +57,6 @@ void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Co
 
 // Norm of the gradient and AdamW over `owned` elements, whose gradients and states a rank keeps.
 double hardware_optimizer_seconds(const Hardware *hardware, const Config *config, int64_t owned);
-
-// Whether scale, mask and softmax run as one kernel. Megatron-LM's fused kernel (megatron/fused_kernels, 2023) wants 16-bit scores,
-// 16 < s <= 4096, s a multiple of 4 and b * heads of the rank a multiple of 4; otherwise it falls back to separate passes, in fp32.
-bool hardware_softmax_fused(const AttentionShape *shape, int64_t element);
 
 // Nodes: a CPU run is one node; else gpus_per_node neighbouring ranks are one.
 int hardware_node(const Hardware *hardware, const Config *config, int rank);

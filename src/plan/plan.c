@@ -263,9 +263,8 @@ static void print_host_(const Plan *plan, FILE *file) {
     for (int i = 0; i < 4; i++) {
         char bytes[32];
         if (parts[i].bytes < 1 << 16) continue; // would read as nothing
-        length +=
-            snprintf(text + length, sizeof text - (size_t)length, "%s %s (%s)",
-                     length == 0 ? "memory per rank:" : ",", parts[i].what, grid_bytes(parts[i].bytes, bytes));
+        length += snprintf(text + length, sizeof text - (size_t)length, "%s %s (%s)",
+                           length == 0 ? "memory per rank:" : ",", parts[i].what, grid_bytes(parts[i].bytes, bytes));
     }
     if (length > 0) grid_line(file, "host", "%s", text);
 }

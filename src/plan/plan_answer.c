@@ -70,15 +70,3 @@ bool plan_answer_fits(const PlanAnswer *answer, int stage) {
     bool bpipe = answer->config.schedule.bpipe == BPIPE_ON && verdict->bpipe.possible;
     return bpipe ? verdict->bpipe.fits : verdict->plain.fits; // all ranks share the host
 }
-
-int plan_command(const Config *config, const Model *model, bool json, const char *trace, const Log *log, Error *err) {
-    PlanAnswer *answer = xmalloc(sizeof *answer);
-    int status = plan_answer_make(answer, config, model, log, err);
-    if (status == 0 && trace != NULL) status = plan_trace(answer, trace, err);
-    if (status == 0) status = json ? plan_write_json(answer, stdout) : plan_report(answer, stdout, err);
-    if (status == 0 && fflush(stdout) != 0)
-        status = error_set(err, EXIT_FAILED, "the plan could not be written to stdout");
-    plan_answer_free(answer);
-    free(answer);
-    return status;
-}

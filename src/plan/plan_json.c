@@ -1,6 +1,6 @@
 // The plan as JSON: keys are a contract with scripts.
 #include "base/json.h"
-#include "plan_answer.h"
+#include "plan_report.h"
 
 #include <math.h>
 

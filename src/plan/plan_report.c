@@ -2,7 +2,7 @@
 #include "estimate.h"
 #include "base/units.h"
 #include "base/grid.h"
-#include "plan_answer.h"
+#include "plan_report.h"
 
 #include <math.h>
 

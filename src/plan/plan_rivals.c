@@ -4,7 +4,7 @@
 // offload is this trainer's own schedule, simulated.
 #include "base/grid.h"
 #include "base/alloc.h"
-#include "plan_answer.h"
+#include "plan_report.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 // The trace of a plan: one step as the simulator sees it, whole, with the costs that the plan's step time comes from.
-#include "plan_answer.h"
+#include "plan_report.h"
 #include "base/alloc.h"
 #include "engine/trace.h"
 

@@ -1,7 +1,7 @@
 // The fewest ranks that would do, for a configuration in which nothing fits.
 #include "config/config_schema.h"
 #include "base/alloc.h"
-#include "plan_answer.h"
+#include "plan_report.h"
 
 #include <stdlib.h>
 

@@ -84,11 +84,6 @@ void planner_free(Planner *planner) {
 
 // ---------------------------------------------------------------- variants
 
-Variant planner_variant(const Planner *planner) {
-    const Config *config = planner->config;
-    return (Variant){config->schedule.micro_batch, config->schedule.bpipe == BPIPE_ON, config->attention.mode};
-}
-
 void planner_config(const Planner *planner, Variant variant, Config *config) {
     *config = *planner->config;
     config->schedule.micro_batch = variant.micro_batch;
@@ -129,15 +124,6 @@ static int64_t host_bytes_(const Plan *plan, const Config *config) {
     for (int s = 0; s < plan->stages; s++)
         bytes += ranks * (memory_total(&plan->stage[s].memory) + plan_host_bytes(&plan->stage[s]));
     return bytes;
-}
-
-int64_t planner_limit(const Planner *planner) {
-    const Hardware *hardware = &planner->hardware;
-    int64_t reserve = (int64_t)(planner->config->hardware.reserve_gib * GIB);
-    int64_t all = hardware->memory_bytes > 0 ? hardware->memory_bytes : hardware->host_bytes;
-    if (all == 0) return 0;
-    int64_t left = all > reserve ? all - reserve : 1;
-    return hardware->memory_bytes > 0 ? left : left / config_world(planner->config);
 }
 
 // Peak and reserve within the memory of a rank; where only the host's is known, of all ranks together.

@@ -29,9 +29,6 @@ typedef struct Variant {
     int attention; // AttentionMode
 } Variant;
 
-// The configuration as it stands; bpipe where it is on.
-Variant planner_variant(const Planner *planner);
-
 typedef struct Forecast {
     Variant variant;
     bool possible;      // the batch can be cut that way and, with bpipe, something is evicted
@@ -52,10 +49,6 @@ void planner_config(const Planner *planner, Variant variant, Config *config);
 
 // Schedule (as short as plan_time takes it) and bytes of a variant that is possible.
 Schedule *planner_schedule(const Config *config, Error *err);
-
-// Bytes that one rank may hold beside the reserve, by hardware.memory_gib; on a CPU without it, an even part of what the host has free. 0:
-// unknown.
-int64_t planner_limit(const Planner *planner);
 
 // The largest micro-batch size that fits, 0 for none.
 int planner_largest(const Planner *planner, bool bpipe, int attention, int64_t *micro_batch, Error *err);

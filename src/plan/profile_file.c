@@ -1,5 +1,6 @@
 // The profile as a file, and as an answer to "how long would this stage take".
 #include "profile.h"
+#include "backend/attention_scratch.h"
 #include "base/alloc.h"
 
 #include "base/files.h"
@@ -290,7 +291,7 @@ static bool same_kernel_(const Profile *profile, const ProfileStage *entry, cons
     int64_t element = profile->precision == PRECISION_BF16 ? 2 : 4;
     measured.batch = entry->micro_batch;
     return profile->cpu || attention->mode == ATTENTION_FLASH ||
-           hardware_softmax_fused(&measured, element) == hardware_softmax_fused(attention, element);
+           attention_softmax_fuses(&measured, element) == attention_softmax_fuses(attention, element);
 }
 
 // Of one kind of stage, the entry nearest to a micro-batch size, but for the size of `other_than`. kernel: only those with its softmax.

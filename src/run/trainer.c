@@ -14,7 +14,7 @@
 #include "launch/launch.h"
 #include "config/manual.h"
 #include "config/options.h"
-#include "plan/plan_answer.h"
+#include "plan/plan_report.h"
 #include "run.h"
 #include "engine/trace.h"
 #include "verify.h"

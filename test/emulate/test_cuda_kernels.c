@@ -1,6 +1,7 @@
 // CUDA kernels, emulated, against the CPU backend and float64: shapes that the tests of the CPU's operations leave out
 // (rows of the large models, memory that is not aligned) and the operations that only a GPU has.
 #include "backend_emulated.h"
+#include "backend/attention_scratch.h"
 #include "cuda/cuda.h"
 #include "op_check.h"
 
@@ -264,13 +265,13 @@ static void fused_softmax_follows_its_rule(void **state) {
     Op wide = emulated(PRECISION_FP32, 1), op = emulated(PRECISION_BF16, 1);
     AttentionShape gpt = {1, 2048, 26, 26, 96, ATTENTION_RECOMPUTE, SOFTMAX_MEGATRON}, two = gpt, shape = gpt;
     two.batch = 2;
-    assert_false(cuda_softmax_is_fused(op.backend, &gpt)); // 26 heads are no multiple of 4
-    assert_true(cuda_softmax_is_fused(op.backend, &two));
-    assert_false(cuda_softmax_is_fused(wide.backend, &two));
+    assert_false(attention_softmax_fuses(&gpt, op.backend->element)); // 26 heads are no multiple of 4
+    assert_true(attention_softmax_fuses(&two, op.backend->element));
+    assert_false(attention_softmax_fuses(&two, wide.backend->element));
     shape.softmax = SOFTMAX_FUSED;
-    assert_true(cuda_softmax_is_fused(op.backend, &shape));
+    assert_true(attention_softmax_fuses(&shape, op.backend->element));
     shape.softmax = SOFTMAX_UNFUSED;
-    assert_false(cuda_softmax_is_fused(op.backend, &shape));
+    assert_false(attention_softmax_fuses(&shape, op.backend->element));
     op_end(&op);
     op_end(&wide);
 }

@@ -1,6 +1,7 @@
 // The paper's formula, and times that can be worked out by hand: stage times of the model of the hardware, Megatron-LM's softmax rule, and a
 // long schedule whose time follows from a short one.
 #include "plan/estimate.h"
+#include "backend/attention_scratch.h"
 #include "plan/planner.h"
 
 #include <math.h>
@@ -51,7 +52,7 @@ static void mfu_of_a_pipeline_is_that_of_a_stage_times_the_time_it_works(void **
 
 static bool fused(int64_t heads, int64_t batch, int64_t seq, int softmax, int64_t element) {
     AttentionShape shape = {.batch = batch, .heads = heads, .seq = seq, .softmax = softmax};
-    return hardware_softmax_fused(&shape, element);
+    return attention_softmax_fuses(&shape, element);
 }
 
 static void megatron_fuses_where_batch_times_heads_is_a_multiple_of_4(void **state) {

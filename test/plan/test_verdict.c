@@ -1,6 +1,6 @@
 // The verdict: what fits decides what is compared, the comparison decides, and `auto` does what it says. Also the fewest ranks for what fits
 // nowhere.
-#include "plan/plan_answer.h"
+#include "plan/plan_report.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -103,7 +103,6 @@ CIRCLES = {
     # checkpoint_files.c looks for whole checkpoints, checkpoint_manifest.c reads through it.
     "checkpoint": {"checkpoint_files.c", "checkpoint_manifest.c"},
     # plan_answer.c writes through its reports, which ask it for figures.
-    "plan": {"plan_answer.c", "plan_json.c", "plan_report.c", "plan_rivals.c"},
     # run_train.c evaluates and samples, which stop as it does.
     "run": {"run_evaluate.c", "run_sample.c", "run_train.c"},
 }

@@ -147,12 +147,6 @@ void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, cons
     FOR_ELEMENT(backend, (backward_launch<T>(cuda, (T *)dscores, (const T *)dp, (const T *)p, shape)));
 }
 
-bool cuda_softmax_is_fused(const Backend *backend, const AttentionShape *shape) {
-    if (shape->softmax != SOFTMAX_MEGATRON) return shape->softmax == SOFTMAX_FUSED;
-    return cuda_is_bf16(backend) && shape->seq > 16 && shape->seq <= 4096 && shape->seq % 4 == 0 &&
-           shape->batch * shape->heads % 4 == 0;
-}
-
 // --- the passes of the unfused form over `wide`
 
 namespace {

@@ -1,0 +1,17 @@
+// --plan: gathers the answer, then writes it as a trace, as JSON, or for people.
+#include "base/alloc.h"
+#include "plan_report.h"
+
+#include <stdlib.h>
+
+int plan_command(const Config *config, const Model *model, bool json, const char *trace, const Log *log, Error *err) {
+    PlanAnswer *answer = xmalloc(sizeof *answer);
+    int status = plan_answer_make(answer, config, model, log, err);
+    if (status == 0 && trace != NULL) status = plan_trace(answer, trace, err);
+    if (status == 0) status = json ? plan_write_json(answer, stdout) : plan_report(answer, stdout, err);
+    if (status == 0 && fflush(stdout) != 0)
+        status = error_set(err, EXIT_FAILED, "the plan could not be written to stdout");
+    plan_answer_free(answer);
+    free(answer);
+    return status;
+}
