@@ -306,7 +306,7 @@ static int engine_backward_(Engine *engine, int64_t i, const Action *action, Err
     Slot *slot = slots_find(&engine->own, action->microbatch);
     if (slots_move(&engine->own, slot, SLOT_HELD, SLOT_READING, action->microbatch, who, err) != 0) return -1;
     if (stage_backward(engine->stage, action->microbatch, slot->memory, p2p_buffer(&engine->backward_in),
-                       p2p_buffer(&engine->backward_out), err) != 0)
+                       p2p_buffer(&engine->backward_out), false, err) != 0)
         return -1;
     engine->be->event_record(engine->be, engine->end_events[i], STREAM_COMPUTE);
     p2p_used(&engine->backward_in, engine->end_events[i]);

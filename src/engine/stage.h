@@ -17,7 +17,7 @@ typedef struct StageShape {
     bool own_sums;    // of the backend
     Shape shape;
     int64_t layer_bundle;  // bytes of one layer's part of a bundle
-    int64_t bundle_bytes;  // of this stage's bundle of one microbatch
+    int64_t bundle_bytes;  // of this stage's bundle of one microbatch, as the last stage and split backwards need it
     int64_t message_bytes; // of an activation or a gradient between stages
 } StageShape;
 
@@ -38,7 +38,8 @@ typedef struct Stage {
     int32_t *tokens, *targets; // (microbatches, rows) on the device; tokens on the first, targets on the last stage
     float *losses;             // (microbatches, rows) on the last stage
     int64_t microbatches;
-    // Called in the last microbatch's backward, once the gradients of a layer's tensors are complete. May be NULL.
+    // Called once the gradients of a layer's tensors are complete: in the last microbatch's backward, or in its
+    // stage_weights where backwards are split. May be NULL.
     void (*layer_done)(void *argument, int64_t layer);
     void *layer_done_argument;
 } Stage;
@@ -59,8 +60,11 @@ void stage_destroy(Stage *stage);
 // next stage goes (not written by the last, which computes loss and gradient of its output in the same breath; scale 0: loss only).
 int stage_forward(Stage *stage, int64_t microbatch, void *bundle, const void *input, void *output, float scale,
                   Error *err);
-// input: gradient from the next stage (not read by the last); output: gradient for the previous one (not written by the first).
-int stage_backward(Stage *stage, int64_t microbatch, void *bundle, const void *input, void *output, Error *err);
+// input: gradient from the next stage (not read by the last); output: gradient for the previous one (not written by the
+// first). split: leaves the gradients of the layers' matrices to stage_weights, and in the bundle what that needs.
+int stage_backward(Stage *stage, int64_t microbatch, void *bundle, const void *input, void *output, bool split,
+                   Error *err);
+int stage_weights(Stage *stage, int64_t microbatch, void *bundle, Error *err);
 
 // Logits of one row (position * b + sequence) of the microbatch that ran last, with scale 0, as this tensor rank of the last stage has
 // them: vocab_count values, on the host. They stand in the head's workspace until the next forward.

@@ -60,12 +60,19 @@ void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor 
                              out, epilogue);
 }
 
+void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out) {
+    const Shape *s = pass->shape;
+    pass->be->linear_backward_weight(pass->be, w->gradient, gradient_(bias), dy, blocks_gather_(pass, x), s->rows,
+                                     s->hidden, out);
+}
+
+// The weight goes first: its gathered x and the input's partial sums share pass->full.
 void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
                      int64_t out) {
+    if (!pass->split) column_weight(pass, dy, x, w, bias, out);
     const Shape *s = pass->shape;
-    Backend *be = pass->be;
-    be->linear_backward_weight(be, w->gradient, gradient_(bias), dy, blocks_gather_(pass, x), s->rows, s->hidden, out);
-    be->linear_backward_input(be, partial_(pass, dx), NULL, dy, w->weight, s->rows, s->hidden, out, EPILOGUE_NONE);
+    pass->be->linear_backward_input(pass->be, partial_(pass, dx), NULL, dy, w->weight, s->rows, s->hidden, out,
+                                    EPILOGUE_NONE);
     blocks_reduce_(pass, dx);
 }
 
@@ -77,13 +84,24 @@ void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tens
     blocks_reduce_(pass, y);
 }
 
+void row_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t in) {
+    const Shape *s = pass->shape;
+    pass->be->linear_backward_weight(pass->be, w->gradient, gradient_(bias), blocks_gather_(pass, dy), x, s->rows, in,
+                                     s->hidden);
+}
+
+// dy is gathered once for both products, unless the backward is split: then row_weight gathers it again.
 void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
                   const Tensor *bias, int64_t in, Epilogue epilogue) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
     const void *whole = blocks_gather_(pass, dy);
-    be->linear_backward_weight(be, w->gradient, gradient_(bias), whole, x, s->rows, in, s->hidden);
+    if (!pass->split) be->linear_backward_weight(be, w->gradient, gradient_(bias), whole, x, s->rows, in, s->hidden);
     be->linear_backward_input(be, dx, aux, whole, w->weight, s->rows, in, s->hidden, epilogue);
+}
+
+void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes) {
+    if (pass->split) pass->be->copy(pass->be, STREAM_COMPUTE, kept, made, bytes);
 }
 
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv) {

@@ -11,12 +11,19 @@ void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor 
 // dx (shard) = sum over t of dy w; dw, dbias += . `out` columns of dy.
 void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
                      int64_t out);
+// dw, dbias += : what column_backward leaves out where pass->split is set.
+void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out);
 
 // y (shard) = sum over t of x w^T, plus bias; x (rows, in), w (hidden, in) cut by columns over t.
 void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tensor *bias, int64_t in);
 // dx (rows, in) = dy w [* gelu'(aux)]; dw, dbias += ; dy is a shard and is gathered first.
 void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
                   const Tensor *bias, int64_t in, Epilogue epilogue);
+// dw, dbias += : what row_backward leaves out where pass->split is set. With sequence parallelism each of the two gathers dy.
+void row_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t in);
+
+// Where pass->split is set, copies `made` to `kept`, a place of the bundle that the backward has read for the last time.
+void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
 
 // Attention over qkv (rows, qkv_cols), which rope has already turned where the model has it. `saved` as backend.h says.
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv);

@@ -80,7 +80,9 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     pass->be->add(pass->be, y, a->x2, delta, s->shard_rows * s->hidden);
 }
 
-void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle, void *dx) {
+// Split, it leaves what layer_weights needs in the bundle, in place of what has been read for the last time: the gradient
+// of the MLP's first product in `mlp`, of the residual stream after attention in `x2`, of q, k and v in `qkv`.
+void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx) {
     const Shape *s = pass->shape;
     Layer layer = layer_open_(pass, model, tensors, bundle);
     const Tensor **t = layer.t;
@@ -90,13 +92,28 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, const
     row_backward(pass, layer.fused ? work->dmlp : work->dact, layer.fused ? a->mlp : NULL, dx, a->act, t[LAYER_DOWN],
                  t[LAYER_DOWN_BIAS], s->ffn, layer.epilogue);
     if (!layer.fused) model->activation_backward(pass, work->dmlp, work->dact, a->mlp);
+    block_keep(pass, a->mlp, work->dmlp, s->rows * s->mlp_cols * s->element);
     column_backward(pass, work->delta, work->dmlp, a->norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
     model->norm_backward(pass, t[LAYER_NORM2], dx, work->delta, a->x2);
+    block_keep(pass, a->x2, dx, s->shard_rows * s->hidden * s->element);
 
     row_backward(pass, work->dattention, NULL, dx, a->attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols,
                  EPILOGUE_NONE);
     attention_block_backward(pass, work->dqkv, work->dattention, a->attention, a->saved, a->qkv);
     if (model->heads_backward != NULL) model->heads_backward(pass, t, work->dqkv, a->kept);
+    block_keep(pass, a->qkv, work->dqkv, s->rows * s->qkv_cols * s->element);
     column_backward(pass, work->delta, work->dqkv, a->norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
     model->norm_backward(pass, t[LAYER_NORM1], dx, work->delta, a->x);
+}
+
+void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle, const void *dy) {
+    const Shape *s = pass->shape;
+    Layer layer = layer_open_(pass, model, tensors, bundle);
+    const Tensor **t = layer.t;
+    const LayerBundle *a = &layer.a;
+
+    row_weight(pass, dy, a->act, t[LAYER_DOWN], t[LAYER_DOWN_BIAS], s->ffn);
+    column_weight(pass, a->mlp, a->norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+    row_weight(pass, a->x2, a->attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols);
+    column_weight(pass, a->qkv, a->norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
 }

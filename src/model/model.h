@@ -52,7 +52,8 @@ typedef struct Pass {
     const Shape *shape;
     void *full;           // (rows, hidden) for gathered or partial sums; NULL with one tensor rank
     void *scratch;        // attention
-    void *work;           // a layer's temporaries, see blocks.h
+    void *work;           // a layer's temporaries, see layer.h
+    bool split;           // a backward leaves the gradients of matrices and their biases to layer_weights
     void (*poll)(void *); // lets transfers move on; called between layers and around collectives. May be NULL
     void *poll_argument;
     Error *err;

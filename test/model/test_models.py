@@ -63,7 +63,8 @@ def write_records(path, weights):
             file.write(f"{name} {rows} {cols}\n".encode() + weight.numpy().astype("<f4").tobytes())
 
 
-def run_tool(folder, model, tokens, weights=None, b=1, mode="flash", p=1, layers="auto", threads=1, **train):
+def run_tool(folder, model, tokens, weights=None, b=1, mode="flash", p=1, layers="auto", threads=1, split=False,
+             **train):
     """What the tool writes for this batch; tokens (sequences, seq_len + 1)."""
     config = {
         "model": model,
@@ -76,10 +77,10 @@ def run_tool(folder, model, tokens, weights=None, b=1, mode="flash", p=1, layers
     }
     (folder / "config.yaml").write_text(json.dumps(config))
     (folder / "tokens.bin").write_bytes(tokens.numpy().astype("<i4").tobytes())
-    options = []
+    options = ["-s"] if split else []
     if weights is not None:
         write_records(folder / "weights.bin", weights)
-        options = ["-w", folder / "weights.bin"]
+        options += ["-w", folder / "weights.bin"]
     assert TOOL.exists(), f"{TOOL} is missing; make test builds it"
     command = [TOOL, *options, folder / "config.yaml", folder / "tokens.bin", folder / "out.bin"]
     result = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS=str(threads)))
@@ -262,6 +263,24 @@ def test_threads_do_not_change_a_bit(tmp_path, name, mode):
     runs = [run_tool(tmp_path, model, tokens, weights, b=3, mode=mode, threads=threads) for threads in (1, 2, 3)]
     for run in runs[1:]:
         assert_same_bits(runs[0], run)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_split_backward_does_not_change_a_bit(tmp_path, name, mode):
+    model = MODELS[name]
+    tokens, weights = random_tokens(model, 6), random_weights(model)
+    whole = run_tool(tmp_path, model, tokens, weights, b=2, mode=mode)
+    for p in (1, 2):
+        assert_same_bits(whole, run_tool(tmp_path, model, tokens, weights, b=2, mode=mode, p=p, split=True))
+
+
+@pytest.mark.parametrize("name", ["llama_grouped", "gpt"])
+def test_a_split_backward_in_bf16_does_not_change_a_bit(tmp_path, name):
+    model = MODELS[name]
+    tokens, weights = random_tokens(model, 6), random_weights(model)
+    runs = [run_tool(tmp_path, model, tokens, weights, p=2, precision="bf16", split=split) for split in (False, True)]
+    assert_same_bits(*runs)
 
 
 # --- initial weights

@@ -1,10 +1,10 @@
 // Losses, weights and gradients of one batch, for tests that hold them against another implementation:
 //
-//     tool_gradients [-w WEIGHTS] CONFIG TOKENS OUT
+//     tool_gradients [-w WEIGHTS] [-s] CONFIG TOKENS OUT
 //
 // All stages of the configuration run in this one process, tensor and data parallelism excluded. Every microbatch goes
 // forward before the first goes backward, in bundles that start as NaN: what a backward needs and its bundle lacks,
-// shows.
+// shows. With -s backwards are split: first all microbatches' gradients of the input, then all gradients of weights.
 // TOKENS: int32, global_batch sequences of seq_len + 1 tokens; sequence k belongs to microbatch k / micro_batch.
 // WEIGHTS and OUT are records, each a line `NAME ROWS COLS` then rows * cols float32. WEIGHTS gives tensors by name,
 // without padding, in place of the initial ones. OUT has `weight:NAME` and `gradient:NAME` of each tensor, padding
@@ -13,6 +13,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct Tool {
     Config config;
@@ -20,6 +21,7 @@ typedef struct Tool {
     Stage *stages;
     int stage_count, stages_made;
     int64_t microbatches;
+    bool split;
     void **bundles;      // (stages, microbatches)
     void *activation[2]; // messages: stage s reads [s % 2] and writes the other
     void *gradient[2];
@@ -193,9 +195,17 @@ static int backward_(Tool *tool, int64_t microbatch) {
     for (int s = tool->stage_count - 1; s >= 0; s--) {
         void *bundle = tool->bundles[s * tool->microbatches + microbatch];
         if (stage_backward(&tool->stages[s], microbatch, bundle, tool->gradient[s % 2], tool->gradient[(s + 1) % 2],
-                           tool->err) != 0)
+                           tool->split, tool->err) != 0)
             return -1;
     }
+    return 0;
+}
+
+static int weights_(Tool *tool, int64_t microbatch) {
+    for (int s = 0; s < tool->stage_count; s++)
+        if (stage_weights(&tool->stages[s], microbatch, tool->bundles[s * tool->microbatches + microbatch],
+                          tool->err) != 0)
+            return -1;
     return 0;
 }
 
@@ -205,6 +215,8 @@ static int batch_run_(Tool *tool) {
         if (forward_(tool, i, (float)(1.0 / tokens)) != 0) return -1;
     for (int64_t i = 0; i < tool->microbatches; i++)
         if (backward_(tool, i) != 0) return -1;
+    for (int64_t i = 0; i < tool->microbatches && tool->split; i++)
+        if (weights_(tool, i) != 0) return -1;
     return tool->be->synchronize(tool->be, tool->err);
 }
 
@@ -256,14 +268,19 @@ static int results_write_(Tool *tool, const char *path) {
 
 int main(int argc, char **argv) {
     const Log log = {"tool_gradients", -1, -1, LOG_NORMAL};
-    const char *weights = argc == 6 && strcmp(argv[1], "-w") == 0 ? argv[2] : NULL;
-    char **files = argv + (weights != NULL ? 3 : 1);
-    if (argc != 4 && weights == NULL) {
-        log_line(&log, "usage: tool_gradients [-w WEIGHTS] CONFIG TOKENS OUT");
-        return EXIT_USAGE;
-    }
     Error err = {0};
     Tool tool = {.err = &err};
+    const char *weights = NULL;
+    int option;
+    while ((option = getopt(argc, argv, "w:s")) >= 0) {
+        if (option == 'w') weights = optarg;
+        tool.split = tool.split || option == 's';
+    }
+    char **files = argv + optind;
+    if (argc - optind != 3) {
+        log_line(&log, "usage: tool_gradients [-w WEIGHTS] [-s] CONFIG TOKENS OUT");
+        return EXIT_USAGE;
+    }
     bool done = tool_create_(&tool, files[0]) == 0 && (weights == NULL || weights_read_(&tool, weights) == 0) &&
                 tokens_read_(&tool, files[1]) == 0 && batch_run_(&tool) == 0 && results_write_(&tool, files[2]) == 0;
     tool_destroy_(&tool);
