@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_BUFFERS = 16 };
+enum { MOST_BUFFERS = 256 };
 
 typedef struct Emulated {
     Backend *be;

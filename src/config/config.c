@@ -176,6 +176,14 @@ int64_t config_world(const Config *config) {
     return config->parallel.pipeline * config->parallel.tensor * config->parallel.data;
 }
 
+int64_t config_layers(const Config *config, int virtual_stages, int g) {
+    const ParallelConfig *parallel = &config->parallel;
+    if (parallel->layers_given == virtual_stages) return parallel->layers_per_stage[g];
+    int64_t even = config->model.layers / virtual_stages, rest = config->model.layers % virtual_stages;
+    // The later ones first, since they keep fewer microbatches; the embedding costs less time than the head.
+    return even + (g < virtual_stages - 1 && g >= virtual_stages - 1 - rest);
+}
+
 int config_min_slots(const Config *config) {
     const ScheduleConfig *schedule = &config->schedule;
     int p = (int)config->parallel.pipeline;

@@ -197,6 +197,9 @@ const char *config_word(const char *key, int value);
 int64_t config_microbatches(const Config *config); // m = B / (b * d)
 int64_t config_step_tokens(const Config *config);  // B * s
 int64_t config_world(const Config *config);        // p * t * d
+// Layers of virtual stage g of `virtual_stages`: as parallel.layers says where it lists as many, else evenly, and what does
+// not divide goes to those with neither embedding nor head.
+int64_t config_layers(const Config *config, int virtual_stages, int g);
 int config_min_slots(const Config *config);        // the smallest schedule.slots that BPipe works with here
 int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t
 

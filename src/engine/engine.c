@@ -1,3 +1,11 @@
+// The engine runs one stage's list of a schedule, word for word (engine.h).
+//
+// Compute actions (F, B, I, W) run in list order on the calling thread. Transfers (E, A, R, L) go into one queue and move
+// beside compute, as do the messages between virtual stages: nothing has a thread of its own, everything moves whenever
+// somebody calls engine_progress_, which waiting does and which layers do between their operations.
+//
+// A bundle is known by its number, chunk * microbatches + microbatch. Where it is, and who may touch it, is the state of
+// its slot (slots.h); an action that finds its slot in another state than the proof promised fails with a sentence.
 #include "engine.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -6,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What a compute action lacks, in the order in which it is asked: a wait for a load or a slot counts as exposed transfer only where
-// the input is already there.
+// What a compute action lacks, in the order in which it is asked: a wait for a load or a slot counts as exposed transfer
+// only where the input is already there.
 typedef enum Lack { LACK_NOTHING, LACK_INPUT, LACK_OUTPUT, LACK_SLOT, LACK_LOAD } Lack;
 
 // The transfer queue: items are actions of the list in list order; [0, done) are complete, item `done` may be under way.
@@ -18,6 +26,11 @@ typedef struct Queue {
     Slot *slot;          // of the transfer under way
     CommRequest request; // to or from the partner
 } Queue;
+
+// Messages of one chunk: activations come from the virtual stage before and go to the next one, gradients the other way.
+typedef struct ChunkLinks {
+    P2pLink in[P2P_WAYS], out[P2P_WAYS];
+} ChunkLinks;
 
 struct Engine {
     Stage *stage;
@@ -31,7 +44,8 @@ struct Engine {
     bool alone;                  // the evictor of this pair moves bundles by itself; A and R are bookkeeping
     Checksum *checksum;          // NULL: none
     char note[256];
-    P2pLink forward_in, forward_out, backward_in, backward_out;
+    ChunkLinks links[STAGE_MOST_CHUNKS];
+    int edge_buffers; // of each link
     Queue queue;
     // --- the run under way
     const char *label;
@@ -40,10 +54,9 @@ struct Engine {
     int64_t capacity;                   // actions that times, begin and end have room for
     Event **begin_events, **end_events; // per action; of compute actions
     ActionTime *times;
-    int64_t *forward_action; // per microbatch, the action that was its F; -1 before
-    uint64_t *left_with;     // per microbatch, checksum of its bundle where it was evicted
+    int64_t *forward_action; // per bundle, the action that was its F; -1 before
+    uint64_t *left_with;     // per bundle, its checksum where it was evicted
     EngineRun run;
-    bool forward_only;
     float scale;
     Error error; // of a transfer that failed while compute went on
 };
@@ -52,8 +65,12 @@ static const Action *action_(const Engine *engine, int64_t i) {
     return &engine->list->actions[i];
 }
 
-static int64_t compute_microbatches_(const Engine *engine) {
-    return engine->schedule->microbatches;
+static int bundle_(const Engine *engine, const Action *action) {
+    return action->chunk * engine->schedule->microbatches + action->microbatch;
+}
+
+static char *text_(const Engine *engine, const Action *action, char text[32]) {
+    return action_text(engine->schedule, *action, text);
 }
 
 // ---------------------------------------------------------------- the queue
@@ -83,10 +100,10 @@ static Movement movement_(Engine *engine, ActionKind kind) {
 static Slot *transfer_slot_(Engine *engine, const Action *action, const Movement *move) {
     if (!move->sends) return slots_free(move->pool, true);
     if (action->kind == ACTION_EVICT) {
-        int64_t made = engine->forward_action[action->microbatch];
+        int64_t made = engine->forward_action[bundle_(engine, action)];
         if (made < 0 || !engine->be->event_done(engine->be, engine->end_events[made])) return NULL;
     }
-    return slots_find(move->pool, action->microbatch);
+    return slots_find(move->pool, bundle_(engine, action));
 }
 
 // An error of a message says which one it was: "step 12: the bundle of microbatch 5 from stage 0 to stage 3: ...".
@@ -108,27 +125,6 @@ static int blame_transfer_(const Engine *engine, const Action *action, Error *er
     return blame_message_(engine, "the bundle", action->microbatch, evictor, to, err);
 }
 
-// A bundle that comes back has to be the one that left, whichever way it went and wherever it stayed.
-static int check_bundle_(Engine *engine, const Action *action, Error *err) {
-    const SlotPool *own = &engine->own;
-    if (engine->checksum == NULL || action->kind != ACTION_LOAD) return 0;
-    uint64_t back = checksum_of(engine->checksum, engine->queue.slot->memory, own->slot_bytes);
-    return checksum_compare(engine->left_with[action->microbatch], back, err);
-}
-
-static int engine_start_transfer_(Engine *engine, const Action *action, const Movement *move, Error *err) {
-    void *memory = engine->queue.slot->memory;
-    Comm *pair = engine->pair;
-    OffloadStore *store = offload_store_(engine, action);
-    if (store != NULL)
-        return move->sends ? offload_put(store, action->microbatch, memory, err)
-                           : offload_get(store, action->microbatch, memory, err);
-    int64_t bytes = move->pool->slot_bytes;
-    CommRequest *request = &engine->queue.request;
-    return move->sends ? pair->send(pair, engine->partner, memory, bytes, request, err)
-                       : pair->receive(pair, engine->partner, memory, bytes, request, err);
-}
-
 // 1 when the head of the queue was started, 0 when it has to wait, -1 with err.
 static int queue_start_(Engine *engine, Error *err) {
     Queue *queue = &engine->queue;
@@ -137,34 +133,45 @@ static int queue_start_(Engine *engine, Error *err) {
     Slot *slot = transfer_slot_(engine, action, &move);
     if (slot == NULL) return 0;
     char who[32];
-    if (slots_move(move.pool, slot, move.before, move.during, action->microbatch,
-                   action_text(engine->schedule, *action, who), err) != 0)
-        return -1;
+    int bundle = bundle_(engine, action), started;
+    if (slots_move(move.pool, slot, move.before, move.during, bundle, text_(engine, action, who), err) != 0) return -1;
     queue->slot = slot;
     queue->under_way = true;
+    int64_t bytes = move.pool->slot_bytes;
     if (engine->checksum != NULL && action->kind == ACTION_EVICT)
-        engine->left_with[action->microbatch] = checksum_of(engine->checksum, slot->memory, engine->own.slot_bytes);
+        engine->left_with[bundle] = checksum_of(engine->checksum, slot->memory, bytes);
     engine->times[queue->actions[queue->done]].begin = clock_seconds();
-    return engine_start_transfer_(engine, action, &move, err) == 0 ? 1 : -1;
-}
-
-static int queue_test_(Engine *engine, const Action *action, Error *err) {
     OffloadStore *store = offload_store_(engine, action);
-    if (store != NULL) return offload_done(store);
-    return engine->pair->test(engine->pair, &engine->queue.request, err);
+    Comm *pair = engine->pair;
+    if (store != NULL)
+        started =
+            move.sends ? offload_put(store, bundle, slot->memory, err) : offload_get(store, bundle, slot->memory, err);
+    else
+        started = move.sends ? pair->send(pair, engine->partner, slot->memory, bytes, &queue->request, err)
+                             : pair->receive(pair, engine->partner, slot->memory, bytes, &queue->request, err);
+    return started == 0 ? 1 : -1;
 }
 
+// A bundle that comes back has to be the one that left, whichever way it went and wherever it stayed.
+static int check_bundle_(Engine *engine, const Action *action, Error *err) {
+    if (engine->checksum == NULL || action->kind != ACTION_LOAD) return 0;
+    uint64_t back = checksum_of(engine->checksum, engine->queue.slot->memory, engine->own.slot_bytes);
+    return checksum_compare(engine->left_with[bundle_(engine, action)], back, err);
+}
+
+// 1 when the transfer under way was completed, 0 when it has to go on, -1 with err.
 static int queue_finish_(Engine *engine, Error *err) {
     Queue *queue = &engine->queue;
     const Action *action = action_(engine, queue->actions[queue->done]);
-    int done = queue_test_(engine, action, err);
+    OffloadStore *store = offload_store_(engine, action);
+    int done = store != NULL ? offload_done(store) : engine->pair->test(engine->pair, &queue->request, err);
     if (done == 0) return 0;
     if (done < 0 || check_bundle_(engine, action, err) != 0) return blame_transfer_(engine, action, err);
     Movement move = movement_(engine, action->kind);
     char who[32];
     queue->slot->occupied = NULL;
-    if (slots_move(move.pool, queue->slot, move.during, move.after, action->microbatch,
-                   action_text(engine->schedule, *action, who), err) != 0)
+    if (slots_move(move.pool, queue->slot, move.during, move.after, bundle_(engine, action), text_(engine, action, who),
+                   err) != 0)
         return -1;
     engine->times[queue->actions[queue->done]].end = clock_seconds();
     engine->run.evictions += action->kind == ACTION_EVICT;
@@ -173,27 +180,33 @@ static int queue_finish_(Engine *engine, Error *err) {
     return 1;
 }
 
-static int queue_progress_(Engine *engine, Error *err) {
-    Queue *queue = &engine->queue;
-    while (queue->done < queue->posted) {
-        int moved = queue->under_way ? queue_finish_(engine, err) : queue_start_(engine, err);
-        if (moved <= 0) return moved;
-    }
-    return 0;
-}
-
-// A or R where the evictor moves bundles by itself: nothing to wait for, and nothing to do but to keep the books.
-static int note_lent_(Engine *engine, int64_t i, Error *err) {
+// Posts action i, a transfer. A and R have nothing to wait for, and nothing to do but to keep the books, where the evictor
+// moves bundles by itself.
+static int engine_post_(Engine *engine, int64_t i, Error *err) {
     const Action *action = action_(engine, i);
     bool accept = action->kind == ACTION_ACCEPT;
+    if (!engine->alone || (!accept && action->kind != ACTION_RETURN)) {
+        engine->queue.actions[engine->queue.posted++] = i;
+        return 0;
+    }
     char who[32];
-    Slot *slot = accept ? slots_free(&engine->lent, false) : slots_find(&engine->lent, action->microbatch);
+    int bundle = bundle_(engine, action);
+    Slot *slot = accept ? slots_free(&engine->lent, false) : slots_find(&engine->lent, bundle);
     engine->times[i].begin = engine->times[i].end = clock_seconds();
-    return slots_move(&engine->lent, slot, accept ? SLOT_FREE : SLOT_HELD, accept ? SLOT_HELD : SLOT_FREE,
-                      action->microbatch, action_text(engine->schedule, *action, who), err);
+    return slots_move(&engine->lent, slot, accept ? SLOT_FREE : SLOT_HELD, accept ? SLOT_HELD : SLOT_FREE, bundle,
+                      text_(engine, action, who), err);
 }
 
-// Messages of an edge go in the order of microbatches.
+// ---------------------------------------------------------------- progress
+
+// All ends of this stage, one after another; NULL after the last.
+static P2pLink *link_(Engine *engine, int i) {
+    ChunkLinks *links = &engine->links[i / (2 * P2P_WAYS)];
+    if (i >= 2 * P2P_WAYS * engine->stage->at.chunks) return NULL;
+    return i % 2 == 0 ? &links->in[i / 2 % P2P_WAYS] : &links->out[i / 2 % P2P_WAYS];
+}
+
+// Messages of a link go in the order of microbatches.
 static void blame_link_(const Engine *engine, const P2pLink *link, bool forward, Error *err) {
     char to[32];
     snprintf(to, sizeof to, "stage %d", link->sends ? link->peer : engine->index);
@@ -204,15 +217,14 @@ static void blame_link_(const Engine *engine, const P2pLink *link, bool forward,
 // Moves everything that can be moved beside compute. The first error stays; the run ends at the next look at it.
 static void engine_progress_(void *argument) {
     Engine *engine = (Engine *)argument;
+    Queue *queue = &engine->queue;
     Error *err = &engine->error;
-    if (err->code != 0) return;
-    P2pLink *links[] = {&engine->forward_in, &engine->forward_out, &engine->backward_in, &engine->backward_out};
-    for (int i = 0; i < 4; i++)
-        if (links[i]->comm != NULL && p2p_progress(links[i], err) != 0) {
-            blame_link_(engine, links[i], i < 2, err);
-            return;
-        }
-    queue_progress_(engine, err);
+    P2pLink *link;
+    for (int i = 0; err->code == 0 && (link = link_(engine, i)) != NULL; i++)
+        if (p2p_progress(link, err) != 0) blame_link_(engine, link, i / 2 % P2P_WAYS == P2P_FORWARD, err);
+    int moved = err->code == 0;
+    while (moved > 0 && queue->done < queue->posted)
+        moved = queue->under_way ? queue_finish_(engine, err) : queue_start_(engine, err);
 }
 
 // The same from inside compute, where a call means that something got done.
@@ -223,39 +235,43 @@ static void engine_poll_(void *argument) {
 
 // ---------------------------------------------------------------- compute
 
-static Slot *forward_slot_(Engine *engine) {
-    return slots_free(&engine->own, false);
-}
-
-static bool bundle_home_(Engine *engine, int microbatch) {
-    Slot *slot = slots_find(&engine->own, microbatch);
-    return slot != NULL && slot->state == SLOT_HELD;
+// The ends that a compute action reads and writes; W has none.
+static void action_links_(Engine *engine, const Action *action, P2pLink **in, P2pLink **out) {
+    ChunkLinks *links = &engine->links[action->chunk];
+    P2pWay way = action->kind == ACTION_FORWARD ? P2P_FORWARD : P2P_BACKWARD;
+    *in = action->kind == ACTION_WEIGHT ? NULL : &links->in[way];
+    *out = action->kind == ACTION_WEIGHT ? NULL : &links->out[way];
 }
 
 static Lack lack_(Engine *engine, const Action *action) {
-    bool forward = action->kind == ACTION_FORWARD;
-    if (!p2p_ready(forward ? &engine->forward_in : &engine->backward_in)) return LACK_INPUT;
-    if (!p2p_ready(forward ? &engine->forward_out : &engine->backward_out)) return LACK_OUTPUT;
-    if (forward) return forward_slot_(engine) == NULL ? LACK_SLOT : LACK_NOTHING;
-    return bundle_home_(engine, action->microbatch) ? LACK_NOTHING : LACK_LOAD;
+    P2pLink *in, *out;
+    if (action->kind == ACTION_WEIGHT) return LACK_NOTHING;
+    action_links_(engine, action, &in, &out);
+    if (!p2p_ready(in)) return LACK_INPUT;
+    if (!p2p_ready(out)) return LACK_OUTPUT;
+    if (action->kind == ACTION_FORWARD) return slots_free(&engine->own, false) == NULL ? LACK_SLOT : LACK_NOTHING;
+    const Slot *slot = slots_find(&engine->own, bundle_(engine, action));
+    return slot != NULL && slot->state == SLOT_HELD ? LACK_NOTHING : LACK_LOAD;
 }
 
-// What a wait is for, on the board: "B14 from stage 3".
+// Publishes what a wait is for: "B14 from stage 3".
 static void say_lack_(Engine *engine, const Action *action, Lack lack) {
-    bool forward = action->kind == ACTION_FORWARD;
     const Queue *queue = &engine->queue;
-    int peer = engine->index + (forward == (lack == LACK_INPUT) ? -1 : 1);
+    P2pLink *in, *out;
     char what[64], who[32];
-    action_text(engine->schedule, *action, who);
+    int peer;
+    action_links_(engine, action, &in, &out);
     if (lack == LACK_INPUT) {
-        snprintf(what, sizeof what, "%s from stage %d", who, peer);
+        peer = in->comm == NULL ? engine->index : in->peer;
+        snprintf(what, sizeof what, "%s from stage %d", text_(engine, action, who), peer);
     } else if (lack == LACK_OUTPUT) {
+        peer = out->comm == NULL ? engine->index : out->peer;
         snprintf(what, sizeof what, "a free buffer to stage %d", peer);
     } else {
         const Action *head = queue->done < queue->posted ? action_(engine, queue->actions[queue->done]) : action;
         peer = head->peer >= 0 ? head->peer : -1;
         snprintf(what, sizeof what, "%s, %s", lack == LACK_SLOT ? "a free slot" : "its bundle",
-                 action_text(engine->schedule, *head, who));
+                 text_(engine, head, who));
     }
     status_page_set_wait(engine->status_page, lack == LACK_NOTHING ? NULL : what, peer);
 }
@@ -282,61 +298,47 @@ static int await_(Engine *engine, const Action *action, Error *err) {
     }
 }
 
-static int engine_forward_(Engine *engine, int64_t i, const Action *action, Error *err) {
-    char who[32];
-    action_text(engine->schedule, *action, who);
-    Slot *slot = forward_slot_(engine);
-    if (slots_move(&engine->own, slot, SLOT_FREE, SLOT_FILLING, action->microbatch, who, err) != 0) return -1;
-    if (stage_forward(engine->stage, action->microbatch, slot->memory, p2p_buffer(&engine->forward_in),
-                      p2p_buffer(&engine->forward_out), engine->scale, err) != 0)
-        return -1;
-    engine->be->event_record(engine->be, engine->end_events[i], STREAM_COMPUTE);
-    engine->forward_action[action->microbatch] = i;
-    p2p_used(&engine->forward_in, engine->end_events[i]);
-    p2p_used(&engine->forward_out, engine->end_events[i]);
-    if (slots_move(&engine->own, slot, SLOT_FILLING, SLOT_HELD, action->microbatch, who, err) != 0) return -1;
-    if (!engine->forward_only) return 0;
-    slot->occupied = engine->end_events[i];
-    return slots_move(&engine->own, slot, SLOT_HELD, SLOT_FREE, action->microbatch, who, err);
+// Publishes what this rank is at.
+static void engine_say_(Engine *engine, const char *what) {
+    char text[96];
+    snprintf(text, sizeof text, "%s %s", engine->label, what);
+    status_page_set_action(engine->status_page, text);
 }
 
-static int engine_backward_(Engine *engine, int64_t i, const Action *action, Error *err) {
-    char who[32];
-    action_text(engine->schedule, *action, who);
-    Slot *slot = slots_find(&engine->own, action->microbatch);
-    if (slots_move(&engine->own, slot, SLOT_HELD, SLOT_READING, action->microbatch, who, err) != 0) return -1;
-    if (stage_backward(engine->stage, action->microbatch, slot->memory, p2p_buffer(&engine->backward_in),
-                       p2p_buffer(&engine->backward_out), false, err) != 0)
-        return -1;
-    engine->be->event_record(engine->be, engine->end_events[i], STREAM_COMPUTE);
-    p2p_used(&engine->backward_in, engine->end_events[i]);
-    p2p_used(&engine->backward_out, engine->end_events[i]);
-    slot->occupied = engine->end_events[i];
-    return slots_move(&engine->own, slot, SLOT_READING, SLOT_FREE, action->microbatch, who, err);
-}
-
-// What this rank is at, for whoever asks on the board.
-static void engine_say_(Engine *engine, const Action *action) {
-    char what[96], who[32];
-    snprintf(what, sizeof what, "%s %s", engine->label,
-             action == NULL ? "end of the pipeline" : action_text(engine->schedule, *action, who));
-    status_page_set_action(engine->status_page, what);
-}
-
-static int compute_(Engine *engine, int64_t i, Error *err) {
+// Runs action i, a compute action, as soon as it has all it needs.
+static int engine_compute_(Engine *engine, int64_t i, Error *err) {
     const Action *action = action_(engine, i);
-    engine_say_(engine, action);
-    if (await_(engine, action, err) != 0) return -1;
+    Backend *be = engine->be;
+    Stage *stage = engine->stage;
+    ActionKind kind = action->kind;
+    bool forward = kind == ACTION_FORWARD, weights = kind == ACTION_WEIGHT;
+    bool frees = weights || kind == ACTION_BACKWARD || (forward && engine->schedule->forward_only);
+    SlotState before = forward ? SLOT_FREE : weights ? SLOT_READING : SLOT_HELD;
+    SlotState during = forward ? SLOT_FILLING : SLOT_READING, after = forward ? SLOT_HELD : SLOT_READING;
+    P2pLink *in, *out;
     char who[32];
-    if (engine->be->range_begin != NULL)
-        engine->be->range_begin(engine->be, action_text(engine->schedule, *action, who));
-    engine->be->event_record(engine->be, engine->begin_events[i], STREAM_COMPUTE);
-    int ran = action->kind == ACTION_FORWARD ? engine_forward_(engine, i, action, err)
-                                             : engine_backward_(engine, i, action, err);
-    if (engine->be->range_end != NULL) engine->be->range_end(engine->be);
+    engine_say_(engine, text_(engine, action, who));
+    if (await_(engine, action, err) != 0) return -1;
+    int bundle = bundle_(engine, action), c = action->chunk, microbatch = action->microbatch, ran;
+    Slot *slot = forward ? slots_free(&engine->own, false) : slots_find(&engine->own, bundle);
+    if (slots_move(&engine->own, slot, before, during, bundle, who, err) != 0) return -1;
+    action_links_(engine, action, &in, &out);
+    if (be->range_begin != NULL) be->range_begin(be, who);
+    be->event_record(be, engine->begin_events[i], STREAM_COMPUTE);
+    if (forward)
+        ran = stage_forward(stage, c, microbatch, slot->memory, p2p_buffer(in), p2p_buffer(out), engine->scale, err);
+    else if (weights)
+        ran = stage_weights(stage, c, microbatch, slot->memory, err);
+    else
+        ran = stage_backward(stage, c, microbatch, slot->memory, p2p_buffer(in), p2p_buffer(out), kind == ACTION_INPUT,
+                             err);
+    be->event_record(be, engine->end_events[i], STREAM_COMPUTE);
+    if (be->range_end != NULL) be->range_end(be);
     if (ran != 0) return -1;
-    engine_progress_(engine); // what this action made can be on its way before the next one is looked at
-    return 0;
+    if (forward) engine->forward_action[bundle] = i;
+    if (in != NULL) p2p_used(in, engine->end_events[i]), p2p_used(out, engine->end_events[i]);
+    if (frees) slot->occupied = engine->end_events[i];
+    return slots_move(&engine->own, slot, during, frees ? SLOT_FREE : after, bundle, who, err);
 }
 
 // ---------------------------------------------------------------- a run
@@ -359,36 +361,40 @@ static void engine_reserve_(Engine *engine, int64_t actions, int64_t microbatche
 
 static int engine_begin_(Engine *engine, const char *label, const Schedule *schedule, float scale, Error *err) {
     const StageSchedule *list = &schedule->stage[engine->index];
+    const StageShape *at = &engine->stage->at;
+    P2pLink *link;
+    if (schedule->chunks != at->chunks || schedule->placement != at->placement ||
+        schedule->edge_buffers > engine->edge_buffers)
+        return error_set(err, EXIT_FAILED, "schedule %s places layers or messages otherwise than this run does",
+                         schedule->name);
     if (list->own_slots > engine->own.count || list->lent_slots > engine->lent.count)
         return error_set(err, EXIT_FAILED, "schedule %s wants %d own and %d lent slots where %d and %d are allocated",
                          schedule->name, list->own_slots, list->lent_slots, engine->own.count, engine->lent.count);
-    engine_reserve_(engine, list->count, schedule->microbatches);
+    engine_reserve_(engine, list->count, (int64_t)schedule->chunks * schedule->microbatches);
     engine->label = label;
     engine->schedule = schedule;
     engine->list = list;
-    engine->forward_only = schedule->forward_only;
     engine->scale = scale;
     memset(&engine->run, 0, sizeof engine->run);
     memset(engine->times, 0, (size_t)list->count * sizeof *engine->times);
-    for (int i = 0; i < schedule->microbatches; i++) engine->forward_action[i] = -1;
+    for (int i = 0; i < schedule->chunks * schedule->microbatches; i++) engine->forward_action[i] = -1;
     engine->queue.posted = engine->queue.done = 0;
     slots_begin(&engine->own);
     slots_begin(&engine->lent);
-    int64_t messages = compute_microbatches_(engine), back = schedule->forward_only ? 0 : messages;
-    p2p_begin(&engine->forward_in, messages);
-    p2p_begin(&engine->forward_out, messages);
-    p2p_begin(&engine->backward_in, back);
-    p2p_begin(&engine->backward_out, back);
+    for (int i = 0; (link = link_(engine, i)) != NULL; i++)
+        p2p_begin(link, schedule->forward_only && i / 2 % P2P_WAYS == P2P_BACKWARD ? 0 : schedule->microbatches);
     return 0;
 }
 
-static bool drained_(const Engine *engine) {
-    return p2p_drained(&engine->forward_in) && p2p_drained(&engine->forward_out) && p2p_drained(&engine->backward_in) &&
-           p2p_drained(&engine->backward_out) && engine->queue.done == engine->queue.posted;
+static bool drained_(Engine *engine) {
+    P2pLink *link;
+    for (int i = 0; (link = link_(engine, i)) != NULL; i++)
+        if (!p2p_drained(link)) return false;
+    return engine->queue.done == engine->queue.posted;
 }
 
 static int drain_(Engine *engine, Error *err) {
-    engine_say_(engine, NULL);
+    engine_say_(engine, "end of the pipeline");
     status_page_set_wait(engine->status_page, "its last messages", -1);
     int tries = 0;
     for (engine_progress_(engine); engine->error.code == 0 && !drained_(engine); engine_progress_(engine))
@@ -403,8 +409,7 @@ static int drain_(Engine *engine, Error *err) {
 
 static void collect_(Engine *engine, EngineRun *run) {
     for (int64_t i = 0; i < engine->list->count; i++) {
-        ActionKind kind = action_(engine, i)->kind;
-        if (kind != ACTION_FORWARD && kind != ACTION_BACKWARD) continue;
+        if (!action_computes(action_(engine, i)->kind)) continue;
         ActionTime *time = &engine->times[i];
         time->begin = engine->be->event_seconds(engine->be, engine->begin_events[i]);
         time->end = engine->be->event_seconds(engine->be, engine->end_events[i]);
@@ -419,19 +424,13 @@ static void collect_(Engine *engine, EngineRun *run) {
     *run = engine->run;
 }
 
-static int post_(Engine *engine, int64_t i, Error *err) {
-    ActionKind kind = action_(engine, i)->kind;
-    if (kind == ACTION_FORWARD || kind == ACTION_BACKWARD) return compute_(engine, i, err);
-    if (engine->alone && (kind == ACTION_ACCEPT || kind == ACTION_RETURN)) return note_lent_(engine, i, err);
-    engine->queue.actions[engine->queue.posted++] = i;
-    engine_progress_(engine);
-    return 0;
-}
-
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err) {
     if (engine_begin_(engine, label, schedule, scale, err) != 0) return -1;
-    for (int64_t i = 0; i < engine->list->count; i++)
-        if (post_(engine, i, err) != 0) return -1;
+    for (int64_t i = 0; i < engine->list->count; i++) {
+        bool computes = action_computes(action_(engine, i)->kind);
+        if ((computes ? engine_compute_(engine, i, err) : engine_post_(engine, i, err)) != 0) return -1;
+        engine_progress_(engine); // what was made or posted can be on its way before the next action is looked at
+    }
     if (drain_(engine, err) != 0) return -1;
     collect_(engine, run);
     return 0;
@@ -439,15 +438,35 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
 
 // ---------------------------------------------------------------- life
 
-static int create_links_(Engine *engine, Comm *pipeline, Error *err) {
-    Backend *be = engine->be;
+// One end of the way over the boundary between virtual stages g and g+1. A boundary within this stage has both its ends
+// here; they are made where the sending one is asked for.
+static int create_link_(Engine *engine, const Schedule *schedule, Comm *const *lanes, int chunk, int g, P2pWay way,
+                        Error *err) {
+    int ends[2][2]; // of the boundary: stage and chunk of g and of g+1
     int64_t bytes = engine->stage->at.message_bytes;
-    Comm *previous = engine->stage->at.first ? NULL : pipeline, *next = engine->stage->at.last ? NULL : pipeline;
-    int s = engine->index;
-    if (p2p_create(&engine->forward_in, be, previous, s - 1, false, bytes, err) != 0) return -1;
-    if (p2p_create(&engine->forward_out, be, next, s + 1, true, bytes, err) != 0) return -1;
-    if (p2p_create(&engine->backward_in, be, next, s + 1, false, bytes, err) != 0) return -1;
-    return p2p_create(&engine->backward_out, be, previous, s - 1, true, bytes, err);
+    int depth = schedule->edge_buffers, mine = g == schedule_virtual(schedule, engine->index, chunk) ? 0 : 1;
+    bool sends = mine == (way == P2P_FORWARD ? 0 : 1);
+    P2pLink *link = sends ? &engine->links[chunk].out[way] : &engine->links[chunk].in[way];
+    if (g < 0 || g + 1 == schedule->stages * schedule->chunks)
+        return p2p_create(link, engine->be, NULL, -1, sends, depth, bytes, err);
+    for (int i = 0; i < 2; i++) schedule_home(schedule, g + i, &ends[i][0], &ends[i][1]);
+    if (ends[0][0] != ends[1][0])
+        return p2p_create(link, engine->be, lanes[p2p_lane(schedule, g, way)], ends[1 - mine][0], sends, depth, bytes,
+                          err);
+    P2pLink *other = &engine->links[ends[1 - mine][1]].in[way];
+    return sends ? p2p_create_local(link, other, engine->be, depth, bytes, err) : 0;
+}
+
+static int create_links_(Engine *engine, const Schedule *schedule, Comm *const *lanes, Error *err) {
+    engine->edge_buffers = schedule->edge_buffers;
+    for (int c = 0; c < schedule->chunks; c++) {
+        int g = schedule_virtual(schedule, engine->index, c);
+        for (int way = 0; way < P2P_WAYS; way++) {
+            if (create_link_(engine, schedule, lanes, c, g - 1, (P2pWay)way, err) != 0) return -1;
+            if (create_link_(engine, schedule, lanes, c, g, (P2pWay)way, err) != 0) return -1;
+        }
+    }
+    return 0;
 }
 
 static int create_offload_(Engine *engine, const SlotCounts *slots, Comm *control, Error *err) {
@@ -462,8 +481,8 @@ static int create_offload_(Engine *engine, const SlotCounts *slots, Comm *contro
     return 0;
 }
 
-Engine *engine_create(Stage *stage, const SlotCounts *slots, const EngineGroups *groups, StatusPage *status_page,
-                      Error *err) {
+Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *slots, const EngineGroups *groups,
+                      StatusPage *status_page, Error *err) {
     Engine *engine = xcalloc(1, sizeof *engine);
     engine->stage = stage;
     engine->be = stage->be;
@@ -478,7 +497,7 @@ Engine *engine_create(Stage *stage, const SlotCounts *slots, const EngineGroups 
     if (slots_create(&engine->own, engine->be, "own", MEMORY_OWN_SLOTS, slots->own, slots->bytes, err) == 0 &&
         slots_create(&engine->lent, engine->be, "lent", MEMORY_LENT_SLOTS, slots->lent, slots->bytes, err) == 0 &&
         create_offload_(engine, slots, groups->pair_control, err) == 0 &&
-        create_links_(engine, groups->pipeline, err) == 0)
+        create_links_(engine, schedule, groups->lanes, err) == 0)
         return engine;
     engine_destroy(engine);
     return NULL;
@@ -511,10 +530,8 @@ void engine_destroy(Engine *engine) {
     free(engine->queue.actions);
     offload_destroy(&engine->partners);
     offload_destroy(&engine->host);
-    p2p_destroy(&engine->forward_in);
-    p2p_destroy(&engine->forward_out);
-    p2p_destroy(&engine->backward_in);
-    p2p_destroy(&engine->backward_out);
+    P2pLink *link;
+    for (int i = 0; (link = link_(engine, i)) != NULL; i++) p2p_destroy(link);
     slots_destroy(&engine->own);
     slots_destroy(&engine->lent);
     free(engine);

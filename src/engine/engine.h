@@ -13,8 +13,6 @@
 #include "p2p.h"
 #include "slots.h"
 #include "stage.h"
-#include "slots.h"
-#include "stage.h"
 
 // When an action ran, on this host's clock_seconds(). Transfers: from the head of the queue having what it needs, to complete.
 typedef struct ActionTime {
@@ -24,9 +22,9 @@ typedef struct ActionTime {
 typedef struct EngineRun {
     ActionTime *times; // one per action of the list; the engine's, valid until the next run
     int64_t count;
-    double busy;       // seconds in F and B
-    double begin, end; // first start, last end of F and B
-    double exposed;    // seconds in which F or B had their input and waited for a load or a slot
+    double busy;       // seconds in F, B, I and W
+    double begin, end; // first start, last end of those
+    double exposed;    // seconds in which one of those had its input and waited for a load or a slot
     int64_t evictions; // E actions
     int slots_used, slots_lent;
 } EngineRun;
@@ -34,15 +32,16 @@ typedef struct EngineRun {
 typedef struct Engine Engine;
 
 typedef struct EngineGroups {
-    Comm *pipeline;     // rank = stage; NULL or size 1: one stage
+    Comm *const *lanes; // [p2p_lanes of the schedule], rank = stage in each; may be NULL with one stage
     Comm *pair;         // this stage and its partner, the evictor first; NULL where there is none
     Comm *pair_control; // the same two, messages in host memory; NULL: bundles go over `pair`
     Checksum *checksum; // of evicted bundles, from where they leave to where they are back; NULL: none
 } EngineGroups;
 
-// Allocates slots and edge buffers. board may be NULL.
-Engine *engine_create(Stage *stage, const SlotCounts *slots, const EngineGroups *groups, StatusPage *status_page,
-                      Error *err);
+// Allocates slots and buffers for messages. `schedule`: any that places chunks as those of engine_run will, with as many
+// edge buffers as any of them. status_page may be NULL.
+Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *slots, const EngineGroups *groups,
+                      StatusPage *status_page, Error *err);
 // Both stages of a pair call this at the end of a run in which nothing failed, before engine_destroy. -1 with err.
 int engine_part(Engine *engine, Error *err);
 void engine_destroy(Engine *engine);

@@ -20,9 +20,9 @@ static void fill_places_(OffloadStore *store, Backend *be, int64_t count, int64_
     store->be = be;
     store->count = (int)count;
     store->slot_bytes = slot_bytes;
-    store->microbatch = xmalloc((size_t)count * sizeof *store->microbatch);
+    store->bundle = xmalloc((size_t)count * sizeof *store->bundle);
     store->copied = be->event_create(be);
-    for (int i = 0; i < store->count; i++) store->microbatch[i] = -1;
+    for (int i = 0; i < store->count; i++) store->bundle[i] = -1;
 }
 
 int offload_host(OffloadStore *store, Backend *be, int64_t count, int64_t slot_bytes, Error *err) {
@@ -47,7 +47,7 @@ void offload_destroy(OffloadStore *store) {
         munmap(store->memory, (size_t)bytes);
     }
     if (store->copied != NULL) be->event_destroy(be, store->copied);
-    free(store->microbatch);
+    free(store->bundle);
     memset(store, 0, sizeof *store);
 }
 
@@ -160,11 +160,11 @@ int offload_part(OffloadStore *store, Comm *control, Error *err) {
 
 // --- copies
 
-static int offload_find_(OffloadStore *store, int holding, int microbatch, Error *err) {
+static int offload_find_(OffloadStore *store, int holding, int bundle, Error *err) {
     for (int i = 0; i < store->count; i++)
-        if (store->microbatch[i] == holding) return i;
-    return error_set(err, EXIT_FAILED, "no place %s for microbatch %d; this is a defect of the program or its schedule",
-                     store->borrowed ? "in the partner's slots" : "in host memory", microbatch);
+        if (store->bundle[i] == holding) return i;
+    return error_set(err, EXIT_FAILED, "no place %s for bundle %d; this is a defect of the program or its schedule",
+                     store->borrowed ? "in the partner's slots" : "in host memory", bundle);
 }
 
 static void offload_copy_(OffloadStore *store, void *to, const void *from) {
@@ -172,18 +172,18 @@ static void offload_copy_(OffloadStore *store, void *to, const void *from) {
     store->be->event_record(store->be, store->copied, STREAM_EVICT);
 }
 
-int offload_put(OffloadStore *store, int microbatch, const void *from, Error *err) {
-    int place = offload_find_(store, -1, microbatch, err);
+int offload_put(OffloadStore *store, int bundle, const void *from, Error *err) {
+    int place = offload_find_(store, -1, bundle, err);
     if (place < 0) return -1;
-    store->microbatch[place] = microbatch;
+    store->bundle[place] = bundle;
     offload_copy_(store, store->memory + place * store->slot_bytes, from);
     return 0;
 }
 
-int offload_get(OffloadStore *store, int microbatch, void *to, Error *err) {
-    int place = offload_find_(store, microbatch, microbatch, err);
+int offload_get(OffloadStore *store, int bundle, void *to, Error *err) {
+    int place = offload_find_(store, bundle, bundle, err);
     if (place < 0) return -1;
-    store->microbatch[place] = -1;
+    store->bundle[place] = -1;
     offload_copy_(store, to, store->memory + place * store->slot_bytes);
     return 0;
 }

@@ -1,6 +1,6 @@
 // Places outside a stage's own slots to which its bundles are evicted: host memory, or slots that the paired stage lends
 // and that are mapped into this process. Both are reached by the backend's copy alone; nobody else has a part in it.
-// Which place holds which microbatch is kept here, by the one who evicts.
+// Which place holds which bundle is kept here, by the one who evicts.
 #ifndef OFFLOAD_H
 #define OFFLOAD_H
 
@@ -9,8 +9,8 @@
 
 typedef struct OffloadStore {
     Backend *be;
-    char *memory;    // place i at i * slot_bytes; NULL: there are none
-    int *microbatch; // per place; -1: free
+    char *memory; // place i at i * slot_bytes; NULL: there are none
+    int *bundle;  // per place; -1: free
     int count;
     int64_t slot_bytes;
     bool borrowed; // the partner's; else host memory
@@ -33,9 +33,9 @@ int offload_part(OffloadStore *store, Comm *control, Error *err);
 
 void offload_destroy(OffloadStore *store);
 
-// Starts copying a microbatch's bundle out (from: own slot) or back (to: own slot). -1 with err where it has no place.
-int offload_put(OffloadStore *store, int microbatch, const void *from, Error *err);
-int offload_get(OffloadStore *store, int microbatch, void *to, Error *err);
+// Starts copying a bundle out (from: own slot) or back (to: own slot). -1 with err where it has no place.
+int offload_put(OffloadStore *store, int bundle, const void *from, Error *err);
+int offload_get(OffloadStore *store, int bundle, void *to, Error *err);
 
 // Whether the copy started last is complete.
 bool offload_done(OffloadStore *store);

@@ -134,19 +134,6 @@ static int meet_shards_(Optimizer *optimizer, Error *err) {
     return 0;
 }
 
-static int stage_of_(const Optimizer *optimizer, int64_t table_index) {
-    const Stage *stage = optimizer->stage;
-    const TensorTable *table = &stage->table;
-    if (table_index < table->first_layer) return 0;
-    if (table_index >= table->head) return stage->at.stages - 1;
-    int64_t layer = (table_index - table->first_layer) / table->per_layer;
-    int owner = 0;
-    for (int64_t seen = 0;; owner++) {
-        seen += stage->config->parallel.layers_per_stage[owner];
-        if (layer < seen) return owner;
-    }
-}
-
 // squares[tensor rank][table entry] of what `list` has as gradients: data ranks add up their pieces first. Behind that every place has one
 // contributor, so the sum over the world is exact in any order.
 static int gather_squares_(Optimizer *optimizer, const AdamwTensor *list, Error *err) {
@@ -196,7 +183,7 @@ int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err) {
         blame->squares = squares_(optimizer, i);
         if (isfinite(blame->squares)) continue;
         blame->gradient = &table->specs[i];
-        blame->gradient_stage = stage_of_(optimizer, i);
+        blame->gradient_stage = stage_holding(optimizer->stage, i);
     }
     AdamwTensor *weights = xmalloc((size_t)(optimizer->count + 1) * sizeof *weights);
     for (int64_t i = 0; i < optimizer->count; i++) {
@@ -208,7 +195,7 @@ int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err) {
     for (int64_t i = 0; gathered == 0 && i < table->count && blame->weight == NULL; i++) {
         if (isfinite(squares_(optimizer, i))) continue;
         blame->weight = &table->specs[i];
-        blame->weight_stage = stage_of_(optimizer, i);
+        blame->weight_stage = stage_holding(optimizer->stage, i);
     }
     return gathered;
 }

@@ -1,5 +1,7 @@
-// The buffers between neighbouring stages. An edge goes one way: activations forward or gradients backward. Its sender has
-// P2P_BUFFERS buffers and its receiver as many, both used in turn, so that a message can travel while the next one is made.
+// The buffers between virtual stages. A boundary has two ways: activations forward, gradients backward. Each way its sender
+// has `edge_buffers` buffers and its receiver as many (rule 6 of bpipe.h), both used in turn, so that a message can travel
+// while the next one is made. Where both virtual stages are on this rank there is no message: the receiver reads the
+// sender's buffer.
 #ifndef P2P_H
 #define P2P_H
 
@@ -7,24 +9,40 @@
 #include "bpipe.h"
 #include "comm/comm.h"
 
-enum { P2P_BUFFERS = SCHEDULE_EDGE_BUFFERS }; // what the proof of progress counts on
+// The two ways over a boundary between virtual stages g and g+1.
+typedef enum P2pWay { P2P_FORWARD, P2P_BACKWARD, P2P_WAYS } P2pWay;
 
-// One end of an edge. Messages are numbered from 0 in each run; message i uses buffer i mod P2P_BUFFERS. On the sending end
+// One end of one way. Messages are numbered from 0 in each run; message i uses buffer i mod `buffers`. On the sending end
 // `opened` messages were written; on the receiving end `opened` are consumed. `started` and `finished` count transfers.
 typedef struct P2pLink {
-    Comm *comm; // NULL: no neighbour there
-    int peer;
+    Comm *comm;                // NULL: no other rank at the other end
+    const struct P2pLink *end; // the other end on this rank; NULL without comm: no neighbour there
+    int peer;                  // rank in comm, which is its stage
     bool sends;
+    int buffers;
     int64_t bytes, expected; // message size; messages in this run
     int64_t started, finished;
     int64_t opened; // sender: messages written; receiver: messages consumed
     void *memory;
-    const Event *used[P2P_BUFFERS]; // sender: message written; receiver: message read
-    CommRequest requests[P2P_BUFFERS];
+    const Event **used;    // (buffers) sender: message written; receiver: message read
+    CommRequest *requests; // (buffers)
     Backend *be;
 } P2pLink;
 
-int p2p_create(P2pLink *link, Backend *be, Comm *comm, int peer, bool sends, int64_t bytes, Error *err);
+// Messages between two ranks of one group arrive in the order in which they were sent, so each way from one stage to
+// another needs a group of its own: its lane. Returns how many lanes a schedule needs, the same on all stages: 1 without
+// chunks, 0 with one stage.
+int p2p_lanes(const Schedule *schedule);
+// The lane of the way over the boundary between virtual stages g and g+1.
+int p2p_lane(const Schedule *schedule, int g, P2pWay way);
+
+// Buffers that a stage allocates for all its links, each as large as a message.
+int64_t p2p_buffers(const Schedule *schedule, int stage);
+
+// `comm` and `peer`: the other rank, or NULL where there is none. -1 with err where there is no memory.
+int p2p_create(P2pLink *link, Backend *be, Comm *comm, int peer, bool sends, int buffers, int64_t bytes, Error *err);
+// A way between two chunks of one rank.
+int p2p_create_local(P2pLink *from, P2pLink *to, Backend *be, int buffers, int64_t bytes, Error *err);
 void p2p_destroy(P2pLink *link);
 
 // Starts a run of `expected` messages.
@@ -33,8 +51,8 @@ void p2p_begin(P2pLink *link, int64_t expected);
 // Starts and finishes what can be. 0, or -1 with err.
 int p2p_progress(P2pLink *link, Error *err);
 
-// Whether the next message has a buffer: free to write (sender), or arrived (receiver); and that buffer, which is nobody's before
-// p2p_ready says so. An edge without a neighbour is always ready, with NULL.
+// Whether the next message has a buffer: free to write (sender), or arrived (receiver); and that buffer, which may not be
+// touched before p2p_ready says so. A link without a neighbour is always ready, with NULL.
 bool p2p_ready(const P2pLink *link);
 void *p2p_buffer(const P2pLink *link);
 

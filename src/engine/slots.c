@@ -1,3 +1,4 @@
+// Slots and their states, see slots.h.
 #include "slots.h"
 #include "base/alloc.h"
 
@@ -18,7 +19,7 @@ int slots_create(SlotPool *pool, Backend *be, const char *name, MemoryCategory c
     pool->count = count;
     for (int i = 0; i < count; i++) {
         pool->slots[i].memory = (char *)pool->memory + i * slot_bytes;
-        pool->slots[i].microbatch = -1;
+        pool->slots[i].bundle = -1;
     }
     return 0;
 }
@@ -44,9 +45,9 @@ Slot *slots_free(SlotPool *pool, bool idle) {
     return NULL;
 }
 
-Slot *slots_find(SlotPool *pool, int microbatch) {
+Slot *slots_find(SlotPool *pool, int bundle) {
     for (int i = 0; i < pool->count; i++)
-        if (pool->slots[i].microbatch == microbatch) return &pool->slots[i];
+        if (pool->slots[i].bundle == bundle) return &pool->slots[i];
     return NULL;
 }
 
@@ -55,21 +56,21 @@ static const char *state_name_(SlotState state) {
     return names[state];
 }
 
-int slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int microbatch, const char *who, Error *err) {
+int slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int bundle, const char *who, Error *err) {
     if (slot == NULL)
         return error_set(err, EXIT_FAILED,
-                         "%s: no %s slot holds microbatch %d; this is a defect of the program or its schedule", who,
-                         pool->name, microbatch);
-    int expected = from == SLOT_FREE ? -1 : microbatch;
-    if (slot->state != from || slot->microbatch != expected)
+                         "%s: no %s slot holds bundle %d; this is a defect of the program or its schedule", who,
+                         pool->name, bundle);
+    int expected = from == SLOT_FREE ? -1 : bundle;
+    if (slot->state != from || slot->bundle != expected)
         return error_set(err, EXIT_FAILED,
-                         "%s: %s slot %d should be %s microbatch %d but is %s microbatch %d; this is a defect of the "
+                         "%s: %s slot %d should be %s bundle %d but is %s bundle %d; this is a defect of the "
                          "program or its schedule",
                          who, pool->name, (int)(slot - pool->slots), state_name_(from), expected,
-                         state_name_(slot->state), slot->microbatch);
+                         state_name_(slot->state), slot->bundle);
     pool->in_use += (from == SLOT_FREE) - (to == SLOT_FREE);
     if (pool->in_use > pool->most_in_use) pool->most_in_use = pool->in_use;
     slot->state = to;
-    slot->microbatch = to == SLOT_FREE ? -1 : microbatch;
+    slot->bundle = to == SLOT_FREE ? -1 : bundle;
     return 0;
 }

@@ -16,13 +16,13 @@ typedef enum SlotState {
     SLOT_FILLING, // a forward writes it, or a transfer brings a bundle
     SLOT_HELD,    // holds a bundle
     SLOT_LEAVING, // a transfer takes the bundle away
-    SLOT_READING, // a backward reads it
+    SLOT_READING, // a backward reads it; where it is split, until the gradients of the weights are taken
 } SlotState;
 
 typedef struct Slot {
     void *memory;
     SlotState state;
-    int microbatch;        // -1 where free
+    int bundle;            // chunk * microbatches + microbatch; -1 where free
     const Event *occupied; // the device still uses a free slot until this is done; NULL: it does not
 } Slot;
 
@@ -49,11 +49,11 @@ void slots_begin(SlotPool *pool);
 // its slot's last backward on the same stream and need not wait.
 Slot *slots_free(SlotPool *pool, bool idle);
 
-// The slot that holds the microbatch, or NULL.
-Slot *slots_find(SlotPool *pool, int microbatch);
+// The slot that holds the bundle, or NULL.
+Slot *slots_find(SlotPool *pool, int bundle);
 
 // Moves a slot from one state to another, on behalf of action `who` ("F3"). -1 with err where the slot is not in `from`, or holds
-// another microbatch.
-int slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int microbatch, const char *who, Error *err);
+// another bundle.
+int slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int bundle, const char *who, Error *err);
 
 #endif

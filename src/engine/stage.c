@@ -1,31 +1,89 @@
+// One stage of the pipeline on one rank: memory for weights, temporaries, tokens and losses, and the way of one microbatch
+// through one chunk of its layers.
+//
+// Two decisions to know. Every size and layout comes from a function that is called once with no memory, to count, and
+// once with memory, to bind; that is how the plan's bytes are the bytes allocated. And the head runs inside the forward
+// of the last chunk: it leaves the gradient of its input in the bundle, so logits are workspace and never kept.
 #include "stage.h"
 
 #include <string.h>
 
-void stage_shape(StageShape *at, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank) {
+static void shape_chunk_(StageShape *at, int chunk, const Config *config, const Schedule *schedule) {
+    int virtual_stages = schedule->stages * schedule->chunks, g = schedule_virtual(schedule, at->stage, chunk);
+    StageChunk *to = &at->chunk[chunk];
+    for (int i = 0; i < g; i++) to->first_layer += config_layers(config, virtual_stages, i);
+    to->layers = config_layers(config, virtual_stages, g);
+    to->before = at->layers;
+    to->first = g == 0;
+    to->last = g == virtual_stages - 1;
+    at->layers += to->layers;
+    at->first |= to->first;
+    at->last |= to->last;
+}
+
+// The gradient of a chunk's output lies after its layers: in the last chunk from the head, which runs with the forward,
+// until the backward; in any other from a split backward until the weights' gradients are taken.
+static int64_t chunk_bytes_(const StageShape *at, int chunk, const Schedule *schedule) {
+    bool kept = at->chunk[chunk].last || schedule->split;
+    return at->chunk[chunk].layers * at->layer_bundle + (kept ? at->message_bytes : 0);
+}
+
+void stage_shape(StageShape *at, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
+                 int stage, int tensor_rank) {
     memset(at, 0, sizeof *at);
     at->stage = stage;
-    at->stages = (int)config->parallel.pipeline;
-    for (int i = 0; i < stage; i++) at->first_layer += config->parallel.layers_per_stage[i];
-    at->layers = config->parallel.layers_per_stage[stage];
-    at->first = stage == 0;
-    at->last = stage == at->stages - 1;
+    at->stages = schedule->stages;
+    at->chunks = schedule->chunks;
+    at->placement = schedule->placement;
     at->own_sums = be->own_sums;
     shape_from_config(&at->shape, model, config, be, tensor_rank);
     at->message_bytes = memory_round(at->shape.shard_rows * at->shape.hidden * at->shape.element);
     at->layer_bundle = layer_bundle_layout(NULL, NULL, &at->shape);
-    // The last stage keeps the gradient of its output from the head, which runs with the forward, until the backward.
-    at->bundle_bytes = at->layers * at->layer_bundle + (at->last ? at->message_bytes : 0);
+    for (int c = 0; c < at->chunks; c++) {
+        shape_chunk_(at, c, config, schedule);
+        int64_t bytes = chunk_bytes_(at, c, schedule);
+        if (bytes > at->bundle_bytes) at->bundle_bytes = bytes;
+    }
+    at->first_layer = at->chunk[0].first_layer;
 }
 
+char *stage_layers_text(const StageShape *at, char text[STAGE_LAYERS_TEXT]) {
+    int used = 0;
+    for (int c = 0; c < at->chunks; c++) {
+        const StageChunk *chunk = &at->chunk[c];
+        char next[48];
+        int wide = snprintf(next, sizeof next, "%s%lld-%lld", c == 0 ? "" : ",", (long long)chunk->first_layer,
+                            (long long)(chunk->first_layer + chunk->layers - 1));
+        bool fits = used + wide + 4 < STAGE_LAYERS_TEXT;
+        used += snprintf(text + used, (size_t)(STAGE_LAYERS_TEXT - used), "%s", fits ? next : "...");
+        if (!fits) break;
+    }
+    return text;
+}
+
+int stage_holding(const Stage *stage, int64_t table_index) {
+    const TensorTable *table = &stage->table;
+    int virtual_stages = stage->at.stages * stage->at.chunks, g = 0, holder, chunk;
+    int64_t layer = (table_index - table->first_layer) / table->per_layer;
+    if (table_index >= table->head) layer = stage->config->model.layers - 1;
+    if (table_index < table->first_layer) layer = 0;
+    for (int64_t seen = 0; (seen += config_layers(stage->config, virtual_stages, g)) <= layer;) g++;
+    Schedule placed = {.stages = stage->at.stages, .chunks = stage->at.chunks, .placement = stage->at.placement};
+    schedule_home(&placed, g, &holder, &chunk);
+    return holder;
+}
+
+// In the table's order, since chunk after chunk of a stage lies deeper in the model.
 static void layout_tensors_(StageTensors *tensors, const TensorTable *table, const StageShape *at, const Config *config,
                             int data_rank) {
-    int64_t ranges[3][2];
+    int64_t ranges[2 + STAGE_MOST_CHUNKS][2];
     int count = 0;
     if (at->first) ranges[count][0] = 0, ranges[count++][1] = table->first_layer;
-    ranges[count][0] = table->first_layer + at->first_layer * table->per_layer;
-    ranges[count][1] = ranges[count][0] + at->layers * table->per_layer;
-    count++;
+    for (int c = 0; c < at->chunks; c++) {
+        ranges[count][0] = table->first_layer + at->chunk[c].first_layer * table->per_layer;
+        ranges[count][1] = ranges[count][0] + at->chunk[c].layers * table->per_layer;
+        count++;
+    }
     if (at->last) ranges[count][0] = table->head, ranges[count++][1] = table->count;
     Split split = {at->shape.tensor_rank, at->shape.tensor_ranks, data_rank, (int)config->parallel.data};
     tensors_layout(tensors, table, ranges, count, &split, config->train.precision);
@@ -48,7 +106,7 @@ static int64_t layout_head_(Stage *stage, Layout *layout) {
 
 static SumShape sum_shape_(const Config *config, const StageShape *at) {
     const Shape *s = &at->shape;
-    bool tied = config->model.tie_embeddings == TIE_TRUE && at->stages > 1 && (at->first || at->last);
+    bool tied = config->model.tie_embeddings == TIE_TRUE && at->first != at->last;
     SumShape shape = {(s->sequence ? s->shard_rows : s->rows) * s->hidden,
                       s->element == 2 ? COMM_BF16 : COMM_FLOAT,
                       s->sequence,
@@ -146,14 +204,14 @@ static int allocate_data_(Stage *stage, Error *err) {
     return 0;
 }
 
-int stage_create(Stage *stage, const Model *model, const Config *config, Backend *be, int index, Comm *tensor,
-                 int data_rank, Error *err) {
+int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
+                 int index, Comm *tensor, int data_rank, Error *err) {
     memset(stage, 0, sizeof *stage);
     stage->model = model;
     stage->config = config;
     stage->be = be;
     stage->microbatches = config_microbatches(config);
-    stage_shape(&stage->at, model, config, be, index, tensor == NULL ? 0 : tensor->rank);
+    stage_shape(&stage->at, model, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
     stage->pass.be = be;
     stage->pass.tensor = tensor;
     stage->pass.shape = &stage->at.shape;
@@ -195,52 +253,79 @@ static char *layer_bundle_(const Stage *stage, void *bundle, int64_t layer) {
     return (char *)bundle + layer * stage->at.layer_bundle;
 }
 
-static const Tensor *layer_tensors_(const Stage *stage, int64_t layer) {
-    return stage->layers + layer * stage->table.per_layer;
+static const Tensor *layer_tensors_(const Stage *stage, const StageChunk *chunk, int64_t layer) {
+    return stage->layers + (chunk->before + layer) * stage->table.per_layer;
 }
 
 static void stage_poll_(Pass *pass) {
     if (pass->poll != NULL) pass->poll(pass->poll_argument);
 }
 
-int stage_forward(Stage *stage, int64_t microbatch, void *bundle, const void *input, void *output, float scale,
-                  Error *err) {
+int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
+                  float scale, Error *err) {
     Pass *pass = &stage->pass;
     const StageShape *at = &stage->at;
-    int64_t rows = at->shape.rows;
+    const StageChunk *here = &at->chunk[chunk];
+    int64_t tokens = microbatch * at->shape.rows;
     pass->err = err;
-    if (at->first)
-        embedding_block_forward(pass, stage->model, stage->embedding, bundle, stage->tokens + microbatch * rows);
+    if (here->first)
+        embedding_block_forward(pass, stage->model, stage->embedding, bundle, stage->tokens + tokens);
     else
         stage->be->copy(stage->be, STREAM_COMPUTE, bundle, input, at->message_bytes);
-    // The last stage's output stands at the end of its bundle, where the head turns it into its own gradient.
-    void *final = at->last ? layer_bundle_(stage, bundle, at->layers) : output;
-    for (int64_t l = 0; l < at->layers; l++) {
-        void *next = l + 1 < at->layers ? layer_bundle_(stage, bundle, l + 1) : final;
-        layer_forward(pass, stage->model, layer_tensors_(stage, l), layer_bundle_(stage, bundle, l), next);
+    // The last chunk's output goes to the end of its bundle, where the head turns it into its own gradient.
+    void *final = here->last ? layer_bundle_(stage, bundle, here->layers) : output;
+    for (int64_t l = 0; l < here->layers; l++) {
+        void *next = l + 1 < here->layers ? layer_bundle_(stage, bundle, l + 1) : final;
+        layer_forward(pass, stage->model, layer_tensors_(stage, here, l), layer_bundle_(stage, bundle, l), next);
         stage_poll_(pass);
     }
-    if (at->last)
-        head_block(pass, stage->model, stage->head, &stage->head_work, final, stage->losses + microbatch * rows,
-                   stage->targets + microbatch * rows, scale);
+    if (here->last)
+        head_block(pass, stage->model, stage->head, &stage->head_work, final, stage->losses + tokens,
+                   stage->targets + tokens, scale);
     return err->code == 0 ? 0 : -1;
 }
 
-int stage_backward(Stage *stage, int64_t microbatch, void *bundle, const void *input, void *output, Error *err) {
+static void layer_complete_(Stage *stage, const StageChunk *chunk, int64_t microbatch, int64_t layer) {
+    if (microbatch == stage->microbatches - 1 && stage->layer_done != NULL)
+        stage->layer_done(stage->layer_done_argument, chunk->before + layer);
+}
+
+// The gradient of layer l's output goes through dx. For stage_weights it is kept as well: of the last layer at the end of
+// the bundle, where the head has put it already, of any other at the next layer's `x`, which that layer's backward was the
+// last to read.
+int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
+                   bool split, Error *err) {
     Pass *pass = &stage->pass;
     const StageShape *at = &stage->at;
+    const StageChunk *here = &at->chunk[chunk];
     pass->err = err;
-    void *dx = at->first ? stage->gradient : output;
-    const void *from = at->last ? layer_bundle_(stage, bundle, at->layers) : input;
-    stage->be->copy(stage->be, STREAM_COMPUTE, dx, from, at->message_bytes);
-    for (int64_t l = at->layers - 1; l >= 0; l--) {
-        layer_backward(pass, stage->model, layer_tensors_(stage, l), layer_bundle_(stage, bundle, l), dx);
+    pass->split = split;
+    void *dx = here->first ? stage->gradient : output, *end = layer_bundle_(stage, bundle, here->layers);
+    if (!here->last) block_keep(pass, end, input, at->message_bytes);
+    stage->be->copy(stage->be, STREAM_COMPUTE, dx, here->last ? end : input, at->message_bytes);
+    for (int64_t l = here->layers - 1; l >= 0; l--) {
+        void *layer = layer_bundle_(stage, bundle, l);
+        layer_backward(pass, stage->model, layer_tensors_(stage, here, l), layer, dx);
+        if (l > 0) block_keep(pass, layer, dx, at->message_bytes);
+        if (!split) layer_complete_(stage, here, microbatch, l);
         stage_poll_(pass);
-        if (microbatch == stage->microbatches - 1 && stage->layer_done != NULL)
-            stage->layer_done(stage->layer_done_argument, l);
     }
-    if (at->first)
+    pass->split = false;
+    if (here->first)
         embedding_block_backward(pass, stage->model, stage->embedding, dx, stage->tokens + microbatch * at->shape.rows);
+    return err->code == 0 ? 0 : -1;
+}
+
+int stage_weights(Stage *stage, int chunk, int64_t microbatch, void *bundle, Error *err) {
+    Pass *pass = &stage->pass;
+    const StageChunk *here = &stage->at.chunk[chunk];
+    pass->err = err;
+    for (int64_t l = here->layers - 1; l >= 0; l--) {
+        layer_weights(pass, stage->model, layer_tensors_(stage, here, l), layer_bundle_(stage, bundle, l),
+                      layer_bundle_(stage, bundle, l + 1));
+        layer_complete_(stage, here, microbatch, l);
+        stage_poll_(pass);
+    }
     return err->code == 0 ? 0 : -1;
 }
 

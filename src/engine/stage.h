@@ -3,22 +3,34 @@
 #ifndef STAGE_H
 #define STAGE_H
 
+#include "bpipe.h"
 #include "model/blocks.h"
 #include "model/layer.h"
 #include "model/model.h"
 #include "sums.h"
 #include "model/tensors.h"
 
+enum { STAGE_MOST_CHUNKS = 16 };
+
+// Consecutive layers of a stage, one virtual stage of the schedule (bpipe.h).
+typedef struct StageChunk {
+    int64_t first_layer, layers; // in the model
+    int64_t before;              // layers of this stage in the chunks before this one
+    bool first, last;            // the model's first chunk, which has the embedding; its last, which has the head
+} StageChunk;
+
 // Where a stage lies in the pipeline and on which tensor rank, and what sizes follow. Needs no memory of the device.
 typedef struct StageShape {
-    int stage, stages;
-    int64_t first_layer, layers;
-    bool first, last; // has the embedding, has the head
-    bool own_sums;    // of the backend
+    int stage, stages, chunks;
+    Placement placement;
+    StageChunk chunk[STAGE_MOST_CHUNKS];
+    int64_t first_layer, layers; // the first layer of chunk 0; layers of all chunks
+    bool first, last;            // one of its chunks has the embedding, the head
+    bool own_sums;               // of the backend
     Shape shape;
     int64_t layer_bundle;  // bytes of one layer's part of a bundle
-    int64_t bundle_bytes;  // of this stage's bundle of one microbatch, as the last stage and split backwards need it
-    int64_t message_bytes; // of an activation or a gradient between stages
+    int64_t bundle_bytes;  // of the largest chunk's bundle of one microbatch
+    int64_t message_bytes; // of an activation or a gradient between virtual stages
 } StageShape;
 
 typedef struct Stage {
@@ -28,23 +40,35 @@ typedef struct Stage {
     Backend *be;
     TensorTable table;
     StageTensors tensors;
-    const Tensor *embedding, *layers, *head; // into tensors.tensors; embedding and head may be NULL
+    const Tensor *embedding, *layers,
+        *head; // into tensors.tensors; embedding and head may be NULL; layers chunk by chunk
     Pass pass;
     void *workspace, *head_workspace, *sums_memory;
     void *op_workspace;       // of the backend's operations, in the workspace
     SumWorkspaces workspaces; // in sums_memory; lent to the groups by whoever sums in them
     HeadWork head_work;
-    void *gradient;            // (shard_rows, hidden): the running gradient on the first stage, which sends none on
-    int32_t *tokens, *targets; // (microbatches, rows) on the device; tokens on the first, targets on the last stage
-    float *losses;             // (microbatches, rows) on the last stage
+    void *gradient;            // (shard_rows, hidden): the running gradient of the first chunk, which sends none on
+    int32_t *tokens, *targets; // (microbatches, rows) on the device; tokens with the embedding, targets with the head
+    float *losses;             // (microbatches, rows), with the head
     int64_t microbatches;
     // Called once the gradients of a layer's tensors are complete: in the last microbatch's backward, or in its
-    // stage_weights where backwards are split. May be NULL.
+    // stage_weights where backwards are split. `layer` counts all chunks' layers of this stage. May be NULL.
     void (*layer_done)(void *argument, int64_t layer);
     void *layer_done_argument;
 } Stage;
 
-void stage_shape(StageShape *at, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
+// Of `schedule` only stages, chunks, placement and split are read. It has at most STAGE_MOST_CHUNKS chunks and no more
+// virtual stages than the model has layers.
+void stage_shape(StageShape *at, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
+                 int stage, int tensor_rank);
+
+enum { STAGE_LAYERS_TEXT = 64 };
+// Writes the layers of its chunks, 0-based and inclusive: "0-9", "0-4,35-39"; of many chunks the first ones and "...".
+// Returns `text`.
+char *stage_layers_text(const StageShape *at, char text[STAGE_LAYERS_TEXT]);
+
+// The stage of the pipeline that holds an entry of the tensor table.
+int stage_holding(const Stage *stage, int64_t table_index);
 
 // Bytes that stage_create takes of the model with this table, added to `bytes` by category (slots and edges are the engine's), and those of its states by kind. -1 only
 // when host memory is out.
@@ -52,19 +76,20 @@ void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const 
                  const Config *config, const StageShape *at);
 
 // Allocates and initializes the stage. tensor: the tensor group, NULL for one rank. data_rank: of parallel.data. -1 with err.
-int stage_create(Stage *stage, const Model *model, const Config *config, Backend *be, int index, Comm *tensor,
-                 int data_rank, Error *err);
+int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
+                 int index, Comm *tensor, int data_rank, Error *err);
 void stage_destroy(Stage *stage);
 
-// One microbatch. bundle: its slot. input: the previous stage's message (not read by the first stage). output: where the message for the
-// next stage goes (not written by the last, which computes loss and gradient of its output in the same breath; scale 0: loss only).
-int stage_forward(Stage *stage, int64_t microbatch, void *bundle, const void *input, void *output, float scale,
-                  Error *err);
-// input: gradient from the next stage (not read by the last); output: gradient for the previous one (not written by the
-// first). split: leaves the gradients of the layers' matrices to stage_weights, and in the bundle what that needs.
-int stage_backward(Stage *stage, int64_t microbatch, void *bundle, const void *input, void *output, bool split,
-                   Error *err);
-int stage_weights(Stage *stage, int64_t microbatch, void *bundle, Error *err);
+// One microbatch through one chunk. bundle: its slot. input: the message of the virtual stage before (not read by the
+// first). output: where the message for the next one goes (not written by the last, which computes loss and gradient of
+// its output in the same breath; scale 0: loss only).
+int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
+                  float scale, Error *err);
+// input: gradient from the next virtual stage (not read by the last); output: gradient for the one before (not written by
+// the first). split: leaves the gradients of the layers' matrices to stage_weights, and in the bundle what that needs.
+int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
+                   bool split, Error *err);
+int stage_weights(Stage *stage, int chunk, int64_t microbatch, void *bundle, Error *err);
 
 // Logits of one row (position * b + sequence) of the microbatch that ran last, with scale 0, as this tensor rank of the last stage has
 // them: vocab_count values, on the host. They stand in the head's workspace until the next forward.

@@ -117,14 +117,14 @@ static void write_span_(Trace *trace, const char *name, const char *category, in
 
 // ---------------------------------------------------------------- slots in use
 
-// By the rules of bpipe.h: F and L take an own slot, B and E let go of it; A takes a lent one, R lets go of it.
+// By the rules of bpipe.h: F and L take an own slot, B, W and E free it; A takes a lent one, R frees it.
 static int64_t changes_of_(Change *changes, const Action *action, int64_t begin, int64_t end, bool forward_only) {
     ActionKind kind = action->kind;
     int pool = kind == ACTION_ACCEPT || kind == ACTION_RETURN;
     int64_t count = 0;
     if (kind == ACTION_FORWARD || kind == ACTION_LOAD || kind == ACTION_ACCEPT)
         changes[count++] = (Change){begin, pool, 1};
-    if (kind == ACTION_BACKWARD || kind == ACTION_EVICT || kind == ACTION_RETURN ||
+    if (kind == ACTION_BACKWARD || kind == ACTION_WEIGHT || kind == ACTION_EVICT || kind == ACTION_RETURN ||
         (forward_only && kind == ACTION_FORWARD))
         changes[count++] = (Change){end, pool, -1};
     return count;
@@ -193,17 +193,20 @@ static void trace_rank_(Trace *trace, const char *label, const Schedule *schedul
     for (int64_t i = 0; i < list->count; i++) {
         const Action *action = &list->actions[i];
         ActionTime time = time_of_(trace, schedule, times, pid, i, &partners);
-        bool compute = action->kind == ACTION_FORWARD || action->kind == ACTION_BACKWARD;
+        bool compute = action_computes(action->kind);
         int row = compute ? TRACE_ROW_COMPUTE : TRACE_ROW_TRANSFERS;
         int64_t begin = ns_(trace, time.begin), end = ns_(trace, time.end);
         char name[32];
         if (begin < row_end[row] && begin + CLOCK_GRAIN >= row_end[row]) begin = row_end[row];
         if (end < begin) end = begin;
         row_end[row] = end;
-        write_span_(trace, action_text(schedule, *action, name), compute ? "compute" : "transfer", pid, row, begin, end);
+        write_span_(trace, action_text(schedule, *action, name), compute ? "compute" : "transfer", pid, row, begin,
+                    end);
         fprintf(trace->text, ",\"args\":{\"of\":");
         json_write_text(trace->text, label);
-        fprintf(trace->text, ",\"microbatch\":%d}}", action->microbatch);
+        fprintf(trace->text, ",\"microbatch\":%d", action->microbatch);
+        if (schedule->chunks > 1) fprintf(trace->text, ",\"chunk\":%d", action->chunk);
+        fputs("}}", trace->text);
         changes += changes_of_(trace->changes + changes, action, begin, end, schedule->forward_only);
     }
     write_counters_(trace, pid, changes);

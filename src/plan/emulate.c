@@ -53,16 +53,19 @@ Backend *emulation_backend(const Config *config, Error *err) {
     return device_open_one(config, err);
 }
 
-int emulation_create(Emulation *e, const Config *config, const Model *model, const PlanStage *plan, bool moves,
-                     const Hardware *hardware, Backend *be, Error *err) {
+int emulation_create(Emulation *e, const Config *config, const Model *model, const Schedule *schedule,
+                     const PlanStage *plan, bool moves, const Hardware *hardware, Backend *be, Error *err) {
     memset(e, 0, sizeof *e);
     e->config = config;
     e->be = be;
     if (create_scratch_(e, plan, moves, err) != 0 || create_comms_(e, plan, hardware, err) != 0) return -1;
-    if (stage_create(&e->stage, model, config, be, plan->at.stage, e->tensor, 0, err) != 0) return -1;
-    EngineGroups groups = {e->pipeline, e->pair, NULL, NULL};
+    if (stage_create(&e->stage, model, config, schedule, be, plan->at.stage, e->tensor, 0, err) != 0) return -1;
+    // Messages that come from nowhere are in order in one group, too.
+    Comm *lanes[2 * STAGE_MOST_CHUNKS];
+    for (int i = 0; i < 2 * STAGE_MOST_CHUNKS; i++) lanes[i] = e->pipeline;
+    EngineGroups groups = {lanes, e->pair, NULL, NULL};
     SlotCounts slots = plan_slots(plan);
-    e->engine = engine_create(&e->stage, &slots, &groups, NULL, err);
+    e->engine = engine_create(&e->stage, schedule, &slots, &groups, NULL, err);
     if (e->engine == NULL) return -1;
     upload_tokens_(e);
     return 0;
@@ -95,27 +98,38 @@ static double median_(double *values, int64_t count) {
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
-static void take_times_(const StageSchedule *list, const EngineRun *run, EmulationTimes *times) {
-    double *forward = xcalloc((size_t)run->count + 1, sizeof *forward),
-           *backward = xcalloc((size_t)run->count + 1, sizeof *backward);
-    int64_t forwards = 0, backwards = 0;
-    for (int64_t i = 0; i < run->count; i++) {
-        double seconds = run->times[i].end - run->times[i].begin;
-        if (list->actions[i].kind == ACTION_FORWARD) forward[forwards++] = seconds;
-        if (list->actions[i].kind == ACTION_BACKWARD) backward[backwards++] = seconds;
+// The median of one kind of action on one chunk; adds to *count how many there were.
+static double median_time_(const StageSchedule *list, const EngineRun *run, ActionKind kind, int chunk,
+                           int64_t *count) {
+    double *seconds = xcalloc((size_t)run->count + 1, sizeof *seconds);
+    int64_t found = 0;
+    for (int64_t i = 0; i < run->count; i++)
+        if (list->actions[i].kind == kind && list->actions[i].chunk == chunk)
+            seconds[found++] = run->times[i].end - run->times[i].begin;
+    double median = median_(seconds, found);
+    free(seconds);
+    *count += found;
+    return median;
+}
+
+static void take_times_(const Schedule *schedule, int stage, const EngineRun *run, EmulationTimes *times) {
+    const StageSchedule *list = &schedule->stage[stage];
+    int64_t forwards = 0, others = 0;
+    *times = (EmulationTimes){.exposed = run->exposed};
+    for (int c = 0; c < schedule->chunks; c++) {
+        times->forward += median_time_(list, run, ACTION_FORWARD, c, &forwards);
+        times->backward += median_time_(list, run, ACTION_BACKWARD, c, &others);
+        times->backward += median_time_(list, run, ACTION_INPUT, c, &others);
+        times->weights += median_time_(list, run, ACTION_WEIGHT, c, &others);
     }
-    *times = (EmulationTimes){0, 0, run->exposed, forwards};
-    times->forward = median_(forward, forwards);
-    times->backward = median_(backward, backwards);
-    free(forward);
-    free(backward);
+    times->microbatches = forwards / schedule->chunks;
 }
 
 int emulation_run(Emulation *e, const Schedule *schedule, EmulationTimes *times, Error *err) {
     EngineRun run;
     double tokens = (double)(e->stage.microbatches * e->stage.at.shape.rows);
     if (engine_run(e->engine, "emulation", schedule, (float)(1.0 / tokens), &run, err) != 0) return -1;
-    take_times_(&schedule->stage[e->stage.at.stage], &run, times);
+    take_times_(schedule, e->stage.at.stage, &run, times);
     return 0;
 }
 

@@ -8,10 +8,12 @@
 #include "hardware_model.h"
 #include "plan.h"
 
-// Medians over the microbatches of one run, in seconds, without collectives over tensor ranks.
+// Medians over the microbatches of one run, added up over chunks, in seconds, without collectives over tensor ranks.
 typedef struct EmulationTimes {
-    double forward, backward;
-    double exposed; // compute waited for transfers, all in all
+    double forward;
+    double backward; // of whole backwards, or of their first part, I, where they are split
+    double weights;  // of their second part, W
+    double exposed;  // compute waited for transfers, all in all
     int64_t microbatches;
 } EmulationTimes;
 
@@ -27,8 +29,8 @@ typedef struct Emulation {
 
 // Allocates stage `plan->at.stage` as `plan` has it; evictions are paced at hardware->pair. moves: the stage's list sends bundles to a
 // partner or takes them. -1 with err; emulation_destroy in both cases.
-int emulation_create(Emulation *emulation, const Config *config, const Model *model, const PlanStage *plan, bool moves,
-                     const Hardware *hardware, Backend *be, Error *err);
+int emulation_create(Emulation *emulation, const Config *config, const Model *model, const Schedule *schedule,
+                     const PlanStage *plan, bool moves, const Hardware *hardware, Backend *be, Error *err);
 void emulation_destroy(Emulation *emulation);
 
 // Runs the stage's list once. The first run on a device touches its memory for the first time, so time a later one.

@@ -59,8 +59,9 @@ static int prepare_(Subject *subject, const Log *log, Error *err) {
     if (subject->schedule == NULL) return -1;
     plan_make(&subject->plan, subject->model, &subject->config, subject->schedule, subject->be);
     if (check_workspace_(subject, err) != 0) return -1;
-    return emulation_create(&subject->emulation, &subject->config, subject->model, &subject->plan.stage[subject->stage],
-                            moves_(&subject->schedule->stage[subject->stage]), &subject->hardware, subject->be, err);
+    return emulation_create(&subject->emulation, &subject->config, subject->model, subject->schedule,
+                            &subject->plan.stage[subject->stage], moves_(&subject->schedule->stage[subject->stage]),
+                            &subject->hardware, subject->be, err);
 }
 
 static void print_memory_(const Subject *subject, FILE *file) {
@@ -84,20 +85,23 @@ static double tensor_seconds_(const Subject *subject) {
 
 static void print_times_(const Subject *subject, const EmulationTimes *times, FILE *file) {
     const Config *config = &subject->config;
-    double both = times->forward + times->backward, tensor = tensor_seconds_(subject);
+    double all = times->forward + times->backward + times->weights, tensor = tensor_seconds_(subject);
     double share = (double)(config->parallel.pipeline * config->parallel.tensor) * subject->hardware.flops;
     double flops = model_flops_per_token(config, true) * (double)(config->schedule.micro_batch * config->model.seq_len);
+    char weights[48] = "";
+    if (times->weights > 0) snprintf(weights, sizeof weights, ", gradients of weights %.3f ms", 1e3 * times->weights);
     fprintf(file,
-            "time      forward %.3f ms, backward %.3f ms a microbatch, median of %lld; compute waited %.3f ms for "
+            "time      forward %.3f ms, %s %.3f ms%s a microbatch, median of %lld; compute waited %.3f ms for "
             "transfers\n",
-            1e3 * times->forward, 1e3 * times->backward, (long long)times->microbatches, 1e3 * times->exposed);
+            1e3 * times->forward, times->weights > 0 ? "gradient of the input" : "backward", 1e3 * times->backward,
+            weights, (long long)times->microbatches, 1e3 * times->exposed);
     if (tensor > 0)
         fprintf(file, "tensor    collectives over %lld ranks, modelled: %.3f ms a microbatch\n",
                 (long long)config->parallel.tensor, 1e3 * tensor);
     if (share <= 0) return;
     fprintf(file, "MFU       of a pipeline whose stages are all like this one and never idle: %.1f%%",
-            100 * flops / (share * both));
-    if (tensor > 0) fprintf(file, " without collectives, %.1f%% with them", 100 * flops / (share * (both + tensor)));
+            100 * flops / (share * all));
+    if (tensor > 0) fprintf(file, " without collectives, %.1f%% with them", 100 * flops / (share * (all + tensor)));
     fputc('\n', file);
 }
 
@@ -108,9 +112,9 @@ static int emulate_(Subject *subject, const Log *log, FILE *file, Error *err) {
     for (int run = 0; run < 2; run++)
         if (emulation_run(&subject->emulation, subject->schedule, &times, err) != 0) return -1;
     const StageShape *at = &subject->plan.stage[subject->stage].at;
-    fprintf(file, "stage     %d of %d, layers %lld-%lld, alone on %s; schedule %s\n", subject->stage, at->stages,
-            (long long)at->first_layer, (long long)(at->first_layer + at->layers - 1), subject->be->device,
-            subject->schedule->name);
+    char layers[STAGE_LAYERS_TEXT];
+    fprintf(file, "stage     %d of %d, layers %s, alone on %s; schedule %s\n", subject->stage, at->stages,
+            stage_layers_text(at, layers), subject->be->device, subject->schedule->name);
     if (subject->emulation.scratch != NULL)
         fprintf(file, "emulated  bundles leave and come at %.4g GB/s, through one slot that is not counted\n",
                 1e-9 * subject->hardware.pair);

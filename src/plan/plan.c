@@ -57,6 +57,18 @@ const char *plan_plain_name(const Config *config) {
     return config->schedule.name == SCHEDULE_NAME_GPIPE ? "GPipe" : "1F1B";
 }
 
+// A list from a file may want more chunks than there are layers.
+static int check_chunks_(const Config *config, const Schedule *schedule, Error *err) {
+    int64_t virtual_stages = (int64_t)schedule->stages * schedule->chunks, layers = config->model.layers;
+    if (schedule->chunks > STAGE_MOST_CHUNKS)
+        return config_error(config, "schedule.name", err, "%d chunks a stage are more than %d; use fewer",
+                            schedule->chunks, STAGE_MOST_CHUNKS);
+    if (virtual_stages <= layers) return 0;
+    return config_error(config, "schedule.name", err,
+                        "%d chunks on each of %d stages need a layer each, and the model has %lld; use fewer chunks",
+                        schedule->chunks, schedule->stages, (long long)layers);
+}
+
 Schedule *plan_schedule(const Config *config, Error *err) {
     const ScheduleConfig *asked = &config->schedule;
     Schedule *schedule = plain_schedule_(config, err);
@@ -67,7 +79,7 @@ Schedule *plan_schedule(const Config *config, Error *err) {
         schedule_free(keep ? balanced : schedule);
         if (!keep) schedule = balanced;
     }
-    if (schedule != NULL && schedule_check(schedule, err) != 0) {
+    if (schedule != NULL && (schedule_check(schedule, err) != 0 || check_chunks_(config, schedule, err) != 0)) {
         schedule_free(schedule);
         return NULL;
     }
@@ -76,12 +88,12 @@ Schedule *plan_schedule(const Config *config, Error *err) {
 
 int64_t plan_slot_bytes(const Model *model, const Config *config, const Schedule *schedule, Backend *be, int stage) {
     StageShape own, other;
-    stage_shape(&own, model, config, be, stage, 0);
+    stage_shape(&own, model, config, schedule, be, stage, 0);
     int64_t bytes = memory_round(own.bundle_bytes);
     int partner = bpipe_partner(schedule->stages, stage);
     if (partner == SCHEDULE_NO_PEER) return bytes;
     if (schedule->stage[stage].lent_slots == 0 && schedule->stage[partner].lent_slots == 0) return bytes;
-    stage_shape(&other, model, config, be, partner, 0);
+    stage_shape(&other, model, config, schedule, be, partner, 0);
     int64_t others = memory_round(other.bundle_bytes);
     return others > bytes ? others : bytes;
 }
@@ -98,8 +110,11 @@ static int most_on_host_(const StageSchedule *stage) {
 }
 
 static int64_t stage_parameters_(const TensorTable *table, const StageShape *at) {
-    int64_t first = table->first_layer + at->first_layer * table->per_layer;
-    int64_t total = table_parameters(table, first, first + at->layers * table->per_layer);
+    int64_t total = 0;
+    for (int c = 0; c < at->chunks; c++) {
+        int64_t first = table->first_layer + at->chunk[c].first_layer * table->per_layer;
+        total += table_parameters(table, first, first + at->chunk[c].layers * table->per_layer);
+    }
     if (at->first) total += table_parameters(table, 0, table->first_layer);
     if (at->last) total += table_parameters(table, table->head, table->count);
     return total;
@@ -108,15 +123,15 @@ static int64_t stage_parameters_(const TensorTable *table, const StageShape *at)
 static void fill_stage_(PlanStage *plan, const TensorTable *table, const Model *model, const Config *config,
                         const Schedule *schedule, Backend *be, int stage) {
     const StageSchedule *list = &schedule->stage[stage];
-    stage_shape(&plan->at, model, config, be, stage, 0);
+    stage_shape(&plan->at, model, config, schedule, be, stage, 0);
     plan->own_slots = list->own_slots;
     plan->lent_slots = list->lent_slots;
     plan->slot_bytes = plan_slot_bytes(model, config, schedule, be, stage);
     plan->host_slots = most_on_host_(list);
-    int64_t *bytes = plan->memory.bytes, neighbours = (plan->at.first ? 0 : 1) + (plan->at.last ? 0 : 1);
+    int64_t *bytes = plan->memory.bytes;
     bytes[MEMORY_OWN_SLOTS] = plan->own_slots * plan->slot_bytes;
     bytes[MEMORY_LENT_SLOTS] = memory_pages(plan->lent_slots * plan->slot_bytes, be->lent_page);
-    bytes[MEMORY_MESSAGES] = neighbours * 2 * P2P_BUFFERS * plan->at.message_bytes; // 2: activations and gradients
+    bytes[MEMORY_MESSAGES] = p2p_buffers(schedule, stage) * plan->at.message_bytes;
     bytes[MEMORY_WORKSPACE] = be->own_bytes;
     int64_t edges = bytes[MEMORY_MESSAGES], staged = 0;
     stage_bytes(&plan->memory, &plan->states, &staged, table, config, &plan->at);
@@ -206,9 +221,9 @@ static void add_headings_(Grid *grid, const bool *used) {
 
 static void add_stage_(Grid *grid, const PlanStage *stage, const bool *used, GridUnit unit) {
     const StageShape *at = &stage->at;
-    char parameters[32];
+    char parameters[32], layers[STAGE_LAYERS_TEXT];
     grid_cell(grid, "%d", at->stage);
-    grid_cell(grid, "%lld-%lld", (long long)at->first_layer, (long long)(at->first_layer + at->layers - 1));
+    grid_cell(grid, "%s", stage_layers_text(at, layers));
     bool many = stage->parameters >= 1000000000;
     grid_cell(grid, "%s%s", grid_count(many ? (stage->parameters + 500000) / 1000000 : stage->parameters, parameters),
               many ? " M" : "");

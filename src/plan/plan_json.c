@@ -42,7 +42,13 @@ static void json_write_stage_(const PlanAnswer *answer, int s, FILE *file) {
     fputs(s == 0 ? "{" : ",{", file);
     integer_(file, "stage", s, true);
     integer_(file, "first_layer", stage->at.first_layer, true);
-    integer_(file, "last_layer", stage->at.first_layer + stage->at.layers - 1, true);
+    integer_(file, "last_layer", stage->at.first_layer + stage->at.chunk[0].layers - 1, true);
+    for (int c = 0; c < stage->at.chunks; c++) {
+        const StageChunk *chunk = &stage->at.chunk[c];
+        fprintf(file, "%s{\"first_layer\":%lld,\"last_layer\":%lld}", c == 0 ? "\"chunks\":[" : ",",
+                (long long)chunk->first_layer, (long long)(chunk->first_layer + chunk->layers - 1));
+    }
+    fputs("],", file);
     integer_(file, "parameters", stage->parameters, true);
     integer_(file, "states_bytes", states_total(&stage->states), true);
     integer_(file, "bundle_bytes", stage->at.bundle_bytes, true);

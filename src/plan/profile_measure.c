@@ -70,8 +70,8 @@ static int measure_(const Case *at, bool forever, Result *result, Error *err) {
     Emulation emulation = {0};
     Backend *be = emulation_backend(at->config, err);
     if (be == NULL) return -1;
-    int status =
-        emulation_create(&emulation, at->config, at->model, &at->plan->stage[at->stage], false, at->hardware, be, err);
+    int status = emulation_create(&emulation, at->config, at->model, at->list, &at->plan->stage[at->stage], false,
+                                  at->hardware, be, err);
     do {
         if (status == 0) status = measure_time_(&emulation, at, result, err);
     } while (forever && status == 0);

@@ -32,6 +32,8 @@ typedef struct RunAsk {
 
 bool run_trains(const RunAsk *ask);
 
+enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS };
+
 typedef struct Run {
     const Config *config;
     const Model *model;
@@ -41,10 +43,13 @@ typedef struct Run {
     Coordinates at;
     Backend *be;
     Device device;
-    Comm *pipeline, *tensor, *data, *tied; // NULL where the group would be this rank alone
-    Checksum *checksum;                    // NULL without comm.checksum, as are the groups beside it
-    Comm *pipeline_sums, *pair_sums;       // of the checksums of messages
-    Comm *pair, *pair_bundles;             // messages in host memory; bundles, NULL where none are evicted
+    int lanes;                       // groups of the pipeline, one for each lane of messages (engine/p2p.h)
+    Comm *lane[RUN_MOST_LANES];      // [lanes]
+    Comm *tensor, *data, *tied;      // NULL where the group would be this rank alone
+    Checksum *checksum;              // NULL without comm.checksum, as are the groups beside it
+    Comm *lane_sums[RUN_MOST_LANES]; // [lanes], of the checksums of messages
+    Comm *pair_sums;
+    Comm *pair, *pair_bundles; // messages in host memory; bundles, NULL where none are evicted
     Schedule *schedule, *validation;
     Plan plan;
     Stage stage;

@@ -86,16 +86,22 @@ static int create_groups_(Run *run, Error *err) {
     Coordinates at = run->at;
     int column = at.data * t + at.tensor, partner = bpipe_partner(p, at.stage);
     int low = partner == SCHEDULE_NO_PEER || at.stage < partner ? at.stage : partner;
-    bool end = at.stage == 0 || at.stage == p - 1;
-    if (create_split_(run, &run->pipeline, "pipeline", p > 1 ? column : -1, at.stage, err) != 0) return -1;
+    int first, last, chunk; // the stages with the embedding and with the head
+    schedule_home(run->schedule, 0, &first, &chunk);
+    schedule_home(run->schedule, p * run->schedule->chunks - 1, &last, &chunk);
+    run->lanes = p2p_lanes(run->schedule);
+    for (int i = 0; i < run->lanes; i++)
+        if (create_split_(run, &run->lane[i], "pipeline", column, at.stage, err) != 0) return -1;
     if (create_split_(run, &run->tensor, "tensor", t > 1 ? at.data * p + at.stage : -1, at.tensor, err) != 0) return -1;
     if (create_split_(run, &run->data, "data", d > 1 ? at.stage * t + at.tensor : -1, at.data, err) != 0) return -1;
     if (create_split_(run, &run->pair, "pair", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage, err) != 0)
         return -1;
-    bool tied = run->config->model.tie_embeddings == TIE_TRUE && p > 1;
+    bool tied = run->config->model.tie_embeddings == TIE_TRUE && first != last;
+    bool end = at.stage == first || at.stage == last;
     if (create_split_(run, &run->tied, "tied", tied && end ? column : -1, at.stage, err) != 0) return -1;
     if (run->config->comm.checksum == CHECKSUM_OFF) return 0;
-    if (create_split_(run, &run->pipeline_sums, "pipeline sums", p > 1 ? column : -1, at.stage, err) != 0) return -1;
+    for (int i = 0; i < run->lanes; i++)
+        if (create_split_(run, &run->lane_sums[i], "pipeline sums", column, at.stage, err) != 0) return -1;
     return create_split_(run, &run->pair_sums, "pair sums", partner == SCHEDULE_NO_PEER ? -1 : column * p + low,
                          at.stage, err);
 }
@@ -118,8 +124,10 @@ static int create_check_(Run *run, Comm **comm, bool owns, Comm *sums, Error *er
 static int convert_groups_(Run *run, Error *err) {
     bool checked = run->config->comm.checksum == CHECKSUM_ON;
     if (checked) run->checksum = checksum_create(run->be);
-    if (convert_(run, &run->pipeline, USE_NEIGHBOURS, err) != 0) return -1;
-    if (create_check_(run, &run->pipeline, true, run->pipeline_sums, err) != 0) return -1;
+    for (int i = 0; i < run->lanes; i++) {
+        if (convert_(run, &run->lane[i], USE_NEIGHBOURS, err) != 0) return -1;
+        if (create_check_(run, &run->lane[i], true, run->lane_sums[i], err) != 0) return -1;
+    }
     if (convert_(run, &run->tensor, USE_COMPUTE, err) != 0) return -1;
     if (convert_(run, &run->data, USE_BESIDE, err) != 0) return -1;
     return convert_(run, &run->tied, USE_BESIDE, err);
@@ -172,9 +180,7 @@ Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
 }
 
 // What the run will be, and who does what in it: checked on every host, then told once.
-static int create_settle_(Run *run, const RunAsk *ask, Error *err) {
-    run->schedule = run_schedule(run->config, ask, err);
-    if (run->schedule == NULL) return -1;
+static int create_settle_(Run *run, Error *err) {
     plan_make(&run->plan, run->model, run->config, run->schedule, run->be);
     Roster roster = {0};
     tell_device_(run);
@@ -191,15 +197,15 @@ static int create_settle_(Run *run, const RunAsk *ask, Error *err) {
 
 static int create_stage_(Run *run, Error *err) {
     const Config *config = run->config;
-    run->validation = schedule_forward((int)config->parallel.pipeline, (int)config_microbatches(config), err);
+    run->validation = schedule_forward_like(run->schedule, (int)config_microbatches(config), err);
     if (run->validation == NULL) return -1;
-    if (stage_create(&run->stage, run->model, config, run->be, run->at.stage, run->tensor, run->at.data, err) != 0)
+    if (stage_create(&run->stage, run->model, config, run->schedule, run->be, run->at.stage, run->tensor, run->at.data,
+                     err) != 0)
         return -1;
     if (convert_pair_(run, err) != 0) return -1;
-    EngineGroups groups = {run->pipeline, run->pair_bundles, run->pair_bundles == NULL ? NULL : run->pair,
-                           run->checksum};
+    EngineGroups groups = {run->lane, run->pair_bundles, run->pair_bundles == NULL ? NULL : run->pair, run->checksum};
     SlotCounts slots = plan_slots(&run->plan.stage[run->at.stage]);
-    run->engine = engine_create(&run->stage, &slots, &groups, run->status_page, err);
+    run->engine = engine_create(&run->stage, run->schedule, &slots, &groups, run->status_page, err);
     if (run->engine == NULL) return -1;
     if (engine_note(run->engine)[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
         log_line(run->log, "%s", engine_note(run->engine));
@@ -293,7 +299,8 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     status_page_set_action(status_page, "start-up");
     Details details;
     details_begin(&details, log, world);
-    if (create_groups_(run, err) != 0) return -1;
+    run->schedule = run_schedule(config, ask, err);
+    if (run->schedule == NULL || create_groups_(run, err) != 0) return -1;
     details_phase(&details, "groups of ranks");
     if (fail_together_(world, open_files_(run, ask, err), err) != 0) return -1;
     if (trains && world_rank(world) == 0) run_tell_data(run);
@@ -305,7 +312,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     details_phase(&details, "device opened");
     if (find_peak_(run, cores, err) != 0) return -1;
     details_phase(&details, "peak known");
-    if (create_settle_(run, ask, err) != 0) return -1;
+    if (create_settle_(run, err) != 0) return -1;
     details_found(&details, run);
     details_phase(&details, "schedule, plan and room checked");
     if (create_stage_(run, err) != 0) return -1;
@@ -342,9 +349,9 @@ void run_destroy(Run *run) {
     create_destroy_comm_(run->pair);
     create_destroy_comm_(run->data);
     create_destroy_comm_(run->tensor);
-    create_destroy_comm_(run->pipeline);
+    for (int i = 0; i < run->lanes; i++) create_destroy_comm_(run->lane[i]);
     create_destroy_comm_(run->pair_sums);
-    create_destroy_comm_(run->pipeline_sums);
+    for (int i = 0; i < run->lanes; i++) create_destroy_comm_(run->lane_sums[i]);
     checksum_destroy(run->checksum);
     if (run->be != NULL) run->be->destroy(run->be);
     evaluation_close(run->hellaswag);

@@ -78,7 +78,7 @@ int run_sampler_create(Run *run, const char *prompt, Error *err) {
     sampler->tokenizer = tokenizer_open(run->config, err);
     if (sampler->tokenizer == NULL) return -1;
     if (spell_(sampler->tokenizer, run->config, prompt, &sampler->prompt, err) != 0) return -1;
-    sampler->list = schedule_forward((int)run->config->parallel.pipeline, 1, err);
+    sampler->list = schedule_forward_like(run->schedule, 1, err);
     return sampler->list == NULL ? -1 : sampler_allocate_(sampler, run, err);
 }
 

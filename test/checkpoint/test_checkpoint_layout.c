@@ -156,7 +156,8 @@ static void the_copy_is_what_the_plan_counts(void **state) {
         for (int rank = 0; rank < 4; rank++) {
             Stage stage;
             Writer writer;
-            assert_int_equal(stage_create(&stage, &gpt_model, &config, be, rank / 2, NULL, rank % 2, &err), 0);
+            const Schedule placed = {.stages = 2, .chunks = 1};
+            assert_int_equal(stage_create(&stage, &gpt_model, &config, &placed, be, rank / 2, NULL, rank % 2, &err), 0);
             writer_create(&writer, &stage, NULL);
             int64_t tied = rank / 2 == 0
                                ? 0

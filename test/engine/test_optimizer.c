@@ -33,7 +33,8 @@ static Bench *bench_open(const char *path, const Model *model, const char *preci
     bench->world = world_join(&argc, &argv, &err);
     assert_non_null(bench->be);
     assert_non_null(bench->world);
-    if (stage_create(&bench->stage, model, &bench->config, bench->be, 0, NULL, 0, &err) != 0) fail_msg("%s", err.text);
+    const Schedule one = {.stages = 1, .chunks = 1};
+    if (stage_create(&bench->stage, model, &bench->config, &one, bench->be, 0, NULL, 0, &err) != 0) fail_msg("%s", err.text);
     OptimizerGroups groups = {bench->world, NULL, NULL, NULL};
     bench->optimizer = optimizer_create(&bench->stage, &groups);
     if (bench->optimizer == NULL) fail_msg("%s", err.text);

@@ -64,7 +64,7 @@ def write_records(path, weights):
 
 
 def run_tool(folder, model, tokens, weights=None, b=1, mode="flash", p=1, layers="auto", threads=1, split=False,
-             **train):
+             chunks=1, placement="loop", **train):
     """What the tool writes for this batch; tokens (sequences, seq_len + 1)."""
     config = {
         "model": model,
@@ -77,7 +77,7 @@ def run_tool(folder, model, tokens, weights=None, b=1, mode="flash", p=1, layers
     }
     (folder / "config.yaml").write_text(json.dumps(config))
     (folder / "tokens.bin").write_bytes(tokens.numpy().astype("<i4").tobytes())
-    options = ["-s"] if split else []
+    options = ["-c", str(chunks), *(["-s"] if split else []), *(["-v"] if placement == "v" else [])]
     if weights is not None:
         write_records(folder / "weights.bin", weights)
         options += ["-w", folder / "weights.bin"]
@@ -273,6 +273,17 @@ def test_a_split_backward_does_not_change_a_bit(tmp_path, name, mode):
     whole = run_tool(tmp_path, model, tokens, weights, b=2, mode=mode)
     for p in (1, 2):
         assert_same_bits(whole, run_tool(tmp_path, model, tokens, weights, b=2, mode=mode, p=p, split=True))
+
+
+@pytest.mark.parametrize("name", ["llama_tied", "gpt_untied"])
+@pytest.mark.parametrize("placement", ["loop", "v"])
+def test_chunks_do_not_change_a_bit(tmp_path, name, placement):
+    model = dict(MODELS[name], layers=6)
+    tokens = random_tokens(model, 4)
+    whole = run_tool(tmp_path, model, tokens)
+    for p, chunks in (1, 3), (2, 2), (2, 3), (3, 2):
+        run = run_tool(tmp_path, model, tokens, p=p, chunks=chunks, placement=placement, split=p == 2)
+        assert_same_bits(whole, run)
 
 
 @pytest.mark.parametrize("name", ["llama_grouped", "gpt"])

@@ -1,10 +1,11 @@
 // Losses, weights and gradients of one batch, for tests that hold them against another implementation:
 //
-//     tool_gradients [-w WEIGHTS] [-s] CONFIG TOKENS OUT
+//     tool_gradients [-w WEIGHTS] [-s] [-c CHUNKS] [-v] CONFIG TOKENS OUT
 //
-// All stages of the configuration run in this one process, tensor and data parallelism excluded. Every microbatch goes
-// forward before the first goes backward, in bundles that start as NaN: what a backward needs and its bundle lacks,
-// shows. With -s backwards are split: first all microbatches' gradients of the input, then all gradients of weights.
+// All stages of the configuration run in this one process, tensor and data parallelism excluded, with CHUNKS chunks each,
+// placed as a loop or with -v as a V. Every microbatch goes forward before the first goes backward, in bundles that start
+// as NaN: what a backward needs and its bundle lacks, shows. With -s backwards are split: first the gradients of all
+// inputs, then the gradients of all weights.
 // TOKENS: int32, global_batch sequences of seq_len + 1 tokens; sequence k belongs to microbatch k / micro_batch.
 // WEIGHTS and OUT are records, each a line `NAME ROWS COLS` then rows * cols float32. WEIGHTS gives tensors by name,
 // without padding, in place of the initial ones. OUT has `weight:NAME` and `gradient:NAME` of each tensor, padding
@@ -20,10 +21,11 @@ typedef struct Tool {
     Backend *be;
     Stage *stages;
     int stage_count, stages_made;
+    Schedule placed; // stages, chunks, placement, split
+    int virtual_stages;
     int64_t microbatches;
-    bool split;
-    void **bundles;      // (stages, microbatches)
-    void *activation[2]; // messages: stage s reads [s % 2] and writes the other
+    void **bundles;      // (virtual stages, microbatches)
+    void *activation[2]; // messages: virtual stage g reads [g % 2] and writes the other
     void *gradient[2];
     float *device, *host; // room for the largest tensor, or for all losses
     int64_t capacity;     // floats
@@ -32,6 +34,12 @@ typedef struct Tool {
 
 static int fail_(Tool *tool, const char *what, const char *path) {
     return error_set(tool->err, EXIT_FAILED, "%s: %s", path, what);
+}
+
+static Stage *stage_of_(Tool *tool, int g, int *chunk) {
+    int stage, unused;
+    schedule_home(&tool->placed, g, &stage, chunk != NULL ? chunk : &unused);
+    return &tool->stages[stage];
 }
 
 // --- what is made and released once
@@ -45,14 +53,14 @@ static void bytes_free_(Tool *tool, void *memory, int64_t bytes) {
 }
 
 static int bundles_create_(Tool *tool) {
-    for (int s = 0; s < tool->stage_count; s++) {
-        int64_t bytes = tool->stages[s].at.bundle_bytes;
+    for (int g = 0; g < tool->virtual_stages; g++) {
+        int64_t bytes = stage_of_(tool, g, NULL)->at.bundle_bytes;
         void *nan = malloc((size_t)bytes);
         if (nan == NULL) return fail_(tool, "out of host memory", "bundle");
         memset(nan, 0xff, (size_t)bytes); // NaN in fp32 and in bf16
         for (int64_t i = 0; i < tool->microbatches; i++) {
             void *bundle = bytes_create_(tool, bytes, "bundle");
-            tool->bundles[s * tool->microbatches + i] = bundle;
+            tool->bundles[g * tool->microbatches + i] = bundle;
             if (bundle != NULL) tool->be->upload(tool->be, bundle, nan, bytes);
         }
         free(nan);
@@ -68,7 +76,7 @@ static int buffers_create_(Tool *tool) {
                 tool->capacity = tool->stages[s].tensors.tensors[i].count;
     tool->host = malloc((size_t)tool->capacity * sizeof(float));
     tool->device = (float *)bytes_create_(tool, tool->capacity * 4, "tensor");
-    tool->bundles = calloc((size_t)(tool->stage_count * tool->microbatches), sizeof(void *));
+    tool->bundles = calloc((size_t)(tool->virtual_stages * tool->microbatches), sizeof(void *));
     if (tool->host == NULL || tool->bundles == NULL) return fail_(tool, "out of host memory", "tensor");
     for (int k = 0; k < 2; k++) {
         tool->activation[k] = bytes_create_(tool, tool->stages[0].at.message_bytes, "message");
@@ -83,7 +91,9 @@ static int tool_create_(Tool *tool, const char *path) {
     if (config->parallel.tensor != 1 || config->parallel.data != 1)
         return fail_(tool, "tensor and data have to be 1 here", path);
     tool->microbatches = config_microbatches(config);
-    tool->stage_count = (int)config->parallel.pipeline;
+    tool->stage_count = tool->placed.stages = (int)config->parallel.pipeline;
+    tool->virtual_stages = tool->stage_count * tool->placed.chunks;
+    if (tool->virtual_stages > config->model.layers) return fail_(tool, "has fewer layers than chunks", path);
     tool->stages = calloc((size_t)tool->stage_count, sizeof *tool->stages);
     if (tool->stages == NULL) return fail_(tool, "out of host memory", path);
     tool->be = backend_cpu_create(config->train.precision, 0, tool->err);
@@ -91,16 +101,17 @@ static int tool_create_(Tool *tool, const char *path) {
     const Model *model = config->model.family == FAMILY_LLAMA ? &llama_model : &gpt_model;
     while (tool->stages_made < tool->stage_count) {
         int s = tool->stages_made++;
-        if (stage_create(&tool->stages[s], model, config, tool->be, s, NULL, 0, tool->err) != 0) return -1;
+        if (stage_create(&tool->stages[s], model, config, &tool->placed, tool->be, s, NULL, 0, tool->err) != 0)
+            return -1;
     }
     return buffers_create_(tool);
 }
 
 static void tool_destroy_(Tool *tool) {
     if (tool->be != NULL) {
-        for (int s = 0; s < tool->stage_count && tool->bundles != NULL; s++)
+        for (int g = 0; g < tool->virtual_stages && tool->bundles != NULL; g++)
             for (int64_t i = 0; i < tool->microbatches; i++)
-                bytes_free_(tool, tool->bundles[s * tool->microbatches + i], tool->stages[s].at.bundle_bytes);
+                bytes_free_(tool, tool->bundles[g * tool->microbatches + i], stage_of_(tool, g, NULL)->at.bundle_bytes);
         for (int k = 0; k < 2; k++) {
             bytes_free_(tool, tool->activation[k], tool->stages[0].at.message_bytes);
             bytes_free_(tool, tool->gradient[k], tool->stages[0].at.message_bytes);
@@ -118,7 +129,7 @@ static void tool_destroy_(Tool *tool) {
 
 // Sequences as the file has them to rows as the stages want them: row = position * b + sequence.
 static void microbatch_upload_(Tool *tool, int64_t microbatch, const int32_t *sequences, int32_t *rows) {
-    Stage *first = &tool->stages[0], *last = &tool->stages[tool->stage_count - 1];
+    Stage *first = stage_of_(tool, 0, NULL), *last = stage_of_(tool, tool->virtual_stages - 1, NULL);
     int64_t b = first->at.shape.batch, s = first->at.shape.seq, offset = microbatch * b * s;
     for (int shift = 0; shift < 2; shift++) {
         for (int64_t j = 0; j < b; j++)
@@ -182,30 +193,34 @@ static int weights_read_(Tool *tool, const char *path) {
 // --- the batch
 
 static int forward_(Tool *tool, int64_t microbatch, float scale) {
-    for (int s = 0; s < tool->stage_count; s++) {
-        void *bundle = tool->bundles[s * tool->microbatches + microbatch];
-        if (stage_forward(&tool->stages[s], microbatch, bundle, tool->activation[s % 2], tool->activation[(s + 1) % 2],
-                          scale, tool->err) != 0)
+    int chunk;
+    for (int g = 0; g < tool->virtual_stages; g++) {
+        Stage *stage = stage_of_(tool, g, &chunk);
+        if (stage_forward(stage, chunk, microbatch, tool->bundles[g * tool->microbatches + microbatch],
+                          tool->activation[g % 2], tool->activation[(g + 1) % 2], scale, tool->err) != 0)
             return -1;
     }
     return 0;
 }
 
 static int backward_(Tool *tool, int64_t microbatch) {
-    for (int s = tool->stage_count - 1; s >= 0; s--) {
-        void *bundle = tool->bundles[s * tool->microbatches + microbatch];
-        if (stage_backward(&tool->stages[s], microbatch, bundle, tool->gradient[s % 2], tool->gradient[(s + 1) % 2],
-                           tool->split, tool->err) != 0)
+    int chunk;
+    for (int g = tool->virtual_stages - 1; g >= 0; g--) {
+        Stage *stage = stage_of_(tool, g, &chunk);
+        if (stage_backward(stage, chunk, microbatch, tool->bundles[g * tool->microbatches + microbatch],
+                           tool->gradient[g % 2], tool->gradient[(g + 1) % 2], tool->placed.split, tool->err) != 0)
             return -1;
     }
     return 0;
 }
 
 static int weights_(Tool *tool, int64_t microbatch) {
-    for (int s = 0; s < tool->stage_count; s++)
-        if (stage_weights(&tool->stages[s], microbatch, tool->bundles[s * tool->microbatches + microbatch],
-                          tool->err) != 0)
+    int chunk;
+    for (int g = 0; g < tool->virtual_stages; g++) {
+        Stage *stage = stage_of_(tool, g, &chunk);
+        if (stage_weights(stage, chunk, microbatch, tool->bundles[g * tool->microbatches + microbatch], tool->err) != 0)
             return -1;
+    }
     return 0;
 }
 
@@ -215,7 +230,7 @@ static int batch_run_(Tool *tool) {
         if (forward_(tool, i, (float)(1.0 / tokens)) != 0) return -1;
     for (int64_t i = 0; i < tool->microbatches; i++)
         if (backward_(tool, i) != 0) return -1;
-    for (int64_t i = 0; i < tool->microbatches && tool->split; i++)
+    for (int64_t i = 0; i < tool->microbatches && tool->placed.split; i++)
         if (weights_(tool, i) != 0) return -1;
     return tool->be->synchronize(tool->be, tool->err);
 }
@@ -238,7 +253,7 @@ static void tensor_write_(Tool *tool, FILE *file, const Tensor *tensor) {
 }
 
 static int losses_write_(Tool *tool, FILE *file, const char *name) {
-    const Stage *last = &tool->stages[tool->stage_count - 1];
+    const Stage *last = stage_of_(tool, tool->virtual_stages - 1, NULL);
     int64_t b = last->at.shape.batch, s = last->at.shape.seq, count = tool->microbatches * b * s;
     float *losses = malloc((size_t)count * sizeof *losses);
     if (losses == NULL) return fail_(tool, "out of host memory", name);
@@ -269,16 +284,18 @@ static int results_write_(Tool *tool, const char *path) {
 int main(int argc, char **argv) {
     const Log log = {"tool_gradients", -1, -1, LOG_NORMAL};
     Error err = {0};
-    Tool tool = {.err = &err};
+    Tool tool = {.err = &err, .placed = {.chunks = 1}};
     const char *weights = NULL;
     int option;
-    while ((option = getopt(argc, argv, "w:s")) >= 0) {
+    while ((option = getopt(argc, argv, "w:sc:v")) >= 0) {
         if (option == 'w') weights = optarg;
-        tool.split = tool.split || option == 's';
+        if (option == 's') tool.placed.split = true;
+        if (option == 'c') tool.placed.chunks = atoi(optarg);
+        if (option == 'v') tool.placed.placement = PLACEMENT_V;
     }
     char **files = argv + optind;
     if (argc - optind != 3) {
-        log_line(&log, "usage: tool_gradients [-w WEIGHTS] [-s] CONFIG TOKENS OUT");
+        log_line(&log, "usage: tool_gradients [-w WEIGHTS] [-s] [-c CHUNKS] [-v] CONFIG TOKENS OUT");
         return EXIT_USAGE;
     }
     bool done = tool_create_(&tool, files[0]) == 0 && (weights == NULL || weights_read_(&tool, weights) == 0) &&

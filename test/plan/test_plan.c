@@ -267,10 +267,10 @@ static void compare_allocated(const char *path, const Model *model, const char *
     plan_make(&plan, model, &config, schedule, be);
     for (int s = 0; s < plan.stages; s++) {
         Stage stage;
-        if (stage_create(&stage, model, &config, be, s, NULL, 0, &err) != 0) fail_msg("%s", err.text);
+        if (stage_create(&stage, model, &config, schedule, be, s, NULL, 0, &err) != 0) fail_msg("%s", err.text);
         EngineGroups alone = {NULL, NULL, NULL, NULL};
         SlotCounts slots = plan_slots(&plan.stage[s]);
-        Engine *engine = plan.stages == 1 ? engine_create(&stage, &slots, &alone, NULL, &err) : NULL;
+        Engine *engine = plan.stages == 1 ? engine_create(&stage, schedule, &slots, &alone, NULL, &err) : NULL;
         if (plan.stages == 1 && engine == NULL) fail_msg("%s", err.text);
         for (int c = 0; c < MEMORY_CATEGORIES; c++) {
             bool engines = c == MEMORY_OWN_SLOTS || c == MEMORY_LENT_SLOTS || c == MEMORY_MESSAGES;

@@ -34,7 +34,8 @@ static Bench *bench_open(const char *path, const Model *model, const char *const
     run->world = world_join(&argc, &argv, &err);
     bench->group = (Comm){.rank = tensor_rank, .size = (int)bench->config.parallel.tensor};
     Comm *tensor = bench->group.size > 1 ? &bench->group : NULL;
-    if (stage_create(&run->stage, model, &bench->config, run->be, 0, tensor, data_rank, &err) != 0)
+    const Schedule placed = {.stages = (int)bench->config.parallel.pipeline, .chunks = 1};
+    if (stage_create(&run->stage, model, &bench->config, &placed, run->be, 0, tensor, data_rank, &err) != 0)
         fail_msg("%s", err.text);
     if (recorder_create(run, 1, &err) != 0) fail_msg("%s", err.text);
     return bench;

@@ -11,7 +11,8 @@ static int create_(Stage *stage, Config *config, const char *path, const char *d
     if (config_load(config, path, NULL, 0, err) != 0) return -1;
     const Model *model = config->model.family == FAMILY_LLAMA ? &llama_model : &gpt_model;
     Backend *be = backend_cpu_create(config->train.precision, 1, err);
-    if (be == NULL || stage_create(stage, model, config, be, 0, NULL, 0, err) != 0) return -1;
+    const Schedule one = {.stages = 1, .chunks = 1};
+    if (be == NULL || stage_create(stage, model, config, &one, be, 0, NULL, 0, err) != 0) return -1;
     return checkpoint_init_from(dir, stage, world, &log, err);
 }
 
@@ -27,7 +28,7 @@ static int print_next_(Stage *stage, char **words, int count, Error *err) {
     for (int i = 0; i < count; i++) tokens[i] = atoi(words[i]);
     be->upload(be, stage->tokens, tokens, count * 4);
     be->upload(be, stage->targets, tokens, count * 4);
-    if (stage_forward(stage, 0, bundle, NULL, NULL, 0.0f, err) != 0) return -1;
+    if (stage_forward(stage, 0, 0, bundle, NULL, NULL, 0.0f, err) != 0) return -1;
     for (int64_t row = 0; row < s->rows; row++) {
         SampleCandidate best;
         stage_logits(stage, row, logits);
