@@ -1,61 +1,76 @@
-#include "launch_folder.h"
-#include "ranks/status_page.h"
-#include "processes.h"
+// The folder of a launch, the processes that belong to it, and the caretaker. A process belongs to the launch if it was started with
+// the folder's path in its environment, so that none is missed whoever its parent is now.
+#include "launch_private.h"
+
+#include "ranks/supervisor.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 // --- processes of this launch
 
-typedef struct Signalled {
-    const LaunchFolder *folder;
-    int signal, alive;
-} Signalled;
-
-static void signal_(pid_t pid, void *context) {
-    Signalled *all = context;
-    char status_page[sizeof all->folder->status_page];
-    if (pid == getpid() || !process_variable(pid, STATUS_PAGE_VARIABLE, status_page, sizeof status_page) ||
-        strcmp(status_page, all->folder->status_page) != 0)
-        return;
-    all->alive++;
-    if (all->signal != 0) kill(pid, all->signal);
+bool launch_process_variable(pid_t pid, const char *name, char *value, size_t size) {
+    char path[64], *entry = NULL;
+    size_t capacity = 0, length = strlen(name);
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    FILE *file = fopen(path, "re");
+    while (!found && file != NULL && getdelim(&entry, &capacity, '\0', file) > 0)
+        found = strncmp(entry, name, length) == 0 && entry[length] == '=';
+    if (found) found = snprintf(value, size, "%s", entry + length + 1) < (int)size;
+    free(entry);
+    if (file != NULL) fclose(file);
+    return found;
 }
 
-int launch_folder_signal(const LaunchFolder *folder, int signal) {
-    Signalled all = {folder, signal, 0};
-    processes_each(0, signal_, &all);
-    return all.alive;
-}
-
-static void nap_ms_(int ms) {
-    struct timespec nap = {ms / 1000, ms % 1000 * 1000000L};
-    nanosleep(&nap, NULL);
+int launch_folder_signal(const LaunchFolder *folder, int number) {
+    char path[sizeof folder->path];
+    int alive = 0;
+    DIR *processes = opendir("/proc");
+    for (struct dirent *entry; processes != NULL && (entry = readdir(processes)) != NULL;) {
+        pid_t pid = (pid_t)atoi(entry->d_name);
+        if (pid <= 0 || pid == getpid()) continue;
+        if (!launch_process_variable(pid, SUPERVISOR_FOLDER, path, sizeof path)) continue;
+        if (strcmp(path, folder->path) != 0) continue;
+        alive++;
+        if (number != 0) kill(pid, number);
+    }
+    if (processes != NULL) closedir(processes);
+    return alive;
 }
 
 // --- the folder's end
 
-static int folder_remove_entry_(const char *path, const struct stat *status, int type, struct FTW *walk) {
+static int launch_remove_entry_(const char *path, const struct stat *status, int type, struct FTW *walk) {
     (void)status, (void)type, (void)walk;
     remove(path);
     return 0;
 }
 
-static void end_launch_(const LaunchFolder *folder) {
-    for (int tries = 0; tries < 100 && launch_folder_signal(folder, SIGKILL) > 0; tries++) nap_ms_(20);
-    nftw(folder->path, folder_remove_entry_, 16, FTW_DEPTH | FTW_PHYS);
+static void launch_folder_clear_(const LaunchFolder *folder) {
+    const struct timespec nap = {0, 20000000};
+    for (int tries = 0; tries < 100 && launch_folder_signal(folder, SIGKILL) > 0; tries++) nanosleep(&nap, NULL);
+    nftw(folder->path, launch_remove_entry_, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+void launch_folder_remove(LaunchFolder *folder) {
+    launch_folder_clear_(folder);
+    close(folder->caretaker_end);
+    waitpid(folder->caretaker, NULL, 0);
 }
 
 // --- the caretaker: lives as long as the parent, without its terminal, files and signals
 
-static void let_go_(int keep) {
+static void launch_caretaker_detach_(int keep) {
     setsid();
     for (int number = 1; number < NSIG; number++) signal(number, SIG_IGN); // KILL and STOP refuse
     int null = open("/dev/null", O_RDWR);
@@ -70,56 +85,52 @@ static void let_go_(int keep) {
     closedir(files);
 }
 
-static void be_caretaker_(const LaunchFolder *folder, int parents_end) {
-    enum { GRACE_MS = 4000, LOOK_MS = 50 };
-    char byte;
-    let_go_(parents_end);
-    while (read(parents_end, &byte, 1) > 0) {}
-    if (access(folder->path, F_OK) != 0) return; // the parent has done it
-    // mpirun gets SIGTERM when its parent dies, and ends its ranks.
-    for (int ms = 0; ms < GRACE_MS && launch_folder_signal(folder, 0) > 0; ms += LOOK_MS) nap_ms_(LOOK_MS);
-    end_launch_(folder);
-}
-
-static int start_caretaker_(LaunchFolder *folder, Error *err) {
+static int launch_caretaker_start_(LaunchFolder *folder, Error *err) {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) return error_set(err, EXIT_FAILED, "cannot make a pipe; too many open files?");
+    char byte;
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return error_set(err, EXIT_FAILED, "cannot make a pipe (%s); raise ulimit -n", strerror(errno));
     folder->caretaker = fork();
     if (folder->caretaker == 0) {
         close(ends[1]);
-        be_caretaker_(folder, ends[0]);
+        launch_caretaker_detach_(ends[0]);
+        while (read(ends[0], &byte, 1) > 0) {}
+        if (access(folder->path, F_OK) == 0) launch_folder_clear_(folder);
         _exit(0);
     }
     close(ends[0]);
     folder->caretaker_end = ends[1];
     if (folder->caretaker > 0) return 0;
     close(ends[1]);
-    return error_set(err, EXIT_FAILED, "cannot start a process; too many already?");
+    return error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
 }
 
-// --- making and removing
+// --- making
 
-static int make_in_(LaunchFolder *folder, const char *base) {
+// Open MPI maps a segment of 4 MiB for each rank, and ends with a page of its own where there is no space for it.
+static bool launch_has_space_(const char *base, int ranks) {
+    struct statvfs space;
+    return statvfs(base, &space) == 0 && (uint64_t)space.f_bavail * space.f_frsize >= ((uint64_t)ranks * 5 << 20);
+}
+
+static int launch_folder_make_(LaunchFolder *folder, const char *base, int ranks) {
     // With the parent's id in its name, so that people see whose it is.
     int length = snprintf(folder->path, sizeof folder->path, "%s/trainer-%d-XXXXXX", base, (int)getpid());
-    return length < (int)sizeof folder->path && mkdtemp(folder->path) != NULL ? 0 : -1;
+    if (length >= (int)sizeof folder->path || !launch_has_space_(base, ranks)) return -1;
+    return mkdtemp(folder->path) != NULL ? 0 : -1;
 }
 
-int launch_folder_create(LaunchFolder *folder, Error *err) {
+int launch_folder_create(LaunchFolder *folder, int ranks, Error *err) {
     const char *temporary = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
     memset(folder, 0, sizeof *folder);
     // Messages between ranks go through it, so memory is the place for it.
-    if (make_in_(folder, "/dev/shm") != 0 && make_in_(folder, temporary) != 0)
-        return error_set(err, EXIT_FAILED,
-                         "cannot make a folder in /dev/shm or %s; set TMPDIR to one that can be written", temporary);
-    snprintf(folder->status_page, sizeof folder->status_page, "%s/board", folder->path);
-    if (start_caretaker_(folder, err) == 0) return 0;
+    if (launch_folder_make_(folder, "/dev/shm", ranks) != 0 && launch_folder_make_(folder, temporary, ranks) != 0)
+        return error_set(
+            err, EXIT_FAILED,
+            "neither /dev/shm nor %s can be written and has %d MiB free, which the messages of %d ranks take; "
+            "make /dev/shm larger, or set TMPDIR to a folder with space",
+            temporary, 5 * ranks, ranks);
+    if (launch_caretaker_start_(folder, err) == 0) return 0;
     rmdir(folder->path);
     return -1;
-}
-
-void launch_folder_remove(LaunchFolder *folder) {
-    end_launch_(folder);
-    close(folder->caretaker_end);
-    waitpid(folder->caretaker, NULL, 0);
 }

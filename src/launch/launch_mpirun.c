@@ -1,100 +1,27 @@
-#include "launch_mpirun.h"
-#include "ranks/status_page.h"
-#include "launch.h"
+// How mpirun is called, and which processes it has started. It gets our decisions as arguments and not in the environment, except for the
+// key of the coordinator, which others may not see.
+#include "launch_private.h"
 
+#include "base/alloc.h"
+#include "ranks/affinity.h"
+#include "ranks/supervisor.h"
+
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
-
-int launch_cores(void) {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores > 0 ? (int)cores : 1;
-}
-
-int launch_threads(int ranks) {
-    const char *set = getenv("OMP_NUM_THREADS");
-    if (set != NULL && atoi(set) > 0) return atoi(set);
-    int threads = launch_cores() / ranks;
-    return threads > 0 ? threads : 1;
-}
-
-// --- the environment: ours, with some entries set
-
-typedef struct Environment {
-    char **entries; // ends with NULL; owns those that were set
-    size_t count, inherited;
-} Environment;
-
-static bool environment_create_(Environment *environment) {
-    enum { MOST_SET = 32 };
-    memset(environment, 0, sizeof *environment);
-    while (environ[environment->inherited] != NULL) environment->inherited++;
-    environment->entries = calloc(environment->inherited + MOST_SET, sizeof *environment->entries);
-    if (environment->entries == NULL) return false;
-    memcpy(environment->entries, environ, environment->inherited * sizeof *environ);
-    environment->count = environment->inherited;
-    return true;
-}
-
-// Programs take the first entry of a name, so an inherited one has to go.
-static void set_(Environment *environment, const char *name, const char *value) {
-    size_t length = strlen(name);
-    char *entry = NULL;
-    if (asprintf(&entry, "%s=%s", name, value) < 0) return;
-    for (size_t i = 0; i < environment->inherited; i++)
-        if (strncmp(environment->entries[i], entry, length + 1) == 0) {
-            environment->entries[i] = environment->entries[--environment->inherited];
-            environment->entries[environment->inherited] = environment->entries[--environment->count];
-            environment->entries[environment->count] = NULL;
-            break;
-        }
-    environment->entries[environment->count++] = entry;
-}
-
-static void set_unless_given_(Environment *environment, const char *name, const char *value) {
-    if (getenv(name) == NULL) set_(environment, name, value);
-}
-
-static void environment_free_(Environment *environment) {
-    for (size_t i = environment->inherited; i < environment->count; i++) free(environment->entries[i]);
-    free(environment->entries);
-}
-
-static void mpirun_describe_(Environment *environment, int ranks, const LaunchFolder *folder) {
-    char threads[16];
-    snprintf(threads, sizeof threads, "%d", launch_threads(ranks));
-    set_(environment, STATUS_PAGE_VARIABLE, folder->status_page);
-    set_(environment, LAUNCH_TERMINAL_VARIABLE, isatty(STDOUT_FILENO) ? "1" : "0");
-    set_unless_given_(environment, "OMP_NUM_THREADS", threads);
-    set_unless_given_(environment, "OMP_WAIT_POLICY", "passive");
-    set_(environment, "OMPI_ALLOW_RUN_AS_ROOT", "1");
-    set_(environment, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    // Everything Open MPI writes lies in our folder and goes with it.
-    set_(environment, "OMPI_MCA_orte_tmpdir_base", folder->path);
-    set_(environment, "OMPI_MCA_btl_vader_backing_directory", folder->path);
-    // One machine: no ssh, no batch system, and no search for networks, which takes 0.2 of 0.35 seconds.
-    set_unless_given_(environment, "OMPI_MCA_plm", "isolated");
-    set_unless_given_(environment, "OMPI_MCA_ras", "^slurm,tm,gridengine,loadleveler,lsf");
-    set_unless_given_(environment, "OMPI_MCA_pml", "ob1");
-    set_unless_given_(environment, "OMPI_MCA_btl", "self,vader,tcp");
-    // Where the kernel forbids one process to read another's memory, messages are copied through shared memory in
-    // fragments. Ranks that sleep between looks want them large: 1.1 GB/s so, 0.2 at the default of 32 KB. Not larger:
-    // eight of a megabyte no longer fit into a segment, and shared memory is not used at all.
-    set_unless_given_(environment, "OMPI_MCA_btl_vader_max_send_size", "262144");
-}
 
 // --- mpirun and its arguments
 
 // Debian's name for Open MPI's own first: another MPI's mpirun would start ranks that do not see each other.
-static int find_mpirun_(char *path, size_t size, Error *err) {
+static int mpirun_find_(char *path, size_t size, Error *err) {
     static const char *const names[] = {"mpirun.openmpi", "mpirun"};
     const char *search = getenv("PATH") != NULL ? getenv("PATH") : "/usr/local/bin:/usr/bin:/bin";
     for (int i = 0; i < 2; i++)
@@ -109,17 +36,22 @@ static int find_mpirun_(char *path, size_t size, Error *err) {
                      "(scripts/install_deps.sh), or set parallel.pipeline, tensor and data to 1");
 }
 
-static int find_self_(char *path, size_t size, Error *err) {
+static int mpirun_find_self_(char *path, size_t size, Error *err) {
     ssize_t length = readlink("/proc/self/exe", path, size - 1);
     if (length > 0) path[length] = '\0';
     if (length > 0 && access(path, X_OK) == 0) return 0;
     return error_set(err, EXIT_FAILED, "cannot find this program's own file to start its ranks; start it again");
 }
 
-// With fewer, mpirun does not hear ranks that join, says nothing, and everybody waits. Seen to do for 2 to 8 ranks: 36, 44, 64.
-static int check_files_(int ranks, Error *err) {
+// With fewer files mpirun does not hear ranks that join, says nothing, and all wait. Seen to do for 2 to 8 ranks: 36, 44, 64.
+static int mpirun_check_limits_(int ranks, Error *err) {
+    char here[4096];
     rlim_t needed = 32 + 5 * (rlim_t)ranks;
     struct rlimit limit;
+    if (getcwd(here, sizeof here) == NULL)
+        return error_set(err, EXIT_FAILED,
+                         "the working directory cannot be entered any more (%s); change to one that exists",
+                         strerror(errno));
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return 0;
     if (limit.rlim_max >= needed) {
         limit.rlim_cur = needed;
@@ -129,61 +61,201 @@ static int check_files_(int ranks, Error *err) {
                      (long long)needed, ranks, (long long)limit.rlim_max);
 }
 
-static char **arguments_(const char *self, const char *ranks, char **argv) {
-    const char *first[] = {"mpirun", "-n", ranks, "--oversubscribe", "--bind-to", "none", self};
-    size_t own = sizeof first / sizeof *first, count = 0;
-    while (argv[count] != NULL) count++;
-    char **all = calloc(own + count + 1, sizeof *all);
-    if (all == NULL) return NULL;
-    memcpy(all, first, sizeof first);
-    for (size_t i = 1; i < count; i++) all[own + i - 1] = argv[i];
-    return all;
+typedef struct Arguments {
+    char **list; // ends with NULL; all entries are ours
+    size_t count;
+} Arguments;
+
+static void mpirun_add_(Arguments *arguments, const char *text) {
+    arguments->list = xrealloc(arguments->list, (arguments->count + 2) * sizeof *arguments->list);
+    arguments->list[arguments->count++] = xstrdup(text);
+    arguments->list[arguments->count] = NULL;
 }
 
-static void forget_handlers_(void) {
-    struct sigaction action;
-    for (int number = 1; number < NSIG; number++)
-        if (sigaction(number, NULL, &action) == 0 && action.sa_handler != SIG_IGN) signal(number, SIG_DFL);
+static void mpirun_add_parameter_(Arguments *arguments, const char *name, const char *value, bool always) {
+    char variable[128];
+    snprintf(variable, sizeof variable, "OMPI_MCA_%s", name);
+    if (!always && getenv(variable) != NULL) return;
+    mpirun_add_(arguments, "--mca"), mpirun_add_(arguments, name), mpirun_add_(arguments, value);
+}
+
+static void mpirun_add_variable_(Arguments *arguments, const char *name, const char *value, bool always) {
+    char text[128];
+    if (!always && getenv(name) != NULL) return;
+    snprintf(text, sizeof text, "%s=%s", name, value);
+    mpirun_add_(arguments, "-x"), mpirun_add_(arguments, text);
+}
+
+static void mpirun_describe_(Arguments *arguments, int ranks, const LaunchFolder *folder) {
+    char threads[16], number[16];
+    snprintf(threads, sizeof threads, "%d", affinity_threads(ranks));
+    snprintf(number, sizeof number, "%d", ranks);
+    mpirun_add_(arguments, "mpirun");
+    mpirun_add_(arguments, "-n"), mpirun_add_(arguments, number);
+    mpirun_add_(arguments, "--oversubscribe"), mpirun_add_(arguments, "--allow-run-as-root");
+    mpirun_add_(arguments, "--bind-to"), mpirun_add_(arguments, "none");
+    mpirun_add_variable_(arguments, LAUNCH_TERMINAL_VARIABLE, isatty(STDOUT_FILENO) ? "1" : "0", true);
+    mpirun_add_variable_(arguments, "OMP_NUM_THREADS", threads, false);
+    mpirun_add_variable_(arguments, "OMP_WAIT_POLICY", "passive", false);
+    // Everything Open MPI writes is in our folder and goes with it.
+    mpirun_add_parameter_(arguments, "orte_tmpdir_base", folder->path, true);
+    mpirun_add_parameter_(arguments, "btl_vader_backing_directory", folder->path, true);
+    // One machine: no ssh, no batch system, no port that other hosts reach, and no search for networks, which takes 0.2 of 0.35 seconds.
+    mpirun_add_parameter_(arguments, "plm", "isolated", false);
+    mpirun_add_parameter_(arguments, "ras", "^slurm,tm,gridengine,loadleveler,lsf", false);
+    mpirun_add_parameter_(arguments, "oob_tcp_if_include", "lo", false);
+    mpirun_add_parameter_(arguments, "btl_tcp_if_include", "lo", false);
+    mpirun_add_parameter_(arguments, "pml", "ob1", false);
+    mpirun_add_parameter_(arguments, "btl", "self,vader,tcp", false);
+    // Where the kernel forbids one process to read another's memory, messages are copied through shared memory in
+    // fragments. Ranks that sleep between looks want them large: 1.1 GB/s so, 0.2 at the default of 32 KB. Not larger:
+    // eight of a megabyte no longer fit into a segment, and shared memory is not used at all.
+    mpirun_add_parameter_(arguments, "btl_vader_max_send_size", "262144", false);
+}
+
+static void mpirun_free_(Arguments *arguments) {
+    for (size_t i = 0; i < arguments->count; i++) free(arguments->list[i]);
+    free(arguments->list);
 }
 
 // In the child. The parent may have gone before it was asked to be told.
-static void become_(const char *mpirun, char **arguments, char **entries, const sigset_t *mask, int results, int errors,
-                    pid_t parent) {
+static void mpirun_become_(const char *mpirun, char **arguments, const sigset_t *mask, int results, int words,
+                           pid_t parent) {
+    struct sigaction action;
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     int null = open("/dev/null", O_RDONLY); // a background group that reads the terminal would be stopped
     dup2(null, STDIN_FILENO);
     dup2(results, STDOUT_FILENO);
-    dup2(errors, STDERR_FILENO);
-    forget_handlers_();
+    dup2(words, STDERR_FILENO);
+    for (int number = 1; number < NSIG; number++)
+        if (sigaction(number, NULL, &action) == 0 && action.sa_handler != SIG_IGN) signal(number, SIG_DFL);
     sigprocmask(SIG_SETMASK, mask, NULL);
-    execve(mpirun, arguments, entries);
+    execv(mpirun, arguments);
     _exit(127);
 }
 
-pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int results, int errors, Error *err) {
-    char mpirun[4096], self[4096], number[16];
-    Environment environment;
-    if (find_mpirun_(mpirun, sizeof mpirun, err) != 0 || find_self_(self, sizeof self, err) != 0 ||
-        check_files_(ranks, err) != 0)
-        return -1;
-    snprintf(number, sizeof number, "%d", ranks);
-    char **arguments = arguments_(self, number, argv);
-    if (arguments == NULL || !environment_create_(&environment)) {
-        free(arguments);
-        return error_set(err, EXIT_FAILED, "out of memory");
-    }
-    mpirun_describe_(&environment, ranks, folder);
+pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const Invitation *invitation, int results,
+                    int words, Error *err) {
+    char mpirun[4096], self[4096], secret[INVITATION_TEXT];
+    Arguments arguments = {0};
     sigset_t all, before;
+    if (mpirun_find_(mpirun, sizeof mpirun, err) != 0 || mpirun_find_self_(self, sizeof self, err) != 0 ||
+        mpirun_check_limits_(ranks, err) != 0)
+        return -1;
+    mpirun_describe_(&arguments, ranks, folder);
+    mpirun_add_(&arguments, self);
+    for (char **each = argv + 1; *each != NULL; each++) mpirun_add_(&arguments, *each);
+    invitation_write(invitation, secret);
+    setenv(SUPERVISOR_VARIABLE, secret, 1);
+    setenv(SUPERVISOR_FOLDER, folder->path, 1);
+    // A signal to the child is none to the parent, whose handlers it has until exec.
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all,
-                    &before); // a signal to the child is none to the parent, whose handlers it has until exec
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     pid_t parent = getpid(), child = fork();
-    if (child == 0) become_(mpirun, arguments, environment.entries, &before, results, errors, parent);
+    if (child == 0) mpirun_become_(mpirun, arguments.list, &before, results, words, parent);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    environment_free_(&environment);
-    free(arguments);
-    if (child < 0) error_set(err, EXIT_FAILED, "cannot start a process; too many already?");
+    unsetenv(SUPERVISOR_VARIABLE), unsetenv(SUPERVISOR_FOLDER);
+    mpirun_free_(&arguments);
+    if (child < 0) error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
     return child;
+}
+
+// --- its children
+
+int launch_children_open(LaunchChildren *children, int ranks, Error *err) {
+    *children = (LaunchChildren){.ranks = ranks, .first = -1, .ends = epoll_create1(EPOLL_CLOEXEC)};
+    children->child = xcalloc((size_t)ranks, sizeof *children->child);
+    return children->ends >= 0
+               ? 0
+               : error_set(err, EXIT_FAILED, "cannot open a file (%s); raise ulimit -n", strerror(errno));
+}
+
+void launch_children_close(LaunchChildren *children) {
+    for (int i = 0; i < children->count; i++)
+        if (children->child[i].file >= 0) close(children->child[i].file);
+    if (children->ends >= 0) close(children->ends);
+    free(children->child);
+}
+
+bool launch_children_complete(const LaunchChildren *children) {
+    for (int i = 0; i < children->count; i++)
+        if (children->child[i].rank < 0 && children->child[i].file >= 0) return false;
+    return children->count == children->ranks;
+}
+
+static void children_note_end_(LaunchChildren *children, int which, const Coordinator *coordinator, double now) {
+    LaunchChild *child = &children->child[which];
+    if (child->file >= 0) close(child->file);
+    child->file = -1;
+    if (children->first >= 0 || (child->rank >= 0 && coordinator_ended(coordinator, child->rank))) return;
+    children->first = which;
+    children->when = now;
+}
+
+static void children_meet_(LaunchChildren *children, pid_t pid, const Coordinator *coordinator, double now) {
+    for (int i = 0; i < children->count; i++)
+        if (children->child[i].pid == pid) return;
+    if (children->count == children->ranks) return;
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)children->count};
+    LaunchChild *child = &children->child[children->count++];
+    *child = (LaunchChild){pid, -1, (int)syscall(SYS_pidfd_open, pid, 0)};
+    if (child->file >= 0) epoll_ctl(children->ends, EPOLL_CTL_ADD, child->file, &event);
+    if (child->file < 0 && errno == ESRCH) children_note_end_(children, children->count - 1, coordinator, now);
+}
+
+// Every thread of mpirun may have started some.
+static void children_find_(LaunchChildren *children, pid_t mpirun, const Coordinator *coordinator, double now) {
+    char path[512];
+    long pid;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)mpirun);
+    DIR *threads = opendir(path);
+    for (struct dirent *entry; threads != NULL && (entry = readdir(threads)) != NULL;) {
+        snprintf(path, sizeof path, "/proc/%d/task/%s/children", (int)mpirun, entry->d_name);
+        FILE *file = fopen(path, "re");
+        while (file != NULL && fscanf(file, "%ld", &pid) == 1) children_meet_(children, (pid_t)pid, coordinator, now);
+        if (file != NULL) fclose(file);
+    }
+    if (threads != NULL) closedir(threads);
+    for (int i = 0; i < children->count; i++) {
+        LaunchChild *child = &children->child[i];
+        char value[16];
+        if (child->rank >= 0 || child->file < 0) continue;
+        if (launch_process_variable(child->pid, "OMPI_COMM_WORLD_RANK", value, sizeof value)) child->rank = atoi(value);
+    }
+}
+
+// Those that were known come out of epoll in the order in which they ended.
+static int children_take_ended_(LaunchChildren *children, const Coordinator *coordinator, double now) {
+    struct epoll_event event;
+    int count = 0;
+    for (; epoll_wait(children->ends, &event, 1, 0) == 1; count++)
+        children_note_end_(children, (int)event.data.u32, coordinator, now);
+    return count;
+}
+
+void launch_children_look(LaunchChildren *children, pid_t mpirun, const Coordinator *coordinator, double now) {
+    bool none = children->first < 0;
+    children_take_ended_(children, coordinator, now);
+    if (none && children->first >= 0) children->sure = true;
+    if (launch_children_complete(children)) return;
+    none = children->first < 0;
+    children_find_(children, mpirun, coordinator, now);
+    int late = (none && children->first >= 0) + children_take_ended_(children, coordinator, now);
+    if (none && children->first >= 0) children->sure = late == 1;
+}
+
+// A child whose environment was not read in time is the rank that is missing, where all others are known.
+int launch_children_lost(const LaunchChildren *children) {
+    int missing = -1;
+    if (children->first < 0 || !children->sure) return -1;
+    if (children->child[children->first].rank >= 0) return children->child[children->first].rank;
+    for (int rank = 0; rank < children->ranks; rank++) {
+        bool known = false;
+        for (int i = 0; i < children->count; i++) known = known || children->child[i].rank == rank;
+        if (!known && missing >= 0) return -1;
+        if (!known) missing = rank;
+    }
+    return children->count == children->ranks ? missing : -1;
 }

@@ -7,7 +7,7 @@
 #include "config/gpus.h"
 #include "device/device.h"
 #include "fits.h"
-#include "launch/launch_mpirun.h"
+#include "ranks/affinity.h"
 
 #include <math.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static void describe_gpu_(Hardware *hardware, const Config *config) {
 // All ranks of a plan for CPUs share this host: its cores and its memory.
 static void describe_cpu_(Hardware *hardware, const Config *config) {
     int64_t world = config_world(config);
-    int cores = launch_cores(), threads = launch_threads(world > cores ? cores : (int)world);
+    int cores = affinity_allowed(), threads = affinity_threads(world > cores ? cores : (int)world);
     double at_a_time = (double)cores / threads, peak = config->hardware.peak_tflops * 1e12;
     if (peak == 0) peak = 1e12 * backend_cpu_measure_peak(cores) / (double)world;
     hardware->peak = peak;

@@ -4,7 +4,7 @@
 
 #include "backend/attention_scratch.h"
 #include "config/config_schema.h"
-#include "launch/launch_mpirun.h"
+#include "ranks/affinity.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +23,8 @@ static void planner_destroy_(Backend *be) {
 Backend *planner_backend(const Config *config, Error *err) {
     if (hardware_is_cpu(config)) {
         int64_t world = config_world(config);
-        int ranks = world > launch_cores() ? launch_cores() : (int)world;
-        return backend_cpu_create(config->train.precision, launch_threads(ranks), err);
+        int ranks = world > affinity_allowed() ? affinity_allowed() : (int)world;
+        return backend_cpu_create(config->train.precision, affinity_threads(ranks), err);
     }
     Backend *be = xcalloc(1, sizeof *be);
     be->precision = config->train.precision;

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "launch/launch_mpirun.h"
+#include "ranks/affinity.h"
 #include "planner.h"
 #include "profile.h"
 
@@ -227,7 +227,7 @@ static double host_peak_(void) {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        peak = backend_cpu_measure_peak(launch_cores());
+        peak = backend_cpu_measure_peak(affinity_allowed());
         _exit(write(ends[1], &peak, sizeof peak) == sizeof peak ? 0 : 1);
     }
     close(ends[1]);

@@ -1,4 +1,7 @@
+// Which cores the kernel lets a process use, and how those of a host are shared among its ranks.
 #include "affinity.h"
+
+#include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +19,12 @@ int affinity_allowed(void) {
     cpu_set_t allowed;
     affinity_look_(&allowed);
     return CPU_COUNT(&allowed);
+}
+
+int affinity_threads(int ranks) {
+    const char *set = getenv("OMP_NUM_THREADS");
+    int threads = set != NULL && atoi(set) > 0 ? atoi(set) : affinity_allowed() / ranks;
+    return threads > 0 ? threads : 1;
 }
 
 double affinity_part(const CoresOfRank *ranks, int count, int rank) {
@@ -36,8 +45,7 @@ int affinity_share(World *world, double *part, Error *err) {
     memset(&mine, 0, sizeof mine);
     mine.node = world_node(world);
     affinity_look_(&mine.allowed);
-    CoresOfRank *ranks = calloc((size_t)size, sizeof *ranks);
-    if (ranks == NULL) return error_set(err, EXIT_FAILED, "out of host memory for the cores of %d ranks", size);
+    CoresOfRank *ranks = xcalloc((size_t)size, sizeof *ranks);
     int64_t bytes = sizeof mine;
     int status = world_gather(world, 0, ranks, &mine, bytes, err);
     if (status == 0) status = world_broadcast(world, 0, ranks, size * bytes, err);

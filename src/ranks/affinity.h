@@ -16,6 +16,9 @@ typedef struct CoresOfRank {
 // Cores this process may run on, at least 1.
 int affinity_allowed(void);
 
+// Threads for each of `ranks` ranks of this host: an even share of its cores, or OMP_NUM_THREADS where it is set.
+int affinity_threads(int ranks);
+
 // Cores that are rank `rank`'s part: each core it may run on counts 1/n where n ranks of its host may. Above 0.
 double affinity_part(const CoresOfRank *ranks, int count, int rank);
 

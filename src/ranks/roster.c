@@ -1,5 +1,6 @@
 #include "roster.h"
 
+#include "base/alloc.h"
 #include "base/grid.h"
 
 #include <stdlib.h>
@@ -17,9 +18,7 @@ int roster_make(Roster *roster, World *world, Coordinates at, const char *device
     mine.tensor = at.tensor;
     mine.data = at.data;
     roster->count = world_size(world);
-    roster->ranks = calloc((size_t)roster->count, sizeof *roster->ranks);
-    if (roster->ranks == NULL)
-        return error_set(err, EXIT_FAILED, "out of host memory for the table of %d ranks", roster->count);
+    roster->ranks = xcalloc((size_t)roster->count, sizeof *roster->ranks);
     int64_t bytes = sizeof mine;
     if (world_gather(world, 0, roster->ranks, &mine, bytes, err) != 0) return -1;
     return world_broadcast(world, 0, roster->ranks, roster->count * bytes, err);

@@ -1,72 +1,61 @@
-// A sheet of memory that the ranks of one machine share with the parent that started them: one page a rank, on which it
-// writes who it is, what it is doing and what became of it. The parent reads the last word there, a watchdog what the
-// others are at. It is a file that the parent makes and removes; its path travels in the environment.
-//
-// Under a bare mpirun or srun there is no board: status_page_attach returns NULL. A rank keeps its page all the same, for its own
-// heartbeat (status_page_alone). Every function takes a NULL board.
+// What a rank is doing, written by the rank into a page of memory that it shares with its supervisor, the process that
+// started it (supervisor.h). The rank may be killed between any two instructions, and what the page says is whole all the same.
 #ifndef STATUS_PAGE_H
 #define STATUS_PAGE_H
 
-#include "base/log.h"
-
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
-
-#define STATUS_PAGE_VARIABLE "TRAINER_BOARD" // the file's path, in a rank's environment
 
 typedef struct StatusPage StatusPage;
 
-// One rank's page, copied.
-typedef struct StatusRank {
-    int pid;   // 0: not there yet
-    int stage; // -1: not known yet
-    bool ready;
-    int reported;     // 0: not yet; else its place among those that reported, from 1
-    int code;         // the exit code it reported
-    int64_t beats;    // how often its heartbeat said that the process lives
-    int64_t progress; // grows with all that it gets done
+enum { STATUS_ACTION = 96, STATUS_WAIT = 64, STATUS_TEXT = 1024 };
+
+// A page, copied.
+typedef struct RankStatus {
+    int stage;     // -1: not known yet
+    bool ready;    // SIGUSR1 is handled
+    bool left;     // it ended in order, with `code`
+    bool reported; // it failed, with `code` and `text`
+    int code;
     int wait_stage;   // whose action it waits for; -1: it does not wait, or not for one stage alone
-    char action[96];
-    char wait[64]; // what it waits for; empty: nothing
-    char text[1024];
-} StatusRank;
+    int64_t when;     // it reported, in nanoseconds of the world's clock; 0: not
+    int64_t step;     // that it trains; 0: none yet
+    int64_t progress; // grows with all that it gets done
+    char action[STATUS_ACTION];
+    char wait[STATUS_WAIT]; // what it waits for; empty: nothing
+    char text[STATUS_TEXT];
+} RankStatus;
 
-// --- the parent
-// A new file of `ranks` empty pages; NULL with err where the path exists already or nothing can be written.
-StatusPage *status_page_create(const char *path, int ranks, Error *err);
+// A page in memory that is shared with processes forked later. `printed`: what the rank reports is printed by the program that
+// started all ranks. NULL: no memory. All other functions take NULL and then do nothing.
+StatusPage *status_page_create(bool printed);
+void status_page_free(StatusPage *page);
 
-// --- a rank
-// The page of `rank` on the parent's board, NULL where there is none. rank -1: as the launcher's environment says, so
-// that errors before MPI is up have a page too.
-StatusPage *status_page_attach(int rank);
-// The rank that the launcher's environment names; -1: none.
-int status_page_launched_rank(void);
-// A page of this rank alone, which no parent reads: status_page_report leaves what it is told to the caller. NULL: out of memory.
-StatusPage *status_page_alone(void);
-void status_page_set_stage(StatusPage *status_page, int stage);
-// SIGUSR1 is handled from here on. Until all ranks said so, the parent keeps a request to stop back.
-void status_page_set_ready(StatusPage *status_page);
-// What this rank does now, "step 12 F3". A few dozen nanoseconds: called for every action.
-void status_page_set_action(StatusPage *status_page, const char *action);
+void status_page_set_stage(StatusPage *page, int stage);
+void status_page_set_step(StatusPage *page, int64_t step);
+// SIGUSR1 is handled from here on. The parent holds back a request to stop until every rank is ready.
+void status_page_set_ready(StatusPage *page);
+// What this rank does now, "step 12 F3". Takes a few dozen nanoseconds: the engine calls it for every action.
+void status_page_set_action(StatusPage *page, const char *action);
 // What this action waits for, "B14 from stage 3", until the next action or NULL; and the stage named there, -1 for none or several.
-void status_page_set_wait(StatusPage *status_page, const char *what, int stage);
+void status_page_set_wait(StatusPage *page, const char *what, int stage);
 // Something got done inside an action. Any thread.
-void status_page_progress(StatusPage *status_page);
-// The process lives. From one thread.
-void status_page_beat(StatusPage *status_page);
-void status_page_read_own(const StatusPage *status_page, StatusRank *page);
-// Whether a parent reads this board.
-bool status_page_shared(const StatusPage *status_page);
-// The exit code this rank ends with, and why. True: the parent will print it; false: it is the caller's to print. The
-// first report of a rank stands.
-bool status_page_report(StatusPage *status_page, int code, const char *text);
-// For return from main: reports `code` where nothing was reported yet, and says what to hand to the launcher. With a
-// parent at the board that is 0 and mpirun ends quietly and at once; without one it is the code.
-int status_page_leave(StatusPage *status_page, int code);
+void status_page_progress(StatusPage *page);
+// The exit code with which this rank fails, and why. The first report stands. Returns true where somebody else prints it.
+bool status_page_report(StatusPage *page, int code, const char *text);
+// Whether failures of this rank are printed by the program that started all ranks.
+bool status_page_printed(const StatusPage *page);
+// The rank ends in order; returns `code`.
+int status_page_leave(StatusPage *page, int code);
 
-// --- both
-int status_page_ranks(const StatusPage *status_page);
-int status_page_read(const StatusPage *status_page, int rank, StatusRank *page); // -1: no such page
-void status_page_close(StatusPage *status_page);                                 // the file stays
+// Nanoseconds of the clock that hosts share more or less, to order what happened on several of them.
+int64_t status_clock_ns(void);
+
+// A page of NULL says that nothing is known.
+void status_page_read(const StatusPage *page, RankStatus *status);
+
+// Copies what fits into `size` bytes and always ends it.
+void status_copy_text(char *to, size_t size, const char *from);
 
 #endif

@@ -1,10 +1,13 @@
+// What was heard of each rank and when, and the sentences about it. With its own clock in test_watchdog.c.
 #include "watchdog.h"
 
+#include "base/alloc.h"
+
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct Watched {
-    StatusRank page;
+    RankStatus status;
     bool expected; // its silence counts
     double heard;
 } Watched;
@@ -21,12 +24,11 @@ struct Watchdog {
 enum { OVERSLEPT_S = 3 };
 
 Watchdog *watchdog_create(int ranks, Patience patience, double now) {
-    Watchdog *dog = calloc(1, sizeof *dog + (size_t)ranks * sizeof *dog->rank);
-    if (dog == NULL) return NULL;
+    Watchdog *dog = xcalloc(1, sizeof *dog + (size_t)ranks * sizeof *dog->rank);
     dog->patience = patience;
     dog->ranks = ranks;
     dog->looked = dog->moved = now;
-    for (int i = 0; i < ranks; i++) dog->rank[i].page.stage = -1;
+    for (int i = 0; i < ranks; i++) dog->rank[i].status.stage = -1;
     return dog;
 }
 
@@ -50,24 +52,27 @@ void watchdog_excuse(Watchdog *dog, int rank) {
     dog->rank[rank].expected = false;
 }
 
-void watchdog_hear(Watchdog *dog, int rank, const StatusRank *page, double now) {
-    Watched *watched = &dog->rank[rank];
-    if (page->beats > watched->page.beats) watchdog_expect(dog, rank, now);
-    watched->page = *page;
+void watchdog_hear(Watchdog *dog, int rank, const RankStatus *status, double now) {
+    watchdog_expect(dog, rank, now);
+    dog->rank[rank].status = *status;
+}
+
+const RankStatus *watchdog_status(const Watchdog *dog, int rank) {
+    return &dog->rank[rank].status;
 }
 
 static int64_t watchdog_progress_(const Watchdog *dog) {
     int64_t sum = 0;
-    for (int i = 0; i < dog->ranks; i++) sum += dog->rank[i].page.progress;
+    for (int i = 0; i < dog->ranks; i++) sum += dog->rank[i].status.progress;
     return sum;
 }
 
-static void start_again_(Watchdog *dog, double now) {
+static void watchdog_restart_(Watchdog *dog, double now) {
     dog->moved = now;
     for (int i = 0; i < dog->ranks; i++) dog->rank[i].heard = now;
 }
 
-static bool silent_(const Watchdog *dog, int rank, double now) {
+static bool watchdog_silent_(const Watchdog *dog, int rank, double now) {
     const Watched *watched = &dog->rank[rank];
     return watched->expected && dog->patience.peer_s > 0 && now - watched->heard > dog->patience.peer_s;
 }
@@ -76,64 +81,58 @@ Found watchdog_look(Watchdog *dog, double now, int *rank) {
     int64_t progress = watchdog_progress_(dog);
     if (progress != dog->progress) dog->moved = now;
     dog->progress = progress;
-    if (now - dog->looked > watchdog_interval(dog->patience) + OVERSLEPT_S) start_again_(dog, now);
+    if (now - dog->looked > watchdog_interval(dog->patience) + OVERSLEPT_S) watchdog_restart_(dog, now);
     dog->looked = now;
     *rank = -1;
     for (int i = 0; i < dog->ranks; i++)
-        if (silent_(dog, i, now) && (*rank < 0 || dog->rank[i].heard < dog->rank[*rank].heard)) *rank = i;
+        if (watchdog_silent_(dog, i, now) && (*rank < 0 || dog->rank[i].heard < dog->rank[*rank].heard)) *rank = i;
     if (*rank >= 0) return FOUND_SILENT;
     return dog->patience.progress_s > 0 && now - dog->moved > dog->patience.progress_s ? FOUND_STUCK : FOUND_WELL;
 }
 
 // --- words
 
-const char *watchdog_action(const StatusRank *page) {
-    return page->action[0] != '\0' ? page->action : "start-up";
+const char *watchdog_action(const RankStatus *status) {
+    return status->action[0] != '\0' ? status->action : "start-up";
 }
 
-static void watchdog_name_(const Watchdog *dog, int rank, char name[64]) {
-    int stage = dog->rank[rank].page.stage, used = snprintf(name, 64, "rank %d", rank);
-    if (stage >= 0) snprintf(name + used, 64 - (size_t)used, " (stage %d)", stage);
+void watchdog_name(int rank, int stage, char name[WATCHDOG_NAME]) {
+    if (stage >= 0)
+        snprintf(name, WATCHDOG_NAME, "rank %d (stage %d)", rank, stage);
+    else
+        snprintf(name, WATCHDOG_NAME, "rank %d", rank);
 }
 
 void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, char text[WATCHDOG_TEXT]) {
-    char name[64], others[48] = "";
-    int more = -1; // besides the one that is named
+    char name[WATCHDOG_NAME], others[48] = "";
+    int more = -1; // than the one that is named
     if (found == FOUND_STUCK) {
-        snprintf(text, WATCHDOG_TEXT,
-                 "nothing has moved on any rank for %.0f s (train.timeout_s), so the job ends; go on with --resume",
-                 now - dog->moved);
+        snprintf(text, WATCHDOG_TEXT, "nothing has moved on any rank for %.0f s (train.timeout_s)", now - dog->moved);
         return;
     }
-    watchdog_name_(dog, rank, name);
-    if (found == FOUND_DEAD) {
-        snprintf(text, WATCHDOG_TEXT, "%s died, last seen at %s; the job ends; go on with --resume", name,
-                 watchdog_action(&dog->rank[rank].page));
-        return;
-    }
-    for (int i = 0; i < dog->ranks; i++) more += silent_(dog, i, now);
+    for (int i = 0; i < dog->ranks; i++) more += watchdog_silent_(dog, i, now);
     if (more > 0) snprintf(others, sizeof others, ", as have %d others", more);
+    watchdog_name(rank, dog->rank[rank].status.stage, name);
     snprintf(text, WATCHDOG_TEXT,
-             "%s has said nothing for %.0f s (train.peer_timeout_s)%s: it is stopped or cut off, last at %s; the job "
-             "ends; go on with --resume",
-             name, now - dog->rank[rank].heard, others, watchdog_action(&dog->rank[rank].page));
+             "%s has said nothing for %.0f s (train.peer_timeout_s)%s: it is stopped or cut off, last at %s", name,
+             now - dog->rank[rank].heard, others, watchdog_action(&dog->rank[rank].status));
 }
 
-void watchdog_describe(const StatusRank *page, char text[WATCHDOG_TEXT]) {
-    if (page->wait[0] == '\0')
-        snprintf(text, WATCHDOG_TEXT, "is at %s", watchdog_action(page));
-    else if (page->wait_stage >= 0)
-        snprintf(text, WATCHDOG_TEXT, "waits for %s", page->wait);
+void watchdog_describe(const RankStatus *status, char text[WATCHDOG_TEXT]) {
+    if (status->wait[0] == '\0')
+        snprintf(text, WATCHDOG_TEXT, "is at %s", watchdog_action(status));
+    else if (status->wait_stage >= 0)
+        snprintf(text, WATCHDOG_TEXT, "waits for %s", status->wait);
     else
-        snprintf(text, WATCHDOG_TEXT, "is at %s and waits for %s", watchdog_action(page), page->wait);
+        snprintf(text, WATCHDOG_TEXT, "is at %s and waits for %s", watchdog_action(status), status->wait);
 }
 
-// The rank that stands for its stage: one that is silent, else one that does not wait, else the lowest. -1: none has this stage.
-static int spokesman_(const Watchdog *dog, int stage, double now) {
+// The rank that speaks for its stage: one that is silent, else one that does not wait, else the lowest. -1: none has this stage.
+static int watchdog_speaker_(const Watchdog *dog, int stage, double now) {
     int best = -1, best_worth = -1;
     for (int i = 0; i < dog->ranks; i++) {
-        if (dog->rank[i].page.stage != stage) continue;
-        int worth = silent_(dog, i, now) ? 2 : dog->rank[i].page.wait[0] == '\0' ? 1 : 0;
+        if (dog->rank[i].status.stage != stage) continue;
+        int worth = watchdog_silent_(dog, i, now) ? 2 : dog->rank[i].status.wait[0] == '\0' ? 1 : 0;
         if (worth > best_worth) best = i, best_worth = worth;
     }
     return best;
@@ -141,34 +140,35 @@ static int spokesman_(const Watchdog *dog, int stage, double now) {
 
 static void watchdog_line_(const Watchdog *dog, int rank, double now, char text[WATCHDOG_TEXT]) {
     const Watched *watched = &dog->rank[rank];
-    const StatusRank *page = &watched->page;
+    const RankStatus *status = &watched->status;
     char who[32], state[WATCHDOG_TEXT - 160], other[128] = "";
-    snprintf(who, sizeof who, page->stage >= 0 ? "stage %d" : "rank %d", page->stage >= 0 ? page->stage : rank);
-    watchdog_describe(page, text);
+    snprintf(who, sizeof who, status->stage >= 0 ? "stage %d" : "rank %d", status->stage >= 0 ? status->stage : rank);
+    watchdog_describe(status, text);
     snprintf(state, sizeof state, "%.300s", text);
-    int peer = page->wait[0] != '\0' && page->wait_stage >= 0 ? spokesman_(dog, page->wait_stage, now) : -1;
-    if (silent_(dog, rank, now))
+    int peer =
+        status->wait[0] != '\0' && status->wait_stage >= 0 ? watchdog_speaker_(dog, status->wait_stage, now) : -1;
+    if (watchdog_silent_(dog, rank, now))
         snprintf(state, sizeof state, "was last heard of %.0f s ago, at %s", now - watched->heard,
-                 watchdog_action(page));
+                 watchdog_action(status));
     else if (peer >= 0)
-        snprintf(other, sizeof other, ", which %s at %s", silent_(dog, peer, now) ? "was last" : "is",
-                 watchdog_action(&dog->rank[peer].page));
+        snprintf(other, sizeof other, ", which %s at %s", watchdog_silent_(dog, peer, now) ? "was last" : "is",
+                 watchdog_action(&dog->rank[peer].status));
     snprintf(text, WATCHDOG_TEXT, "%s %s%s", who, state, other);
 }
 
-// A stage's line stands in the place of its lowest rank; a rank that has no stage yet has a line of its own.
+// Stages in their order, then each rank that has no stage yet.
 bool watchdog_line(const Watchdog *dog, int index, double now, char text[WATCHDOG_TEXT]) {
     int stages = -1;
     for (int i = 0; i < dog->ranks; i++)
-        if (dog->rank[i].page.stage > stages) stages = dog->rank[i].page.stage;
+        if (dog->rank[i].status.stage > stages) stages = dog->rank[i].status.stage;
     for (int stage = 0; stage <= stages; stage++) {
-        int rank = spokesman_(dog, stage, now);
+        int rank = watchdog_speaker_(dog, stage, now);
         if (rank < 0 || index-- > 0) continue;
         watchdog_line_(dog, rank, now, text);
         return true;
     }
     for (int i = 0; i < dog->ranks; i++) {
-        if (dog->rank[i].page.stage >= 0 || index-- > 0) continue;
+        if (dog->rank[i].status.stage >= 0 || index-- > 0) continue;
         watchdog_line_(dog, i, now, text);
         return true;
     }

@@ -1,11 +1,34 @@
+// The control plane: over MPI where a launcher started this process, else one rank alone, for which everything has happened already.
+//
+// After MPI_Init nothing here waits inside MPI while others may be late, since Open MPI would spin: operations are started, and
+// tested between sleeps. Making groups has no such form; a barrier goes before it.
 #include "world.h"
-#include "world_ops.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+
+#ifdef HAVE_MPI
+#include "comm/comm_mpi.h"
+#endif
 
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
+
+struct World {
+    bool over_mpi;
+    StatusPage *page;
+    int rank, size, local_rank, local_size, node, nodes;
+    double clock_offset;
+    char host[256], library[96];
+#ifdef HAVE_MPI
+    MPI_Comm control; // of the operations below
+    Comm *messages;   // the same ranks, for sums in rank order and clocks
+    CommMpiWork work; // of all groups
+#endif
+};
 
 // --- who started this process
 
@@ -14,14 +37,14 @@ static int world_number_(const char *name) {
     return text == NULL ? 0 : atoi(text);
 }
 
-int world_slurm_tasks(void) {
-    // A batch script runs outside of any step, though SLURM_NTASKS and SLURM_PROCID are set there too.
+// Tasks of the Slurm step this process runs in; 0 outside of one, as in a batch script, where SLURM_NTASKS is set too.
+static int world_slurm_tasks_(void) {
     if (getenv("SLURM_STEP_ID") == NULL) return 0;
     return getenv("SLURM_STEP_NUM_TASKS") != NULL ? world_number_("SLURM_STEP_NUM_TASKS")
                                                   : world_number_("SLURM_NTASKS");
 }
 
-int world_slurm_error(int tasks, Error *err) {
+static int world_slurm_error_(int tasks, Error *err) {
     return error_set(err, EXIT_USAGE,
                      "this Slurm step has %d tasks, but they do not see each other: each believes to be alone; "
                      "start them with srun --mpi=pmix",
@@ -34,50 +57,207 @@ bool world_speaks(void) {
     return local == NULL || atoi(local) == 0;
 }
 
+bool world_on_one_host(void) {
+    if (getenv("OMPI_COMM_WORLD_LOCAL_SIZE") != NULL)
+        return world_number_("OMPI_COMM_WORLD_LOCAL_SIZE") == world_number_("OMPI_COMM_WORLD_SIZE");
+    return world_number_("SLURM_STEP_NUM_NODES") == 1;
+}
+
 int world_under_launcher(bool *under, Error *err) {
-    *under = false;
-    int tasks = world_slurm_tasks();
+    int tasks = world_slurm_tasks_();
     bool mpirun = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
     bool pmi = getenv("PMIX_RANK") != NULL || getenv("PMI_RANK") != NULL;
     // A shell that srun opened is a step of one task: what is typed there was started by hand.
     bool shell = tasks == 1 && !mpirun;
-    if (!mpirun && !pmi && tasks > 1) return world_slurm_error(tasks, err);
     *under = mpirun || (pmi && !shell);
-    return 0;
+    return !mpirun && !pmi && tasks > 1 ? world_slurm_error_(tasks, err) : 0;
 }
 
-static void waits_(World *world, const char *what) {
-    status_page_set_wait(world->status_page, what, -1);
+#ifdef HAVE_MPI
+
+// --- waiting for MPI
+
+static int world_fail_(const World *world, int code, const char *doing, Error *err) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    return error_set(err, EXIT_FAILED, "rank %d of %d on %s: %s failed: %s", world->rank, world->size, world->host,
+                     doing, text);
 }
 
-// --- joining
-
-static void sleep_precisely_(void) {
-    // Linux rounds sleeps up by 50 microseconds unless told otherwise, which is more than our shortest ones.
-    prctl(PR_SET_TIMERSLACK, 1000UL);
+// Ends what `code` says was started.
+static int world_finish_(const World *world, int code, MPI_Request *request, const char *doing, Error *err) {
+    int looks = 0, done = 0;
+    while (code == MPI_SUCCESS) {
+        code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
+        if (code == MPI_SUCCESS && done) return 0;
+        comm_pause(&looks);
+    }
+    return world_fail_(world, code, doing, err);
 }
+
+// MPI counts in int: what is longer goes through in pieces.
+enum { WORLD_PIECE = 1 << 30 };
+
+static int world_piece_(int64_t at, int64_t count) {
+    return (int)(count - at < WORLD_PIECE ? count - at : WORLD_PIECE);
+}
+
+static int world_gather_(World *world, int root, void *all, const void *mine, int64_t bytes, Error *err) {
+    if (world->rank != root) {
+        CommRequest request = {0};
+        if (world->messages->send(world->messages, root, mine, bytes, &request, err) != 0) return -1;
+        return comm_wait(world->messages, &request, err);
+    }
+    CommRequest *requests = xcalloc((size_t)world->size, sizeof *requests);
+    int failed = 0;
+    for (int q = 0; q < world->size && !failed; q++)
+        if (q != root)
+            failed = world->messages->receive(world->messages, q, (char *)all + q * bytes, bytes, &requests[q], err);
+    for (int q = 0; q < world->size && !failed; q++) failed = comm_wait(world->messages, &requests[q], err);
+    free(requests);
+    return failed;
+}
+
+static Comm *world_split_(World *world, const char *name, int color, int key, Error *err) {
+    MPI_Comm group;
+    MPI_Request request;
+    if (world_finish_(world, MPI_Ibarrier(world->control, &request), &request, "a barrier", err) != 0) return NULL;
+    int size, code = MPI_Comm_split(world->control, color < 0 ? MPI_UNDEFINED : color, key, &group);
+    if (code != MPI_SUCCESS) world_fail_(world, code, "making groups", err);
+    if (code != MPI_SUCCESS || group == MPI_COMM_NULL) return NULL;
+    MPI_Comm_size(group, &size);
+    if (size > 1) return comm_mpi_create(group, name, &world->work, err);
+    MPI_Comm_free(&group);
+    return comm_self_create(name);
+}
+
+// --- joining over MPI
+
+static int world_start_groups_(World *world, Error *err) {
+    MPI_Comm messages;
+    MPI_Comm_rank(MPI_COMM_WORLD, &world->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &world->size);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    int code = MPI_Comm_dup(MPI_COMM_WORLD, &world->control);
+    if (code == MPI_SUCCESS) code = MPI_Comm_dup(MPI_COMM_WORLD, &messages);
+    if (code != MPI_SUCCESS) return world_fail_(world, code, "making the group of all ranks", err);
+    MPI_Comm_set_errhandler(world->control, MPI_ERRORS_RETURN);
+    world->messages = comm_mpi_create(messages, "world", &world->work, err);
+    return world->messages == NULL ? -1 : 0;
+}
+
+// Hosts in the order of their lowest ranks; leaders (size): the lowest rank on each rank's host.
+static void world_count_hosts_(World *world, const int *leaders) {
+    world->node = world->nodes = 0;
+    for (int q = 0; q < world->size; q++) {
+        if (leaders[q] != q) continue; // not the first of its host
+        world->node += q < leaders[world->rank];
+        world->nodes++;
+    }
+}
+
+// The clock of each host is that of its lowest rank, measured one host after another against rank 0.
+static int world_measure_clocks_(World *world, const int *leaders, MPI_Comm host, Error *err) {
+    MPI_Request request;
+    for (int q = 1; q < world->size; q++) {
+        double offset;
+        if (leaders[q] != q) continue;
+        if (comm_clock_offset(world->messages, q, &offset, err) != 0) return -1;
+        if (world->rank == q) world->clock_offset = offset;
+    }
+    int code = MPI_Ibcast(&world->clock_offset, 1, MPI_DOUBLE, 0, host, &request);
+    return world_finish_(world, code, &request, "sharing the clock", err);
+}
+
+static int world_find_hosts_(World *world, MPI_Comm host, int *leaders, Error *err) {
+    MPI_Request request;
+    int leader = world->rank;
+    MPI_Comm_rank(host, &world->local_rank);
+    MPI_Comm_size(host, &world->local_size);
+    int code = MPI_Ibcast(&leader, 1, MPI_INT, 0, host, &request);
+    if (world_finish_(world, code, &request, "finding the ranks of this host", err) != 0) return -1;
+    code = MPI_Iallgather(&leader, 1, MPI_INT, leaders, 1, MPI_INT, world->control, &request);
+    if (world_finish_(world, code, &request, "finding the hosts", err) != 0) return -1;
+    world_count_hosts_(world, leaders);
+    return world_measure_clocks_(world, leaders, host, err);
+}
+
+static int world_start_hosts_(World *world, Error *err) {
+    MPI_Comm host;
+    int code = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world->rank, MPI_INFO_NULL, &host);
+    if (code != MPI_SUCCESS) return world_fail_(world, code, "finding the hosts", err);
+    int *leaders = xcalloc((size_t)world->size, sizeof *leaders);
+    MPI_Comm_set_errhandler(host, MPI_ERRORS_RETURN);
+    int failed = world_find_hosts_(world, host, leaders, err);
+    MPI_Comm_free(&host);
+    free(leaders);
+    return failed;
+}
+
+// The first words of what the library says of itself: "Open MPI v4.1.4".
+static void world_describe_(World *world) {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return;
+    snprintf(world->library, sizeof world->library, "%.*s", (int)strcspn(text, ",\n"), text);
+}
+
+static int world_start_(World *world, int *argc, char ***argv, Error *err) {
+    // Open MPI's handler of crashes allocates memory, and hangs for ever if the crash came in the middle of that.
+    setenv("OMPI_MCA_opal_signal", "", 0);
+    int provided, code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
+    if (code != MPI_SUCCESS) return world_fail_(world, code, "starting MPI", err);
+    if (provided < MPI_THREAD_FUNNELED)
+        return error_set(err, EXIT_FAILED,
+                         "this MPI allows no threads beside it (MPI_THREAD_SINGLE), and ranks compute and save with "
+                         "several; use one built with them, such as Debian's Open MPI (scripts/install_deps.sh)");
+    world->over_mpi = true;
+    world->control = MPI_COMM_NULL;
+    world_describe_(world);
+    if (world_start_groups_(world, err) != 0) return -1;
+    int tasks = world_slurm_tasks_();
+    if (world->size == 1 && tasks > 1 && getenv("OMPI_COMM_WORLD_SIZE") == NULL) return world_slurm_error_(tasks, err);
+    return world_start_hosts_(world, err);
+}
+
+#else
+
+static int world_start_(World *world, int *argc, char ***argv, Error *err) {
+    (void)world, (void)argc, (void)argv;
+    return error_set(err, EXIT_USAGE,
+                     "started as one of several ranks, but built without MPI; install it (scripts/install_deps.sh) "
+                     "and run make again, or start one rank");
+}
+
+#endif
+
+// --- joining and leaving
 
 World *world_join(int *argc, char ***argv, Error *err) {
     bool under;
     if (world_under_launcher(&under, err) != 0) return NULL;
-    World *world = calloc(1, sizeof *world);
-    if (world == NULL) {
-        error_set(err, EXIT_FAILED, "out of memory");
-        return NULL;
-    }
+    World *world = xcalloc(1, sizeof *world);
     world->size = world->local_size = world->nodes = 1;
+    strcpy(world->library, "no launcher");
     if (gethostname(world->host, sizeof world->host - 1) != 0) strcpy(world->host, "localhost");
-    sleep_precisely_();
-    int started = under ? world_start_mpi(world, argc, argv, err) : world_start_alone(world, err);
-    if (started == 0) return world;
+    // Linux rounds sleeps up by 50 microseconds unless told otherwise, which is more than our shortest ones.
+    prctl(PR_SET_TIMERSLACK, 1000UL);
+    if (!under || world_start_(world, argc, argv, err) == 0) return world;
     free(world);
     return NULL;
 }
 
 void world_leave(World *world) {
     if (world == NULL) return;
-    waits_(world, "all ranks");
-    world->ops->leave(world);
+#ifdef HAVE_MPI
+    if (world->over_mpi) {
+        world_barrier(world, NULL); // ranks that are early sleep here; in MPI_Finalize they would spin
+        if (world->messages != NULL) world->messages->destroy(world->messages);
+        if (world->control != MPI_COMM_NULL) MPI_Comm_free(&world->control);
+        MPI_Finalize();
+    }
+#endif
     free(world);
 }
 
@@ -85,10 +265,13 @@ void world_abort(World *world, int code) {
     enum { LONGEST_ABORT_S = 3 };
     fflush(stdout);
     fflush(stderr);
-    // Over a broken network MPI may not come back.
+#ifdef HAVE_MPI
+    // Over a broken network MPI may not come back. Where one program started all ranks, it ends the others.
     signal(SIGALRM, SIG_DFL);
     alarm(LONGEST_ABORT_S);
-    if (world != NULL) world->ops->abort(world, code);
+    if (world != NULL && world->over_mpi && !status_page_printed(world->page)) MPI_Abort(MPI_COMM_WORLD, code);
+#endif
+    (void)world;
     _exit(code);
 }
 
@@ -130,49 +313,98 @@ double world_clock_offset(const World *world) {
     return world->clock_offset;
 }
 
-// --- what all ranks do together
-
-void world_set_status_page(World *world, StatusPage *status_page) {
-    world->status_page = status_page;
+void world_set_status_page(World *world, StatusPage *page) {
+    world->page = page;
 }
 
 void world_progress(World *world) {
-    if (world != NULL) status_page_progress(world->status_page);
+    if (world != NULL) status_page_progress(world->page);
 }
 
-static int done_(World *world, int status) {
-    waits_(world, NULL);
-    return status;
+// --- what all ranks do together
+
+// What the rank waits for is on its page meanwhile.
+static void world_waits_(World *world, const char *what) {
+    status_page_set_wait(world->page, what, -1);
 }
 
 int world_barrier(World *world, Error *err) {
-    waits_(world, "all ranks");
-    return done_(world, world->ops->barrier(world, err));
+    int status = 0;
+    world_waits_(world, "all ranks");
+#ifdef HAVE_MPI
+    MPI_Request request;
+    if (world->over_mpi)
+        status = world_finish_(world, MPI_Ibarrier(world->control, &request), &request, "a barrier", err);
+#endif
+    (void)err;
+    world_waits_(world, NULL);
+    return status;
 }
 
 int world_broadcast(World *world, int root, void *data, int64_t bytes, Error *err) {
-    waits_(world, "a word to all ranks");
-    return done_(world, world->ops->broadcast(world, root, data, bytes, err));
+    int status = 0;
+    world_waits_(world, "a broadcast to all ranks");
+#ifdef HAVE_MPI
+    MPI_Request request;
+    for (int64_t at = 0; world->over_mpi && at < bytes && status == 0; at += WORLD_PIECE) {
+        int code = MPI_Ibcast((char *)data + at, world_piece_(at, bytes), MPI_BYTE, root, world->control, &request);
+        status = world_finish_(world, code, &request, "a broadcast", err);
+    }
+#endif
+    (void)root, (void)data, (void)bytes, (void)err;
+    world_waits_(world, NULL);
+    return status;
 }
 
 int world_gather(World *world, int root, void *all, const void *mine, int64_t bytes, Error *err) {
-    waits_(world, "a word of all ranks");
-    return done_(world, world->ops->gather(world, root, all, mine, bytes, err));
+    int status = 0;
+    world_waits_(world, "a gather of all ranks");
+    if (world->rank == root && all != mine && bytes > 0) memmove((char *)all + root * bytes, mine, (size_t)bytes);
+#ifdef HAVE_MPI
+    if (world->over_mpi) status = world_gather_(world, root, all, mine, bytes, err);
+#endif
+    (void)err;
+    world_waits_(world, NULL);
+    return status;
 }
 
 int world_sum(World *world, double *data, int64_t count, Error *err) {
-    waits_(world, "a sum over all ranks");
-    return done_(world, world->ops->sum(world, data, count, err));
+    int status = 0;
+    world_waits_(world, "a sum over all ranks");
+#ifdef HAVE_MPI
+    CommRequest request = {0};
+    if (world->over_mpi) status = world->messages->all_reduce(world->messages, data, count, COMM_DOUBLE, &request, err);
+    if (world->over_mpi && status == 0) status = comm_wait(world->messages, &request, err);
+#endif
+    (void)data, (void)count, (void)err;
+    world_waits_(world, NULL);
+    return status;
 }
 
 int world_max(World *world, double *data, int64_t count, Error *err) {
-    waits_(world, "a maximum over all ranks");
-    return done_(world, world->ops->max(world, data, count, err));
+    int status = 0;
+    world_waits_(world, "a maximum over all ranks");
+#ifdef HAVE_MPI
+    MPI_Request request;
+    for (int64_t at = 0; world->over_mpi && at < count && status == 0; at += WORLD_PIECE) {
+        int code = MPI_Iallreduce(MPI_IN_PLACE, data + at, world_piece_(at, count), MPI_DOUBLE, MPI_MAX, world->control,
+                                  &request);
+        status = world_finish_(world, code, &request, "a maximum", err);
+    }
+#endif
+    (void)data, (void)count, (void)err;
+    world_waits_(world, NULL);
+    return status;
 }
 
 Comm *world_split(World *world, const char *name, int color, int key, Error *err) {
-    waits_(world, "all ranks");
-    Comm *group = world->ops->split(world, name, color, key, err);
-    waits_(world, NULL);
+    Comm *group = NULL;
+    world_waits_(world, "all ranks");
+#ifdef HAVE_MPI
+    if (world->over_mpi) group = world_split_(world, name, color, key, err);
+#endif
+    (void)key;
+    if (!world->over_mpi && color >= 0) group = comm_self_create(name);
+    world_waits_(world, NULL);
     return group;
 }

@@ -20,6 +20,9 @@ World *world_join(int *argc, char ***argv, Error *err);
 // touched. err is filled (and -1 returned) for a Slurm step whose tasks MPI cannot see, naming srun --mpi=pmix.
 int world_under_launcher(bool *under, Error *err);
 
+// Whether the launcher's environment says that all ranks run on this host.
+bool world_on_one_host(void);
+
 // False on all ranks of a host but the first, by what the launcher says: so that one of them speaks before there is a world.
 bool world_speaks(void);
 
@@ -32,9 +35,9 @@ int world_nodes(const World *);
 const char *world_host(const World *);
 const char *world_library(const World *); // what carries the control plane, with its version
 
-// Where it is said what this rank waits for, and that something gets done, for whoever watches. Before that, and with NULL: nowhere.
-void world_set_status_page(World *, StatusPage *status_page);
-// Something got done that the engine's actions do not show, such as a file read. Any thread; NULL: nobody is told.
+// The page on which waits and progress are published; NULL: none.
+void world_set_status_page(World *, StatusPage *page);
+// Something got done that the engine's actions do not show, such as a file read. Any thread; NULL: does nothing.
 void world_progress(World *);
 
 // Every rank of the job calls these in the same order.

@@ -19,6 +19,7 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     char label[64];
     snprintf(label, sizeof label, "step %lld", (long long)step);
     if (run->metrics != NULL) metrics_progress(run->metrics, step, run->config->train.steps);
+    status_page_set_step(run->status_page, step);
     status_page_set_action(run->status_page, label);
     if (run->be->range_begin != NULL) run->be->range_begin(run->be, label); // where profilers may be told to begin
 

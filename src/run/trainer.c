@@ -10,7 +10,7 @@
 #include "device/device.h"
 #include "plan/emulate.h"
 #include "base/files.h"
-#include "ranks/heartbeat.h"
+#include "ranks/supervisor.h"
 #include "launch/launch.h"
 #include "config/manual.h"
 #include "config/options.h"
@@ -39,8 +39,16 @@ static int trainer_fail_(const Log *log, const Error *err) {
     return err->code;
 }
 
-static Patience patience_(const Config *config) {
-    return (Patience){config->train.peer_timeout_s, config->train.timeout_s};
+// What ranks, and the processes that look after them, have to know of the job.
+static Job trainer_job_(const Config *config, char *remedy, size_t size) {
+    if (config->checkpoint.dir[0] != '\0')
+        snprintf(remedy, size, "go on with --resume %s", config->checkpoint.dir);
+    else
+        snprintf(remedy, size, "nothing was saved, since checkpoint.dir is not set");
+    return (Job){.ranks = (int)config_world(config),
+                 .patience = {config->train.peer_timeout_s, config->train.timeout_s},
+                 .one_host = true,
+                 .remedy = remedy};
 }
 
 static int trainer_check_family_(const Config *config, const char *program, const Model *model, Error *err) {
@@ -109,17 +117,12 @@ static int check_start_(const Config *config, const char *program, const Model *
     return status;
 }
 
-// Returns the last word of a rank: on the status page, where a parent reads it, else on stderr; once where all ranks
-// found the same.
-static int rank_fail_(World *world, StatusPage *status_page, Heartbeat *heartbeat, const Log *log, const Error *err) {
+// Says why this rank fails: through the parent of all ranks, or on stderr; once where all ranks found the same.
+static int rank_fail_(World *world, StatusPage *page, const Log *log, const Error *err) {
     bool speaks = !err->everywhere || world_rank(world) == 0;
-    if (speaks && !status_page_report(status_page, err->code, err->text)) log_line(log, "%s", err->text);
-    int code = err->code;
-    if (!err->everywhere && world_size(world) > 1) {
-        heartbeat_excuse_me(heartbeat);
-        world_abort(world, code);
-    }
-    return code;
+    if (speaks && !status_page_report(page, err->code, err->text)) log_line(log, "%s", err->text);
+    if (!err->everywhere && world_size(world) > 1) world_abort(world, err->code);
+    return err->code;
 }
 
 // What the program was asked, and what it needs to answer.
@@ -137,25 +140,25 @@ static RunAsk ask_of_(const Options *options) {
 }
 
 // Does what the ranks were started for. Returns the exit code.
-static int work_(Trainer *t, World *world, StatusPage *status_page, Heartbeat *heartbeat) {
+static int work_(Trainer *t, World *world, StatusPage *page) {
     const Options *options = &t->options;
     RunAsk ask = ask_of_(options);
     Error err = {0};
     if (options->verify != NULL) {
-        int code = verify_as_rank(t->config, t->model, options, world, status_page, &t->log, &err);
-        return code < 0 ? rank_fail_(world, status_page, heartbeat, &t->log, &err) : code;
+        int code = verify_as_rank(t->config, t->model, options, world, page, &t->log, &err);
+        return code < 0 ? rank_fail_(world, page, &t->log, &err) : code;
     }
     Run run;
     memset(&run, 0, sizeof run);
     int status = verdict_agree(t->config, t->model, world, &t->log, &err);
-    if (status == 0) status = run_create(&run, t->config, t->model, &ask, world, status_page, &t->log, &err);
+    if (status == 0) status = run_create(&run, t->config, t->model, &ask, world, page, &t->log, &err);
     if (status == 0) status = run_trace_open(&run, options->trace, &err);
     if (status == 0)
         status = ask.generate != NULL ? run_generate(&run, &err)
                  : ask.validate       ? run_validate(&run, options->json, &err)
                                       : run_train(&run, &err);
-    int code = status == 0 ? EXIT_DONE : rank_fail_(world, status_page, heartbeat, &t->log, &err);
-    status_page_set_action(status_page, "leaving");
+    int code = status == 0 ? EXIT_DONE : rank_fail_(world, page, &t->log, &err);
+    status_page_set_action(page, "leaving");
     run_trace_close(&run);
     run_destroy(&run);
     return code;
@@ -163,30 +166,29 @@ static int work_(Trainer *t, World *world, StatusPage *status_page, Heartbeat *h
 
 // This process is a rank: it joins the others, works, and leaves.
 static int rank_main_(Trainer *t, bool launched) {
+    char remedy[CONFIG_TEXT + 64];
     Error err = {0};
-    StatusPage *status_page = status_page_attach(-1);
-    if (status_page == NULL) status_page = status_page_alone();
-    status_page_set_action(status_page, HEARTBEAT_JOINING);
+    Job job = trainer_job_(t->config, remedy, sizeof remedy);
     double began = clock_seconds();
-    Heartbeat *heartbeat = heartbeat_start(status_page, patience_(t->config), launched, t->log.program, &err);
+    job.one_host = world_on_one_host();
+    // From here on this is the rank; the process that was started is its supervisor.
+    Supervisor *supervisor = supervisor_start(t->log.program, &job, launched, &err);
+    StatusPage *page = supervisor_page(supervisor);
     World *world = err.code != 0 ? NULL : world_join(&t->argc, &t->argv, &err);
-    if (world == NULL)
-        return status_page_report(status_page, err.code, err.text) ? status_page_leave(status_page, err.code)
-                                                                   : trainer_say_(&t->log, &err);
+    if (world == NULL) {
+        if (!status_page_report(page, err.code, err.text)) trainer_say_(&t->log, &err);
+        return supervisor_leave(supervisor, err.code);
+    }
     t->log.rank = world_size(world) > 1 ? world_rank(world) : -1;
     Details details;
     details_begin(&details, &t->log, world);
     details.since = began;
     details_phase(&details, "world joined");
-    world_set_status_page(world, status_page);
-    int code = heartbeat_join(heartbeat, world, &t->log, &err) == 0
-                   ? work_(t, world, status_page, heartbeat)
-                   : rank_fail_(world, status_page, heartbeat, &t->log, &err);
+    world_set_status_page(world, page);
+    int code = supervisor_join(supervisor, world, &t->log, &err) == 0 ? work_(t, world, page)
+                                                                      : rank_fail_(world, page, &t->log, &err);
     world_leave(world);
-    heartbeat_leave(heartbeat);
-    code = status_page_leave(status_page, code);
-    status_page_close(status_page);
-    return code;
+    return supervisor_leave(supervisor, code);
 }
 
 // This process is the parent of ranks on this machine. They get the command line as it was given, followed by what was
@@ -197,7 +199,9 @@ static int parent_main_(Trainer *t, bool decided, Error *err) {
     memcpy(with, t->argv, (size_t)t->argc * sizeof *with);
     snprintf(bpipe, sizeof bpipe, "schedule.bpipe=%s", config_word("schedule.bpipe", t->config->schedule.bpipe));
     if (decided) with[t->argc] = option, with[t->argc + 1] = bpipe;
-    int code = launch_ranks(&t->log, (int)config_world(t->config), with, patience_(t->config), err);
+    char remedy[CONFIG_TEXT + 64];
+    Job job = trainer_job_(t->config, remedy, sizeof remedy);
+    int code = launch_ranks(&t->log, &job, with, NULL, err);
     free(with);
     return err->code != 0 ? trainer_fail_(&t->log, err) : code;
 }

@@ -217,10 +217,13 @@ static int verify_launch_(const Verify *verify, const Config *config, char chang
     snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)getpid(), verify->file);
     Log quiet = *verify->log;
     quiet.level = LOG_QUIET;
-    Patience patience = {config->train.peer_timeout_s, config->train.timeout_s};
+    Job job = {.ranks = (int)config_world(config),
+               .patience = {config->train.peer_timeout_s, config->train.timeout_s},
+               .one_host = true,
+               .remedy = "nothing was saved"};
     int code = setenv(RECORD_VARIABLE, path, 1) != 0 || ftruncate(verify->file, 0) != 0
                    ? error_set(err, EXIT_FAILED, "a run's record has no place to go to")
-                   : launch_ranks(&quiet, (int)config_world(config), argv, patience, err);
+                   : launch_ranks(&quiet, &job, argv, NULL, err);
     free(argv);
     return code;
 }

@@ -8,7 +8,7 @@
 #ifndef VERIFY_H
 #define VERIFY_H
 
-#include "ranks/heartbeat.h"
+#include "ranks/world.h"
 #include "config/options.h"
 #include "run.h"
 

@@ -1,7 +1,7 @@
 // A program that starts itself as several ranks, for test_launch.py: ranks_launch SCENARIO RANKS [MARK]. MARK is there
 // for finding its processes.
-#include "ranks/status_page.h"
 #include "launch/launch.h"
+#include "ranks/supervisor.h"
 #include "ranks/world.h"
 
 #include <signal.h>
@@ -12,7 +12,8 @@
 
 typedef struct Rank {
     World *world;
-    StatusPage *status_page;
+    Supervisor *supervisor;
+    StatusPage *page;
     int rank;
 } Rank;
 
@@ -23,7 +24,7 @@ static void nap_(int ms) {
 
 static int leave_(Rank *r, int code) {
     world_leave(r->world);
-    return status_page_leave(r->status_page, code);
+    return supervisor_leave(r->supervisor, code);
 }
 
 static int done_(Rank *r) {
@@ -52,7 +53,7 @@ static int three_(Rank *r) {
 static int error_(Rank *r) {
     if (r->rank != 1) nap_(60000);
     fprintf(stderr, "a line of rank 1\n");
-    if (!status_page_report(r->status_page, EXIT_USAGE, "F3: the input is torn; mend it"))
+    if (!status_page_report(r->page, EXIT_USAGE, "F3: the input is torn; mend it"))
         fprintf(stderr, "said by the rank\n");
     world_abort(r->world, EXIT_USAGE);
 }
@@ -62,7 +63,7 @@ static int errors_(Rank *r) {
     char text[64];
     nap_(100 * (world_size(r->world) - r->rank));
     snprintf(text, sizeof text, "reason of rank %d", r->rank);
-    status_page_report(r->status_page, EXIT_FAILED, text);
+    status_page_report(r->page, EXIT_FAILED, text);
     return leave_(r, EXIT_FAILED);
 }
 
@@ -135,18 +136,22 @@ static int run_rank_(const char *name, int argc, char **argv) {
         {"killed", killed_}, {"crash", crash_}, {"wait", wait_},           {"stop", stop_},     {"late", stop_},
         {"gone", gone_},     {"lines", lines_}, {"transport", transport_}, {"frames", frames_}};
     Error err = {0};
-    Rank r = {.status_page = status_page_attach(-1)};
+    Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = "go on"};
+    Rank r = {.supervisor = supervisor_start("ranks_launch", &job, true, &err)};
+    if (r.supervisor == NULL) return fprintf(stderr, "%s\n", err.text), err.code;
+    r.page = supervisor_page(r.supervisor);
     if (strcmp(name, "late") == 0) nap_(1500);
     r.world = world_join(&argc, &argv, &err);
     if (r.world == NULL) return fprintf(stderr, "%s\n", err.text), err.code;
     r.rank = world_rank(r.world);
-    status_page_set_stage(r.status_page, r.rank);
-    status_page_set_action(r.status_page, "step 11 B0");
-    status_page_set_action(r.status_page, "step 12 F3");
-    status_page_set_ready(r.status_page);
+    status_page_set_stage(r.page, r.rank);
+    status_page_set_action(r.page, "step 11 B0");
+    status_page_set_action(r.page, "step 12 F3");
+    world_set_status_page(r.world, r.page);
+    status_page_set_ready(r.page);
     world_barrier(r.world, &err);
     if (r.rank == 0)
-        fprintf(stderr, "board %s\n", getenv(STATUS_PAGE_VARIABLE) != NULL ? getenv(STATUS_PAGE_VARIABLE) : "none");
+        fprintf(stderr, "folder %s.\n", getenv(SUPERVISOR_FOLDER) != NULL ? getenv(SUPERVISOR_FOLDER) : "none");
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
         if (strcmp(scenarios[i].name, name) == 0) return scenarios[i].run(&r);
     return EXIT_USAGE;
@@ -167,6 +172,7 @@ int main(int argc, char **argv) {
         sigprocmask(SIG_BLOCK, &set, NULL);
         return run_rank_(argv[1], argc, argv);
     }
-    int code = launch_ranks(&log, atoi(argv[2]), argv, (Patience){10, 600}, &err);
+    Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = "go on"};
+    int code = launch_ranks(&log, &job, argv, NULL, &err);
     return err.code != 0 ? (log_line(&log, "%s", err.text), err.code) : code;
 }

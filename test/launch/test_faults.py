@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harm import ENDS_WITHIN, Kills, build_harm, launcher_process, rank_process, small_config
+from harm import ENDS_WITHIN, Kills, build_harm, launcher_process, rank_process, small_config, supervisor_process
 from trainer_runs import Job, environment, mpirun, mpirun_environment, nothing_left, patience, wait_until
 
 pytestmark = pytest.mark.usefixtures("ranks")
@@ -85,7 +85,7 @@ def test_a_crash_is_left_to_the_kernel(small, tmp_path):
     os.kill(rank_process(job, 1), signal.SIGSEGV)
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
     assert [name for name in crashes if caught >> (name - 1) & 1] == []
-    assert ended.code != 0 and re.search(r"rank 1 .*died, last seen at \w", ended.stderr), ended.stderr
+    assert ended.code != 0 and re.search(r"rank 1 \(stage 1\) was killed by signal 11 \(.*\) while at \w", ended.stderr), ended.stderr
 
 
 # --- ranks that stop
@@ -102,14 +102,32 @@ def test_a_stopped_rank_is_missed_and_every_stage_says_what_it_waits_for(small, 
     assert ended.code == 1, ended.stderr
     assert re.search(rf"rank {stopped} (\(stage {stopped}\) )?has said nothing for \d+ s", ended.stderr), ended.stderr
     lines = [line.removeprefix("train_llama: ") for line in ended.said]
-    if stopped == 0 and bare:  # nobody is left who knows of all: each says its own
-        assert re.search(r"\[rank (\d) stage \1\] rank 0 .*; this rank (waits for|is at) ", ended.stderr), ended.stderr
-        return
     stages = [line for line in lines if re.match(r"stage \d (waits|was|is)", line)]
     assert [line.split()[1] for line in stages] == ["0", "1", "2", "3"], ended.stderr
     assert re.match(rf"stage {stopped} was last heard of \d+ s ago, at \S", stages[stopped]), stages
     near = [line for line in stages if re.search(rf" waits for .*stage {stopped}.*, which was last at \w", line)]
     assert near or any("all ranks" in line for line in stages), stages
+
+
+def test_a_host_of_rank_0_that_stops_is_missed_by_every_rank(small, tmp_path):
+    """Its supervisor knows of all; without it each rank says its own."""
+    job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", bare=True)
+    trains(job, tmp_path)
+    supervisor, began = supervisor_process(job, 0), time.monotonic()
+    for pid in (supervisor, rank_process(job, 0)):
+        os.kill(pid, signal.SIGSTOP)
+    ended = ends(job, began, PATIENCE + ENDS_WITHIN)
+    assert ended.code != 0
+    assert re.search(r"\[rank (\d) stage \1\] rank 0 \(stage 0\) has said nothing for .*; this rank (waits for|is at) ", ended.stderr), ended.stderr
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_killed_supervisor_takes_its_rank_and_the_job_along(small, tmp_path, bare):
+    job = start(small, tmp_path, bare=bare)
+    trains(job, tmp_path)
+    os.kill(supervisor_process(job, 2), signal.SIGKILL)
+    ended = ends(job, time.monotonic(), ENDS_WITHIN)
+    assert ended.code != 0 and re.search("rank 2 .*(was killed by signal 9|died|has said nothing)|signal 9", ended.stderr), ended.stderr
 
 
 def test_a_rank_that_stops_while_it_starts_is_missed(small, tmp_path):

@@ -1,6 +1,6 @@
 """The parent of self-started ranks: exit codes, the last word, signals, and that nothing stays behind.
 
-The program is ranks_launch.c; `board PATH` on its stderr says where the files of one launch lie.
+The program is ranks_launch.c; `folder PATH.` on its stderr says where the files of one launch lie.
 """
 
 import os
@@ -48,7 +48,7 @@ class Job:
         return self
 
     def started(self):
-        return self.read_until("/board\n")
+        return self.read_until("folder ")
 
     def end(self):
         os.set_blocking(self.parent.stderr.fileno(), True)
@@ -62,7 +62,7 @@ class Job:
     @property
     def folder(self):
         said = self.stderr.decode() if isinstance(self.stderr, bytes) else self.stderr
-        return Path(re.search(r"board (\S+)/board", said)[1])
+        return Path(re.search(r"folder (\S+)\.\n", said)[1])
 
     def processes(self):
         found = subprocess.run(["pgrep", "-f", self.mark], capture_output=True, text=True)
@@ -133,13 +133,13 @@ def test_of_several_reasons_the_first_counts():
 def test_a_rank_that_leaves_without_a_word():
     job = run("silent")
     assert job.code == 1
-    assert job.lines[-1] == "ranks_launch: rank 1 (stage 1) ended with exit code 5 while at step 12 F3"
+    assert job.lines[-1] == "ranks_launch: rank 1 (stage 1) ended with exit code 5 while at step 12 F3; the job ends; go on"
 
 
 def test_a_rank_that_ends_with_code_0_in_the_middle():
     job = run("gone", 3)
     assert job.code == 1
-    assert job.lines[-1] == "ranks_launch: rank 1 (stage 1) ended with exit code 0 while at step 12 F3"
+    assert job.lines[-1] == "ranks_launch: rank 1 (stage 1) ended with exit code 0 while at step 12 F3; the job ends; go on"
 
 
 def test_a_killed_rank_is_named_with_what_it_did():

@@ -1,11 +1,11 @@
 // Which rank ended first, as the parent sees it. Deaths in whole launches: test_faults.py.
-#include "launch/launch_watch.h"
-#include "launch/processes.h"
+#include "launch/launch_private.h"
 
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -16,9 +16,8 @@
 enum { RANKS = 3 };
 
 typedef struct Scene {
-    char path[64];
-    StatusPage *status_page;
-    LaunchWatch watch;
+    Coordinator *coordinator;
+    LaunchChildren watch;
     pid_t mpirun;
 } Scene;
 
@@ -31,11 +30,10 @@ static void nap_ms_(int ms) {
 static void open_(Scene *scene, const char *script) {
     Error err = {0};
     memset(scene, 0, sizeof *scene);
-    snprintf(scene->path, sizeof scene->path, "/dev/shm/test_launch_watch_%d", (int)getpid());
-    unlink(scene->path); // of a test that failed
-    scene->status_page = status_page_create(scene->path, RANKS, &err);
-    assert_non_null(scene->status_page);
-    assert_int_equal(launch_watch_start(&scene->watch, RANKS, (Patience){0}, 0, &err), 0);
+    Job job = {.ranks = RANKS, .one_host = true, .remedy = "go on"};
+    scene->coordinator = coordinator_open(&job, &err);
+    assert_non_null(scene->coordinator);
+    assert_int_equal(launch_children_open(&scene->watch, RANKS, &err), 0);
     scene->mpirun = fork();
     if (scene->mpirun == 0) {
         setpgid(0, 0);
@@ -43,34 +41,38 @@ static void open_(Scene *scene, const char *script) {
         _exit(127);
     }
     setpgid(scene->mpirun, scene->mpirun);
-    launch_watch_children(&scene->watch, scene->mpirun);
 }
 
 static void close_(Scene *scene) {
     kill(-scene->mpirun, SIGKILL);
     waitpid(scene->mpirun, NULL, 0);
-    launch_watch_free(&scene->watch);
-    status_page_close(scene->status_page);
-    unlink(scene->path);
+    launch_children_close(&scene->watch);
+    coordinator_close(scene->coordinator);
+}
+
+static bool met_(const LaunchChildren *children, int rank) {
+    for (int i = 0; i < children->count; i++)
+        if (children->child[i].rank == rank) return true;
+    return false;
 }
 
 static void look_(Scene *scene) {
-    launch_watch_processes(&scene->watch, scene->status_page, 1);
+    launch_children_look(&scene->watch, scene->mpirun, scene->coordinator, 1);
 }
 
 static void look_until_met_(Scene *scene, int identified) {
     for (int tries = 0; tries < 1000; tries++) {
         int found = 0;
         look_(scene);
-        for (int rank = 0; rank < RANKS; rank++) found += launch_watch_met(&scene->watch, rank);
-        if (scene->watch.met == RANKS && found >= identified) return;
+        for (int rank = 0; rank < RANKS; rank++) found += met_(&scene->watch, rank);
+        if (scene->watch.count == RANKS && found >= identified) return;
         nap_ms_(5);
     }
-    fail_msg("%d of %d processes were met", scene->watch.met, RANKS);
+    fail_msg("%d of %d processes were met", scene->watch.count, RANKS);
 }
 
 static void end_(const Scene *scene, int which) {
-    pid_t pid = scene->watch.process[which].pid;
+    pid_t pid = scene->watch.child[which].pid;
     kill(pid, SIGKILL);
     for (int tries = 0; tries < 1000 && kill(pid, 0) == 0; tries++) nap_ms_(5); // until the shell has taken its status
 }
@@ -85,12 +87,12 @@ static void the_first_of_all_is_known(void **state) {
         Scene scene;
         open_(&scene, SLEEP(0) SLEEP(1) SLEEP(2) WAIT);
         look_until_met_(&scene, RANKS);
-        assert_true(launch_watch_complete(&scene.watch));
-        assert_int_equal(launch_watch_dead(&scene.watch), -1);
+        assert_true(launch_children_complete(&scene.watch));
+        assert_int_equal(launch_children_lost(&scene.watch), -1);
         for (int i = 0; i < RANKS; i++) end_(&scene, (first + RANKS - i) % RANKS);
         look_(&scene);
-        assert_int_equal(launch_watch_dead(&scene.watch), first);
-        assert_true(scene.watch.certain);
+        assert_int_equal(launch_children_lost(&scene.watch), first);
+        assert_true(scene.watch.sure);
         close_(&scene);
     }
 }
@@ -100,15 +102,15 @@ static void one_may_die_before_the_others_are_started(void **state) {
     (void)state;
     Scene scene;
     open_(&scene, SLEEP(0) "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; " SLEEP(1) SLEEP(2) WAIT);
-    for (int tries = 0; tries < 1000 && !launch_watch_met(&scene.watch, 0); tries++) look_(&scene), nap_ms_(5);
-    assert_true(scene.watch.met < RANKS);
-    kill(scene.watch.process[0].pid, SIGKILL);
+    for (int tries = 0; tries < 1000 && !met_(&scene.watch, 0); tries++) look_(&scene), nap_ms_(5);
+    assert_true(scene.watch.count < RANKS);
+    kill(scene.watch.child[0].pid, SIGKILL);
     for (int tries = 0; tries < 1000 && scene.watch.first < 0; tries++) look_(&scene), nap_ms_(5);
     look_until_met_(&scene, RANKS);
     end_(&scene, 1), end_(&scene, 2);
     look_(&scene);
-    assert_int_equal(launch_watch_dead(&scene.watch), 0);
-    assert_true(scene.watch.certain);
+    assert_int_equal(launch_children_lost(&scene.watch), 0);
+    assert_true(scene.watch.sure);
     close_(&scene);
 }
 
@@ -118,12 +120,12 @@ static void one_without_a_name_is_the_one_that_is_missing(void **state) {
     Scene scene;
     open_(&scene, SLEEP(0) "sleep 60 & " SLEEP(2) WAIT);
     look_until_met_(&scene, RANKS - 1);
-    assert_false(launch_watch_complete(&scene.watch));
+    assert_false(launch_children_complete(&scene.watch));
     for (int which = 0; which < RANKS; which++)
-        if (scene.watch.process[which].rank < 0) end_(&scene, which);
+        if (scene.watch.child[which].rank < 0) end_(&scene, which);
     look_(&scene);
-    assert_int_equal(launch_watch_dead(&scene.watch), 1);
-    assert_true(scene.watch.certain);
+    assert_int_equal(launch_children_lost(&scene.watch), 1);
+    assert_true(scene.watch.sure);
     close_(&scene);
 }
 
@@ -133,9 +135,9 @@ static void two_without_names_are_not_told_apart(void **state) {
     open_(&scene, "sleep 60 & sleep 60 & " SLEEP(2) WAIT);
     look_until_met_(&scene, 1);
     for (int which = 0; which < RANKS; which++)
-        if (scene.watch.process[which].rank < 0) end_(&scene, which);
+        if (scene.watch.child[which].rank < 0) end_(&scene, which);
     look_(&scene);
-    assert_int_equal(launch_watch_dead(&scene.watch), -1);
+    assert_int_equal(launch_children_lost(&scene.watch), -1);
     close_(&scene);
 }
 
@@ -148,7 +150,7 @@ static void what_ended_before_it_was_met_is_not_certain(void **state) {
     nap_ms_(400);
     look_(&scene);
     assert_true(scene.watch.first >= 0);
-    assert_false(scene.watch.certain);
+    assert_false(scene.watch.sure);
     close_(&scene);
 }
 
@@ -158,30 +160,26 @@ static void one_that_reported_did_not_die(void **state) {
     Scene scene;
     open_(&scene, SLEEP(0) SLEEP(1) SLEEP(2) WAIT);
     look_until_met_(&scene, RANKS);
-    setenv(STATUS_PAGE_VARIABLE, scene.path, 1);
-    StatusPage *rank = status_page_attach(scene.watch.process[0].rank);
-    assert_true(status_page_report(rank, 1, "why"));
+    Message ended = {.kind = MESSAGE_ENDED, .rank = scene.watch.child[0].rank, .ending = ENDING_REPORTED, .code = 1};
+    snprintf(ended.text, sizeof ended.text, "why");
+    coordinator_hear(scene.coordinator, &ended, 1);
     end_(&scene, 0);
     look_(&scene);
     assert_int_equal(scene.watch.first, -1);
     end_(&scene, 2);
     look_(&scene);
-    assert_int_equal(launch_watch_dead(&scene.watch), scene.watch.process[2].rank);
-    status_page_close(rank);
-    unsetenv(STATUS_PAGE_VARIABLE);
+    assert_int_equal(launch_children_lost(&scene.watch), scene.watch.child[2].rank);
     close_(&scene);
 }
 
 static void the_kernel_knows_other_processes(void **state) {
     (void)state;
     char value[16], path[4096];
-    assert_int_equal(process_parent(getpid()), getppid());
-    assert_int_equal(process_parent(1 << 30), 0);
-    assert_true(process_variable(getpid(), "PATH", path, sizeof path));
+    assert_true(launch_process_variable(getpid(), "PATH", path, sizeof path));
     assert_string_equal(path, getenv("PATH"));
-    assert_false(process_variable(getpid(), "PAT", path, sizeof path));
-    assert_false(process_variable(getpid(), "PATH", value, 2));
-    assert_false(process_variable(1 << 30, "PATH", path, sizeof path));
+    assert_false(launch_process_variable(getpid(), "PAT", path, sizeof path));
+    assert_false(launch_process_variable(getpid(), "PATH", value, 2));
+    assert_false(launch_process_variable(1 << 30, "PATH", path, sizeof path));
 }
 
 int main(void) {

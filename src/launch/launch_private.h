@@ -1,0 +1,67 @@
+// Between the files of this folder: the folder of a launch, mpirun, and the signals to the parent.
+#ifndef LAUNCH_PRIVATE_H
+#define LAUNCH_PRIVATE_H
+
+#include "launch.h"
+
+#include <sys/types.h>
+
+// --- launch_folder.c
+
+// The folder; its path is in the environment of every process of the launch (SUPERVISOR_FOLDER), by which strays are found.
+typedef struct LaunchFolder {
+    char path[256];
+    pid_t caretaker;   // removes it if the parent dies
+    int caretaker_end; // closing it wakes the caretaker
+} LaunchFolder;
+
+// Makes the folder in /dev/shm, else in TMPDIR or /tmp, and starts its caretaker.
+int launch_folder_create(LaunchFolder *folder, int ranks, Error *err);
+// Sends a signal to every process of this launch other than this one; 0: none. Returns how many there are.
+int launch_folder_signal(const LaunchFolder *folder, int number);
+// Kills what is left of the launch and removes the folder.
+void launch_folder_remove(LaunchFolder *folder);
+// A variable of the environment with which a process was started. False where there is none, where it is longer than `value`, and
+// where the process has ended or is another user's.
+bool launch_process_variable(pid_t pid, const char *name, char *value, size_t size);
+
+// --- launch_mpirun.c
+
+// Starts mpirun for `ranks` ranks of this program in a process group of its own, with `results` as its stdout and `words` as its
+// stderr. The kernel kills it when this process dies. Returns its process id, or -1 with err.
+pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const Invitation *invitation, int results,
+                    int words, Error *err);
+
+// The supervisors that mpirun has started, as the kernel knows them: the coordinator hears of a rank only once its program runs.
+typedef struct LaunchChild {
+    pid_t pid;
+    int rank; // -1: not known yet
+    int file; // pidfd; -1: it has ended
+} LaunchChild;
+
+typedef struct LaunchChildren {
+    LaunchChild *child; // [ranks] in the order in which they were found
+    int ranks, count;
+    int ends;  // epoll, of all `file`: readable if one has ended
+    int first; // child that ended first without the coordinator having heard of its end; -1: none
+    double when;
+    bool sure; // that it was the first: no other had ended when it was seen
+} LaunchChildren;
+
+int launch_children_open(LaunchChildren *children, int ranks, Error *err);
+void launch_children_close(LaunchChildren *children);
+// Looks which have come and which have ended. To be called often until all are known, and where `ends` is readable.
+void launch_children_look(LaunchChildren *children, pid_t mpirun, const Coordinator *coordinator, double now);
+bool launch_children_complete(const LaunchChildren *children);
+// The rank of the child that ended first, without a word; -1: none, or not known.
+int launch_children_lost(const LaunchChildren *children);
+
+// --- launch_signals.c
+
+// Catches CHLD, TERM, USR1 and, unless they are ignored, INT and HUP. Returns the file from which to read bytes, each the number of a
+// signal; it never blocks. -1 with err. Once at a time.
+int launch_signals_open(Error *err);
+// Restores the previous handlers.
+void launch_signals_close(void);
+
+#endif

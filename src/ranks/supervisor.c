@@ -1,0 +1,481 @@
+// One loop: see how the rank is, tell the coordinator, do what it says. Where this process holds the coordinator, the same loop
+// looks after all ranks.
+//
+// Whoever dies takes the rank along: the kernel kills the rank when its supervisor ends, and the supervisor kills it when its own
+// parent has gone, or when the coordinator is not heard any more.
+#include "supervisor.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { NOT_ANSWERED = -1 };
+
+// What a rank and its supervisor say to each other besides the page.
+typedef struct Meeting {
+    Invitation invitation; // of the coordinator; count 0: there is none
+    _Atomic int invited, answered, settled;
+} Meeting;
+
+struct Supervisor {
+    const char *program;
+    Job job;
+    int rank;     // -1: alone
+    bool by_hand; // a program started by hand holds the coordinator and has the last word
+    StatusPage *page;
+    Meeting *meeting; // shared memory
+    pthread_t thread; // where there is no supervisor process
+    bool threaded;
+
+    // In the supervisor process alone.
+    pid_t launcher, child;
+    Coordinator *coordinator;
+    Channel channel;
+    Watchdog *hub;   // the coordinator, heard through its answers
+    Watchdog *alone; // this rank, while no coordinator hears it
+    Message ending;  // of the rank
+    bool ended, stopped, told, acknowledged;
+    int code;         // to end with
+    uint64_t counter; // of the coordinator's last message
+    bool expects;     // the coordinator knows that all ranks have begun
+    double next, last_words;
+};
+
+static void supervisor_nap_(double seconds) {
+    struct timespec nap = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&nap, NULL);
+}
+
+int supervisor_launched_rank(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i]) != NULL) return atoi(getenv(names[i]));
+    return -1;
+}
+
+// --- words
+
+static Log supervisor_log_(const Supervisor *supervisor, bool of_all) {
+    RankStatus status;
+    status_page_read(supervisor->page, &status);
+    Log log = {supervisor->program, supervisor->rank, status.stage, LOG_NORMAL};
+    return of_all ? log_of_all(&log) : log;
+}
+
+// Nobody may read stderr any more, and a pipe that is full holds up who writes to it: SIGALRM then ends this process.
+static void supervisor_begin_words_(void) {
+    enum { LONGEST_S = 5 };
+    signal(SIGALRM, SIG_DFL);
+    alarm(LONGEST_S);
+}
+
+// Where nothing moves and nobody else would notice: true, after having said so.
+static bool supervisor_is_stuck_(Supervisor *supervisor, double now) {
+    RankStatus status;
+    char text[WATCHDOG_TEXT];
+    int rank;
+    status_page_read(supervisor->page, &status);
+    watchdog_hear(supervisor->alone, 0, &status, now);
+    if (watchdog_look(supervisor->alone, now, &rank) != FOUND_STUCK) return false;
+    supervisor_begin_words_();
+    Log log = supervisor_log_(supervisor, false);
+    watchdog_describe(&status, text);
+    bool joining = strcmp(status.action, SUPERVISOR_JOINING) == 0;
+    log_line(&log, "nothing has moved here for %.0f s (train.timeout_s): this rank %s; the job ends; %s",
+             supervisor->job.patience.progress_s, text,
+             joining ? "no rank has begun; where hosts have several networks, name theirs to mpirun (docs/slurm.md)"
+                     : supervisor->job.remedy);
+    return true;
+}
+
+// --- the launcher, if it waits for a host that is cut off
+
+// Open MPI's mpirun and its daemons wait for each other for as long as TCP does, a quarter of an hour. Daemons clean up when they
+// are told to end; mpirun does not hear a second request. Other launchers, as Slurm's daemon, notice a lost host by themselves.
+static int supervisor_launcher_signal_(pid_t launcher) {
+    static const char *const daemons[] = {"orted", "prted"}, *const starters[] = {"mpirun", "mpiexec", "orterun",
+                                                                                  "prte"};
+    char path[64], name[32] = "";
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)launcher);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0 || read(file, name, sizeof name - 1) < 0) name[0] = '\0';
+    if (file >= 0) close(file);
+    for (size_t i = 0; i < sizeof daemons / sizeof *daemons; i++)
+        if (strncmp(name, daemons[i], strlen(daemons[i])) == 0) return SIGTERM;
+    for (size_t i = 0; i < sizeof starters / sizeof *starters; i++)
+        if (strncmp(name, starters[i], strlen(starters[i])) == 0) return SIGKILL;
+    return 0;
+}
+
+// Leaves a process that ends the launcher in some seconds, should it not end by itself.
+static void supervisor_end_launcher_(pid_t launcher) {
+    enum { GRACE_MS = 5000, LAST_MS = 2000, FILES = 4096 };
+    int number = supervisor_launcher_signal_(launcher), file = (int)syscall(SYS_pidfd_open, launcher, 0);
+    if (number == 0 || file < 0 || fork() != 0) return;
+    setsid(); // out of the group that the launcher ends, and without the pipes by which it knows that a rank is still there
+    for (int other = 0; other < FILES; other++)
+        if (other != file) close(other);
+    struct pollfd gone = {file, POLLIN, 0};
+    if (poll(&gone, 1, GRACE_MS) == 0) syscall(SYS_pidfd_send_signal, file, number, NULL, 0);
+    if (poll(&gone, 1, LAST_MS) == 0) syscall(SYS_pidfd_send_signal, file, SIGKILL, NULL, 0);
+    _exit(0);
+}
+
+// --- the rank
+
+static void supervisor_kill_(const Supervisor *supervisor) {
+    if (!supervisor->ended) kill(supervisor->child, SIGKILL);
+}
+
+static void supervisor_note_end_(Supervisor *supervisor, int status) {
+    RankStatus page;
+    Message *ending = &supervisor->ending;
+    status_page_read(supervisor->page, &page);
+    *ending = (Message){.kind = MESSAGE_ENDED, .rank = supervisor->rank};
+    message_set_status(ending, &page);
+    ending->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    ending->code = WIFSIGNALED(status) ? 128 + ending->signal : WEXITSTATUS(status);
+    supervisor->code = supervisor->told ? supervisor->code : ending->code;
+    ending->ending = page.left ? ENDING_LEFT : page.reported ? ENDING_REPORTED : ENDING_DIED;
+    if (ending->ending != ENDING_DIED) ending->code = page.code & 0xff;
+    if (ending->when == 0) ending->when = status_clock_ns();
+    supervisor->ended = true;
+}
+
+static void supervisor_see_rank_(Supervisor *supervisor) {
+    int status;
+    while (!supervisor->ended && waitpid(supervisor->child, &status, WNOHANG | WUNTRACED | WCONTINUED) > 0) {
+        supervisor->stopped = WIFSTOPPED(status);
+        if (WIFEXITED(status) || WIFSIGNALED(status)) supervisor_note_end_(supervisor, status);
+    }
+    if (supervisor->ended || getppid() == supervisor->launcher) return;
+    supervisor_kill_(supervisor);
+    if (supervisor->by_hand) _exit(EXIT_FAILED); // its caretaker has the rest done
+    supervisor_begin_words_();
+    Log log = supervisor_log_(supervisor, false);
+    log_line(&log, "the process that started this rank has gone, so the job ends; %s", supervisor->job.remedy);
+    _exit(EXIT_FAILED);
+}
+
+// --- the coordinator
+
+static void supervisor_meet_(Supervisor *supervisor) {
+    if (supervisor->channel.file >= 0 || supervisor->coordinator != NULL || !atomic_load(&supervisor->meeting->invited))
+        return;
+    const Invitation *invitation = &supervisor->meeting->invitation;
+    if (invitation->count == 0 || channel_open(&supervisor->channel, supervisor->job.one_host, NULL) != 0) return;
+    supervisor->channel.key = invitation->key;
+}
+
+static void supervisor_send_(Supervisor *supervisor, Message *message, double now) {
+    if (supervisor->coordinator != NULL) {
+        coordinator_hear(supervisor->coordinator, message, now);
+        supervisor->acknowledged = message->kind == MESSAGE_ENDED;
+        return;
+    }
+    int answered = atomic_load(&supervisor->meeting->answered);
+    if (supervisor->channel.file < 0) return;
+    for (int i = 0; i < supervisor->meeting->invitation.count; i++) {
+        Place place;
+        if (answered != NOT_ANSWERED && answered != i) continue;
+        message->address = i;
+        if (channel_place(&supervisor->channel, &supervisor->meeting->invitation, i, &place))
+            channel_send(&supervisor->channel, &place, message);
+    }
+}
+
+static void supervisor_take_(Supervisor *supervisor, double now) {
+    int budget = 256, none = NOT_ANSWERED;
+    Message message;
+    Place from;
+    while (channel_receive(&supervisor->channel, supervisor->job.ranks, &from, &message, &budget)) {
+        bool ours = message.kind == MESSAGE_ANSWER || message.kind == MESSAGE_END;
+        if (!ours || message.rank != supervisor->rank || message.counter <= supervisor->counter) continue;
+        supervisor->counter = message.counter;
+        RankStatus status = message_status(&message);
+        atomic_compare_exchange_strong(&supervisor->meeting->answered, &none, message.address);
+        watchdog_hear(supervisor->hub, 0, &status, now);
+        supervisor->acknowledged = supervisor->acknowledged || message.ending != ENDING_NONE;
+        if (message.kind != MESSAGE_END || supervisor->told) continue;
+        supervisor->told = true;
+        supervisor->code = message.code;
+        supervisor_kill_(supervisor);
+    }
+}
+
+// Without the coordinator every rank speaks for itself. The launcher would end the others at the first one's end.
+static void supervisor_miss_coordinator_(Supervisor *supervisor, double now) {
+    char text[WATCHDOG_TEXT], own[WATCHDOG_TEXT];
+    RankStatus status;
+    int rank;
+    if (supervisor->by_hand || supervisor->ended || watchdog_look(supervisor->hub, now, &rank) != FOUND_SILENT) return;
+    supervisor_begin_words_();
+    Log log = supervisor_log_(supervisor, false);
+    status_page_read(supervisor->page, &status);
+    watchdog_describe(&status, own);
+    watchdog_reason(supervisor->hub, FOUND_SILENT, 0, now, text);
+    log_line(&log, "%s; this rank %s; the job ends; %s", text, own, supervisor->job.remedy);
+    supervisor_kill_(supervisor);
+    supervisor_nap_(1.5);
+    supervisor_end_launcher_(supervisor->launcher);
+    _exit(EXIT_FAILED);
+}
+
+// All ranks, where this process holds the coordinator.
+static void supervisor_coordinate_(Supervisor *supervisor, double now) {
+    enum { TRIES = 20, CONNECT_S = 3 };
+    Coordinator *coordinator = supervisor->coordinator;
+    Log log = supervisor_log_(supervisor, true);
+    int settled = 1;
+    coordinator_take(coordinator, now);
+    if (!supervisor->expects && atomic_load(&supervisor->meeting->invited)) {
+        coordinator_expect(coordinator, now + CONNECT_S);
+        supervisor->expects = true;
+    }
+    if (atomic_compare_exchange_strong(&supervisor->meeting->settled, &settled, 2)) coordinator_settle(coordinator);
+    if (!coordinator_look(coordinator, &log, now)) return;
+    JobEnd why = coordinator_why(coordinator);
+    supervisor_begin_words_();
+    if (!why.spoken) log_line(&log, "%s", why.text);
+    supervisor_kill_(supervisor);
+    for (int try = 0; try < TRIES && coordinator_open_ranks(coordinator) > 0; try++) {
+        coordinator_end(coordinator);
+        supervisor_nap_(0.05);
+        coordinator_take(coordinator, clock_seconds());
+        supervisor_see_rank_(supervisor);
+        if (supervisor->ended && !supervisor->acknowledged) supervisor_send_(supervisor, &supervisor->ending, now);
+    }
+    if (why.silent) supervisor_end_launcher_(supervisor->launcher);
+    _exit(why.rank == supervisor->rank && supervisor->ended ? supervisor->code : why.code);
+}
+
+// --- the loop
+
+static double supervisor_interval_(const Supervisor *supervisor) {
+    RankStatus status;
+    double interval = watchdog_interval(supervisor->job.patience);
+    bool answered = supervisor->coordinator != NULL || atomic_load(&supervisor->meeting->answered) != NOT_ANSWERED;
+    if (supervisor->ended) return 0.05;
+    status_page_read(supervisor->page, &status);
+    // Quicker until it is heard; by hand, until the parent knows that it may send SIGUSR1.
+    return (answered && (status.ready || !supervisor->by_hand)) || interval < 0.1 ? interval : 0.1;
+}
+
+static void supervisor_beat_(Supervisor *supervisor, double now) {
+    RankStatus status;
+    Message beat = {.kind = MESSAGE_BEAT, .rank = supervisor->rank};
+    bool heard = supervisor->coordinator != NULL || atomic_load(&supervisor->meeting->answered) != NOT_ANSWERED;
+    status_page_read(supervisor->page, &status);
+    message_set_status(&beat, &status);
+    if (!supervisor->ended && !supervisor->stopped) supervisor_send_(supervisor, &beat, now);
+    if (supervisor->ended && !supervisor->acknowledged) supervisor_send_(supervisor, &supervisor->ending, now);
+    if (heard && supervisor->coordinator == NULL) supervisor_miss_coordinator_(supervisor, now);
+    if (heard || supervisor->by_hand || supervisor->ended) return;
+    if (supervisor->alone == NULL || !supervisor_is_stuck_(supervisor, now)) return;
+    supervisor_kill_(supervisor);
+    supervisor_end_launcher_(supervisor->launcher);
+    _exit(EXIT_FAILED);
+}
+
+// The rank has ended and all know it who should; or there is nobody to tell, or he does not answer.
+static bool supervisor_may_end_(Supervisor *supervisor, double now) {
+    enum { LONGEST_S = 1 };
+    if (!supervisor->ended) return false;
+    if (supervisor->last_words == 0) supervisor->last_words = now + LONGEST_S;
+    if (supervisor->coordinator == NULL && supervisor->channel.file < 0) return true;
+    bool endless = supervisor->coordinator == NULL || supervisor->job.patience.peer_s == 0;
+    if (endless && now > supervisor->last_words) return true;
+    return supervisor->acknowledged &&
+           (supervisor->coordinator == NULL || coordinator_open_ranks(supervisor->coordinator) == 0);
+}
+
+static int supervisor_watch_(Supervisor *supervisor, pid_t child) {
+    supervisor->child = child;
+    int rank_file = (int)syscall(SYS_pidfd_open, child, 0);
+    while (true) {
+        Coordinator *coordinator = supervisor->coordinator;
+        double now = clock_seconds(), wait = supervisor->next - now;
+        struct pollfd files[] = {{supervisor->ended ? -1 : rank_file, POLLIN, 0},
+                                 {supervisor->channel.file, POLLIN, 0},
+                                 {coordinator != NULL ? coordinator_file(coordinator) : -1, POLLIN, 0}};
+        poll(files, 3, wait > 0 ? (int)(wait * 1000) + 1 : 0);
+        now = clock_seconds();
+        bool had_ended = supervisor->ended;
+        supervisor_see_rank_(supervisor);
+        supervisor_meet_(supervisor);
+        supervisor_take_(supervisor, now);
+        if (now >= supervisor->next || supervisor->ended != had_ended) {
+            supervisor_beat_(supervisor, now);
+            supervisor->next = now + supervisor_interval_(supervisor);
+        }
+        if (coordinator != NULL) supervisor_coordinate_(supervisor, now);
+        if (supervisor_may_end_(supervisor, now)) break;
+    }
+    if (rank_file >= 0) close(rank_file);
+    // By hand the parent knows all; mpirun need not say anything.
+    return supervisor->by_hand ? EXIT_DONE : supervisor->code;
+}
+
+// --- start
+
+static void *supervisor_live_(void *argument) {
+    Supervisor *supervisor = argument;
+    while (!supervisor_is_stuck_(supervisor, clock_seconds()))
+        supervisor_nap_(watchdog_interval(supervisor->job.patience));
+    _exit(EXIT_FAILED);
+}
+
+// A thread, without signals: requests to stop are the main thread's to hear.
+static int supervisor_start_thread_(Supervisor *supervisor, Error *err) {
+    sigset_t all, before;
+    if (supervisor->alone == NULL) return 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    supervisor->threaded = pthread_create(&supervisor->thread, NULL, supervisor_live_, supervisor) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return supervisor->threaded
+               ? 0
+               : error_set(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end others");
+}
+
+// The rank dies with its supervisor, which may have gone already.
+static void supervisor_become_rank_(pid_t parent) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(EXIT_FAILED);
+}
+
+// Launchers send requests to stop to all processes of a rank, where they are the rank's alone to hear.
+static void __attribute__((noreturn)) supervisor_become_supervisor_(Supervisor *supervisor, pid_t rank) {
+    static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
+    prctl(PR_SET_NAME, "supervisor");
+    _exit(supervisor_watch_(supervisor, rank));
+}
+
+// So that mpirun's own words can be told from those of ranks.
+static void supervisor_redirect_errors_(void) {
+    char path[300];
+    const char *folder = getenv(SUPERVISOR_FOLDER);
+    if (folder == NULL) return;
+    snprintf(path, sizeof path, "%s/%s", folder, SUPERVISOR_ERRORS);
+    int file = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK); // an error, and no wait, where nobody reads it
+    if (file < 0) return;
+    fcntl(file, F_SETFL, 0);
+    dup2(file, STDERR_FILENO);
+    close(file);
+}
+
+static int supervisor_fork_(Supervisor *supervisor, Error *err) {
+    const char *invitation = getenv(SUPERVISOR_VARIABLE);
+    Patience until_heard = {supervisor->job.patience.peer_s, 0};
+    supervisor->by_hand = invitation != NULL && invitation_read(&supervisor->meeting->invitation, invitation) == 0;
+    atomic_store(&supervisor->meeting->invited, supervisor->by_hand);
+    if (!supervisor->by_hand && supervisor->rank == 0) {
+        supervisor->coordinator = coordinator_open(&supervisor->job, NULL); // without one rank 0 says so
+        if (supervisor->coordinator != NULL)
+            supervisor->meeting->invitation = *coordinator_invitation(supervisor->coordinator);
+    }
+    if (supervisor->by_hand) supervisor_redirect_errors_();
+    supervisor->hub = watchdog_create(1, until_heard, clock_seconds());
+    supervisor->launcher = getppid();
+    pid_t self = getpid(), rank = fork();
+    if (rank < 0) return error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
+    if (rank > 0) supervisor_become_supervisor_(supervisor, rank);
+    supervisor_become_rank_(self);
+    return 0;
+}
+
+Supervisor *supervisor_start(const char *program, const Job *job, bool launched, Error *err) {
+    Supervisor *supervisor = xcalloc(1, sizeof *supervisor);
+    Patience alone = {0, job->patience.progress_s};
+    supervisor->program = program, supervisor->job = *job;
+    supervisor->rank = launched ? supervisor_launched_rank() : -1;
+    supervisor->channel.file = -1;
+    if (alone.progress_s > 0) supervisor->alone = watchdog_create(1, alone, clock_seconds());
+    supervisor->page = status_page_create(getenv(SUPERVISOR_VARIABLE) != NULL && launched);
+    void *meeting = mmap(NULL, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (supervisor->page == NULL || meeting == MAP_FAILED) {
+        error_set(err, EXIT_FAILED, "no memory for the status page of a rank (%s); raise ulimit -v", strerror(errno));
+        return NULL;
+    }
+    supervisor->meeting = meeting;
+    atomic_store(&supervisor->meeting->answered, NOT_ANSWERED);
+    status_page_set_action(supervisor->page, SUPERVISOR_JOINING);
+    int status = supervisor->rank >= 0 && supervisor->rank < job->ranks ? supervisor_fork_(supervisor, err)
+                                                                        : supervisor_start_thread_(supervisor, err);
+    return status == 0 ? supervisor : NULL;
+}
+
+StatusPage *supervisor_page(const Supervisor *supervisor) {
+    return supervisor == NULL ? NULL : supervisor->page;
+}
+
+// --- in the rank
+
+static void supervisor_say_unheard_(const Supervisor *supervisor, const int *heard, int size, const Log *log) {
+    int missing = 0, first = 0;
+    for (int rank = size - 1; rank > 0; rank--)
+        if (!heard[rank]) first = rank, missing++;
+    if (missing == 0) return;
+    Log all = log_of_all(log);
+    log_line(&all,
+             "heartbeats of %d of %d ranks, first rank %d, do not get through to rank 0 (UDP port %d): if one of them "
+             "stops, only train.timeout_s ends the job; open that port between hosts",
+             missing, size, first, ntohs((uint16_t)supervisor->meeting->invitation.port));
+}
+
+// Waits until the coordinator has answered, at most a few seconds, and tells rank 0 whether it has.
+static int supervisor_settle_(Supervisor *supervisor, World *world, const Log *log, Error *err) {
+    enum { CONNECT_S = 3 };
+    int looks = 0, rank = world_rank(world), size = world_size(world);
+    double until = clock_seconds() + CONNECT_S;
+    while (rank > 0 && atomic_load(&supervisor->meeting->answered) == NOT_ANSWERED && clock_seconds() < until)
+        comm_pause(&looks);
+    int heard = rank == 0 || atomic_load(&supervisor->meeting->answered) != NOT_ANSWERED;
+    int *all = xcalloc((size_t)size, sizeof *all);
+    int status = world_gather(world, 0, all, &heard, sizeof heard, err);
+    if (status == 0 && rank == 0) supervisor_say_unheard_(supervisor, all, size, log);
+    if (rank == 0) atomic_store(&supervisor->meeting->settled, 1);
+    free(all);
+    return status;
+}
+
+int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error *err) {
+    if (supervisor == NULL || supervisor->by_hand || supervisor->rank < 0 || world_size(world) == 1) return 0;
+    Invitation invitation = supervisor->meeting->invitation;
+    if (world_broadcast(world, 0, &invitation, sizeof invitation, err) != 0) return -1;
+    if (invitation.count == 0) {
+        Log all = log_of_all(log);
+        if (world_rank(world) == 0)
+            log_line(&all,
+                     "no heartbeats, since rank 0 has no UDP address that other ranks could reach: if a rank stops, "
+                     "only train.timeout_s ends the job");
+        return 0;
+    }
+    supervisor->meeting->invitation = invitation;
+    atomic_store(&supervisor->meeting->invited, 1);
+    return supervisor_settle_(supervisor, world, log, err);
+}
+
+int supervisor_leave(Supervisor *supervisor, int code) {
+    if (supervisor == NULL) return code;
+    status_page_leave(supervisor->page, code);
+    if (supervisor->threaded) {
+        pthread_cancel(supervisor->thread);
+        pthread_join(supervisor->thread, NULL);
+    }
+    return code; // the pages are read by the supervisor up to the end of this process
+}

@@ -1,0 +1,49 @@
+// The supervisor of a rank: the process that the launcher started, which forks the rank at once and waits for its end. So it knows
+// how the rank ends, to the signal, whatever the rank does, and reads on the status page what it was doing. It tells the
+// coordinator every second that the rank lives, and kills it where the coordinator says that the job ends.
+//
+//     started by hand                          under mpirun or srun
+//
+//     program            coordinator           mpirun, srun
+//      |-- caretaker                            |-- supervisor 0    coordinator
+//      |-- mpirun                               |    |-- rank 0
+//           |-- supervisor 0                    |-- supervisor 1
+//           |    |-- rank 0                          |-- rank 1
+//           |-- supervisor 1
+//                |-- rank 1
+//
+// A rank alone has no supervisor process: a thread ends it where nothing moves.
+#ifndef SUPERVISOR_H
+#define SUPERVISOR_H
+
+#include "coordinator.h"
+#include "world.h"
+
+// In a rank's environment: the invitation of the coordinator, where the ranks were started by hand.
+#define SUPERVISOR_VARIABLE "TRAINER_SUPERVISOR"
+
+// The pipe in the folder of a launch into which ranks that were started by hand write their stderr.
+#define SUPERVISOR_FOLDER "TRAINER_FOLDER"
+#define SUPERVISOR_ERRORS "errors"
+
+// What a rank is doing until there is a world.
+#define SUPERVISOR_JOINING "joining the other ranks"
+
+typedef struct Supervisor Supervisor;
+
+// `launched`: by mpirun or srun, as one of job->ranks ranks. Then this forks and returns in the rank alone; to be called before any
+// thread is started. NULL with err.
+Supervisor *supervisor_start(const char *program, const Job *job, bool launched, Error *err);
+StatusPage *supervisor_page(const Supervisor *supervisor);
+
+// Collective, as soon as there is a world: under mpirun or srun, the ranks learn from rank 0 where the coordinator is. Rank 0 says
+// which of them it does not hear.
+int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error *err);
+
+// For the end of main: the rank ends in order. Returns `code`.
+int supervisor_leave(Supervisor *supervisor, int code);
+
+// The rank that the launcher's environment names; -1: none.
+int supervisor_launched_rank(void);
+
+#endif

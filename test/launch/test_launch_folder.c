@@ -1,0 +1,93 @@
+// The folder of a launch: it goes with everything in it and every process that belongs to it. Whole launches: test_launch.py.
+#include "launch/launch_private.h"
+#include "ranks/supervisor.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static bool gone_(const char *path) {
+    for (int tries = 0; tries < 200; tries++) {
+        struct timespec nap = {0, 50000000};
+        if (access(path, F_OK) != 0) return true;
+        nanosleep(&nap, NULL);
+    }
+    return false;
+}
+
+static void a_folder_goes_with_all_in_it(void **state) {
+    (void)state;
+    LaunchFolder folder;
+    Error err = {0};
+    char path[400];
+    assert_int_equal(launch_folder_create(&folder, 2, &err), 0);
+    snprintf(path, sizeof path, "%s/session", folder.path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/session/segment", folder.path);
+    fclose(fopen(path, "w"));
+    launch_folder_remove(&folder);
+    assert_int_not_equal(access(folder.path, F_OK), 0);
+}
+
+// A stray process of the launch, which ignores everything that can be ignored.
+static pid_t start_stray_(const LaunchFolder *folder) {
+    pid_t child = fork();
+    if (child != 0) return child;
+    setenv(SUPERVISOR_FOLDER, folder->path, 1);
+    execlp("sh", "sh", "-c", "trap '' TERM HUP INT; while :; do sleep 0.05; done", (char *)NULL);
+    _exit(127);
+}
+
+static void strays_end_with_the_folder(void **state) {
+    (void)state;
+    LaunchFolder folder;
+    Error err = {0};
+    struct timespec nap = {0, 300000000};
+    int status;
+    assert_int_equal(launch_folder_create(&folder, 2, &err), 0);
+    pid_t child = start_stray_(&folder);
+    nanosleep(&nap, NULL);
+    assert_true(launch_folder_signal(&folder, 0) >= 1);
+    launch_folder_remove(&folder);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static void the_caretaker_cleans_up_after_a_killed_parent(void **state) {
+    (void)state;
+    int ends[2];
+    LaunchFolder folder;
+    assert_int_equal(pipe(ends), 0);
+    pid_t parent = fork();
+    if (parent == 0) {
+        Error err = {0};
+        if (launch_folder_create(&folder, 2, &err) == 0 && start_stray_(&folder) > 0 &&
+            write(ends[1], &folder, sizeof folder) > 0)
+            pause();
+        _exit(1);
+    }
+    assert_int_equal(read(ends[0], &folder, sizeof folder), sizeof folder);
+    kill(parent, SIGKILL);
+    waitpid(parent, NULL, 0);
+    assert_true(gone_(folder.path));
+    assert_int_equal(launch_folder_signal(&folder, 0), 0);
+    close(ends[0]), close(ends[1]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_folder_goes_with_all_in_it),
+        cmocka_unit_test(strays_end_with_the_folder),
+        cmocka_unit_test(the_caretaker_cleans_up_after_a_killed_parent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,251 @@
+// Messages between two sockets, honest and forged, and what the coordinator makes of them. Whole jobs: test_faults.py.
+#include "base/clock.h"
+#include "ranks/coordinator.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { RANKS = 3 };
+
+static const Job local_job = {.ranks = RANKS, .patience = {10, 600}, .one_host = true, .remedy = "go on"};
+static const Log log_to = {"test", -1, -1, LOG_NORMAL};
+
+// A coordinator and the channel of one supervisor.
+typedef struct Pair {
+    Coordinator *coordinator;
+    Channel channel;
+    Place place;
+} Pair;
+
+static void open_(Pair *pair) {
+    Error err = {0};
+    pair->coordinator = coordinator_open(&local_job, &err);
+    assert_non_null(pair->coordinator);
+    assert_int_equal(channel_open(&pair->channel, true, &err), 0);
+    pair->channel.key = coordinator_invitation(pair->coordinator)->key;
+    assert_true(channel_place(&pair->channel, coordinator_invitation(pair->coordinator), 0, &pair->place));
+}
+
+static void close_(Pair *pair) {
+    coordinator_close(pair->coordinator);
+    channel_close(&pair->channel);
+}
+
+static bool answered_(Pair *pair, Message *answer) {
+    Place from;
+    for (int tries = 0; tries < 40; tries++) {
+        struct timespec nap = {0, 2000000};
+        int budget = 16;
+        coordinator_take(pair->coordinator, clock_seconds());
+        if (channel_receive(&pair->channel, RANKS, &from, answer, &budget)) return true;
+        nanosleep(&nap, NULL);
+    }
+    return false;
+}
+
+static Message beat_(int rank) {
+    return (Message){.kind = MESSAGE_BEAT, .rank = rank, .stage = rank, .action = "step 12 F3", .wait_stage = -1};
+}
+
+// --- messages
+
+static void a_beat_is_heard_and_answered(void **state) {
+    (void)state;
+    Pair pair;
+    Message answer, beat = beat_(1);
+    open_(&pair);
+    channel_send(&pair.channel, &pair.place, &beat);
+    assert_true(answered_(&pair, &answer));
+    assert_true(answer.kind == MESSAGE_ANSWER && answer.rank == 1 && coordinator_open_ranks(pair.coordinator) == 1);
+    assert_string_equal(coordinator_status(pair.coordinator, 1)->action, "step 12 F3");
+    close_(&pair);
+}
+
+static void what_is_not_signed_with_the_key_is_not_heard(void **state) {
+    (void)state;
+    Pair pair;
+    Message answer, beat = beat_(1);
+    open_(&pair);
+    pair.channel.key.word[0] ^= 1;
+    channel_send(&pair.channel, &pair.place, &beat);
+    pair.channel.key.word[0] ^= 1;
+    assert_false(answered_(&pair, &answer));
+    close_(&pair);
+}
+
+static void a_message_that_was_changed_or_sent_twice_is_not_heard(void **state) {
+    (void)state;
+    Pair pair;
+    Message answer, beat = beat_(1);
+    open_(&pair);
+    channel_send(&pair.channel, &pair.place, &beat);
+    assert_true(answered_(&pair, &answer));
+    size_t bytes = offsetof(Message, text);
+    const struct sockaddr *to = (const struct sockaddr *)&pair.place.address;
+    sendto(pair.channel.file, &beat, bytes, 0, to, pair.place.length);
+    assert_false(answered_(&pair, &answer));
+    beat.counter++, beat.progress++;
+    sendto(pair.channel.file, &beat, bytes, 0, to, pair.place.length);
+    assert_false(answered_(&pair, &answer));
+    close_(&pair);
+}
+
+static void a_field_out_of_range_is_not_heard(void **state) {
+    (void)state;
+    Pair pair;
+    Message answer;
+    open_(&pair);
+    for (int which = 0; which < 9; which++) {
+        Message bad = beat_(1);
+        int32_t *const fields[] = {&bad.rank,       &bad.kind,   &bad.address, &bad.stage,
+                                   &bad.wait_stage, &bad.ending, &bad.code,    &bad.signal};
+        if (which < 8)
+            *fields[which] = 1 << 30;
+        else
+            bad.step = -1;
+        channel_send(&pair.channel, &pair.place, &bad);
+        assert_false(answered_(&pair, &answer));
+    }
+    assert_int_equal(coordinator_open_ranks(pair.coordinator), 0);
+    close_(&pair);
+}
+
+static void a_flood_of_datagrams_holds_up_no_look_and_hides_no_beat(void **state) {
+    (void)state;
+    Pair pair;
+    Message answer, beat = beat_(1);
+    open_(&pair);
+    const struct sockaddr *to = (const struct sockaddr *)&pair.place.address;
+    for (int i = 0; i < 20000; i++) {
+        sendto(pair.channel.file, "", 0, 0, to, pair.place.length);
+        if (i % 100 == 0) coordinator_take(pair.coordinator, 1.0 + i);
+    }
+    int budget = 100;
+    for (int i = 0; i < 300; i++) sendto(pair.channel.file, "", 0, 0, to, pair.place.length);
+    Channel own = {.file = coordinator_file(pair.coordinator)};
+    Place from;
+    assert_false(channel_receive(&own, RANKS, &from, &answer, &budget));
+    assert_int_equal(budget, 0); // it stopped there, with datagrams left
+    channel_send(&pair.channel, &pair.place, &beat);
+    assert_true(answered_(&pair, &answer));
+    close_(&pair);
+}
+
+// --- addresses
+
+static void every_address_of_this_host_reaches_a_channel(void **state) {
+    (void)state;
+    Channel here, there;
+    Invitation invitation;
+    Error err = {0};
+    assert_int_equal(channel_open(&here, false, &err), 0);
+    assert_int_equal(channel_open(&there, false, &err), 0);
+    assert_int_equal(channel_invite(&here, &invitation, &err), 0);
+    there.key = invitation.key;
+    if (invitation.count == 0) skip(); // no network at all
+    for (int i = 0; i < invitation.count; i++) {
+        Message got, beat = beat_(2);
+        Place to, from;
+        bool came = false;
+        assert_true(channel_place(&there, &invitation, i, &to));
+        channel_send(&there, &to, &beat);
+        for (int tries = 0, budget = 16; tries < 1000 && !came; tries++, budget = 16) {
+            came = channel_receive(&here, RANKS, &from, &got, &budget);
+            if (!came) usleep(1000);
+        }
+        assert_true(came && got.rank == 2);
+    }
+    channel_close(&here), channel_close(&there);
+}
+
+static void a_channel_of_one_host_is_reached_through_the_loopback_alone(void **state) {
+    (void)state;
+    Channel channel;
+    Invitation invitation, read;
+    char text[INVITATION_TEXT];
+    Error err = {0};
+    assert_int_equal(channel_open(&channel, true, &err), 0);
+    assert_int_equal(channel_invite(&channel, &invitation, &err), 0);
+    assert_int_equal(invitation.count, 1);
+    invitation_write(&invitation, text);
+    assert_int_equal(invitation_read(&read, text), 0);
+    assert_memory_equal(&read, &invitation, sizeof read);
+    assert_int_equal(invitation_read(&read, "12:zz"), -1);
+    struct sockaddr_storage bound;
+    socklen_t length = sizeof bound;
+    assert_int_equal(getsockname(channel.file, (struct sockaddr *)&bound, &length), 0);
+    assert_true(bound.ss_family == AF_INET6 ||
+                ((struct sockaddr_in *)&bound)->sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+    channel_close(&channel);
+}
+
+// --- ends
+
+static void end_(Pair *pair, int rank, Ending ending, int code, int number, int64_t when, const char *text) {
+    Message message = beat_(rank);
+    message.kind = MESSAGE_ENDED, message.ending = ending, message.code = code, message.signal = number,
+    message.when = when;
+    snprintf(message.text, sizeof message.text, "%s", text);
+    coordinator_hear(pair->coordinator, &message, 1);
+}
+
+static void a_job_is_over_when_a_rank_dies_and_says_which(void **state) {
+    (void)state;
+    Pair pair;
+    open_(&pair);
+    for (int rank = 0; rank < RANKS; rank++) {
+        Message beat = beat_(rank);
+        coordinator_hear(pair.coordinator, &beat, 1);
+    }
+    assert_false(coordinator_look(pair.coordinator, &log_to, 1));
+    end_(&pair, 2, ENDING_DIED, 139, 11, 10, "");
+    end_(&pair, 1, ENDING_DIED, 137, 9, 20, "");
+    assert_true(coordinator_look(pair.coordinator, &log_to, 1));
+    JobEnd why = coordinator_why(pair.coordinator);
+    assert_int_equal(why.code, EXIT_FAILED);
+    assert_int_equal(why.rank, 2);
+    assert_string_equal(why.text, "rank 2 (stage 2) was killed by signal 11 (Segmentation fault) while at step 12 F3; "
+                                  "the job ends; go on");
+    // That one reported why explains the deaths of others, whatever came first.
+    end_(&pair, 0, ENDING_REPORTED, 2, 0, 30, "the input is torn");
+    why = coordinator_why(pair.coordinator);
+    assert_true(why.rank == 0 && why.code == 2 && why.spoken);
+    assert_string_equal(why.text, "the input is torn");
+    assert_int_equal(coordinator_open_ranks(pair.coordinator), 0);
+    close_(&pair);
+}
+
+static void of_several_reports_the_earliest_counts_whatever_came_first(void **state) {
+    (void)state;
+    Pair pair;
+    open_(&pair);
+    end_(&pair, 0, ENDING_LEFT, 1, 0, 200, "second");
+    end_(&pair, 1, ENDING_LEFT, 1, 0, 100, "first");
+    assert_false(coordinator_look(pair.coordinator, &log_to, 1)); // they left in order, and the third may too
+    assert_int_equal(coordinator_code(pair.coordinator), -1);
+    end_(&pair, 2, ENDING_LEFT, 1, 0, 300, "");
+    assert_int_equal(coordinator_code(pair.coordinator), 1);
+    assert_string_equal(coordinator_why(pair.coordinator).text, "first");
+    close_(&pair);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_beat_is_heard_and_answered),
+        cmocka_unit_test(what_is_not_signed_with_the_key_is_not_heard),
+        cmocka_unit_test(a_message_that_was_changed_or_sent_twice_is_not_heard),
+        cmocka_unit_test(a_field_out_of_range_is_not_heard),
+        cmocka_unit_test(a_flood_of_datagrams_holds_up_no_look_and_hides_no_beat),
+        cmocka_unit_test(every_address_of_this_host_reaches_a_channel),
+        cmocka_unit_test(a_channel_of_one_host_is_reached_through_the_loopback_alone),
+        cmocka_unit_test(a_job_is_over_when_a_rank_dies_and_says_which),
+        cmocka_unit_test(of_several_reports_the_earliest_counts_whatever_came_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,87 @@
+// What a rank writes on its page is read whole by its supervisor, at any moment.
+#include "ranks/status_page.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static void a_page_says_what_a_rank_does(void **state) {
+    (void)state;
+    char longer[300];
+    RankStatus status;
+    StatusPage *page = status_page_create(false);
+    status_page_read(page, &status);
+    assert_int_equal(status.stage, -1);
+    assert_false(status.ready || status.left || status.reported);
+    assert_string_equal(status.action, "");
+    status_page_set_stage(page, 0), status_page_set_ready(page), status_page_set_step(page, 12);
+    status_page_set_action(page, "step 12 F3"), status_page_set_wait(page, "F3 from stage 1", 1);
+    status_page_read(page, &status);
+    assert_true(status.stage == 0 && status.ready && status.step == 12 && status.wait_stage == 1);
+    assert_string_equal(status.action, "step 12 F3");
+    assert_string_equal(status.wait, "F3 from stage 1");
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    status_page_set_action(page, longer);
+    status_page_read(page, &status);
+    assert_int_equal(strlen(status.action), sizeof status.action - 1);
+    status_page_free(page);
+}
+
+static void the_first_report_stands(void **state) {
+    (void)state;
+    RankStatus status;
+    StatusPage *page = status_page_create(true), *alone = status_page_create(false);
+    assert_true(status_page_report(page, 2, "why") && status_page_report(page, 1, "later"));
+    assert_false(status_page_report(alone, 1, "why") || status_page_report(NULL, 1, "why"));
+    assert_int_equal(status_page_leave(page, 3), 3);
+    status_page_read(page, &status);
+    assert_true(status.reported && status.left && status.code == 2 && status.when > 0);
+    assert_string_equal(status.text, "why");
+    assert_int_equal(status_page_leave(NULL, 3), 3);
+    status_page_set_action(NULL, "F0"), status_page_set_stage(NULL, 1), status_page_set_ready(NULL);
+    status_page_free(NULL), status_page_free(page), status_page_free(alone);
+}
+
+static bool is_whole_(const StatusPage *page) {
+    RankStatus status;
+    status_page_read(page, &status);
+    size_t length = strlen(status.action);
+    if (length == 0) return true; // nothing written yet
+    return length == (status.action[0] == 'a' ? 90u : 45u) &&
+           strspn(status.action, status.action[0] == 'a' ? "a" : "b") == length;
+}
+
+// A process writes actions without a pause and is killed at some point; the page always has one of them.
+static void an_action_is_whole_whenever_it_is_read(void **state) {
+    (void)state;
+    char a[91] = "", b[46] = "";
+    StatusPage *page = status_page_create(false);
+    memset(a, 'a', sizeof a - 1), memset(b, 'b', sizeof b - 1);
+    for (int round = 0; round < 10; round++) {
+        pid_t child = fork();
+        while (child == 0) status_page_set_action(page, a), status_page_set_action(page, b);
+        bool whole = true;
+        for (clock_t end = clock() + CLOCKS_PER_SEC / 20; whole && clock() < end;)
+            for (int reads = 0; reads < 64; reads++) whole = whole && is_whole_(page);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        assert_true(whole && is_whole_(page));
+    }
+    status_page_free(page);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_page_says_what_a_rank_does),
+        cmocka_unit_test(the_first_report_stands),
+        cmocka_unit_test(an_action_is_whole_whenever_it_is_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
