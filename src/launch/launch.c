@@ -307,10 +307,15 @@ static int launch_open_(Launch *launch, int ends[2], Error *err) {
     char path[sizeof launch->folder.path + 16];
     snprintf(path, sizeof path, "%s/%s", launch->folder.path, SUPERVISOR_ERRORS);
     if (mkfifo(path, 0600) != 0 || (launch->errors = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC)) < 0)
-        return error_set(err, EXIT_FAILED, "%s: %s; is there space left?", path, strerror(errno));
+        return error_set(err, EXIT_FAILED, "cannot make %s: %s; is there space left?", path, strerror(errno));
     snprintf(path, sizeof path, "%s/mpirun", launch->folder.path);
-    if ((launch->words = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) < 0)
-        return error_set(err, EXIT_FAILED, "%s: %s; is there space left?", path, strerror(errno));
+    // As long as a segment of Open MPI's, which says nothing where it cannot make one.
+    enum { SEGMENT = 5 << 20 };
+    launch->words = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    int failed = launch->words < 0 ? errno : posix_fallocate(launch->words, 0, SEGMENT);
+    if (failed != 0 || ftruncate(launch->words, 0) != 0)
+        return error_set(err, EXIT_FAILED, "cannot write %s: %s; raise ulimit -f, or free space there", path,
+                         strerror(failed != 0 ? failed : errno));
     if (pipe2(ends, O_CLOEXEC) != 0)
         return error_set(err, EXIT_FAILED, "cannot make a pipe (%s); raise ulimit -n", strerror(errno));
     launch->results = ends[0];
