@@ -228,9 +228,9 @@ static void supervisor_miss_coordinator_(Supervisor *supervisor, double now) {
     watchdog_describe(&status, own);
     watchdog_reason(supervisor->hub, FOUND_SILENT, 0, now, text);
     log_line(&log, "%s; this rank %s; the job ends; %s", text, own, supervisor->job.remedy);
+    supervisor_end_launcher_(supervisor->launcher);
     supervisor_kill_(supervisor);
     supervisor_nap_(1.5);
-    supervisor_end_launcher_(supervisor->launcher);
     _exit(EXIT_FAILED);
 }
 
@@ -250,6 +250,7 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
     JobEnd why = coordinator_why(coordinator);
     supervisor_begin_words_();
     if (!why.spoken) log_line(&log, "%s", why.text);
+    if (why.silent) supervisor_end_launcher_(supervisor->launcher); // which may end this process before long
     supervisor_kill_(supervisor);
     for (int try = 0; try < TRIES && coordinator_open_ranks(coordinator) > 0; try++) {
         coordinator_end(coordinator);
@@ -258,7 +259,6 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
         supervisor_see_rank_(supervisor);
         if (supervisor->ended && !supervisor->acknowledged) supervisor_send_(supervisor, &supervisor->ending, now);
     }
-    if (why.silent) supervisor_end_launcher_(supervisor->launcher);
     _exit(why.rank == supervisor->rank && supervisor->ended ? supervisor->code : why.code);
 }
 
