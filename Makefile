@@ -59,15 +59,19 @@ LIB_SRC   := $(wildcard bpipe.c src/*/*.c)
 LIB_OBJ   := $(LIB_SRC:%.c=$(B)/%.o)
 LIB       := $(B)/libtrainer.a
 
-.PHONY: all programs data tiny-data docs clean FORCE
-all: programs tiny-data
+.PHONY: all programs gpu data tiny-data docs clean FORCE
+all: programs gpu tiny-data
 
 # ./ holds the programs of the last build; a running program is replaced, not overwritten.
-programs: $(TRAINERS:%=$(B)/%) $(if $(CUDA_SRC),$(B)/libtrainer_cuda.so)
-ifeq ($(BUILD)-$(findstring san,$(VARIANT)),build-)
-	@for program in $(TRAINERS) $(if $(CUDA_SRC),libtrainer_cuda.so); do cmp -s $(B)/$$program $$program || \
-	  { cp $(B)/$$program .$$program.new && mv .$$program.new $$program && printf '  %-4s %s\n' '=>' ./$$program; }; done
-endif
+place = @for file in $(1); do cmp -s $(B)/$$file $$file || \
+  { cp $(B)/$$file .$$file.new && mv .$$file.new $$file && printf '  %-4s %s\n' '=>' ./$$file; }; done
+places := $(filter build-,$(BUILD)-$(findstring san,$(VARIANT)))
+programs: $(TRAINERS:%=$(B)/%)
+	$(if $(places),$(call place,$(TRAINERS)),@:)
+
+# The GPU code, which takes longer to compile than all the rest; nothing where there is no nvcc.
+gpu: $(if $(CUDA_SRC),$(B)/libtrainer_cuda.so)
+	$(if $(CUDA_SRC),$(if $(places),$(call place,libtrainer_cuda.so),@:),@:)
 
 include make/cuda.mk
 

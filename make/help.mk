@@ -1,7 +1,8 @@
 # make help: the targets and the switches.
 .PHONY: help
 help:
-	@echo 'make            the trainers, and the tiny data set where it is absent'
+	@echo 'make            the trainers, the GPU code where nvcc is, and the tiny data set where it is absent'
+	@echo 'make programs   the trainers alone;   make gpu   the GPU code alone'
 	@echo 'make test       every C unit test and every pytest; the last line is "N passed, N failed"'
 	@echo 'make unit       the C unit tests alone; T=dataset runs test/data/test_dataset.c alone'
 	@echo 'make asan       the C unit tests under AddressSanitizer and UndefinedBehaviorSanitizer'

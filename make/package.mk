@@ -11,7 +11,7 @@ CONFIGS := $(wildcard configs/*.yaml configs/*/*.yaml)
 PAGES   := $(wildcard *.md LICENSE docs/*.md docs/img/*.svg docs/img/*.png)
 
 .PHONY: install uninstall dist
-install: programs
+install: programs gpu
 	$(Q)install -d $(PLACE)/bin $(PLACE)/share/man/man1 $(PLACE)/share/bash-completion/completions \
 	  $(PLACE)/share/zsh/site-functions $(PLACE)/share/$(NAME) $(PLACE)/share/doc/$(NAME)
 	$(Q)for program in $(TRAINERS); do \

@@ -41,7 +41,7 @@ test: all $(TEST_BIN) $(EMULATED_BIN) $(TOOL_BIN)
 # Without one they say that they are skipped.
 ifneq ($(CUDA_SRC),)
 GPU_BIN := $(OPERATIONS:%=$(B)/gpu/test_gpu_%)
-test-cuda: programs $(B)/test/test_cuda $(GPU_BIN)
+test-cuda: programs gpu $(B)/test/test_cuda $(GPU_BIN)
 	$(Q)$(PYTHON) test/run_tests.py $(B)/test/test_cuda $(GPU_BIN)
 else
 test-cuda:

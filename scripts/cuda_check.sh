@@ -41,7 +41,7 @@ libraries() {
 pack() {
     local to=$1 file openmpi
     # The bare machine's processor may be another one.
-    make_cuda MARCH=x86-64-v3 programs "$build/test/test_cuda" "${gpu_tests[@]/#/$build/gpu/test_gpu_}"
+    make_cuda MARCH=x86-64-v3 programs gpu "$build/test/test_cuda" "${gpu_tests[@]/#/$build/gpu/test_gpu_}"
     mkdir -p "$to/lib" "$to/bin" "$to/openmpi"
     cp "$build"/libtrainer_cuda.so "$build"/train_* "$build/test/test_cuda" "${gpu_tests[@]/#/$build/gpu/test_gpu_}" "$to/bin/"
     rm -f "$to"/bin/*.o "$to"/bin/*.d
@@ -86,7 +86,7 @@ use_packed() {
 }
 
 use_built() {
-    make_cuda programs "$build/test/test_cuda" "${gpu_tests[@]/#/$build/gpu/test_gpu_}" tiny-data
+    make_cuda programs gpu "$build/test/test_cuda" "${gpu_tests[@]/#/$build/gpu/test_gpu_}" tiny-data
     programs=$build tests=$build/test gpu=$build/gpu
 }
 
