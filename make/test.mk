@@ -34,7 +34,7 @@ unit: $(TEST_BIN) $(EMULATED_BIN)
 	$(Q)$(PYTHON) test/run_tests.py $(if $(filter tsan,$(VARIANT)),--no-aslr) $(TEST_BIN) $(EMULATED_BIN)
 
 # pytest finds the programs that it starts through TEST_PROGRAMS.
-test: all $(TEST_BIN) $(EMULATED_BIN) $(TOOL_BIN)
+test: all virtual $(TEST_BIN) $(EMULATED_BIN) $(TOOL_BIN)
 	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test $(TEST_BIN) $(EMULATED_BIN)
 
 # On a machine with a GPU: its operations against the CPU's, and the tests of the CPU's operations once more on it.

@@ -1,0 +1,58 @@
+# The virtual GPU (test/virtual): the trainers and test_cuda with another libtrainer_cuda.so beside them, in which
+# src/cuda runs over a CUDA runtime, cuBLASLt, cuDNN and NCCL of our own. It needs neither nvcc nor CUDA's headers nor a
+# driver. The programs differ from the others in one thing: MPI's calls go through test/virtual/messages.c.
+VIRTUAL      := $(BUILD)/virtual
+VIRTUAL_SRC  := $(wildcard test/virtual/*.cc)
+VIRTUAL_OBJ  := $(VIRTUAL_SRC:%.cc=$(VIRTUAL)/%.o) $(VIRTUAL)/test/emulate/emulate.o \
+                $(patsubst %,$(VIRTUAL)/%.o,$(wildcard src/cuda/*.cpp src/cuda/kernels/*.cu)) \
+                $(patsubst %,$(VIRTUAL)/src/%.o,base/alloc base/log comm/comm backend/memory backend/attention_scratch)
+VIRTUAL_HOST := -fPIC -fvisibility=hidden -O3 -g $(MATH) $(WARN) $(SERIAL) -fno-strict-aliasing
+VIRTUAL_INC  := -D_GNU_SOURCE -DHAVE_CUDNN_FRONTEND -DCUDA_INTERFACE=$(CUDA_INTERFACE) -Itest/virtual/include \
+                -Itest/emulate $(INCLUDES) -MMD -MP
+# Every load and store of a kernel calls a function that test/virtual/shadow.cc defines; libtsan is not linked.
+VIRTUAL_SEEN := -DEMULATED -Wno-uninitialized -Wno-maybe-uninitialized -fsanitize=thread \
+                --param tsan-instrument-func-entry-exit=0
+VIRTUAL_BIN  := $(TRAINERS:%=$(VIRTUAL)/%) $(VIRTUAL)/test_cuda
+
+.PHONY: virtual
+virtual: $(VIRTUAL_BIN) $(VIRTUAL)/libtrainer_cuda.so
+
+$(VIRTUAL)/flags: FORCE | found
+	@mkdir -p $(@D)
+	@echo '$(CXX) $(VIRTUAL_HOST) $(VIRTUAL_INC) $(VIRTUAL_SEEN)' | cmp -s - $@ || \
+	  echo '$(CXX) $(VIRTUAL_HOST) $(VIRTUAL_INC) $(VIRTUAL_SEEN)' > $@
+
+$(VIRTUAL)/src/cuda/kernels/%.cu.o: src/cuda/kernels/%.cu $(VIRTUAL)/flags
+	$(call say,CXX,$< (virtual))
+	@mkdir -p $(@D)
+	$(Q)$(filter ccache,$(CC)) $(CXX) -std=c++17 $(VIRTUAL_HOST) $(VIRTUAL_INC) $(VIRTUAL_SEEN) -x c++ -c $< -o $@
+
+$(VIRTUAL)/%.cpp.o: %.cpp $(VIRTUAL)/flags
+	$(call say,CXX,$< (virtual))
+	@mkdir -p $(@D)
+	$(Q)$(filter ccache,$(CC)) $(CXX) -std=c++17 $(VIRTUAL_HOST) $(VIRTUAL_INC) -c $< -o $@
+
+$(VIRTUAL)/%.o: %.cc $(VIRTUAL)/flags
+	$(call say,CXX,$< (virtual))
+	@mkdir -p $(@D)
+	$(Q)$(filter ccache,$(CC)) $(CXX) -std=c++17 $(VIRTUAL_HOST) $(VIRTUAL_INC) -DEMULATED -c $< -o $@
+
+$(VIRTUAL)/%.o: %.c $(VIRTUAL)/flags
+	$(call say,CC,$< (virtual))
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=c11 $(VIRTUAL_HOST) $(VIRTUAL_INC) -Itest/virtual $(if $(HAVE_MPI),-DHAVE_MPI $(MPI_CFLAGS)) -c $< -o $@
+
+$(VIRTUAL)/libtrainer_cuda.so: $(VIRTUAL_OBJ)
+	$(call say,LD,$@)
+	$(Q)$(CXX) -shared -Wl,-z,defs -Wl,-Bsymbolic $(VIRTUAL_OBJ) -lpthread -o $@
+
+# The library finds the functions of messages.o in the program.
+$(TRAINERS:%=$(VIRTUAL)/%): $(VIRTUAL)/%: $(B)/%.o $(VIRTUAL)/test/virtual/messages.o $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) -rdynamic $< $(VIRTUAL)/test/virtual/messages.o $(LIB) $(LDLIBS_) -o $@
+
+$(VIRTUAL)/test_cuda: $(B)/test/cuda/test_cuda.o $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) $< $(HELP_OBJ) $(MODEL_OBJ) $(LIB) -lcmocka $(LDLIBS_) -o $@
+
+-include $(shell find $(VIRTUAL) -name '*.d' 2>/dev/null)

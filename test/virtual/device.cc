@@ -1,0 +1,494 @@
+// Streams, events and the one thread that executes. It takes one step of one stream at a time: a kernel, a piece of a
+// copy, a look at whether an event has passed or a partner has come. Which of the streams that could go on does so is a
+// choice (VIRTUAL_ORDER): the first issued, the last issued, or any by a seed. A program without races computes the
+// same in every order.
+//
+// Rules, with the documents they come from:
+// - Work of one stream runs in order, streams are ordered by events alone (CUDA C++ programming guide, "Streams").
+// - Streams share the hardware's queues (CUDA_DEVICE_MAX_CONNECTIONS): work that cannot start yet holds up what was
+//   issued after it to other streams of its queue ("False dependencies", Hyper-Q sample, programming guide).
+// - The first launch of a kernel loads it, which may wait until the device has drained (programming guide, "Lazy
+//   loading", "Concurrent execution"); here it always does.
+// - A kernel that waits for another GPU keeps its multiprocessors; one that finds none waits (NCCL user guide, "Using
+//   multiple NCCL communicators concurrently").
+#include "virtual.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+#include <thread>
+#include <unistd.h>
+
+struct VirtualStream {
+    int context, queue, priority;
+    virtual_gpu::Clock clock;
+    std::deque<virtual_gpu::Op> ops;
+};
+
+namespace virtual_gpu {
+
+namespace {
+
+struct Device {
+    std::mutex lock;
+    std::condition_variable changed, idle;
+    std::vector<VirtualStream *> streams;
+    bool contexts[CONTEXTS] = {true}; // in use; the host's is
+    std::vector<Clock> left;          // clocks of contexts that streams gave back
+    Clock host;
+    uint64_t issued = 0, random = 0, steps = 0;
+    int next_queue = 0, busy_blocks = 0;
+    bool listens = false; // to the bell of the job, not to `idle`
+    std::set<std::string> loaded;
+    std::string host_waits;
+    cudaError_t error = cudaSuccess;
+    std::thread::id thread;
+};
+
+void serve(Device *d);
+
+Device &device() {
+    // Never destroyed: its thread runs until the process ends.
+    static Device *made = [] {
+        Device *d = new Device;
+        d->left.resize(CONTEXTS);
+        d->random = options().seed * 6364136223846793005ull + (uint64_t)process();
+        d->host.set(process() * CONTEXTS + HOST, 1);
+        std::thread thread(serve, d);
+        d->thread = thread.get_id();
+        thread.detach();
+        connect_messages();
+        return d;
+    }();
+    return *made;
+}
+
+uint64_t draw(Device *d) {
+    d->random = d->random * 6364136223846793005ull + 1442695040888963407ull;
+    return d->random >> 33;
+}
+
+// Whether all that was issued to the same hardware queue before has started.
+bool queue_lets(Device *d, const VirtualStream *stream) {
+    const Op &head = stream->ops.front();
+    if (head.started) return true;
+    for (const VirtualStream *other : d->streams) {
+        if (other == stream || other->queue != stream->queue) continue;
+        for (const Op &op : other->ops)
+            if (op.issue < head.issue && !op.started) return false;
+    }
+    return true;
+}
+
+bool blocks_free(Device *d, const Op &op) {
+    return op.started || op.blocks + d->busy_blocks <= MULTIPROCESSORS;
+}
+
+std::vector<VirtualStream *> candidates(Device *d) {
+    std::vector<VirtualStream *> found;
+    for (VirtualStream *stream : d->streams)
+        if (!stream->ops.empty() && queue_lets(d, stream) && blocks_free(d, stream->ops.front()))
+            found.push_back(stream);
+    std::sort(found.begin(), found.end(), [](const VirtualStream *a, const VirtualStream *b) {
+        return a->ops.front().issue < b->ops.front().issue;
+    });
+    if (options().order == ORDER_NEWEST) std::reverse(found.begin(), found.end());
+    if (options().order == ORDER_RANDOM)
+        for (size_t i = found.size(); i > 1; i--) std::swap(found[i - 1], found[draw(d) % i]);
+    return found;
+}
+
+void finish(Device *d, VirtualStream *stream) {
+    Op &op = stream->ops.front();
+    if (op.started && op.remote) d->busy_blocks -= op.blocks;
+    stream->ops.pop_front();
+    progressed();
+    d->changed.notify_all();
+}
+
+// One step of a stream's head, without the lock while it runs; what it did.
+Outcome advance(Device *d, VirtualStream *stream, std::unique_lock<std::mutex> &lock) {
+    Op &op = stream->ops.front();
+    if (!op.started) {
+        op.started = true;
+        if (op.remote) d->busy_blocks += op.blocks;
+        stream->clock.join(op.queued);
+        stream->clock.set(stream->context, stream->clock.get(stream->context) + 1);
+        remember(stream->context % CONTEXTS, stream->clock.get(stream->context), op.what.c_str());
+    }
+    Access access = {&stream->clock, stream->context, op.what.c_str()};
+    lock.unlock();
+    Outcome outcome = op.step(access);
+    lock.lock();
+    if (outcome == OUTCOME_DONE) finish(d, stream);
+    if (outcome == OUTCOME_WAITS && !op.remote) op.started = false; // an event: nothing runs yet
+    return outcome;
+}
+
+void inject_fault(Device *d) {
+    const std::string &fault = options().fault;
+    if (fault.rfind("lost@", 0) != 0 || ++d->steps < (uint64_t)atoll(fault.c_str() + 5)) return;
+    d->error = cudaErrorLaunchFailure;
+    for (VirtualStream *stream : d->streams) stream->ops.clear();
+    d->changed.notify_all();
+}
+
+// Waits until something is queued, or what others post may have changed.
+void rest(Device *d, std::unique_lock<std::mutex> &lock, bool remote, uint32_t bell) {
+    if (!remote) {
+        d->idle.wait_for(lock, std::chrono::milliseconds(200));
+        return;
+    }
+    d->listens = true;
+    lock.unlock();
+    wait_bell(bell, 0.002);
+    lock.lock();
+    d->listens = false;
+}
+
+void serve(Device *d) {
+    std::unique_lock<std::mutex> lock(d->lock);
+    for (;;) {
+        uint32_t bell = __atomic_load_n(&job()->bell, __ATOMIC_SEQ_CST);
+        bool moved = false, waits = false, remote = false;
+        for (VirtualStream *stream : candidates(d)) {
+            remote = remote || stream->ops.front().remote;
+            Outcome outcome = advance(d, stream, lock);
+            waits = waits || outcome == OUTCOME_WAITS;
+            moved = outcome != OUTCOME_WAITS;
+            if (moved) break;
+        }
+        if (moved) {
+            inject_fault(d);
+            continue;
+        }
+        bool pending = false;
+        for (const VirtualStream *stream : d->streams) pending = pending || !stream->ops.empty();
+        if (pending) {
+            lock.unlock();
+            watch_progress();
+            lock.lock();
+        }
+        rest(d, lock, remote || waits, bell);
+    }
+}
+
+} // namespace
+
+std::unique_lock<std::mutex> device_lock() {
+    return std::unique_lock<std::mutex>(device().lock);
+}
+
+bool on_device_thread() {
+    return std::this_thread::get_id() == device().thread;
+}
+
+cudaError_t sticky() {
+    return device().error;
+}
+
+void fail_device(cudaError_t error) {
+    device().error = error;
+}
+
+Clock &host_clock() {
+    return device().host;
+}
+
+void host_join(const Clock &other) {
+    auto lock = device_lock();
+    device().host.join(other);
+}
+
+Clock &stream_clock(cudaStream_t stream) {
+    return stream->clock;
+}
+
+Access host_access(const char *what) {
+    return {&device().host, process() * CONTEXTS + HOST, what};
+}
+
+const char *stream_name(int context) {
+    static std::string texts[CONTEXTS];
+    if (texts[context].empty()) texts[context] = text("stream %d", context);
+    return texts[context].c_str();
+}
+
+void enqueue(cudaStream_t stream, Op op) {
+    Device &d = device();
+    std::unique_lock<std::mutex> lock(d.lock);
+    if (std::find(d.streams.begin(), d.streams.end(), stream) == d.streams.end())
+        defect("%s is queued on a stream that does not exist (the default stream is not used here)", op.what.c_str());
+    if (d.error != cudaSuccess) return;
+    int host = process() * CONTEXTS + HOST;
+    d.host.set(host, d.host.get(host) + 1);
+    op.queued = d.host;
+    op.issue = ++d.issued;
+    stream->ops.push_back(std::move(op));
+    progressed();
+    d.idle.notify_all();
+    if (d.listens) ring();
+}
+
+void host_waits(const std::function<bool()> &done, const std::string &what, bool remote) {
+    Device &d = device();
+    std::unique_lock<std::mutex> lock(d.lock);
+    d.host_waits = what;
+    while (!done()) {
+        if (d.error != cudaSuccess && !remote) break;
+        uint32_t bell = __atomic_load_n(&job()->bell, __ATOMIC_SEQ_CST);
+        if (!remote)
+            d.changed.wait_for(lock, std::chrono::milliseconds(200));
+        else {
+            lock.unlock();
+            if (!done()) wait_bell(bell, 0.002);
+            lock.lock();
+        }
+        lock.unlock();
+        watch_progress();
+        lock.lock();
+    }
+    d.host_waits.clear();
+    progressed();
+}
+
+void wait_for_device(const std::string &why) {
+    Device &d = device();
+    host_waits(
+        [&d] {
+            return std::all_of(d.streams.begin(), d.streams.end(),
+                               [](const VirtualStream *stream) { return stream->ops.empty(); });
+        },
+        why, false);
+}
+
+// With CUDA_MODULE_LOADING=EAGER the program's own kernels are loaded at its start; libraries load theirs by
+// themselves, when they need them.
+void load_once(const std::string &kernel, bool library) {
+    if ((options().eager && !library) || !options().loads_late) return;
+    {
+        auto lock = device_lock();
+        if (!device().loaded.insert(kernel).second) return;
+    }
+    wait_for_device("the device to drain, so that " + kernel + " can be loaded at its first launch");
+}
+
+// Who waits for what, on this rank.
+void dump_waits() {
+    Device &d = device();
+    std::unique_lock<std::mutex> lock(d.lock, std::try_to_lock);
+    std::string all = text("virtual GPU: [rank %d] deadlock: nothing has moved on any rank for %.0f s.", process(),
+                           options().patience);
+    if (!d.host_waits.empty()) all += " The host waits for " + d.host_waits + ".";
+    for (const VirtualStream *stream : d.streams) {
+        if (stream->ops.empty()) continue;
+        const Op &op = stream->ops.front();
+        std::string reason = op.waits_for ? op.waits_for() : "its turn";
+        if (!queue_lets(&d, stream)) reason = "earlier work of another stream in the same hardware queue";
+        if (!blocks_free(&d, op)) reason = "free multiprocessors";
+        all += text(" %s: %s waits for %s, %zu more after it.", stream_name(stream->context % CONTEXTS),
+                    op.what.c_str(), reason.c_str(), stream->ops.size() - 1);
+    }
+    fprintf(stderr, "%s\n", all.c_str());
+}
+
+} // namespace virtual_gpu
+
+// --- streams and events, as the runtime's calls make them
+
+using namespace virtual_gpu;
+
+struct Record {
+    bool done = false;
+    Clock clock;
+    double seconds = 0;
+};
+
+struct VirtualEvent {
+    bool timing;
+    std::shared_ptr<Record> latest; // NULL: never recorded
+};
+
+static std::set<cudaEvent_t> &events() {
+    static std::set<cudaEvent_t> all;
+    return all;
+}
+
+namespace virtual_gpu {
+cudaError_t answer(cudaError_t error); // runtime.cc: keeps the last error
+}
+
+static double device_seconds() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void check_event(cudaEvent_t event, const char *call) {
+    auto lock = device_lock();
+    if (events().count(event) == 0) defect("%s is given an event that does not exist", call);
+}
+
+extern "C" {
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int priority) {
+    if (sticky() != cudaSuccess) return answer(sticky());
+    Device &d = device();
+    std::unique_lock<std::mutex> lock(d.lock);
+    int context = 1;
+    while (context < CONTEXTS && d.contexts[context]) context++;
+    if (context == CONTEXTS) defect("more than %d streams", CONTEXTS - 1);
+    VirtualStream *made = new VirtualStream();
+    d.contexts[context] = true;
+    made->context = process() * CONTEXTS + context;
+    made->clock = d.left[(size_t)context];
+    made->queue = d.next_queue++ % options().queues;
+    made->priority = priority;
+    d.streams.push_back(made);
+    *stream = made;
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+// Work that is still queued goes on: "the function will return immediately and the resources associated with stream
+// will be released automatically once the device has completed all work in stream". Here the call waits for that.
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    Device &d = device();
+    host_waits([stream] { return stream->ops.empty(); }, "the work of a stream that it destroys", false);
+    std::unique_lock<std::mutex> lock(d.lock);
+    auto at = std::find(d.streams.begin(), d.streams.end(), stream);
+    if (at == d.streams.end()) defect("cudaStreamDestroy is given a stream that does not exist");
+    d.streams.erase(at);
+    d.contexts[stream->context % CONTEXTS] = false;
+    d.left[(size_t)(stream->context % CONTEXTS)] = stream->clock;
+    delete stream;
+    return answer(sticky());
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    host_waits([stream] { return stream->ops.empty(); }, "a stream to drain (cudaStreamSynchronize)", false);
+    host_join(stream->clock);
+    return answer(sticky());
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+    wait_for_device("the device to drain (cudaDeviceSynchronize)");
+    auto lock = device_lock();
+    for (VirtualStream *stream : device().streams) device().host.join(stream->clock);
+    return answer(device().error);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    if (sticky() != cudaSuccess) return answer(sticky());
+    auto lock = device_lock();
+    if (!stream->ops.empty()) return answer(cudaErrorNotReady);
+    device().host.join(stream->clock);
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
+    if (sticky() != cudaSuccess) return answer(sticky());
+    auto lock = device_lock();
+    *event = new VirtualEvent{(flags & cudaEventDisableTiming) == 0, nullptr};
+    events().insert(*event);
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event) {
+    return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    check_event(event, "cudaEventDestroy");
+    auto lock = device_lock();
+    events().erase(event);
+    delete event;
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    check_event(event, "cudaEventRecord");
+    if (sticky() != cudaSuccess) return answer(sticky());
+    auto record = std::make_shared<Record>();
+    {
+        auto lock = device_lock();
+        event->latest = record;
+    }
+    Op op;
+    op.what = "recording an event";
+    op.blocks = 0;
+    op.step = [record](const Access &access) {
+        auto lock = device_lock();
+        record->clock = *access.clock;
+        record->seconds = device_seconds();
+        record->done = true;
+        return OUTCOME_DONE;
+    };
+    enqueue(stream, std::move(op));
+    return answer(cudaSuccess);
+}
+
+// "cudaStreamWaitEvent ... the most recent call to cudaEventRecord"; an event never recorded is no wait at all.
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    check_event(event, "cudaStreamWaitEvent");
+    if (sticky() != cudaSuccess) return answer(sticky());
+    std::shared_ptr<Record> record;
+    {
+        auto lock = device_lock();
+        record = event->latest;
+    }
+    if (record == nullptr) return answer(cudaSuccess);
+    Op op;
+    op.what = "waiting for an event";
+    op.blocks = 0;
+    op.step = [record, stream](const Access &) {
+        auto lock = device_lock();
+        if (!record->done) return OUTCOME_WAITS;
+        stream->clock.join(record->clock);
+        return OUTCOME_DONE;
+    };
+    op.waits_for = [] { return std::string("an event that another stream has not reached"); };
+    enqueue(stream, std::move(op));
+    return answer(cudaSuccess);
+}
+
+// Runtime API, cudaEventQuery: cudaErrorNotReady where the work is not complete. Like any other code but success it
+// becomes the thread's last error, which the next cudaGetLastError returns.
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    check_event(event, "cudaEventQuery");
+    if (sticky() != cudaSuccess) return answer(sticky());
+    auto lock = device_lock();
+    if (event->latest == nullptr) return answer(cudaSuccess);
+    if (!event->latest->done) return answer(cudaErrorNotReady);
+    device().host.join(event->latest->clock);
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    check_event(event, "cudaEventSynchronize");
+    std::shared_ptr<Record> record;
+    {
+        auto lock = device_lock();
+        record = event->latest;
+    }
+    if (record == nullptr) return answer(sticky());
+    host_waits([record] { return record->done; }, "an event (cudaEventSynchronize)", false);
+    host_join(record->clock);
+    return answer(sticky());
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
+    check_event(start, "cudaEventElapsedTime");
+    check_event(end, "cudaEventElapsedTime");
+    if (sticky() != cudaSuccess) return answer(sticky());
+    auto lock = device_lock();
+    if (!start->timing || !end->timing || start->latest == nullptr || end->latest == nullptr)
+        return answer(cudaErrorInvalidResourceHandle);
+    if (!start->latest->done || !end->latest->done) return answer(cudaErrorNotReady);
+    *ms = (float)(1e3 * (end->latest->seconds - start->latest->seconds));
+    return answer(cudaSuccess);
+}
+}

@@ -1,0 +1,101 @@
+// cuDNN's frontend as src/cuda uses it: graphs of one attention, forward or backward. The real header is a library of
+// templates over cuDNN's graph interface; faking the part in between would need an interpreter of graphs, so the fake
+// begins here. Names as in cudnn-frontend 1.x; what a graph is told is kept, checked in `validate` and handed to
+// test/virtual/sdpa.cc.
+#ifndef VIRTUAL_CUDNN_FRONTEND_H
+#define VIRTUAL_CUDNN_FRONTEND_H
+
+#include <array>
+#include <cuda_runtime.h>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+typedef enum cudnnStatus_t { CUDNN_STATUS_SUCCESS = 0, CUDNN_STATUS_NOT_INITIALIZED = 1001 } cudnnStatus_t;
+typedef struct VirtualCudnn *cudnnHandle_t;
+size_t cudnnGetVersion(void);
+cudnnStatus_t cudnnCreate(cudnnHandle_t *handle);
+cudnnStatus_t cudnnDestroy(cudnnHandle_t handle);
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);
+
+namespace cudnn_frontend {
+
+enum class DataType_t { NOT_SET, FLOAT, BFLOAT16 };
+enum class HeurMode_t { A, B, FALLBACK };
+
+struct error_t {
+    std::string message;
+    bool is_good() const { return message.empty(); }
+    std::string get_message() const { return message; }
+};
+
+namespace graph {
+
+struct Tensor_attributes {
+    int64_t uid = 0;
+    std::vector<int64_t> dim, stride;
+    DataType_t type = DataType_t::NOT_SET;
+    bool output = false;
+    Tensor_attributes &set_uid(int64_t value) { return uid = value, *this; }
+    Tensor_attributes &set_name(const std::string &) { return *this; }
+    Tensor_attributes &set_dim(const std::vector<int64_t> &value) { return dim = value, *this; }
+    Tensor_attributes &set_stride(const std::vector<int64_t> &value) { return stride = value, *this; }
+    Tensor_attributes &set_data_type(DataType_t value) { return type = value, *this; }
+    Tensor_attributes &set_output(bool value) { return output = value, *this; }
+};
+
+struct Attention {
+    bool causal = false, stats = false, deterministic = false, backward = false;
+    float scale = 1.0f;
+};
+
+struct SDPA_attributes : Attention {
+    SDPA_attributes &set_name(const std::string &) { return *this; }
+    SDPA_attributes &set_generate_stats(bool value) { return stats = value, *this; }
+    SDPA_attributes &set_is_inference(bool value) { return stats = !value, *this; }
+    SDPA_attributes &set_causal_mask(bool value) { return causal = value, *this; }
+    SDPA_attributes &set_attn_scale(float value) { return scale = value, *this; }
+};
+
+struct SDPA_backward_attributes : Attention {
+    SDPA_backward_attributes &set_name(const std::string &) { return *this; }
+    SDPA_backward_attributes &set_causal_mask(bool value) { return causal = value, *this; }
+    SDPA_backward_attributes &set_attn_scale(float value) { return scale = value, *this; }
+    SDPA_backward_attributes &set_deterministic_algorithm(bool value) { return deterministic = value, *this; }
+};
+
+typedef std::shared_ptr<Tensor_attributes> Tensor;
+
+class Graph {
+  public:
+    Graph &set_io_data_type(DataType_t value) { return io = value, *this; }
+    Graph &set_intermediate_data_type(DataType_t) { return *this; }
+    Graph &set_compute_data_type(DataType_t) { return *this; }
+    Tensor tensor(const Tensor_attributes &attributes) { return std::make_shared<Tensor_attributes>(attributes); }
+    std::array<Tensor, 2> sdpa(Tensor q, Tensor k, Tensor v, SDPA_attributes options);
+    std::array<Tensor, 3> sdpa_backward(Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout, Tensor stats,
+                                        SDPA_backward_attributes options);
+    error_t validate();
+    error_t build_operation_graph(cudnnHandle_t) { return step(1, 2); }
+    error_t create_execution_plans(const std::vector<HeurMode_t> &) { return step(2, 3); }
+    error_t check_support(cudnnHandle_t) { return step(3, 4); }
+    error_t check_support() { return step(3, 4); }
+    error_t build_plans(cudnnHandle_t) { return step(4, 5); }
+    error_t build_plans() { return step(4, 5); }
+    error_t get_workspace_size(int64_t &bytes);
+    error_t execute(cudnnHandle_t handle, std::unordered_map<int64_t, void *> &tensors, void *workspace);
+
+    DataType_t io = DataType_t::NOT_SET;
+    Attention options;
+    Tensor q, k, v, out, dout, stats, dq, dk, dv;
+
+  private:
+    error_t step(int from, int to);
+    int built = 0; // steps taken
+};
+
+} // namespace graph
+} // namespace cudnn_frontend
+
+#endif

@@ -1,0 +1,271 @@
+// What the processes of one run share: a segment in /dev/shm that has as its name that of the run. The launcher's
+// environment carries the name (VIRTUAL_JOB), since the ranks are its children; under a foreign mpirun the PMIx
+// namespace serves. The last process to leave removes the segment, and each start removes those of runs that died.
+#include "virtual.h"
+
+#include <cctype>
+#include <cerrno>
+#include <climits>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace virtual_gpu {
+
+namespace {
+
+enum { MAGIC = 0x76677032 };
+const char PREFIX[] = "virtual-gpu.";
+
+int64_t number(const char *name, int64_t otherwise) {
+    const char *value = getenv(name);
+    return value == nullptr || *value == '\0' ? otherwise : strtoll(value, nullptr, 10);
+}
+
+std::string word(const char *name, const char *otherwise) {
+    const char *value = getenv(name);
+    return value == nullptr ? otherwise : value;
+}
+
+Options read_options() {
+    Options o;
+    o.gpus = (int)number("VIRTUAL_GPUS", 8);
+    o.nodes = (int)number("VIRTUAL_NODES", 1);
+    std::string order = word("VIRTUAL_ORDER", "fifo");
+    o.order = order == "random" ? ORDER_RANDOM : order == "newest" ? ORDER_NEWEST : ORDER_FIFO;
+    o.seed = (uint64_t)number("VIRTUAL_SEED", 1);
+    o.races = number("VIRTUAL_RACES", 1) != 0;
+    o.patience = (double)number("VIRTUAL_PATIENCE", 30);
+    // CUDA C++ programming guide, "CUDA environment variables": 1 to 32, 8 by default.
+    o.queues = (int)number("CUDA_DEVICE_MAX_CONNECTIONS", 8);
+    if (o.queues < 1 || o.queues > 32) o.queues = 8;
+    o.loads_late = number("VIRTUAL_LAZY", 1) != 0;
+    o.eager = word("CUDA_MODULE_LOADING", "LAZY") == "EAGER";
+    // NCCL user guide, "NCCL_RUNTIME_CONNECT": 1 by default, connections are made when they are first used.
+    o.connects_late = number("NCCL_RUNTIME_CONNECT", 1) != 0;
+    o.driver = word("VIRTUAL_DRIVER", "13000");
+    o.fault = word("VIRTUAL_FAULT", "");
+    o.taken = number("VIRTUAL_TAKEN_MIB", 0) << 20;
+    return o;
+}
+
+std::string job_name() {
+    const char *names[] = {"VIRTUAL_JOB", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"};
+    for (const char *name : names)
+        if (getenv(name) != nullptr) {
+            std::string value = getenv(name);
+            for (char &c : value)
+                if (!isalnum((unsigned char)c)) c = '_';
+            return value;
+        }
+    return std::to_string(getpid());
+}
+
+bool alive(int pid) {
+    return pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
+}
+
+bool anybody(const Job *job) {
+    for (const Member &member : job->members)
+        if (member.pid != 0 && alive(member.pid)) return true;
+    return false;
+}
+
+Job *map_segment(const std::string &path, bool create, int *fd) {
+    *fd = open(path.c_str(), O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0600);
+    if (*fd < 0) return nullptr;
+    if (create && ftruncate(*fd, sizeof(Job)) != 0) return nullptr;
+    void *memory = mmap(nullptr, sizeof(Job), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    return memory == MAP_FAILED ? nullptr : (Job *)memory;
+}
+
+// Segments of runs of which no process is left.
+void sweep() {
+    DIR *folder = opendir("/dev/shm");
+    if (folder == nullptr) return;
+    while (const dirent *entry = readdir(folder)) {
+        if (strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) != 0) continue;
+        std::string path = std::string("/dev/shm/") + entry->d_name;
+        int fd = -1;
+        Job *other = map_segment(path, false, &fd);
+        if (other != nullptr && flock(fd, LOCK_EX | LOCK_NB) == 0) {
+            struct stat status;
+            if (fstat(fd, &status) == 0 && status.st_size >= (off_t)sizeof(Job) && other->magic == MAGIC &&
+                !anybody(other))
+                unlink(path.c_str());
+            flock(fd, LOCK_UN);
+        }
+        if (other != nullptr) munmap(other, sizeof(Job));
+        if (fd >= 0) close(fd);
+    }
+    closedir(folder);
+}
+
+Job *the_job;
+std::string the_path;
+
+void leave() {
+    if (the_job == nullptr) return;
+    the_job->members[process()].pid = 0;
+    if (!anybody(the_job)) unlink(the_path.c_str());
+}
+
+void make_lock(pthread_mutex_t *lock) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(lock, &attributes);
+}
+
+Job *attach() {
+    the_path = std::string("/dev/shm/") + PREFIX + job_name();
+    sweep();
+    int fd = -1;
+    Job *segment = map_segment(the_path, true, &fd);
+    if (segment == nullptr) {
+        fprintf(stderr, "virtual GPU: cannot create %s: %s\n", the_path.c_str(), strerror(errno));
+        _exit(1);
+    }
+    flock(fd, LOCK_EX);
+    if (segment->magic != MAGIC) make_lock(&segment->lock), segment->magic = MAGIC;
+    segment->members[process()].pid = getpid();
+    flock(fd, LOCK_UN); // the mapping keeps the file open
+    close(fd);
+    atexit(leave);
+    return segment;
+}
+
+// The name of the run goes to the ranks that this process starts.
+__attribute__((constructor)) void name_job() {
+    char name[64];
+    timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(name, sizeof name, "%d_%lld", (int)getpid(), (long long)now.tv_sec * 1000000000LL + now.tv_nsec);
+    if (getenv("VIRTUAL_JOB") == nullptr && getenv("PMIX_NAMESPACE") == nullptr) setenv("VIRTUAL_JOB", name, 0);
+}
+
+double seconds() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+} // namespace
+
+const Options &options() {
+    static const Options read = read_options();
+    return read;
+}
+
+Job *job() {
+    static Job *attached = the_job = attach();
+    return attached;
+}
+
+int process() {
+    static const int rank = (int)number("OMPI_COMM_WORLD_RANK", number("PMI_RANK", 0)) % PROCESSES;
+    return rank;
+}
+
+// Nodes are dealt in contiguous blocks of ranks.
+int node() {
+    int64_t size = number("OMPI_COMM_WORLD_SIZE", number("PMI_SIZE", 1)), nodes = options().nodes;
+    return nodes <= 1 || size < nodes ? 0 : (int)(process() / ((size + nodes - 1) / nodes));
+}
+
+std::string text(const char *format, ...) {
+    char line[1024];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    return line;
+}
+
+void defect(const char *format, ...) {
+    char line[1024];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    fprintf(stderr, "virtual GPU: [rank %d] %s\n", process(), line);
+    leave();
+    _exit(1);
+}
+
+JobLock::JobLock() {
+    if (pthread_mutex_lock(&job()->lock) == EOWNERDEAD) pthread_mutex_consistent(&job()->lock);
+}
+
+JobLock::~JobLock() {
+    pthread_mutex_unlock(&job()->lock);
+}
+
+void ring() {
+    __atomic_add_fetch(&job()->bell, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &job()->bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void wait_bell(uint32_t seen, double wait) {
+    timespec limit = {(time_t)wait, (long)(1e9 * (wait - (double)(time_t)wait))};
+    syscall(SYS_futex, &job()->bell, FUTEX_WAIT, seen, &limit, nullptr, 0);
+}
+
+void progressed() {
+    __atomic_add_fetch(&job()->members[process()].progress, 1, __ATOMIC_RELAXED);
+}
+
+void dump_waits(); // device.cc
+
+void watch_progress() {
+    static std::mutex guard;
+    static uint64_t last = 0;
+    static double since = seconds();
+    std::lock_guard<std::mutex> held(guard);
+    uint64_t sum = 1;
+    for (const Member &member : job()->members) sum += __atomic_load_n(&member.progress, __ATOMIC_RELAXED);
+    if (sum != last) last = sum, since = seconds();
+    if (seconds() - since < options().patience) return;
+    dump_waits();
+    usleep(500000); // the other ranks say theirs before the launcher ends all
+    leave();
+    _exit(1);
+}
+
+char *arena_of(int other) {
+    static char *mapped[PROCESSES];
+    enum : size_t { ARENA = (size_t)64 << 30 };
+    if (mapped[other] != nullptr) return mapped[other];
+    std::string path = text("/proc/%d/fd/%d", job()->members[other].pid, job()->members[other].arena);
+    int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    void *memory = fd < 0 ? MAP_FAILED : mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+    if (memory == MAP_FAILED) defect("the memory of rank %d cannot be reached (%s): it has ended", other, path.c_str());
+    return mapped[other] = (char *)memory;
+}
+
+void Clock::set(int context, uint32_t time) {
+    if (context >= (int)at.size()) at.resize((size_t)context + 1);
+    at[(size_t)context] = time;
+}
+
+void Clock::join(const uint32_t *other, size_t width) {
+    if (width > at.size()) at.resize(width);
+    for (size_t i = 0; i < width; i++)
+        if (other[i] > at[i]) at[i] = other[i];
+}
+
+} // namespace virtual_gpu

@@ -1,0 +1,359 @@
+// Matrix products as cuBLASLt describes them (cuBLAS documentation, "Using the cuBLASLt API"): column-major layouts,
+// D = epilogue(alpha * op(A) op(B) + beta * C). Sums are exact to double, so that what differs from the CPU's is the
+// program's doing. The heuristic knows the rules that are documented and no more: whether NVIDIA has a kernel for a
+// shape cannot be told here.
+#include "virtual.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <cublasLt.h>
+
+using namespace virtual_gpu;
+
+namespace virtual_gpu {
+cudaError_t answer(cudaError_t error);
+}
+
+struct VirtualLt {
+    int alive;
+};
+
+struct VirtualProduct {
+    cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
+    int epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    const void *bias = nullptr;
+    void *aux = nullptr;
+    int64_t aux_leading = 0;
+    int32_t bias_type = -1; // that of D
+};
+
+struct VirtualLayout {
+    cudaDataType_t type;
+    int64_t rows, columns, leading;
+    int32_t batch = 1;
+    int64_t stride = 0;
+};
+
+struct VirtualPreference {
+    uint64_t workspace = 0;
+    uint32_t alignment[4] = {256, 256, 256, 256};
+};
+
+namespace {
+
+enum : uint64_t { ALGORITHM = 0x6c746d61 };
+
+int64_t width(cudaDataType_t type) {
+    return type == CUDA_R_16BF ? 2 : type == CUDA_R_64F ? 8 : 4;
+}
+
+double load(const void *memory, int64_t at, cudaDataType_t type) {
+    if (type == CUDA_R_32F) return ((const float *)memory)[at];
+    uint32_t bits = (uint32_t)((const uint16_t *)memory)[at] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+void keep(void *memory, int64_t at, cudaDataType_t type, double value) {
+    float single = (float)value;
+    if (type == CUDA_R_32F) {
+        ((float *)memory)[at] = single;
+        return;
+    }
+    uint32_t bits;
+    memcpy(&bits, &single, sizeof bits);
+    ((uint16_t *)memory)[at] = single != single ? 0x7fff : (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// "CUBLASLT_EPILOGUE_GELU: GELU ... approximation by tanh".
+const double ROOT = 0.79788456080286535588, CUBE = 0.044715;
+
+double gelu(double x) {
+    return 0.5 * x * (1.0 + tanh(ROOT * (x + CUBE * x * x * x)));
+}
+
+double gelu_slope(double x) {
+    double t = tanh(ROOT * (x + CUBE * x * x * x));
+    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * ROOT * (1.0 + 3.0 * CUBE * x * x);
+}
+
+struct Call {
+    VirtualProduct product;
+    VirtualLayout a, b, c;
+    const void *a_data, *b_data;
+    void *d;
+    float alpha, beta;
+    int64_t m, n, k;
+};
+
+void declare(const Access &access, const Call &call) {
+    const VirtualLayout *layouts[] = {&call.a, &call.b};
+    const void *data[] = {call.a_data, call.b_data};
+    int64_t batches = call.c.batch;
+    for (int64_t i = 0; i < batches; i++) {
+        for (int o = 0; o < 2; o++) {
+            const VirtualLayout *l = layouts[o];
+            int64_t w = width(l->type);
+            touch_rows(access, (const char *)data[o] + i * l->stride * w, l->columns, l->rows * w, l->leading * w,
+                       false);
+        }
+        int64_t w = width(call.c.type);
+        char *d = (char *)call.d + i * call.c.stride * w;
+        if (call.beta != 0.0f) touch_rows(access, d, call.n, call.m * w, call.c.leading * w, false);
+        touch_rows(access, d, call.n, call.m * w, call.c.leading * w, true);
+    }
+    const VirtualProduct &p = call.product;
+    int64_t w = width(call.c.type);
+    if (p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
+        touch(access, p.bias, call.m * width((cudaDataType_t)p.bias_type), false);
+    if (p.aux != nullptr)
+        touch_rows(access, p.aux, call.n, call.m * w, p.aux_leading * w, p.epilogue != CUBLASLT_EPILOGUE_DGELU);
+}
+
+double after(const Call &call, double value, int64_t row, int64_t column) {
+    const VirtualProduct &p = call.product;
+    cudaDataType_t type = call.c.type;
+    int64_t at = column * p.aux_leading + row;
+    switch (p.epilogue) {
+    case CUBLASLT_EPILOGUE_BIAS:
+        return value + load(p.bias, row, (cudaDataType_t)p.bias_type);
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+        value += load(p.bias, row, (cudaDataType_t)p.bias_type);
+        keep(p.aux, at, type, value);
+        return gelu(value);
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+        keep(p.aux, at, type, value);
+        return gelu(value);
+    case CUBLASLT_EPILOGUE_DGELU:
+        return value * gelu_slope(load(p.aux, at, type));
+    default:
+        return value;
+    }
+}
+
+// op(A) as (k, m) doubles: a column of D is then a sum of its rows.
+std::vector<double> spread(const Call &call, int64_t batch) {
+    std::vector<double> a((size_t)(call.k * call.m));
+    const char *data = (const char *)call.a_data + batch * call.a.stride * width(call.a.type);
+    bool turned = call.product.a == CUBLAS_OP_T;
+    for (int64_t i = 0; i < call.k; i++)
+        for (int64_t row = 0; row < call.m; row++)
+            a[(size_t)(i * call.m + row)] =
+                load(data, turned ? row * call.a.leading + i : i * call.a.leading + row, call.a.type);
+    return a;
+}
+
+void multiply(const Call &call, int64_t batch) {
+    std::vector<double> a = spread(call, batch), sum((size_t)call.m);
+    const char *b = (const char *)call.b_data + batch * call.b.stride * width(call.b.type);
+    char *d = (char *)call.d + batch * call.c.stride * width(call.c.type);
+    bool turned = call.product.b == CUBLAS_OP_T;
+    for (int64_t column = 0; column < call.n; column++) {
+        for (double &value : sum) value = 0.0;
+        for (int64_t i = 0; i < call.k; i++) {
+            double x = load(b, turned ? i * call.b.leading + column : column * call.b.leading + i, call.b.type);
+            const double *__restrict__ from = a.data() + i * call.m;
+            double *__restrict__ to = sum.data();
+            for (int64_t row = 0; row < call.m; row++) to[row] += x * from[row];
+        }
+        for (int64_t row = 0; row < call.m; row++) {
+            int64_t at = column * call.c.leading + row;
+            double value = (double)call.alpha * sum[(size_t)row];
+            if (call.beta != 0.0f) value += (double)call.beta * load(d, at, call.c.type);
+            keep(d, at, call.c.type, after(call, value, row, column));
+        }
+    }
+}
+
+bool has_aux(int epilogue) {
+    return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+           epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+
+uint32_t aligned(const void *memory) {
+    uintptr_t at = (uintptr_t)memory | 256;
+    return (uint32_t)(at & (~at + 1));
+}
+
+// What the documentation of cublasLtMatmul and of the attributes demands. m, n and k have to agree.
+bool consistent(const VirtualProduct *p, const VirtualLayout *a, const VirtualLayout *b, const VirtualLayout *c,
+                int64_t *m, int64_t *n, int64_t *k) {
+    *m = p->a == CUBLAS_OP_N ? a->rows : a->columns;
+    *k = p->a == CUBLAS_OP_N ? a->columns : a->rows;
+    *n = p->b == CUBLAS_OP_N ? b->columns : b->rows;
+    int64_t other = p->b == CUBLAS_OP_N ? b->rows : b->columns;
+    return *k == other && c->rows == *m && c->columns == *n && a->type == b->type && a->batch == c->batch &&
+           b->batch == c->batch && a->leading >= a->rows && b->leading >= b->rows && c->leading >= c->rows;
+}
+
+// CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: "must be divisible by 8 and no less than the number of rows in the output
+// matrix"; CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: aligned to 16 bytes.
+bool aux_allowed(const VirtualProduct *p, int64_t m) {
+    return !has_aux(p->epilogue) || (p->aux_leading % 8 == 0 && p->aux_leading >= m && aligned(p->aux) >= 16);
+}
+
+} // namespace
+
+extern "C" {
+
+size_t cublasLtGetVersion(void) {
+    return 130100;
+}
+
+const char *cublasLtGetStatusString(cublasStatus_t status) {
+    return status == CUBLAS_STATUS_SUCCESS ? "CUBLAS_STATUS_SUCCESS" : "CUBLAS_STATUS_NOT_SUPPORTED";
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
+    if (sticky() != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
+    *handle = new VirtualLt{1};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+    delete handle;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *product, cublasComputeType_t, cudaDataType_t) {
+    *product = new VirtualProduct();
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
+    delete product;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t p, cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t bytes) {
+    struct {
+        cublasLtMatmulDescAttributes_t attribute;
+        void *to;
+        size_t bytes;
+    } const known[] = {
+        {CUBLASLT_MATMUL_DESC_TRANSA, &p->a, 4},
+        {CUBLASLT_MATMUL_DESC_TRANSB, &p->b, 4},
+        {CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, 4},
+        {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, 8},
+        {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux, 8},
+        {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->aux_leading, 8},
+        {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &p->bias_type, 4},
+    };
+    for (const auto &entry : known)
+        if (entry.attribute == attribute) {
+            if (entry.bytes != bytes) return CUBLAS_STATUS_INVALID_VALUE;
+            memcpy(entry.to, value, bytes);
+            return CUBLAS_STATUS_SUCCESS;
+        }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type, uint64_t rows,
+                                          uint64_t columns, int64_t leading) {
+    *layout = new VirtualLayout{type, (int64_t)rows, (int64_t)columns, leading};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+    delete layout;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void *value,
+                                                size_t bytes) {
+    if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT && bytes == 4)
+        memcpy(&layout->batch, value, bytes);
+    else if (attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET && bytes == 8)
+        memcpy(&layout->stride, value, bytes);
+    else
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
+    *preference = new VirtualPreference();
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+    delete preference;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                                                    size_t bytes) {
+    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && bytes == 8)
+        memcpy(&preference->workspace, value, bytes);
+    else if (attribute >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES && bytes == 4)
+        memcpy(&preference->alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, bytes);
+    else
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t preference, int asked,
+                                              cublasLtMatmulHeuristicResult_t *results, int *found) {
+    int64_t m, n, k;
+    *found = 0;
+    if (!consistent(product, a, b, c, &m, &n, &k)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (asked < 1 || !aux_allowed(product, m)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    int64_t count = asked < 3 ? asked : 3; // several, for who asks for several
+    for (int64_t i = 0; i < count; i++) {
+        memset(&results[i], 0, sizeof results[i]);
+        uint64_t algorithm[8] = {ALGORITHM,
+                                 (uint64_t)i,
+                                 preference->alignment[0],
+                                 preference->alignment[1],
+                                 preference->alignment[3],
+                                 (uint64_t)(a->type == CUDA_R_16BF),
+                                 (uint64_t)product->epilogue,
+                                 (uint64_t)m ^ (uint64_t)n << 20 ^ (uint64_t)k << 40};
+        memcpy(results[i].algo.data, algorithm, sizeof algorithm);
+        results[i].workspaceSize = preference->workspace < (1 << 20) ? 0 : 1 << 20;
+        results[i].state = CUBLAS_STATUS_SUCCESS;
+    }
+    *found = (int)count;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
+                              const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *algorithm, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream) {
+    if (sticky() != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
+    Call call = {*product, *a_layout, *b_layout, *c_layout, a, b, d, *(const float *)alpha, *(const float *)beta,
+                 0,        0,         0};
+    if (!consistent(product, a_layout, b_layout, c_layout, &call.m, &call.n, &call.k) || c != d)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    const uint64_t *chosen = algorithm->data;
+    if (chosen[0] != ALGORITHM) defect("cublasLtMatmul is given an algorithm that no heuristic returned");
+    if (chosen[7] != ((uint64_t)call.m ^ (uint64_t)call.n << 20 ^ (uint64_t)call.k << 40) ||
+        chosen[6] != (uint64_t)product->epilogue || aligned(a) < chosen[2] || aligned(b) < chosen[3] ||
+        aligned(d) < chosen[4])
+        defect("cublasLtMatmul: the algorithm was asked for another shape, epilogue or alignment than it is used for");
+    if (!aux_allowed(product, call.m)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!has_aux(product->epilogue)) call.product.aux = nullptr;
+    if (call.product.bias_type < 0) call.product.bias_type = c_layout->type;
+    if (workspace_bytes > 0) range(workspace, (int64_t)workspace_bytes, "the workspace of a product");
+    load_once(text("a product of type %d, operands %d%d, epilogue %d", (int)a_layout->type, (int)product->a,
+                   (int)product->b, product->epilogue),
+              true);
+    Op op;
+    op.what = text("a product of %lld x %lld x %lld", (long long)call.m, (long long)call.n, (long long)call.k);
+    op.step = [call, workspace](const Access &access) {
+        declare(access, call);
+        if (workspace != nullptr) touch(access, workspace, 64, true); // shared by streams only with an order between
+        for (int64_t i = 0; i < call.c.batch; i++) multiply(call, i);
+        return OUTCOME_DONE;
+    };
+    enqueue(stream, std::move(op));
+    return CUBLAS_STATUS_SUCCESS;
+}
+}

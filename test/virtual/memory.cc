@@ -1,0 +1,277 @@
+// Device memory: one arena a process, in a memfd, so that other processes can map parts of it. Addresses are never used
+// twice, so what is freed stays recognisable; between allocations lie pages that nobody may touch. New memory is full
+// of NaNs. After the memory the file holds its shadow (shadow.cc), which a process that maps memory maps with it.
+#include "virtual.h"
+
+#include <atomic>
+#include <fcntl.h>
+#include <map>
+#include <shared_mutex>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace virtual_gpu {
+
+namespace {
+
+constexpr size_t ARENA = (size_t)64 << 30, PAGE = 4096, BLOCK = 2 << 20;
+constexpr size_t CELLS_PER_WORD = sizeof(Cell);
+constexpr int64_t CONTEXT_BYTES = (int64_t)512 << 20; // of every process on a GPU
+
+struct Arena {
+    int fd = -1;
+    char *memory = nullptr;
+    char *cells = nullptr;
+    size_t used = BLOCK;
+    int64_t count = 0;
+};
+
+std::shared_mutex guard;
+std::atomic<uint64_t> generation{1};
+
+std::map<uintptr_t, Region> &regions() {
+    static std::map<uintptr_t, Region> all;
+    return all;
+}
+
+Arena open_arena() {
+    Arena a;
+    a.fd = memfd_create("virtual-gpu", MFD_CLOEXEC);
+    constexpr size_t SHADOW = ARENA / 4 * CELLS_PER_WORD;
+    if (a.fd < 0 || ftruncate(a.fd, (off_t)(ARENA + SHADOW)) != 0) defect("no memory for device memory");
+    a.memory = (char *)mmap(nullptr, ARENA, PROT_NONE, MAP_SHARED | MAP_NORESERVE, a.fd, 0);
+    a.cells = (char *)mmap(nullptr, SHADOW, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, a.fd, (off_t)ARENA);
+    if (a.memory == MAP_FAILED || a.cells == MAP_FAILED) defect("no address space for device memory");
+    job()->members[process()].arena = a.fd;
+    JobLock lock;
+    job()->held[node() * options().gpus + current_gpu()] += CONTEXT_BYTES;
+    return a;
+}
+
+Arena &arena() {
+    static Arena opened = open_arena();
+    return opened;
+}
+
+void add(const Region &region) {
+    std::unique_lock<std::shared_mutex> held(guard);
+    regions()[region.base] = region;
+    generation++;
+}
+
+void change(uintptr_t base, RegionKind kind) {
+    std::unique_lock<std::shared_mutex> held(guard);
+    regions()[base].kind = kind;
+    generation++;
+}
+
+void erase(uintptr_t base) {
+    std::unique_lock<std::shared_mutex> held(guard);
+    regions().erase(base);
+    generation++;
+}
+
+size_t up(size_t bytes, size_t unit) {
+    return (bytes + unit - 1) / unit * unit;
+}
+
+struct Handle {
+    uint32_t magic;
+    int32_t process, node, whole;
+    uint64_t offset, size;
+    int64_t number;
+};
+enum { HANDLE = 0x69706331 };
+static_assert(sizeof(Handle) <= sizeof(cudaIpcMemHandle_t), "a handle has 64 bytes");
+
+} // namespace
+
+Region region_of(const void *memory) {
+    uintptr_t at = (uintptr_t)memory;
+    std::shared_lock<std::shared_mutex> held(guard);
+    auto after = regions().upper_bound(at);
+    if (after != regions().begin()) {
+        const Region &before = std::prev(after)->second;
+        if (at < before.base + before.size) return before;
+    }
+    const Arena &a = arena();
+    Region none = {at, 0, REGION_NONE, nullptr, process(), 0, false, 0, 0};
+    // Between allocations: nobody's memory, and the device's all the same.
+    if (at >= (uintptr_t)a.memory && at < (uintptr_t)a.memory + ARENA) none.kind = REGION_FREED;
+    return none;
+}
+
+uint64_t regions_generation() {
+    return generation.load(std::memory_order_acquire);
+}
+
+std::string place_of(const void *memory) {
+    Region region = region_of(memory);
+    long long at = (long long)((uintptr_t)memory - region.base);
+    switch (region.kind) {
+    case REGION_DEVICE:
+        return text("byte %lld of device allocation %lld (%zu bytes)", at, (long long)region.number, region.size);
+    case REGION_MAPPED:
+        return text("byte %lld of rank %d's allocation %lld, mapped here", at, region.owner, (long long)region.number);
+    case REGION_PINNED:
+        return text("byte %lld of %zu pinned bytes", at, region.size);
+    case REGION_FREED:
+        return region.size == 0
+                   ? "device memory that was never allocated"
+                   : text("byte %lld of device allocation %lld, which was freed", at, (long long)region.number);
+    default:
+        return "host memory";
+    }
+}
+
+Region range(const void *memory, int64_t bytes, const char *what) {
+    Region region = region_of(memory);
+    if (region.kind == REGION_NONE || region.kind == REGION_FREED) defect("%s uses %s", what, place_of(memory).c_str());
+    if ((uintptr_t)memory + (size_t)bytes > region.base + region.size)
+        defect("%s uses %lld bytes from %s on: it runs over the end", what, (long long)bytes, place_of(memory).c_str());
+    return region;
+}
+
+int64_t memory_total() {
+    return 85017493504; // what cudaGetDeviceProperties says of an H100 with 80 GB
+}
+
+int64_t memory_left() {
+    arena();
+    JobLock lock;
+    return memory_total() - job()->held[node() * options().gpus + current_gpu()] - options().taken;
+}
+
+// Allocations are aligned to 256 bytes at least (CUDA C++ programming guide, "Device memory accesses"); those that are
+// not whole blocks of 2 MiB get no more than that here, so that nobody relies on more.
+cudaError_t memory_allocate(void **memory, size_t bytes) {
+    Arena &a = arena();
+    int64_t charged = (int64_t)up(bytes, bytes < BLOCK ? 512 : BLOCK);
+    if (bytes == 0) return *memory = nullptr, cudaSuccess;
+    if (charged > memory_left()) return cudaErrorMemoryAllocation;
+    size_t start = a.used + (bytes % BLOCK == 0 ? 0 : 256);
+    size_t end = up(start + bytes, PAGE);
+    if (end + BLOCK > ARENA) defect("an arena of 64 GiB of device memory is used up: addresses are never used twice");
+    a.used = up(end + PAGE, BLOCK);
+    char *data = a.memory + start;
+    mprotect(a.memory + start / PAGE * PAGE, end - start / PAGE * PAGE, PROT_READ | PROT_WRITE);
+    // With the shadow on, what is unwritten is known without its being NaN.
+    if (!options().races || bytes < BLOCK) memset(data, 0xff, bytes);
+    {
+        JobLock lock;
+        job()->held[node() * options().gpus + current_gpu()] += charged;
+    }
+    Region region = {
+        (uintptr_t)data, bytes,   REGION_DEVICE, (Cell *)(a.cells + start / 4 * CELLS_PER_WORD), process(), ++a.count,
+        false,           charged, start};
+    add(region);
+    *memory = data;
+    return cudaSuccess;
+}
+
+cudaError_t memory_free(void *memory) {
+    Region region = region_of(memory);
+    if (region.kind == REGION_FREED && region.base == (uintptr_t)memory)
+        defect("cudaFree frees device allocation %lld a second time", (long long)region.number);
+    if (region.kind != REGION_DEVICE || region.base != (uintptr_t)memory)
+        defect("cudaFree is given %s, not the beginning of an allocation", place_of(memory).c_str());
+    {
+        JobLock lock;
+        job()->held[node() * options().gpus + current_gpu()] -= region.charged;
+        // Runtime API, cudaIpcOpenMemHandle: "Calling cudaFree on an exported memory region before calling
+        // cudaIpcCloseMemHandle in the importing context will result in undefined behavior."
+        for (const Mapping &mapping : job()->mappings)
+            if (mapping.used && mapping.owner == process() && mapping.offset == region.offset)
+                defect("cudaFree frees device allocation %lld, which rank %d still has mapped",
+                       (long long)region.number, mapping.holder);
+    }
+    change(region.base, REGION_FREED);
+    uintptr_t first = region.base / PAGE * PAGE, end = up(region.base + region.size, PAGE);
+    madvise((void *)first, end - first, MADV_REMOVE);
+    mprotect((void *)first, end - first, PROT_NONE);
+    return cudaSuccess;
+}
+
+cudaError_t memory_pin(void *memory, size_t bytes, bool allocated) {
+    if (region_of(memory).kind != REGION_NONE) return cudaErrorHostMemoryAlreadyRegistered;
+    void *cells = mmap(nullptr, (bytes / 4 + 2) * sizeof(Cell), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (cells == MAP_FAILED) return cudaErrorMemoryAllocation;
+    add({(uintptr_t)memory, bytes, REGION_PINNED, (Cell *)cells, process(), 0, allocated, 0, 0});
+    return cudaSuccess;
+}
+
+cudaError_t memory_unpin(void *memory, bool allocated) {
+    Region region = region_of(memory);
+    if (region.kind != REGION_PINNED || region.base != (uintptr_t)memory || region.allocated != allocated)
+        return allocated ? cudaErrorInvalidValue : cudaErrorHostMemoryNotRegistered;
+    erase(region.base);
+    munmap(region.cells, (region.size / 4 + 2) * sizeof(Cell));
+    return cudaSuccess;
+}
+
+// CUDA C++ programming guide, "Interprocess communication": an allocation may be part of a larger block, and IPC shares
+// the whole block; so only allocations of whole 2 MiB should be shared.
+cudaError_t memory_export(cudaIpcMemHandle_t *handle, void *memory) {
+    Region region = region_of(memory);
+    if (region.kind != REGION_DEVICE) return cudaErrorInvalidValue;
+    if (region.size % BLOCK != 0)
+        defect("cudaIpcGetMemHandle shares device allocation %lld of %zu bytes: with less than whole blocks of 2 MiB "
+               "the driver shares what else lies in the block",
+               (long long)region.number, region.size);
+    Handle made = {HANDLE, process(), node(), 1, region.offset, region.size, region.number};
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &made, sizeof made);
+    return cudaSuccess;
+}
+
+cudaError_t memory_import(void **memory, const cudaIpcMemHandle_t *handle) {
+    Handle h;
+    memcpy(&h, handle, sizeof h);
+    if (h.magic != HANDLE) return cudaErrorInvalidValue;
+    if (h.node != node()) return cudaErrorMapBufferObjectFailed;
+    // A process cannot open its own handles: cuIpcOpenMemHandle, CUDA_ERROR_INVALID_CONTEXT.
+    if (h.process == process()) return cudaErrorDeviceUninitialized;
+    arena();
+    std::string path = text("/proc/%d/fd/%d", job()->members[h.process].pid, job()->members[h.process].arena);
+    int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (fd < 0) return cudaErrorMapBufferObjectFailed;
+    char *data = (char *)mmap(nullptr, h.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)h.offset);
+    char *cells = (char *)mmap(nullptr, h.size / 4 * CELLS_PER_WORD, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                               fd, (off_t)(ARENA + h.offset / 4 * CELLS_PER_WORD));
+    close(fd);
+    if (data == MAP_FAILED || cells == MAP_FAILED) return cudaErrorMapBufferObjectFailed;
+    JobLock lock;
+    for (Mapping &mapping : job()->mappings)
+        if (!mapping.used) {
+            mapping = {true, h.process, process(), h.offset};
+            break;
+        }
+    add({(uintptr_t)data, h.size, REGION_MAPPED, (Cell *)cells, h.process, h.number, false, 0, h.offset});
+    *memory = data;
+    return cudaSuccess;
+}
+
+cudaError_t memory_close(void *memory) {
+    Region region = region_of(memory);
+    if (region.kind != REGION_MAPPED || region.base != (uintptr_t)memory) return cudaErrorInvalidValue;
+    erase(region.base);
+    munmap(memory, region.size);
+    munmap(region.cells, region.size / 4 * CELLS_PER_WORD);
+    JobLock lock;
+    for (Mapping &mapping : job()->mappings)
+        if (mapping.used && mapping.owner == region.owner && mapping.holder == process() &&
+            mapping.offset == region.offset) {
+            mapping.used = false;
+            break;
+        }
+    return cudaSuccess;
+}
+
+uint64_t arena_offset(const void *memory, int *owner) {
+    Region region = region_of(memory);
+    *owner = region.owner;
+    return region.offset + ((uintptr_t)memory - region.base);
+}
+
+} // namespace virtual_gpu

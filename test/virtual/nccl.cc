@@ -1,0 +1,495 @@
+// Messages and collectives between the ranks of a run, as NCCL has them. What a rank's device has come to is posted in
+// the job's segment; the receiver copies from the sender's memory, and sums run in the order of the ranks.
+//
+// Rules, with the documents they come from:
+// - The first message between two ranks, and the first collective of a kind, connects them, and that call keeps the
+//   host until the others have made theirs (NCCL 2.28 sources: group.cc asks transport.cc for ncclTransportP2pSetup;
+//   user guide, NCCL_RUNTIME_CONNECT). A send ends when the receiver has taken it: small ones may end earlier on
+//   hardware, and nobody may rely on that.
+// - Calls of one communicator match in their order; a collective needs the same call, count and type on all ranks (user
+//   guide, "Collective operations").
+// - In place means that the rank's part of the larger buffer is the smaller one (user guide, "In-place operations").
+// - A GPU is in a communicator once (init.cc: "Duplicate GPU detected").
+// - A kernel that waits owns its blocks' multiprocessors (GROUP_BLOCKS each, or maxCTAs).
+#include "virtual.h"
+
+#include <cstdio>
+#include <map>
+#include <nccl.h>
+#include <unistd.h>
+
+using namespace virtual_gpu;
+
+namespace virtual_gpu {
+cudaError_t answer(cudaError_t error);
+}
+
+struct VirtualComm {
+    int index, rank, size, blocks;
+    uint64_t collectives = 0;
+    std::map<std::pair<int, int>, uint64_t> messages; // from, to
+    std::map<std::pair<int, int>, bool> connected;
+    uint32_t called = 0;
+};
+
+namespace {
+
+enum Kind { KIND_MESSAGE, KIND_ALL_REDUCE, KIND_ALL_GATHER, KIND_REDUCE_SCATTER };
+enum { GROUP_BLOCKS = 24, TAKEN = 9 };
+const char *const KIND_NAMES[] = {"a message", "ncclAllReduce", "ncclAllGather", "ncclReduceScatter"};
+
+thread_local std::string last_error;
+std::string fault_text;
+
+Communicator *shared(const VirtualComm *comm) {
+    return &job()->comms[comm->index];
+}
+
+int64_t width(int type) {
+    return type == ncclInt8 ? 1 : type == ncclBfloat16 ? 2 : type == ncclFloat64 || type == ncclInt64 ? 8 : 4;
+}
+
+// One call: an end of a message, or this rank's part of a collective.
+struct Part {
+    VirtualComm *comm;
+    int kind, source, target; // target -1: collective
+    uint64_t sequence;
+    const void *in;
+    void *out;
+    int64_t count;
+    int type;
+    cudaStream_t stream;
+    int state = 0;
+    int post = -1;
+    std::vector<char> result;
+};
+
+int64_t in_count(const Part &p) {
+    return p.kind == KIND_REDUCE_SCATTER ? p.count * p.comm->size : p.count;
+}
+
+int64_t out_count(const Part &p) {
+    return p.kind == KIND_ALL_GATHER ? p.count * p.comm->size : p.count;
+}
+
+std::string describe(const Part &p) {
+    if (p.kind != KIND_MESSAGE)
+        return text("%s of %lld elements among %d ranks", KIND_NAMES[p.kind], (long long)p.count, p.comm->size);
+    return text("%s of %lld bytes %s rank %d", p.in != nullptr ? "ncclSend" : "ncclRecv",
+                (long long)(p.count * width(p.type)), p.in != nullptr ? "to" : "from",
+                shared(p.comm)->process[p.in != nullptr ? p.target : p.source]);
+}
+
+bool same(const Post &post, const Part &p) {
+    return post.used && post.comm == p.comm->index && post.sequence == p.sequence && post.target == p.target &&
+           (p.target < 0 || post.source == p.source);
+}
+
+void put_up(Part &p, const Access &access) {
+    int owner = process();
+    Post post = {true, p.comm->index, p.kind, p.source, p.target, p.sequence, 0, process(), p.type, 0, 0, p.count};
+    post.in = arena_offset(p.in, &owner);
+    if (owner != process()) defect("%s reads memory of rank %d, mapped here: not modelled", access.what, owner);
+    touch(access, p.in, in_count(p) * width(p.type), false);
+    JobLock lock;
+    for (int i = 0; i < POSTS; i++) {
+        if (job()->posts[i].used) continue;
+        SharedClock *clock = &job()->clocks[i];
+        clock->width = (uint32_t)access.clock->at.size();
+        memcpy(clock->at, access.clock->at.data(), clock->width * sizeof(uint32_t));
+        job()->posts[i] = post;
+        p.post = i;
+        return;
+    }
+    defect("more than %d messages under way", POSTS);
+}
+
+void join_post(const Part &p, int post) {
+    const SharedClock *clock = &job()->clocks[post];
+    auto lock = device_lock();
+    stream_clock(p.stream).join(clock->at, clock->width);
+}
+
+Outcome send(Part &p, const Access &access) {
+    if (p.state == 0) {
+        put_up(p, access);
+        p.state = 1;
+        ring();
+        return OUTCOME_WAITS;
+    }
+    JobLock lock;
+    Post *post = &job()->posts[p.post];
+    if (post->phase != TAKEN && !shared(p.comm)->aborted) return OUTCOME_WAITS;
+    post->used = false;
+    return OUTCOME_DONE;
+}
+
+Outcome receive(Part &p, const Access &access) {
+    Post found;
+    int at = -1;
+    {
+        JobLock lock;
+        if (shared(p.comm)->aborted) return OUTCOME_DONE;
+        for (int i = 0; i < POSTS && at < 0; i++)
+            if (same(job()->posts[i], p) && job()->posts[i].phase != TAKEN) at = i;
+        if (at < 0) return OUTCOME_WAITS;
+        found = job()->posts[at];
+    }
+    int64_t bytes = p.count * width(p.type);
+    if (found.count * width(found.type) != bytes)
+        defect("%s meets a send of %lld bytes", describe(p).c_str(), (long long)(found.count * width(found.type)));
+    join_post(p, at);
+    touch(access, p.out, bytes, true);
+    memcpy(p.out, arena_of(found.process) + found.in, (size_t)bytes);
+    JobLock lock;
+    job()->posts[at].phase = TAKEN;
+    ring();
+    return OUTCOME_DONE;
+}
+
+// The ranks' posts of this collective: -1 where a rank has not come, or has left.
+int find_posts(const Part &p, int posts[RANKS]) {
+    int count = 0;
+    for (int r = 0; r < p.comm->size; r++) posts[r] = -1;
+    for (int i = 0; i < POSTS; i++)
+        if (same(job()->posts[i], p)) posts[job()->posts[i].source] = i, count++;
+    return count;
+}
+
+void check_match(const Part &p, const Post &other) {
+    if (other.kind == p.kind && other.count == p.count && other.type == p.type) return;
+    defect("%s meets %s of %lld elements of type %d on rank %d of the communicator", describe(p).c_str(),
+           KIND_NAMES[other.kind], (long long)other.count, other.type, other.source);
+}
+
+double element(const char *from, int64_t i, int type) {
+    if (type == ncclFloat64) return ((const double *)from)[i];
+    if (type == ncclFloat32) return ((const float *)from)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)from)[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+void put_element(char *to, int64_t i, int type, float value, double exact) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (type == ncclFloat64) ((double *)to)[i] = exact;
+    if (type == ncclFloat32) ((float *)to)[i] = value;
+    if (type == ncclBfloat16)
+        ((uint16_t *)to)[i] = value != value ? 0x7fff : (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// Elements [first, first + count) of all inputs, summed in single precision in the order of the ranks.
+void sum(const Part &p, char *out, const char *const inputs[], int64_t first) {
+    for (int64_t i = 0; i < p.count; i++) {
+        float single = (float)element(inputs[0], first + i, p.type);
+        double exact = element(inputs[0], first + i, p.type);
+        for (int r = 1; r < p.comm->size; r++) {
+            single += (float)element(inputs[r], first + i, p.type);
+            exact += element(inputs[r], first + i, p.type);
+        }
+        put_element(out, i, p.type, single, exact);
+    }
+}
+
+void compute(Part &p, const Post posts[]) {
+    const char *inputs[RANKS];
+    int64_t bytes = p.count * width(p.type);
+    for (int r = 0; r < p.comm->size; r++) inputs[r] = arena_of(posts[r].process) + posts[r].in;
+    p.result.resize((size_t)(out_count(p) * width(p.type)));
+    if (p.kind == KIND_ALL_GATHER)
+        for (int r = 0; r < p.comm->size; r++) memcpy(p.result.data() + r * bytes, inputs[r], (size_t)bytes);
+    else if (p.type != ncclFloat32 && p.type != ncclBfloat16 && p.type != ncclFloat64)
+        defect("%s: sums of this type are not modelled", describe(p).c_str());
+    else
+        sum(p, p.result.data(), inputs, p.kind == KIND_REDUCE_SCATTER ? p.comm->rank * p.count : 0);
+}
+
+// Everybody reads all inputs before anybody writes an output, since outputs may be inputs.
+Outcome collective(Part &p, const Access &access) {
+    int posts[RANKS];
+    if (p.state == 0) {
+        put_up(p, access);
+        p.state = 1;
+        ring();
+        return OUTCOME_WAITS;
+    }
+    if (p.state == 1) {
+        Post copies[RANKS];
+        {
+            JobLock lock;
+            if (shared(p.comm)->aborted) return job()->posts[p.post].used = false, OUTCOME_DONE;
+            if (find_posts(p, posts) < p.comm->size) return OUTCOME_WAITS;
+            for (int r = 0; r < p.comm->size; r++) copies[r] = job()->posts[posts[r]];
+        }
+        for (int r = 0; r < p.comm->size; r++) check_match(p, copies[r]), join_post(p, posts[r]);
+        compute(p, copies);
+        JobLock lock;
+        job()->posts[p.post].phase = 1;
+        p.state = 2;
+        ring();
+        return OUTCOME_WAITS;
+    }
+    {
+        JobLock lock;
+        find_posts(p, posts);
+        for (int r = 0; r < p.comm->size; r++)
+            if (posts[r] >= 0 && job()->posts[posts[r]].phase < 1) return OUTCOME_WAITS;
+        job()->posts[p.post].used = false;
+    }
+    touch(access, p.out, (int64_t)p.result.size(), true);
+    memcpy(p.out, p.result.data(), p.result.size());
+    ring();
+    return OUTCOME_DONE;
+}
+
+Outcome step_part(Part &p, const Access &access) {
+    if (p.state < 0) return OUTCOME_DONE;
+    Outcome outcome = p.kind != KIND_MESSAGE ? collective(p, access)
+                      : p.in != nullptr      ? send(p, access)
+                                             : receive(p, access);
+    if (outcome == OUTCOME_DONE) p.state = -1;
+    return outcome;
+}
+
+// --- connecting
+
+bool both_called(const VirtualComm *comm, int from, int to) {
+    const uint8_t *first = shared(comm)->first[from][to];
+    return (first[0] && first[1]) || shared(comm)->aborted;
+}
+
+bool all_called(const VirtualComm *comm, int kind) {
+    for (int r = 0; r < comm->size; r++)
+        if ((shared(comm)->called[r] >> kind & 1) == 0) return shared(comm)->aborted;
+    return true;
+}
+
+void announce(const Part &p) {
+    JobLock lock;
+    if (p.kind == KIND_MESSAGE)
+        shared(p.comm)->first[p.source][p.target][p.in == nullptr] = 1;
+    else
+        shared(p.comm)->called[p.comm->rank] |= 1u << p.kind;
+    ring();
+}
+
+void connect(const Part &p) {
+    VirtualComm *comm = p.comm;
+    if (p.kind == KIND_MESSAGE) {
+        bool &connected = comm->connected[{p.source, p.target}];
+        if (connected) return;
+        host_waits([&] { return both_called(comm, p.source, p.target); },
+                   "its peer's first matching call, to connect for " + describe(p), true);
+        connected = true;
+    } else if ((comm->called >> p.kind & 1) == 0) {
+        if (options().connects_late)
+            host_waits([&] { return all_called(comm, p.kind); },
+                       "the other ranks' first call, to connect for " + describe(p), true);
+        comm->called |= 1u << p.kind;
+    }
+}
+
+// --- queueing: what stands between ncclGroupStart and ncclGroupEnd starts together, one kernel a stream
+
+thread_local int depth = 0;
+thread_local std::vector<std::shared_ptr<Part>> grouped;
+
+void queue(cudaStream_t stream, std::vector<std::shared_ptr<Part>> parts) {
+    Op op;
+    op.what = describe(*parts[0]) + (parts.size() > 1 ? text(" and %zu more", parts.size() - 1) : "");
+    op.remote = true;
+    op.blocks = parts[0]->comm->blocks;
+    op.step = [parts](const Access &access) {
+        bool waits = false;
+        for (const auto &part : parts) waits = step_part(*part, access) != OUTCOME_DONE || waits;
+        return waits ? OUTCOME_WAITS : OUTCOME_DONE;
+    };
+    op.waits_for = [parts] {
+        for (const auto &part : parts)
+            if (part->state >= 0) return "the other side of " + describe(*part);
+        return std::string("nothing");
+    };
+    enqueue(stream, std::move(op));
+}
+
+ncclResult_t launch() {
+    std::vector<std::shared_ptr<Part>> parts;
+    parts.swap(grouped);
+    for (const auto &part : parts) announce(*part);
+    for (const auto &part : parts) connect(*part);
+    std::map<cudaStream_t, std::vector<std::shared_ptr<Part>>> streams;
+    for (const auto &part : parts) streams[part->stream].push_back(part);
+    for (auto &entry : streams) queue(entry.first, entry.second);
+    return sticky() == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+ncclResult_t call(Part part) {
+    VirtualComm *comm = part.comm;
+    if (shared(comm)->aborted) return ncclInvalidUsage;
+    if (sticky() != cudaSuccess)
+        return last_error = "Cuda failure 'unspecified launch failure'", ncclUnhandledCudaError;
+    if (part.in != nullptr) range(part.in, in_count(part) * width(part.type), describe(part).c_str());
+    if (part.out != nullptr) range(part.out, out_count(part) * width(part.type), describe(part).c_str());
+    part.sequence = part.kind == KIND_MESSAGE ? comm->messages[{part.source, part.target}]++ : comm->collectives++;
+    grouped.push_back(std::make_shared<Part>(std::move(part)));
+    return depth > 0 ? ncclSuccess : launch();
+}
+
+// Ranges that touch without being in place as the guide has it.
+void check_overlap(const Part &p, const void *in_place) {
+    const char *in = (const char *)p.in, *out = (const char *)p.out;
+    bool apart = in + in_count(p) * width(p.type) <= out || out + out_count(p) * width(p.type) <= in;
+    if (!apart && p.in != in_place) defect("%s: its buffers overlap without being in place", describe(p).c_str());
+}
+
+Part collective_part(VirtualComm *comm, Kind kind, const void *in, void *out, size_t count, ncclDataType_t type,
+                     cudaStream_t stream) {
+    return {comm, kind, comm->rank, -1, 0, in, out, (int64_t)count, type, stream, 0, -1, {}};
+}
+
+int join_communicator(const ncclUniqueId &id, int size, int rank) {
+    JobLock lock;
+    int found = -1;
+    for (int i = 0; i < COMMUNICATORS && found < 0; i++)
+        if (job()->comms[i].used && memcmp(job()->comms[i].id, id.internal, sizeof id.internal) == 0) found = i;
+    for (int i = 0; i < COMMUNICATORS && found < 0; i++) {
+        if (job()->comms[i].used) continue;
+        memset(&job()->comms[i], 0, sizeof job()->comms[i]);
+        memcpy(job()->comms[i].id, id.internal, sizeof id.internal);
+        job()->comms[i].used = true;
+        job()->comms[i].size = size;
+        found = i;
+    }
+    if (found < 0) defect("more than %d communicators", COMMUNICATORS);
+    Communicator *comm = &job()->comms[found];
+    if (comm->size != size) defect("a communicator of %d ranks is joined as one of %d", comm->size, size);
+    comm->process[rank] = process(), comm->gpu[rank] = current_gpu(), comm->node[rank] = node();
+    comm->joined++;
+    ring();
+    return found;
+}
+
+} // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int *version) {
+    *version = 22809;
+    return ncclSuccess;
+}
+
+const char *ncclGetErrorString(ncclResult_t result) {
+    switch (result) {
+    case ncclSuccess:
+        return "no error";
+    case ncclUnhandledCudaError:
+        return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case ncclInvalidUsage:
+        return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case ncclRemoteError:
+        return "remote process exited or there was a network error";
+    default:
+        return "internal error - please report this issue to the NCCL developers";
+    }
+}
+
+const char *ncclGetLastError(ncclComm_t) {
+    return last_error.c_str();
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
+    static int count = 0;
+    memset(id, 0, sizeof *id);
+    snprintf(id->internal, sizeof id->internal, "%d.%d", (int)getpid(), count++);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, int rank, ncclConfig_t *config) {
+    if (size < 1 || size > RANKS || rank < 0 || rank >= size) return ncclInvalidArgument;
+    if (sticky() != cudaSuccess) return ncclUnhandledCudaError;
+    VirtualComm *comm = new VirtualComm();
+    comm->rank = rank, comm->size = size;
+    comm->blocks = config != nullptr && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : (int)GROUP_BLOCKS;
+    comm->index = join_communicator(id, size, rank);
+    Communicator *all = shared(comm);
+    host_waits([all] { return __atomic_load_n(&all->joined, __ATOMIC_SEQ_CST) >= all->size; },
+               text("the other ranks of a communicator of %d (ncclCommInitRank)", size), true);
+    for (int r = 0; r < size; r++)
+        if (r != rank && all->gpu[r] == all->gpu[rank] && all->node[r] == all->node[rank]) {
+            last_error =
+                text("Duplicate GPU detected : rank %d and rank %d both on CUDA device %d", rank, r, all->gpu[rank]);
+            return ncclInvalidUsage;
+        }
+    *out = comm;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    wait_for_device("the device to drain, so that a communicator can end (ncclCommDestroy)");
+    JobLock lock;
+    if (++shared(comm)->left == shared(comm)->size) shared(comm)->used = false;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    {
+        JobLock lock;
+        shared(comm)->aborted = true;
+    }
+    ring();
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
+    static int64_t asked = 0;
+    const std::string &fault = options().fault;
+    bool fails = fault.rfind("nccl@", 0) == 0 && ++asked >= atoll(fault.c_str() + 5);
+    if (fails) last_error = "socketPollConnect: connect to 10.0.0.2 returned Connection refused";
+    *state = fails || shared(comm)->aborted ? ncclRemoteError : ncclSuccess;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart(void) {
+    depth++;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd(void) {
+    if (depth == 0) return ncclInvalidUsage;
+    return --depth > 0 || grouped.empty() ? ncclSuccess : launch();
+}
+
+ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+    if (peer < 0 || peer >= comm->size) return ncclInvalidArgument;
+    return call({comm, KIND_MESSAGE, comm->rank, peer, 0, from, nullptr, (int64_t)count, type, stream, 0, -1, {}});
+}
+
+ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+    if (peer < 0 || peer >= comm->size) return ncclInvalidArgument;
+    return call({comm, KIND_MESSAGE, peer, comm->rank, 0, nullptr, to, (int64_t)count, type, stream, 0, -1, {}});
+}
+
+ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
+                           cudaStream_t stream) {
+    Part part = collective_part(comm, KIND_ALL_REDUCE, from, to, count, type, stream);
+    check_overlap(part, to);
+    return call(std::move(part));
+}
+
+ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+    Part part = collective_part(comm, KIND_ALL_GATHER, from, to, count, type, stream);
+    check_overlap(part, (char *)to + comm->rank * (int64_t)count * width(type));
+    return call(std::move(part));
+}
+
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t,
+                               ncclComm_t comm, cudaStream_t stream) {
+    Part part = collective_part(comm, KIND_REDUCE_SCATTER, from, to, count, type, stream);
+    check_overlap(part, (char *)to - comm->rank * (int64_t)count * width(type));
+    return call(std::move(part));
+}
+}

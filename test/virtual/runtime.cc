@@ -1,0 +1,349 @@
+// The CUDA runtime's calls, but for streams and events (device.cc) and the bookkeeping of memory (memory.cc).
+#include "emulate.h"
+#include "virtual.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <sys/mman.h>
+
+namespace virtual_gpu {
+
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+thread_local int chosen_gpu = 0;
+int first_gpu = -1;
+
+bool refused(cudaError_t *error) {
+    *error = sticky();
+    return *error != cudaSuccess;
+}
+
+// CUDA_VISIBLE_DEVICES is not modelled: every process sees the GPUs of its node.
+cudaError_t driver_state(int *count) {
+    const std::string &driver = options().driver;
+    *count = 0;
+    if (driver == "none") return cudaErrorInsufficientDriver;
+    if (atoi(driver.c_str()) < CUDART_VERSION / 1000 * 1000) return cudaErrorInsufficientDriver;
+    if (options().gpus == 0) return cudaErrorNoDevice;
+    *count = options().gpus;
+    return cudaSuccess;
+}
+
+void store(const void *to, int value, size_t bytes) {
+    memset(const_cast<void *>(to), value, bytes);
+}
+
+// A copy in up to three pieces, so that what reads or writes beside it finds it half done.
+Op copy_op(void *to, const void *from, size_t bytes, bool from_device, bool to_device,
+           std::shared_ptr<std::vector<char>> aside) {
+    Op op;
+    op.what = text("a copy of %zu bytes", bytes);
+    op.blocks = 0;
+    auto done = std::make_shared<size_t>(0);
+    size_t piece = options().order == ORDER_FIFO || bytes < 512 ? bytes : (bytes / 3 + 63) / 64 * 64;
+    op.step = [=](const Access &access) {
+        size_t n = bytes - *done < piece ? bytes - *done : piece;
+        const char *source = aside ? aside->data() : (const char *)from;
+        if (from_device) touch(access, source + *done, (int64_t)n, false);
+        if (to_device) touch(access, (char *)to + *done, (int64_t)n, true);
+        memcpy((char *)to + *done, source + *done, n);
+        *done += n;
+        return *done == bytes ? OUTCOME_DONE : OUTCOME_AGAIN;
+    };
+    return op;
+}
+
+} // namespace
+
+int current_gpu() {
+    return first_gpu < 0 ? 0 : first_gpu;
+}
+
+// Runtime API, cudaGetLastError: "the last error that has been produced by any of the runtime calls in the same
+// instance of the CUDA Runtime library in the host thread and resets it". Success does not reset it.
+cudaError_t answer(cudaError_t error) {
+    if (error != cudaSuccess) last_error = error;
+    if (error != cudaErrorNotReady) progressed();
+    return error;
+}
+
+} // namespace virtual_gpu
+
+using namespace virtual_gpu;
+
+// Programming guide, "Kernel launch": a grid has at most 2^31-1, 65535, 65535 blocks, a block 1024 threads.
+cudaError_t virtual_launch(const VirtualLaunch &launch, cudaStream_t stream) {
+    cudaError_t error;
+    if (refused(&error)) return answer(error);
+    int64_t threads = (int64_t)launch.block.x * launch.block.y * launch.block.z;
+    if (launch.grid.x > 0x7fffffffu || launch.grid.y > 65535 || launch.grid.z > 65535 || threads > 1024)
+        defect("%s is launched with a grid of (%u, %u, %u) or a block of %lld threads, which no GPU takes", launch.name,
+               launch.grid.x, launch.grid.y, launch.grid.z, (long long)threads);
+    load_once(text("%s@%p", launch.name, launch.kernel), false);
+    Op op;
+    op.what = launch.name;
+    op.step = [launch](const Access &access) {
+        static unsigned turn = 0;
+        emulate.order = options().order == ORDER_FIFO ? EMULATE_ASCENDING : (EmulateOrder)(1 + turn++ % 3);
+        kernel_begin(access, launch.held.get(), launch.held_bytes);
+        const char *failure =
+            emulate_run(launch.grid, launch.block, launch.shared_bytes, launch.run, launch.held.get(), launch.name);
+        kernel_end();
+        if (failure != nullptr) defect("%s", failure);
+        return OUTCOME_DONE;
+    };
+    enqueue(stream, std::move(op));
+    return answer(cudaSuccess);
+}
+
+extern "C" {
+
+cudaError_t cudaGetLastError(void) {
+    cudaError_t error = last_error;
+    last_error = sticky(); // a sticky error comes back with every call
+    return error;
+}
+
+cudaError_t cudaPeekAtLastError(void) {
+    return last_error;
+}
+
+const char *cudaGetErrorString(cudaError_t error) {
+    switch (error) {
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorInvalidValue:
+        return "invalid argument";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorInsufficientDriver:
+        return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoDevice:
+        return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice:
+        return "invalid device ordinal";
+    case cudaErrorDeviceUninitialized:
+        return "invalid device context";
+    case cudaErrorMapBufferObjectFailed:
+        return "mapping of buffer object failed";
+    case cudaErrorInvalidResourceHandle:
+        return "invalid resource handle";
+    case cudaErrorNotReady:
+        return "device not ready";
+    case cudaErrorIllegalAddress:
+        return "an illegal memory access was encountered";
+    case cudaErrorHostMemoryAlreadyRegistered:
+        return "part or all of the requested memory range is already mapped";
+    case cudaErrorHostMemoryNotRegistered:
+        return "pointer does not correspond to a registered memory region";
+    case cudaErrorLaunchFailure:
+        return "unspecified launch failure";
+    default:
+        return "unknown error";
+    }
+}
+
+const char *cudaGetErrorName(cudaError_t error) {
+    return cudaGetErrorString(error);
+}
+
+// --- what is there
+
+cudaError_t cudaDriverGetVersion(int *version) {
+    const std::string &driver = options().driver;
+    *version = driver == "none" ? 0 : atoi(driver.c_str());
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version) {
+    *version = CUDART_VERSION;
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaGetDeviceCount(int *count) {
+    return answer(driver_state(count));
+}
+
+cudaError_t cudaSetDevice(int device) {
+    int count = 0;
+    cudaError_t error = driver_state(&count);
+    if (error != cudaSuccess) return answer(error);
+    if (device < 0 || device >= count) return answer(cudaErrorInvalidDevice);
+    chosen_gpu = device;
+    if (first_gpu < 0) first_gpu = device;
+    if (first_gpu != device) defect("a process uses two GPUs, %d and %d", first_gpu, device);
+    return answer(sticky());
+}
+
+cudaError_t cudaGetDevice(int *device) {
+    *device = chosen_gpu;
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
+    int count = 0;
+    cudaError_t error = driver_state(&count);
+    if (error != cudaSuccess) return answer(error);
+    if (device < 0 || device >= count) return answer(cudaErrorInvalidDevice);
+    memset(properties, 0, sizeof *properties);
+    snprintf(properties->name, sizeof properties->name, "NVIDIA H100 80GB HBM3");
+    std::string uuid = text("node %2d gpu %2d    ", node(), device);
+    memcpy(properties->uuid.bytes, uuid.data(), sizeof properties->uuid.bytes);
+    properties->totalGlobalMem = (size_t)memory_total();
+    properties->major = 9, properties->minor = 0;
+    properties->multiProcessorCount = MULTIPROCESSORS;
+    properties->sharedMemPerBlockOptin = 232448;
+    properties->pciBusID = 16 + device;
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
+    *value = attribute == cudaDevAttrMultiProcessorCount            ? (int)MULTIPROCESSORS
+             : attribute == cudaDevAttrComputeCapabilityMajor       ? 9
+             : attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 232448
+                                                                    : 0;
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device) {
+    snprintf(id, (size_t)length, "0000:%02X:00.0", 16 + device);
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    *least = 0, *greatest = -5;
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+    *can = device != peer;
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaMemGetInfo(size_t *left, size_t *total) {
+    cudaError_t error;
+    if (refused(&error)) return answer(error);
+    *left = (size_t)memory_left(), *total = (size_t)memory_total();
+    return answer(cudaSuccess);
+}
+
+// --- memory
+
+cudaError_t virtual_malloc(void **memory, size_t bytes) {
+    cudaError_t error;
+    return answer(refused(&error) ? error : memory_allocate(memory, bytes));
+}
+
+// cudaFree waits for the device (programming guide, "Implicit synchronization"; the runtime's documentation of
+// asynchronous frees contrasts the two).
+cudaError_t cudaFree(void *memory) {
+    cudaError_t error;
+    if (memory == nullptr) return answer(cudaSuccess);
+    if (refused(&error)) return answer(error);
+    wait_for_device("the device to drain, so that memory can be freed (cudaFree)");
+    return answer(memory_free(memory));
+}
+
+cudaError_t virtual_malloc_host(void **memory, size_t bytes) {
+    cudaError_t error;
+    if (refused(&error)) return answer(error);
+    void *made = mmap(nullptr, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (made == MAP_FAILED) return answer(cudaErrorMemoryAllocation);
+    store(made, 0xff, bytes);
+    *memory = made;
+    return answer(memory_pin(made, bytes, true));
+}
+
+cudaError_t cudaFreeHost(void *memory) {
+    size_t bytes = region_of(memory).size;
+    if (sticky() == cudaSuccess) wait_for_device("the device to drain, so that memory can be freed (cudaFreeHost)");
+    cudaError_t error = memory_unpin(memory, true);
+    if (error == cudaSuccess) munmap(memory, bytes + 1);
+    return answer(error);
+}
+
+// The host's own writes are not seen: memory that is registered counts as written.
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned) {
+    cudaError_t error;
+    return answer(refused(&error) ? error : memory_pin(memory, bytes, false));
+}
+
+cudaError_t cudaHostUnregister(void *memory) {
+    wait_for_device("the device to drain, so that memory can be unregistered (cudaHostUnregister)");
+    return answer(memory_unpin(memory, false));
+}
+
+// Since CUDA 11 ordinary memory is cudaMemoryTypeUnregistered and no error (runtime API, cudaPointerGetAttributes).
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *pointer) {
+    Region region = region_of(pointer);
+    memset(attributes, 0, sizeof *attributes);
+    attributes->type = region.kind == REGION_PINNED                                   ? cudaMemoryTypeHost
+                       : region.kind == REGION_DEVICE || region.kind == REGION_MAPPED ? cudaMemoryTypeDevice
+                                                                                      : cudaMemoryTypeUnregistered;
+    attributes->device = current_gpu();
+    return answer(cudaSuccess);
+}
+
+// Runtime API, "API synchronization behavior": from pageable memory to the device the call returns when the source has
+// been copied aside, maybe before the device has it; from the device to pageable memory it returns when the copy is
+// complete; from and to pinned memory it is asynchronous.
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+    cudaError_t error;
+    if (refused(&error)) return answer(error);
+    if (bytes == 0) return answer(cudaSuccess);
+    Region source = region_of(from), target = region_of(to);
+    bool pageable_from = source.kind == REGION_NONE, pageable_to = target.kind == REGION_NONE;
+    bool host_from = pageable_from || source.kind == REGION_PINNED,
+         host_to = pageable_to || target.kind == REGION_PINNED;
+    if (!pageable_from) range(from, (int64_t)bytes, "a copy");
+    if (!pageable_to) range(to, (int64_t)bytes, "a copy");
+    if ((kind == cudaMemcpyHostToDevice && (!host_from || host_to)) ||
+        (kind == cudaMemcpyDeviceToHost && (host_from || !host_to)) ||
+        (kind == cudaMemcpyDeviceToDevice && (host_from || host_to)))
+        defect("a copy of %zu bytes says it goes the other way: it is from %s to %s", bytes, place_of(from).c_str(),
+               place_of(to).c_str());
+    std::shared_ptr<std::vector<char>> aside;
+    if (pageable_from && !host_to)
+        aside = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
+    enqueue(stream, copy_op(to, from, bytes, !pageable_from, !pageable_to, aside));
+    if (pageable_to) return cudaStreamSynchronize(stream);
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
+    cudaError_t error;
+    if (refused(&error)) return answer(error);
+    if (bytes == 0) return answer(cudaSuccess);
+    range(to, (int64_t)bytes, "cudaMemsetAsync");
+    Op op;
+    op.what = text("setting %zu bytes", bytes);
+    op.step = [=](const Access &access) {
+        touch(access, to, (int64_t)bytes, true);
+        store(to, value, bytes);
+        return OUTCOME_DONE;
+    };
+    enqueue(stream, std::move(op));
+    return answer(cudaSuccess);
+}
+
+// --- memory of other processes
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *memory) {
+    cudaError_t error;
+    return answer(refused(&error) ? error : memory_export(handle, memory));
+}
+
+cudaError_t cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags) {
+    cudaError_t error;
+    if (refused(&error)) return answer(error);
+    // Runtime API: the flag must be cudaIpcMemLazyEnablePeerAccess.
+    if (flags != cudaIpcMemLazyEnablePeerAccess) return answer(cudaErrorInvalidValue);
+    return answer(memory_import(memory, &handle));
+}
+
+cudaError_t cudaIpcCloseMemHandle(void *memory) {
+    wait_for_device("the device to drain, so that memory can be unmapped (cudaIpcCloseMemHandle)");
+    return answer(memory_close(memory));
+}
+}

@@ -1,0 +1,275 @@
+// Causal attention for the fake cuDNN frontend, in double from bf16. A shape is refused where cuDNN 9.19 refuses it
+// when its own heuristics are asked without a device: heads of a size that is no multiple of 8 or above 256, query heads
+// that are no multiple of the key/value heads, anything but bf16. The workspaces are figures recorded from it in the
+// same way (docs/cuda.md).
+#include "virtual.h"
+
+#include <cmath>
+#include <cudnn_frontend.h>
+
+using namespace virtual_gpu;
+
+struct VirtualCudnn {
+    cudaStream_t stream;
+};
+
+namespace fe = cudnn_frontend;
+using fe::graph::Attention;
+using fe::graph::Graph;
+using fe::graph::Tensor;
+
+namespace {
+
+struct View {
+    char *data;
+    int64_t batch, heads, seq, dim, stride[4];
+    double at(int64_t b, int64_t h, int64_t s, int64_t d) const {
+        uint32_t bits = (uint32_t)((const uint16_t *)data)[b * stride[0] + h * stride[1] + s * stride[2] + d] << 16;
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        return value;
+    }
+    void put(int64_t b, int64_t h, int64_t s, int64_t d, double exact) const {
+        float value = (float)exact;
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        ((uint16_t *)data)[b * stride[0] + h * stride[1] + s * stride[2] + d] =
+            value != value ? 0x7fff : (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    }
+    float &statistic(int64_t b, int64_t h, int64_t s) const {
+        return ((float *)data)[b * stride[0] + h * stride[1] + s * stride[2]];
+    }
+};
+
+View view(const Tensor &t, const std::unordered_map<int64_t, void *> &tensors) {
+    auto found = tensors.find(t->uid);
+    if (found == tensors.end()) defect("an attention is executed without its tensor %lld", (long long)t->uid);
+    View v = {(char *)found->second, t->dim[0], t->dim[1], t->dim[2], t->dim[3], {}};
+    for (int i = 0; i < 4; i++) v.stride[i] = t->stride[(size_t)i];
+    return v;
+}
+
+void declare(const Access &access, const View &v, int64_t width, bool writes) {
+    for (int64_t b = 0; b < v.batch; b++)
+        for (int64_t h = 0; h < v.heads; h++)
+            touch_rows(access, v.data + (b * v.stride[0] + h * v.stride[1]) * width, v.seq, v.dim * width,
+                       v.stride[2] * width, writes);
+}
+
+// One head's matrix (seq, dim) in double.
+std::vector<double> matrix(const View &v, int64_t b, int64_t h) {
+    std::vector<double> made((size_t)(v.seq * v.dim));
+    for (int64_t s = 0; s < v.seq; s++)
+        for (int64_t d = 0; d < v.dim; d++) made[(size_t)(s * v.dim + d)] = v.at(b, h, s, d);
+    return made;
+}
+
+double inner(const double *x, const double *y, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+void add_scaled(double *to, double scale, const double *x, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] += scale * x[i];
+}
+
+struct Head {
+    int64_t b, h, kv, seq, dim;
+    double scale;
+    std::vector<double> q, k, v;
+    const double *query(int64_t i) const { return &q[(size_t)(i * dim)]; }
+    const double *key(int64_t j) const { return &k[(size_t)(j * dim)]; }
+    const double *value(int64_t j) const { return &v[(size_t)(j * dim)]; }
+};
+
+// Scores of one query row, softmaxed; returns their log-sum-exp.
+double row(const Head &head, int64_t i, std::vector<double> &p) {
+    double most = -INFINITY, total = 0;
+    for (int64_t j = 0; j <= i; j++) {
+        p[(size_t)j] = inner(head.query(i), head.key(j), head.dim) * head.scale;
+        most = std::max(most, p[(size_t)j]);
+    }
+    for (int64_t j = 0; j <= i; j++) total += exp(p[(size_t)j] - most);
+    double lse = most + log(total);
+    for (int64_t j = 0; j <= i; j++) p[(size_t)j] = exp(p[(size_t)j] - lse);
+    return lse;
+}
+
+void forward_head(const Head &head, const View &out, const View &stats) {
+    std::vector<double> p((size_t)head.seq), sum((size_t)head.dim);
+    for (int64_t i = 0; i < head.seq; i++) {
+        stats.statistic(head.b, head.h, i) = (float)row(head, i, p);
+        sum.assign((size_t)head.dim, 0);
+        for (int64_t j = 0; j <= i; j++) add_scaled(sum.data(), p[(size_t)j], head.value(j), head.dim);
+        for (int64_t d = 0; d < head.dim; d++) out.put(head.b, head.h, i, d, sum[(size_t)d]);
+    }
+}
+
+struct Slopes {
+    std::vector<double> out, dout, dk, dv; // dk and dv: (seq, dim) of one key and value head
+};
+
+void backward_head(const Head &head, Slopes &g, const View &stats, const View &dq_out) {
+    int64_t dim = head.dim;
+    std::vector<double> p((size_t)head.seq), dq((size_t)dim);
+    for (int64_t i = 0; i < head.seq; i++) {
+        const double *slope = &g.dout[(size_t)(i * dim)];
+        double lse = row(head, i, p), kept = stats.statistic(head.b, head.h, i);
+        double delta = inner(&g.out[(size_t)(i * dim)], slope, dim);
+        dq.assign((size_t)dim, 0);
+        for (int64_t j = 0; j <= i; j++) {
+            // The statistics of the forward are used, as cuDNN uses them: wrong ones give wrong gradients.
+            double probability = p[(size_t)j] * exp(lse - kept);
+            double ds = probability * (inner(slope, head.value(j), dim) - delta) * head.scale;
+            add_scaled(&g.dv[(size_t)(j * dim)], probability, slope, dim);
+            add_scaled(&g.dk[(size_t)(j * dim)], ds, head.query(i), dim);
+            add_scaled(dq.data(), ds, head.key(j), dim);
+        }
+        for (int64_t d = 0; d < dim; d++) dq_out.put(head.b, head.h, i, d, dq[(size_t)d]);
+    }
+}
+
+struct Inputs {
+    Attention options;
+    View q, k, v;
+};
+
+Head head_of(const Inputs &in, int64_t b, int64_t h) {
+    int64_t kv = h * in.k.heads / in.q.heads;
+    return {
+        b, h, kv, in.q.seq, in.q.dim, in.options.scale, matrix(in.q, b, h), matrix(in.k, b, kv), matrix(in.v, b, kv)};
+}
+
+void forward(const Inputs &in, const View &out, const View &stats) {
+    for (int64_t b = 0; b < in.q.batch; b++)
+        for (int64_t h = 0; h < in.q.heads; h++) forward_head(head_of(in, b, h), out, stats);
+}
+
+// The query heads of a key and value head follow one another.
+void backward(const Inputs &in, const View &out, const View &dout, const View &stats, const View to[3]) {
+    int64_t group = in.q.heads / in.k.heads, dim = in.q.dim;
+    Slopes g;
+    for (int64_t b = 0; b < in.q.batch; b++)
+        for (int64_t h = 0; h < in.q.heads; h++) {
+            if (h % group == 0) g.dk.assign((size_t)(in.q.seq * dim), 0), g.dv.assign((size_t)(in.q.seq * dim), 0);
+            g.out = matrix(out, b, h), g.dout = matrix(dout, b, h);
+            backward_head(head_of(in, b, h), g, stats, to[0]);
+            for (int64_t s = 0; s < in.q.seq && h % group == group - 1; s++)
+                for (int64_t d = 0; d < dim; d++) {
+                    to[1].put(b, h / group, s, d, g.dk[(size_t)(s * dim + d)]);
+                    to[2].put(b, h / group, s, d, g.dv[(size_t)(s * dim + d)]);
+                }
+        }
+}
+
+int64_t padded(int64_t x, int64_t to) {
+    return (x + to - 1) / to * to;
+}
+
+int64_t workspace(const Graph &graph) {
+    const std::vector<int64_t> &q = graph.q->dim, &k = graph.k->dim;
+    int64_t b = q[0], h = q[1], s = q[2], d = q[3];
+    if (!graph.options.backward) return 0;
+    int64_t sums = b * h * s * 4 + 256, grouped = k[1] == h ? 0 : 2 * b * h * s * d * 2;
+    int64_t main = graph.options.deterministic ? b * h * padded(s, 64) * padded(s, 128) * 2 : b * h * s * d * 4;
+    return main + sums + grouped;
+}
+
+} // namespace
+
+namespace cudnn_frontend {
+namespace graph {
+
+std::array<Tensor, 2> Graph::sdpa(Tensor q_, Tensor k_, Tensor v_, SDPA_attributes o) {
+    q = q_, k = k_, v = v_, options = o;
+    out = std::make_shared<Tensor_attributes>(), stats = std::make_shared<Tensor_attributes>();
+    return {out, stats};
+}
+
+std::array<Tensor, 3> Graph::sdpa_backward(Tensor q_, Tensor k_, Tensor v_, Tensor out_, Tensor dout_, Tensor stats_,
+                                           SDPA_backward_attributes o) {
+    q = q_, k = k_, v = v_, out = out_, dout = dout_, stats = stats_, options = o;
+    options.backward = true;
+    dq = std::make_shared<Tensor_attributes>(), dk = std::make_shared<Tensor_attributes>();
+    dv = std::make_shared<Tensor_attributes>();
+    return {dq, dk, dv};
+}
+
+error_t Graph::validate() {
+    if (io != DataType_t::BFLOAT16 || stats->type != DataType_t::FLOAT) return {"only bf16 with fp32 statistics"};
+    if (!options.causal || (!options.backward && !options.stats)) return {"not the attention of this program"};
+    for (const Tensor &t : {q, k, v, out, dout, dq, dk, dv})
+        if (t != nullptr && (t->dim.size() != 4 || t->stride.size() != 4 || t->stride[3] != 1))
+            return {"a tensor has no four dimensions, or its last is not contiguous"};
+    if (q->dim[3] % 8 != 0 || q->dim[3] > 256) return {"head_dim should be a multiple of 8, and 256 at most"};
+    if (q->dim[1] % k->dim[1] != 0) return {"query heads should be a multiple of key and value heads"};
+    if (built == 0) built = 1;
+    return {};
+}
+
+error_t Graph::step(int from, int to) {
+    if (built < from) return {"the steps of building a graph are out of order"};
+    built = to;
+    return {};
+}
+
+error_t Graph::get_workspace_size(int64_t &bytes) {
+    bytes = workspace(*this);
+    return step(5, 5);
+}
+
+error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<int64_t, void *> &tensors, void *memory) {
+    if (built < 5) return {"the graph is not built"};
+    if (sticky() != cudaSuccess) return {"CUDNN_STATUS_EXECUTION_FAILED"};
+    Inputs in = {options, view(q, tensors), view(k, tensors), view(v, tensors)};
+    View o = view(out, tensors), st = view(stats, tensors);
+    View slope = options.backward ? view(dout, tensors) : o;
+    std::array<View, 3> to = {o, o, o};
+    if (options.backward) to = {view(dq, tensors), view(dk, tensors), view(dv, tensors)};
+    int64_t scratch = workspace(*this);
+    if (scratch > 0) range(memory, scratch, "the workspace of an attention");
+    load_once(text("attention of %lld heads of %lld, backward %d", (long long)in.q.heads, (long long)in.q.dim,
+                   options.backward),
+              true);
+    Op op;
+    op.what = options.backward ? "the backward of an attention" : "an attention";
+    op.step = [=](const Access &access) {
+        for (const View *input : {&in.q, &in.k, &in.v}) declare(access, *input, 2, false);
+        if (scratch > 0) touch(access, memory, scratch, true);
+        if (!in.options.backward) {
+            declare(access, o, 2, true), declare(access, st, 4, true);
+            forward(in, o, st);
+            return OUTCOME_DONE;
+        }
+        declare(access, o, 2, false), declare(access, slope, 2, false), declare(access, st, 4, false);
+        for (const View &output : to) declare(access, output, 2, true);
+        backward(in, o, slope, st, to.data());
+        return OUTCOME_DONE;
+    };
+    enqueue(handle->stream, std::move(op));
+    return {};
+}
+
+} // namespace graph
+} // namespace cudnn_frontend
+
+size_t cudnnGetVersion(void) {
+    return 91900;
+}
+
+cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
+    if (sticky() != cudaSuccess) return CUDNN_STATUS_NOT_INITIALIZED;
+    *handle = new VirtualCudnn{nullptr};
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+    delete handle;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+    handle->stream = stream;
+    return CUDNN_STATUS_SUCCESS;
+}

@@ -1,0 +1,226 @@
+// Who touched which bytes last. Each 4 bytes of device or pinned memory have a Cell with the last writer and two later
+// readers, each as a context and its time; an access is a race where its own clock does not cover theirs (as in
+// FastTrack, Flanagan and Freund 2009). Copies, products, attention and messages declare the ranges they touch. Kernels
+// are compiled with -fsanitize=thread, and the functions that this calls at each load and store are those at the end of
+// this file, in place of the sanitizer's.
+//
+// What two blocks of one launch do to the same bytes is not judged here: test/emulate runs blocks in several orders.
+#include "virtual.h"
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+
+namespace virtual_gpu {
+
+namespace {
+
+// The names of the latest operations of this process's contexts, for reports.
+enum { NAMES = 1 << 12 };
+struct Name {
+    uint32_t time;
+    std::string what;
+};
+std::vector<Name> names[CONTEXTS];
+std::mutex names_guard;
+
+std::string who(uint64_t epoch) {
+    int context = (int)(epoch >> 48), rank = context / CONTEXTS, local = context % CONTEXTS;
+    uint32_t time = (uint32_t)epoch;
+    std::string where = local == HOST ? "the host" : stream_name(local);
+    if (rank != process()) return text("%s of rank %d", local == HOST ? "the host" : "a stream", rank);
+    std::lock_guard<std::mutex> held(names_guard);
+    if (names[local].empty()) return where;
+    const Name &name = names[local][time % NAMES];
+    return name.time == time ? name.what + " on " + where : "an earlier operation on " + where;
+}
+
+[[noreturn]] void race(const Access &access, const void *at, bool writes, uint64_t other, bool wrote) {
+    std::string mine = who(epoch(access)), theirs = who(other), place = place_of(at);
+    defect("race: %s %s %s, which %s %s, and nothing orders the two", mine.c_str(), writes ? "writes" : "reads",
+           place.c_str(), theirs.c_str(), wrote ? "writes" : "reads");
+}
+
+inline bool covered(const Access &access, uint64_t other) {
+    int context = (int)(other >> 48);
+    return context == access.context || access.clock->get(context) >= (uint32_t)other;
+}
+
+// What the host writes into pinned memory is not seen: there nothing is unwritten.
+inline void read_cell(const Access &access, Cell *cell, uint64_t now, const void *at, bool pinned) {
+    if (cell->write == 0 && !pinned)
+        defect("%s reads %s, which nothing has written", access.what, place_of(at).c_str());
+    if (cell->write != 0 && !covered(access, cell->write)) race(access, at, false, cell->write, true);
+    for (uint64_t &slot : cell->read)
+        if (slot == 0 || covered(access, slot)) {
+            slot = now;
+            return;
+        }
+    cell->read[0] = now;
+}
+
+inline void write_cell(const Access &access, Cell *cell, uint64_t now, const void *at) {
+    if (cell->write != 0 && !covered(access, cell->write)) race(access, at, true, cell->write, true);
+    for (uint64_t &slot : cell->read) {
+        if (slot != 0 && !covered(access, slot)) race(access, at, true, slot, false);
+        slot = 0;
+    }
+    cell->write = now;
+}
+
+void touch_cells(const Access &access, const Region &region, uintptr_t at, int64_t bytes, bool writes) {
+    uint64_t now = epoch(access);
+    Cell *first = region.cells + (at / 4 - region.base / 4);
+    int64_t words = (int64_t)((at + (size_t)bytes + 3) / 4 - at / 4);
+    for (int64_t i = 0; i < words; i++)
+        if (writes)
+            write_cell(access, first + i, now, (const void *)(at / 4 * 4 + 4 * (size_t)i));
+        else
+            read_cell(access, first + i, now, (const void *)(at / 4 * 4 + 4 * (size_t)i), region.kind == REGION_PINNED);
+}
+
+// --- the kernel under way, on the device thread
+
+struct Running {
+    bool kernel;
+    Access access;
+    Region last; // the region touched last
+    uint64_t generation;
+    uintptr_t arguments, arguments_end, memory, memory_end; // of the launch; of the emulator
+};
+__attribute__((tls_model("initial-exec"))) thread_local Running running;
+
+// The emulator's stacks and shared memory, and data of the program: a kernel's own variables.
+bool known_to_the_emulator(uintptr_t at) {
+    static std::vector<std::pair<uintptr_t, uintptr_t>> own;
+    if (own.empty()) {
+        uintptr_t stack = (uintptr_t)__builtin_frame_address(0), code = (uintptr_t)&known_to_the_emulator;
+        std::ifstream maps("/proc/self/maps");
+        std::string line, program;
+        std::vector<std::pair<std::pair<uintptr_t, uintptr_t>, std::string>> all;
+        while (std::getline(maps, line)) {
+            unsigned long long from = 0, to = 0;
+            char file[512] = "";
+            sscanf(line.c_str(), "%llx-%llx %*s %*s %*s %*s %511s", &from, &to, file);
+            all.push_back({{(uintptr_t)from, (uintptr_t)to}, file});
+            if (code >= from && code < to) program = file;
+        }
+        for (size_t i = 0; i < all.size(); i++) {
+            const auto &[bounds, file] = all[i];
+            bool data = file == program && !program.empty();
+            // What was not initialised follows the program's data without a name.
+            bool zeroed =
+                i > 0 && file.empty() && all[i - 1].second == program && all[i - 1].first.second == bounds.first;
+            if (data || zeroed || (stack >= bounds.first && stack < bounds.second)) own.push_back(bounds);
+        }
+    }
+    for (const auto &[from, to] : own)
+        if (at >= from && at < to) return true;
+    return false;
+}
+
+__attribute__((noinline)) void access_slow(uintptr_t at, size_t bytes) {
+    Running &r = running;
+    Region region = region_of((const void *)at);
+    if (region.kind == REGION_NONE) {
+        if ((at >= r.arguments && at < r.arguments_end) || known_to_the_emulator(at)) return;
+        defect("%s touches host memory, which a kernel cannot reach", r.access.what);
+    }
+    range((const void *)at, (int64_t)bytes, r.access.what);
+    r.last = region;
+    r.generation = regions_generation();
+}
+
+inline void access(const void *memory, size_t bytes, bool writes) {
+    Running &r = running;
+    uintptr_t at = (uintptr_t)memory;
+    if (!r.kernel) return;
+    if (at >= r.arguments && at < r.arguments_end) return;
+    if (at >= r.memory && at < r.memory_end) return;
+    bool inside = at >= r.last.base && at + bytes <= r.last.base + r.last.size;
+    if (!inside || r.generation != regions_generation()) {
+        access_slow(at, bytes);
+        if (at < r.last.base || at + bytes > r.last.base + r.last.size) return;
+    }
+    touch_cells(r.access, r.last, at, (int64_t)bytes, writes);
+}
+
+} // namespace
+
+uint64_t epoch(const Access &access) {
+    return (uint64_t)access.context << 48 | access.clock->get(access.context);
+}
+
+void remember(int context, uint32_t time, const char *what) {
+    if (!options().races) return;
+    std::lock_guard<std::mutex> held(names_guard);
+    if (names[context].empty()) names[context].resize(NAMES);
+    names[context][time % NAMES] = {time, what};
+}
+
+void touch(const Access &access, const void *memory, int64_t bytes, bool writes) {
+    if (bytes <= 0) return;
+    Region region = range(memory, bytes, access.what);
+    if (options().races) touch_cells(access, region, (uintptr_t)memory, bytes, writes);
+}
+
+void touch_rows(const Access &access, const void *memory, int64_t rows, int64_t bytes, int64_t stride, bool writes) {
+    if (stride == bytes || rows == 1) return touch(access, memory, rows * bytes, writes);
+    if (rows <= 0) return;
+    Region region = range(memory, (rows - 1) * stride + bytes, access.what);
+    for (int64_t i = 0; i < rows && options().races; i++)
+        touch_cells(access, region, (uintptr_t)memory + (size_t)(i * stride), bytes, writes);
+}
+
+void kernel_begin(const Access &access, const void *arguments, int64_t bytes) {
+    Running &r = running;
+    if (!options().races) return;
+    r.access = access;
+    r.arguments = (uintptr_t)arguments, r.arguments_end = r.arguments + (size_t)bytes;
+    r.last.size = 0, r.generation = 0;
+    r.kernel = true;
+}
+
+void kernel_end() {
+    running.kernel = false;
+}
+
+} // namespace virtual_gpu
+
+// --- what -fsanitize=thread calls (gcc/sanitizer.def)
+#define ACCESS(bytes)                                                                                                  \
+    void __tsan_read##bytes(void *at) {                                                                                \
+        virtual_gpu::access(at, bytes, false);                                                                         \
+    }                                                                                                                  \
+    void __tsan_write##bytes(void *at) {                                                                               \
+        virtual_gpu::access(at, bytes, true);                                                                          \
+    }                                                                                                                  \
+    void __tsan_unaligned_read##bytes(void *at) {                                                                      \
+        virtual_gpu::access(at, bytes, false);                                                                         \
+    }                                                                                                                  \
+    void __tsan_unaligned_write##bytes(void *at) {                                                                     \
+        virtual_gpu::access(at, bytes, true);                                                                          \
+    }
+extern "C" {
+ACCESS(1)
+ACCESS(2)
+ACCESS(4)
+ACCESS(8)
+ACCESS(16)
+void __tsan_read_range(void *at, size_t bytes) {
+    virtual_gpu::access(at, bytes, false);
+}
+void __tsan_write_range(void *at, size_t bytes) {
+    virtual_gpu::access(at, bytes, true);
+}
+void __tsan_init(void) {}
+void __tsan_func_entry(void *) {}
+void __tsan_func_exit(void) {}
+void __tsan_vptr_update(void *, void *) {}
+void __tsan_vptr_read(void *) {}
+// The count of a launch's copy of its arguments; kernels have no atomics of this kind.
+int __tsan_atomic32_fetch_add(volatile int *at, int value, int order) {
+    (void)order;
+    return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);
+}
+}

@@ -1,0 +1,225 @@
+// The virtual GPU from the inside: what its files share.
+//
+//   job.cc       what the processes of one run share: who is there, who posted what, how far each has got
+//   memory.cc    device memory, pinned memory, memory of other processes: what is allocated where
+//   shadow.cc    vector clocks, and who touched which bytes last: races, unwritten reads, bounds
+//   device.cc    streams, events, hardware queues, and the one thread that executes
+//   runtime.cc   the CUDA runtime's calls
+//   lt.cc        matrix products (cuBLASLt)        sdpa.cc   attention (cuDNN)
+//   nccl.cc      messages and collectives (NCCL)   messages.c, host.cc   clocks on the host's messages (MPI)
+//
+// A context is whoever executes in order: a process's host thread, or a stream. Each has a vector clock. What one
+// context does happens before what another does only if a chain of edges leads from the first to the second: a call
+// that queues work, an event waited for, a successful query, a synchronize, a message. Two accesses to the same bytes
+// without such a chain are a race, whatever the order in which they happened this time.
+#ifndef VIRTUAL_H
+#define VIRTUAL_H
+
+#include <cuda_runtime.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace virtual_gpu {
+
+enum { PROCESSES = 64, CONTEXTS = 32, HOST = 0, RANKS = 64 };
+
+// --- job.cc
+
+enum Order { ORDER_FIFO, ORDER_RANDOM, ORDER_NEWEST };
+
+// The environment, read once.
+struct Options {
+    int gpus, nodes; // of one node; of the run
+    Order order;
+    uint64_t seed;
+    bool races;
+    double patience;           // seconds without progress anywhere that count as a deadlock
+    int queues;                // CUDA_DEVICE_MAX_CONNECTIONS
+    bool eager;                // CUDA_MODULE_LOADING=EAGER
+    bool loads_late;           // VIRTUAL_LAZY=0: nothing is ever loaded at its first launch
+    bool connects_late;        // NCCL_RUNTIME_CONNECT
+    std::string driver, fault; // VIRTUAL_DRIVER, VIRTUAL_FAULT
+    int64_t taken;             // bytes of the GPU that other programs hold
+};
+const Options &options();
+
+// Ends this process with a sentence about a mistake in the program that uses the GPU.
+[[noreturn]] __attribute__((format(printf, 1, 2))) void defect(const char *format, ...);
+
+std::string text(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+// A vector clock: how far each context of the run had got.
+struct Clock {
+    std::vector<uint32_t> at;
+    uint32_t get(int context) const { return context < (int)at.size() ? at[(size_t)context] : 0; }
+    void set(int context, uint32_t time);
+    void join(const uint32_t *other, size_t width);
+    void join(const Clock &other) { join(other.at.data(), other.at.size()); }
+};
+
+enum { WIDTH = PROCESSES * CONTEXTS, POSTS = 1024, COMMUNICATORS = 512 };
+
+// A clock in memory that processes share.
+struct SharedClock {
+    uint32_t width;
+    uint32_t at[WIDTH];
+};
+
+// What a rank has put up for the others to find: one end of a message, or its part of a collective.
+struct Post {
+    bool used;
+    int comm, kind, source, target; // target -1: collective
+    uint64_t sequence;
+    int phase, process, type;
+    uint64_t in, out; // offsets in the arena of `process`
+    int64_t count;
+};
+
+struct Communicator {
+    bool used, aborted;
+    char id[128];
+    int size, joined, left;
+    int process[RANKS], gpu[RANKS], node[RANKS];
+    uint32_t called[RANKS];         // collectives that a rank has called at least once, a bit each
+    uint8_t first[RANKS][RANKS][2]; // messages from..to of which the sender, the receiver has made its first call
+};
+
+struct Member {
+    int pid, arena;
+    uint64_t progress;
+};
+
+struct Mapping {
+    bool used;
+    int owner, holder;
+    uint64_t offset;
+};
+
+struct Job {
+    uint32_t magic;
+    pthread_mutex_t lock;
+    uint32_t bell; // rung whenever something is posted
+    Member members[PROCESSES];
+    int64_t held[PROCESSES]; // bytes by node * gpus + gpu
+    Mapping mappings[1024];
+    Communicator comms[COMMUNICATORS];
+    Post posts[POSTS];
+    SharedClock clocks[POSTS];
+    SharedClock mail[PROCESSES][PROCESSES]; // the host's clock at its latest message from..to
+};
+
+Job *job();
+int process(); // this process's place in the job: its rank
+int node();
+struct JobLock {
+    JobLock();
+    ~JobLock();
+};
+void ring();
+void wait_bell(uint32_t seen, double seconds);
+void progressed(); // something happened here
+// Called now and then while this process waits for something; ends it where the whole job has stood still too long.
+void watch_progress();
+char *arena_of(int process); // another process's device memory, mapped here
+
+// --- shadow.cc
+
+// Per 4 bytes: who wrote last, and two of those who read since. Context << 48 | time; 0: nobody.
+struct Cell {
+    uint64_t write, read[2];
+};
+
+struct Access {
+    const Clock *clock;
+    int context;
+    const char *what; // "adamw_kernel"
+};
+
+uint64_t epoch(const Access &access);
+void touch(const Access &access, const void *memory, int64_t bytes, bool writes);
+// `rows` pieces of `bytes`, each `stride` bytes after the one before.
+void touch_rows(const Access &access, const void *memory, int64_t rows, int64_t bytes, int64_t stride, bool writes);
+void kernel_begin(const Access &access, const void *arguments, int64_t bytes);
+void kernel_end();
+void remember(int context, uint32_t time, const char *what); // names for reports
+
+// --- memory.cc
+
+enum RegionKind { REGION_DEVICE, REGION_PINNED, REGION_MAPPED, REGION_FREED, REGION_NONE };
+
+struct Region {
+    uintptr_t base;
+    size_t size;
+    RegionKind kind;
+    Cell *cells; // of the word at base & ~3
+    int owner;   // process
+    int64_t number;
+    bool allocated; // pinned by cudaMallocHost
+    int64_t charged;
+    uint64_t offset; // in the owner's arena
+};
+
+Region region_of(const void *memory); // kind REGION_NONE: ordinary host memory
+uint64_t regions_generation();
+// The whole range, or a defect that names `what`.
+Region range(const void *memory, int64_t bytes, const char *what);
+cudaError_t memory_allocate(void **memory, size_t bytes);
+cudaError_t memory_free(void *memory);
+cudaError_t memory_pin(void *memory, size_t bytes, bool allocated);
+cudaError_t memory_unpin(void *memory, bool allocated);
+cudaError_t memory_export(cudaIpcMemHandle_t *handle, void *memory);
+cudaError_t memory_import(void **memory, const cudaIpcMemHandle_t *handle);
+cudaError_t memory_close(void *memory);
+int64_t memory_total();
+int64_t memory_left();
+uint64_t arena_offset(const void *memory, int *owner); // of device memory, also of a mapped one
+std::string place_of(const void *memory);              // "byte 512 of allocation 7 (4096 bytes)"
+
+// --- device.cc
+
+enum Outcome { OUTCOME_DONE, OUTCOME_AGAIN, OUTCOME_WAITS };
+
+struct Op {
+    std::string what;
+    Clock queued; // the host's clock at the call
+    std::function<Outcome(const Access &)> step;
+    std::function<std::string()> waits_for;
+    uint64_t issue;
+    int blocks = 1; // multiprocessors that it owns while it waits; 0: it is no kernel
+    bool started = false;
+    bool remote = false; // what it waits for is in another process
+};
+
+void enqueue(cudaStream_t stream, Op op);
+void host_waits(const std::function<bool()> &done, const std::string &what, bool remote);
+void wait_for_device(const std::string &why); // until all streams are empty
+void load_once(const std::string &kernel, bool library);
+Clock &stream_clock(cudaStream_t stream);
+// The host's clock, for whoever holds the device's lock.
+Clock &host_clock();
+void host_join(const Clock &other);
+Access host_access(const char *what);
+std::unique_lock<std::mutex> device_lock();
+cudaError_t sticky();
+void fail_device(cudaError_t error);
+bool on_device_thread();
+
+enum { MULTIPROCESSORS = 132 };
+
+// --- host.cc
+void connect_messages();
+
+// --- runtime.cc
+int current_gpu(); // of this process's node
+const char *stream_name(int context);
+
+} // namespace virtual_gpu
+
+#endif
