@@ -24,9 +24,9 @@ static void completion_words_(FILE *file, const char *words) {
 // The values that can be named, separated by blanks. false: there are none.
 static bool values_(FILE *file, const ConfigKey *key) {
     if (key->type == KEY_BOOL) return fputs("true false", file), true;
-    if (key->type == KEY_WORD)
+    if (key->words != NULL)
         for (int i = 0; key->words[i] != NULL; i++) fprintf(file, "%s%s", i > 0 ? " " : "", key->words[i]);
-    if (key->type == KEY_WORD) return true;
+    if (key->words != NULL) return true;
     if (key->zero_word != NULL) fputs(key->zero_word, file);
     return key->zero_word != NULL;
 }

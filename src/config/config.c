@@ -184,6 +184,21 @@ int64_t config_layers(const Config *config, int virtual_stages, int g) {
     return even + (g < virtual_stages - 1 && g >= virtual_stages - 1 - rest);
 }
 
+int config_attention(const Config *config, int stage) {
+    const AttentionConfig *attention = &config->attention;
+    return attention->modes_given > 1 ? attention->mode_of_stage[stage] : attention->mode;
+}
+
+int64_t config_recompute(const Config *config, int stage) {
+    const ScheduleConfig *schedule = &config->schedule;
+    return schedule->recompute_of_stage[schedule->recompute_given > 1 ? stage : 0];
+}
+
+void config_set_attention(Config *config, int mode) {
+    config->attention.modes_given = 1;
+    config->attention.mode = config->attention.mode_of_stage[0] = mode;
+}
+
 int config_min_slots(const Config *config) {
     const ScheduleConfig *schedule = &config->schedule;
     int p = (int)config->parallel.pipeline;

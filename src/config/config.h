@@ -72,17 +72,21 @@ typedef struct ParallelConfig {
 } ParallelConfig;
 
 typedef struct ScheduleConfig {
-    int name;            // ScheduleName
-    int bpipe;           // BpipeMode
-    int64_t slots;       // 0: auto
-    int64_t load_ahead;  // backwards, at least 1
-    int64_t micro_batch; // b, sequences
-    int evict_to;        // EvictTarget
+    int name;                                      // ScheduleName
+    int bpipe;                                     // BpipeMode
+    int64_t slots;                                 // 0: auto
+    int64_t load_ahead;                            // backwards, at least 1
+    int64_t micro_batch;                           // b, sequences
+    int evict_to;                                  // EvictTarget
+    int64_t recompute_given;                       // entries of the list, or 1
+    int64_t recompute_of_stage[CONFIG_MAX_STAGES]; // as many; config_recompute reads them
 } ScheduleConfig;
 
 typedef struct AttentionConfig {
-    int mode;    // AttentionMode
-    int softmax; // SoftmaxKind
+    int mode;                             // AttentionMode, of the first stage where they differ
+    int softmax;                          // SoftmaxKind
+    int64_t modes_given;                  // entries of the list, or 1
+    int mode_of_stage[CONFIG_MAX_STAGES]; // as many; config_attention reads them
 } AttentionConfig;
 
 typedef struct TrainConfig {
@@ -200,8 +204,12 @@ int64_t config_world(const Config *config);        // p * t * d
 // Layers of virtual stage g of `virtual_stages`: as parallel.layers says where it lists as many, else evenly, and what does
 // not divide goes to those with neither embedding nor head.
 int64_t config_layers(const Config *config, int virtual_stages, int g);
-int config_min_slots(const Config *config);        // the smallest schedule.slots that BPipe works with here
-int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t
+// The attention mode of a stage, and how many of its layers recompute their forward in the backward.
+int config_attention(const Config *config, int stage);
+int64_t config_recompute(const Config *config, int stage);
+void config_set_attention(Config *config, int mode); // of all stages
+int config_min_slots(const Config *config);          // the smallest schedule.slots that BPipe works with here
+int64_t config_padded_vocab(const Config *config);   // vocab rounded up to a multiple of 128 * t
 
 #ifdef __cplusplus
 }

@@ -216,6 +216,24 @@ static int check_layers_(Config *config, Error *err) {
                         (long long)sum, (long long)layers);
 }
 
+// Lists by stage: one entry for all stages, or one each.
+static int check_stage_lists_(Config *config, Error *err) {
+    int64_t p = config->parallel.pipeline;
+    const struct {
+        const char *key;
+        int64_t given;
+    } lists[] = {{"attention.mode", config->attention.modes_given},
+                 {"schedule.recompute_layers", config->schedule.recompute_given}};
+    for (int i = 0; i < 2; i++) {
+        if (lists[i].given == 1 || lists[i].given == p) continue;
+        return config_error(config, blame_(config, lists[i].key, "parallel.pipeline"), err,
+                            "the list has %lld entries for %lld stages; give %lld, or one value for all",
+                            (long long)lists[i].given, (long long)p, (long long)p);
+    }
+    config->attention.mode = config->attention.mode_of_stage[0];
+    return 0;
+}
+
 static int check_schedule_(const Config *config, Error *err) {
     const ScheduleConfig *schedule = &config->schedule;
     int p = (int)config->parallel.pipeline;
@@ -305,6 +323,6 @@ int config_check(Config *config, Error *err) {
         return -1;
     if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
-    if (check_sources_(config, err) != 0) return -1;
+    if (check_sources_(config, err) != 0 || check_stage_lists_(config, err) != 0) return -1;
     return check_schedule_(config, err);
 }

@@ -37,6 +37,9 @@ static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] 
 #define LIST(section, key, field, def, zero_word, list, meaning)                                                       \
     { #section "." #key, KEY_LIST, FIELD(section, field), def, 0, 0, 0, zero_word, NULL, meaning, &list, NULL }
 
+#define LIST_OF_WORDS(section, key, field, def, words, list, meaning)                                                  \
+    { #section "." #key, KEY_LIST, FIELD(section, field), def, 0, 0, 0, NULL, words, meaning, &list, NULL }
+
 // Bounds are generous but finite; products that could still leave 64 bits are checked in config_check.c. Integers end
 // at 2^53, so that every reader of the JSON sees the same number.
 #define MAX_LAYERS 4096
@@ -63,6 +66,30 @@ static const ConfigList layers_list = {offsetof(Config, parallel.layers_given),
                                        false,
                                        "a list with the layers of each stage such as [2, 3, 3, 2]",
                                        "one integer per stage"};
+
+static const ConfigKey mode_parts[] = {
+    {NULL, KEY_WORD, 0, sizeof(int), NULL, 0, 0, 0, NULL, mode_words, "", NULL, NULL}};
+static const ConfigList mode_list = {offsetof(Config, attention.modes_given),
+                                     offsetof(Config, attention.modes_given),
+                                     sizeof(int),
+                                     CONFIG_MAX_STAGES,
+                                     mode_parts,
+                                     1,
+                                     true,
+                                     "a list with one for each stage such as [recompute, flash]",
+                                     "one word per stage"};
+
+static const ConfigKey recompute_parts[] = {
+    {NULL, KEY_INT, 0, sizeof(int64_t), NULL, 0, MAX_LAYERS, 0, NULL, NULL, "", NULL, NULL}};
+static const ConfigList recompute_list = {offsetof(Config, schedule.recompute_given),
+                                          offsetof(Config, schedule.recompute_given),
+                                          sizeof(int64_t),
+                                          CONFIG_MAX_STAGES,
+                                          recompute_parts,
+                                          1,
+                                          true,
+                                          "a list with one for each stage such as [2, 1, 0, 0]",
+                                          "one integer per stage"};
 
 static const ConfigKey source_parts[] = {PART("path", KEY_TEXT, DataSource, path, NULL, 1, CONFIG_TEXT - 1, 0),
                                          PART("weight", KEY_NUMBER, DataSource, weight, "1", 0, 1e9, KEY_ABOVE_MIN)};
@@ -119,8 +146,11 @@ const ConfigKey config_keys[] = {
         "with bpipe: backwards a bundle may come home before its own; 2, 3: for slow links"),
     INT(schedule, micro_batch, "1", 1, 65536, NULL, "b: sequences in one microbatch"),
     WORD(schedule, evict_to, "peer", evict_to_words, "where evicted activations go: paired stage or host memory"),
+    LIST(schedule, recompute_layers, recompute_of_stage, "0", NULL, recompute_list,
+         "layers of each stage, or a list of them, that keep their input alone and run forward again in the backward"),
 
-    WORD(attention, mode, "flash", mode_words, "none: store the probabilities; recompute or flash: do not"),
+    LIST_OF_WORDS(attention, mode, mode_of_stage, "flash", mode_words, mode_list,
+                  "none: store the probabilities; recompute or flash: do not; one word, or a list by stage"),
     WORD(attention, softmax, "fused", softmax_words, "megatron: fused only where Megatron-LM's kernel would be"),
 
     INT(train, global_batch, "8", 1, MAX_BATCH, NULL, "B: sequences in one step, over all data ranks"),
@@ -219,7 +249,7 @@ const char *config_word(const char *key_name, int value) {
 }
 
 bool config_takes_text(const ConfigKey *key) {
-    return key->type == KEY_TEXT || (key->type == KEY_LIST && key->list->alone);
+    return key->type == KEY_TEXT || (key->type == KEY_LIST && key->list->alone && key->list->parts[0].type == KEY_TEXT);
 }
 
 static void join_words_(const ConfigKey *key, const char *between, char *out, size_t n) {

@@ -14,6 +14,11 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
     for (int i = 0; i < g; i++) to->first_layer += config_layers(config, virtual_stages, i);
     to->layers = config_layers(config, virtual_stages, g);
     to->before = at->layers;
+    // The stage's share of this chunk, so that the bundles of its chunks shrink alike.
+    int64_t asked = config_recompute(config, at->stage);
+    to->recomputed = asked * (chunk + 1) / schedule->chunks - asked * chunk / schedule->chunks;
+    if (to->recomputed > to->layers) to->recomputed = to->layers;
+    at->recomputes |= to->recomputed > 0;
     to->first = g == 0;
     to->last = g == virtual_stages - 1;
     at->layers += to->layers;
@@ -21,11 +26,18 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
     at->last |= to->last;
 }
 
+// Where a layer's part of its chunk's bundle begins: the input of the layer, and all else that its backward needs, unless
+// that is made again.
+static int64_t layer_offset_(const StageShape *at, const StageChunk *chunk, int64_t layer) {
+    int64_t recomputed = layer < chunk->recomputed ? layer : chunk->recomputed;
+    return recomputed * at->message_bytes + (layer - recomputed) * at->layer_bundle;
+}
+
 // The gradient of a chunk's output lies after its layers: in the last chunk from the head, which runs with the forward,
 // until the backward; in any other from a split backward until the weights' gradients are taken.
 static int64_t chunk_bytes_(const StageShape *at, int chunk, const Schedule *schedule) {
     bool kept = at->chunk[chunk].last || schedule->split;
-    return at->chunk[chunk].layers * at->layer_bundle + (kept ? at->message_bytes : 0);
+    return layer_offset_(at, &at->chunk[chunk], at->chunk[chunk].layers) + (kept ? at->message_bytes : 0);
 }
 
 void stage_shape(StageShape *at, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
@@ -36,7 +48,7 @@ void stage_shape(StageShape *at, const Model *model, const Config *config, const
     at->chunks = schedule->chunks;
     at->placement = schedule->placement;
     at->own_sums = be->own_sums;
-    shape_from_config(&at->shape, model, config, be, tensor_rank);
+    shape_from_config(&at->shape, model, config, be, stage, tensor_rank);
     at->message_bytes = memory_round(at->shape.shard_rows * at->shape.hidden * at->shape.element);
     at->layer_bundle = layer_bundle_layout(NULL, NULL, &at->shape);
     for (int c = 0; c < at->chunks; c++) {
@@ -95,6 +107,7 @@ static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     stage->pass.scratch = layout_take(layout, s->scratch_bytes);
     stage->op_workspace = s->workspace_bytes > 0 ? layout_take(layout, s->workspace_bytes) : NULL;
     stage->pass.full = s->tensor_ranks > 1 ? layout_take(layout, s->rows * s->hidden * s->element) : NULL;
+    stage->recomputed = stage->at.recomputes ? layout_take(layout, stage->at.layer_bundle) : NULL;
     stage->gradient = stage->at.first ? layout_take(layout, stage->at.message_bytes) : NULL;
     return layout->used;
 }
@@ -249,12 +262,24 @@ void stage_destroy(Stage *stage) {
     memset(stage, 0, sizeof *stage);
 }
 
-static char *layer_bundle_(const Stage *stage, void *bundle, int64_t layer) {
-    return (char *)bundle + layer * stage->at.layer_bundle;
+static char *layer_bundle_(const Stage *stage, const StageChunk *chunk, void *bundle, int64_t layer) {
+    return (char *)bundle + layer_offset_(&stage->at, chunk, layer);
 }
 
 static const Tensor *layer_tensors_(const Stage *stage, const StageChunk *chunk, int64_t layer) {
     return stage->layers + (chunk->before + layer) * stage->table.per_layer;
+}
+
+// Runs one layer forward, from its input in the bundle to y. What its backward needs goes into the bundle or, for a layer
+// that is to be run again, into the stage's one place for that. Returns that place. y NULL: the output is not needed.
+static void *run_layer_(Stage *stage, const StageChunk *chunk, void *bundle, int64_t layer, void *y) {
+    void *place = layer_bundle_(stage, chunk, bundle, layer);
+    if (layer < chunk->recomputed) {
+        stage->be->copy(stage->be, STREAM_COMPUTE, stage->recomputed, place, stage->at.message_bytes);
+        place = stage->recomputed;
+    }
+    layer_forward(&stage->pass, stage->model, layer_tensors_(stage, chunk, layer), place, y);
+    return place;
 }
 
 static void stage_poll_(Pass *pass) {
@@ -273,10 +298,9 @@ int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, con
     else
         stage->be->copy(stage->be, STREAM_COMPUTE, bundle, input, at->message_bytes);
     // The last chunk's output goes to the end of its bundle, where the head turns it into its own gradient.
-    void *final = here->last ? layer_bundle_(stage, bundle, here->layers) : output;
+    void *final = here->last ? layer_bundle_(stage, here, bundle, here->layers) : output;
     for (int64_t l = 0; l < here->layers; l++) {
-        void *next = l + 1 < here->layers ? layer_bundle_(stage, bundle, l + 1) : final;
-        layer_forward(pass, stage->model, layer_tensors_(stage, here, l), layer_bundle_(stage, bundle, l), next);
+        run_layer_(stage, here, bundle, l, l + 1 < here->layers ? layer_bundle_(stage, here, bundle, l + 1) : final);
         stage_poll_(pass);
     }
     if (here->last)
@@ -292,7 +316,8 @@ static void layer_complete_(Stage *stage, const StageChunk *chunk, int64_t micro
 
 // The gradient of layer l's output goes through dx. For stage_weights it is kept as well: of the last layer at the end of
 // the bundle, where the head has put it already, of any other at the next layer's `x`, which that layer's backward was the
-// last to read.
+// last to read. A layer that is run again has its whole backward here, split or not, since what it makes again would be
+// gone by stage_weights.
 int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
                    bool split, Error *err) {
     Pass *pass = &stage->pass;
@@ -300,14 +325,18 @@ int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, co
     const StageChunk *here = &at->chunk[chunk];
     pass->err = err;
     pass->split = split;
-    void *dx = here->first ? stage->gradient : output, *end = layer_bundle_(stage, bundle, here->layers);
+    void *dx = here->first ? stage->gradient : output, *end = layer_bundle_(stage, here, bundle, here->layers);
     if (!here->last) block_keep(pass, end, input, at->message_bytes);
     stage->be->copy(stage->be, STREAM_COMPUTE, dx, here->last ? end : input, at->message_bytes);
     for (int64_t l = here->layers - 1; l >= 0; l--) {
-        void *layer = layer_bundle_(stage, bundle, l);
-        layer_backward(pass, stage->model, layer_tensors_(stage, here, l), layer, dx);
-        if (l > 0) block_keep(pass, layer, dx, at->message_bytes);
-        if (!split) layer_complete_(stage, here, microbatch, l);
+        void *place = layer_bundle_(stage, here, bundle, l);
+        bool again = l < here->recomputed;
+        pass->split = split && !again;
+        layer_backward(pass, stage->model, layer_tensors_(stage, here, l),
+                       again ? run_layer_(stage, here, bundle, l, NULL) : place, dx);
+        pass->split = split;
+        if (l > here->recomputed) block_keep(pass, place, dx, at->message_bytes);
+        if (!split || again) layer_complete_(stage, here, microbatch, l);
         stage_poll_(pass);
     }
     pass->split = false;
@@ -320,9 +349,9 @@ int stage_weights(Stage *stage, int chunk, int64_t microbatch, void *bundle, Err
     Pass *pass = &stage->pass;
     const StageChunk *here = &stage->at.chunk[chunk];
     pass->err = err;
-    for (int64_t l = here->layers - 1; l >= 0; l--) {
-        layer_weights(pass, stage->model, layer_tensors_(stage, here, l), layer_bundle_(stage, bundle, l),
-                      layer_bundle_(stage, bundle, l + 1));
+    for (int64_t l = here->layers - 1; l >= here->recomputed; l--) {
+        layer_weights(pass, stage->model, layer_tensors_(stage, here, l), layer_bundle_(stage, here, bundle, l),
+                      layer_bundle_(stage, here, bundle, l + 1));
         layer_complete_(stage, here, microbatch, l);
         stage_poll_(pass);
     }

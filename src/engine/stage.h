@@ -16,6 +16,7 @@ enum { STAGE_MOST_CHUNKS = 16 };
 typedef struct StageChunk {
     int64_t first_layer, layers; // in the model
     int64_t before;              // layers of this stage in the chunks before this one
+    int64_t recomputed;          // of its layers, the first ones: only their inputs are in the bundle
     bool first, last;            // the model's first chunk, which has the embedding; its last, which has the head
 } StageChunk;
 
@@ -26,6 +27,7 @@ typedef struct StageShape {
     StageChunk chunk[STAGE_MOST_CHUNKS];
     int64_t first_layer, layers; // the first layer of chunk 0; layers of all chunks
     bool first, last;            // one of its chunks has the embedding, the head
+    bool recomputes;             // some of its layers run forward again in the backward
     bool own_sums;               // of the backend
     Shape shape;
     int64_t layer_bundle;  // bytes of one layer's part of a bundle
@@ -47,6 +49,7 @@ typedef struct Stage {
     void *op_workspace;       // of the backend's operations, in the workspace
     SumWorkspaces workspaces; // in sums_memory; lent to the groups by whoever sums in them
     HeadWork head_work;
+    void *recomputed;          // one layer's part of a bundle, for layers that are run again; NULL: none are
     void *gradient;            // (shard_rows, hidden): the running gradient of the first chunk, which sends none on
     int32_t *tokens, *targets; // (microbatches, rows) on the device; tokens with the embedding, targets with the head
     float *losses;             // (microbatches, rows), with the head

@@ -76,6 +76,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     column_forward(pass, layer.fused ? a->act : a->mlp, layer.fused ? a->mlp : NULL, a->norm2, t[LAYER_UP],
                    t[LAYER_UP_BIAS], s->mlp_cols, layer.epilogue);
     if (!layer.fused) model->activation_forward(pass, a->act, a->mlp);
+    if (y == NULL) return;
     row_forward(pass, delta, a->act, t[LAYER_DOWN], t[LAYER_DOWN_BIAS], s->ffn);
     pass->be->add(pass->be, y, a->x2, delta, s->shard_rows * s->hidden);
 }

@@ -39,11 +39,12 @@ static void shape_places_(Shape *shape, const Model *model, const ModelConfig *c
     table_free(&table);
 }
 
-void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int tensor_rank) {
+void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage,
+                       int tensor_rank) {
     const ModelConfig *m = &config->model;
     int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, s = m->seq_len, dim = m->head_dim;
     AttentionShape attention = {
-        b, s, m->heads / t, m->kv_heads / t, dim, config->attention.mode, config->attention.softmax};
+        b, s, m->heads / t, m->kv_heads / t, dim, config_attention(config, stage), config->attention.softmax};
     shape_places_(shape, model, m);
     shape->batch = b;
     shape->seq = s;

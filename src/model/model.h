@@ -41,8 +41,8 @@ typedef struct Shape {
 // The rotations of a model (transformers' modeling_rope_utils.py has the three ways of scaling).
 void rope_from_config(RopeTable *rope, const ModelConfig *model);
 
-// Fills the shape of a configuration on tensor rank `tensor_rank`. be is asked for the attention's scratch only.
-void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int tensor_rank);
+// Fills the shape of a configuration on a stage and tensor rank. be is asked for the attention's scratch only.
+void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
 
 // One forward or backward on its way: where it runs and what it may use. An error of a collective is kept in `err`; later operations
 // of the pass then do nothing harmful and the caller ends the run.

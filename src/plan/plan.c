@@ -186,7 +186,7 @@ static void print_run_(const Plan *plan, const Config *config, const Schedule *s
               "%s, %s parameters: %lld layers, hidden %lld, %lld heads, ffn %lld, vocabulary %lld, %s attention",
               config_word("model.family", m->family), grid_count(plan->parameters, parameters), (long long)m->layers,
               (long long)m->hidden, (long long)m->heads, (long long)m->ffn, (long long)m->vocab,
-              config_word("attention.mode", config->attention.mode));
+              config->attention.modes_given > 1 ? "various" : config_word("attention.mode", config->attention.mode));
     fprintf(file, "world     %lld rank%s: pipeline %lld x tensor %lld x data %lld, %s\n",
             (long long)config_world(config), config_world(config) == 1 ? "" : "s", (long long)parallel->pipeline,
             (long long)parallel->tensor, (long long)parallel->data,

@@ -88,7 +88,7 @@ void planner_config(const Planner *planner, Variant variant, Config *config) {
     *config = *planner->config;
     config->schedule.micro_batch = variant.micro_batch;
     config->schedule.bpipe = variant.bpipe ? BPIPE_ON : BPIPE_OFF;
-    config->attention.mode = variant.attention;
+    if (variant.attention != config->attention.mode) config_set_attention(config, variant.attention);
     // Slots that mean nothing while BPipe is off may be too few for it.
     if (config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
 }

@@ -203,7 +203,7 @@ static int measure_size_(Session *session, int mode, int64_t b, Error *err) {
     config->schedule.micro_batch = b;
     config->schedule.bpipe = BPIPE_OFF;
     config->train.global_batch = MICROBATCHES * b * config->parallel.data;
-    config->attention.mode = mode;
+    config_set_attention(config, mode);
     int p = (int)config->parallel.pipeline;
     if (measure_stage_(session, 0, err) != 0) return -1;
     if (p > 2 && measure_stage_(session, 1, err) != 0) return -1;
