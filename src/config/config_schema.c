@@ -147,10 +147,10 @@ const ConfigKey config_keys[] = {
     INT(schedule, micro_batch, "1", 1, 65536, NULL, "b: sequences in one microbatch"),
     WORD(schedule, evict_to, "peer", evict_to_words, "where evicted activations go: paired stage or host memory"),
     LIST(schedule, recompute_layers, recompute_of_stage, "0", NULL, recompute_list,
-         "layers of each stage, or a list of them, that keep their input alone and run forward again in the backward"),
+         "layers of every stage, or a list, that run forward again in the backward"),
 
     LIST_OF_WORDS(attention, mode, mode_of_stage, "flash", mode_words, mode_list,
-                  "none: store the probabilities; recompute or flash: do not; one word, or a list by stage"),
+                  "none: store the probabilities; recompute or flash: do not; or a list"),
     WORD(attention, softmax, "fused", softmax_words, "megatron: fused only where Megatron-LM's kernel would be"),
 
     INT(train, global_batch, "8", 1, MAX_BATCH, NULL, "B: sequences in one step, over all data ranks"),

@@ -18,7 +18,7 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
     int64_t asked = config_recompute(config, at->stage);
     to->recomputed = asked * (chunk + 1) / schedule->chunks - asked * chunk / schedule->chunks;
     if (to->recomputed > to->layers) to->recomputed = to->layers;
-    at->recomputes |= to->recomputed > 0;
+    at->recomputed += to->recomputed;
     to->first = g == 0;
     to->last = g == virtual_stages - 1;
     at->layers += to->layers;
@@ -107,7 +107,7 @@ static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     stage->pass.scratch = layout_take(layout, s->scratch_bytes);
     stage->op_workspace = s->workspace_bytes > 0 ? layout_take(layout, s->workspace_bytes) : NULL;
     stage->pass.full = s->tensor_ranks > 1 ? layout_take(layout, s->rows * s->hidden * s->element) : NULL;
-    stage->recomputed = stage->at.recomputes ? layout_take(layout, stage->at.layer_bundle) : NULL;
+    stage->recomputed = stage->at.recomputed > 0 ? layout_take(layout, stage->at.layer_bundle) : NULL;
     stage->gradient = stage->at.first ? layout_take(layout, stage->at.message_bytes) : NULL;
     return layout->used;
 }

@@ -27,7 +27,7 @@ typedef struct StageShape {
     StageChunk chunk[STAGE_MOST_CHUNKS];
     int64_t first_layer, layers; // the first layer of chunk 0; layers of all chunks
     bool first, last;            // one of its chunks has the embedding, the head
-    bool recomputes;             // some of its layers run forward again in the backward
+    int64_t recomputed;          // of its layers, those that run forward again in the backward
     bool own_sums;               // of the backend
     Shape shape;
     int64_t layer_bundle;  // bytes of one layer's part of a bundle

@@ -43,6 +43,8 @@ static int stage_compute_(const Costing *costing, int s, StageTime *time, Error 
     else
         hardware_times(&parts, hardware, costing->config, &at->shape);
     costing_add_part_(time, &parts.layer, (double)at->layers, !measured);
+    // A layer's second forward leaves out the last product; its time is planned as that of a whole one.
+    time->backward += (double)at->recomputed * (parts.layer.tensor_forward + (measured ? 0 : parts.layer.forward));
     if (at->first) costing_add_part_(time, &parts.embedding, 1, !measured);
     if (at->last) costing_add_part_(time, &parts.head, 1, !measured);
     return 0;

@@ -340,6 +340,6 @@ bool profile_stage_time(const Profile *profile, const StageShape *at, double *fo
     if (!kind_time_(profile, attention, false, false, &layer)) layer = like;
     double more = (double)(at->layers - like.layers) / (double)layer.layers;
     *forward = like.forward + more * layer.forward;
-    *backward = like.backward + more * layer.backward;
+    *backward = like.backward + more * layer.backward + (double)at->recomputed * layer.forward / (double)layer.layers;
     return *forward > 0 && *backward > 0;
 }

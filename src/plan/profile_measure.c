@@ -204,6 +204,8 @@ static int measure_size_(Session *session, int mode, int64_t b, Error *err) {
     config->schedule.bpipe = BPIPE_OFF;
     config->train.global_batch = MICROBATCHES * b * config->parallel.data;
     config_set_attention(config, mode);
+    config->schedule.recompute_given = 1;
+    config->schedule.recompute_of_stage[0] = 0;
     int p = (int)config->parallel.pipeline;
     if (measure_stage_(session, 0, err) != 0) return -1;
     if (p > 2 && measure_stage_(session, 1, err) != 0) return -1;

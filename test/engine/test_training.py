@@ -35,6 +35,9 @@ LAYOUTS = {
     "p8": ["parallel.pipeline=8"],
     "p8_off": ["parallel.pipeline=8", OFF],
     "p8_one_slot_more": ["parallel.pipeline=8", "schedule.slots=6"],
+    "p1_recomputes_a_layer": ["parallel.pipeline=1", OFF, "schedule.recompute_layers=1"],
+    "p4_recomputes_everything": ["schedule.recompute_layers=8"],
+    "p4_recomputes_by_stage": [OFF, "parallel.layers=[1,4,2,1]", "schedule.recompute_layers=[1,3,0,1]"],
 }
 
 
@@ -57,6 +60,15 @@ def test_attention_modes_have_their_own_bits_but_the_same_losses(small, mode):
     four = small.train(f"attention.mode={mode}")
     assert one.bits == four.bits
     assert close(one.losses, small.alone.losses, 1e-4)
+
+
+def test_attention_modes_by_stage_are_those_of_whole_runs_stage_by_stage(small):
+    """Where every stage has the same mode, a list is that mode; where they differ, memory is as planned."""
+    listed = small.train("attention.mode=[recompute,recompute,recompute,recompute]")
+    assert listed.bits == small.train("attention.mode=recompute").bits
+    mixed = small.train("attention.mode=[recompute,none,flash,recompute]")
+    assert close(mixed.losses, small.alone.losses, 1e-4)
+    assert "memory    as planned, to the byte, on all stages" in mixed.stderr
 
 
 def test_another_seed_is_another_run(small):

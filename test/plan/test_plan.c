@@ -285,6 +285,20 @@ static void compare_allocated(const char *path, const Model *model, const char *
     be->destroy(be);
 }
 
+// A layer that is run again leaves its input in a slot and nothing else; what it is run in is one layer's bundle.
+static void recomputed_layers_take_one_stream_of_a_slot(void **state) {
+    (void)state;
+    const char *again[] = {"schedule.recompute_layers=[10,4,0,0,0,0,0,0]"};
+    Made plain = made(LLAMA, &llama_model, NULL, 0), all = made(LLAMA, &llama_model, again, 1);
+    const PlanStage *with = all.plan.stage, *without = plain.plan.stage;
+    const int64_t layer = without[0].at.layer_bundle, stream = without[0].at.message_bytes;
+    assert_int_equal(with[0].slot_bytes, 10 * stream);
+    assert_int_equal(with[1].slot_bytes, 4 * stream + 6 * layer);
+    assert_int_equal(with[2].slot_bytes, without[2].slot_bytes);
+    assert_int_equal(with[0].memory.bytes[MEMORY_WORKSPACE], without[0].memory.bytes[MEMORY_WORKSPACE] + layer);
+    unmake(&plain), unmake(&all);
+}
+
 static void planned_bytes_are_the_bytes_allocated(void **state) {
     (void)state;
     const char *none[] = {"attention.mode=none", "model.layers=9"};
@@ -293,6 +307,10 @@ static void planned_bytes_are_the_bytes_allocated(void **state) {
     compare_allocated("configs/llama_tiny.yaml", &llama_model, one, COUNT(one));
     compare_allocated("configs/gpt_tiny.yaml", &gpt_model, none, COUNT(none));
     compare_allocated("configs/gpt_tiny.yaml", &gpt_model, one, COUNT(one));
+    const char *again[] = {"parallel.pipeline=1", "schedule.recompute_layers=3"};
+    const char *by_stage[] = {"schedule.recompute_layers=[2,0,1,9]", "attention.mode=[recompute,none,flash,flash]"};
+    compare_allocated("configs/llama_tiny.yaml", &llama_model, again, COUNT(again));
+    compare_allocated("configs/gpt_tiny.yaml", &gpt_model, by_stage, COUNT(by_stage));
 }
 
 // ---- the schedule a configuration asks for --------------------------------------------------------------------------------
@@ -572,6 +590,7 @@ int main(void) {
         cmocka_unit_test(ranks_that_share_a_gpu_need_host_memory),
         cmocka_unit_test(what_a_device_adds_is_counted),
         cmocka_unit_test(slots_are_the_larger_of_uneven_pairs),
+        cmocka_unit_test(recomputed_layers_take_one_stream_of_a_slot),
         cmocka_unit_test(planned_bytes_are_the_bytes_allocated),
         cmocka_unit_test(schedule_is_the_one_asked_for),
         cmocka_unit_test(auto_is_on_where_it_evicts_anything),
