@@ -247,7 +247,10 @@ static void cpu_to_float_(Backend *backend, float *to, const void *from, int64_t
 
 static void cpu_destroy_(Backend *backend) {
     CpuBackend *cpu = cpu_self(backend);
-    for (int t = 0; t < cpu->threads; t++) drop_scratch_(cpu, &cpu->scratch[t]);
+    for (int t = 0; t < cpu->threads; t++) {
+        drop_scratch_(cpu, &cpu->scratch[t]);
+        cpu_products_destroy(cpu->scratch[t].products);
+    }
     free(cpu->scratch);
     free(cpu);
 }
@@ -367,6 +370,7 @@ Backend *backend_cpu_create(int precision, int threads, Error *err) {
     }
     cpu->threads = threads;
     cpu->scratch = scratch;
+    cpu->bf16_library = precision == PRECISION_BF16 && cpu_bf16_by_library();
     Backend *backend = &cpu->backend;
     backend->self = cpu;
     backend->precision = precision;

@@ -36,11 +36,14 @@ static inline int cpu_thread(void) {
 }
 #endif
 
+typedef struct CpuProducts CpuProducts; // gemm_bf16.c
+
 typedef struct CpuScratch {
     float *memory;
     int64_t floats;
-    bool given;     // by cpu_use_workspace; else our own, and counted as workspace
-    char apart[40]; // a cache line of its own for each thread's entry
+    CpuProducts *products; // bf16 products that this thread has made; NULL: none yet
+    bool given;            // by cpu_use_workspace; else our own, and counted as workspace
+    char apart[32];        // a cache line of its own for each thread's entry
 } CpuScratch;
 
 // Memory that other processes can map (loan.c).
@@ -54,6 +57,7 @@ typedef struct CpuBackend {
     Backend backend; // first, so that a Backend * of this implementation is a CpuBackend *
     int threads;
     CpuScratch *scratch; // (threads), grown by cpu_scratch
+    bool bf16_library;   // bf16 products are oneDNN's
     CpuShared shared;
 } CpuBackend;
 
@@ -149,6 +153,14 @@ enum { CPU_GEMM_ROOM = (CPU_GEMM_ROWS + CPU_GEMM_COLS) * CPU_GEMM_DEPTH }; // fl
 // this thread's own. C's bits depend on k, not on m, n or the strides.
 void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
               int64_t stride);
+
+// The same for bf16 operands by oneDNN, with what this thread keeps from product to product. False, and C untouched,
+// where oneDNN has no such product. cpu_bf16_by_library: whether this processor multiplies bf16 itself.
+bool cpu_bf16_by_library(void);
+CpuProducts *cpu_products_create(void); // NULL where oneDNN cannot be had
+void cpu_products_destroy(CpuProducts *products);
+bool cpu_gemm_bf16(CpuProducts *products, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
+                   float *c, int64_t stride);
 
 // --- operations (see backend.h)
 // linear.c

@@ -1,5 +1,6 @@
 // Linear layers: the matrix product cut into tiles of the output, one thread each, with bias and GELU applied while a
-// tile is still in cache. Where oneDNN was found, a tile in fp32 is its product; in bf16, and without it, gemm.c's. Tiles and
+// tile is still in cache. Where oneDNN was found, a tile in fp32 is its product, and in bf16
+// where the processor multiplies bf16 itself (gemm_bf16.c); else gemm.c's. Tiles and
 // threads are ours in any case: left to itself, oneDNN splits long sums over its threads, and the result depends on their number.
 #include "cpu.h"
 
@@ -48,24 +49,38 @@ static CpuOperand operand_part_(const Backend *backend, const void *data, int64_
     return (CpuOperand){at, stride, transposed, cpu_is_bf16(backend)};
 }
 
+#if defined(HAVE_DNNL)
+// oneDNN's bf16 product of one tile, with the primitives that this thread keeps. False: there is none.
+static bool library_product_bf16_(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
+                                  bool accumulate, float *c, int64_t stride) {
+    CpuScratch *mine = &cpu->scratch[cpu_thread()];
+    if (mine->products == NULL) mine->products = cpu_products_create();
+    return mine->products != NULL && cpu_gemm_bf16(mine->products, m, n, k, a, b, accumulate, c, stride);
+}
+#endif
+
 // C (m, n), rows `stride` apart, = or += op(a) op(b) for one tile, on this thread alone.
-static void tile_product_(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
-                          bool accumulate, float *c, int64_t stride) {
+static void tile_product_(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a,
+                          CpuOperand b, bool accumulate, float *c, int64_t stride) {
 #if defined(HAVE_DNNL)
 #if defined(_OPENMP)
     omp_set_num_threads(1); // of this task: in a region of one thread oneDNN would start some of its own
 #endif
+    if (a.bf16 && cpu->bf16_library && k > 0 && library_product_bf16_(cpu, m, n, k, a, b, accumulate, c, stride))
+        return;
     if (!a.bf16 && k > 0 &&
         dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.data, a.stride, b.data,
                    b.stride, accumulate ? 1.0f : 0.0f, c, stride) == dnnl_success)
         return;
+#else
+    (void)cpu;
 #endif
     cpu_gemm(workspace, m, n, k, a, b, accumulate, c, stride);
 }
 
 bool cpu_linear_by_library(int precision) {
 #if defined(HAVE_DNNL)
-    return precision == PRECISION_FP32;
+    return precision == PRECISION_FP32 || cpu_bf16_by_library();
 #else
     (void)precision;
     return false;
@@ -145,7 +160,7 @@ void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, con
         Tile t = tile_at_(&tiles, i, rows, out);
         int64_t stride;
         float *sums = tile_place_(backend, workspace, forward.aux != NULL ? aux : y, out, &t, &stride);
-        tile_product_(workspace, t.rows, t.cols, in, operand_part_(backend, x, in, t.row, 0, false),
+        tile_product_(cpu, workspace, t.rows, t.cols, in, operand_part_(backend, x, in, t.row, 0, false),
                       operand_part_(backend, w, in, t.col, 0, true), false, sums, stride);
         finish_forward_(backend, &forward, &t, sums, stride);
     }
@@ -173,7 +188,7 @@ void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, cons
         Tile t = tile_at_(&tiles, i, rows, in);
         int64_t stride;
         float *sums = tile_place_(backend, workspace, dx, in, &t, &stride);
-        tile_product_(workspace, t.rows, t.cols, out, operand_part_(backend, dy, out, t.row, 0, false),
+        tile_product_(cpu, workspace, t.rows, t.cols, out, operand_part_(backend, dy, out, t.row, 0, false),
                       operand_part_(backend, w, in, 0, t.col, false), false, sums, stride);
         finish_backward_input_(backend, dx, gelu_at, in, &t, sums, stride);
     }
@@ -200,7 +215,7 @@ void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, const
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
         float *workspace = cpu_scratch(cpu, TILE_ROOM);
         Tile t = tile_at_(&tiles, i, out, in);
-        tile_product_(workspace, t.rows, t.cols, rows, operand_part_(backend, dy, out, 0, t.row, true),
+        tile_product_(cpu, workspace, t.rows, t.cols, rows, operand_part_(backend, dy, out, 0, t.row, true),
                       operand_part_(backend, x, in, 0, t.col, false), true, dw + t.row * in + t.col, in);
         if (dbias != NULL && t.col == 0) column_sums_(backend, dbias, dy, rows, out, t.row, t.rows);
     }
