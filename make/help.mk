@@ -3,7 +3,8 @@
 help:
 	@echo 'make            the trainers, the GPU code where nvcc is, and the tiny data set where it is absent'
 	@echo 'make programs   the trainers alone;   make gpu   the GPU code alone'
-	@echo 'make test       every C unit test and every pytest; the last line is "N passed, N failed"'
+	@echo 'make test       unit tests and promises, one case of each kind; the last line is "N passed, N failed"'
+	@echo 'make test-all   the cases that make test leaves out'
 	@echo 'make unit       the C unit tests alone; T=dataset runs test/data/test_dataset.c alone'
 	@echo 'make asan       the C unit tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan       the C unit tests under ThreadSanitizer (portable form, without OpenMP)'

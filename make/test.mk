@@ -29,13 +29,17 @@ EMULATED_BIN := $(if $(filter tsan,$(VARIANT)),,\
                 $(addprefix $(B)/emulate/,$(filter $(chosen),$(EMULATED_ALL))))
 
 # ---- targets --------------------------------------------------------------------------------------------------------
-.PHONY: unit test test-cuda asan tsan valgrind bench soak
+.PHONY: unit test test-all test-cuda asan tsan valgrind bench soak
 unit: $(TEST_BIN) $(EMULATED_BIN)
 	$(Q)$(PYTHON) test/run_tests.py $(if $(filter tsan,$(VARIANT)),--no-aslr) $(TEST_BIN) $(EMULATED_BIN)
 
+# make test: every unit test and the promises, one case of each kind; make test-all: all other cases (test/conftest.py).
 # pytest finds the programs that it starts through TEST_PROGRAMS.
 test: all virtual $(TEST_BIN) $(EMULATED_BIN) $(TOOL_BIN)
-	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test $(TEST_BIN) $(EMULATED_BIN)
+	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part promises $(TEST_BIN) $(EMULATED_BIN)
+
+test-all: all virtual $(TOOL_BIN)
+	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part rest
 
 # On a machine with a GPU: its operations against the CPU's, and the tests of the CPU's operations once more on it.
 # Without one they say that they are skipped.

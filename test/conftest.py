@@ -1,7 +1,28 @@
-"""Fixtures of the end-to-end tests; what they are made of is in trainer_runs.py."""
+"""Fixtures of the end-to-end tests, made of what is in trainer_runs.py, and which tests belong to `make test`.
+
+`--part promises` (make test) takes the first case of each test, and none that is marked thorough; `--part rest` (make
+test-all) takes all others. pytest without it runs everything.
+"""
 
 import pytest
 import trainer_runs
+
+
+def pytest_addoption(parser):
+    parser.addoption("--part", choices=("promises", "rest"), help="the tests of make test, or those of make test-all")
+
+
+def pytest_collection_modifyitems(config, items):
+    part, met, chosen, others = config.getoption("--part"), set(), [], []
+    for item in items if part else []:
+        name = (item.path, item.originalname)
+        first = name not in met or item.get_closest_marker("every_case") is not None
+        met.add(name)
+        promise = first and item.get_closest_marker("thorough") is None
+        (chosen if promise == (part == "promises") else others).append(item)
+    if part:
+        items[:] = chosen
+        config.hook.pytest_deselected(items=others)
 
 
 @pytest.fixture(scope="session")

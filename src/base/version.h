@@ -3,7 +3,7 @@
 #ifndef VERSION_H
 #define VERSION_H
 
-#define VERSION      "0.1.0"
+#define VERSION      "0.2.0"
 #define VERSION_DATE "2026-11-22"
 
 #endif

@@ -403,6 +403,7 @@ def killer(tmp_path_factory):
     return folder / "killer.so"
 
 
+@pytest.mark.thorough
 def test_a_kill_at_any_point_leaves_a_checkpoint_to_go_on_from(small, tmp_path, killer):
     """Every call of one save that changes the disk, the removal of the checkpoint before included."""
     saved, points = tmp_path / "saved", 0
@@ -426,6 +427,7 @@ def test_a_kill_at_any_point_leaves_a_checkpoint_to_go_on_from(small, tmp_path, 
     assert whole == ["step_00000002"]
 
 
+@pytest.mark.thorough
 @several_ranks
 def test_a_rank_that_is_killed_while_saving_ends_the_run_and_harms_nothing(small, tmp_path):
     saved = tmp_path / "saved"

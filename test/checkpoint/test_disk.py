@@ -94,6 +94,7 @@ def test_a_shard_that_is_none_is_refused_and_not_waited_for(tmp_path, kind):
     assert "train.bin is " in said and "not a token file" in said
 
 
+@pytest.mark.thorough
 def test_a_configuration_that_nobody_writes_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     program = made(tmp_path).program

@@ -222,6 +222,7 @@ LOADED = {
 }
 
 
+@pytest.mark.thorough
 @needs("zsh")
 @pytest.mark.parametrize("way", LOADED)
 def test_zsh_completes_options_keys_values_and_files(folder, way):

@@ -180,6 +180,7 @@ def test_fewer_microbatches_than_stages_are_refused(small):
 # ---- data ranks and memory ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_loss_that_is_not_finite_ends_data_ranks_in_one_sentence(tmp_path):
     """Sums over data ranks are under way then, into memory that is about to go."""
     model = "{family: llama, hidden: 256, layers: 4, heads: 8, kv_heads: 4, ffn: 512, vocab: 100, seq_len: 64, norm_eps: 1.0e-30}"

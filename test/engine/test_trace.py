@@ -201,6 +201,7 @@ def test_a_planned_step_has_every_action_and_the_plans_time(config, overrides, t
     assert 1 - busy / makespan / len(rows) == pytest.approx(plan["bubble"], abs=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_whole_schedule_is_drawn_where_the_plan_needs_a_part_of_it(tmp_path):
     batch = ["-o", "train.global_batch=4096", "-o", "schedule.micro_batch=1"]
     ended = command("llama", "-c", "configs/llama65b.yaml", *batch, "--plan", "--json", "--trace", tmp_path / "p.json")

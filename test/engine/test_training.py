@@ -109,6 +109,7 @@ def unigram_entropy(paths):
 SHORTENED = ["model.hidden=96", "model.seq_len=32", "train.steps=60", "train.lr=4.0e-3", "data.val_every=60", "data.val_batches=1"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["llama", "gpt"])
 def test_the_ready_made_runs_learn_more_than_frequencies(family, tmp_path):
     text = sorted((ROOT / "data").glob("bible_train_*.bin"))

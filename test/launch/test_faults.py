@@ -70,6 +70,7 @@ def ends(job, began, within):
 # --- kills
 
 
+@pytest.mark.thorough
 def test_kills_at_random_moments_change_nothing(tmp_path):
     kills = Kills(tmp_path, seed=20240131)
     kills.many(8)
@@ -109,6 +110,7 @@ def test_a_stopped_rank_is_missed_and_every_stage_says_what_it_waits_for(small, 
     assert near or any("all ranks" in line for line in stages), stages
 
 
+@pytest.mark.thorough
 def test_a_host_of_rank_0_that_stops_is_missed_by_every_rank(small, tmp_path):
     """Its supervisor knows of all; without it each rank says its own."""
     job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", bare=True)
@@ -130,6 +132,7 @@ def test_a_killed_supervisor_takes_its_rank_and_the_job_along(small, tmp_path, b
     assert ended.code != 0 and re.search("rank 2 .*(was killed by signal 9|died|has said nothing)|signal 9", ended.stderr), ended.stderr
 
 
+@pytest.mark.thorough
 def test_a_rank_that_stops_while_it_starts_is_missed(small, tmp_path):
     job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", "train.timeout_s=6")
     pid = wait_until(lambda: rank_process(job, 1), "no rank 1")
@@ -139,6 +142,7 @@ def test_a_rank_that_stops_while_it_starts_is_missed(small, tmp_path):
     assert ended.code == 1 and re.search("rank 1 .*has said nothing|nothing has moved on any rank", ended.said[-1]), ended.stderr
 
 
+@pytest.mark.thorough
 def test_a_stopped_mpirun_is_missed(small, tmp_path):
     job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}")
     trains(job, tmp_path)
@@ -148,6 +152,7 @@ def test_a_stopped_mpirun_is_missed(small, tmp_path):
     assert ended.code == 1 and "mpirun has been stopped for" in ended.said[-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("open_mpi_sweeps_nothing")
 def test_a_stopped_bare_mpirun_stops_nothing_for_good(small, tmp_path):
     """Its pipes fill, and ranks that write to them stand still."""
@@ -158,6 +163,7 @@ def test_a_stopped_bare_mpirun_stops_nothing_for_good(small, tmp_path):
     assert job.end().code != 0
 
 
+@pytest.mark.thorough
 def test_a_rank_that_goes_on_in_time_is_forgiven(small, tmp_path):
     job = start(small, tmp_path, "train.peer_timeout_s=20")
     trains(job, tmp_path)
@@ -173,6 +179,7 @@ def test_a_rank_that_goes_on_in_time_is_forgiven(small, tmp_path):
 # --- ranks that live and do nothing
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bare", [False, True])
 def test_a_job_in_which_nothing_moves_ends_and_every_stage_says_where(small, tmp_path, harm, bare):
     stall = tmp_path / "stall"
@@ -211,6 +218,7 @@ def test_a_rank_that_is_cut_off_is_missed(small, tmp_path, harm):
     assert ended.code == 1 and "has said nothing for" in ended.stderr, ended.stderr
 
 
+@pytest.mark.thorough
 def test_without_a_way_for_datagrams_training_goes_on_and_says_so(small, tmp_path, harm):
     cut = tmp_path / "cut"
     cut.touch()

@@ -204,6 +204,7 @@ def test_a_request_to_stop_reaches_all_ranks_as_sigusr1(number):
     assert job.leaves_nothing()
 
 
+@pytest.mark.thorough
 def test_a_request_to_stop_waits_until_the_ranks_can_take_it():
     job = Job("late", 3).read_until("starting")
     job.parent.send_signal(signal.SIGTERM)
@@ -252,6 +253,7 @@ def test_a_killed_mpirun_leaves_nothing():
     assert job.leaves_nothing()
 
 
+@pytest.mark.thorough
 def test_a_killed_parent_leaves_nothing():
     job = Job("wait", 3).started()
     job.parent.kill()

@@ -136,6 +136,7 @@ def fewest_cpu_seconds(ask):
     return answer, min(times)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bpipe", ["off", "on", "auto"])
 def test_a_huge_world_is_planned_within_a_second(bpipe):
     told, seconds = fewest_cpu_seconds(lambda: plan(LLAMA, *HUGE, f"schedule.bpipe={bpipe}"))
@@ -143,6 +144,7 @@ def test_a_huge_world_is_planned_within_a_second(bpipe):
     assert seconds < 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["1f1b", "gpipe"])
 def test_a_huge_world_that_fits_nowhere_takes_no_second_either(name):
     hardware = ["hardware.memory_gib=0.1", "hardware.reserve_gib=0", "hardware.gpus_per_node=64"]
@@ -258,6 +260,7 @@ def test_a_run_allocates_to_the_byte_what_was_planned(tmp_path, family, override
     assert f"memory    as planned, to the byte, on {where}; " in ended.stderr
 
 
+@pytest.mark.thorough
 def test_a_process_takes_from_the_kernel_what_was_planned(tmp_path, monkeypatch):
     """Where activations are nearly all there is: its peak less that of a run with next to none, within 3 %."""
     monkeypatch.setattr(bench_plan, "PROGRAM", trainer("llama"))

@@ -51,6 +51,7 @@ def test_a_stage_alone_takes_the_bytes_that_were_planned(tmp_path, family, stage
     assert f"allocated, {peak:,} bytes" in ended.stdout
 
 
+@pytest.mark.thorough
 def test_evictions_are_paced(tmp_path):
     config = write_config(tmp_path)
     slow = options("hardware.pair_gb_s=0.001", "schedule.micro_batch=1")
@@ -77,6 +78,7 @@ def test_a_stage_that_does_not_fit_here_is_refused_before_it_is_made(tmp_path):
 # ---- the file -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_every_stage_size_and_mode_is_measured(profile):
     path, told, said = profile
     written = json.loads(path.read_text())
@@ -89,6 +91,7 @@ def test_every_stage_size_and_mode_is_measured(profile):
     assert told["source"] == "profile" and "stages measured" in said
 
 
+@pytest.mark.thorough
 def test_the_plan_is_made_of_what_was_measured(folder, config, profile):
     changed = json.loads(profile[0].read_text())
     for entry in changed["stages"]:
@@ -108,6 +111,7 @@ def refused(config, path, *overrides, family="llama"):
     return ended.stderr
 
 
+@pytest.mark.thorough
 def test_a_profile_named_on_the_command_line_has_to_belong_to_the_run(folder, config, profile):
     path = profile[0]
     assert "model.hidden 64, not 128" in refused(config, path, "model.hidden=128")
@@ -122,6 +126,7 @@ def test_a_profile_named_on_the_command_line_has_to_belong_to_the_run(folder, co
     assert "nowhere.json" in refused(config, folder / "nowhere.json")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", ["", "{}", "[1]", '{"format":"stage profile"}', "\0", "truncated"])
 def test_a_damaged_profile_is_refused(folder, config, profile, damage):
     path = folder / "damaged.json"
@@ -139,6 +144,7 @@ def edited(profile, folder, change):
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "change, says",
     [
@@ -152,6 +158,7 @@ def test_a_profile_of_another_make_is_refused(folder, config, profile, change, s
     assert says in refused(config, edited(profile, folder, change))
 
 
+@pytest.mark.thorough
 def test_what_was_not_measured_is_not_called_measured(folder, config, profile):
     def keep(wanted):
         return lambda told: told.update(stages=[entry for entry in told["stages"] if wanted(entry)])
@@ -170,6 +177,7 @@ def test_what_was_not_measured_is_not_called_measured(folder, config, profile):
     assert json.loads(ended.stdout)["source"] == "model" and "stage between first and last" in ended.stderr
 
 
+@pytest.mark.thorough
 def test_a_profile_that_lies_around_is_left_alone_where_it_does_not_belong(folder, profile):
     hardware = f'{{device: cpu, peak_tflops: 0.05, reserve_gib: 0.1, profile: "{profile[0]}"}}'
     wide = "{family: llama, hidden: 128, layers: 8, heads: 8, kv_heads: 4, ffn: 96, vocab: 100, seq_len: 32}"
@@ -181,6 +189,7 @@ def test_a_profile_that_lies_around_is_left_alone_where_it_does_not_belong(folde
     assert ended.returncode == 0 and ended.stderr == ""
 
 
+@pytest.mark.thorough
 def test_training_does_not_mind_a_profile(folder, config, profile):
     assert len(trained(config, f"hardware.profile={profile[0]}", "train.steps=1").steps) == 1
 

@@ -15,6 +15,7 @@ from trainer_runs import ROOT
 WHY_NOT = slurm_cluster.why_not()
 
 pytestmark = [
+    pytest.mark.thorough,
     pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
     pytest.mark.usefixtures("ranks"),
 ]

@@ -18,7 +18,11 @@ import trainer_runs
 WHY_NOT = hosts.why_not()
 PEER_TIMEOUT_S = 2
 
-pytestmark = [pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)), pytest.mark.usefixtures("ranks")]
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
+    pytest.mark.usefixtures("ranks"),
+]
 
 
 class Lab:

@@ -41,6 +41,12 @@ def test_the_version_is_one_everywhere(family):
     assert others.stdout.split() == ["src/base/version.h"]
 
 
+def test_the_changes_begin_with_this_version():
+    newest = re.search(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    date = re.search(r'#define VERSION_DATE +"(\S+)"', (ROOT / "src/base/version.h").read_text())[1]
+    assert (newest[1], newest[2]) == (VERSION, date)
+
+
 # ---- install ------------------------------------------------------------------------------------------------------------
 
 
@@ -48,6 +54,7 @@ def files_in(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
 
 
+@pytest.mark.thorough
 @built_here
 def test_what_is_installed_trains_from_an_empty_folder_and_uninstall_leaves_nothing(tmp_path):
     stage, work = tmp_path / "stage", tmp_path / "work"
@@ -96,6 +103,7 @@ def test_what_is_installed_trains_from_an_empty_folder_and_uninstall_leaves_noth
 # ---- dist ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @needs_git
 def test_the_tarball_builds_without_git_and_is_the_same_bytes_each_time(tmp_path):
     tarball = tmp_path / f"{NAME}-{VERSION}.tar.gz"

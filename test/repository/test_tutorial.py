@@ -8,6 +8,8 @@ import subprocess
 import pytest
 from trainer_runs import ROOT, environment
 
+pytestmark = pytest.mark.thorough
+
 PAGE = (ROOT / "docs/tutorial.md").read_text()
 
 

@@ -7,6 +7,7 @@ from trainer_runs import ROOT, command
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+pytestmark = pytest.mark.every_case
 pages = pytest.mark.parametrize("page", PAGES, ids=IDS)
 MADE_BY_USERS = re.compile(r"out/|data/|build/|\.deps/|.*(NAME|\*)|mine|profile\.json|docs/x|configs/x\.yaml|configs/NAME")
 

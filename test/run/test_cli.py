@@ -206,6 +206,7 @@ def test_bpipe_takes_no_more_than_half_of_p_and_one_slots(p, slots):
 # ---- who starts the ranks -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 def test_the_start_is_said_in_one_line_and_the_rest_is_on_the_right_stream(config):
     ended = trained(config, "parallel.pipeline=8")
@@ -219,6 +220,7 @@ def test_the_start_is_said_in_one_line_and_the_rest_is_on_the_right_stream(confi
     assert nothing_left(config)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_under_a_bare_mpirun_ranks_join_and_train_the_same(family, tmp_path):
@@ -357,6 +359,7 @@ def test_a_token_out_of_range_far_behind_ends_the_run_when_it_is_met(config, tmp
     assert nothing_left(config)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", OFF)], ids=["four_ranks", "one_rank"])
 def test_metrics_that_cannot_be_written_end_the_run_with_the_reason_last(config, overrides):
@@ -412,6 +415,7 @@ def test_idle_threads_spin_briefly_unless_the_environment_says_otherwise(config,
     assert ("GOMP_SPINCOUNT=2000" in variables) == (chosen == {})
 
 
+@pytest.mark.thorough
 def test_a_second_request_ends_one_rank_at_once_with_1(config, tmp_path):
     # A step of about a second: the second signal, which within 0.2 s would be taken for the same request, comes in the same one.
     job, _ = running(config, tmp_path, "parallel.pipeline=1", OFF, "train.global_batch=128", "model.hidden=256", "model.ffn=1024")
@@ -447,6 +451,7 @@ def test_a_killed_rank_takes_the_run_down_and_is_named_with_what_it_did(config, 
     assert nothing_left(config)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 def test_a_killed_parent_takes_its_ranks_with_it(config, tmp_path):
     job, metrics = running(config, tmp_path)
@@ -510,6 +515,7 @@ def test_a_pipe_and_a_file_get_plain_lines(config, tmp_path, prefix, into):
     assert "\r" not in text and "\x1b" not in text and "running" not in text
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 def test_a_reader_that_goes_away_ends_the_run(config, tmp_path):
     job = Job(config, *LONG)

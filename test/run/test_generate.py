@@ -63,6 +63,7 @@ def ids_of(text):
 # --- the same text everywhere
 
 
+@pytest.mark.thorough
 @needs_ranks
 def test_every_number_of_stages_writes_the_same_text(trained):
     draws = {"sample.temperature": 0.9, "sample.top_k": 20, "sample.tokens": 40, "sample.count": 3}
@@ -71,6 +72,7 @@ def test_every_number_of_stages_writes_the_same_text(trained):
         assert texts[0].startswith("static int") and len(set(texts)) == 1
 
 
+@pytest.mark.thorough
 @needs_ranks
 def test_every_tensor_rank_has_its_part_of_the_vocabulary(tmp_path):
     """Of 400 tokens the second rank has 144; a model that has learnt nothing chooses from all of them."""
@@ -153,6 +155,7 @@ def telling_prompts(trainer, length, count):
             yield prompt, expected
 
 
+@pytest.mark.thorough
 def test_transformers_writes_the_same_greedily(walking):
     import torch
 
@@ -293,6 +296,7 @@ def evaluate(trained, file, *changes):
     return line, result
 
 
+@pytest.mark.thorough
 def test_accuracy_is_what_transformers_finds(trained, exported, tmp_path):
     questions, right = answers(exported, QUESTIONS)
     assert 0 < right < len(questions)
@@ -443,6 +447,7 @@ def test_pieces_are_those_of_sentencepiece(tmp_path, kind):
         assert decoded == library.decode(expected), line
 
 
+@pytest.mark.thorough
 def test_a_model_of_pieces_writes_text(tmp_path):
     """The side file of the data set names the tokenizer: nothing else has to be said."""
     tokenizer_library("sentencepiece")

@@ -47,6 +47,7 @@ def test_quiet_leaves_results_and_nothing_else(tmp_path, family, layout):
     assert [line.split()[0] for line in ended.stdout.splitlines()] == ["step", "step", "val", "step", "val"]
 
 
+@pytest.mark.thorough
 @LAYOUTS
 def test_quiet_and_verbose_change_what_is_said_and_not_what_is_computed(config, layout):
     plain, quiet, verbose = (trained(config, *layout, arguments=how) for how in ([], ["--quiet"], ["--verbose"]))
@@ -113,6 +114,7 @@ def on_terminal(command, **changes):
     return text.decode()
 
 
+@pytest.mark.thorough
 def test_make_colours_its_marks_on_a_terminal_alone_and_never_with_no_color():
     command = ["make", "-s", "found"]
     assert "\x1b[32m✓\x1b[0m libyaml" in on_terminal(command, TERM="xterm")
@@ -122,6 +124,7 @@ def test_make_colours_its_marks_on_a_terminal_alone_and_never_with_no_color():
     assert "✓ libyaml" in piped and "\x1b" not in piped
 
 
+@pytest.mark.thorough
 def test_a_dumb_terminal_gets_plain_lines(config):
     options = [part for override in ONE_RANK for part in ("-o", override)]
     text = on_terminal([str(trainer("llama")), "-c", str(config), *options], TERM="dumb")
@@ -186,6 +189,7 @@ def test_ctrl_c_ends_the_run_after_a_whole_step_with_its_checkpoint_saved(tmp_pa
     assert nothing_left(config)
 
 
+@pytest.mark.thorough
 @LAYOUTS
 def test_a_second_ctrl_c_ends_the_run_at_once(tmp_path, layout):
     config = write_config(tmp_path)

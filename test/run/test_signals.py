@@ -3,7 +3,10 @@
 import signal
 import time
 
+import pytest
 import trainer_runs
+
+pytestmark = pytest.mark.thorough
 
 
 def started(config, *overrides):

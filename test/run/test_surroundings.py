@@ -127,6 +127,7 @@ def test_output_that_cannot_be_written_costs_no_work(small, tmp_path, overrides)
     assert [path.name[:5] for path in saved.iterdir()] == ["step_"]
 
 
+@pytest.mark.thorough
 def test_a_reader_that_pauses_ends_no_run_and_holds_up_no_request_to_stop(small, tmp_path):
     saved = tmp_path / "saved"
     ours, theirs = os.pipe()
@@ -177,6 +178,7 @@ def test_one_request_may_come_as_two_signals(small, tmp_path, overrides):
 # --- two runs at once
 
 
+@pytest.mark.thorough
 @each_size
 def test_of_two_runs_with_one_place_for_checkpoints_the_second_is_refused(small, tmp_path, overrides):
     """It would clear away what the first is writing, and the first what it writes."""

@@ -36,6 +36,7 @@ def loss_of(trainer, *changes, resume=None):
 LAYOUTS = [layout(), layout(p=2, bpipe=True), layout(p=4, bpipe=True, schedule_slots=4), layout(p=8)]
 
 
+@pytest.mark.thorough
 @several_ranks
 def test_it_is_the_validation_of_the_run_to_the_bit(trained):
     assert sorted(trained.result.vals) == [4, 8]

@@ -73,6 +73,7 @@ def test_other_layouts_are_verified_alike(tmp_path, change):
     assert agreed(verify(Trainer(tmp_path, GPT), change, steps=1), 3, steps=1)
 
 
+@pytest.mark.thorough
 def test_nothing_is_written_and_nothing_is_left(trainer, tmp_path):
     before = set(trainer.folder.iterdir())
     ended = verify(trainer, layout(p=2), saving(tmp_path / "saved", 1), {"sample.every": 1})
@@ -82,6 +83,7 @@ def test_nothing_is_written_and_nothing_is_left(trainer, tmp_path):
     assert nothing_left(str(trainer.folder))
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_is_verified_from_its_checkpoint_on(trainer, tmp_path):
     trainer.run(saving(tmp_path, 3), {"train.steps": 3})
     ended = verify(trainer, layout(p=2), arguments=["--resume", str(tmp_path)])
@@ -90,6 +92,7 @@ def test_a_resumed_run_is_verified_from_its_checkpoint_on(trainer, tmp_path):
     assert ended.returncode == 2 and "nothing is left to train" in ended.stderr
 
 
+@pytest.mark.thorough
 def test_ranks_of_a_launcher_compare_their_stages_without_and_with_bpipe(trainer):
     ended = verify(trainer, layout(p=4), prefix=mpirun(4), environment=mpirun_environment(OMP_NUM_THREADS="1"))
     assert agreed(ended, 2)
@@ -104,6 +107,7 @@ def flipper(tmp_path_factory):
     return build_flipper(tmp_path_factory.mktemp("flipper"))
 
 
+@pytest.mark.thorough
 def test_a_flipped_bit_is_found_and_its_first_effect_named(tmp_path, flipper):
     """Of a gradient between stages in step 2: the loss of that step is right, the gradients below that stage are not."""
     trainer = Trainer(tmp_path, LLAMA)
@@ -124,6 +128,7 @@ def fullest(trainer, *changes):
     return max(stage["peak_bytes"] for stage in json.loads(said.stdout)["stages"])
 
 
+@pytest.mark.thorough
 def test_what_does_not_fit_is_left_out_and_said(tmp_path):
     trainer = Trainer(tmp_path, LLAMA)
     one, four = fullest(trainer), max(fullest(trainer, layout(p=4, bpipe=bpipe)) for bpipe in (False, True))
@@ -136,6 +141,7 @@ def test_what_does_not_fit_is_left_out_and_said(tmp_path):
     assert none.returncode == 1 and "nothing was compared" in none.stderr
 
 
+@pytest.mark.thorough
 def test_gpipe_has_no_bpipe_to_compare_with(tmp_path):
     ended = verify(Trainer(tmp_path, GPT), layout(p=4, schedule_name="gpipe"))
     assert agreed(ended, 2)

@@ -13,6 +13,8 @@ torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 import hf
 
+pytestmark = pytest.mark.thorough
+
 LLAMA = {"vocab_size": 120, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 11, "num_attention_heads": 6, "num_key_value_heads": 2}
 LLAMA |= {"max_position_embeddings": 64, "rope_theta": 500000.0, "rms_norm_eps": 1e-5}
 GPT = {"vocab_size": 120, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 32, "bos_token_id": 0, "eos_token_id": 0}

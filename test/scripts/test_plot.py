@@ -48,6 +48,7 @@ def files(words, folder):
     return [folder / word if word.endswith((".json", ".jsonl")) else word for word in words]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("picture", PICTURES)
 def test_every_picture_is_a_png_and_an_svg(wrote, picture, tmp_path):
     ended = plot(*files(PICTURES[picture], wrote), "-o", tmp_path / "p.png", "-o", tmp_path / "p.svg")
@@ -72,12 +73,14 @@ def test_memory_is_drawn_with_and_without_bpipe(wrote, tmp_path):
     assert {"1F1B", "BPipe"} <= set(texts(tmp_path / "p.svg"))
 
 
+@pytest.mark.thorough
 def test_the_same_input_gives_the_same_bytes(wrote, tmp_path):
     for name in ("a.svg", "b.svg"):
         assert plot("timeline", wrote / "trace4.json", "-o", tmp_path / name).returncode == 0
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
+@pytest.mark.thorough
 def test_a_trace_and_metrics_that_a_killed_run_left_are_drawn(wrote, tmp_path):
     trace, metrics = (wrote / "run.json").read_text(), (wrote / "metrics.jsonl").read_text()
     (tmp_path / "cut.json").write_text(trace[: int(0.9 * len(trace))])
@@ -118,6 +121,7 @@ def wrong_files(folder):
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("picture", ["timeline", "memory", "curves", "compare"])
 def test_wrong_input_is_one_sentence_and_leaves_no_file(wrote, picture, tmp_path):
     for name, content in wrong_files(wrote).items():
@@ -141,6 +145,7 @@ def test_wrong_input_is_one_sentence_and_leaves_no_file(wrote, picture, tmp_path
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.thorough
 def test_a_folder_that_is_not_there_a_wrong_step_and_another_layout(wrote, tmp_path):
     absent = plot("curves", wrote / "metrics.jsonl", "-o", tmp_path / "none" / "p.png")
     assert absent.returncode == 1 and "none/p.png: cannot be written: No such file or directory" in absent.stderr

@@ -262,6 +262,7 @@ def test_the_files_are_the_same_for_any_number_of_processes(corpus, tmp_path, ki
 
 
 # A word-splitting tokenizer gives a text cut at line ends the tokens of the whole; SentencePiece begins pieces with a space.
+@pytest.mark.thorough
 @needs("tokenizers")
 def test_a_text_of_several_pieces_has_the_tokens_of_the_whole(corpus, tmp_path):
     data = (corpus / "large.txt").read_bytes()
@@ -306,6 +307,7 @@ def test_the_end_of_text_can_be_chosen_and_is_plain_text_inside_a_document(corpu
     assert tokens(tmp_path, "text_train_*.bin")[0] == 1
 
 
+@pytest.mark.thorough
 @needs("tokenizers")
 def test_a_vocabulary_beyond_16_bits_makes_wide_tokens_or_is_refused(corpus, tmp_path):
     from tokenizers import Tokenizer, models
@@ -463,6 +465,7 @@ def test_an_output_that_cannot_be_written_is_named(corpus, tmp_path):
         assert result.returncode == 1 and result.stderr.count("\n") == 1 and "file" in result.stderr
 
 
+@pytest.mark.thorough
 @needs("tokenizers")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_stop_leaves_no_process_and_an_earlier_set_whole(corpus, tmp_path, number):
@@ -494,6 +497,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+@pytest.mark.thorough
 @needs("tokenizers")
 def test_a_stop_does_not_wait_for_a_pool_that_is_stuck(corpus, tmp_path):
     """As it is where it has a job to hand to a process that was ended, and the pipe is full."""

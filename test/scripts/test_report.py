@@ -138,6 +138,7 @@ def colours(path):
     return len(numpy.unique((255 * pixels).astype(int) @ [1, 256, 65536])), float(pixels.mean())
 
 
+@pytest.mark.thorough
 @needs_browser
 def test_a_browser_shows_it_without_complaint_or_request(folder, tmp_path):
     page = folder / "report.html"

@@ -1,0 +1,80 @@
+"""README.md stays true: its commands run, its quotes are what the programs say, and the lines to read first are as many as it says."""
+
+import re
+import subprocess
+
+import pytest
+from trainer_runs import BUILD, ROOT, environment
+
+README = (ROOT / "README.md").read_text()
+FENCED = re.findall(r"^    (?:\$ )?((?:\./train_|scripts/|make |docker ).*?)(?:  +#.*)?$", README, re.M)
+# Commands that are run elsewhere, or cannot be run here.
+ELSEWHERE = {
+    "scripts/install_deps.sh && make && ./train_llama -c configs/llama_tiny.yaml": ".ci/run, a few steps of it",
+    "scripts/install_deps.sh && make test": ".ci/run",
+    "make dist": "test_packaging.py",
+    "docker build -t bpipe-trainer .": "not run, as README.md says; test_packaging.py reads the Dockerfile",
+}
+SHORT = "-o train.steps=2 -o checkpoint.every=0 -o data.val_every=0"
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A folder like this checkout, with the programs of this build, for what commands write."""
+    place = tmp_path_factory.mktemp("readme") / "checkout"
+    place.mkdir()
+    for path in ROOT.iterdir():
+        if path.name not in ("out", "train_gpt", "train_llama"):
+            (place / path.name).symlink_to(path)
+    for family in ("gpt", "llama"):
+        (place / f"train_{family}").symlink_to(BUILD / f"train_{family}")
+    return place
+
+
+def short(command):
+    """The command as it is typed; a run is cut to two steps."""
+    trains = "./train_" in command and not re.search(r"--(plan|schedule|help)", command)
+    return f"{command} {SHORT}" if trains else command
+
+
+def test_every_command_is_run_by_a_test():
+    assert len(FENCED) >= 10
+    assert set(ELSEWHERE) <= set(FENCED)
+    assert "make test" in (ROOT / ".ci/run").read_text() and "scripts/install_deps.sh" in (ROOT / ".ci/run").read_text()
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("ranks")
+def test_the_commands_run_one_after_the_other(checkout, tmp_path):
+    env = {name: value for name, value in environment(HOME=str(tmp_path)).items() if not name.startswith(("MAKE", "MFLAGS"))}
+    for command in FENCED:
+        if command in ELSEWHERE:
+            continue
+        ended = subprocess.run(["bash", "-ec", short(command)], cwd=checkout, env=env, capture_output=True, text=True, timeout=300)
+        assert ended.returncode == 0, f"{command}\n{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
+    assert not list(tmp_path.glob(".local/bin/*"))  # uninstalled again
+
+
+def words(text):
+    return " ".join(text.split())
+
+
+def test_the_quoted_verdict_is_the_plan_s():
+    command, quote = re.search(r"^    \$ (\./train_gpt .*)\n((?:    .*\n)+?)    \[\.\.\.\]$", README, re.M).groups()
+    ended = subprocess.run(["bash", "-c", command.replace("./", f"{BUILD}/")], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    pieces = [words(piece) for piece in quote.split("[...]")]
+    said = words(ended.stdout)
+    assert all(piece in said for piece in pieces), ended.stdout[:500]
+
+
+def test_the_lines_to_read_first_are_as_many_as_it_says():
+    said, files = re.search(r"are about ([\d,]+) lines:\s((?:[^.]|\.\w)+)\.", README).groups()
+    count = sum(len((ROOT / name).read_text().splitlines()) for name in re.findall(r"`([\w./]+)`", files))
+    assert abs(count / int(said.replace(",", "")) - 1) < 0.1, count
+
+
+def test_the_step_line_is_one_of_this_version():
+    line = re.search(r"^    (step .*)$", README, re.M)[1]
+    assert re.fullmatch(
+        r"step +\d+/\d+ \| loss [\d.]+ \| norm [\d.]+ \| lr \S+ \| \d+ ms \| \d+ tok/s \| MFU [\d.]+% \| bubble \d+% \| [\d.]+ .iB@\d \| \w+", line
+    )
