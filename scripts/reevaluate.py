@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -227,11 +228,13 @@ and pays only if one stage at work becomes faster by more than that. "A stage ga
 verdicts.
 
 What agrees:
+
 - GPT-3 with recomputed attention gains by about a third, and the reason is the softmax (next table), not the pipeline.
 - With flash attention there is nothing to gain: the stage gains less than the {gpt_required} that a larger b costs. The plan says a little slower.
 - LLaMA gets slower with recomputed attention and with flash: 16 heads a rank always get the fused softmax, so b = 4 gains next to nothing.
 
 What does not, or cannot be said:
+
 - Absolute MFU, as said above.
 - The -8.7 % of LLaMA lies between our two readings of it (against b = 2 and against b = 1 without recompute); which pair it was is not in what was read.
 - Whether LLaMA at b = 4 needs BPipe at all depends on a gibibyte (see the reserve). The paper used it there; Megatron-LM keeps dropout masks for
@@ -280,6 +283,23 @@ Over a network they would (`-o parallel.placement=linear`), which is why pairs a
 """
 
 
+def wrapped(page):
+    """The page with paragraphs and items of lists in lines of 120 columns; tables and headings stay as they are."""
+
+    def wrap(text, indent=""):
+        return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+    blocks = []
+    for block in page.split("\n\n"):
+        if block.startswith("- "):
+            items = ("\n" + block).split("\n- ")[1:]
+            block = "\n".join(wrap("- " + " ".join(item.split()), "  ") for item in items)
+        elif not block.startswith(("|", "#", "    ", "\n")):
+            block = wrap(" ".join(block.split()))
+        blocks.append(block)
+    return "\n\n".join(blocks).rstrip("\n") + "\n"
+
+
 def write_page(planner, reasons, path):
     plans = {run: planner.plan(run) for run in RUNS}
     times = {run: planner.times(run) for run in RUNS}
@@ -303,7 +323,7 @@ def write_page(planner, reasons, path):
         gpt_required=signed(required(plans, "gpt3_96b_b2_flash", "gpt3_96b_b1_flash")),
         transfer=1000 * plans["llama65b_b4_flash"]["stages"][0]["bundle_bytes"] / 240e9,
     )
-    path.write_text(text, encoding="utf-8")
+    path.write_text(wrapped(text), encoding="utf-8")
 
 
 def main():
