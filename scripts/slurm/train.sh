@@ -29,7 +29,7 @@ srun --mpi=list 2>&1 | grep -qw pmix ||
 # to GPUs: each sees all that the job has on its node and takes its own by its number there. Since Slurm 22.05 srun does not take over
 # --cpus-per-task by itself.
 srun --mpi=pmix --kill-on-bad-exit=0 --distribution=block ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
-    "$program" -c "$config" -o "checkpoint.dir=$checkpoints" --resume "$checkpoints" "$@"
+    "$program" -c "$config" -o "checkpoint.dir=$checkpoints" --resume-if-any "$checkpoints" "$@"
 code=$?
 
 if [ $code = 3 ]; then

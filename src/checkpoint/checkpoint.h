@@ -15,6 +15,15 @@
 #include "engine/stage.h"
 #include "ranks/world.h"
 
+// Where a run goes on.
+typedef struct ResumePoint {
+    bool found;
+    char dir[CHECKPOINT_PATH]; // the checkpoint that was taken
+    uint64_t run;              // the run it belongs to
+    int64_t step, samples;
+    StepGuard step_guard; // of a checkpoint that has none: as at the start
+} ResumePoint;
+
 // --- saving
 
 typedef struct Checkpoint Checkpoint;
@@ -26,9 +35,11 @@ int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank);
 int64_t checkpoint_buffer_bytes(const Config *config);
 
 // Collective. Makes checkpoint.dir, removes what an earlier run left half written in it, and allocates the copy. Sets *checkpoint to NULL
-// where checkpoint.dir is empty. resumed: the run goes on from a checkpoint, so older ones count towards checkpoint.keep; a run that
-// started anew removes none but its own. -1 with err.
-int checkpoint_create(Checkpoint **checkpoint, Stage *stage, World *world, bool resumed, const Log *log, Error *err);
+// where checkpoint.dir is empty. from: where the run goes on. If that lies in checkpoint.dir, the checkpoints there are this run's and
+// count towards checkpoint.keep; otherwise a new run begins. No checkpoint of another run is removed unless checkpoint.overwrite
+// says so, and then only after this run's first one is complete. -1 with err.
+int checkpoint_create(Checkpoint **checkpoint, Stage *stage, World *world, const ResumePoint *from, const Log *log,
+                      Error *err);
 // Ends a write that is under way: what is not complete is left to the next run's sweep.
 void checkpoint_destroy(Checkpoint *checkpoint);
 
@@ -47,15 +58,9 @@ int64_t checkpoint_saved(const Checkpoint *checkpoint);
 
 // --- loading
 
-typedef struct ResumePoint {
-    bool found;
-    int64_t step, samples;
-    StepGuard step_guard; // of a checkpoint that has none: as at the start
-} ResumePoint;
-
 // Goes on from `dir`, which is a checkpoint or a directory of checkpoints; of those the newest that is whole. Says which one it took,
-// and what is wrong with newer ones. Not found: there is none at all, training starts at step 0. -1 with err where there are only
-// damaged ones, where it is another model's, or where a tensor is missing.
+// and what is wrong with newer ones. Not found: there is no complete one, training starts at step 0. -1 with err where there are only
+// damaged ones, where it is another model's, or where a tensor is missing. checkpoint_check_resume comes before it.
 int checkpoint_resume(ResumePoint *point, const char *dir, Stage *stage, World *world, const Log *log, Error *err);
 
 // Weights alone, from a model as transformers saves it: model.safetensors, or an index with its files; fp32, bf16 or fp16.

@@ -37,6 +37,9 @@ int checkpoint_partial_path(char path[CHECKPOINT_PATH], const char *dir, int64_t
     return path_join(path, dir, name, err);
 }
 
+// A checkpoint that gives its name to a newer one, on file systems that cannot exchange two names at once.
+#define REPLACED ".replaced"
+
 // The step that a directory's name says, or -1.
 static int64_t step_of_name_(const char *name) {
     if (strncmp(name, "step_", 5) != 0) return -1;
@@ -44,8 +47,24 @@ static int64_t step_of_name_(const char *name) {
     return digits >= 8 && digits <= 18 && name[5 + digits] == '\0' ? atoll(name + 5) : -1;
 }
 
+static bool ends_with_(const char *name, const char *end) {
+    size_t length = strlen(name), tail = strlen(end);
+    return length >= tail && strcmp(name + length - tail, end) == 0;
+}
+
 static bool leftover_(const char *name) {
     return strncmp(name, ".step_", 6) == 0 && (strstr(name, ".partial") != NULL || strstr(name, ".removed") != NULL);
+}
+
+static bool replaced_(const char *name) {
+    return strncmp(name, ".step_", 6) == 0 && ends_with_(name, REPLACED);
+}
+
+// "DIR/step_00000500" for "DIR/.step_00000500.replaced".
+static void replaced_path_(char path[CHECKPOINT_PATH], const char *hidden) {
+    const char *name = strrchr(hidden, '/') + 1;
+    int length = (int)strlen(name + 1) - (int)strlen(REPLACED);
+    snprintf(path, CHECKPOINT_PATH, "%.*s%.*s", (int)(name - hidden), hidden, length, name + 1);
 }
 
 static bool within_(const char *path, const char *dir) {
@@ -178,21 +197,49 @@ static int sync_parent_(const char *path, Error *err) {
     return directory_sync(parent, err);
 }
 
-// Two names are exchanged at once where the system can: at no moment is there no checkpoint of that name.
-static int files_exchange_(const char *partial, const char *path, Error *err) {
+// "DIR/.NAME<end>" for "DIR/NAME" or "DIR/.NAME".
+static void hidden_path_(char hidden[CHECKPOINT_PATH + 16], const char *path, const char *end) {
+    const char *slash = strrchr(path, '/');
+    const char *name = slash == NULL ? path : slash + 1;
+    snprintf(hidden, CHECKPOINT_PATH + 16, "%.*s.%s%s", (int)(name - path), path, name + (name[0] == '.'), end);
+}
+
+// Where the file system cannot exchange two names at once, the old checkpoint waits under a hidden name until the new one has its
+// own; a run that ends between the two leaves it to the next one's sweep, which gives its name back.
+static int files_replace_(const char *partial, const char *path, Error *err) {
+    char hidden[CHECKPOINT_PATH + 16];
     if (renameat2(AT_FDCWD, partial, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
         directory_remove(partial);
         return 0;
     }
-    directory_remove(path);
-    return rename(partial, path) == 0 ? 0 : io_error_(path, "named", err);
+    hidden_path_(hidden, path, REPLACED);
+    directory_remove(hidden);
+    if (rename(path, hidden) != 0) return io_error_(path, "named", err);
+    if (rename(partial, path) != 0) {
+        io_error_(path, "named", err);
+        rename(hidden, path);
+        return -1;
+    }
+    directory_remove(hidden);
+    return 0;
 }
 
-int directory_publish(const char *partial, const char *path, Error *err) {
+static int files_keep_(const char *path, Error *err) {
+    char kept[CHECKPOINT_PATH + 32];
+    snprintf(kept, sizeof kept, "%s.kept", path);
+    for (int number = 2; access(kept, F_OK) == 0; number++) snprintf(kept, sizeof kept, "%s.kept%d", path, number);
+    return rename(path, kept) == 0 ? 0 : io_error_(path, "named", err);
+}
+
+int directory_publish(const char *partial, const char *path, bool replace, Error *err) {
     if (directory_sync(partial, err) != 0) return -1;
     if (rename(partial, path) != 0) {
         if (errno != EEXIST && errno != ENOTEMPTY) return io_error_(path, "named", err);
-        if (files_exchange_(partial, path, err) != 0) return -1;
+        if (replace) {
+            if (files_replace_(partial, path, err) != 0) return -1;
+        } else if (files_keep_(path, err) != 0 || (rename(partial, path) != 0 && io_error_(path, "named", err) != 0)) {
+            return -1;
+        }
     }
     return sync_parent_(path, err);
 }
@@ -208,10 +255,7 @@ static int files_remove_entry_(const char *path, const struct stat *status, int 
 
 void directory_remove(const char *path) {
     char hidden[CHECKPOINT_PATH + 16];
-    const char *slash = strrchr(path, '/');
-    const char *name = slash == NULL ? path : slash + 1;
-    int before = (int)(name - path);
-    snprintf(hidden, sizeof hidden, "%.*s.%s.removed", before, path, name + (name[0] == '.'));
+    hidden_path_(hidden, path, ".removed");
     if (rename(path, hidden) != 0) snprintf(hidden, sizeof hidden, "%s", path);
     nftw(hidden, files_remove_entry_, 16, FTW_DEPTH | FTW_PHYS);
 }
@@ -219,7 +263,7 @@ void directory_remove(const char *path) {
 static int files_compare_names_(const void *a, const void *b) {
     const CheckpointName *x = a, *y = b;
     if (x->complete != y->complete) return x->complete - y->complete;
-    if (x->saved != y->saved) return x->saved > y->saved ? -1 : 1;
+    if (x->sequence != y->sequence) return x->sequence > y->sequence ? -1 : 1;
     return (x->step < y->step) - (x->step > y->step);
 }
 
@@ -227,19 +271,27 @@ static void files_look_(CheckpointName *entry, const char *dir, const Crc64 *crc
     char path[CHECKPOINT_PATH];
     Manifest manifest = {0};
     entry->complete = path_join(path, dir, entry->name, NULL) == 0 && manifest_read(&manifest, crc, path, NULL) == 0;
-    entry->saved = manifest.saved;
+    entry->run = manifest.run;
+    entry->sequence = manifest.sequence;
     manifest_free(&manifest);
 }
 
-static int add_name_(CheckpointName **list, int64_t *count, const char *name) {
+// The step of a checkpoint's directory, or of one that was to be replaced and whose name no other has; -1 for all else.
+static int64_t step_of_entry_(const char *dir, const char *name) {
+    if (!replaced_(name)) return step_of_name_(name);
+    char hidden[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
+    if (path_join(hidden, dir, name, NULL) != 0) return -1;
+    replaced_path_(path, hidden);
+    return access(path, F_OK) != 0 ? step_of_name_(strrchr(path, '/') + 1) : -1;
+}
+
+static void add_name_(CheckpointName **list, int64_t *count, const char *name, int64_t step) {
     CheckpointName *grown = xrealloc(*list, (size_t)(*count + 1) * sizeof **list);
-    if (grown == NULL) return -1;
     *list = grown;
     CheckpointName *entry = &grown[(*count)++];
     memset(entry, 0, sizeof *entry);
-    memcpy(entry->name, name, strlen(name)); // at most "step_" and 18 digits
-    entry->step = step_of_name_(name);
-    return 0;
+    memcpy(entry->name, name, strlen(name)); // at most ".step_", 18 digits and REPLACED
+    entry->step = step;
 }
 
 int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, int64_t *count, Error *err) {
@@ -248,27 +300,35 @@ int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, in
     DIR *stream = opendir(dir);
     if (stream == NULL)
         return errno == ENOENT ? 0 : error_set(err, EXIT_FAILED, "%s: cannot be read: %s", dir, strerror(errno));
-    int status = 0;
-    for (struct dirent *entry; status == 0 && (entry = readdir(stream)) != NULL;)
-        if (step_of_name_(entry->d_name) >= 0) status = add_name_(list, count, entry->d_name);
+    for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
+        int64_t step = step_of_entry_(dir, entry->d_name);
+        if (step >= 0) add_name_(list, count, entry->d_name, step);
+    }
     closedir(stream);
-    if (status != 0) return error_set(err, EXIT_FAILED, "%s: out of memory", dir);
     for (int64_t i = 0; i < *count; i++) files_look_(&(*list)[i], dir, crc);
     if (*count > 1) qsort(*list, (size_t)*count, sizeof **list, files_compare_names_);
     return 0;
 }
 
-int checkpoint_prune(const char *dir, const Crc64 *crc, int64_t keep, int64_t since, Error *err) {
+int checkpoint_prune(const char *dir, const Crc64 *crc, uint64_t run, int64_t keep, const char *newest, bool others) {
     CheckpointName *list;
-    int64_t count, complete = 0;
-    int status = checkpoint_list(dir, crc, &list, &count, err);
+    int64_t count, own = 0;
+    int status = checkpoint_list(dir, crc, &list, &count, NULL);
     for (int64_t i = 0; status == 0 && i < count; i++) {
         char path[CHECKPOINT_PATH];
-        if (!list[i].complete || complete++ < keep || list[i].saved < since) continue;
+        bool ours = list[i].complete && list[i].run == run;
+        bool goes = ours ? own++ >= keep : others;
+        if (!goes || strcmp(list[i].name, newest) == 0) continue;
         if (path_join(path, dir, list[i].name, NULL) == 0) directory_remove(path);
     }
     free(list);
     return status;
+}
+
+static bool give_back_(const char *hidden) {
+    char path[CHECKPOINT_PATH];
+    replaced_path_(path, hidden);
+    return access(path, F_OK) != 0 && rename(hidden, path) == 0;
 }
 
 void checkpoint_sweep(const char *dir) {
@@ -276,7 +336,9 @@ void checkpoint_sweep(const char *dir) {
     if (stream == NULL) return;
     for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
         char path[CHECKPOINT_PATH];
-        if (leftover_(entry->d_name) && path_join(path, dir, entry->d_name, NULL) == 0)
+        if (path_join(path, dir, entry->d_name, NULL) != 0) continue;
+        if (replaced_(entry->d_name) && give_back_(path)) continue;
+        if (leftover_(entry->d_name) || replaced_(entry->d_name))
             nftw(path, files_remove_entry_, 16, FTW_DEPTH | FTW_PHYS);
     }
     closedir(stream);

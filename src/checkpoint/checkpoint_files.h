@@ -37,11 +37,17 @@ typedef struct ManifestFile {
 
 typedef struct Manifest {
     int64_t step;
+    uint64_t run; // the run it belongs to: a random number. 0: written before runs had one
     int64_t
-        saved; // when: nanoseconds since 1970. A run that went back to an earlier step writes newer checkpoints of smaller number
+        sequence; // grows with every checkpoint of a folder, also where a run goes back to an earlier step. 0: as above
+    int64_t saved; // nanoseconds since 1970, for people: clocks go back, so nothing is decided by it
     ManifestFile *file;
     int64_t count;
 } Manifest;
+
+// The number of a run in a manifest or a training state; 0 where there is none. -1 where it is something else.
+struct JsonValue;
+int run_id_read(uint64_t *run, const struct JsonValue *root);
 
 int manifest_write(const Manifest *manifest, const Crc64 *crc, const char *dir, Error *err);
 // -1 with err that names what is wrong: not there, torn, changed. manifest_free in both cases.
@@ -66,22 +72,27 @@ int directory_check_writable(const char *path, Error *err);
 // process has it and keeps it for some seconds.
 int directory_lock(const char *path, int *lock, Error *err);
 int directory_sync(const char *path, Error *err);
-// Gives a complete checkpoint its name. One of the same name that was there before is removed afterwards.
-int directory_publish(const char *partial, const char *path, Error *err);
+// Gives a complete checkpoint its name. What had the name before is removed afterwards if `replace` says so; otherwise it is
+// kept as "NAME.kept", with a number where that is taken.
+int directory_publish(const char *partial, const char *path, bool replace, Error *err);
 
 // One checkpoint of a directory.
 typedef struct CheckpointName {
-    char name[32];
-    int64_t step, saved;
+    char name[48]; // of the directory; hidden where a run ended while this checkpoint gave its name to another
+    int64_t step;
+    uint64_t run; // this and the next: of the manifest
+    int64_t sequence;
     bool complete; // its manifest can be read
 } CheckpointName;
 
-// What `dir` holds: those without a readable manifest first, then the newest first. A directory that is not there holds none.
+// What `dir` holds: those without a readable manifest first, then the newest first, by sequence and then by step. A directory that
+// is not there holds none.
 int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, int64_t *count, Error *err);
-// Removes complete checkpoints but the `keep` newest, and none that was saved before `since` (nanoseconds of the calendar). What cannot
-// be removed stays.
-int checkpoint_prune(const char *dir, const Crc64 *crc, int64_t keep, int64_t since, Error *err);
-// Removes what an earlier run left half written or half removed.
+// Removes the complete checkpoints of `run` but the `keep` newest, and never the one called `newest`. others: removes all that is not
+// of this run too. What cannot be removed stays.
+int checkpoint_prune(const char *dir, const Crc64 *crc, uint64_t run, int64_t keep, const char *newest, bool others);
+// Removes what an earlier run left half written or half removed. A checkpoint that was to be replaced and has not been gets its
+// name back.
 void checkpoint_sweep(const char *dir);
 void directory_remove(const char *path);
 

@@ -3,6 +3,7 @@
 #include "checkpoint.h"
 #include "base/alloc.h"
 
+#include "checkpoint_find.h"
 #include "checkpoint_model.h"
 #include "hf_config.h"
 #include "checkpoint_source.h"
@@ -183,6 +184,27 @@ static int load_(Load *load, int prepared, Error *mine, World *world, Error *err
 
 // --- resume
 
+static bool lists_(const Manifest *manifest, const char *name) {
+    for (int64_t i = 0; i < manifest->count; i++)
+        if (strcmp(manifest->file[i].name, name) == 0) return true;
+    return false;
+}
+
+// A manifest can be sealed anew by hand; then its checksum says nothing about what it leaves out.
+static int check_manifest_(const Manifest *manifest, const TrainingState *state, const char *dir, Error *err) {
+    const char *const small[] = {CHECKPOINT_CONFIG, CHECKPOINT_TRAINING};
+    for (int i = 0; i < 2; i++)
+        if (!lists_(manifest, small[i]))
+            return error_set(err, EXIT_FAILED,
+                             "%s/" CHECKPOINT_MANIFEST ": does not list %s, so nothing vouches for it; resume from "
+                             "another checkpoint, or take this one's weights with checkpoint.init_from",
+                             dir, small[i]);
+    if (manifest->run == state->run && manifest->sequence == state->sequence && manifest->step == state->step) return 0;
+    return error_set(err, EXIT_FAILED,
+                     "%s/" CHECKPOINT_TRAINING ": is of another checkpoint than its manifest; resume from another one",
+                     dir);
+}
+
 static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, Error *err) {
     Crc64 crc;
     Manifest manifest;
@@ -191,6 +213,7 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, E
     if (status == 0) status = training_state_read(state, dir, err);
     if (status == 0) {
         status = manifest_read(&manifest, &crc, dir, err);
+        if (status == 0) status = check_manifest_(&manifest, state, dir, err);
         if (status == 0) status = source_open_manifest(&load->source, dir, &manifest, err);
         manifest_free(&manifest);
     }
@@ -209,7 +232,8 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Stage *stage, W
     source_close(&load->source);
     free(load);
     if (status != 0) return -1;
-    *point = (ResumePoint){true, state.step, state.samples, state.step_guard};
+    *point = (ResumePoint){true, "", state.run, state.step, state.samples, state.step_guard};
+    snprintf(point->dir, sizeof point->dir, "%s", dir);
     load_say_(world, log, "resumed from %s after step %lld", dir, (long long)state.step);
     Log all = log_of_all(log);
     if (state.seed != stage->config->train.seed && world_rank(world) == 0)
@@ -218,40 +242,16 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Stage *stage, W
     return 0;
 }
 
-// What `dir` offers, found by rank 0.
-typedef struct Candidates {
-    int64_t count;
-    bool itself; // dir is a checkpoint
-    CheckpointName *names;
-} Candidates;
-
-static bool load_has_(const char *dir, const char *name) {
-    char path[CHECKPOINT_PATH];
-    return path_join(path, dir, name, NULL) == 0 && access(path, F_OK) == 0;
-}
-
-static int load_look_(Candidates *candidates, const char *dir, Error *err) {
-    candidates->itself = load_has_(dir, CHECKPOINT_MANIFEST) || load_has_(dir, CHECKPOINT_TRAINING);
-    candidates->count = 1;
-    if (candidates->itself) return 0;
-    Crc64 crc;
-    crc64_init(&crc);
-    if (checkpoint_list(dir, &crc, &candidates->names, &candidates->count, err) != 0) return -1;
-    if (candidates->count > 0 || (!load_has_(dir, CHECKPOINT_INDEX) && !load_has_(dir, "model.safetensors"))) return 0;
-    return error_set(err, EXIT_USAGE,
-                     "--resume %s: is a model without the state of a training run; give it as checkpoint.init_from",
-                     dir);
-}
-
 // Collective: rank 0's answer everywhere.
-static int find_candidates_(Candidates *candidates, const char *dir, World *world, Error *err) {
+static int load_find_candidates_(Candidates *candidates, const char *dir, bool any_run, World *world, Error *err) {
     Error mine = {0};
-    if (world_rank(world) == 0) load_look_(candidates, dir, &mine);
+    if (world_rank(world) == 0) candidates_find(candidates, dir, any_run, &mine);
     if (load_agree_(world, &mine, err) != 0) return -1;
-    int64_t shared[2] = {candidates->count, candidates->itself};
+    int64_t shared[3] = {candidates->count, candidates->itself, candidates->complete};
     if (world_broadcast(world, 0, shared, sizeof shared, err) != 0) return -1;
     candidates->count = shared[0];
     candidates->itself = shared[1] != 0;
+    candidates->complete = shared[2];
     return 0;
 }
 
@@ -285,6 +285,7 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
         if (world_rank(world) == 0)
             log_line(&all, "%s%s", damage.text, i + 1 < candidates->count ? "; trying the checkpoint before it" : "");
     }
+    if (candidates->complete == 0) return 0;
     err->everywhere = true;
     return error_set(err, EXIT_FAILED,
                      "--resume %s: none of its %lld checkpoints is whole; without --resume training starts at step 0",
@@ -297,12 +298,13 @@ int checkpoint_resume(ResumePoint *point, const char *dir, Stage *stage, World *
     snprintf(plain, sizeof plain, "%s", dir);
     for (size_t n = strlen(plain); n > 1 && plain[n - 1] == '/'; n--) plain[n - 1] = '\0';
     Candidates candidates = {0};
-    int status = find_candidates_(&candidates, plain, world, err);
+    bool any_run = stage->config->checkpoint.overwrite;
+    int status = load_find_candidates_(&candidates, plain, any_run, world, err);
     if (status == 0 && candidates.count > 0)
         status = try_candidates_(&candidates, point, plain, stage, world, log, err);
-    if (status == 0 && candidates.count == 0)
-        load_say_(world, log, "no checkpoint in %s: training starts at step 0", plain);
-    free(candidates.names);
+    if (status == 0 && candidates.complete == 0)
+        load_say_(world, log, "no complete checkpoint in %s: training starts at step 0", plain);
+    candidates_free(&candidates);
     return status;
 }
 
@@ -316,7 +318,8 @@ static int open_model_(Load *load, const char *dir, Error *err) {
 int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log *log, Error *err) {
     // Our own checkpoints say what their bytes have to be, others do not.
     Error mine = {0};
-    double own = load_has_(dir, CHECKPOINT_MANIFEST);
+    char manifest[CHECKPOINT_PATH];
+    double own = path_join(manifest, dir, CHECKPOINT_MANIFEST, NULL) == 0 && access(manifest, F_OK) == 0;
     if (world_max(world, &own, 1, err) != 0 || (own > 0.0 && verify_(dir, world, err) != 0)) return -1;
     Load *load = xcalloc(1, sizeof *load);
     load->stage = stage;

@@ -15,9 +15,16 @@
 #define TAIL_FORMAT "  \"crc64\": \"%016" PRIx64 "\"\n}\n"
 enum { TAIL_BYTES = 32, MANIFEST_VERSION = 1 };
 
+// What checkpoints are that were written before runs had a number.
+#define RUN_ID_NONE "0000000000000000"
+// One is added to it for each checkpoint, and JSON's numbers are doubles.
+static const int64_t MOST_SEQUENCE = (int64_t)1 << 52;
+
 static void write_files_(const Manifest *manifest, FILE *file) {
-    fprintf(file, "{\n  \"format\": %d,\n  \"step\": %" PRId64 ",\n  \"saved\": %" PRId64 ",\n  \"files\": [",
-            MANIFEST_VERSION, manifest->step, manifest->saved);
+    fprintf(file,
+            "{\n  \"format\": %d,\n  \"step\": %" PRId64 ",\n  \"run\": \"%016" PRIx64 "\",\n  \"sequence\": %" PRId64,
+            MANIFEST_VERSION, manifest->step, manifest->run, manifest->sequence);
+    fprintf(file, ",\n  \"saved\": %" PRId64 ",\n  \"files\": [", manifest->saved);
     for (int64_t i = 0; i < manifest->count; i++) {
         const ManifestFile *entry = &manifest->file[i];
         fprintf(file, "%s\n    {\"name\": ", i == 0 ? "" : ",");
@@ -67,6 +74,12 @@ static int manifest_read_entry_(ManifestFile *file, const JsonValue *entry, cons
     return 0;
 }
 
+int run_id_read(uint64_t *run, const JsonValue *root) {
+    const char *text = json_text(root, "run", RUN_ID_NONE);
+    *run = strtoull(text, NULL, 16);
+    return strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16 ? 0 : -1;
+}
+
 static int read_manifest_(Manifest *manifest, const JsonValue *root, const char *path, Error *err) {
     int64_t format = json_integer(root, "format", -1);
     if (format != MANIFEST_VERSION)
@@ -77,6 +90,9 @@ static int read_manifest_(Manifest *manifest, const JsonValue *root, const char 
     manifest->saved = json_integer(root, "saved", -1);
     if (manifest->step < 0 || manifest->saved < 0 || files == NULL || files->type != JSON_ARRAY)
         return error_set(err, EXIT_FAILED, "%s: has no step, saved or files", path);
+    manifest->sequence = json_integer(root, "sequence", 0);
+    if (run_id_read(&manifest->run, root) != 0 || manifest->sequence < 0 || manifest->sequence > MOST_SEQUENCE)
+        return error_set(err, EXIT_FAILED, "%s: has a run or a sequence that this program does not write", path);
     manifest->file = xcalloc((size_t)files->count + 1, sizeof *manifest->file);
     for (const JsonValue *entry = files->first; entry != NULL; entry = entry->next)
         if (manifest_read_entry_(&manifest->file[manifest->count++], entry, path, err) != 0) return -1;

@@ -18,8 +18,9 @@ static void write_window_(const char *key, const ZScore *window, FILE *file) {
 }
 
 void training_state_write(const Config *config, const TrainingState *state, FILE *file) {
-    fprintf(file, "{\n  \"format\": 1,\n  \"version\": \"%s\",\n  \"step\": %lld,\n  \"samples\": %lld,\n", VERSION,
-            (long long)state->step, (long long)state->samples);
+    fprintf(file, "{\n  \"format\": 1,\n  \"version\": \"%s\",\n  \"run\": \"%016llx\",\n  \"sequence\": %lld,\n",
+            VERSION, (unsigned long long)state->run, (long long)state->sequence);
+    fprintf(file, "  \"step\": %lld,\n  \"samples\": %lld,\n", (long long)state->step, (long long)state->samples);
     fprintf(file,
             "  \"tokens\": %lld,\n  \"seed\": %lld,\n  \"skipped_updates\": %lld,\n  \"skipped_bad_steps\": %lld,\n",
             (long long)(state->samples * config->model.seq_len), (long long)state->seed,
@@ -72,7 +73,9 @@ int training_state_read(TrainingState *state, const char *dir, Error *err) {
     state->step = json_integer(json.root, "step", -1);
     state->samples = json_integer(json.root, "samples", -1);
     state->seed = json_integer(json.root, "seed", -1);
-    bool sound = in_reach_(state->step) && in_reach_(state->samples) && state->seed >= 0;
+    state->sequence = json_integer(json.root, "sequence", 0);
+    bool sound = run_id_read(&state->run, json.root) == 0 && in_reach_(state->step) && in_reach_(state->samples) &&
+                 state->seed >= 0;
     if (status == 0 && !sound)
         status = error_set(err, EXIT_FAILED, "%s: has no step, samples or seed, or one that no training reaches", path);
     if (status == 0) status = read_step_guard_(&state->step_guard, json.root, path, err);

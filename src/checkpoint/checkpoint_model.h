@@ -11,8 +11,10 @@
 #define CHECKPOINT_INDEX    "model.safetensors.index.json"
 #define CHECKPOINT_TRAINING "training.json"
 
-// Where a run stood.
+// Where a run was.
 typedef struct TrainingState {
+    uint64_t run; // this and the next as in the manifest
+    int64_t sequence;
     int64_t step;
     int64_t samples; // taken from the endless sequence of epochs: position of the next one
     int64_t seed;

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
+#include "checkpoint_find.h"
 #include "checkpoint_model.h"
 #include "hf_config.h"
 #include "checkpoint_write.h"
@@ -30,7 +31,8 @@ struct Checkpoint {
     SavePhase phase;
     TrainingState state; // what is being saved
     int64_t saved;       // step of the newest complete one, -1: none yet
-    int64_t since;       // checkpoints saved before this are somebody else's
+    uint64_t run;        // the run that checkpoints belong to; this and the next on rank 0
+    int64_t sequence;    // of the newest one in checkpoint.dir
     int lock;            // of checkpoint.dir, on rank 0: two runs would clear away what the other is writing; -1: none
     char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
     Manifest manifest; // of all files, on rank 0
@@ -141,10 +143,19 @@ static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
     return 0;
 }
 
+// What has this checkpoint's name gives way if it is of this run, which then went back to an earlier step.
+static bool may_replace_(const Checkpoint *checkpoint) {
+    Manifest there;
+    bool ours =
+        manifest_read(&there, &checkpoint->writer.crc, checkpoint->path, NULL) == 0 && there.run == checkpoint->run;
+    manifest_free(&there);
+    return ours || checkpoint->config->checkpoint.overwrite;
+}
+
 static int commit_files_(Checkpoint *checkpoint, Error *err) {
     if (check_sizes_(checkpoint, err) != 0) return -1;
     if (manifest_write(&checkpoint->manifest, &checkpoint->writer.crc, checkpoint->partial, err) != 0) return -1;
-    return directory_publish(checkpoint->partial, checkpoint->path, err);
+    return directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), err);
 }
 
 static void *commit_(void *argument) {
@@ -154,7 +165,8 @@ static void *commit_(void *argument) {
     if (commit_files_(checkpoint, &checkpoint->failure) == 0) {
         // One too many harms nobody. What an attempt left that failed and could not be cleared away at once, as on a disk that was
         // read-only for a while, is nobody's work in progress: all ranks are through.
-        checkpoint_prune(config->dir, &checkpoint->writer.crc, config->keep, checkpoint->since, NULL);
+        checkpoint_prune(config->dir, &checkpoint->writer.crc, checkpoint->run, config->keep,
+                         strrchr(checkpoint->path, '/') + 1, config->overwrite);
         checkpoint_sweep(config->dir);
     }
     checkpoint->seconds += clock_seconds() - start;
@@ -172,6 +184,8 @@ static int64_t saver_now_(void) {
 static int fill_manifest_(Checkpoint *checkpoint, const WriteShare *all, int ranks, Error *err) {
     const Writer *writer = &checkpoint->writer;
     checkpoint->manifest.step = checkpoint->state.step;
+    checkpoint->manifest.run = checkpoint->state.run;
+    checkpoint->manifest.sequence = checkpoint->state.sequence;
     checkpoint->manifest.saved = saver_now_();
     for (int f = 0; f < writer->layout.files; f++) {
         const LayoutFile *file = &writer->layout.file[f];
@@ -274,7 +288,12 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
     if (checkpoint == NULL) return 0;
     const char *dir = checkpoint->config->checkpoint.dir;
     if (wait_for_last_(checkpoint, err) != 0) return -1;
-    checkpoint->state = (TrainingState){step, samples, checkpoint->config->train.seed, *step_guard};
+    checkpoint->state = (TrainingState){.run = checkpoint->run,
+                                        .sequence = ++checkpoint->sequence,
+                                        .step = step,
+                                        .samples = samples,
+                                        .seed = checkpoint->config->train.seed,
+                                        .step_guard = *step_guard};
     checkpoint->phase = SAVE_WRITING;
     checkpoint->failure = (Error){0};
     Error *failure = &checkpoint->failure;
@@ -293,23 +312,38 @@ int64_t checkpoint_saved(const Checkpoint *checkpoint) {
 
 // --- life
 
-static int prepare_dir_(Checkpoint *checkpoint, Error *err) {
+// The number of the run, and where its sequence goes on.
+static int claim_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *err) {
+    const char *dir = checkpoint->config->checkpoint.dir;
+    CheckpointName *list;
+    int64_t count;
+    bool goes_on = from->found && checkpoint_lies_in(from->dir, dir);
+    checkpoint->run = goes_on ? from->run : run_id_draw();
+    if (checkpoint_list(dir, &checkpoint->writer.crc, &list, &count, err) != 0) return -1;
+    for (int64_t i = 0; i < count; i++)
+        if (list[i].sequence > checkpoint->sequence) checkpoint->sequence = list[i].sequence;
+    free(list);
+    return 0;
+}
+
+static int prepare_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *err) {
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
     Error wrong = {0};
     if (world_rank(checkpoint->world) == 0 && directory_make(config->dir, &wrong) == 0 &&
-        directory_lock(config->dir, &checkpoint->lock, &wrong) == 0) {
+        directory_lock(config->dir, &checkpoint->lock, &wrong) == 0 && claim_dir_(checkpoint, from, &wrong) == 0) {
         checkpoint_sweep(config->dir);
-        // Now, and not after the hours until the first one is due.
+        // Check now, rather than hours later at the first save.
         if (config->every > 0) directory_check_writable(config->dir, &wrong);
     }
-    // Nobody may write into what rank 0 still sweeps.
+    // The other ranks wait until rank 0 has swept: they write there.
     if (world_broadcast(checkpoint->world, 0, &wrong, sizeof wrong, err) != 0) return -1;
     if (wrong.code == 0) return 0;
     err->everywhere = true;
     return error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
 }
 
-int checkpoint_create(Checkpoint **out, Stage *stage, World *world, bool resumed, const Log *log, Error *err) {
+int checkpoint_create(Checkpoint **out, Stage *stage, World *world, const ResumePoint *from, const Log *log,
+                      Error *err) {
     *out = NULL;
     if (stage->config->checkpoint.dir[0] == '\0') return 0;
     Checkpoint *checkpoint = *out = xcalloc(1, sizeof *checkpoint);
@@ -319,9 +353,8 @@ int checkpoint_create(Checkpoint **out, Stage *stage, World *world, bool resumed
     checkpoint->log.rank = -1;
     checkpoint->saved = -1;
     checkpoint->lock = -1;
-    checkpoint->since = resumed ? 0 : saver_now_();
     writer_create(&checkpoint->writer, stage, world);
-    if (prepare_dir_(checkpoint, err) != 0) return -1;
+    if (prepare_dir_(checkpoint, from, err) != 0) return -1;
     Manifest *manifest = &checkpoint->manifest;
     manifest->count = checkpoint->writer.layout.files + SMALL_FILES;
     manifest->file = xcalloc((size_t)manifest->count, sizeof *manifest->file);

@@ -131,6 +131,7 @@ typedef struct CheckpointConfig {
     char dir[CONFIG_TEXT];
     int64_t every, keep;
     char init_from[CONFIG_TEXT];
+    bool overwrite; // another run's checkpoints in dir
 } CheckpointConfig;
 
 typedef struct LogConfig {

@@ -12,6 +12,8 @@ const OptionRow option_rows[] = {
      "set one key, as in -o train.steps=10; repeatable, the last one wins"},
     {"resume", 0, "DIR", OPTION_TEXT, offsetof(Options, resume),
      "go on from the newest complete checkpoint in DIR, or from DIR itself"},
+    {"resume-if-any", 0, "DIR", OPTION_TEXT, offsetof(Options, resume_if_any),
+     "as --resume, and start at step 0 if DIR does not exist or has no complete checkpoint"},
     {"generate", 0, "PROMPT", OPTION_TEXT, offsetof(Options, generate),
      "write the model's text behind PROMPT, as sample.* says, and exit; with --resume or checkpoint.init_from"},
     {"validate", 0, NULL, OPTION_FLAG, offsetof(Options, validate),
@@ -152,6 +154,8 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         return error_set(err, EXIT_USAGE, "--markdown: belongs to --help-config; give that too");
     if (options->help || options->help_config || options->version || options->man || options->completion != NULL)
         return 0;
+    if (options->resume != NULL && options->resume_if_any != NULL)
+        return error_set(err, EXIT_USAGE, "--resume and --resume-if-any: both name a checkpoint; give one of them");
     if (options->quiet && options->verbose)
         return error_set(err, EXIT_USAGE, "--quiet: says less and --verbose more; give one of them");
     if (options->json && !options->plan && !options->profile && !options->validate)
@@ -172,6 +176,8 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
     if (options->verify != NULL && (other || options->generate != NULL || options->validate))
         return error_set(err, EXIT_USAGE,
                          "--verify: runs the same steps in several ways and nothing else; leave out the other action");
+    if (options->verify != NULL && options->resume_if_any != NULL)
+        return error_set(err, EXIT_USAGE, "--verify: starts where --resume DIR says; leave out --resume-if-any");
     if (options->config != NULL) return 0;
     return error_set(err, EXIT_USAGE, "no configuration; give one with -c FILE (--help explains)");
 }

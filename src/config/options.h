@@ -11,11 +11,12 @@ typedef struct Options {
     const char *config;     // points into argv; NULL only where the program answers and exits
     const char **overrides; // "key=value" in the order given, each pointing into argv; the array belongs to Options
     int override_count;
-    const char *resume;   // NULL: start anew
-    const char *trace;    // file; NULL: none
-    const char *generate; // a prompt; NULL: train
-    bool validate;        // say the loss of data.val, do not train
-    const char *verify;   // a number of steps; NULL: train
+    const char *resume;        // NULL: start anew
+    const char *resume_if_any; // NULL: as resume; at most one of the two is given
+    const char *trace;         // file; NULL: none
+    const char *generate;      // a prompt; NULL: train
+    bool validate;             // say the loss of data.val, do not train
+    const char *verify;        // a number of steps; NULL: train
     bool schedule;
     bool plan, profile, json;
     const char *emulate_stage; // NULL: none

@@ -23,16 +23,20 @@
 #include "ranks/status_page.h"
 #include "ranks/topology.h"
 
-// What a run is asked for besides its configuration.
+// What the command line asks of a run.
 typedef struct RunAsk {
     const char *resume;   // a checkpoint or a directory of them; NULL: none
     const char *generate; // a prompt: text is written and nothing trained; NULL: no text
     bool validate;        // the loss of data.val is printed and nothing trained
+    bool resume_if_any;   // where `resume` holds no checkpoint the run starts at step 0
 } RunAsk;
 
 bool run_trains(const RunAsk *ask);
 
 enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS };
+
+// Refuses, with code 2, a start without the checkpoint it is to go on from, or among another run's checkpoints. Reads files only.
+int run_check_checkpoints(const Config *config, const RunAsk *ask, Error *err);
 
 typedef struct Run {
     const Config *config;

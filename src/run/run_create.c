@@ -1,4 +1,5 @@
 // Run, first part: taking a place in the world.
+#include "checkpoint/checkpoint_find.h"
 #include "comm/comm_checked.h"
 #include "ranks/affinity.h"
 #include "plan/fits.h"
@@ -173,6 +174,11 @@ bool run_trains(const RunAsk *ask) {
     return ask->generate == NULL && !ask->validate;
 }
 
+int run_check_checkpoints(const Config *config, const RunAsk *ask, Error *err) {
+    if (checkpoint_check_resume(config, ask->resume, ask->resume_if_any, run_trains(ask), err) != 0) return -1;
+    return run_trains(ask) ? checkpoint_check_dir(config, ask->resume, err) : 0;
+}
+
 Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
     int microbatches = ask->validate ? (int)config_microbatches(config) : 1;
     return run_trains(ask) ? plan_schedule(config, err)
@@ -278,7 +284,7 @@ static int open_files_(Run *run, const RunAsk *ask, Error *err) {
 
 static int create_training_(Run *run, const RunAsk *ask, Error *err) {
     if (create_load_(run, ask->resume, run->log, err) != 0) return -1;
-    if (checkpoint_create(&run->checkpoint, &run->stage, run->world, run->from.found, run->log, err) != 0) return -1;
+    if (checkpoint_create(&run->checkpoint, &run->stage, run->world, &run->from, run->log, err) != 0) return -1;
     if (run->config->sample.every > 0 && run_sampler_create(run, NULL, err) != 0) return -1;
     return create_metrics_(run, err);
 }
@@ -302,6 +308,8 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     run->schedule = run_schedule(config, ask, err);
     if (run->schedule == NULL || create_groups_(run, err) != 0) return -1;
     details_phase(&details, "groups of ranks");
+    if (fail_together_(world, world_rank(world) == 0 ? run_check_checkpoints(config, ask, err) : 0, err) != 0)
+        return -1;
     if (fail_together_(world, open_files_(run, ask, err), err) != 0) return -1;
     if (trains && world_rank(world) == 0) run_tell_data(run);
     details_phase(&details, "data opened");

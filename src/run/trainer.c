@@ -111,6 +111,7 @@ static int check_start_(const Config *config, const char *program, const Model *
     plan_free(&plan);
     if (be != NULL) be->destroy(be);
     schedule_free(schedule);
+    if (status == 0) status = run_check_checkpoints(config, ask, err);
     if (status == 0 && !run_trains(ask)) return check_trained_(config, ask, err);
     if (status == 0) status = check_data_(config, err);
     if (status == 0 && config->sample.every > 0) status = run_sample_check(config, NULL, err);
@@ -136,7 +137,11 @@ typedef struct Trainer {
 } Trainer;
 
 static RunAsk ask_of_(const Options *options) {
-    return (RunAsk){options->resume, options->generate, options->validate};
+    bool if_any = options->resume == NULL && options->resume_if_any != NULL;
+    return (RunAsk){.resume = if_any ? options->resume_if_any : options->resume,
+                    .generate = options->generate,
+                    .validate = options->validate,
+                    .resume_if_any = if_any};
 }
 
 // Does what the ranks were started for. Returns the exit code.

@@ -158,33 +158,6 @@ def test_only_the_newest_are_kept(tmp_path):
     assert checkpoint_names(tmp_path / "saved") == ["step_00000007", "step_00000008"]
 
 
-def test_a_fresh_run_removes_its_own_only(tmp_path):
-    trainer = Trainer(tmp_path, LLAMA)
-    trainer.run(saving(tmp_path / "saved", 4))
-    trainer.run(saving(tmp_path / "saved", 1, keep=1), {"train.steps": 3})
-    assert checkpoint_names(tmp_path / "saved") == ["step_00000003", "step_00000004", "step_00000008"]
-    trainer.run(saving(tmp_path / "saved", 1, keep=1), {"train.steps": 4}, resume=tmp_path / "saved")
-    assert len(checkpoint_names(tmp_path / "saved")) == 1
-
-
-def test_what_was_saved_last_is_the_newest_whatever_its_number(tmp_path):
-    """A run that went back to an earlier step, or a new one in an old folder, is what one goes on with."""
-    trainer = Trainer(tmp_path, LLAMA)
-    trainer.run(saving(tmp_path / "saved", 4))
-    trainer.run(saving(tmp_path / "saved", 3, keep=2), {"train.steps": 3})
-    assert "step_00000003 after step 3" in trainer.run(resume=tmp_path / "saved").stderr
-
-
-def test_without_a_checkpoint_training_starts_at_step_0_and_says_so(tmp_path):
-    trainer = Trainer(tmp_path, LLAMA)
-    fresh = trainer.run()
-    for place in ("absent", "empty"):
-        (tmp_path / "empty").mkdir(exist_ok=True)
-        result = trainer.run(resume=tmp_path / place)
-        assert f"no checkpoint in {tmp_path / place}: training starts at step 0" in result.stderr
-        assert result.curve() == fresh.curve()
-
-
 def test_every_0_saves_nothing(tmp_path):
     Trainer(tmp_path, LLAMA).run(saving(tmp_path / "saved", 0))
     assert checkpoint_names(tmp_path / "saved") == []

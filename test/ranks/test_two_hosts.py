@@ -105,7 +105,7 @@ def test_two_hosts_write_one_checkpoint_and_go_on_from_it(lab):
     alone = trainer_runs.trained(lab.config, f"train.steps={steps}")
     metrics = lab.folder / "two.jsonl"
     overrides = [f"train.steps={steps}", f"log.metrics={metrics}", f"checkpoint.dir={saved}", "checkpoint.every=20", "checkpoint.keep=2"]
-    job = lab.start(*overrides, arguments=["--resume", saved])
+    job = lab.start(*overrides, arguments=["--resume-if-any", saved])
     trainer_runs.wait_until(lambda: steps_of(metrics) >= 22 or job.parent.poll() is not None, "no steps")
     assert job.parent.poll() is None
     (mpirun,) = [pid for pid, words in lab.hosts.processes(0) if words.startswith("mpirun")]

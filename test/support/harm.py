@@ -157,7 +157,7 @@ class Kills:
             "checkpoint.every=5",
             "checkpoint.keep=2",
             f"log.metrics={self.metrics}",
-            arguments=["--resume", self.saved],
+            arguments=["--resume-if-any", self.saved],
             env=environment(OMP_NUM_THREADS="1"),
         )
 

@@ -328,8 +328,10 @@ class Trainer:
         path.write_text(json.dumps(config))
         return [str(self.program), "-c", str(path)], Path(config["log"]["metrics"])
 
-    def start(self, *changes, resume=None, **more):
+    def start(self, *changes, resume=None, resume_if_any=None, **more):
         command, metrics = self.prepare(*changes)
+        if resume_if_any is not None:
+            command += ["--resume-if-any", str(resume_if_any)]
         if resume is not None:
             command += ["--resume", str(resume)]
         env = environment(OMP_NUM_THREADS="1", **more.pop("environment", {}))

@@ -1,0 +1,166 @@
+// What a start finds on the disk before anything is loaded or written. These functions only read, so the process that starts the ranks
+// can ask them too, and a slip on the command line is answered at once.
+#include "checkpoint_find.h"
+
+#include "checkpoint_model.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static bool find_has_(const char *dir, const char *name) {
+    char path[CHECKPOINT_PATH];
+    return path_join(path, dir, name, NULL) == 0 && access(path, F_OK) == 0;
+}
+
+// --- what a directory offers
+
+// The first complete checkpoint of another run than the newest's; -1: all are of one run.
+static int64_t first_of_another_run_(const Candidates *candidates) {
+    int64_t newest = candidates->count - candidates->complete;
+    for (int64_t i = newest + 1; i < candidates->count; i++)
+        if (candidates->names[i].run != candidates->names[newest].run) return i;
+    return -1;
+}
+
+static void keep_newest_run_(Candidates *candidates) {
+    int64_t newest = candidates->count - candidates->complete, kept = newest;
+    for (int64_t i = newest; i < candidates->count; i++)
+        if (candidates->names[i].run == candidates->names[newest].run) candidates->names[kept++] = candidates->names[i];
+    candidates->complete = kept - newest;
+    candidates->count = kept;
+}
+
+int candidates_find(Candidates *candidates, const char *dir, bool any_run, Error *err) {
+    *candidates = (Candidates){find_has_(dir, CHECKPOINT_MANIFEST) || find_has_(dir, CHECKPOINT_TRAINING), 1, 1, NULL};
+    if (candidates->itself) return 0;
+    Crc64 crc;
+    crc64_init(&crc);
+    candidates->complete = 0;
+    if (checkpoint_list(dir, &crc, &candidates->names, &candidates->count, err) != 0) return -1;
+    for (int64_t i = 0; i < candidates->count; i++) candidates->complete += candidates->names[i].complete;
+    int64_t other = candidates->complete > 1 ? first_of_another_run_(candidates) : -1;
+    if (other >= 0 && !any_run) {
+        const char *newest = candidates->names[candidates->count - candidates->complete].name;
+        return error_set(err, EXIT_USAGE,
+                         "--resume %s: holds checkpoints of several runs (%s and %s are of different ones); name the "
+                         "one to go on from, as in --resume %s/%s",
+                         dir, newest, candidates->names[other].name, dir, newest);
+    }
+    if (other >= 0) keep_newest_run_(candidates);
+    if (candidates->count > 0 || (!find_has_(dir, CHECKPOINT_INDEX) && !find_has_(dir, "model.safetensors"))) return 0;
+    return error_set(err, EXIT_USAGE,
+                     "--resume %s: is a model without the state of a training run; give it as checkpoint.init_from",
+                     dir);
+}
+
+void candidates_free(Candidates *candidates) {
+    free(candidates->names);
+    memset(candidates, 0, sizeof *candidates);
+}
+
+// --- runs
+
+static bool same_directory_(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+bool checkpoint_lies_in(const char *checkpoint, const char *dir) {
+    char above[CHECKPOINT_PATH + 4];
+    if (snprintf(above, sizeof above, "%s/..", checkpoint) >= (int)sizeof above) return false;
+    return same_directory_(above, dir);
+}
+
+uint64_t run_id_draw(void) {
+    uint64_t id = 0;
+    if (getrandom(&id, sizeof id, 0) != sizeof id || id == 0) {
+        struct timespec now; // a kernel without random numbers: different is enough
+        clock_gettime(CLOCK_REALTIME, &now);
+        id = ((uint64_t)now.tv_sec << 32) ^ (uint64_t)now.tv_nsec ^ ((uint64_t)getpid() << 16) ^ 1;
+    }
+    return id;
+}
+
+// --- starts that are refused
+
+static int nothing_there_(const char *resume, const Candidates *candidates, bool trains, Error *err) {
+    const char *what = access(resume, F_OK) != 0 ? "there is no such folder"
+                       : candidates->count == 0  ? "there is no checkpoint in it"
+                                                 : "none of its checkpoints has a manifest that can be read";
+    if (!trains)
+        return error_set(err, EXIT_USAGE, "--resume %s: %s; name a folder with a run's checkpoints", resume, what);
+    return error_set(err, EXIT_USAGE,
+                     "--resume %s: %s; name a folder with a run's checkpoints, or start at step 0 with "
+                     "--resume-if-any %s",
+                     resume, what, resume);
+}
+
+int checkpoint_check_resume(const Config *config, const char *resume, bool if_any, bool trains, Error *err) {
+    Candidates candidates = {0};
+    int status = resume == NULL ? 0 : candidates_find(&candidates, resume, config->checkpoint.overwrite, err);
+    bool none = resume != NULL && !candidates.itself && candidates.complete == 0;
+    if (status == 0 && none && !if_any) status = nothing_there_(resume, &candidates, trains, err);
+    candidates_free(&candidates);
+    return status;
+}
+
+typedef enum ResumePlace { RESUME_ELSEWHERE, RESUME_DIR, RESUME_ONE_OF_DIR } ResumePlace;
+
+static ResumePlace resume_place_(const char *resume, const char *dir) {
+    if (resume == NULL) return RESUME_ELSEWHERE;
+    if (same_directory_(resume, dir)) return RESUME_DIR;
+    return checkpoint_lies_in(resume, dir) ? RESUME_ONE_OF_DIR : RESUME_ELSEWHERE;
+}
+
+static int refuse_(const Config *config, const CheckpointName *found, bool mixed, Error *err) {
+    char where[CONFIG_TEXT];
+    const char *dir = config->checkpoint.dir;
+    config_where(config, "checkpoint.dir", where, sizeof where);
+    if (mixed)
+        return error_set(err, EXIT_USAGE,
+                         "%s: checkpoint.dir: %s holds %s, which is of another run than the one to go on from; name "
+                         "another folder, or set checkpoint.overwrite: true to remove the other run's",
+                         where, dir, found->name);
+    return error_set(err, EXIT_USAGE,
+                     "%s: checkpoint.dir: %s holds checkpoints of another run, such as %s; go on from them with "
+                     "--resume %s, name another folder, or set checkpoint.overwrite: true to replace them",
+                     where, dir, found->name, dir);
+}
+
+// NULL: nothing of another run is there.
+static const CheckpointName *find_others_(const CheckpointName *list, int64_t count, ResumePlace place, uint64_t run) {
+    const CheckpointName *newest = NULL;
+    for (int64_t i = 0; i < count; i++) {
+        bool other =
+            place == RESUME_ELSEWHERE || (place == RESUME_ONE_OF_DIR && list[i].complete && list[i].run != run);
+        if (other && (newest == NULL || (list[i].complete && !newest->complete))) newest = &list[i];
+    }
+    return newest;
+}
+
+// Of a folder that is gone on from candidates_find has already told that it holds one run alone.
+int checkpoint_check_dir(const Config *config, const char *resume, Error *err) {
+    const char *dir = config->checkpoint.dir;
+    CheckpointName *list = NULL;
+    int64_t count = 0;
+    Manifest manifest = {0};
+    Crc64 crc;
+    if (dir[0] == '\0' || config->checkpoint.overwrite) return 0;
+    crc64_init(&crc);
+    ResumePlace place = resume_place_(resume, dir);
+    // A damaged checkpoint is refused when its bytes are checked.
+    if (place == RESUME_ONE_OF_DIR && manifest_read(&manifest, &crc, resume, NULL) != 0) place = RESUME_DIR;
+    Error unreadable = {0};
+    int status = checkpoint_list(dir, &crc, &list, &count, &unreadable);
+    if (status != 0) error_set(err, unreadable.code, "checkpoint.dir: %s", unreadable.text);
+    const CheckpointName *found = status == 0 ? find_others_(list, count, place, manifest.run) : NULL;
+    if (found != NULL) status = refuse_(config, found, place == RESUME_ONE_OF_DIR, err);
+    manifest_free(&manifest);
+    free(list);
+    return status;
+}

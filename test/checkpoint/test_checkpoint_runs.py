@@ -1,0 +1,269 @@
+"""Whose a checkpoint is, and which is the newest: a slip on the command line or a clock that goes back costs no run."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from trainer_runs import LLAMA, ROOT, Trainer, checkpoint_names, layout, saving, verify, without_mpi
+
+several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
+OVERWRITE = {"checkpoint.overwrite": True}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A run of eight steps, saved after every second."""
+    model = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq_len=8)
+    trainer = Trainer(tmp_path_factory.mktemp("small"), model)
+    trainer.config["train"].update(global_batch=4, steps=8)
+    trainer.saved = trainer.folder / "saved"
+    trainer.whole = trainer.run(saving(trainer.saved, 2))
+    return trainer
+
+
+@pytest.fixture
+def saved(small, tmp_path):
+    shutil.copytree(small.saved, tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def manifest_of(folder):
+    return json.loads((folder / "manifest.json").read_text())
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# --- numbers of runs and of checkpoints
+
+
+def test_checkpoints_of_a_run_share_its_number_and_count_up(small, saved):
+    small.run(saving(saved, 2), {"train.steps": 10}, resume=saved)
+    manifests = [manifest_of(saved / name) for name in checkpoint_names(saved)]
+    assert [entry["sequence"] for entry in manifests] == [1, 2, 3, 4, 5]
+    assert len({entry["run"] for entry in manifests}) == 1 and int(manifests[0]["run"], 16) != 0
+    states = [json.loads((saved / name / "training.json").read_text()) for name in checkpoint_names(saved)]
+    assert [(state["run"], state["sequence"]) for state in states] == [(m["run"], m["sequence"]) for m in manifests]
+
+
+def test_a_run_that_goes_on_in_another_folder_is_a_new_one(small, tmp_path):
+    small.run(saving(tmp_path / "fork", 2), resume=small.saved / "step_00000004")
+    names = checkpoint_names(tmp_path / "fork")
+    assert names == ["step_00000006", "step_00000008"]
+    assert manifest_of(tmp_path / "fork" / names[0])["run"] != manifest_of(small.saved / names[0])["run"]
+
+
+def test_after_going_back_the_latest_checkpoint_is_the_newest_whatever_its_step(small, saved):
+    small.run(saving(saved, 1), {"train.steps": 5}, resume=saved / "step_00000004")
+    resumed = small.run({"train.steps": 6}, resume=saved)
+    assert "step_00000005 after step 5" in resumed.stderr
+
+
+def test_a_run_that_went_back_replaces_its_own_later_steps(small, saved):
+    before = manifest_of(saved / "step_00000006")
+    small.run(saving(saved, 2), {"train.steps": 6, "train.lr": 1.0e-4}, resume=saved / "step_00000004")
+    after = manifest_of(saved / "step_00000006")
+    assert (after["run"], after["sequence"]) == (before["run"], 5) and after["files"] != before["files"]
+    assert verify(saved / "step_00000006") is None
+
+
+# --- clocks
+
+CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+// The calendar's clock, CLOCK_AHEAD seconds ahead; from its CLOCK_JUMP-th reading on it is right.
+static long ahead(void) {
+    static int reads;
+    const char *jump = getenv("CLOCK_JUMP");
+    return jump != NULL && reads++ >= atoi(jump) ? 0 : atol(getenv("CLOCK_AHEAD"));
+}
+int clock_gettime(clockid_t id, struct timespec *t) {
+    int status = ((int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime"))(id, t);
+    if (id == CLOCK_REALTIME) t->tv_sec += ahead();
+    return status;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clock")
+    (folder / "clock.c").write_text(CLOCK)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "clock.so", folder / "clock.c", "-ldl"], check=True)
+    return lambda ahead, **more: {"LD_PRELOAD": str(folder / "clock.so"), "CLOCK_AHEAD": str(ahead), **more}
+
+
+def test_nothing_that_was_reported_saved_is_lost_when_the_clock_goes_back_between_runs(small, tmp_path, clock):
+    saved = tmp_path / "saved"
+    small.run(saving(saved, 5, keep=2), {"train.steps": 10}, environment=clock(3600))
+    assert manifest_of(saved / "step_00000010")["saved"] > manifest_of(small.saved / "step_00000008")["saved"] + 3e12
+    small.run(saving(saved, 5, keep=2), {"train.steps": 20}, resume=saved)
+    assert checkpoint_names(saved) == ["step_00000015", "step_00000020"]
+    assert "step_00000020 after step 20" in small.run({"train.steps": 20}, resume=saved).stderr
+
+
+@pytest.mark.parametrize("jump", [0, 1, 2, 3, 5, 8])
+def test_nothing_is_lost_when_the_clock_goes_back_within_a_run(small, tmp_path, clock, jump):
+    saved = tmp_path / "saved"
+    small.run(saving(saved, 1, keep=2), environment=clock(3600, CLOCK_JUMP=str(jump)))
+    assert checkpoint_names(saved) == ["step_00000007", "step_00000008"]
+    assert "step_00000008 after step 8" in small.run(resume=saved).stderr
+
+
+# --- starts among the checkpoints of another run
+
+
+@several_ranks
+@pytest.mark.parametrize("p", [1, 2])
+def test_a_start_among_another_run_s_checkpoints_is_refused_and_changes_nothing(small, saved, p):
+    before = contents(saved)
+    refused = small.run(saving(saved, 1), layout(p=p), code=2)
+    said = refused.stderr.splitlines()[-1]
+    assert f"checkpoint.dir: {saved} holds checkpoints of another run, such as step_00000008" in said
+    assert f"--resume {saved}" in said and "checkpoint.overwrite: true" in said
+    assert contents(saved) == before and refused.steps == {}
+
+
+def test_ranks_of_a_launcher_refuse_it_too(small, saved, tmp_path):
+    if without_mpi():
+        pytest.skip("built without MPI")
+    command, _ = small.prepare(saving(saved, 1), layout(p=2))
+    env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    launch = ["mpirun", "-n", "2", "--oversubscribe", "--bind-to", "none", *command]
+    ended = subprocess.run(launch, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2 and ended.stderr.count("holds checkpoints of another run") == 1, ended.stderr
+
+
+def test_going_on_from_elsewhere_among_another_run_s_checkpoints_is_refused(small, saved, tmp_path):
+    other = tmp_path / "other"
+    small.run(saving(other, 4))
+    for resume in (other, other / "step_00000004"):
+        before = contents(saved)
+        assert "holds checkpoints of another run" in small.run(saving(saved, 1), resume=resume, code=2).stderr
+        assert contents(saved) == before
+
+
+def test_a_copied_checkpoint_of_another_run_is_not_gone_on_from_by_accident(small, saved, tmp_path):
+    small.run(saving(tmp_path / "other", 3), {"train.steps": 9})
+    shutil.copytree(tmp_path / "other" / "step_00000009", saved / "step_00000009")
+    mixed = small.run(saving(saved, 2), {"train.steps": 10}, resume=saved, code=2)
+    assert "holds checkpoints of several runs" in mixed.stderr and mixed.steps == {}
+    named = small.run(saving(saved, 2), {"train.steps": 10}, resume=saved / "step_00000008", code=2)
+    assert "holds step_00000009, which is of another run" in named.stderr
+    elsewhere = small.run(saving(tmp_path / "new", 2), {"train.steps": 10}, resume=saved / "step_00000008")
+    assert sorted(elsewhere.steps) == [9, 10]
+
+
+# --- checkpoint.overwrite
+
+
+def test_overwrite_replaces_the_old_run_only_once_the_new_one_has_saved(small, saved):
+    """A new run that ends before its first checkpoint leaves the old ones; the first one that is complete removes them."""
+    before = contents(saved)
+    small.run(saving(saved, 0), OVERWRITE, {"train.steps": 3})
+    assert contents(saved) == before
+    small.run(saving(saved, 3), OVERWRITE, {"train.steps": 4})
+    assert checkpoint_names(saved) == ["step_00000003", "step_00000004"]
+    assert manifest_of(saved / "step_00000003")["run"] not in {manifest_of(small.saved / "step_00000004")["run"]}
+    assert [manifest_of(saved / name)["sequence"] for name in checkpoint_names(saved)] == [5, 6]
+
+
+KILLER = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+// Ends the process at the KILL_AT-th call that renames or removes, before it; with NO_EXCHANGE as on file systems that know none.
+static void count(void) {
+    static int calls;
+    const char *at = getenv("KILL_AT");
+    if (at != NULL && ++calls == atoi(at)) kill(getpid(), SIGKILL);
+}
+#define REAL(result, name, ...) ((result(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name))
+int rename(const char *a, const char *b) { count(); return REAL(int, "rename", const char *, const char *)(a, b); }
+int renameat(int d, const char *a, int e, const char *b) { count(); return REAL(int, "renameat", int, const char *, int, const char *)(d, a, e, b); }
+int renameat2(int d, const char *a, int e, const char *b, unsigned f) {
+    count();
+    if (getenv("NO_EXCHANGE") != NULL && f != 0) return -1;
+    return REAL(int, "renameat2", int, const char *, int, const char *, unsigned)(d, a, e, b, f);
+}
+int remove(const char *a) { count(); return REAL(int, "remove", const char *)(a); }
+int unlinkat(int d, const char *a, int f) { count(); return REAL(int, "unlinkat", int, const char *, int)(d, a, f); }
+"""
+
+
+@pytest.fixture(scope="module")
+def killer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("killer")
+    (folder / "killer.c").write_text(KILLER)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "killer.so", folder / "killer.c", "-ldl"], check=True)
+    return lambda at, **more: {"LD_PRELOAD": str(folder / "killer.so"), "KILL_AT": str(at), **more}
+
+
+@pytest.mark.parametrize("names", ["exchanged", "renamed"])
+def test_a_kill_at_any_point_of_an_overwrite_leaves_a_whole_checkpoint(small, tmp_path, killer, names):
+    """The new run's first step has the number of the old run's only one."""
+    saved, more, at = tmp_path / "saved", {} if names == "exchanged" else {"NO_EXCHANGE": "1"}, 0
+    while True:
+        at += 1
+        shutil.rmtree(saved, ignore_errors=True)
+        saved.mkdir()
+        shutil.copytree(small.saved / "step_00000002", saved / "step_00000002")
+        once = (saving(saved, 2), OVERWRITE, {"train.steps": 2})
+        killed = small.end(small.start(*once, environment=killer(at, **more)))
+        if killed.code == 0:
+            break
+        resumed = small.run(saving(saved, 2), OVERWRITE, {"train.steps": 3}, resume=saved)
+        assert " after step 2" in resumed.stderr and sorted(resumed.steps) == [3], at
+        assert checkpoint_names(saved) == ["step_00000002", "step_00000003"]
+        assert len({manifest_of(saved / name)["run"] for name in checkpoint_names(saved)}) == 1
+    assert at > 4
+
+
+# --- nothing to go on from
+
+
+def test_going_on_where_nothing_is_is_refused_and_says_how_to_begin(small, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for place, why in {"absent": "there is no such folder", "empty": "there is no checkpoint in it"}.items():
+        refused = small.run(saving(tmp_path / "saved", 2), resume=tmp_path / place, code=2)
+        assert f"--resume {tmp_path / place}: {why}" in refused.stderr
+        assert f"--resume-if-any {tmp_path / place}" in refused.stderr and refused.steps == {}
+    assert not (tmp_path / "saved").exists()
+
+
+def test_resume_if_any_starts_at_step_0_where_nothing_is_and_goes_on_where_something_is(small, tmp_path):
+    saved = tmp_path / "saved"
+    first = small.run(saving(saved, 2), {"train.steps": 4}, resume_if_any=saved)
+    assert f"no complete checkpoint in {saved}: training starts at step 0" in first.stderr
+    assert first.curve()[:2] == small.whole.curve()[:2]
+    second = small.run(saving(saved, 2), resume_if_any=saved)
+    assert "step_00000004 after step 4" in second.stderr and sorted(second.steps) == [5, 6, 7, 8]
+    assert len({manifest_of(saved / name)["run"] for name in checkpoint_names(saved)}) == 1
+
+
+def test_what_cannot_be_read_is_kept_when_its_step_comes_again(small, tmp_path):
+    saved = tmp_path / "saved"
+    shutil.copytree(small.saved / "step_00000002", saved / "step_00000002")
+    os.truncate(saved / "step_00000002" / "manifest.json", 40)
+    assert "--resume-if-any" in small.run(saving(saved, 2), {"train.steps": 4}, resume=saved, code=2).stderr
+    small.run(saving(saved, 2), {"train.steps": 4}, resume_if_any=saved)
+    assert checkpoint_names(saved) == ["step_00000002", "step_00000002.kept", "step_00000004"]
+    assert verify(saved / "step_00000002") is None
+    assert (saved / "step_00000002.kept" / "manifest.json").stat().st_size == 40
+
+
+def test_resume_and_resume_if_any_exclude_each_other(small, saved):
+    refused = small.run(resume=saved, resume_if_any=saved, code=2)
+    assert "give one of them" in refused.stderr

@@ -1,0 +1,90 @@
+"""What earlier versions wrote loads after every change: checkpoints, configurations and profiles of test/kept, one folder a version."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from trainer_runs import ROOT, checkpoint_names, command, run, trained, verify
+
+KEPT = ROOT / "test" / "kept"
+VERSIONS = sorted(path.name for path in KEPT.iterdir())
+RUNS = {"llama": ("llama", []), "gpt": ("gpt", []), "llama_bf16": ("llama", ["train.precision=bf16"])}
+
+
+def copied(version, name, tmp_path):
+    """A copy of a configuration (a test run's metrics lie beside it) and of its checkpoints."""
+    family, overrides = RUNS[name]
+    config = tmp_path / f"{family}.yaml"
+    shutil.copy(KEPT / version / f"{family}.yaml", config)
+    shutil.copytree(KEPT / version / name, tmp_path / "saved")
+    return family, config, [*overrides, f"checkpoint.dir={tmp_path}/saved"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_run_of_an_earlier_version_goes_on(version, name, tmp_path):
+    family, config, overrides = copied(version, name, tmp_path)
+    curve = json.loads((KEPT / version / "curves.json").read_text())[name]
+    whole = [Path(path) for path in sorted((tmp_path / "saved").iterdir())]
+    assert [verify(path) for path in whole] == [None] * len(whole)
+    start = ["--resume", tmp_path / "saved" / "step_00000004"]
+    ended = trained(config, *overrides, f"checkpoint.dir={tmp_path}/new", family=family, arguments=start)
+    found = [(step["step"], step["loss"], step["grad_norm"]) for step in ended.steps]
+    tolerance = 2e-2 if "bf16" in name else 1e-4  # another processor may add up in another order
+    assert [step for step, _, _ in found] == [5, 6, 7, 8]
+    for (_, loss, norm), (_, then_loss, then_norm) in zip(found, curve[4:]):
+        assert loss == pytest.approx(then_loss, rel=tolerance) and norm == pytest.approx(then_norm, rel=tolerance)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_its_folder_is_gone_on_from_and_pruned_as_one_run(version, tmp_path):
+    family, config, overrides = copied(version, "llama", tmp_path)
+    more = ["train.steps=16", "checkpoint.keep=2"]
+    resumed = trained(config, *overrides, *more, family=family, arguments=["--resume", tmp_path / "saved"])
+    assert "step_00000008 after step 8" in resumed.stderr
+    assert checkpoint_names(tmp_path / "saved") == ["step_00000012", "step_00000016"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_its_weights_start_a_new_run(version, tmp_path):
+    family, config, overrides = copied(version, "gpt", tmp_path)
+    start = f"checkpoint.init_from={tmp_path}/saved/step_00000008"
+    assert "weights from" in trained(config, f"checkpoint.dir={tmp_path}/new", start, family=family).stderr
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_profile_of_an_earlier_version_is_planned_with(version, family, tmp_path):
+    """It says which device it was made on; here it is made to say this one, as a profile measured now does."""
+    config = KEPT / version / f"{family}.yaml"
+    now = tmp_path / "now.json"
+    measured = command(family, "-c", config, "-o", f"hardware.profile={now}", "--profile")
+    assert measured.returncode == 0, measured.stderr
+    profile = json.loads((KEPT / version / f"{family}.profile.json").read_text())
+    profile["device"] = json.loads(now.read_text())["device"]
+    then = tmp_path / "then.json"
+    then.write_text(json.dumps(profile))
+    plan = command(family, "-c", config, "-o", f"hardware.profile={then}", "--plan", "--json")
+    assert plan.returncode == 0, plan.stderr
+    assert json.loads(plan.stdout)["source"] == "profile"
+
+
+def test_a_checkpoint_of_a_later_format_is_refused_by_name(tmp_path):
+    family, config, overrides = copied(VERSIONS[-1], "llama_bf16", tmp_path)
+    manifest = tmp_path / "saved" / "step_00000004" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 9'))
+    reseal(manifest)
+    ended = run(config, *overrides, family=family, arguments=["--resume", manifest.parent])
+    assert ended.code == 1 and "has format 9, this program reads format 1" in ended.stderr
+
+
+def reseal(manifest):
+    """Gives a manifest that was edited the checksum of what it says now: CRC-64/XZ, bit by bit."""
+    lines = manifest.read_text().splitlines(keepends=True)
+    body, crc = "".join(lines[:-2]).encode(), 0xFFFFFFFFFFFFFFFF
+    for byte in body:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0xC96C5795D7870F42 if crc & 1 else 0)
+    manifest.write_bytes(body + f'  "crc64": "{crc ^ 0xFFFFFFFFFFFFFFFF:016x}"\n}}\n'.encode())
