@@ -230,7 +230,7 @@ def test_zsh_completes_options_keys_values_and_files(folder, way):
     try:
         for typed, becomes in (
             ("train_llama --pl", "train_llama --plan"),
-            ("train_gpt --resu", "train_gpt --resume="),
+            ("train_gpt --compl", "train_gpt --completion="),
             ("train_llama -o train.pre", "train_llama -o train.precision="),
             ("train_llama -o train.precision=b", "train_llama -o train.precision=bf16"),
             ("train_gpt --override=parallel.seq", "train_gpt --override=parallel.sequence="),
