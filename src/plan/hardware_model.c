@@ -156,6 +156,7 @@ static void layer_products_(const Work *work, PartTime *time) {
                      product_(work, 1, s->rows, s->mlp_cols, s->hidden) + product_(work, 1, s->rows, s->hidden, s->ffn);
     time->forward += forward;
     time->backward += 2 * forward;
+    time->weight += forward; // half of the backward's products
 }
 
 // Norms, residuals, rotation and activation: 9 and 8 passes over the stream, and over what lies between the products.
@@ -167,6 +168,7 @@ static void layer_passes_(const Work *work, PartTime *time) {
     double inner = (double)(s->rows * s->ffn * s->element), qkv = (double)(s->rows * s->qkv_cols * s->element);
     time->forward += bytes_(work, 9 * hardware_stream_(s) + up * inner + rotations * qkv);
     time->backward += bytes_(work, 8 * hardware_stream_(s) + down * inner + (rotations + biases) * qkv);
+    time->weight += bytes_(work, biases * qkv);
 }
 
 static PartTime layer_(const Work *work) {
@@ -218,14 +220,16 @@ static double collective_(const Hardware *hardware, const Config *config, const 
     return bytes / (slower ? hardware->network : hardware->tensor) + (t - 1) * hardware->latency;
 }
 
-// Counted as blocks.c calls them. With sequence parallelism the backward gathers once more what the forward gathered; without it every
-// pair is one all-reduce.
+// Counted as layer.c and blocks.c call them. With sequence parallelism the backward gathers once more what the forward
+// gathered, and a split one gathers the gradients of two products twice; without it every pair is one all-reduce.
 void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *s) {
     double one = s->tensor_ranks > 1 ? collective_(hardware, config, s) : 0;
     times->layer.tensor_forward = 4 * one;
     times->layer.tensor_backward = (s->sequence ? 6 : 4) * one;
+    times->layer.tensor_input = 4 * one;
+    times->layer.tensor_weight = (s->sequence ? 4 : 0) * one;
     times->embedding.tensor_forward = (s->sequence ? 1 : 2) * one;
-    times->embedding.tensor_backward = s->sequence ? one : 0;
+    times->embedding.tensor_backward = times->embedding.tensor_input = s->sequence ? one : 0;
     times->head.tensor_forward = (s->sequence ? 3 : 2) * one;
     times->head.tensor_backward = 0;
 }

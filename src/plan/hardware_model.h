@@ -38,11 +38,12 @@ void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tf
 // Whether the configuration runs on CPUs; `auto` is what is at hand.
 bool hardware_is_cpu(const Config *config);
 
-// One microbatch through one part of a model on one tensor rank, in seconds. tensor_*: collectives over the tensor ranks, not contained
-// in forward and backward.
+// One microbatch through one part of a model on one tensor rank, in seconds. `weight` is the part of `backward` that W
+// takes where a backward is split into I and W. tensor_*: collectives over the tensor ranks, not contained in the above;
+// a split backward takes tensor_input + tensor_weight instead of tensor_backward.
 typedef struct PartTime {
-    double forward, backward;
-    double tensor_forward, tensor_backward;
+    double forward, backward, weight;
+    double tensor_forward, tensor_backward, tensor_input, tensor_weight;
 } PartTime;
 
 // The head's backward runs with its forward, so its time is all in `forward`.

@@ -21,32 +21,96 @@ typedef struct Costing {
     int copy; // data rank whose pipeline is looked at
 } Costing;
 
+// The simulator's arrays of compute, [stages * chunks] each.
+typedef struct ComputeTimes {
+    double *forward, *backward, *input, *weight;
+} ComputeTimes;
+
+// Adds `count` parts to the time of a chunk. Without `compute` only their collectives, where compute was measured.
 static void costing_add_part_(StageTime *time, const PartTime *part, double count, bool compute) {
-    if (compute) time->forward += count * part->forward;
-    if (compute) time->backward += count * part->backward;
-    time->forward += count * part->tensor_forward;
-    time->backward += count * part->tensor_backward;
-    time->tensor += count * (part->tensor_forward + part->tensor_backward);
+    double input = part->backward - part->weight;
+    time->forward += count * ((compute ? part->forward : 0) + part->tensor_forward);
+    time->backward += count * ((compute ? part->backward : 0) + part->tensor_backward);
+    time->input += count * ((compute ? input : 0) + part->tensor_input);
+    time->weight += count * ((compute ? part->weight : 0) + part->tensor_weight);
 }
 
-static int stage_compute_(const Costing *costing, int s, StageTime *time, Error *err) {
-    const StageShape *at = &costing->plan->stage[s].at;
+// The collectives of `count` parts, as often as this schedule makes them.
+static double tensor_of_(const PartTime *part, double count, bool split) {
+    double backward = split ? part->tensor_input + part->tensor_weight : part->tensor_backward;
+    return count * (part->tensor_forward + backward);
+}
+
+// A profile has whole backwards; W's share of one is taken from the model of the hardware, or half without it.
+static void split_measured_(StageTime *time, double backward, const ModelTimes *model) {
+    double share = model->layer.backward > 0 ? model->layer.weight / model->layer.backward : 0.5;
+    time->backward += backward;
+    time->weight += share * backward;
+    time->input += (1 - share) * backward;
+}
+
+// A chunk as a stage by itself.
+static StageShape chunk_shape_(const StageShape *at, int c) {
+    StageShape one = *at;
+    one.layers = at->chunk[c].layers;
+    one.first = at->chunk[c].first;
+    one.last = at->chunk[c].last;
+    one.recomputed = at->chunk[c].recomputed;
+    return one;
+}
+
+static int chunk_compute_(const Costing *costing, int s, int c, StageTime *time, Error *err) {
+    StageShape at = chunk_shape_(&costing->plan->stage[s].at, c);
     const Hardware *hardware = costing->source->hardware;
     const Profile *profile = costing->source->profile;
     ModelTimes parts = {0};
-    bool measured = profile != NULL && profile_stage_time(profile, at, &time->forward, &time->backward);
+    double forward, backward;
+    bool measured = profile != NULL && profile_stage_time(profile, &at, &forward, &backward);
     if (!measured && hardware->flops == 0)
         return error_set(err, EXIT_FAILED,
                          "nothing is known of the device: give hardware.peak_tflops, or a profile of it");
-    if (measured)
-        hardware_tensor_times(&parts, hardware, costing->config, &at->shape);
+    if (hardware->flops > 0)
+        hardware_times(&parts, hardware, costing->config, &at.shape);
     else
-        hardware_times(&parts, hardware, costing->config, &at->shape);
-    costing_add_part_(time, &parts.layer, (double)at->layers, !measured);
+        hardware_tensor_times(&parts, hardware, costing->config, &at.shape);
+    *time = (StageTime){0};
+    if (measured) {
+        time->forward = forward;
+        split_measured_(time, backward, &parts);
+    }
+    const PartTime *part[] = {&parts.layer, &parts.embedding, &parts.head};
+    double count[] = {(double)at.layers, at.first ? 1 : 0, at.last ? 1 : 0};
+    for (int i = 0; i < 3; i++) {
+        costing_add_part_(time, part[i], count[i], !measured);
+        time->tensor += tensor_of_(part[i], count[i], costing->schedule->split);
+    }
     // A layer's second forward leaves out the last product; its time is planned as that of a whole one.
-    time->backward += (double)at->recomputed * (parts.layer.tensor_forward + (measured ? 0 : parts.layer.forward));
-    if (at->first) costing_add_part_(time, &parts.embedding, 1, !measured);
-    if (at->last) costing_add_part_(time, &parts.head, 1, !measured);
+    double again = (double)at.recomputed * (parts.layer.tensor_forward + (measured ? 0 : parts.layer.forward));
+    // Their weights' gradients are made with the input's, while what was recomputed is there.
+    double moved = at.layers > 0 ? time->weight * (double)at.recomputed / (double)at.layers : 0;
+    time->backward += again;
+    time->input += again + moved;
+    time->weight -= moved;
+    return 0;
+}
+
+// Times of the chunks of a stage, into the arrays of the simulator, and their sum.
+static int stage_compute_(const Costing *costing, int s, const ComputeTimes *times, StageTime *sum, Error *err) {
+    int chunks = costing->schedule->chunks;
+    for (int c = 0; c < chunks; c++) {
+        StageTime time;
+        if (chunk_compute_(costing, s, c, &time, err) != 0) return -1;
+        int at = s * chunks + c;
+        times->forward[at] = time.forward;
+        times->backward[at] = time.backward;
+        times->input[at] = time.input;
+        times->weight[at] = time.weight;
+        sum->forward += time.forward;
+        sum->backward += costing->schedule->split ? time.input + time.weight : time.backward;
+        sum->input += time.input;
+        sum->weight += time.weight;
+        sum->tensor += time.tensor;
+    }
     return 0;
 }
 
@@ -61,7 +125,8 @@ static double data_rate_(const Costing *costing) {
     return rate < hardware->tensor ? rate : hardware->tensor;
 }
 
-// Layer by layer the sums start inside the last backward; the first layer's, which ends it, are never hidden.
+// The sums start layer by layer inside the last backward, or the last W where backwards are split; those of the layer
+// that ends it are never hidden. backward: seconds of either.
 static double reduction_seconds_(const Costing *costing, int s, double backward) {
     const PlanStage *stage = &costing->plan->stage[s];
     double d = (double)costing->config->parallel.data, bytes = (double)stage->states.gradients;
@@ -140,18 +205,19 @@ static int card_(const Costing *costing, int from, int to) {
 
 // ---------------------------------------------------------------- all of it
 
-static void costing_allocate_(PlanCosts *costs, int stages) {
+static void costing_allocate_(PlanCosts *costs, int stages, int chunks) {
     // Resources: at most one card for each stage; on a CPU the cores of the one host are the first and only one.
+    size_t p = (size_t)stages;
     memset(costs, 0, sizeof *costs);
-    costs->stage = xcalloc((size_t)stages, sizeof *costs->stage);
-    costs->times_ = xcalloc(5 * (size_t)stages + 1, sizeof *costs->times_);
-    costs->resources_ = xcalloc(5 * (size_t)stages, sizeof *costs->resources_);
+    costs->stage = xcalloc(p, sizeof *costs->stage);
+    costs->times_ = xcalloc(3 * p + 1 + 4 * p * (size_t)chunks, sizeof *costs->times_);
+    costs->resources_ = xcalloc(5 * p, sizeof *costs->resources_);
 }
 
 static void costing_share_(PlanCosts *costs, const Costing *costing) {
     int p = costing->plan->stages, *r = costs->resources_;
     const Hardware *hardware = costing->source->hardware;
-    double *capacity = costs->times_ + 4 * (size_t)p;
+    double *capacity = costs->times_ + 2 * (size_t)p;
     int *compute = r, *down = r + p, *up = r + 2 * p, *evict = r + 3 * p, *load = r + 4 * p;
     for (int i = 0; i <= p; i++) capacity[i] = 1;
     if (hardware->cpu) capacity[0] = hardware->cores_share / (double)(config_world(costing->config) / p);
@@ -159,8 +225,8 @@ static void costing_share_(PlanCosts *costs, const Costing *costing) {
         int partner = bpipe_partner(p, s), last = s + 1 == p;
         bool peers = partner != SCHEDULE_NO_PEER && costing->config->schedule.evict_to == EVICT_TO_PEER;
         compute[s] = hardware->cpu ? 0 : -1;
-        down[s] = last ? -1 : card_(costing, s, s + 1);
-        up[s] = last ? -1 : card_(costing, s + 1, s);
+        down[s] = card_(costing, s, last ? 0 : s + 1);
+        up[s] = card_(costing, last ? 0 : s + 1, s);
         evict[s] = peers ? card_(costing, s, partner) : -1;
         load[s] = peers ? card_(costing, partner, s) : -1;
     }
@@ -169,29 +235,33 @@ static void costing_share_(PlanCosts *costs, const Costing *costing) {
 
 static double tied_seconds_(const Costing *costing) {
     const Plan *plan = costing->plan;
-    if (costing->config->model.tie_embeddings != TIE_TRUE || plan->stages == 1) return 0;
+    int first = 0, last = 0;
+    if (costing->config->model.tie_embeddings != TIE_TRUE) return 0;
+    for (int s = 0; s < plan->stages; s++) {
+        if (plan->stage[s].at.first) first = s;
+        if (plan->stage[s].at.last) last = s;
+    }
+    if (first == last) return 0; // one rank has both gradients, as in a V
     const Config *c = costing->config;
     int64_t elements = config_padded_vocab(c) / c->parallel.tensor * c->model.hidden / c->parallel.data;
-    return costing_message_(costing, 0, plan->stages - 1, 4 * elements);
+    return costing_message_(costing, first, last, 4 * elements);
 }
 
 int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, const Schedule *schedule,
                     const Plan *plan, const TimeSource *source, Error *err) {
     Costing costing = {config, model, schedule, plan, source, 0};
-    int p = plan->stages, status = 0;
+    int p = plan->stages, all = p * schedule->chunks, status = 0;
     costing.copy = widest_copy_(&costing);
-    costing_allocate_(costs, p);
-    double *times = costs->times_;
-    double *forward = times, *backward = times + p, *transfer = times + 2 * p, *edge = times + 3 * p;
+    costing_allocate_(costs, p, schedule->chunks);
+    double *transfer = costs->times_, *edge = transfer + p, *compute = edge + 2 * p + 1;
+    ComputeTimes times = {compute, compute + all, compute + 2 * all, compute + 3 * all};
     for (int s = 0; s < p && status == 0; s++) {
         StageTime *time = &costs->stage[s];
-        status = stage_compute_(&costing, s, time, err);
-        time->reduction = reduction_seconds_(&costing, s, time->backward);
+        status = stage_compute_(&costing, s, &times, time, err);
+        time->reduction = reduction_seconds_(&costing, s, schedule->split ? time->weight : time->backward);
         time->optimizer = optimizer_seconds_(&costing, s);
-        forward[s] = time->forward;
-        backward[s] = time->backward;
         transfer[s] = transfer_(&costing, s);
-        if (s + 1 < p) edge[s] = costing_message_(&costing, s, s + 1, plan->stage[s].at.message_bytes);
+        edge[s] = costing_message_(&costing, s, (s + 1) % p, plan->stage[s].at.message_bytes);
     }
     if (status != 0) {
         plan_costs_free(costs);
@@ -199,8 +269,13 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, 
     }
     costing_share_(costs, &costing);
     costs->tied = tied_seconds_(&costing);
-    costs->costs = (SimulateCosts){
-        .forward = forward, .backward = backward, .transfer = transfer, .edge = edge, .shares = &costs->shares};
+    costs->costs = (SimulateCosts){.forward = times.forward,
+                                   .backward = times.backward,
+                                   .input = times.input,
+                                   .weight = times.weight,
+                                   .transfer = transfer,
+                                   .edge = edge,
+                                   .shares = &costs->shares};
     return 0;
 }
 

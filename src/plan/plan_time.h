@@ -14,9 +14,12 @@ typedef struct TimeSource {
     const Profile *profile; // NULL: the model of the hardware
 } TimeSource;
 
-// Seconds of one microbatch on one stage. Collectives over tensor ranks are in forward and backward, and once more by themselves.
+// Seconds of one microbatch on one stage, all its chunks together. Collectives over tensor ranks are in forward, backward,
+// input and weight, and once more by themselves.
 typedef struct StageTime {
-    double forward, backward;
+    double forward;
+    double backward;      // of B, or of I and W together where the schedule splits backwards
+    double input, weight; // of I and of W
     double tensor;
     double reduction; // of the stage's gradients over data ranks, a step, as far as the last backward does not hide it
     double optimizer; // norm, AdamW, gathering the weights, a step
