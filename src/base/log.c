@@ -1,4 +1,5 @@
 #include "log.h"
+#include "printable.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -25,13 +26,14 @@ Log log_of_all(const Log *log) {
     return all;
 }
 
-// Names out of files are quoted in messages: what would move the cursor or forge a line is shown as '?'. The one break that messages
-// of our own have stands in front of what to run instead (fits.c).
-static void make_printable_(char *text, int length) {
+// Names from files are quoted in messages. Our own messages have one line break: in front of what to run instead (fits.c).
+static int log_printable_(char *text, int length) {
     static const char own[] = "\nrun instead: ";
-    for (int i = 0; i < length; i++)
-        if (((unsigned char)text[i] < 0x20 || text[i] == 0x7F) && strncmp(text + i, own, sizeof own - 1) != 0)
-            text[i] = '?';
+    const char *found = memmem(text, (size_t)length, own, sizeof own - 1);
+    size_t first = found != NULL ? (size_t)(found - text) : (size_t)length;
+    size_t rest = (size_t)length - first, used = text_make_printable(text, first, "");
+    memmove(text + used, text + first, rest);
+    return (int)(used + (rest > 0 ? 1 + text_make_printable(text + used + 1, rest - 1, "") : 0));
 }
 
 static void log_say_(const Log *log, const char *format, va_list args) {
@@ -40,7 +42,7 @@ static void log_say_(const Log *log, const char *format, va_list args) {
     int body = vsnprintf(line + used, sizeof line - 2 - (size_t)used, format, args);
     if (body > 0) used += body;
     if (used > (int)sizeof line - 2) used = (int)sizeof line - 2;
-    make_printable_(line, used);
+    used = log_printable_(line, used);
     line[used++] = '\n';
     // stderr is unbuffered; one write keeps the line whole where several ranks share the terminal.
     ssize_t written = write(STDERR_FILENO, line, (size_t)used);

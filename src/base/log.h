@@ -39,7 +39,8 @@ typedef struct Log {
 // The same voice for all ranks together.
 Log log_of_all(const Log *log);
 
-// One line to stderr, written with a single write so that lines of several ranks never mix; control characters as '?'.
+// One line to stderr, written with a single write so that lines of several ranks never mix; what a terminal
+// would obey as '?' (printable.h).
 void log_line(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));   // errors and warnings
 void log_status(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3))); // unless --quiet
 void log_detail(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3))); // with --verbose

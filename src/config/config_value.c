@@ -1,5 +1,6 @@
 // One scalar into one field of Config: what counts as an integer, a number, a word; and the sentences when it does not.
 #include "config_schema.h"
+#include "base/printable.h"
 #include "base/suggest.h"
 
 #include <errno.h>
@@ -16,11 +17,8 @@ void config_printable(const char *text, size_t length, char *out, size_t n) {
     if (shown > n - 4) shown = n - 4;
     // Never cut inside a UTF-8 character.
     while (shown > 0 && shown < length && ((unsigned char)text[shown] & 0xC0) == 0x80) shown--;
-    for (size_t i = 0; i < shown; i++) {
-        unsigned char c = (unsigned char)text[i];
-        out[i] = c < 0x20 || c == 0x7F ? '?' : (char)c;
-    }
-    strcpy(out + shown, shown < length ? "..." : "");
+    memcpy(out, text, shown);
+    strcpy(out + text_make_printable(out, shown, ""), shown < length ? "..." : "");
 }
 
 static void *field_(Config *config, const ConfigKey *key) {
@@ -88,7 +86,11 @@ static int set_int_(Config *config, const ConfigKey *key, int64_t *field, Config
         if (value == floor(value)) snprintf(what, sizeof what, "is not written as an integer (%.0f)", value);
         return value_refuse_(config, key, scalar, what, err);
     }
-    *field = strtoll(scalar.text, NULL, 10); // exact: within the bounds, which end at 2^53
+    // As doubles 2^53 + 1 and 2^53 are one number, so that the bounds are compared again, exactly.
+    int64_t exact = strtoll(scalar.text, NULL, 10);
+    if (exact < (int64_t)key->min || exact > (int64_t)key->max)
+        return value_refuse_(config, key, scalar, "is out of range", err);
+    *field = exact;
     return 0;
 }
 

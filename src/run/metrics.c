@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "base/grid.h"
 #include "base/json.h"
+#include "base/printable.h"
 #include "launch/launch.h"
 #include "base/version.h"
 #include "ranks/world.h"
@@ -490,6 +491,7 @@ static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *
     xmemstream_close(line.file);
     // A text may end in a newline of its own.
     while (line.length > 0 && line.text[line.length - 1] == '\n') line.text[--line.length] = '\0';
+    line.text[text_make_printable(line.text, line.length, "\n\t")] = '\0';
     int said = metrics_say_(metrics, line.text, err);
     free(line.text);
     return said;

@@ -120,6 +120,8 @@ static const BadInput wrong_values[] = {
     {BASE "train: {steps: [5]}\n", NULL, "@:3: train.steps: is a list", "an integer"},
     {BASE "train: {steps: {a: 5}}\n", NULL, "@:3: train.steps: is a mapping", "an integer"},
     {BASE "train: {seed: -1}\n", NULL, "@:3: train.seed: -1 is out of range", "from 0 to 9007199254740992"},
+    {BASE "train: {seed: 9007199254740993}\n", NULL, "@:3: train.seed: 9007199254740993 is out of range",
+     "9007199254740992"},
     {BASE "train: {lr: fast}\n", NULL, "@:3: train.lr: fast is no number", "a number from 0"},
     {BASE "train: {lr: .nan}\n", NULL, "@:3: train.lr: .nan is no number", ""},
     {BASE "train: {lr: nan}\n", NULL, "@:3: train.lr: nan is no number", ""},
