@@ -5,6 +5,7 @@
 #ifndef COMM_H
 #define COMM_H
 
+#include "base/crc64.h"
 #include "base/log.h"
 
 #include <stdbool.h>
@@ -45,6 +46,9 @@ struct Comm {
     // largest. It stays the caller's, who takes it back with NULL. A sum for which it is too small fails; while there is none, memory
     // is taken as it is needed. NULL where sums are made by somebody else.
     void (*use_workspace)(Comm *, void *memory, int64_t bytes, int sums);
+    // From now on a checksum follows every message of a collective, and what arrived is compared with it before it is summed or kept.
+    // All ranks of the group call this. NULL where a library makes its own messages.
+    void (*use_checksums)(Comm *, const Crc64 *);
     // 1: complete (the request is free again), 0: not yet, -1: failed with err.
     int (*test)(Comm *, CommRequest *, Error *);
     void (*destroy)(Comm *);

@@ -1,22 +1,29 @@
+// Messages, gathers and sums of another group, checked. A group whose collectives are messages of our own (MPI) checks every one of
+// those where it arrives; a library's (NCCL) can only be checked from outside, by what goes in and what comes out.
 #include "comm_checked.h"
 #include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// One message under way, and its checksum. Requests must not move while active, so flights live apart and are used again.
+typedef enum FlightKind { FLIGHT_SEND, FLIGHT_RECEIVE, FLIGHT_GATHER, FLIGHT_SUM, FLIGHT_PLAIN } FlightKind;
+
+// One message or collective under way, and its checksum. Requests must not move while active, so flights live apart and are used again.
 typedef struct Flight {
     CommRequest data, sum;
-    bool checked, receives; // not checked: of a collective
-    void *memory;           // received into
-    int64_t bytes;
-    uint64_t crc;               // as sent
+    FlightKind kind;
+    void *memory;               // received into; all ranks' parts of a gather, the sum
+    int64_t bytes;              // of the message, of one part, of the sum
+    uint64_t crc;               // as sent; of our part
+    bool gathers;               // the data are here, the checksums of all ranks are on their way
+    double *all;                // (size): those, whose bits are checksums
     struct Flight *next, *made; // of the idle ones, of all
 } Flight;
 
 typedef struct Checked {
     Comm *data, *sums;
     bool owns;
+    bool exact; // the group checks its collectives itself
     Checksum *checksum;
     Flight *idle, *all;
 } Checked;
@@ -29,9 +36,10 @@ static Flight *checked_take_(Checked *self) {
     Flight *flight = self->idle;
     if (flight != NULL) {
         self->idle = flight->next;
-        Flight *made = flight->made;
+        Flight kept = *flight;
         memset(flight, 0, sizeof *flight);
-        flight->made = made;
+        flight->made = kept.made;
+        flight->all = kept.all;
         return flight;
     }
     flight = xcalloc(1, sizeof *flight);
@@ -56,7 +64,7 @@ static int checked_started_(Checked *self, Flight *flight, int status, CommReque
 static int checked_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
     Flight *flight = checked_take_(self);
-    flight->checked = true;
+    flight->kind = FLIGHT_SEND;
     flight->crc = checksum_of(self->checksum, from, bytes);
     int status = self->data->send(self->data, peer, from, bytes, &flight->data, err);
     if (status == 0) status = self->sums->send(self->sums, peer, &flight->crc, sizeof flight->crc, &flight->sum, err);
@@ -66,7 +74,7 @@ static int checked_send_(Comm *comm, int peer, const void *from, int64_t bytes, 
 static int checked_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
     Flight *flight = checked_take_(self);
-    flight->checked = flight->receives = true;
+    flight->kind = FLIGHT_RECEIVE;
     flight->memory = to;
     flight->bytes = bytes;
     int status = self->data->receive(self->data, peer, to, bytes, &flight->data, err);
@@ -78,6 +86,9 @@ static int checked_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommR
 static int checked_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
     Flight *flight = checked_take_(self);
+    flight->kind = self->exact ? FLIGHT_PLAIN : FLIGHT_SUM;
+    flight->memory = data;
+    flight->bytes = count * comm_type_bytes(type);
     int status = self->data->all_reduce(self->data, data, count, type, &flight->data, err);
     return checked_started_(self, flight, status, request);
 }
@@ -86,6 +97,10 @@ static int checked_all_gather_(Comm *comm, void *out, const void *in, int64_t co
                                CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
     Flight *flight = checked_take_(self);
+    flight->kind = self->exact ? FLIGHT_PLAIN : FLIGHT_GATHER;
+    flight->memory = out;
+    flight->bytes = count * comm_type_bytes(type);
+    if (!self->exact) flight->crc = checksum_of(self->checksum, in, flight->bytes);
     int status = self->data->all_gather(self->data, out, in, count, type, &flight->data, err);
     return checked_started_(self, flight, status, request);
 }
@@ -94,8 +109,51 @@ static int checked_reduce_scatter_(Comm *comm, void *out, const void *in, int64_
                                    CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
     Flight *flight = checked_take_(self);
+    flight->kind = FLIGHT_PLAIN;
     int status = self->data->reduce_scatter(self->data, out, in, count, type, &flight->data, err);
     return checked_started_(self, flight, status, request);
+}
+
+// --- collectives: all ranks tell each other the checksum of their part
+
+static bool collects_(const Flight *flight) {
+    return flight->kind == FLIGHT_GATHER || flight->kind == FLIGHT_SUM;
+}
+
+static int exchange_(Comm *comm, Flight *flight, Error *err) {
+    Checked *self = checked_self_(comm);
+    if (flight->all == NULL) flight->all = xcalloc((size_t)comm->size, sizeof *flight->all);
+    if (flight->kind == FLIGHT_SUM) flight->crc = checksum_of(self->checksum, flight->memory, flight->bytes);
+    double *own = flight->all + comm->rank;
+    memcpy(own, &flight->crc, sizeof *own);
+    flight->gathers = true;
+    return self->sums->all_gather(self->sums, flight->all, own, 1, COMM_DOUBLE, &flight->sum, err);
+}
+
+// Each part of a gather is compared with what its rank had. Of a sum every rank has to have the same bits: who took part in making
+// it cannot be told from it.
+static int compare_collected_(Comm *comm, const Flight *flight, Error *err) {
+    Checked *self = checked_self_(comm);
+    bool gather = flight->kind == FLIGHT_GATHER;
+    for (int q = 0; q < comm->size; q++) {
+        uint64_t theirs, here = flight->crc;
+        Error differs = {0};
+        memcpy(&theirs, flight->all + q, sizeof theirs);
+        if (gather) here = checksum_of(self->checksum, (char *)flight->memory + q * flight->bytes, flight->bytes);
+        if (checksum_compare(theirs, here, &differs) == 0) continue;
+        return error_set(err, differs.code,
+                         gather ? "the part of a gather from rank %d to rank %d of the %s group: %s"
+                                : "a sum differs between rank %d and rank %d of the %s group: %s",
+                         q, comm->rank, comm->name, differs.text);
+    }
+    return 0;
+}
+
+static int compare_(Comm *comm, const Flight *flight, Error *err) {
+    Checked *self = checked_self_(comm);
+    if (collects_(flight)) return compare_collected_(comm, flight, err);
+    if (flight->kind != FLIGHT_RECEIVE) return 0;
+    return checksum_compare(flight->crc, checksum_of(self->checksum, flight->memory, flight->bytes), err);
 }
 
 static int checked_test_(Comm *comm, CommRequest *request, Error *err) {
@@ -103,15 +161,19 @@ static int checked_test_(Comm *comm, CommRequest *request, Error *err) {
     if (!request->active) return 1;
     Flight *flight = (Flight *)request->handle[0];
     int done = self->data->test(self->data, &flight->data, err);
-    if (done > 0 && flight->checked) done = self->sums->test(self->sums, &flight->sum, err);
-    request->steps = flight->data.steps + flight->sum.steps;
+    if (done > 0 && collects_(flight) && !flight->gathers && exchange_(comm, flight, err) != 0) done = -1;
+    if (done > 0 && flight->kind != FLIGHT_PLAIN) done = self->sums->test(self->sums, &flight->sum, err);
+    request->steps = flight->data.steps + flight->sum.steps + flight->gathers;
     if (done == 0) return 0;
-    if (done > 0 && flight->receives &&
-        checksum_compare(flight->crc, checksum_of(self->checksum, flight->memory, flight->bytes), err) != 0)
-        done = -1;
+    if (done > 0 && compare_(comm, flight, err) != 0) done = -1;
     request->active = false;
     put_back_(self, flight);
     return done;
+}
+
+static void checked_use_workspace_(Comm *comm, void *memory, int64_t bytes, int sums) {
+    Checked *self = checked_self_(comm);
+    self->data->use_workspace(self->data, memory, bytes, sums);
 }
 
 static void checked_destroy_(Comm *comm) {
@@ -119,23 +181,18 @@ static void checked_destroy_(Comm *comm) {
     if (self->owns) self->data->destroy(self->data);
     for (Flight *flight = self->all, *made; flight != NULL; flight = made) {
         made = flight->made;
+        free(flight->all);
         free(flight);
     }
     free(self);
     free(comm);
 }
 
-Comm *comm_checked_create(Comm *data, bool owns, Comm *sums, Checksum *checksum, Error *err) {
+Comm *comm_checked_create(Comm *data, bool owns, Comm *sums, Checksum *checksum) {
     Comm *comm = xcalloc(1, sizeof *comm);
     Checked *self = xcalloc(1, sizeof *self);
-    if (comm == NULL || self == NULL) {
-        free(comm);
-        free(self);
-        error_set(err, EXIT_FAILED, "out of memory making the %s group", data->name);
-        if (owns) data->destroy(data);
-        return NULL;
-    }
-    *self = (Checked){data, sums, owns, checksum, NULL, NULL};
+    *self = (Checked){data, sums, owns, data->use_checksums != NULL, checksum, NULL, NULL};
+    if (self->exact) data->use_checksums(data, checksum_crc(checksum));
     memcpy(comm->name, data->name, sizeof comm->name);
     comm->rank = data->rank;
     comm->size = data->size;
@@ -145,6 +202,7 @@ Comm *comm_checked_create(Comm *data, bool owns, Comm *sums, Checksum *checksum,
     comm->all_reduce = checked_all_reduce_;
     comm->all_gather = checked_all_gather_;
     comm->reduce_scatter = checked_reduce_scatter_;
+    if (data->use_workspace != NULL) comm->use_workspace = checked_use_workspace_;
     comm->test = checked_test_;
     comm->destroy = checked_destroy_;
     return comm;

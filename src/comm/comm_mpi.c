@@ -149,6 +149,7 @@ static void mpi_bind_(CommMpi *comm, const char *name) {
     base->all_gather = comm_mpi_all_gather;
     base->reduce_scatter = comm_mpi_reduce_scatter;
     base->use_workspace = comm_mpi_use_workspace;
+    base->use_checksums = comm_mpi_use_checksums;
     base->test = mpi_test_;
     base->destroy = mpi_destroy_;
     comm->limit = COMM_MESSAGE_LIMIT;

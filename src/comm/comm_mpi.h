@@ -35,6 +35,7 @@ typedef struct CommMpi {
     int sequence;  // collectives started, alike on all ranks: it keeps those under way at once apart
     Collective *idle;
     CommWorkspace workspace;
+    const Crc64 *crc; // of the messages of collectives; NULL: unchecked
     CommMpiWork *work;
 } CommMpi;
 
@@ -51,6 +52,7 @@ int comm_mpi_fail(const CommMpi *comm, int code, const char *doing, int peer, Er
 int comm_mpi_all_reduce(Comm *, void *data, int64_t count, CommType, CommRequest *, Error *);
 int comm_mpi_all_gather(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
 void comm_mpi_use_workspace(Comm *, void *memory, int64_t bytes, int sums);
+void comm_mpi_use_checksums(Comm *, const Crc64 *crc);
 int comm_mpi_reduce_scatter(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
 void comm_mpi_progress(CommMpiWork *work);
 int comm_mpi_test_collective(CommMpi *comm, CommRequest *request, Error *err);

@@ -4,6 +4,7 @@
 #ifdef HAVE_MPI
 
 #include "comm_mpi.h"
+#include "backend/checksum.h"
 #include "base/alloc.h"
 
 #include <stdlib.h>
@@ -18,6 +19,13 @@ typedef enum Phase {
     PHASE_SPREAD,   // the sums go round
     PHASE_GATHER,   // all_gather: blocks go round, nothing is summed
 } Phase;
+
+// What one peer sends in a phase, and its checksum in a message behind it.
+typedef struct Parcel {
+    const char *to;
+    int64_t bytes;
+    uint64_t sent, arrived; // checksums: of ours to the peer, of the peer's as it left
+} Parcel;
 
 struct Collective {
     Collective *next; // of those under way, or of the idle ones
@@ -35,7 +43,8 @@ struct Collective {
     int64_t first;  // first element of the current piece
     int64_t piece;  // its elements
     int request_count;
-    MPI_Request *requests; // 2 * size
+    MPI_Request *requests; // 2 * size, or twice as many with checksums
+    Parcel *parcels;       // (size); NULL without checksums
     char *scratch;         // (size - 1, elements summed here)
     char *own;             // scratch of this collective, where the group has no room
     int64_t own_bytes;
@@ -115,6 +124,42 @@ static void collective_sum_(const CommMpi *comm, const Collective *work, char *o
 
 // --- one phase: messages to and from every other rank
 
+static uint64_t collective_crc_(const CommMpi *comm, const char *bytes, int64_t count) {
+    return crc64_finish(comm->crc, crc64_add(comm->crc, 0, bytes, (size_t)count), count);
+}
+
+// Messages of one tag between two ranks arrive in the order they were started, so these follow theirs.
+static int start_checksums_(CommMpi *comm, Collective *work, int peer, Error *err) {
+    Parcel *parcel = &work->parcels[peer];
+    MPI_Request *at = work->requests + work->request_count;
+    if (comm_mpi_start_receive(comm, peer, &parcel->arrived, sizeof parcel->arrived, work->tag, at, err) != 0)
+        return -1;
+    work->request_count++;
+    if (comm_mpi_start_send(comm, peer, &parcel->sent, sizeof parcel->sent, work->tag, at + 1, err) != 0) return -1;
+    work->request_count++;
+    return 0;
+}
+
+// All messages of a phase have arrived; none of them has been summed yet.
+static int check_parcels_(const CommMpi *comm, const Collective *work, Error *err) {
+    for (int peer = 0; comm->crc != NULL && peer < comm->base.size; peer++) {
+        const Parcel *parcel = &work->parcels[peer];
+        Error differs = {0};
+        if (peer == comm->base.rank) continue;
+        if (checksum_compare(parcel->arrived, collective_crc_(comm, parcel->to, parcel->bytes), &differs) == 0)
+            continue;
+        return error_set(err, differs.code, "the part of a %s from rank %d to rank %d of the %s group: %s",
+                         work->operation == COMM_ALL_GATHER ? "gather" : "sum", peer, comm->base.rank, comm->base.name,
+                         differs.text);
+    }
+    return 0;
+}
+
+void comm_mpi_use_checksums(Comm *base, const Crc64 *crc) {
+    CommMpi *comm = base->self;
+    comm->crc = crc;
+}
+
 static int collective_exchange_(CommMpi *comm, Collective *work, int peer, const char *from, int64_t send_count,
                                 char *to, int64_t receive_count, Error *err) {
     int64_t width = comm_type_bytes(work->type);
@@ -123,7 +168,10 @@ static int collective_exchange_(CommMpi *comm, Collective *work, int peer, const
     work->request_count++;
     if (comm_mpi_start_send(comm, peer, from, send_count * width, work->tag, at + 1, err) != 0) return -1;
     work->request_count++;
-    return 0;
+    if (comm->crc == NULL) return 0;
+    Parcel *parcel = &work->parcels[peer];
+    *parcel = (Parcel){to, receive_count * width, collective_crc_(comm, from, send_count * width), 0};
+    return start_checksums_(comm, work, peer, err);
 }
 
 // Rank q's block of a piece of n elements: equal blocks, the last ones shorter or empty.
@@ -236,18 +284,16 @@ static int collective_advance_(CommMpi *comm, Collective *work, Error *err) {
 
 // --- starting and ending
 
-static Collective *collective_take_(CommMpi *comm, Error *err) {
+static Collective *collective_take_(CommMpi *comm) {
     Collective *work = comm->idle;
     if (work != NULL) {
         comm->idle = work->next;
         return work;
     }
     work = xcalloc(1, sizeof *work);
-    if (work != NULL) work->requests = xcalloc((size_t)comm->base.size * 2, sizeof *work->requests);
-    if (work != NULL && work->requests != NULL) return work;
-    free(work);
-    error_set(err, EXIT_FAILED, "%s group: out of memory for a collective", comm->base.name);
-    return NULL;
+    work->requests = xcalloc((size_t)comm->base.size * 4, sizeof *work->requests);
+    if (comm->crc != NULL) work->parcels = xcalloc((size_t)comm->base.size, sizeof *work->parcels);
+    return work;
 }
 
 static void give_back_(CommMpi *comm, Collective *work) {
@@ -265,8 +311,7 @@ static int collective_start_(CommMpi *comm, CommOperation operation, void *out, 
     int tag = FIRST_TAG + comm->sequence++ % TAGS;
     if (comm->sequence == TAGS) comm->sequence = 0;
     if (count == 0) return 0;
-    Collective *work = collective_take_(comm, err);
-    if (work == NULL) return -1;
+    Collective *work = collective_take_(comm);
     work->operation = operation;
     work->type = type;
     work->tag = tag;
@@ -315,6 +360,8 @@ static void collective_step_(Collective *work) {
         work->state = comm_mpi_fail(work->comm, code, "a collective", work->comm->base.rank, &work->error);
     if (code != MPI_SUCCESS || !arrived) return;
     work->steps++;
+    work->state = check_parcels_(work->comm, work, &work->error);
+    if (work->state != 0) return;
     work->state = collective_advance_(work->comm, work, &work->error);
 }
 
@@ -353,6 +400,7 @@ void comm_mpi_free_collectives(CommMpi *comm) {
         Collective *work = comm->idle;
         comm->idle = work->next;
         free(work->requests);
+        free(work->parcels);
         free(work->own);
         free(work);
     }

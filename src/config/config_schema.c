@@ -199,7 +199,7 @@ const ConfigKey config_keys[] = {
 
     TEXT(log, metrics, "", 0, "JSON lines are appended to this file; empty: none"),
 
-    WORD(comm, checksum, "off", checksum_words, "check every bundle and message between stages where it arrives"),
+    WORD(comm, checksum, "off", checksum_words, "check every bundle, message, gather and sum between ranks where it arrives"),
 
     WORD(hardware, device, "auto", device_words, "where to compute; auto: what is at hand"),
     WORD(hardware, gpu, "none", gpu_words, "fills the keys below from data sheets; keys given in the same place win"),

@@ -52,7 +52,7 @@ typedef struct Run {
     Comm *tensor, *data, *tied;      // NULL where the group would be this rank alone
     Checksum *checksum;              // NULL without comm.checksum, as are the groups beside it
     Comm *lane_sums[RUN_MOST_LANES]; // [lanes], of the checksums of messages
-    Comm *pair_sums;
+    Comm *pair_sums, *tensor_sums, *data_sums, *tied_sums;
     Comm *pair, *pair_bundles; // messages in host memory; bundles, NULL where none are evicted
     Schedule *schedule, *validation;
     Plan plan;

@@ -103,8 +103,14 @@ static int create_groups_(Run *run, Error *err) {
     if (run->config->comm.checksum == CHECKSUM_OFF) return 0;
     for (int i = 0; i < run->lanes; i++)
         if (create_split_(run, &run->lane_sums[i], "pipeline sums", column, at.stage, err) != 0) return -1;
-    return create_split_(run, &run->pair_sums, "pair sums", partner == SCHEDULE_NO_PEER ? -1 : column * p + low,
-                         at.stage, err);
+    if (create_split_(run, &run->pair_sums, "pair sums", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage,
+                      err) != 0)
+        return -1;
+    if (create_split_(run, &run->tensor_sums, "tensor sums", t > 1 ? at.data * p + at.stage : -1, at.tensor, err) != 0)
+        return -1;
+    if (create_split_(run, &run->data_sums, "data sums", d > 1 ? at.stage * t + at.tensor : -1, at.data, err) != 0)
+        return -1;
+    return create_split_(run, &run->tied_sums, "tied sums", tied && end ? column : -1, at.stage, err);
 }
 
 // The same groups for the device's memory, again in one order. The tensor group's results are read by the next operation;
@@ -116,10 +122,8 @@ static int convert_(Run *run, Comm **comm, DeviceUse use, Error *err) {
 }
 
 // Messages of a group get their checksums where comm.checksum asks for it.
-static int create_check_(Run *run, Comm **comm, bool owns, Comm *sums, Error *err) {
-    if (*comm == NULL || sums == NULL) return 0;
-    *comm = comm_checked_create(*comm, owns, sums, run->checksum, err);
-    return *comm == NULL ? -1 : 0;
+static void create_check_(Run *run, Comm **comm, bool owns, Comm *sums) {
+    if (*comm != NULL && sums != NULL) *comm = comm_checked_create(*comm, owns, sums, run->checksum);
 }
 
 static int convert_groups_(Run *run, Error *err) {
@@ -127,11 +131,15 @@ static int convert_groups_(Run *run, Error *err) {
     if (checked) run->checksum = checksum_create(run->be);
     for (int i = 0; i < run->lanes; i++) {
         if (convert_(run, &run->lane[i], USE_NEIGHBOURS, err) != 0) return -1;
-        if (create_check_(run, &run->lane[i], true, run->lane_sums[i], err) != 0) return -1;
+        create_check_(run, &run->lane[i], true, run->lane_sums[i]);
     }
     if (convert_(run, &run->tensor, USE_COMPUTE, err) != 0) return -1;
     if (convert_(run, &run->data, USE_BESIDE, err) != 0) return -1;
-    return convert_(run, &run->tied, USE_BESIDE, err);
+    if (convert_(run, &run->tied, USE_BESIDE, err) != 0) return -1;
+    create_check_(run, &run->tensor, true, run->tensor_sums);
+    create_check_(run, &run->data, true, run->data_sums);
+    create_check_(run, &run->tied, true, run->tied_sums);
+    return 0;
 }
 
 // The pair talks through host memory too, about slots that one lends to the other; bundles that go as messages need more.
@@ -139,7 +147,8 @@ static int convert_pair_(Run *run, Error *err) {
     if (run->pair == NULL || plan_evictions(run->schedule) == 0) return 0;
     run->pair_bundles = device_comm(&run->device, run->be, run->pair, USE_NEIGHBOURS, false, err);
     if (run->pair_bundles == NULL) return -1;
-    return create_check_(run, &run->pair_bundles, run->pair_bundles != run->pair, run->pair_sums, err);
+    create_check_(run, &run->pair_bundles, run->pair_bundles != run->pair, run->pair_sums);
+    return 0;
 }
 
 static void tell_device_(const Run *run) {
@@ -358,6 +367,9 @@ void run_destroy(Run *run) {
     create_destroy_comm_(run->data);
     create_destroy_comm_(run->tensor);
     for (int i = 0; i < run->lanes; i++) create_destroy_comm_(run->lane[i]);
+    create_destroy_comm_(run->tied_sums);
+    create_destroy_comm_(run->data_sums);
+    create_destroy_comm_(run->tensor_sums);
     create_destroy_comm_(run->pair_sums);
     for (int i = 0; i < run->lanes; i++) create_destroy_comm_(run->lane_sums[i]);
     checksum_destroy(run->checksum);

@@ -85,7 +85,7 @@ static Pair *pair_open(void) {
         end_make(&pair->sum_ends[rank], rank, rank == 0 ? &pair->sums : &pair->none,
                  rank == 1 ? &pair->sums : &pair->none);
         pair->checked[rank] =
-            comm_checked_create(&pair->ends[rank].base, false, &pair->sum_ends[rank].base, pair->checksum, &err);
+            comm_checked_create(&pair->ends[rank].base, false, &pair->sum_ends[rank].base, pair->checksum);
         assert_non_null(pair->checked[rank]);
     }
     return pair;
@@ -197,11 +197,185 @@ static void an_edge_stops_at_the_damaged_message_before_it_is_read(void **state)
     }
 }
 
+// ---- collectives of a library: two ranks in one process that meet in memory ---------------------------------------------------------
+
+typedef struct Meeting {
+    char *out[2];
+    const char *in[2];
+    int64_t bytes;
+    bool sums;
+    int posted, flip_rank; // whose result gets a flipped bit; -1: nobody's
+    int64_t flip_bit;
+} Meeting;
+
+typedef struct Seat {
+    Comm base;
+    Meeting *meeting;
+} Seat;
+
+static int seat_start(Comm *comm, void *out, const void *in, int64_t count, bool sums, CommRequest *request) {
+    Meeting *meeting = ((Seat *)comm->self)->meeting;
+    meeting->out[comm->rank] = out;
+    meeting->in[comm->rank] = in;
+    meeting->bytes = count;
+    meeting->sums = sums;
+    meeting->posted++;
+    *request = (CommRequest){.active = true};
+    return 0;
+}
+
+static int seat_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
+    (void)err;
+    return seat_start(comm, data, data, count * comm_type_bytes(type), true, request);
+}
+
+static int seat_all_gather(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
+                           Error *err) {
+    (void)err;
+    return seat_start(comm, out, in, count * comm_type_bytes(type), false, request);
+}
+
+// The second rank's start completes both.
+static void meet(Meeting *meeting) {
+    int64_t n = meeting->bytes;
+    char *parts = malloc((size_t)(2 * n));
+    for (int q = 0; q < 2; q++) memcpy(parts + q * n, meeting->in[q], (size_t)n);
+    if (meeting->sums)
+        for (int64_t i = 0; i < n / 4; i++) ((float *)parts)[i] += ((float *)(parts + n))[i];
+    for (int q = 0; q < 2; q++) {
+        memcpy(meeting->out[q], parts, (size_t)(meeting->sums ? n : 2 * n));
+        if (q == meeting->flip_rank) meeting->out[q][meeting->flip_bit / 8] ^= (char)(1 << meeting->flip_bit % 8);
+    }
+    free(parts);
+    meeting->posted = 0;
+}
+
+static int seat_test(Comm *comm, CommRequest *request, Error *err) {
+    (void)err;
+    Meeting *meeting = ((Seat *)comm->self)->meeting;
+    if (meeting->posted == 1) return 0;
+    if (meeting->posted == 2) meet(meeting);
+    request->active = false;
+    return 1;
+}
+
+static void seat_make(Seat *seat, int rank, Meeting *meeting) {
+    *seat = (Seat){.base = {.name = "data", .rank = rank, .size = 2}, .meeting = meeting};
+    seat->base.self = seat;
+    seat->base.all_reduce = seat_all_reduce;
+    seat->base.all_gather = seat_all_gather;
+    seat->base.test = seat_test;
+}
+
+typedef struct Table {
+    Meeting data, sums;
+    Seat seats[2], sum_seats[2];
+    Comm *checked[2];
+    Backend *be;
+    Checksum *checksum;
+} Table;
+
+static void table_open(Table *table, int flip_rank, int64_t flip_bit) {
+    Error err = {0};
+    memset(table, 0, sizeof *table);
+    table->data.flip_rank = flip_rank;
+    table->data.flip_bit = flip_bit;
+    table->sums.flip_rank = -1;
+    table->be = backend_cpu_create(PRECISION_FP32, 1, &err);
+    table->checksum = checksum_create(table->be);
+    for (int rank = 0; rank < 2; rank++) {
+        seat_make(&table->seats[rank], rank, &table->data);
+        seat_make(&table->sum_seats[rank], rank, &table->sums);
+        table->checked[rank] =
+            comm_checked_create(&table->seats[rank].base, false, &table->sum_seats[rank].base, table->checksum);
+    }
+}
+
+static void table_close(Table *table) {
+    for (int rank = 0; rank < 2; rank++) table->checked[rank]->destroy(table->checked[rank]);
+    checksum_destroy(table->checksum);
+    table->be->destroy(table->be);
+}
+
+enum { PART = 1000 };
+
+// Both ranks, step by step; what each one's test came to, with its error.
+static void run_collective(Table *table, bool gathers, float out[2][2 * PART], int came[2], Error err[2]) {
+    static float in[2][PART];
+    CommRequest request[2];
+    memset(request, 0, sizeof request);
+    memset(err, 0, 2 * sizeof *err);
+    for (int rank = 0; rank < 2; rank++) {
+        Comm *comm = table->checked[rank];
+        for (int i = 0; i < PART; i++) in[rank][i] = (float)(i % 17 + rank);
+        if (!gathers) memcpy(out[rank], in[rank], sizeof in[rank]);
+        int status = gathers ? comm->all_gather(comm, out[rank], in[rank], PART, COMM_FLOAT, &request[rank], &err[rank])
+                             : comm->all_reduce(comm, out[rank], PART, COMM_FLOAT, &request[rank], &err[rank]);
+        assert_int_equal(status, 0);
+        came[rank] = 0;
+    }
+    for (int looks = 0; looks < 10 && (came[0] == 0 || came[1] == 0); looks++)
+        for (int rank = 0; rank < 2; rank++)
+            if (came[rank] == 0)
+                came[rank] = table->checked[rank]->test(table->checked[rank], &request[rank], &err[rank]);
+}
+
+static void gathers_and_sums_of_a_library_pass_where_nothing_flips(void **state) {
+    (void)state;
+    static float out[2][2 * PART];
+    Table table;
+    Error err[2];
+    int came[2];
+    table_open(&table, -1, 0);
+    for (int round = 0; round < 4; round++) {
+        run_collective(&table, round % 2 == 0, out, came, err);
+        assert_true(came[0] == 1 && came[1] == 1);
+        float expected = round % 2 == 0 ? 5.0f : 11.0f;
+        assert_true(out[0][5] == expected && out[1][5] == expected);
+    }
+    table_close(&table);
+}
+
+static void a_flipped_bit_of_a_library_s_gather_is_named_where_it_arrives(void **state) {
+    (void)state;
+    static float out[2][2 * PART];
+    for (int sender = 0; sender < 2; sender++) {
+        Table table;
+        Error err[2];
+        int came[2];
+        char said[64];
+        table_open(&table, 1, 32 * (sender * PART + 7) + 3);
+        run_collective(&table, true, out, came, err);
+        snprintf(said, sizeof said, "the part of a gather from rank %d to rank 1 of the data group", sender);
+        assert_true(came[0] == 1 && came[1] == -1);
+        assert_non_null(strstr(err[1].text, said));
+        table_close(&table);
+    }
+}
+
+static void a_sum_that_is_not_the_same_on_all_ranks_is_noticed_by_all(void **state) {
+    (void)state;
+    static float out[2][2 * PART];
+    for (int damaged = 0; damaged < 2; damaged++) {
+        Table table;
+        Error err[2];
+        int came[2];
+        table_open(&table, damaged, 1); // the lowest bits of a number
+        run_collective(&table, false, out, came, err);
+        assert_true(came[0] == -1 && came[1] == -1);
+        for (int rank = 0; rank < 2; rank++) assert_non_null(strstr(err[rank].text, "a sum differs between rank "));
+        table_close(&table);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_arrives_as_it_was_sent_passes),
         cmocka_unit_test(a_flipped_bit_of_the_message_or_of_its_checksum_is_noticed),
         cmocka_unit_test(an_edge_stops_at_the_damaged_message_before_it_is_read),
+        cmocka_unit_test(gathers_and_sums_of_a_library_pass_where_nothing_flips),
+        cmocka_unit_test(a_flipped_bit_of_a_library_s_gather_is_named_where_it_arrives),
+        cmocka_unit_test(a_sum_that_is_not_the_same_on_all_ranks_is_noticed_by_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,3 +87,46 @@ def test_a_bundle_that_changes_while_it_is_away_is_named(trainer):
     said = re.search(r"step (\d+): the bundle of microbatch (\d+) from stage ([01]) to stage ([32]) and back: it left with", ended.stderr)
     assert said and int(said[3]) + int(said[4]) == 3, ended.stderr
     assert max(ended.steps) == int(said[1]) - 1
+
+
+# --- gathers and sums: every message that one is made of is checked where it arrives, before it is summed
+
+COLLECTIVES = {
+    # (layout, bytes of a message, what it is part of)
+    "tensor_sum": (layout(t=2), 16 * 32 * 4, "sum", "tensor"),
+    "tensor_gather": (layout(t=2, parallel_sequence=True), 8 * 32 * 4, "gather", "tensor"),
+    "data_sum": (layout(d=2), None, "sum", "data"),
+    "data_gather": (layout(d=2), None, "gather", "data"),
+}
+
+
+@pytest.fixture(scope="module")
+def sizes(trainer):
+    """Bytes of the messages between two data ranks: half of each tensor group's parameters, as the library saw them pass."""
+    seen = trainer.run(layout(d=2), {"train.steps": 1}, environment={"LD_PRELOAD": str(trainer.flipper), "TELL_BYTES": "1"}).stderr
+    counts = {}
+    for size in map(int, re.findall(r"^isend (\d+)$", seen, re.M)):
+        counts[size] = counts.get(size, 0) + 1
+    return counts
+
+
+@pytest.mark.parametrize("kind", COLLECTIVES)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_flipped_bit_of_a_collective_is_named(trainer, sizes, kind, rank):
+    way, size, what, group = COLLECTIVES[kind]
+    if size is None:
+        size = max(sizes)
+    # In a step a data rank sends a piece of every layer to be summed, and then its updated pieces round.
+    at = {"data_sum": 0, "data_gather": sizes.get(size, 0) // 4}.get(kind, 3)
+    ended = trainer.end(trainer.start(way, ON, environment=flips(trainer.flipper, rank=rank, size=size, at=at)))
+    assert ended.code == 1, ended.stderr
+    said = rf"the part of a {what} from rank {rank} to rank {1 - rank} of the {group} group: it left with checksum [0-9a-f]{{16}} and arrived"
+    assert re.search(said, ended.stderr), ended.stderr
+    off = trainer.end(trainer.start(way, environment=flips(trainer.flipper, rank=rank, size=size, at=at)))
+    assert off.code == 0  # and without checksums nobody notices
+
+
+@pytest.mark.parametrize("way", [layout(t=2), layout(d=2), layout(p=2, t=2, d=2, parallel_sequence=True)], ids=["t2", "d2", "all"])
+def test_checked_collectives_do_not_change_a_bit(trainer, way):
+    on, off = (trainer.run(way, change) for change in (ON, {}))
+    assert on.curve() == off.curve() and "as planned, to the byte" in on.stderr
