@@ -113,22 +113,31 @@ static int io_error_(const char *path, const char *what, Error *err) {
 int file_write(const char *dir, const char *name, const void *data, int64_t bytes, Error *err) {
     char path[CHECKPOINT_PATH];
     if (path_join(path, dir, name, err) != 0) return -1;
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return io_error_(path, "written", err);
-    bool failed = file_write_all(fd, data, bytes) != 0 || fsync(fd) != 0;
+    int within = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (within < 0) return io_error_(path, "written", err);
+    unlinkat(within, name, 0);
+    int fd = openat(within, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    bool failed = fd < 0 || file_write_all(fd, data, bytes) != 0 || fsync(fd) != 0;
     int status = failed ? io_error_(path, "written", err) : 0;
-    close(fd);
+    if (fd >= 0) close(fd);
+    close(within);
     return status;
 }
 
 int64_t file_size(const char *dir, const char *name) {
     char path[CHECKPOINT_PATH];
-    int fd = path_join(path, dir, name, NULL) == 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    int fd = path_join(path, dir, name, NULL) == 0 ? open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC) : -1;
     if (fd < 0) return 0;
     struct stat status;
     int64_t bytes = fstat(fd, &status) == 0 ? status.st_size : 0;
     close(fd);
     return bytes;
+}
+
+int directory_open_new(const char *path, Error *err) {
+    if (mkdir(path, 0777) != 0 && errno != EEXIST) return io_error_(path, "made", err);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return fd >= 0 ? fd : io_error_(path, "made", err);
 }
 
 int directory_make(const char *path, Error *err) {
@@ -234,7 +243,8 @@ static int files_keep_(const char *path, Error *err) {
 int directory_publish(const char *partial, const char *path, bool replace, Error *err) {
     if (directory_sync(partial, err) != 0) return -1;
     if (rename(partial, path) != 0) {
-        if (errno != EEXIST && errno != ENOTEMPTY) return io_error_(path, "named", err);
+        // ENOTDIR: a file or a symbolic link has the name.
+        if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return io_error_(path, "named", err);
         if (replace) {
             if (files_replace_(partial, path, err) != 0) return -1;
         } else if (files_keep_(path, err) != 0 || (rename(partial, path) != 0 && io_error_(path, "named", err) != 0)) {

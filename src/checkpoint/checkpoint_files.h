@@ -60,10 +60,12 @@ int checkpoint_verify(const char *dir, Error *err);
 
 // --- directories
 
-// Writes `bytes` bytes into a new file, down to the disk.
+// Writes `bytes` bytes into a new file, down to the disk. What has its name is removed first, and `dir` may be no symbolic link.
 int file_write(const char *dir, const char *name, const void *data, int64_t bytes, Error *err);
 // Bytes of a file, opened for it: what a network file system remembers of other hosts' files may be old. 0 where it is not there.
 int64_t file_size(const char *dir, const char *name);
+// Makes a directory in one that is there, if no other rank has, and opens it; -1 with err, also where its name is a symbolic link's.
+int directory_open_new(const char *path, Error *err);
 // Makes a directory and those above it; none of them has to be new.
 int directory_make(const char *path, Error *err);
 // -1 with err where nothing can be written into it, as on a disk that is mounted read-only.

@@ -8,6 +8,7 @@
 #include "hf_config.h"
 #include "checkpoint_source.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -60,6 +61,8 @@ typedef struct Load {
     Source source;
     Stage *stage;
     bool states; // masters and moments too
+    char
+        strange[320]; // the first value that is not finite, in words, where train.skip_bad_steps allows it; empty: none
 } Load;
 
 // The tensor that holds one state of a spec; with `optional`, NULL without error where there is none.
@@ -129,6 +132,26 @@ static Range load_next_(const Tensor *tensor, int64_t at, int64_t end) {
     return (Range){at, most > at && most < end ? most : end};
 }
 
+// What was read into source->values. A value that no token and no gradient touches would be trained on, and saved, unseen.
+static int check_values_(Load *load, const Tensor *tensor, StateKind kind, Range range, Error *err) {
+    const float *values = load->source.values;
+    const Split *split = &load->stage->tensors.split;
+    int64_t i = 0, count = range.end - range.begin;
+    while (i < count && isfinite(values[i])) i++;
+    if (i == count) return 0;
+    char text[sizeof load->strange];
+    int64_t at = range.begin + i;
+    snprintf(text, sizeof text, "%.150s: %s%s holds a value that is not finite, in row %lld, column %lld",
+             load->source.dir, tensor->spec->name, state_suffix[kind],
+             (long long)tensor_global_row(tensor, at / tensor->cols, split->tensor_rank, split->tensor_ranks),
+             (long long)tensor_global_col(tensor, at % tensor->cols, split->tensor_rank, split->tensor_ranks));
+    if (load->stage->config->train.skip_bad_steps == 0)
+        return error_set(err, EXIT_FAILED,
+                         "%s; take other weights (train.skip_bad_steps above 0 would start with these)", text);
+    if (load->strange[0] == '\0') strcpy(load->strange, text);
+    return 0;
+}
+
 // The fp32 value of a weight: the master where there is one, whichever precision either run has.
 static int load_weight_(Load *load, int64_t index, Error *err) {
     StageTensors *tensors = &load->stage->tensors;
@@ -139,6 +162,7 @@ static int load_weight_(Load *load, int64_t index, Error *err) {
     for (Range range = load_next_(tensor, 0, tensor->count); range.begin < range.end;
          range = load_next_(tensor, range.end, tensor->count)) {
         if (source_read(&load->source, found, tensor, &tensors->split, range.begin, range.end, err) != 0) return -1;
+        if (check_values_(load, tensor, STATE_WEIGHT, range, err) != 0) return -1;
         tensors_put(tensors, load->stage->be, index, load->source.values, range.begin, range.end);
     }
     return 0;
@@ -155,6 +179,7 @@ static int load_moment_(Load *load, int64_t index, StateKind kind, Error *err) {
     for (Range range = load_next_(tensor, piece.begin, piece.end); range.begin < range.end;
          range = load_next_(tensor, range.end, piece.end)) {
         if (source_read(&load->source, found, tensor, &tensors->split, range.begin, range.end, err) != 0) return -1;
+        if (check_values_(load, tensor, kind, range, err) != 0) return -1;
         be->upload(be, to + (range.begin - piece.begin), load->source.values, (range.end - range.begin) * 4);
     }
     return 0;
@@ -173,12 +198,13 @@ static int load_tensors_(Load *load, World *world, Error *err) {
 }
 
 // Collective. All ranks have found everything before the first one loads.
-static int load_(Load *load, int prepared, Error *mine, World *world, Error *err) {
+static int load_(Load *load, int prepared, Error *mine, World *world, const Log *log, Error *err) {
     if (prepared == 0) prepared = check_tensors_(load, mine);
     if (prepared == 0 && !load->states) check_rest_(load, mine);
     if (load_agree_(world, mine, err) != 0) return -1;
     if (load_tensors_(load, world, mine) != 0 && mine->code == 0)
         error_set(mine, EXIT_FAILED, "%s: cannot be loaded", load->source.dir);
+    if (load->strange[0] != '\0') log_line(log, "%s; training starts all the same", load->strange);
     return load_agree_(world, mine, err);
 }
 
@@ -228,7 +254,7 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Stage *stage, W
     load->stage = stage;
     load->states = true;
     int prepared = open_checkpoint_(load, dir, &state, &mine);
-    int status = load_(load, prepared, &mine, world, err);
+    int status = load_(load, prepared, &mine, world, log, err);
     source_close(&load->source);
     free(load);
     if (status != 0) return -1;
@@ -324,7 +350,7 @@ int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log 
     Load *load = xcalloc(1, sizeof *load);
     load->stage = stage;
     int prepared = open_model_(load, dir, &mine);
-    int status = load_(load, prepared, &mine, world, err);
+    int status = load_(load, prepared, &mine, world, log, err);
     source_close(&load->source);
     free(load);
     if (status == 0) load_say_(world, log, "weights from %s", dir);

@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -233,8 +234,15 @@ static int share_failure_(Checkpoint *checkpoint, Error *err) {
 static int end_failed_(Checkpoint *checkpoint, Error *err) {
     if (share_failure_(checkpoint, err) != 0) return -1;
     checkpoint->phase = SAVE_IDLE;
+    if (world_rank(checkpoint->world) == 0) directory_remove(checkpoint->partial);
+    if (checkpoint->failure.code == WRITER_BROKEN) {
+        err->everywhere = true;
+        return error_set(err, EXIT_FAILED,
+                         "step %lld: %s, so it was not saved; the checkpoints before it are untouched: go on from one "
+                         "with --resume (train.skip_bad_steps above 0 would train on)",
+                         (long long)checkpoint->state.step, checkpoint->failure.text);
+    }
     if (world_rank(checkpoint->world) != 0) return 0;
-    directory_remove(checkpoint->partial);
     log_line(&checkpoint->log, "the checkpoint of step %lld could not be written: %s; the ones before it are untouched",
              (long long)checkpoint->state.step, checkpoint->failure.text);
     return 0;
@@ -259,7 +267,12 @@ int checkpoint_poll(Checkpoint *checkpoint, Error *err) {
     if (count[0] < world_size(checkpoint->world)) return 0;
     thread_join_(checkpoint);
     if (count[1] > 0) return end_failed_(checkpoint, err);
-    if (checkpoint->phase == SAVE_WRITING) return start_commit_(checkpoint, err);
+    if (checkpoint->phase == SAVE_WRITING) {
+        if (checkpoint->writer.strange[0] != '\0')
+            log_line(&checkpoint->log, "step %lld is saved although %s", (long long)checkpoint->state.step,
+                     checkpoint->writer.strange);
+        return start_commit_(checkpoint, err);
+    }
     end_saved_(checkpoint);
     return 0;
 }
@@ -284,6 +297,15 @@ static int wait_for_last_(Checkpoint *checkpoint, Error *err) {
     return 0;
 }
 
+// Collective. The hidden name is easy to guess: what another user may have put there is removed before any rank writes.
+static int clear_partial_(Checkpoint *checkpoint, Error *err) {
+    struct stat there;
+    if (world_rank(checkpoint->world) == 0 && lstat(checkpoint->partial, &there) == 0)
+        directory_remove(checkpoint->partial);
+    double cleared = 0.0;
+    return world_max(checkpoint->world, &cleared, 1, err);
+}
+
 int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const StepGuard *step_guard, Error *err) {
     if (checkpoint == NULL) return 0;
     const char *dir = checkpoint->config->checkpoint.dir;
@@ -300,6 +322,7 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
     bool ready = checkpoint_path(checkpoint->path, dir, step, failure) == 0 &&
                  checkpoint_partial_path(checkpoint->partial, dir, step, failure) == 0 &&
                  writer_allocate(&checkpoint->writer, failure) == 0;
+    if (clear_partial_(checkpoint, err) != 0) return -1;
     if (!ready) return atomic_store(&checkpoint->ended, true), 0; // the next poll tells the others
     writer_copy(&checkpoint->writer);
     thread_start_(checkpoint, saver_write_);

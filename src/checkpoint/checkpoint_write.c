@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 // --- what this rank writes
 
@@ -181,11 +182,46 @@ static int put_transposed_(const OpenFile *file, const Block *block, FileBlock a
     return 0;
 }
 
+// --- values that are not finite
+
+// All bits of the exponent are set, in fp32 and bf16 alike.
+static int64_t find_strange4_(const uint32_t *values, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if ((values[i] & 0x7F800000u) == 0x7F800000u) return i;
+    return -1;
+}
+
+static int64_t find_strange2_(const uint16_t *values, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if ((values[i] & 0x7F80u) == 0x7F80u) return i;
+    return -1;
+}
+
+// A gradient that is not finite stops a step before its update. A value that no gradient touches, as in an embedding row that no token
+// uses, shows only where it is looked at: here, when everything is read anyway.
+static int check_finite_(const OpenFile *file, const Block *block, const char *data) {
+    const WritePart *part = file->part;
+    Writer *writer = file->writer;
+    int64_t stride = part->tensor->cols * part->element, found = -1, row = 0;
+    for (; row < block->rows && found < 0; row++)
+        found = part->element == 4 ? find_strange4_((const uint32_t *)(data + row * stride), block->cols)
+                                   : find_strange2_((const uint16_t *)(data + row * stride), block->cols);
+    if (found < 0) return 0;
+    char text[sizeof writer->strange];
+    snprintf(text, sizeof text, "%s%s holds a value that is not finite, in row %lld, column %lld",
+             part->tensor->spec->name, state_suffix[part->kind], (long long)(block->row + row - 1),
+             (long long)(block->col + found));
+    if (writer->stage->config->train.skip_bad_steps == 0) return error_set(file->err, WRITER_BROKEN, "%s", text);
+    if (!atomic_flag_test_and_set(&writer->strange_taken)) strcpy(writer->strange, text);
+    return 0;
+}
+
 static int put_block_(void *context, const Block *block) {
     const OpenFile *file = context;
     const WritePart *part = file->part;
     const TensorSpec *spec = part->tensor->spec;
     const char *data = file->writer->image + part->image + (block->first - part->begin) * part->element;
+    if (check_finite_(file, block, data) != 0) return -1;
     FileBlock at = block_in_file(spec, block, part->element);
     at.offset += file->writer->layout.offset[part->tensor->index * STATE_KINDS + part->kind];
     return spec->transposed ? put_transposed_(file, block, at, data) : put_rows_(file, &at, data);
@@ -229,8 +265,9 @@ static bool touches_(const Writer *writer, int file) {
 static int write_file_(Writer *writer, int lane, int index, Error *err) {
     char path[CHECKPOINT_PATH];
     RangeFile range;
-    if (path_join(path, writer->dir, writer->layout.file[index].name, err) != 0) return -1;
-    if (range_file_open(&range, path, writer->staging[lane], err) != 0) return -1;
+    const char *name = writer->layout.file[index].name;
+    if (path_join(path, writer->dir, name, err) != 0) return -1;
+    if (range_file_open(&range, writer->dir_fd, name, path, writer->staging[lane], err) != 0) return -1;
     OpenFile file = {writer, lane, &range, writer->layout.file[index].bytes, &writer->shares[index], NULL, err};
     int status = write_parts_(&file, index);
     return range_file_close(&range, status == 0 ? err : NULL) == 0 ? status : -1;
@@ -269,12 +306,16 @@ int writer_write(Writer *writer, const char *dir, Error *err) {
     Lane lane[WRITER_LANES];
     memset(lane, 0, sizeof lane);
     memset(writer->shares, 0, (size_t)writer->layout.files * sizeof *writer->shares);
-    if (directory_make(dir, err) != 0) return -1;
+    writer->dir_fd = directory_open_new(dir, err);
+    if (writer->dir_fd < 0) return -1;
     writer->dir = dir;
+    writer->strange[0] = '\0';
+    atomic_flag_clear(&writer->strange_taken);
     atomic_store(&writer->next, 0);
     atomic_store(&writer->failed, false);
     for (int i = 0; i < WRITER_LANES; i++) lane[i].writer = writer, lane[i].index = i;
     run_lanes_(lane);
+    close(writer->dir_fd);
     for (int i = 0; i < WRITER_LANES; i++) {
         if (lane[i].error.code == 0) continue;
         *err = lane[i].error;

@@ -45,8 +45,11 @@ typedef struct Writer {
     atomic_bool cancel;          // ends writer_write early
     // --- of the write under way
     const char *dir;
+    int dir_fd;
     atomic_int next; // file that no lane has taken yet
     atomic_bool failed;
+    atomic_flag strange_taken;
+    char strange[256]; // the first value found that is not finite, in words; empty: none
 } Writer;
 
 void writer_create(Writer *writer, const Stage *stage, World *world);
@@ -56,7 +59,12 @@ void writer_free(Writer *writer);
 int writer_allocate(Writer *writer, Error *err);
 void writer_copy(Writer *writer);
 
-// Writes the copy into the files of `dir`, which is made where it is not there, down to the disk, and fills `shares`.
+// The code of an error that must end the run: what is to be saved is not worth it.
+enum { WRITER_BROKEN = 64 };
+
+// Writes the copy into the files of `dir`, which is made where it is not there, down to the disk, and fills `shares`. Symbolic links
+// are not followed: neither `dir` nor a file in it may be one. A value that is not finite fails with WRITER_BROKEN, or is told in
+// `strange` where train.skip_bad_steps lets a run go on with such values.
 int writer_write(Writer *writer, const char *dir, Error *err);
 
 #endif

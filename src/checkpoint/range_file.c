@@ -15,11 +15,11 @@ static int write_error_(const RangeFile *file, Error *err) {
                      full ? "; free some space there" : "");
 }
 
-int range_file_open(RangeFile *file, const char *path, void *staging, Error *err) {
+int range_file_open(RangeFile *file, int dir, const char *name, const char *path, void *staging, Error *err) {
     *file = (RangeFile){path, -1, -1, staging};
-    file->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    file->fd = openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (file->fd < 0) return write_error_(file, err);
-    file->direct = open(path, O_WRONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW);
+    file->direct = openat(dir, name, O_WRONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW);
     return 0;
 }
 

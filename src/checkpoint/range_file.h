@@ -21,8 +21,9 @@ typedef struct RangeFile {
 } RangeFile;
 
 // Opens a file for writing, makes it where it is not there, and keeps what others wrote. staging: RANGE_FILE_STAGING bytes aligned to
-// RANGE_FILE_BLOCK, of this file until it is closed. -1 with err.
-int range_file_open(RangeFile *file, const char *path, void *staging, Error *err);
+// RANGE_FILE_BLOCK, of this file until it is closed. The file is `name` in the open directory `dir` (AT_FDCWD: here); a symbolic link
+// of that name is not followed. path: for errors, kept by the caller. -1 with err.
+int range_file_open(RangeFile *file, int dir, const char *name, const char *path, void *staging, Error *err);
 
 // Writes the beginning of a range and returns how many bytes that were, at least one; -1 with err. Two processes may write ranges that
 // share a block; of the ranges themselves no byte belongs to two.

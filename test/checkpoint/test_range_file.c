@@ -55,7 +55,7 @@ static void put_ranges(const char *bytes, int part, int parts) {
     Error err = {0};
     RangeFile file;
     void *staging = aligned_alloc(RANGE_FILE_BLOCK, RANGE_FILE_STAGING);
-    assert_int_equal(range_file_open(&file, path, staging, &err), 0);
+    assert_int_equal(range_file_open(&file, AT_FDCWD, path, path, staging, &err), 0);
     uint64_t state = 11;
     int64_t begin = 0;
     for (int number = 0; begin < BYTES; number++) {
@@ -117,10 +117,10 @@ static void errors_name_the_file(void **state) {
     (void)state;
     Error err = {0};
     RangeFile file;
-    assert_int_equal(range_file_open(&file, "/dev/null/x", NULL, &err), -1);
+    assert_int_equal(range_file_open(&file, AT_FDCWD, "/dev/null/x", "/dev/null/x", NULL, &err), -1);
     assert_non_null(strstr(err.text, "/dev/null/x: cannot be written: Not a directory"));
     err = (Error){0};
-    assert_int_equal(range_file_open(&file, "/dev/full", NULL, &err), 0);
+    assert_int_equal(range_file_open(&file, AT_FDCWD, "/dev/full", "/dev/full", NULL, &err), 0);
     assert_int_equal(range_file_put(&file, 0, "x", 1, &err), -1);
     assert_non_null(strstr(err.text, "/dev/full: cannot be written: No space left on device; free some space there"));
     range_file_close(&file, NULL);

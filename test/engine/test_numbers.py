@@ -93,16 +93,22 @@ def test_bad_steps_are_skipped_said_and_logged(rare):
         assert (entry["loss"] is None or entry["grad_norm"] is None) == (step in skipped)
 
 
-def test_without_leave_the_first_bad_step_stops_with_its_tensor(rare):
+def test_a_bad_step_beyond_those_allowed_stops_with_its_tensor(rare):
     allowed = rare.run(rare.start_from)
-    first = skipped_of(allowed)[0]
-    result = rare.run(rare.start_from, {"train.skip_bad_steps": 0}, code=1)
+    second = skipped_of(allowed)[1]
+    result = rare.run(rare.start_from, {"train.skip_bad_steps": 1}, code=1)
     assert re.search(
-        rf"step {first}: the loss on stage 0 is nan, and the gradient of lm_head.weight on stage 0, the first such in the "
-        r"order of the backward, is not finite: .*weights are as they were before the step; go on from an earlier",
+        rf"step {second}: the loss on stage 0 is nan, and the gradient of lm_head.weight on stage 0, the first such in the "
+        r"order of the backward, is not finite: .*weights are as they were before the step.*; go on from an earlier",
         result.stderr,
     )
-    assert max(result.steps) == first - 1
+    assert max(result.steps) == second - 1
+
+
+def test_without_leave_the_first_bad_step_stops(rare):
+    result = rare.run({"train.lr": 100, "train.warmup_steps": 0, "train.schedule": "constant", "train.weight_decay": 1}, code=1)
+    last = max(result.steps)
+    assert re.search(rf"step {last + 1}: .* is not finite: .*weights are as they were before the step; lower train.lr", result.stderr)
 
 
 def test_as_many_are_skipped_as_are_allowed_resumes_included(rare, tmp_path):
@@ -184,9 +190,10 @@ def test_the_blamed_tensor_names_layer_and_stage(family, tmp_path):
     trainer = Trainer(tmp_path, MODELS[family])
     name = {"llama": "model.layers.5.mlp.down_proj.weight", "gpt": "transformer.h.5.mlp.c_proj.weight"}[family]
     model = poisoned_model(trainer, name, 17, numpy.nan)
-    result = trainer.run(layout(p=4, bpipe=True), {"checkpoint.init_from": str(model)}, code=1)
-    assert re.search(rf"step 1: the loss on stage 3 is nan, .*; {re.escape(name)} on stage 2 held such a value", result.stderr)
-    assert result.steps == {}
+    leave = {"checkpoint.init_from": str(model), "train.skip_bad_steps": 1}
+    result = trainer.run(layout(p=4, bpipe=True), leave, code=1)
+    assert re.search(rf"step 2: the loss on stage 3 is nan, .*; {re.escape(name)} on stage 2 held such a value", result.stderr)
+    assert sorted(result.steps) == [1]
 
 
 # ---- outliers -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,175 @@
+"""What a checkpoint is not trusted with: symbolic links in its way, values that are not finite, manifests sealed by hand, names that
+move the cursor."""
+
+import json
+import os
+import shutil
+import struct
+
+import numpy
+import pytest
+
+from trainer_runs import LLAMA, Trainer, checkpoint_names, layout, saving, verify, without_mpi
+
+several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
+UNUSED = 15  # no sample holds this token
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    model = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=2, ffn=8, vocab=16, seq_len=8, tie_embeddings=False)
+    tokens = numpy.random.default_rng(2).integers(0, UNUSED, 2000)
+    trainer = Trainer(tmp_path_factory.mktemp("small"), model, tokens)
+    trainer.config["train"].update(global_batch=4, steps=4)
+    trainer.saved = trainer.folder / "saved"
+    trainer.whole = trainer.run(saving(trainer.saved, 2))
+    return trainer
+
+
+# --- symbolic links
+
+
+@several_ranks
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("place", [".step_00000002.partial", ".step_00000004.partial"])
+def test_a_link_in_the_way_of_a_checkpoint_is_removed_and_not_followed(small, tmp_path, place, p):
+    saved, victim = tmp_path / "saved", tmp_path / "victim"
+    saved.mkdir(), victim.mkdir()
+    for name in ("config.json", "training.json", "manifest.json", "model-00001-of-00004.safetensors"):
+        (victim / name).write_text("precious")
+    process = small.start(saving(saved, 2), layout(p=p))
+    (saved / place).symlink_to(victim)
+    assert small.end(process).code == 0
+    assert checkpoint_names(saved) == ["step_00000002", "step_00000004"]
+    assert [verify(saved / name) for name in checkpoint_names(saved)] == [None, None]
+    assert {path.read_text() for path in victim.iterdir()} == {"precious"} and len(list(victim.iterdir())) == 4
+
+
+def test_links_inside_a_half_written_checkpoint_are_not_followed(small, tmp_path):
+    saved, victim = tmp_path / "saved", tmp_path / "victim"
+    (saved / ".step_00000002.partial").mkdir(parents=True)
+    victim.write_text("precious")
+    for name in ("config.json", "manifest.json", "optimizer-00001-of-00004.safetensors"):
+        (saved / ".step_00000002.partial" / name).symlink_to(victim)
+    small.run(saving(saved, 2))
+    assert victim.read_text() == "precious" and verify(saved / "step_00000002") is None
+
+
+def test_a_link_with_a_checkpoint_s_name_is_replaced_and_not_followed(small, tmp_path):
+    saved, victim = tmp_path / "saved", tmp_path / "victim"
+    shutil.copytree(small.saved, saved)
+    victim.mkdir()
+    (victim / "manifest.json").write_text("precious")
+    shutil.rmtree(saved / "step_00000004")
+    (saved / "step_00000004").symlink_to(victim)
+    small.run(saving(saved, 2), resume=saved / "step_00000002")
+    assert not (saved / "step_00000004").is_symlink() and verify(saved / "step_00000004") is None
+    assert (victim / "manifest.json").read_text() == "precious"
+
+
+# --- values that are not finite
+
+
+def poison(folder, name, element, value):
+    """Sets one element of an fp32 tensor in the folder's files."""
+    for path in folder.glob("*.safetensors"):
+        data = bytearray(path.read_bytes())
+        (length,) = struct.unpack("<Q", data[:8])
+        entry = json.loads(data[8 : 8 + length]).get(name)
+        if entry is not None:
+            at = 8 + length + entry["data_offsets"][0] + 4 * element
+            data[at : at + 4] = struct.pack("<f", value)
+            path.write_bytes(bytes(data))
+            return
+    raise AssertionError(name)
+
+
+@pytest.fixture
+def poisoned(small, tmp_path):
+    """A model with a NaN in the embedding of a token that no sample holds."""
+    shutil.copytree(small.saved / "step_00000004", tmp_path / "model")
+    (tmp_path / "model" / "manifest.json").unlink()
+    poison(tmp_path / "model", "model.embed_tokens.weight", UNUSED * 8 + 3, numpy.nan)
+    return tmp_path / "model"
+
+
+WHERE = "model.embed_tokens.weight holds a value that is not finite, in row 15, column 3"
+
+
+@several_ranks
+@pytest.mark.parametrize("change", [layout(), layout(p=2), layout(t=2), layout(d=2)], ids=["one", "p2", "t2", "d2"])
+def test_a_nan_that_no_token_uses_is_noticed_at_the_start(small, poisoned, change):
+    refused = small.run({"checkpoint.init_from": str(poisoned)}, change, code=1)
+    assert WHERE in refused.stderr and "take other weights" in refused.stderr and refused.steps == {}
+
+
+@several_ranks
+@pytest.mark.parametrize("change", [layout(), layout(p=2), layout(t=2), layout(d=2)], ids=["one", "p2", "t2", "d2"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_nan_that_no_token_uses_is_noticed_when_saving(small, poisoned, tmp_path, change, precision):
+    """With leave to start, it is told again at every save; what was loaded so cannot be loaded without leave."""
+    leave = {"checkpoint.init_from": str(poisoned), "train.skip_bad_steps": 1, "train.precision": precision}
+    trained = small.run(leave, change, saving(tmp_path / "saved", 4))
+    assert WHERE in trained.stderr and "step 4 is saved although model.embed_tokens.weight" in trained.stderr
+    again = small.run({"train.precision": precision}, resume=tmp_path / "saved", code=1)
+    assert "model.embed_tokens.weight" in again.stderr and "not finite, in row 15, column 3" in again.stderr
+
+
+# --- manifests sealed by hand
+
+
+def reseal(manifest, text):
+    """Writes a manifest with the checksum of what it says: CRC-64/XZ, bit by bit."""
+    body, crc = "".join(text.splitlines(keepends=True)[:-2]).encode(), 0xFFFFFFFFFFFFFFFF
+    for byte in body:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0xC96C5795D7870F42 if crc & 1 else 0)
+    manifest.write_bytes(body + f'  "crc64": "{crc ^ 0xFFFFFFFFFFFFFFFF:016x}"\n}}\n'.encode())
+
+
+def without_entry(text, name):
+    lines = [line for line in text.splitlines(keepends=True) if f'"name": "{name}"' not in line]
+    return "".join(lines).replace('"},\n  ],', '"}\n  ],')
+
+
+@pytest.mark.parametrize("name", ["training.json", "config.json"])
+def test_a_manifest_that_leaves_a_file_out_is_refused(small, tmp_path, name):
+    checkpoint = shutil.copytree(small.saved / "step_00000004", tmp_path / "step_00000004")
+    manifest = checkpoint / "manifest.json"
+    reseal(manifest, without_entry(manifest.read_text(), name))
+    if name == "training.json":
+        state = (checkpoint / name).read_text()
+        (checkpoint / name).write_text(state.replace('"samples": 16', '"samples": 4'))
+    refused = small.run(resume=checkpoint, code=1)
+    assert f"does not list {name}, so nothing vouches for it" in refused.stderr and refused.steps == {}
+
+
+def test_a_training_state_of_another_checkpoint_is_refused(small, tmp_path):
+    checkpoint = shutil.copytree(small.saved / "step_00000004", tmp_path / "step_00000004")
+    manifest = checkpoint / "manifest.json"
+    reseal(manifest, manifest.read_text().replace('"sequence": 2', '"sequence": 7'))
+    refused = small.run(resume=checkpoint, code=1)
+    assert "training.json: is of another checkpoint than its manifest" in refused.stderr
+
+
+# --- names that move the cursor
+
+NAMES = {"csi": "a\u009b2Jb", "bidi": "a\u202egnp", "escape": "a\x1b[2Jb", "isolate": "a\u2066b"}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_names_from_files_do_not_move_the_cursor(small, tmp_path, kind):
+    """As a tensor's name in a header, and as a file's name in a manifest."""
+    folder = shutil.copytree(small.saved / "step_00000004", tmp_path / "step_00000004")
+    manifest = folder / "manifest.json"
+    reseal(manifest, manifest.read_text().replace('"config.json"', json.dumps(NAMES[kind], ensure_ascii=False)))
+    said = [small.run(resume=folder, code=1).stderr]
+    model = tmp_path / "model"
+    shutil.copytree(small.saved / "step_00000004", model)
+    (model / "manifest.json").unlink()
+    index = model / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("model-00001", json.dumps(NAMES[kind])[1:-1]))
+    said.append(small.run({"checkpoint.init_from": str(model)}, code=1).stderr)
+    for text in said:
+        assert not set(text) & {"\x1b", "\u009b", "\u202e", "\u2066"} and "?" in text.splitlines()[-1], text
