@@ -217,8 +217,9 @@ struct Backend {
 // The CPU: `threads` OpenMP threads (0: as OpenMP says). Measures nothing; peak_tflops stays 0 until cpu_measure_peak.
 Backend *backend_cpu_create(int precision, int threads, Error *err);
 
-// TFLOP/s of matrix products on all `threads` threads together, measured for about a tenth of a second.
-double backend_cpu_measure_peak(int threads);
+// TFLOP/s of matrix products in a precision on all `threads` threads together, measured for about a tenth of a second.
+// Programs that run meanwhile hardly lower it.
+double backend_cpu_measure_peak(int precision, int threads);
 
 #ifdef __cplusplus
 }

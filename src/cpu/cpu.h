@@ -165,6 +165,9 @@ bool cpu_gemm_bf16(CpuProducts *products, int64_t m, int64_t n, int64_t k, CpuOp
 // --- operations (see backend.h)
 // linear.c
 bool cpu_linear_by_library(int precision); // are products oneDNN's?
+// C (m, n), rows `stride` apart, = or += op(a) op(b) for one tile, on this thread alone. workspace: CPU_GEMM_ROOM floats.
+void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
+                      bool accumulate, float *c, int64_t stride);
 void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
                         int64_t rows, int64_t in, int64_t out, Epilogue epilogue);
 void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, const void *dy, const void *w, int64_t rows,

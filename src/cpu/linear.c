@@ -59,9 +59,8 @@ static bool library_product_bf16_(CpuBackend *cpu, int64_t m, int64_t n, int64_t
 }
 #endif
 
-// C (m, n), rows `stride` apart, = or += op(a) op(b) for one tile, on this thread alone.
-static void tile_product_(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a,
-                          CpuOperand b, bool accumulate, float *c, int64_t stride) {
+void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
+                      bool accumulate, float *c, int64_t stride) {
 #if defined(HAVE_DNNL)
 #if defined(_OPENMP)
     omp_set_num_threads(1); // of this task: in a region of one thread oneDNN would start some of its own
@@ -160,8 +159,8 @@ void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, con
         Tile t = tile_at_(&tiles, i, rows, out);
         int64_t stride;
         float *sums = tile_place_(backend, workspace, forward.aux != NULL ? aux : y, out, &t, &stride);
-        tile_product_(cpu, workspace, t.rows, t.cols, in, operand_part_(backend, x, in, t.row, 0, false),
-                      operand_part_(backend, w, in, t.col, 0, true), false, sums, stride);
+        cpu_tile_product(cpu, workspace, t.rows, t.cols, in, operand_part_(backend, x, in, t.row, 0, false),
+                         operand_part_(backend, w, in, t.col, 0, true), false, sums, stride);
         finish_forward_(backend, &forward, &t, sums, stride);
     }
 }
@@ -188,8 +187,8 @@ void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, cons
         Tile t = tile_at_(&tiles, i, rows, in);
         int64_t stride;
         float *sums = tile_place_(backend, workspace, dx, in, &t, &stride);
-        tile_product_(cpu, workspace, t.rows, t.cols, out, operand_part_(backend, dy, out, t.row, 0, false),
-                      operand_part_(backend, w, in, 0, t.col, false), false, sums, stride);
+        cpu_tile_product(cpu, workspace, t.rows, t.cols, out, operand_part_(backend, dy, out, t.row, 0, false),
+                         operand_part_(backend, w, in, 0, t.col, false), false, sums, stride);
         finish_backward_input_(backend, dx, gelu_at, in, &t, sums, stride);
     }
 }
@@ -215,8 +214,8 @@ void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, const
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
         float *workspace = cpu_scratch(cpu, TILE_ROOM);
         Tile t = tile_at_(&tiles, i, out, in);
-        tile_product_(cpu, workspace, t.rows, t.cols, rows, operand_part_(backend, dy, out, 0, t.row, true),
-                      operand_part_(backend, x, in, 0, t.col, false), true, dw + t.row * in + t.col, in);
+        cpu_tile_product(cpu, workspace, t.rows, t.cols, rows, operand_part_(backend, dy, out, 0, t.row, true),
+                         operand_part_(backend, x, in, 0, t.col, false), true, dw + t.row * in + t.col, in);
         if (dbias != NULL && t.col == 0) column_sums_(backend, dbias, dy, rows, out, t.row, t.rows);
     }
 }

@@ -1,30 +1,50 @@
 // What this machine's cores can do in matrix products, measured: the denominator of MFU where none is given.
+//
+// Every thread times one tile of a linear layer again and again, about a millisecond each, and its best time counts. So
+// programs that run beside the measurement do not lower it as long as each thread is left alone for a millisecond now
+// and then, and the clock is the one that all cores have together.
 #include "cpu.h"
+
 #include "base/clock.h"
 
-// One pass gives every thread the same work: a linear layer of 2 column strips a thread.
-double backend_cpu_measure_peak(int threads) {
-    enum { ROWS = CPU_GEMM_ROWS, DEPTH = 768, LEAST_PASSES = 3 };
-    const double budget = 0.1; // seconds
-    Backend *backend = backend_cpu_create(PRECISION_FP32, threads, NULL);
-    if (backend == NULL) return 0.0;
-    int64_t cols = CPU_GEMM_COLS * 4 * (int64_t)cpu_self(backend)->threads;
-    int64_t floats = ROWS * DEPTH + cols * DEPTH + ROWS * cols;
-    float *x = backend->allocate(backend, MEMORY_WORKSPACE, floats * 4, "measuring the peak", NULL);
-    double best = 0.0;
-    if (x != NULL) {
-        float *w = x + ROWS * DEPTH, *y = w + cols * DEPTH;
-        double start = clock_seconds(), last = start;
-        for (int pass = 0; pass < LEAST_PASSES || last - start < budget; pass++) {
-            backend->linear_forward(backend, y, NULL, x, w, NULL, ROWS, DEPTH, cols, EPILOGUE_NONE);
-            double now = clock_seconds();
-            double rate = 2e-12 * (double)ROWS * (double)DEPTH * (double)cols / (now - last);
-            // The first pass touches its memory for the first time.
-            if (pass > 0 && rate > best) best = rate;
-            last = now;
-        }
-        backend->release(backend, MEMORY_WORKSPACE, x, floats * 4);
+enum { PEAK_ROWS = CPU_GEMM_ROWS, PEAK_COLS = CPU_GEMM_COLS, PEAK_DEPTH = 768 };
+
+// Floats of a thread: two operands, the tile, and what a product needs.
+enum { PEAK_FLOATS = PEAK_ROWS * PEAK_DEPTH + PEAK_COLS * PEAK_DEPTH + PEAK_ROWS * PEAK_COLS + CPU_GEMM_ROOM };
+
+// Seconds of the calling thread's quickest tile within about `budget` seconds.
+static double quickest_tile_(CpuBackend *cpu, float *memory, double budget) {
+    enum { LEAST_TILES = 4 };
+    bool bf16 = cpu_is_bf16(&cpu->backend);
+    float *x = memory, *w = x + PEAK_ROWS * PEAK_DEPTH, *y = w + PEAK_COLS * PEAK_DEPTH;
+    CpuOperand a = {x, PEAK_DEPTH, false, bf16}, b = {w, PEAK_DEPTH, true, bf16};
+    double start = clock_seconds(), last = start, best = INFINITY;
+    for (int tile = 0; tile < LEAST_TILES || last - start < budget; tile++) {
+        cpu_tile_product(cpu, y + PEAK_ROWS * PEAK_COLS, PEAK_ROWS, PEAK_COLS, PEAK_DEPTH, a, b, false, y, PEAK_COLS);
+        double now = clock_seconds();
+        // The first tile touches its memory for the first time.
+        if (tile > 0 && now - last < best) best = now - last;
+        last = now;
     }
-    backend->destroy(backend);
     return best;
+}
+
+double backend_cpu_measure_peak(int precision, int threads) {
+    const double budget = 0.1; // seconds
+    Backend *backend = backend_cpu_create(precision, threads, NULL);
+    if (backend == NULL) return 0.0;
+    CpuBackend *cpu = cpu_self(backend);
+    int64_t bytes = (int64_t)cpu->threads * PEAK_FLOATS * 4;
+    float *memory = backend->allocate(backend, MEMORY_WORKSPACE, bytes, "measuring the peak", NULL);
+    double *seconds = backend->allocate(backend, MEMORY_WORKSPACE, cpu->threads * 8, "measuring the peak", NULL);
+    double flops = 2.0 * PEAK_ROWS * PEAK_COLS * PEAK_DEPTH, rate = 0.0;
+    if (memory != NULL && seconds != NULL) {
+        CPU_PARALLEL(cpu)
+        seconds[cpu_thread()] = quickest_tile_(cpu, memory + (int64_t)cpu_thread() * PEAK_FLOATS, budget);
+        for (int t = 0; t < cpu->threads; t++) rate += flops / seconds[t];
+    }
+    if (memory != NULL) backend->release(backend, MEMORY_WORKSPACE, memory, bytes);
+    if (seconds != NULL) backend->release(backend, MEMORY_WORKSPACE, seconds, cpu->threads * 8);
+    backend->destroy(backend);
+    return 1e-12 * rate;
 }

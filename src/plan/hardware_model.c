@@ -44,7 +44,7 @@ static void describe_cpu_(Hardware *hardware, const Config *config) {
     int64_t world = config_world(config);
     int cores = affinity_allowed(), threads = affinity_threads(world > cores ? cores : (int)world);
     double at_a_time = (double)cores / threads, peak = config->hardware.peak_tflops * 1e12;
-    if (peak == 0) peak = 1e12 * backend_cpu_measure_peak(cores) / (double)world;
+    if (peak == 0) peak = 1e12 * backend_cpu_measure_peak(config->train.precision, cores) / (double)world;
     hardware->peak = peak;
     hardware->flops = peak * (double)world / at_a_time;
     hardware->cores_share = at_a_time;

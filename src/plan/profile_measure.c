@@ -222,14 +222,14 @@ static int measure_mode_(Session *session, int mode, Error *err) {
 }
 
 // The peak is measured in a process of its own too: threads that were started here would be missing in every process forked later.
-static double host_peak_(void) {
+static double host_peak_(int precision) {
     int ends[2];
     double peak = 0;
     if (pipe(ends) != 0) return 0;
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        peak = backend_cpu_measure_peak(affinity_allowed());
+        peak = backend_cpu_measure_peak(precision, affinity_allowed());
         _exit(write(ends[1], &peak, sizeof peak) == sizeof peak ? 0 : 1);
     }
     close(ends[1]);
@@ -243,7 +243,8 @@ static double host_peak_(void) {
 static int ask_device_(Config *config, char *name, size_t size, Error *err) {
     HardwareConfig *given = &config->hardware;
     bool cpu = hardware_is_cpu(config);
-    if (cpu && given->peak_tflops == 0) given->peak_tflops = host_peak_() / (double)config_world(config);
+    if (cpu && given->peak_tflops == 0)
+        given->peak_tflops = host_peak_(config->train.precision) / (double)config_world(config);
     Backend *be = emulation_backend(config, err);
     if (be == NULL) return -1;
     snprintf(name, size, "%s", be->device);

@@ -408,7 +408,11 @@ static void fill_(StepLine *line, const Metrics *metrics, const StepFigures *fig
     snprintf(line->field[FIELD_LR], 64, "lr %.1e", figures->lr);
     snprintf(line->field[FIELD_TIME], 64, ms < 100.0 ? "%.1f ms" : "%.0f ms", ms);
     snprintf(line->field[FIELD_RATE], 64, "%.0f tok/s", (double)figures->tokens / figures->seconds);
-    snprintf(line->field[FIELD_MFU], 64, isfinite(mfu) ? "MFU %.1f%%" : "MFU n/a", mfu * 100.0);
+    // More than the peak allows: it was measured too low, or a configuration gives another device's.
+    if (mfu > 1.0)
+        strcpy(line->field[FIELD_MFU], "MFU ? (peak too low)");
+    else
+        snprintf(line->field[FIELD_MFU], 64, isfinite(mfu) ? "MFU %.1f%%" : "MFU n/a", mfu * 100.0);
     snprintf(line->field[FIELD_BUBBLE], 64, "bubble %.0f%%", figures_bubble(figures) * 100.0);
     memory_field_(line->field[FIELD_MEMORY], figures, all);
     if (all || exposed >= 0.05) snprintf(line->field[FIELD_TRANSFER], 64, "xfer +%.1f ms", exposed);

@@ -67,7 +67,9 @@ static int find_peak_(Run *run, double cores, Error *err) {
     if (peak == 0.0 && run->be->peak_tflops == 0.0 && !run->device.cuda) {
         // Rank 0 measures while the others sleep; every rank then takes its share of its host's cores.
         int allowed = affinity_allowed();
-        double core = world_rank(run->world) == 0 ? backend_cpu_measure_peak(allowed) / allowed : 0.0;
+        double core = world_rank(run->world) == 0
+                          ? backend_cpu_measure_peak(run->config->train.precision, allowed) / allowed
+                          : 0.0;
         if (world_broadcast(run->world, 0, &core, sizeof core, err) != 0) return -1;
         peak = core * cores;
     }

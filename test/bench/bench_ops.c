@@ -167,7 +167,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     setvbuf(stdout, NULL, _IOLBF, 0); // a line when it is known, into pipes too
-    double peak = 1e3 * backend_cpu_measure_peak(argc > 1 ? atoi(argv[1]) : 0);
+    double peak = 1e3 * backend_cpu_measure_peak(PRECISION_FP32, argc > 1 ? atoi(argv[1]) : 0);
     printf("%s\n", backend->device);
     bench_linear(backend, peak);
     bench_attention(backend, 64);

@@ -259,7 +259,7 @@ static void gelu_is_accurate_far_from_zero_too(void **state) {
 
 static void the_peak_is_measured_in_a_fraction_of_a_second(void **state) {
     (void)state;
-    double start = clock_seconds(), peak = backend_cpu_measure_peak(1);
+    double start = clock_seconds(), peak = backend_cpu_measure_peak(PRECISION_FP32, 1);
     assert_true(peak > 0);
     assert_true(clock_seconds() - start < 30); // a tenth of a second; sanitizers and busy machines take longer
 }
