@@ -359,6 +359,11 @@ int bpipe_least_slots(const Schedule *base, EvictTarget target) {
     return least;
 }
 
+int bpipe_load_ahead(const Schedule *base, EvictTarget target) {
+    if (target == EVICT_TO_HOST && base->placement == PLACEMENT_V) return 3;
+    return base->split ? 2 : 1;
+}
+
 static bool evicts_(const Schedule *schedule) {
     for (int s = 0; s < schedule->stages; s++) {
         for (int64_t i = 0; i < schedule->stage[s].count; i++) {

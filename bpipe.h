@@ -174,6 +174,10 @@ int bpipe_least_slots(const Schedule *base, EvictTarget target);
 int bpipe_min_slots(int stages);
 int bpipe_min_slots_host(int stages);
 
+// How far ahead bundles come home where nothing else is asked for: 1; 2 where backwards are split, which leaves a swap
+// less to hide behind; 3 to the host with V placement, where forwards and backwards alternate less evenly.
+int bpipe_load_ahead(const Schedule *base, EvictTarget target);
+
 // The other stage of the pair: p-1-s; SCHEDULE_NO_PEER for the middle of an odd p.
 int bpipe_partner(int stages, int stage);
 

@@ -28,14 +28,15 @@ static bool values_(FILE *file, const ConfigKey *key) {
         for (int i = 0; key->words[i] != NULL; i++) fprintf(file, "%s%s", i > 0 ? " " : "", key->words[i]);
     if (key->words != NULL) return true;
     if (key->zero_word != NULL) fputs(key->zero_word, file);
-    return key->zero_word != NULL;
+    if (key->words != NULL) fprintf(file, "%s%s", key->zero_word != NULL ? " " : "", key->words[0]);
+    return key->zero_word != NULL || key->words != NULL;
 }
 
 // The cases of a shell's `case` over a key's name: `before` and `after` stand around its values; texts name files.
 static void value_cases_(FILE *file, const char *before, const char *after, const char *text) {
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
-        if (key->type == KEY_INT && key->zero_word == NULL) continue;
+        if (key->type == KEY_INT && key->zero_word == NULL && key->words == NULL) continue;
         if (key->type == KEY_NUMBER && key->zero_word == NULL) continue;
         fprintf(file, "    %s) ", key->name);
         if (config_takes_text(key))

@@ -127,6 +127,10 @@ static void write_value_(FILE *file, const Config *config, const ConfigKey *key,
         json_write_text(file, key->zero_word);
         return;
     }
+    if (key->type == KEY_INT && key->words != NULL && *(const int64_t *)field == -1) {
+        json_write_text(file, key->words[0]);
+        return;
+    }
     switch (key->type) {
     case KEY_INT:
         fprintf(file, "%lld", (long long)*(const int64_t *)field);
@@ -197,15 +201,6 @@ int64_t config_recompute(const Config *config, int stage) {
 void config_set_attention(Config *config, int mode) {
     config->attention.modes_given = 1;
     config->attention.mode = config->attention.mode_of_stage[0] = mode;
-}
-
-int config_min_slots(const Config *config) {
-    const ScheduleConfig *schedule = &config->schedule;
-    int p = (int)config->parallel.pipeline;
-    if (schedule->evict_to == EVICT_TO_PEER) return bpipe_min_slots(p);
-    // GPipe keeps every microbatch, with one stage too.
-    bool gpipe = schedule->name == SCHEDULE_NAME_GPIPE && config_microbatches(config) > 1;
-    return gpipe ? 2 : bpipe_min_slots_host(p);
 }
 
 int64_t config_padded_vocab(const Config *config) {

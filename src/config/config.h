@@ -8,6 +8,7 @@
 #define CONFIG_H
 
 #include "bpipe.h"
+#include "schedule/kinds.h"
 #include "base/log.h"
 #include "family.h"
 
@@ -22,8 +23,8 @@ extern "C" {
 typedef enum TieEmbeddings { TIE_AUTO, TIE_FALSE, TIE_TRUE } TieEmbeddings;
 typedef enum RopeScaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } RopeScaling;
 typedef enum RankPlacement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } RankPlacement;
-typedef enum ScheduleName { SCHEDULE_NAME_GPIPE, SCHEDULE_NAME_1F1B } ScheduleName;
 typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
+typedef enum SplitBackward { SPLIT_AUTO, SPLIT_ON, SPLIT_OFF } SplitBackward;
 typedef enum AttentionMode { ATTENTION_NONE, ATTENTION_RECOMPUTE, ATTENTION_FLASH } AttentionMode;
 typedef enum SoftmaxKind { SOFTMAX_FUSED, SOFTMAX_UNFUSED, SOFTMAX_MEGATRON } SoftmaxKind;
 typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule;
@@ -68,16 +69,23 @@ typedef struct ParallelConfig {
     bool sequence;
     int placement;                               // RankPlacement
     int64_t layers_given;                        // entries of the list the user gave; 0: auto
-    int64_t layers_per_stage[CONFIG_MAX_STAGES]; // filled for `auto` too, once the whole file is read
+    int64_t layers_count;                        // p * chunks, once the whole file is read
+    int64_t layers_per_stage[CONFIG_MAX_STAGES]; // by virtual stage; filled for `auto` too
 } ParallelConfig;
 
 typedef struct ScheduleConfig {
-    int name;                                      // ScheduleName
-    int bpipe;                                     // BpipeMode
-    int64_t slots;                                 // 0: auto
-    int64_t load_ahead;                            // backwards, at least 1
-    int64_t micro_batch;                           // b, sequences
-    int evict_to;                                  // EvictTarget
+    int name;                               // row of schedule_kinds; schedule_kind_count: auto
+    int64_t chunks;                         // 0: auto; config_chunks has the number
+    int64_t group;                          // 0: auto; SCHEDULE_GROUP_HALF
+    int64_t delay;                          // SCHEDULE_DELAY_MOST: auto
+    int split_backward;                     // SplitBackward
+    char file[CONFIG_TEXT];                 // a schedule as text, run instead of the named one; empty: none
+    int64_t file_chunks, file_microbatches; // what its header says; 0 without a file
+    int bpipe;                              // BpipeMode
+    int64_t slots;                          // 0: auto
+    int64_t load_ahead;                     // backwards; 0: auto
+    int64_t micro_batch;                    // b, sequences
+    int evict_to;                           // EvictTarget
     int64_t recompute_given;                       // entries of the list, or 1
     int64_t recompute_of_stage[CONFIG_MAX_STAGES]; // as many; config_recompute reads them
 } ScheduleConfig;
@@ -209,8 +217,26 @@ int64_t config_layers(const Config *config, int virtual_stages, int g);
 int config_attention(const Config *config, int stage);
 int64_t config_recompute(const Config *config, int stage);
 void config_set_attention(Config *config, int mode); // of all stages
-int config_min_slots(const Config *config);          // the smallest schedule.slots that BPipe works with here
-int64_t config_padded_vocab(const Config *config);   // vocab rounded up to a multiple of 128 * t
+int config_min_slots(const Config *config);        // the smallest schedule.slots that BPipe works with here
+int config_chunks(const Config *config);           // chunks on every stage
+int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t
+
+// The row of schedule.name; of 1f1b where that is auto and not resolved yet. Without meaning where schedule.file is set.
+const ScheduleKind *config_schedule_kind(const Config *config);
+
+// What the named schedule is made for here; defaults are still to be filled in by schedule_complete. split is set where
+// schedule.split_backward is on: auto is resolved by the plan.
+ScheduleSpec config_schedule_spec(const Config *config);
+
+// Whether the schedule takes the configuration's stages and microbatches, for planners that vary them.
+bool config_schedule_legal(const Config *config);
+
+// The fewest microbatches, at least `least` and at most the configuration's, with which the schedule behaves like the
+// whole: its last group is of the same size.
+int64_t config_fewer_microbatches(const Config *config, int64_t least);
+
+// The schedule in schedule.file. NULL with err: it cannot be read, or is no schedule. The caller owns it.
+Schedule *config_read_schedule(const Config *config, Error *err);
 
 #ifdef __cplusplus
 }

@@ -191,25 +191,33 @@ static void spread_layers_(int64_t layers, int64_t p, int64_t *per_stage) {
     for (int64_t s = p - 2; s >= 0 && rest > 0; s--, rest--) per_stage[s]++;
 }
 
+// Several stages of one chunk, or chunks, are what layers are dealt out to.
 static int check_layers_(Config *config, Error *err) {
     ParallelConfig *parallel = &config->parallel;
     int64_t layers = config->model.layers, p = parallel->pipeline, sum = 0;
-    if (layers < p) {
+    int chunks = config_chunks(config);
+    char parts[64];
+    snprintf(parts, sizeof parts, chunks > 1 ? "%lld stages of %d chunks" : "%lld stages", (long long)p, chunks);
+    parallel->layers_count = p * chunks;
+    if (parallel->layers_count > CONFIG_MAX_STAGES) {
+        return config_error(config, blame_(config, "schedule.chunks", "parallel.pipeline"), err,
+                            "%s are more than %d parts of the model; use fewer", parts, CONFIG_MAX_STAGES);
+    }
+    if (layers < parallel->layers_count) {
         return config_error(config, blame_(config, "parallel.pipeline", "model.layers"), err,
-                            "%lld stages for %lld layers, but every stage needs one; use pipeline %lld or less",
-                            (long long)p, (long long)layers, (long long)layers);
+                            "%s for %lld layers, but every %s needs one; use pipeline %lld or less", parts,
+                            (long long)layers, chunks > 1 ? "chunk" : "stage", (long long)(layers / chunks));
     }
     const char *key = blame_(config, "parallel.layers", "parallel.pipeline");
     if (parallel->layers_given == 0) {
-        spread_layers_(layers, p, parallel->layers_per_stage);
+        spread_layers_(layers, parallel->layers_count, parallel->layers_per_stage);
         return 0;
     }
-    if (parallel->layers_given != p) {
-        return config_error(config, key, err,
-                            "the list of layers has %lld entries for %lld stages; give %lld, or layers auto",
-                            (long long)parallel->layers_given, (long long)p, (long long)p);
+    if (parallel->layers_given != parallel->layers_count) {
+        return config_error(config, key, err, "the list of layers has %lld entries for %s; give %lld, or layers auto",
+                            (long long)parallel->layers_given, parts, (long long)parallel->layers_count);
     }
-    for (int64_t s = 0; s < p; s++) sum += parallel->layers_per_stage[s];
+    for (int64_t s = 0; s < parallel->layers_count; s++) sum += parallel->layers_per_stage[s];
     if (sum == layers) return 0;
     return config_error(config, blame_(config, "parallel.layers", "model.layers"), err,
                         "the stages' layers add up to %lld, the model has %lld; make them equal, or use layers auto",
@@ -234,18 +242,102 @@ static int check_stage_lists_(Config *config, Error *err) {
     return 0;
 }
 
+// The header of schedule.file has to agree with the rest: the schedule is run as it is.
+static int check_file_header_(Config *config, const Schedule *schedule, Error *err) {
+    long long p = config->parallel.pipeline, m = config_microbatches(config), chunks = config->schedule.chunks;
+    if (schedule->stages != p || schedule->microbatches != m) {
+        return config_error(config, "schedule.file", err,
+                            "%s has %d stages and %d microbatches a step; pipeline and global_batch / (micro_batch * "
+                            "data) are %lld and %lld here, make them equal",
+                            config->schedule.file, schedule->stages, schedule->microbatches, p, m);
+    }
+    if (chunks > 0 && schedule->chunks != chunks) {
+        return config_error(config, blame_(config, "schedule.chunks", "schedule.file"), err,
+                            "%s has chunks %d, not %lld; leave schedule.chunks out", config->schedule.file,
+                            schedule->chunks, chunks);
+    }
+    if (schedule->chunks > 64 || schedule->forward_only) {
+        return config_error(config, "schedule.file", err, "%s %s", config->schedule.file,
+                            schedule->forward_only ? "has no backwards; name it otherwise than forward"
+                                                   : "has more than 64 chunks; use fewer");
+    }
+    if (config->schedule.bpipe != BPIPE_ON) return 0;
+    return config_error(config, blame_(config, "schedule.bpipe", "schedule.file"), err,
+                        "a schedule from a file is run as it is; use bpipe off, and put E and L into the file");
+}
+
+// Where the schedule of the file evicts to, if it does.
+static void note_evictions_(ScheduleConfig *config, const Schedule *schedule) {
+    for (int s = 0; s < schedule->stages; s++) {
+        for (int64_t i = 0; i < schedule->stage[s].count; i++) {
+            Action action = schedule->stage[s].actions[i];
+            if (action.kind == ACTION_EVICT)
+                config->evict_to = action.peer == SCHEDULE_HOST ? EVICT_TO_HOST : EVICT_TO_PEER;
+        }
+    }
+}
+
+static int check_file_(Config *config, Error *err) {
+    Error why = {0};
+    config->schedule.file_chunks = config->schedule.file_microbatches = 0;
+    if (config->schedule.file[0] == '\0') return 0;
+    if (check_batch_(config, err) != 0) return -1;
+    Schedule *schedule = config_read_schedule(config, &why);
+    if (schedule == NULL) return config_error(config, "schedule.file", err, "%s", why.text);
+    int status = check_file_header_(config, schedule, err);
+    if (status == 0) {
+        config->schedule.file_chunks = schedule->chunks;
+        config->schedule.file_microbatches = schedule->microbatches;
+        config->schedule.bpipe = BPIPE_OFF;
+        note_evictions_(&config->schedule, schedule);
+    }
+    schedule_free(schedule);
+    return status;
+}
+
+// What the named schedule says of stages, microbatches and its own keys, or of one of these alone.
+static int check_kind_(const Config *config, const char *only, Error *err) {
+    static const struct {
+        const char *field, *key;
+    } keys[] = {{"stages", "parallel.pipeline"},
+                {"microbatches", "train.global_batch"},
+                {"chunks", "schedule.chunks"},
+                {"group", "schedule.group"},
+                {"delay", "schedule.delay"}};
+    const ScheduleKind *kind = config_schedule_kind(config);
+    ScheduleSpec spec = config_schedule_spec(config);
+    const char *field;
+    Error why = {0};
+    if (config->schedule.file[0] != '\0') return 0;
+    if (config->schedule.split_backward == SPLIT_OFF && kind->splits) {
+        return config_error(config, blame_(config, "schedule.split_backward", "schedule.name"), err,
+                            "name %s has no whole backwards; use split_backward auto or on", kind->name);
+    }
+    if (schedule_complete(kind, &spec, &field, &why) == 0) return 0;
+    if (only != NULL && strcmp(field, only) != 0) return 0;
+    const char *key = "schedule.name";
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        if (strcmp(keys[i].field, field) == 0) key = keys[i].key;
+    }
+    return config_error(config, blame_(config, key, "schedule.name"), err, "%s", why.text);
+}
+
+// The BPipe pass over the named schedule.
 static int check_schedule_(const Config *config, Error *err) {
     const ScheduleConfig *schedule = &config->schedule;
+    const ScheduleKind *kind = config_schedule_kind(config);
     int p = (int)config->parallel.pipeline;
-    bool pairs = schedule->evict_to == EVICT_TO_PEER;
-    int smallest = config_min_slots(config);
-    if (schedule->name == SCHEDULE_NAME_GPIPE && schedule->bpipe == BPIPE_ON && pairs) {
+    if (schedule->file[0] != '\0' || schedule->bpipe == BPIPE_OFF) return 0;
+    if (!kind->pairs && schedule->evict_to == EVICT_TO_PEER) {
+        if (schedule->bpipe == BPIPE_AUTO) return 0;
         return config_error(config, blame_(config, "schedule.bpipe", "schedule.name"), err,
-                            "name gpipe fills all stages alike, so that paired stages have no slots to lend; use name "
-                            "1f1b, bpipe off or evict_to host");
+                            "name %s fills all stages alike, so that paired stages have no slots to lend; use name "
+                            "1f1b, bpipe off or evict_to host",
+                            kind->name);
     }
     // Slots mean nothing without BPipe, and turning it off with -o must not need a second override.
-    if (schedule->bpipe == BPIPE_OFF || schedule->slots == 0 || schedule->slots >= smallest) return 0;
+    int smallest = schedule->slots == 0 ? 0 : config_min_slots(config);
+    if (schedule->slots >= smallest) return 0;
     return config_error(config, blame_(config, "schedule.slots", "parallel.pipeline"), err,
                         "%lld slots are too few for bpipe with %d stages; use slots %d or more, or auto",
                         (long long)schedule->slots, p, smallest);
@@ -322,7 +414,9 @@ int config_check(Config *config, Error *err) {
     if (check_required_(config, err) != 0 || check_size_(config, err) != 0 || check_family_(config, err) != 0)
         return -1;
     if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0) return -1;
+    if (check_file_(config, err) != 0 || check_kind_(config, "chunks", err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
+    if (check_kind_(config, NULL, err) != 0) return -1;
     if (check_sources_(config, err) != 0 || check_stage_lists_(config, err) != 0) return -1;
     return check_schedule_(config, err);
 }

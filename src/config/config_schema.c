@@ -7,8 +7,10 @@ static const char *const tie_words[] = {[TIE_AUTO] = "auto", [TIE_FALSE] = "fals
 static const char *const rope_words[] = {
     [ROPE_NONE] = "none", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn", NULL};
 static const char *const placement_words[] = {[PLACEMENT_LINEAR] = "linear", [PLACEMENT_ADJACENT] = "adjacent", NULL};
-static const char *const name_words[] = {[SCHEDULE_NAME_GPIPE] = "gpipe", [SCHEDULE_NAME_1F1B] = "1f1b", NULL};
 static const char *const bpipe_words[] = {[BPIPE_OFF] = "off", [BPIPE_ON] = "on", [BPIPE_AUTO] = "auto", NULL};
+static const char *const group_words[] = {"half", NULL};
+static const char *const delay_words[] = {"auto", NULL};
+static const char *const split_words[] = {[SPLIT_AUTO] = "auto", [SPLIT_ON] = "on", [SPLIT_OFF] = "off", NULL};
 static const char *const evict_to_words[] = {[EVICT_TO_PEER] = "peer", [EVICT_TO_HOST] = "host", NULL};
 static const char *const mode_words[] = {
     [ATTENTION_NONE] = "none", [ATTENTION_RECOMPUTE] = "recompute", [ATTENTION_FLASH] = "flash", NULL};
@@ -23,6 +25,8 @@ static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] 
 #define FIELD(section, key) offsetof(Config, section.key), sizeof(((Config *)0)->section.key)
 #define INT(section, key, def, min, max, zero_word, meaning)                                                           \
     { #section "." #key, KEY_INT, FIELD(section, key), def, min, max, 0, zero_word, NULL, meaning, NULL, NULL }
+#define INTWORD(section, key, def, min, max, zero_word, words, meaning)                                                \
+    { #section "." #key, KEY_INT, FIELD(section, key), def, min, max, 0, zero_word, words, meaning, NULL, NULL }
 #define NUMBER(section, key, def, min, max, flags, zero_word, meaning)                                                 \
     { #section "." #key, KEY_NUMBER, FIELD(section, key), def, min, max, flags, zero_word, NULL, meaning, NULL, NULL }
 #define BOOL(section, key, def, meaning)                                                                               \
@@ -58,14 +62,14 @@ static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] 
 static const ConfigKey layers_parts[] = {
     {NULL, KEY_INT, 0, sizeof(int64_t), NULL, 1, MAX_LAYERS, 0, NULL, NULL, "", NULL, NULL}};
 static const ConfigList layers_list = {offsetof(Config, parallel.layers_given),
-                                       offsetof(Config, parallel.pipeline),
+                                       offsetof(Config, parallel.layers_count),
                                        sizeof(int64_t),
                                        CONFIG_MAX_STAGES,
                                        layers_parts,
                                        1,
                                        false,
                                        "a list with the layers of each stage such as [2, 3, 3, 2]",
-                                       "one integer per stage"};
+                                       "one integer per stage, or per chunk"};
 
 static const ConfigKey mode_parts[] = {
     {NULL, KEY_WORD, 0, sizeof(int), NULL, 0, 0, 0, NULL, mode_words, "", NULL, NULL}};
@@ -137,13 +141,22 @@ const ConfigKey config_keys[] = {
     BOOL(parallel, sequence, "false", "split norms and residuals over the tensor ranks along the sequence"),
     WORD(parallel, placement, "linear", placement_words, "adjacent: the two stages of a BPipe pair are neighbours"),
     LIST(parallel, layers, layers_per_stage, "auto", "auto", layers_list,
-         "layers of each stage, such as [2, 3, 3, 2]; auto: even"),
+         "layers of each stage, or virtual stage, such as [2, 3, 3, 2]; auto: even"),
 
-    WORD(schedule, name, "1f1b", name_words, "order of forwards and backwards"),
+    WORD(schedule, name, "1f1b", schedule_words, "order of forwards and backwards; auto: the quickest that fits"),
+    INT(schedule, chunks, "auto", 1, 64, "auto",
+        "chunks of layers on every stage; auto: 2 where a schedule has several"),
+    INTWORD(schedule, group, "auto", 1, 65536, "auto", group_words,
+            "gis: microbatches in a row on one chunk; auto: p, half: ceil(p/2)"),
+    INTWORD(schedule, delay, "auto", 0, 65536, NULL, delay_words,
+            "zb-d: microbatches by which weight gradients come later; auto: p-1"),
+    WORD(schedule, split_backward, "auto", split_words,
+         "compute weight gradients after the input's has left; auto: on GPUs where that pays"),
+    TEXT(schedule, file, "", 0, "run the schedule in this file, see docs/schedules.md; empty: the one named"),
     WORD(schedule, bpipe, "off", bpipe_words, "balance activation memory between paired stages; auto: if it pays"),
     INT(schedule, slots, "auto", 1, 65536, "auto", "with bpipe: activation slots per stage; auto: as few as work"),
-    INT(schedule, load_ahead, "1", 1, 65536, NULL,
-        "with bpipe: backwards a bundle may come home before its own; 2, 3: for slow links"),
+    INT(schedule, load_ahead, "auto", 1, 65536, "auto",
+        "with bpipe: backwards a bundle may come home before its own; auto: 1 to 3"),
     INT(schedule, micro_batch, "1", 1, 65536, NULL, "b: sequences in one microbatch"),
     WORD(schedule, evict_to, "peer", evict_to_words, "where evicted activations go: paired stage or host memory"),
     LIST(schedule, recompute_layers, recompute_of_stage, "0", NULL, recompute_list,
@@ -243,7 +256,7 @@ const char *config_short_name(const ConfigKey *key) {
 
 const char *config_word(const char *key_name, int value) {
     const ConfigKey *key = config_find(key_name);
-    if (key == NULL || key->words == NULL || value < 0) return "?";
+    if (key == NULL || key->words == NULL || key->type == KEY_INT || value < 0) return "?";
     for (int i = 0; i <= value; i++) {
         if (key->words[i] == NULL) return "?";
     }
@@ -274,8 +287,9 @@ void config_expected(const ConfigKey *key, char *out, size_t n) {
     case KEY_INT:
     case KEY_NUMBER:
         range_(key, text, sizeof text);
-        snprintf(out, n, "%s %s%s%s", key->type == KEY_INT ? "an integer" : "a number", text,
-                 key->zero_word != NULL ? ", or " : "", key->zero_word != NULL ? key->zero_word : "");
+        snprintf(out, n, "%s %s%s%s%s%s", key->type == KEY_INT ? "an integer" : "a number", text,
+                 key->zero_word != NULL ? ", or " : "", key->zero_word != NULL ? key->zero_word : "",
+                 key->words != NULL ? ", or " : "", key->words != NULL ? key->words[0] : "");
         break;
     case KEY_BOOL:
         snprintf(out, n, "true or false");

@@ -35,7 +35,7 @@ struct ConfigKey {
     double min, max;          // of the number; of the text's length in bytes
     int flags;                // KEY_ABOVE_MIN, KEY_BELOW_MAX
     const char *zero_word;    // word for "decide it yourself", kept as 0 ("auto"), or NULL
-    const char *const *words; // KEY_WORD: spelling of each enum value in order, then NULL
+    const char *const *words; // KEY_WORD: spelling of each enum value in order, then NULL; KEY_INT: the word for -1
     const char *meaning;
     const ConfigList *list; // KEY_LIST
     const char *part;       // of a list's entry, for messages; NULL: the value itself

@@ -173,6 +173,10 @@ int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error 
                             expected);
     }
     if (key->zero_word != NULL && value_is_(scalar, key->zero_word)) return set_zero_(config, key);
+    if (key->type == KEY_INT && key->words != NULL && value_is_(scalar, key->words[0])) {
+        *(int64_t *)field_(config, key) = -1;
+        return 0;
+    }
     switch (key->type) {
     case KEY_INT:
         return set_int_(config, key, field_(config, key), scalar, err);

@@ -31,30 +31,41 @@ bool plan_schedule_holds(int64_t stages, int64_t microbatches) {
 static Schedule *plain_schedule_(const Config *config, Error *err) {
     int64_t m = config_microbatches(config);
     int p = (int)config->parallel.pipeline;
-    if (!plan_schedule_holds(p, m)) {
+    if (!plan_schedule_holds(p * config_chunks(config), m)) {
         config_error(
             config, "train.global_batch", err,
             "%lld microbatches a step on %d stages are more than a schedule can hold; use a larger micro_batch",
             (long long)m, p);
         return NULL;
     }
-    return config->schedule.name == SCHEDULE_NAME_GPIPE ? schedule_gpipe(p, (int)m, err)
-                                                        : schedule_1f1b(p, (int)m, err);
+    if (config->schedule.file[0] != '\0') return config_read_schedule(config, err);
+    ScheduleSpec spec = config_schedule_spec(config);
+    return schedule_make(config_schedule_kind(config), &spec, err);
 }
 
 static Schedule *balanced_schedule_(const Config *config, const Schedule *plain, Error *err) {
-    bool host = config->schedule.evict_to == EVICT_TO_HOST;
-    int slots = config->schedule.slots == 0 ? config_min_slots(config) : (int)config->schedule.slots;
-    return bpipe_balance_ahead(plain, slots, host ? EVICT_TO_HOST : EVICT_TO_PEER, (int)config->schedule.load_ahead,
-                               err);
+    EvictTarget target = (EvictTarget)config->schedule.evict_to;
+    int slots = (int)config->schedule.slots, ahead = (int)config->schedule.load_ahead;
+    if (slots == 0) slots = bpipe_least_slots(plain, target);
+    if (ahead == 0) ahead = bpipe_load_ahead(plain, target);
+    return bpipe_balance_ahead(plain, slots, target, ahead, err);
 }
 
 bool plan_can_balance(const Config *config) {
-    return config->schedule.name == SCHEDULE_NAME_1F1B || config->schedule.evict_to == EVICT_TO_HOST;
+    if (config->schedule.file[0] != '\0') return false;
+    return config_schedule_kind(config)->pairs || config->schedule.evict_to == EVICT_TO_HOST;
 }
 
 const char *plan_plain_name(const Config *config) {
-    return config->schedule.name == SCHEDULE_NAME_GPIPE ? "GPipe" : "1F1B";
+    return config->schedule.file[0] != '\0' ? "schedule.file" : config_schedule_kind(config)->title;
+}
+
+int plan_check_supported(const Config *config, Error *err) {
+    bool split = config->schedule.split_backward == SPLIT_ON || config_schedule_kind(config)->splits;
+    if (config->schedule.file[0] == '\0' && !split && config_chunks(config) == 1) return 0;
+    return config_error(config, config->schedule.file[0] != '\0' ? "schedule.file" : "schedule.name", err,
+                        "chunks, split backwards and schedules from files can be printed with --schedule, and not yet "
+                        "planned or run; use name 1f1b or gpipe");
 }
 
 // A list from a file may want more chunks than there are layers.

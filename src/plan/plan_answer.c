@@ -9,7 +9,9 @@ static int make_plain_(PlanAnswer *answer, const Model *model, Error *err) {
     Config *plain = xmalloc(sizeof *plain);
     *plain = answer->config;
     plain->schedule.bpipe = BPIPE_OFF;
-    plain->schedule.name = SCHEDULE_NAME_1F1B;
+    plain->schedule.name = schedule_kind_index("1f1b");
+    plain->schedule.chunks = 0;
+    plain->schedule.file[0] = '\0';
     Schedule *schedule = planner_schedule(plain, err);
     int status = schedule == NULL ? -1 : 0;
     if (status == 0) plan_make(&answer->plan_1f1b, model, plain, schedule, answer->planner.be);

@@ -138,7 +138,7 @@ static int64_t rivals_in_question_(const Verdict *verdict) {
 }
 
 int plan_print_rivals(const PlanAnswer *answer, FILE *file, Error *err) {
-    if (answer->config.parallel.pipeline < 3 || answer->config.schedule.name != SCHEDULE_NAME_1F1B) return 0;
+    if (answer->config.parallel.pipeline < 3 || answer->config.schedule.name != schedule_kind_index("1f1b")) return 0;
     Case at = {.answer = answer, .config = xmalloc(sizeof *at.config)};
     const Planner *planner = &answer->planner;
     Variant variant = {rivals_in_question_(&answer->verdict), false, answer->config.attention.mode};

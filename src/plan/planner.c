@@ -70,6 +70,7 @@ int planner_create(Planner *planner, const Config *config, const Model *model, c
     memset(planner, 0, sizeof *planner);
     planner->config = config;
     planner->model = model;
+    if (plan_check_supported(config, err) != 0) return -1;
     planner->be = planner_backend(config, err);
     if (planner->be == NULL) return -1;
     hardware_describe(&planner->hardware, config, planner->be->device);
@@ -100,10 +101,11 @@ Schedule *planner_schedule(const Config *config, Error *err) {
     bool small =
         config_microbatches(config) <= enough || config_microbatches(config) * config->parallel.pipeline <= SMALL;
     // GPipe keeps a bundle of every microbatch, so that a shorter one says nothing of its memory.
-    if (small || config->schedule.name == SCHEDULE_NAME_GPIPE) return plan_schedule(config, err);
+    if (small || config_schedule_kind(config)->keeps_all) return plan_schedule(config, err);
     Config *few = xmalloc(sizeof *few);
     *few = *config;
-    few->train.global_batch = enough * config->schedule.micro_batch * config->parallel.data;
+    few->train.global_batch =
+        config_fewer_microbatches(config, enough) * config->schedule.micro_batch * config->parallel.data;
     Schedule *schedule = plan_schedule(few, err);
     free(few);
     return schedule;
@@ -113,7 +115,7 @@ Schedule *planner_schedule(const Config *config, Error *err) {
 static bool possible_(const Config *config) {
     int64_t p = config->parallel.pipeline, unit = config->schedule.micro_batch * config->parallel.data;
     bool cut = config->train.global_batch % unit == 0 && (p == 1 || config->train.global_batch / unit >= p) &&
-               plan_schedule_holds(p, config->train.global_batch / unit);
+               plan_schedule_holds(p, config->train.global_batch / unit) && config_schedule_legal(config);
     return cut && (config->schedule.bpipe != BPIPE_ON || plan_can_balance(config));
 }
 

@@ -124,8 +124,7 @@ static int run_ways_(const Config *given, const Model *model, const Options *opt
     Way ways[2] = {0};
     int64_t stages = given->parallel.pipeline;
     int status = config == NULL ? error_set(err, EXIT_FAILED, "out of host memory") : 0, code = EXIT_DONE;
-    bool pairs =
-        stages > 1 && (given->schedule.name == SCHEDULE_NAME_1F1B || given->schedule.evict_to == EVICT_TO_HOST);
+    bool pairs = stages > 1 && plan_can_balance(given);
     for (int i = 0; status == 0 && i < 2; i++) {
         *config = *given;
         verify_reduce_(config);

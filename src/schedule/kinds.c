@@ -60,6 +60,18 @@ static int slots_dualpipe_v_(const ScheduleSpec *spec) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// The fewest slots of the BPipe pass
+
+// All bundles of GPipe are in use at once on every stage, so nothing can go to a partner.
+static int least_gpipe_(const ScheduleSpec *spec, EvictTarget target) {
+    return target == EVICT_TO_PEER ? spec->microbatches : minimum_(spec->microbatches, 2);
+}
+
+static int least_1f1b_(const ScheduleSpec *spec, EvictTarget target) {
+    return target == EVICT_TO_PEER ? bpipe_min_slots(spec->stages) : bpipe_min_slots_host(spec->stages);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 // What is illegal
 
 static const char *refuse_interleaved_(const ScheduleSpec *spec, Error *err) {
@@ -112,9 +124,11 @@ enum { ONE = 1, TWO = 2, MANY = 64 }; // chunks on a stage
 #define SCHEDULE_KINDS(ROW)                                                                                            \
     /*  name           title          meaning                                       */                                \
     ROW("gpipe",       "GPipe",       "all forwards, then all backwards",                                              \
-        .make = make_gpipe_, .slots = slots_gpipe_, .chunks = ONE, .most_chunks = ONE)                                 \
+        .make = make_gpipe_, .slots = slots_gpipe_, .least = least_gpipe_, .chunks = ONE, .most_chunks = ONE,          \
+        .keeps_all = true)                                                                                             \
     ROW("1f1b",        "1F1B",        "one forward, one backward",                                                     \
-        .make = make_1f1b_, .slots = slots_p_, .chunks = ONE, .most_chunks = ONE, .pairs = true)                       \
+        .make = make_1f1b_, .slots = slots_p_, .least = least_1f1b_, .chunks = ONE, .most_chunks = ONE,                \
+        .pairs = true)                                                                                                 \
     ROW("zb-d",        "ZB-D",        "1F1B with weight gradients up to delay microbatches later; p-1: ZB-H1",         \
         .make = make_zb_d, .refuse = refuse_zb_d_, .slots = slots_p_, .chunks = ONE, .most_chunks = ONE,               \
         .splits = true, .delayed = true, .pairs = true)                                                                \
@@ -193,4 +207,15 @@ Schedule *schedule_make(const ScheduleKind *kind, const ScheduleSpec *spec, Erro
     if (schedule_split(schedule, err) == 0) return schedule;
     schedule_free(schedule);
     return NULL;
+}
+
+int schedule_least_slots(const ScheduleKind *kind, const ScheduleSpec *spec, EvictTarget target) {
+    Error ignored = {0};
+    ScheduleSpec whole = *spec;
+    if (schedule_complete(kind, &whole, NULL, &ignored) != 0) return 1;
+    if (kind->least != NULL) return kind->least(&whole, target);
+    Schedule *schedule = schedule_make(kind, &whole, &ignored);
+    int least = schedule == NULL ? 1 : bpipe_least_slots(schedule, target);
+    schedule_free(schedule);
+    return least;
 }

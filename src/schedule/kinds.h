@@ -36,10 +36,13 @@ typedef struct ScheduleKind {
     int (*slots)(const ScheduleSpec *spec);
     int chunks, most_chunks; // the default, which is also the least, and the most
     Placement placement;
-    bool splits;  // its backwards are I and W, whatever the spec says
-    bool grouped; // has a group
-    bool delayed; // has a delay
-    bool pairs;   // the BPipe pass may evict to the partner; it may always evict to the host
+    // The fewest slots for the BPipe pass, where a formula has them; otherwise the lists tell.
+    int (*least)(const ScheduleSpec *spec, EvictTarget target);
+    bool splits;    // its backwards are I and W, whatever the spec says
+    bool grouped;   // has a group
+    bool delayed;   // has a delay
+    bool pairs;     // the BPipe pass may evict to the partner; it may always evict to the host
+    bool keeps_all; // its stages keep a bundle of every microbatch
 } ScheduleKind;
 
 extern const ScheduleKind schedule_kinds[];
@@ -57,6 +60,9 @@ int schedule_complete(const ScheduleKind *kind, ScheduleSpec *spec, const char *
 
 // The schedule of this kind. The caller owns it (schedule_free). NULL and err as schedule_complete, or code 1.
 Schedule *schedule_make(const ScheduleKind *kind, const ScheduleSpec *spec, Error *err);
+
+// The fewest slots that the BPipe pass needs for it, 1 where the spec is illegal or memory runs out.
+int schedule_least_slots(const ScheduleKind *kind, const ScheduleSpec *spec, EvictTarget target);
 
 #ifdef __cplusplus
 }
