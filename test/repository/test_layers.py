@@ -58,10 +58,10 @@ def symbols(paths, option):
 
 
 def objects():
-    """(source, object) of every file of the library that this build compiled and that is still there."""
+    """(source, object) of every file of the library that this build compiled, and that has not changed since."""
     pairs = [(path, OBJECTS / path.relative_to(ROOT)) for path in [ROOT / "bpipe.c", *sources()]]
     pairs = [(path, made.with_suffix(".o") if path.suffix == ".c" else Path(f"{made}.o")) for path, made in pairs]
-    return [(path, made) for path, made in pairs if made.exists()]
+    return [(path, made) for path, made in pairs if made.exists() and made.stat().st_mtime >= path.stat().st_mtime]
 
 
 @functools.cache
