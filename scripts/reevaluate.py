@@ -196,7 +196,7 @@ def table_of_left_out(plans, times):
 
 PAGE = """# The re-evaluation, re-planned
 
-`scripts/reevaluate.py` wrote this page from `--plan` on the ten configurations in `configs/paper/`. {source}
+After this page you can say for which of the paper's ten runs BPipe pays, and why. `scripts/reevaluate.py` wrote it from `--plan` on the ten configurations in `configs/paper/`. {source}
 
 Kim et al. (ICML 2023) proposed BPipe: the first half of the pipeline's stages lend activations to the second half, so that every stage holds the
 same. They reported GPT-3 96B and 134B 1.25 to 2.17 times as fast as Megatron-LM. Huang et al. (arXiv 2401.02088) tried it in Megatron-LM on 32

@@ -45,14 +45,16 @@ static void markdown_key_(FILE *file, const ConfigKey *key) {
 }
 
 void config_help_markdown(FILE *file) {
-    fputs("# Configuration\n\n"
-          "Every key, as `--help-config --markdown` prints it; `make docs` writes this page.\n\n"
-          "A configuration is one YAML file of sections that hold keys. `-o SECTION.KEY=VALUE` on the command line sets "
-          "one key,\n"
-          "repeatable, the last one wins. An unknown key, a wrong type, a value out of bounds or a combination that "
-          "cannot work\n"
-          "ends the program with code 2 and one sentence that names file, line, key and what would be right.\n",
-          file);
+    fputs(
+        "# Configuration\n\n"
+        "After this page you can look up any key: its type, default, range and meaning. `make docs` writes it from\n"
+        "`--help-config --markdown`.\n\n"
+        "A configuration is one YAML file of sections that hold keys. `-o SECTION.KEY=VALUE` on the command line sets "
+        "one key,\n"
+        "repeatable, the last one wins. An unknown key, a wrong type, a value out of bounds or a combination that "
+        "cannot work\n"
+        "ends the program with code 2 and one sentence that names file, line, key and what would be right.\n",
+        file);
     for (int i = 0; i < config_key_count; i++) {
         int section;
         if (begins_section_(i, &section))
