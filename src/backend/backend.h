@@ -28,7 +28,8 @@ extern "C" {
 typedef struct Backend Backend;
 typedef struct Event Event;
 
-typedef enum Stream { STREAM_COMPUTE, STREAM_EVICT, STREAM_COUNT } Stream;
+// Compute; bundles on their way out and back; messages to other ranks, which bundles may not hold up.
+typedef enum Stream { STREAM_COMPUTE, STREAM_EVICT, STREAM_MESSAGES, STREAM_COUNT } Stream;
 
 typedef enum Epilogue { EPILOGUE_NONE, EPILOGUE_GELU } Epilogue;
 
@@ -74,7 +75,7 @@ struct Backend {
     double peak_tflops;  // of this rank, dense, in this precision; 0 where unknown
     int64_t memory_size; // bytes the device has for all ranks that share it; 0 where unknown
     int64_t own_bytes;   // workspace that it holds from its creation on; `held` counts it
-    int64_t lent_page;   // MEMORY_LENT_SLOTS is taken in whole pages of so many bytes; 0: as asked for
+    int64_t lent_page;   // MEMORY_LENT_SLOTS and _MESSAGES are taken in whole pages of so many bytes; 0: as asked for
     bool own_sums;       // ranks that compute here sum among themselves, in this device's memory (sums.h)
     MemoryBytes held;    // allocated now, by category
     MemoryBytes peak;    // by category, at the moment the total was largest
@@ -101,7 +102,7 @@ struct Backend {
     void (*unpin)(Backend *, void *host);
 
     // --- memory of one process in the hands of another on the same host; copy, upload and download take it. lend: the whole
-    // of an allocation in MEMORY_LENT_SLOTS. borrow: NULL with err where it cannot be reached; give_back before the lender
+    // of an allocation in MEMORY_LENT_SLOTS or MEMORY_MESSAGES (a CPU lends the first alone). borrow: NULL with err where it cannot be reached; give_back before the lender
     // releases.
     int (*lend)(Backend *, const void *memory, int64_t bytes, Loan *loan, Error *err);
     void *(*borrow)(Backend *, const Loan *loan, int64_t bytes, Error *err);

@@ -9,6 +9,10 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 // As the functions of stdlib.h without the x, but never NULL, also for zero bytes. free() releases what they return.
 void *xmalloc(size_t bytes);
 void *xcalloc(size_t count, size_t size);
@@ -18,5 +22,9 @@ char *xstrdup(const char *text);
 // As open_memstream and fclose of it: `*text` and `*length` are valid once the stream is closed.
 FILE *xmemstream(char **text, size_t *length);
 void xmemstream_close(FILE *stream);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

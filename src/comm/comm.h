@@ -33,6 +33,11 @@ struct Comm {
     int rank, size;
     void *self;
 
+    // Prepares the messages that will go one way between this rank and `peer`. Both call it before the first of them,
+    // with the same `bytes`, and all ranks of the group that call it do so in one order. `memory` (bytes): where the
+    // receiving end will receive, which lets the sender write there; NULL on the sending end, and if it is not known.
+    // NULL: nothing has to be prepared.
+    int (*connect)(Comm *, int peer, bool sends, void *memory, int64_t bytes, Error *);
     // bytes may exceed 2^31. peer is a rank of this group.
     int (*send)(Comm *, int peer, const void *from, int64_t bytes, CommRequest *, Error *);
     int (*receive)(Comm *, int peer, void *to, int64_t bytes, CommRequest *, Error *);

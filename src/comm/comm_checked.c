@@ -61,6 +61,11 @@ static int checked_started_(Checked *self, Flight *flight, int status, CommReque
     return status;
 }
 
+static int checked_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t bytes, Error *err) {
+    Comm *data = checked_self_(comm)->data;
+    return data->connect == NULL ? 0 : data->connect(data, peer, sends, memory, bytes, err);
+}
+
 static int checked_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
     Flight *flight = checked_take_(self);
@@ -197,6 +202,7 @@ Comm *comm_checked_create(Comm *data, bool owns, Comm *sums, Checksum *checksum)
     comm->rank = data->rank;
     comm->size = data->size;
     comm->self = self;
+    comm->connect = checked_connect_;
     comm->send = checked_send_;
     comm->receive = checked_receive_;
     comm->all_reduce = checked_all_reduce_;

@@ -3,6 +3,7 @@
 // Nothing here waits for the device inside a step except download, and nothing allocates there. An event's time is read
 // against an event recorded when the host last waited for everything, so that it can be told on the host's clock.
 #include "backend/attention_scratch.h"
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/units.h"
 #include "backend_cuda.h"
@@ -32,7 +33,8 @@ typedef struct Clock {
 typedef struct Device {
     CudaBackend cuda; // first
     Clock clock;
-    const void *lent; // NULL: nothing
+    const void **lent; // [lent_count] allocations that other processes may have mapped
+    int lent_count;
 } Device;
 
 static Clock *clock_of_(Backend *backend) {
@@ -74,7 +76,8 @@ static int out_of_memory_(const Backend *backend, MemoryCategory category, int64
 
 // What another process maps is mapped in whole pages of the device, which must hold nothing else.
 static int64_t whole_(const Backend *backend, MemoryCategory category, int64_t bytes) {
-    return category == MEMORY_LENT_SLOTS ? memory_pages(bytes, backend->lent_page) : bytes;
+    bool lent = category == MEMORY_LENT_SLOTS || category == MEMORY_MESSAGES;
+    return lent ? memory_pages(bytes, backend->lent_page) : bytes;
 }
 
 static void *cuda_allocate_(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
@@ -98,13 +101,18 @@ static void *cuda_allocate_(Backend *backend, MemoryCategory category, int64_t b
 static void cuda_release_(Backend *backend, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory == NULL) return;
     backend->held.bytes[category] -= whole_(backend, category, bytes);
-    // The partner may still have mapped what was lent, and CUDA leaves open what freeing it then does. It goes with the
-    // process, which is about to end.
-    if (memory != ((Device *)backend->self)->lent) cudaFree(memory);
+    // Another process may still have mapped what was lent, and CUDA leaves open what freeing it then does. It goes with
+    // the process, which is about to end.
+    const Device *device = (const Device *)backend->self;
+    for (int i = 0; i < device->lent_count; i++)
+        if (memory == device->lent[i]) return;
+    cudaFree(memory);
 }
 
 void cuda_mark_lent(CudaBackend *cuda, const void *memory) {
-    ((Device *)cuda)->lent = memory;
+    Device *device = (Device *)cuda;
+    device->lent = (const void **)xrealloc(device->lent, (size_t)(device->lent_count + 1) * sizeof *device->lent);
+    device->lent[device->lent_count++] = memory;
 }
 
 static void cuda_copy_(Backend *backend, Stream stream, void *to, const void *from, int64_t bytes) {
@@ -139,8 +147,8 @@ static void zero_(Backend *backend, void *memory, int64_t bytes) {
 // --- time
 
 static Event *event_create_(Backend *backend) {
-    Event *event = (Event *)calloc(1, sizeof *event);
-    if (event != NULL) cuda_note(cuda_self(backend), cudaEventCreate(&event->event), "making an event");
+    Event *event = (Event *)xcalloc(1, sizeof *event);
+    cuda_note(cuda_self(backend), cudaEventCreate(&event->event), "making an event");
     return event;
 }
 
@@ -158,7 +166,7 @@ static void event_record_(Backend *backend, Event *event, Stream stream) {
 
 // A device that failed passes nothing any more: then all counts as done, so that the host gets to `synchronize`.
 static bool cuda_event_done_(Backend *backend, Event *event) {
-    cudaError_t status = cudaEventQuery(event->event);
+    cudaError_t status = cuda_event_status(event->event);
     if (status == cudaErrorNotReady) return false;
     cuda_note(cuda_self(backend), status, "work on the device");
     return true;
@@ -222,6 +230,7 @@ static void cuda_destroy_(Backend *backend) {
         if (clock->event[i] != NULL) cudaEventDestroy(clock->event[i]);
     for (int s = 0; s < STREAM_COUNT; s++)
         if (cuda->streams[s] != NULL) cudaStreamDestroy(cuda->streams[s]);
+    free(((Device *)backend->self)->lent);
     free(cuda);
 }
 
@@ -332,11 +341,7 @@ static int cuda_start_(Device *device, Error *err) {
 }
 
 Backend *backend_cuda_create(int precision, int device, Error *err) {
-    Device *made = (Device *)calloc(1, sizeof *made);
-    if (made == NULL) {
-        error_set(err, EXIT_FAILED, "no memory to create the CUDA backend");
-        return NULL;
-    }
+    Device *made = (Device *)xcalloc(1, sizeof *made);
     Backend *backend = &made->cuda.backend;
     backend->self = made;
     made->cuda.device = device;

@@ -18,12 +18,12 @@ typedef enum CommUse {
     // Sums and gathers beside compute, on a stream of their own: they begin behind what compute was given before the
     // call, and are complete when `test` says so.
     COMM_USE_BESIDE,
-    // Messages to and from ranks next to this one. Every direction of every edge has a communicator and a stream of its
-    // own: a receive that waits holds up nothing else, so that traffic both ways cannot stall itself.
+    // Messages between two ranks. Every way that is connected has a communicator and a stream of its own: a receive that
+    // waits holds up nothing else, so that traffic both ways cannot stall itself.
     COMM_USE_NEIGHBOURS
 } CommUse;
 
-// Collective over the group; every communicator is made here, lower edges first. Takes over `host` where `owns`, also
+// Collective over the group. The communicator of sums is made here, those of messages in `connect`. Takes over `host` where `owns`, also
 // when it fails. NULL with err.
 Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err);
 

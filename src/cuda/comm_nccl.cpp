@@ -1,5 +1,9 @@
 // Messages over NCCL. All communicators are made at start, by all ranks in one order, and an error that NCCL meets while
 // something is under way becomes ours: the communicators are aborted, and the job ends with its sentence.
+//
+// NCCL connects a link inside its first send or receive, and that call does not return before the peer made the matching
+// one. So every link carries one tiny message when it is made, and every group one collective of each kind.
+#include "base/alloc.h"
 #include "comm_cuda.h"
 #include "internal.h"
 
@@ -16,9 +20,11 @@ typedef struct Link {
     bool owns_stream;
 } Link;
 
-enum { BELOW, ABOVE, SIDES };        // the neighbour of rank - 1, of rank + 1
-enum { LINK_CTAS = 4, EVENTS = 64 }; // blocks that one message may occupy; events kept for reuse
-enum { LOOKS_BETWEEN_CHECKS = 64 };  // of unfinished messages, before NCCL is asked whether it failed
+// Blocks that a message, and a sum beside compute, may occupy: all that can wait at once has to fit on the smallest GPU
+// with NVLink (108 multiprocessors), or sums that wait for another rank could keep out what this one waits for.
+enum { LINK_CTAS = 4, BESIDE_CTAS = 16 };
+enum { EVENTS = 64 };               // kept for reuse
+enum { LOOKS_BETWEEN_CHECKS = 64 }; // of unfinished messages, before NCCL is asked whether it failed
 
 typedef struct Group {
     Comm base;
@@ -27,7 +33,7 @@ typedef struct Group {
     CommUse use;
     CudaBackend *cuda;
     Link all;                          // collectives
-    Link out[SIDES], in[SIDES];        // messages
+    Link *out, *in;                    // [size] messages to and from each rank; most are never made
     cudaEvent_t idle[EVENTS], ordered; // events not in use; compute to stream
     int idle_count;
     int64_t looks;
@@ -66,8 +72,8 @@ static int open_stream_(Group *group, Link *link) {
 static int open_link_(Group *group, Link *link, const ncclUniqueId *id, int size, int rank, Error *err) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
-    // A message that waits for its partner occupies its blocks meanwhile; few of them saturate a link.
     if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = LINK_CTAS;
+    if (group->use == COMM_USE_BESIDE) config.maxCTAs = BESIDE_CTAS;
     if (open_stream_(group, link) != 0)
         return nccl_fail_(group, "making a stream", -1, "the device has none left", err);
     ncclResult_t status = ncclCommInitRankConfig(&link->nccl, size, *id, rank, &config);
@@ -86,6 +92,35 @@ static int pass_id_(Comm *host, int peer, ncclUniqueId *id, bool sends, Error *e
     return started == 0 ? comm_wait(host, &request, err) : -1;
 }
 
+// Waits for what was queued on the link, so that a link that does not work fails here.
+static int settle_(Group *group, Link *link, ncclResult_t status, Error *err) {
+    if (status != ncclSuccess) return nccl_fail_(group, "connecting", -1, nccl_text_(status), err);
+    cudaError_t waited = cudaStreamSynchronize(link->stream);
+    return waited == cudaSuccess ? 0 : nccl_fail_(group, "connecting", -1, cudaGetErrorString(waited), err);
+}
+
+// Every collective in a small and a large form, in place in the kernels' scratch: NCCL has other kernels for each.
+static int try_collectives_(Group *group, Error *err) {
+    static const size_t bytes[] = {1024, 4 << 20}; // of one rank
+    char *memory = (char *)group->cuda->scratch;
+    Link *link = &group->all;
+    const size_t size = (size_t)group->base.size, rank = (size_t)group->base.rank;
+    const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16};
+    cudaError_t cleared = cudaMemsetAsync(memory, 0, CUDA_SCRATCH_BYTES, link->stream);
+    ncclResult_t status = cleared == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+    for (int i = 0; i < 4 && status == ncclSuccess; i++) {
+        ncclDataType_t type = types[i % 2];
+        const size_t element = type == ncclFloat32 ? 4 : 2, most = CUDA_SCRATCH_BYTES / size;
+        const size_t count = (bytes[i / 2] < most ? bytes[i / 2] : most) / element;
+        char *mine = memory + rank * count * element;
+        status = ncclAllReduce(memory, memory, count, type, ncclSum, link->nccl, link->stream);
+        if (status == ncclSuccess) status = ncclAllGather(mine, memory, count, type, link->nccl, link->stream);
+        if (status == ncclSuccess)
+            status = ncclReduceScatter(memory, mine, count, type, ncclSum, link->nccl, link->stream);
+    }
+    return settle_(group, link, status, err);
+}
+
 static int open_all_(Group *group, Error *err) {
     Comm *host = group->host;
     ncclUniqueId id;
@@ -94,33 +129,24 @@ static int open_all_(Group *group, Error *err) {
         if (host->rank != 0 && host->rank != peer) continue;
         if (pass_id_(host, host->rank == 0 ? peer : 0, &id, host->rank == 0, err) != 0) return -1;
     }
-    return open_link_(group, &group->all, &id, host->size, host->rank, err);
+    if (open_link_(group, &group->all, &id, host->size, host->rank, err) != 0) return -1;
+    return try_collectives_(group, err);
 }
 
-// Both communicators of the edge between this rank and its neighbour: first the one upwards, then the one downwards.
-static int open_edge_(Group *group, int side, Error *err) {
-    Comm *host = group->host;
-    int peer = side == ABOVE ? host->rank + 1 : host->rank - 1;
-    bool lower = side == ABOVE;
-    Link *links[2] = {lower ? &group->out[side] : &group->in[side], lower ? &group->in[side] : &group->out[side]};
-    for (int i = 0; i < 2; i++) {
-        ncclUniqueId id;
-        if (lower && make_id_(group, &id, err) != 0) return -1;
-        if (pass_id_(host, peer, &id, lower, err) != 0) return -1;
-        if (open_link_(group, links[i], &id, 2, lower ? 0 : 1, err) != 0) return -1;
-    }
-    return 0;
-}
-
-// Edges 0-1, 2-3, ... at the same time, then 1-2, 3-4, ...: every rank is at one edge at a time.
-static int open_edges_(Group *group, Error *err) {
-    int rank = group->host->rank, last = group->host->size - 1;
-    for (int turn = 0; turn < 2; turn++) {
-        int side = rank % 2 == turn ? ABOVE : BELOW;
-        if ((side == ABOVE && rank == last) || (side == BELOW && rank == 0)) continue;
-        if (open_edge_(group, side, err) != 0) return -1;
-    }
-    return 0;
+// One way between this rank and another one: a communicator of the two, the sender first, and a first message.
+static int nccl_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t bytes, Error *err) {
+    Group *group = (Group *)comm->self;
+    Link *link = sends ? &group->out[peer] : &group->in[peer];
+    void *scratch = group->cuda->scratch;
+    ncclUniqueId id;
+    (void)memory, (void)bytes;
+    if (sends && make_id_(group, &id, err) != 0) return -1;
+    if (pass_id_(group->host, peer, &id, sends, err) != 0) return -1;
+    if (open_link_(group, link, &id, 2, sends ? 0 : 1, err) != 0) return -1;
+    cudaMemsetAsync(scratch, 0, 1, link->stream);
+    ncclResult_t status = sends ? ncclSend(scratch, 1, ncclInt8, 1, link->nccl, link->stream)
+                                : ncclRecv(scratch, 1, ncclInt8, 0, link->nccl, link->stream);
+    return settle_(group, link, status, err);
 }
 
 static void close_link_(Group *group, Link *link) {
@@ -132,8 +158,8 @@ static void close_link_(Group *group, Link *link) {
 
 static void close_all_(Group *group) {
     close_link_(group, &group->all);
-    for (int side = 0; side < SIDES; side++)
-        close_link_(group, &group->out[side]), close_link_(group, &group->in[side]);
+    for (int peer = 0; peer < group->base.size; peer++)
+        close_link_(group, &group->out[peer]), close_link_(group, &group->in[peer]);
 }
 
 static void nccl_destroy_(Comm *comm) {
@@ -143,6 +169,8 @@ static void nccl_destroy_(Comm *comm) {
     for (int i = 0; i < group->idle_count; i++) cudaEventDestroy(group->idle[i]);
     if (group->ordered != NULL) cudaEventDestroy(group->ordered);
     if (group->owns_host) group->host->destroy(group->host);
+    free(group->out);
+    free(group->in);
     free(group);
 }
 
@@ -166,8 +194,8 @@ static int check_link_(Group *group, Link *link, Error *err) {
 static int nccl_check_(Group *group, Error *err) {
     if (group->failed) return nccl_fail_(group, "a message", -1, "the group has failed before", err);
     if (check_link_(group, &group->all, err) != 0) return -1;
-    for (int side = 0; side < SIDES; side++)
-        if (check_link_(group, &group->out[side], err) != 0 || check_link_(group, &group->in[side], err) != 0)
+    for (int peer = 0; peer < group->base.size; peer++)
+        if (check_link_(group, &group->out[peer], err) != 0 || check_link_(group, &group->in[peer], err) != 0)
             return -1;
     return 0;
 }
@@ -203,7 +231,7 @@ static int nccl_test_(Comm *comm, CommRequest *request, Error *err) {
     if (request->active && request->detail[3] == ON_HOST) return group->host->test(group->host, request, err);
     if (!request->active) return group->use == COMM_USE_COMPUTE && nccl_check_(group, err) != 0 ? -1 : 1;
     cudaEvent_t event = (cudaEvent_t)request->handle[0];
-    cudaError_t status = group->failed ? cudaSuccess : cudaEventQuery(event);
+    cudaError_t status = group->failed ? cudaSuccess : cuda_event_status(event);
     if (status == cudaErrorNotReady)
         return ++group->looks % LOOKS_BETWEEN_CHECKS == 0 && nccl_check_(group, err) != 0 ? -1 : 0;
     request->active = false;
@@ -216,28 +244,25 @@ static int nccl_test_(Comm *comm, CommRequest *request, Error *err) {
 
 // --- messages
 
-static int side_(Group *group, int peer, Error *err) {
-    if (peer == group->base.rank + 1) return ABOVE;
-    if (peer == group->base.rank - 1) return BELOW;
-    return nccl_fail_(group, "a message to or from rank", peer, "it is no neighbour", err);
+static int check_ready_(Group *group, const Link *link, const char *doing, int peer, Error *err) {
+    if (group->failed) return nccl_check_(group, err);
+    return link->nccl != NULL ? 0 : nccl_fail_(group, doing, peer, "nothing was connected", err);
 }
 
 static int nccl_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
     Group *group = nccl_group_(comm);
-    int side = side_(group, peer, err);
-    if (side < 0 || group->failed) return group->failed ? nccl_check_(group, err) : -1;
-    Link *link = &group->out[side];
-    ncclResult_t status = ncclSend(from, (size_t)bytes, ncclInt8, side == ABOVE ? 1 : 0, link->nccl, link->stream);
+    Link *link = &group->out[peer];
+    if (check_ready_(group, link, "a send to rank", peer, err) != 0) return -1;
+    ncclResult_t status = ncclSend(from, (size_t)bytes, ncclInt8, 1, link->nccl, link->stream);
     if (status != ncclSuccess) return give_up_(group, "a send to rank", peer, nccl_text_(status), err);
     return mark_(group, link, request);
 }
 
 static int nccl_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
     Group *group = nccl_group_(comm);
-    int side = side_(group, peer, err);
-    if (side < 0 || group->failed) return group->failed ? nccl_check_(group, err) : -1;
-    Link *link = &group->in[side];
-    ncclResult_t status = ncclRecv(to, (size_t)bytes, ncclInt8, side == ABOVE ? 1 : 0, link->nccl, link->stream);
+    Link *link = &group->in[peer];
+    if (check_ready_(group, link, "a receive from rank", peer, err) != 0) return -1;
+    ncclResult_t status = ncclRecv(to, (size_t)bytes, ncclInt8, 0, link->nccl, link->stream);
     if (status != ncclSuccess) return give_up_(group, "a receive from rank", peer, nccl_text_(status), err);
     return mark_(group, link, request);
 }
@@ -300,23 +325,20 @@ static int nccl_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t c
 }
 
 Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err) {
-    Group *group = (Group *)calloc(1, sizeof *group);
-    if (group == NULL) {
-        error_set(err, EXIT_FAILED, "out of memory making the %s group", host->name);
-        if (owns) host->destroy(host);
-        return NULL;
-    }
+    Group *group = (Group *)xcalloc(1, sizeof *group);
     Comm *base = &group->base;
     snprintf(base->name, sizeof base->name, "%s", host->name);
     base->rank = host->rank, base->size = host->size, base->self = group;
-    base->send = nccl_send_, base->receive = nccl_receive_;
+    base->connect = nccl_connect_, base->send = nccl_send_, base->receive = nccl_receive_;
     base->all_reduce = nccl_all_reduce_, base->all_gather = nccl_all_gather_,
     base->reduce_scatter = nccl_reduce_scatter_;
     base->test = nccl_test_, base->destroy = nccl_destroy_;
     group->host = host, group->owns_host = owns, group->use = use, group->cuda = cuda_self(backend);
+    group->out = (Link *)xcalloc((size_t)host->size, sizeof *group->out);
+    group->in = (Link *)xcalloc((size_t)host->size, sizeof *group->in);
     cudaSetDevice(group->cuda->device);
     cuda_note(group->cuda, cudaEventCreateWithFlags(&group->ordered, cudaEventDisableTiming), "making an event");
-    if ((use == COMM_USE_NEIGHBOURS ? open_edges_(group, err) : open_all_(group, err)) == 0) return base;
+    if (use == COMM_USE_NEIGHBOURS || open_all_(group, err) == 0) return base;
     group->failed = true;
     nccl_destroy_(base);
     return NULL;

@@ -1,6 +1,7 @@
 // Messages of GPU memory by way of pinned host memory and the host's own group: copied down, sent or summed there, and
 // copied up again, each step taken by `test`. For ranks that share one GPU. Copies have a stream of their own; sums and
 // gathers begin behind what compute was given before the call.
+#include "base/alloc.h"
 #include "comm_cuda.h"
 #include "internal.h"
 
@@ -58,15 +59,15 @@ static Work *take_work_(Group *group, int64_t bytes, Error *err) {
         *at = work->next;
         return work;
     }
-    Work *work = (Work *)calloc(1, sizeof *work);
-    cudaError_t status = work == NULL ? cudaErrorMemoryAllocation : cudaMallocHost(&work->workspace, (size_t)bytes);
+    Work *work = (Work *)xcalloc(1, sizeof *work);
+    cudaError_t status = cudaMallocHost(&work->workspace, (size_t)bytes);
     if (status == cudaSuccess) status = cudaEventCreateWithFlags(&work->copied, cudaEventDisableTiming);
     if (status == cudaSuccess) {
         work->workspace_bytes = bytes;
         return work;
     }
     cudaGetLastError();
-    if (work != NULL) free_work_(work);
+    free_work_(work);
     staged_fail_(group, status, err);
     return NULL;
 }
@@ -113,7 +114,7 @@ static int staged_advance_(Group *group, Work *work, CommRequest *request, Error
         char *out = work->kind == REDUCE ? work->workspace : work->workspace + work->in_bytes;
         return staged_copy_(group, work, work->to, out, work->out_bytes, GOES_UP, err) == 0 ? 1 : -1;
     }
-    cudaError_t status = cudaEventQuery(work->copied);
+    cudaError_t status = cuda_event_status(work->copied);
     if (status == cudaErrorNotReady) return 0;
     if (status != cudaSuccess) return staged_fail_(group, status, err);
     request->steps++;
@@ -213,12 +214,7 @@ static void staged_destroy_(Comm *comm) {
 }
 
 Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err) {
-    Group *group = (Group *)calloc(1, sizeof *group);
-    if (group == NULL) {
-        error_set(err, EXIT_FAILED, "out of memory making the %s group", host->name);
-        if (owns) host->destroy(host);
-        return NULL;
-    }
+    Group *group = (Group *)xcalloc(1, sizeof *group);
     Comm *base = &group->base;
     snprintf(base->name, sizeof base->name, "%s", host->name);
     base->rank = host->rank, base->size = host->size, base->self = group;

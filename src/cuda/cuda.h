@@ -57,6 +57,16 @@ static inline void cuda_refuse(CudaBackend *cuda, const char *sentence) {
     if (!cuda->failed_at) cuda->failed_at = sentence;
 }
 
+#ifndef EMULATED
+// Asks for an event. A query of one that is still pending leaves cudaErrorNotReady as the last error, which the check
+// after the next launch would take for that launch's own; so it is cleared here.
+static inline cudaError_t cuda_event_status(cudaEvent_t event) {
+    cudaError_t status = cudaEventQuery(event);
+    if (status == cudaErrorNotReady) (void)cudaGetLastError();
+    return status;
+}
+#endif
+
 // --- operations of kernels/ (see backend.h)
 // pointwise.cu
 void cuda_from_float(Backend *backend, void *to, const float *from, int64_t count);

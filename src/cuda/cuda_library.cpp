@@ -10,6 +10,8 @@ static void set_environment_() {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     // Loading a kernel at its first launch may wait for the device, where a receive may be waiting for us.
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    // Connect all of a group's collectives when it is made, and not inside the first one (NCCL environment variables).
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 }
 
 const CudaLibrary *cuda_library(void) {

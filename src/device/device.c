@@ -3,6 +3,7 @@
 #include "device.h"
 #include "config/gpus.h"
 #include "base/alloc.h"
+#include "comm/comm_pushed.h"
 #include "cuda_load.h"
 
 #include <stdlib.h>
@@ -171,6 +172,10 @@ Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse 
     static const CommUse uses[] = {COMM_USE_COMPUTE, COMM_USE_BESIDE, COMM_USE_NEIGHBOURS};
     const CudaLibrary *cuda = device->cuda;
     if (host == NULL || cuda == NULL) return host;
-    return device->shared ? cuda->staged_create(backend, host, owns, err)
-                          : cuda->nccl_create(backend, host, uses[use], owns, err);
+    // NCCL's messages are announced over `host`; those of ranks that share a GPU go over it themselves.
+    bool announced = use == USE_NEIGHBOURS && !device->shared;
+    Comm *comm = device->shared ? cuda->staged_create(backend, host, owns && !announced, err)
+                                : cuda->nccl_create(backend, host, uses[use], owns && !announced, err);
+    if (comm == NULL && owns && announced) host->destroy(host);
+    return comm == NULL || !announced ? comm : comm_pushed_create(backend, host, comm, owns);
 }

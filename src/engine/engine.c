@@ -469,6 +469,22 @@ static int create_links_(Engine *engine, const Schedule *schedule, Comm *const *
     return 0;
 }
 
+// Prepares what goes over boundaries to other stages: first those with an even number, which no two have in common where
+// stages stand in a row, then the others. This order is the same on all stages, so that each finds the other end there.
+static int connect_links_(Engine *engine, const Schedule *schedule, Error *err) {
+    for (int parity = 0; parity < 2; parity++)
+        for (int end = 0; end < 2 * schedule->chunks; end++) {
+            ChunkLinks *links = &engine->links[end / 2];
+            bool above = end % 2 == 1; // the boundary after the chunk's virtual stage
+            int g = schedule_virtual(schedule, engine->index, end / 2) - !above;
+            if (g % 2 != parity) continue; // -1, which is none, too
+            P2pLink *forward = above ? &links->out[P2P_FORWARD] : &links->in[P2P_FORWARD];
+            P2pLink *backward = above ? &links->in[P2P_BACKWARD] : &links->out[P2P_BACKWARD];
+            if (p2p_connect(forward, err) != 0 || p2p_connect(backward, err) != 0) return -1;
+        }
+    return 0;
+}
+
 static int create_offload_(Engine *engine, const SlotCounts *slots, Comm *control, Error *err) {
     if (offload_host(&engine->host, engine->be, slots->host, slots->bytes, err) != 0) return -1;
     if (control == NULL) return 0;
@@ -497,7 +513,7 @@ Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *
     if (slots_create(&engine->own, engine->be, "own", MEMORY_OWN_SLOTS, slots->own, slots->bytes, err) == 0 &&
         slots_create(&engine->lent, engine->be, "lent", MEMORY_LENT_SLOTS, slots->lent, slots->bytes, err) == 0 &&
         create_offload_(engine, slots, groups->pair_control, err) == 0 &&
-        create_links_(engine, schedule, groups->lanes, err) == 0)
+        create_links_(engine, schedule, groups->lanes, err) == 0 && connect_links_(engine, schedule, err) == 0)
         return engine;
     engine_destroy(engine);
     return NULL;
@@ -505,6 +521,11 @@ Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *
 
 const char *engine_note(const Engine *engine) {
     return engine->note;
+}
+
+void engine_use_pair(Engine *engine, Comm *pair) {
+    engine->pair = pair;
+    engine->partner = 1 - pair->rank;
 }
 
 bool engine_alone(const Engine *engine) {

@@ -1,20 +1,12 @@
 #include "offload.h"
 #include "base/alloc.h"
-#include "base/clock.h"
+#include "comm/lending.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 enum { EVICTOR, ACCEPTOR }; // ranks of a pair
-
-// The acceptor's word: how many slots it lends, where, and what the first bytes say.
-typedef struct Offer {
-    int64_t count, slot_bytes;
-    uint64_t token;
-    char host[40]; // of the running system: a loan is worth nothing elsewhere
-    Loan loan;
-} Offer;
 
 static void fill_places_(OffloadStore *store, Backend *be, int64_t count, int64_t slot_bytes) {
     store->be = be;
@@ -65,81 +57,24 @@ static int offload_receive_(Comm *control, void *to, int64_t bytes, Error *err) 
     return comm_wait(control, &request, err);
 }
 
-static void host_identity_(char *text, size_t size) {
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
-    memset(text, 0, size);
-    if (file == NULL) return;
-    if (fgets(text, (int)size, file) == NULL) text[0] = '\0';
-    fclose(file);
-}
-
-static uint64_t read_token_(Backend *be, const void *from) {
-    uint64_t token = 0;
-    be->download(be, &token, from, sizeof token);
-    return token;
-}
-
-static void write_token_(Backend *be, void *to, uint64_t token) {
-    be->upload(be, to, &token, sizeof token);
-}
-
 static int lend_(Backend *be, const SlotPool *lent, Comm *control, bool *alone, Error *err) {
-    Offer offer;
-    Error unable = {0};
-    memset(&offer, 0, sizeof offer);
-    offer.count = lent->count;
-    offer.slot_bytes = lent->slot_bytes;
-    if (lent->count > 0 && be->lend(be, lent->memory, lent->count * lent->slot_bytes, &offer.loan, &unable) == 0) {
-        host_identity_(offer.host, sizeof offer.host);
-        offer.token = 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)lent->memory ^ (uint64_t)(clock_seconds() * 1e9);
-        write_token_(be, lent->memory, offer.token);
-    }
-    int64_t mapped = 0, confirmed = 0;
-    if (offload_send_(control, &offer, sizeof offer, err) != 0) return -1;
+    int64_t offer[2] = {lent->count, lent->slot_bytes};
+    if (offload_send_(control, offer, sizeof offer, err) != 0) return -1;
     if (lent->count == 0) return 0;
-    if (offload_receive_(control, &mapped, sizeof mapped, err) != 0) return -1;
-    if (mapped) confirmed = read_token_(be, lent->memory) == ~offer.token;
-    write_token_(be, lent->memory, 0);
-    *alone = confirmed != 0;
-    return offload_send_(control, &confirmed, sizeof confirmed, err);
-}
-
-// The acceptor's slots in this process, written to, or NULL with err.
-static void *offload_map_(Backend *be, const Offer *offer, Error *err) {
-    char host[sizeof offer->host];
-    host_identity_(host, sizeof host);
-    if (offer->host[0] == '\0' || memcmp(host, offer->host, sizeof host) != 0) {
-        error_set(err, EXIT_FAILED, offer->host[0] == '\0' ? "its slots cannot be lent" : "it is on another host");
-        return NULL;
-    }
-    int64_t bytes = offer->count * offer->slot_bytes;
-    void *memory = be->borrow(be, &offer->loan, bytes, err);
-    if (memory == NULL) return NULL;
-    if (read_token_(be, memory) == offer->token) {
-        write_token_(be, memory, ~offer->token);
-        return memory;
-    }
-    be->give_back(be, memory, bytes);
-    error_set(err, EXIT_FAILED, "its slots are mapped here, but not to the same memory");
-    return NULL;
+    return lending_lend(be, lent->memory, lent->count * lent->slot_bytes, control, EVICTOR, alone, err);
 }
 
 static int borrow_(OffloadStore *store, Backend *be, Comm *control, bool *alone, char why[256], Error *err) {
-    Offer offer;
-    Error unable = {0};
-    if (offload_receive_(control, &offer, sizeof offer, err) != 0) return -1;
-    if (offer.count == 0) return 0;
-    fill_places_(store, be, offer.count, offer.slot_bytes);
+    int64_t offer[2];
+    if (offload_receive_(control, offer, sizeof offer, err) != 0) return -1;
+    if (offer[0] == 0) return 0;
+    fill_places_(store, be, offer[0], offer[1]);
     store->borrowed = true;
-    store->memory = (char *)offload_map_(be, &offer, &unable);
-    int64_t mapped = store->memory != NULL, confirmed = 0;
-    if (offload_send_(control, &mapped, sizeof mapped, err) != 0 ||
-        offload_receive_(control, &confirmed, sizeof confirmed, err) != 0)
-        return -1;
-    *alone = confirmed != 0;
-    if (confirmed) return 0;
-    snprintf(why, 256, "%.255s", mapped ? "what is written there does not arrive" : unable.text);
-    offload_destroy(store);
+    void *memory = NULL;
+    if (lending_borrow(be, offer[0] * offer[1], control, ACCEPTOR, &memory, why, err) != 0) return -1;
+    store->memory = memory;
+    *alone = memory != NULL;
+    if (memory == NULL) offload_destroy(store);
     return 0;
 }
 

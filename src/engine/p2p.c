@@ -42,13 +42,13 @@ int p2p_lanes(const Schedule *schedule) {
     return most;
 }
 
-int64_t p2p_buffers(const Schedule *schedule, int stage) {
+int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, int64_t page) {
     int64_t ends = 0;
     for (int g = 0; g + 1 < virtual_stages_(schedule); g++) {
         int low = stage_of_(schedule, g), high = stage_of_(schedule, g + 1);
         ends += (low == stage || high == stage) * P2P_WAYS; // a way within the stage counts once, too
     }
-    return ends * schedule->edge_buffers;
+    return ends * memory_pages(schedule->edge_buffers * message_bytes, page);
 }
 
 // ---------------------------------------------------------------- links
@@ -82,6 +82,13 @@ int p2p_create_local(P2pLink *from, P2pLink *to, Backend *be, int buffers, int64
     from->end = to;
     to->end = from;
     return p2p_allocate_(from, err);
+}
+
+int p2p_connect(P2pLink *link, Error *err) {
+    Comm *comm = link->comm;
+    if (comm == NULL || comm->connect == NULL) return 0;
+    void *memory = link->sends ? NULL : link->memory;
+    return comm->connect(comm, link->peer, link->sends, memory, link->buffers * link->bytes, err);
 }
 
 void p2p_destroy(P2pLink *link) {

@@ -36,13 +36,15 @@ int p2p_lanes(const Schedule *schedule);
 // The lane of the way over the boundary between virtual stages g and g+1.
 int p2p_lane(const Schedule *schedule, int g, P2pWay way);
 
-// Buffers that a stage allocates for all its links, each as large as a message.
-int64_t p2p_buffers(const Schedule *schedule, int stage);
+// Bytes that a stage allocates for the buffers of all its links, each link's in whole pages of the device (0: none).
+int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, int64_t page);
 
 // `comm` and `peer`: the other rank, or NULL where there is none. -1 with err where there is no memory.
 int p2p_create(P2pLink *link, Backend *be, Comm *comm, int peer, bool sends, int buffers, int64_t bytes, Error *err);
 // A way between two chunks of one rank.
 int p2p_create_local(P2pLink *from, P2pLink *to, Backend *be, int buffers, int64_t bytes, Error *err);
+// Prepares the link's messages, with the other end. All links of a schedule are connected in one order on all stages.
+int p2p_connect(P2pLink *link, Error *err);
 void p2p_destroy(P2pLink *link);
 
 // Starts a run of `expected` messages.

@@ -142,7 +142,7 @@ static void fill_stage_(PlanStage *plan, const TensorTable *table, const Model *
     int64_t *bytes = plan->memory.bytes;
     bytes[MEMORY_OWN_SLOTS] = plan->own_slots * plan->slot_bytes;
     bytes[MEMORY_LENT_SLOTS] = memory_pages(plan->lent_slots * plan->slot_bytes, be->lent_page);
-    bytes[MEMORY_MESSAGES] = p2p_buffers(schedule, stage) * plan->at.message_bytes;
+    bytes[MEMORY_MESSAGES] = p2p_bytes(schedule, stage, plan->at.message_bytes, be->lent_page);
     bytes[MEMORY_WORKSPACE] = be->own_bytes;
     int64_t edges = bytes[MEMORY_MESSAGES], staged = 0;
     stage_bytes(&plan->memory, &plan->states, &staged, table, config, &plan->at);

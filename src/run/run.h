@@ -53,7 +53,7 @@ typedef struct Run {
     Checksum *checksum;              // NULL without comm.checksum, as are the groups beside it
     Comm *lane_sums[RUN_MOST_LANES]; // [lanes], of the checksums of messages
     Comm *pair_sums, *tensor_sums, *data_sums, *tied_sums;
-    Comm *pair, *pair_bundles; // messages in host memory; bundles, NULL where none are evicted
+    Comm *pair, *pair_bundles; // messages in host memory; bundles, NULL unless they go as messages
     Schedule *schedule, *validation;
     Plan plan;
     Stage stage;

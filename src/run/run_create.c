@@ -144,13 +144,23 @@ static int convert_groups_(Run *run, Error *err) {
     return 0;
 }
 
-// The pair talks through host memory too, about slots that one lends to the other; bundles that go as messages need more.
+// The pair has a group for the device's memory only if bundles go as messages, which its two stages know alike.
 static int convert_pair_(Run *run, Error *err) {
-    if (run->pair == NULL || plan_evictions(run->schedule) == 0) return 0;
     run->pair_bundles = device_comm(&run->device, run->be, run->pair, USE_NEIGHBOURS, false, err);
     if (run->pair_bundles == NULL) return -1;
     create_check_(run, &run->pair_bundles, run->pair_bundles != run->pair, run->pair_sums);
+    Comm *pair = run->pair_bundles;
+    for (int sender = 0; sender < 2 && pair->connect != NULL; sender++)
+        if (pair->connect(pair, 1 - pair->rank, pair->rank == sender, NULL, 0, err) != 0) return -1;
+    engine_use_pair(run->engine, pair);
     return 0;
+}
+
+// Whether bundles go from this stage to its partner or back.
+static bool pair_evicts_(const Run *run) {
+    int stage = run->at.stage, partner = bpipe_partner((int)run->config->parallel.pipeline, stage);
+    if (run->pair == NULL || partner == SCHEDULE_NO_PEER) return false;
+    return run->schedule->stage[stage].lent_slots + run->schedule->stage[partner].lent_slots > 0;
 }
 
 static void tell_device_(const Run *run) {
@@ -219,11 +229,11 @@ static int create_stage_(Run *run, Error *err) {
     if (stage_create(&run->stage, run->model, config, run->schedule, run->be, run->at.stage, run->tensor, run->at.data,
                      err) != 0)
         return -1;
-    if (convert_pair_(run, err) != 0) return -1;
-    EngineGroups groups = {run->lane, run->pair_bundles, run->pair_bundles == NULL ? NULL : run->pair, run->checksum};
+    EngineGroups groups = {run->lane, NULL, pair_evicts_(run) ? run->pair : NULL, run->checksum};
     SlotCounts slots = plan_slots(&run->plan.stage[run->at.stage]);
     run->engine = engine_create(&run->stage, run->schedule, &slots, &groups, run->status_page, err);
     if (run->engine == NULL) return -1;
+    if (pair_evicts_(run) && !engine_alone(run->engine) && convert_pair_(run, err) != 0) return -1;
     if (engine_note(run->engine)[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
         log_line(run->log, "%s", engine_note(run->engine));
     OptimizerGroups meeting = {run->world, run->tensor, run->data, run->tied};

@@ -185,8 +185,8 @@ static void an_edge_stops_at_the_damaged_message_before_it_is_read(void **state)
         Error err = {0};
         pair->data.flip_message = damaged;
         pair->data.flip_bit = 12345;
-        assert_int_equal(p2p_create(&out, pair->be, pair->checked[0], 1, true, 2048, &err), 0);
-        assert_int_equal(p2p_create(&in, pair->be, pair->checked[1], 0, false, 2048, &err), 0);
+        assert_int_equal(p2p_create(&out, pair->be, pair->checked[0], 1, true, 2, 2048, &err), 0);
+        assert_int_equal(p2p_create(&in, pair->be, pair->checked[1], 0, false, 2, 2048, &err), 0);
         run_edge(pair, &out, &in, 5, &err);
         assert_int_equal(err.code, damaged < 0 ? 0 : EXIT_FAILED);
         assert_int_equal(in.finished, damaged < 0 ? 5 : damaged);

@@ -1,0 +1,110 @@
+// The handshake of lending (lending.h). The lender writes a random token into the memory and offers it; the borrower
+// reads the token there and answers with its complement, which the lender has to find. A copy to the device may return
+// before the bytes are there, and a message through the host would overtake it: so each side waits for its device
+// between writing a token and sending word of it.
+#include "lending.h"
+
+#include "base/clock.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct Offer {
+    uint64_t token;
+    int64_t bytes; // 0: nothing can be lent
+    char host[40]; // of the running system: a loan is worth nothing elsewhere
+    Loan loan;
+} Offer;
+
+static int lending_send_(Comm *control, int peer, const void *from, int64_t bytes, Error *err) {
+    CommRequest request = {0};
+    if (control->send(control, peer, from, bytes, &request, err) != 0) return -1;
+    return comm_wait(control, &request, err);
+}
+
+static int lending_receive_(Comm *control, int peer, void *to, int64_t bytes, Error *err) {
+    CommRequest request = {0};
+    if (control->receive(control, peer, to, bytes, &request, err) != 0) return -1;
+    return comm_wait(control, &request, err);
+}
+
+static void host_identity_(char *text, size_t size) {
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
+    memset(text, 0, size);
+    if (file == NULL) return;
+    if (fgets(text, (int)size, file) == NULL) text[0] = '\0';
+    fclose(file);
+}
+
+static uint64_t read_token_(Backend *be, const void *from) {
+    uint64_t token = 0;
+    be->download(be, &token, from, sizeof token);
+    return token;
+}
+
+static int write_token_(Backend *be, void *to, uint64_t token, Error *err) {
+    be->upload(be, to, &token, sizeof token);
+    return be->synchronize(be, err);
+}
+
+// An offer of no bytes is an answer, too: the borrower waits for one.
+static int make_offer_(Offer *offer, Backend *be, void *memory, int64_t bytes, Error *err) {
+    Error unable = {0};
+    memset(offer, 0, sizeof *offer);
+    if (memory == NULL || be->lend == NULL || be->lend(be, memory, bytes, &offer->loan, &unable) != 0) return 0;
+    offer->bytes = bytes;
+    offer->token = 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)memory ^ (uint64_t)(clock_seconds() * 1e9);
+    host_identity_(offer->host, sizeof offer->host);
+    return write_token_(be, memory, offer->token, err);
+}
+
+int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int peer, bool *lent, Error *err) {
+    Offer offer;
+    int64_t mapped = 0, confirmed = 0;
+    *lent = false;
+    if (make_offer_(&offer, be, memory, bytes, err) != 0) return -1;
+    if (lending_send_(control, peer, &offer, sizeof offer, err) != 0) return -1;
+    if (lending_receive_(control, peer, &mapped, sizeof mapped, err) != 0) return -1;
+    if (mapped) confirmed = read_token_(be, memory) == ~offer.token;
+    if (offer.bytes > 0 && write_token_(be, memory, 0, err) != 0) return -1;
+    *lent = confirmed != 0;
+    return lending_send_(control, peer, &confirmed, sizeof confirmed, err);
+}
+
+// Why the offer is worth nothing here, or NULL.
+static const char *unreachable_(const Backend *be, const Offer *offer) {
+    char host[sizeof offer->host];
+    host_identity_(host, sizeof host);
+    if (offer->bytes == 0 || offer->host[0] == '\0' || be->borrow == NULL) return "its memory cannot be lent";
+    return memcmp(host, offer->host, sizeof host) == 0 ? NULL : "it is on another host";
+}
+
+// The lender's memory, with our answer written to it, or NULL with `why`. -1 with err if the device fails.
+static int map_(Backend *be, const Offer *offer, int64_t bytes, void **memory, char why[256], Error *err) {
+    Error unable = {0};
+    const char *reason = unreachable_(be, offer);
+    *memory = NULL;
+    if (reason == NULL && offer->bytes != bytes) reason = "the two ranks count different bytes";
+    if (reason == NULL && (*memory = be->borrow(be, &offer->loan, bytes, &unable)) == NULL) reason = unable.text;
+    if (reason == NULL && read_token_(be, *memory) != offer->token) {
+        be->give_back(be, *memory, bytes);
+        *memory = NULL;
+        reason = "its memory is mapped here, but to another place";
+    }
+    snprintf(why, 256, "%.255s", reason == NULL ? "" : reason);
+    return reason == NULL ? write_token_(be, *memory, ~offer->token, err) : 0;
+}
+
+int lending_borrow(Backend *be, int64_t bytes, Comm *control, int peer, void **memory, char why[256], Error *err) {
+    Offer offer;
+    if (lending_receive_(control, peer, &offer, sizeof offer, err) != 0) return -1;
+    if (map_(be, &offer, bytes, memory, why, err) != 0) return -1;
+    int64_t mapped = *memory != NULL, confirmed = 0;
+    if (lending_send_(control, peer, &mapped, sizeof mapped, err) != 0) return -1;
+    if (lending_receive_(control, peer, &confirmed, sizeof confirmed, err) != 0) return -1;
+    if (confirmed || !mapped) return 0;
+    be->give_back(be, *memory, bytes);
+    *memory = NULL;
+    snprintf(why, 256, "what is written there does not arrive");
+    return 0;
+}

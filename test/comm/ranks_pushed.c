@@ -1,0 +1,218 @@
+// Promises of comm_pushed.h and lending.h, on CPUs: three or more ranks in a ring, messages forward pushed into lent
+// memory, backward through `far`. Started through mpirun by test_comm_pushed.py with a file that all ranks map.
+//
+// `far` is a group of MPI behind a spy: it counts, in the shared file, the messages that each rank has begun to send, and
+// fails when a receive is started that no sender has begun.
+#include "comm/comm_pushed.h"
+#include "comm/lending.h"
+#include "ranks/world.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef HAVE_MPI
+
+enum { BUFFERS = 2, MESSAGES = 200, BYTES = 3000, RANKS = 16 };
+
+typedef struct Shared {
+    _Atomic int64_t begun[RANKS]; // sends through far
+    _Atomic int64_t early;        // receives through far that were started before
+} Shared;
+
+typedef struct Spy {
+    Comm base;
+    Comm *inner;
+    Shared *shared;
+    int64_t received;
+} Spy;
+
+static int spy_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
+    Spy *spy = comm->self;
+    atomic_fetch_add(&spy->shared->begun[comm->rank], 1);
+    return spy->inner->send(spy->inner, peer, from, bytes, request, err);
+}
+
+static int spy_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
+    Spy *spy = comm->self;
+    // A notice may overtake the count by the moment between the two.
+    for (int look = 0; look < 1000 && atomic_load(&spy->shared->begun[peer]) <= spy->received; look++) usleep(100);
+    if (atomic_load(&spy->shared->begun[peer]) <= spy->received) atomic_fetch_add(&spy->shared->early, 1);
+    spy->received++;
+    return spy->inner->receive(spy->inner, peer, to, bytes, request, err);
+}
+
+static int spy_test_(Comm *comm, CommRequest *request, Error *err) {
+    Spy *spy = comm->self;
+    return spy->inner->test(spy->inner, request, err);
+}
+
+static void spy_destroy_(Comm *comm) {
+    Spy *spy = comm->self;
+    spy->inner->destroy(spy->inner);
+    free(spy);
+}
+
+static Comm *spy_create(Comm *inner, Shared *shared) {
+    Spy *spy = calloc(1, sizeof *spy);
+    spy->base = *inner;
+    spy->base.self = spy;
+    spy->base.send = spy_send_;
+    spy->base.receive = spy_receive_;
+    spy->base.test = spy_test_;
+    spy->base.destroy = spy_destroy_;
+    spy->inner = inner;
+    spy->shared = shared;
+    return &spy->base;
+}
+
+// One end of a way, as the engine's p2p.c uses it: messages in turn through two buffers.
+typedef struct End {
+    int peer;
+    bool sends;
+    char *memory;
+    int64_t begun, done;
+    CommRequest requests[BUFFERS];
+} End;
+
+typedef struct Test {
+    World *world;
+    Backend *be;
+    Comm *comm;
+    int rank, size;
+    uint32_t random;
+    Error error;
+} Test;
+
+static void stop_(Test *t, const char *what) {
+    fprintf(stderr, "rank %d of %d: %s; %s\n", t->rank, t->size, what, t->error.text);
+    world_abort(t->world, 1);
+}
+
+static bool chance_(Test *t, uint32_t of) {
+    t->random = t->random * 1664525u + 1013904223u;
+    return (t->random >> 8) % of == 0;
+}
+
+static char value_(int sender, int receiver, int64_t message, int64_t i) {
+    return (char)(sender * 31 + receiver * 7 + message * 13 + i);
+}
+
+static End end_(Test *t, int peer, bool sends, bool lends) {
+    End end = {.peer = peer, .sends = sends};
+    end.memory =
+        t->be->allocate(t->be, lends ? MEMORY_LENT_SLOTS : MEMORY_MESSAGES, BUFFERS * BYTES, "test", &t->error);
+    if (end.memory == NULL) stop_(t, "no memory");
+    if (t->comm->connect(t->comm, peer, sends, sends ? NULL : end.memory, BUFFERS * BYTES, &t->error) != 0)
+        stop_(t, "connect");
+    return end;
+}
+
+static void finish_one_(Test *t, End *end) {
+    char *buffer = end->memory + end->done % BUFFERS * BYTES;
+    for (int64_t i = 0; i < BYTES && !end->sends; i++)
+        if (buffer[i] != value_(end->peer, t->rank, end->done, i)) stop_(t, "a message arrived with other bytes");
+    if (!end->sends) memset(buffer, 0, BYTES);
+    end->done++;
+}
+
+// Begins and ends what can be; now and then nothing, so that both ends are early and late in turn.
+static void progress_(Test *t, End *end) {
+    while (end->done < end->begun) {
+        int done = t->comm->test(t->comm, &end->requests[end->done % BUFFERS], &t->error);
+        if (done < 0) stop_(t, "test");
+        if (done == 0) break;
+        finish_one_(t, end);
+    }
+    if (end->begun == MESSAGES || end->begun - end->done == BUFFERS || chance_(t, 2)) return;
+    char *buffer = end->memory + end->begun % BUFFERS * BYTES;
+    CommRequest *request = &end->requests[end->begun % BUFFERS];
+    for (int64_t i = 0; i < BYTES && end->sends; i++) buffer[i] = value_(t->rank, end->peer, end->begun, i);
+    int begun = end->sends ? t->comm->send(t->comm, end->peer, buffer, BYTES, request, &t->error)
+                           : t->comm->receive(t->comm, end->peer, buffer, BYTES, request, &t->error);
+    if (begun != 0) stop_(t, "a message cannot be started");
+    end->begun++;
+    if (chance_(t, 8)) usleep(200);
+}
+
+static void exchange_(Test *t, End *ends, int count) {
+    for (;;) {
+        int done = 0;
+        for (int i = 0; i < count; i++) {
+            progress_(t, &ends[i]);
+            done += ends[i].done == MESSAGES;
+        }
+        if (done == count) return;
+    }
+}
+
+static void held_(Test *t, const char *name) {
+    if (world_barrier(t->world, &t->error) != 0) stop_(t, name);
+    if (t->rank == 0) printf("held: %s\n", name);
+    fflush(stdout);
+}
+
+// Forward pushed, backward through far. In one order on all ranks: way by way, round the ring.
+static int make_ends_(Test *t, End *ends) {
+    int count = 0, next = (t->rank + 1) % t->size, last = (t->rank + t->size - 1) % t->size;
+    for (int from = 0; from < t->size; from++) {
+        if (t->rank == from) ends[count++] = end_(t, next, true, false);
+        if (t->rank == (from + 1) % t->size) ends[count++] = end_(t, last, false, true);
+    }
+    for (int from = 0; from < t->size && t->size > 2; from++) {
+        if (t->rank == (from + 1) % t->size) ends[count++] = end_(t, last, true, false);
+        if (t->rank == from) ends[count++] = end_(t, next, false, false);
+    }
+    return count;
+}
+
+static void run_(Test *t, Shared *shared) {
+    End ends[4];
+    int count = make_ends_(t, ends), pushed, far;
+    comm_pushed_ways(t->comm, &pushed, &far);
+    if (pushed != 2 || far != count - 2) stop_(t, "lent memory is written to, and nothing else");
+    held_(t, "where memory can be lent messages are pushed into it, elsewhere they go through far");
+    exchange_(t, ends, count);
+    held_(t, "messages both ways arrive whole and in order, early and late");
+    for (int i = 0; i < count; i++) ends[i].begun = ends[i].done = 0;
+    exchange_(t, ends, count);
+    held_(t, "nothing is left over for a second run");
+    if (atomic_load(&shared->early) > 0) stop_(t, "a receive was started that no sender had announced");
+    held_(t, "a receive goes to the device only after its sender began");
+    CommRequest request = {0};
+    char byte = 0;
+    if (t->size > 3 && t->comm->send(t->comm, (t->rank + 2) % t->size, &byte, 1, &request, &t->error) == 0)
+        stop_(t, "a message went to a rank without a way");
+}
+
+int main(int argc, char **argv) {
+    Test t = {0};
+    t.world = world_join(&argc, &argv, &t.error);
+    if (t.world == NULL) return fprintf(stderr, "%s\n", t.error.text), 1;
+    t.rank = world_rank(t.world);
+    t.size = world_size(t.world);
+    t.random = (uint32_t)t.rank + 1;
+    t.be = backend_cpu_create(PRECISION_FP32, 1, &t.error);
+    int file = open(argv[1], O_RDWR | O_CREAT, 0600);
+    if (ftruncate(file, sizeof(Shared)) != 0) stop_(&t, "the shared file");
+    Shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    Comm *host = world_split(t.world, "host", 0, t.rank, &t.error);
+    Comm *far = world_split(t.world, "far", 0, t.rank, &t.error);
+    if (shared == MAP_FAILED || host == NULL || far == NULL || t.be == NULL) stop_(&t, "set-up");
+    t.comm = comm_pushed_create(t.be, host, spy_create(far, shared), true);
+    run_(&t, shared);
+    t.comm->destroy(t.comm);
+    world_leave(t.world);
+    return 0;
+}
+
+#else
+int main(void) {
+    fprintf(stderr, "built without MPI\n");
+    return 2;
+}
+#endif
