@@ -10,7 +10,7 @@
 #include "sums.h"
 #include "model/tensors.h"
 
-enum { STAGE_MOST_CHUNKS = 16 };
+enum { STAGE_MOST_CHUNKS = 64 };
 
 // Consecutive layers of a stage, one virtual stage of the schedule (bpipe.h).
 typedef struct StageChunk {

@@ -60,14 +60,6 @@ const char *plan_plain_name(const Config *config) {
     return config->schedule.file[0] != '\0' ? "schedule.file" : config_schedule_kind(config)->title;
 }
 
-int plan_check_supported(const Config *config, Error *err) {
-    bool split = config->schedule.split_backward == SPLIT_ON || config_schedule_kind(config)->splits;
-    if (config->schedule.file[0] == '\0' && !split && config_chunks(config) == 1) return 0;
-    return config_error(config, config->schedule.file[0] != '\0' ? "schedule.file" : "schedule.name", err,
-                        "chunks, split backwards and schedules from files can be printed with --schedule, and not yet "
-                        "planned or run; use name 1f1b or gpipe");
-}
-
 // A list from a file may want more chunks than there are layers.
 static int check_chunks_(const Config *config, const Schedule *schedule, Error *err) {
     int64_t virtual_stages = (int64_t)schedule->stages * schedule->chunks, layers = config->model.layers;

@@ -30,9 +30,6 @@ typedef struct Plan {
 // The schedule a configuration asks for: gpipe, 1f1b or bpipe over it, proved. NULL with err. bpipe: auto means on where it evicts anything.
 Schedule *plan_schedule(const Config *config, Error *err);
 
-// Whether the schedule is one that engine and plan know by now: one chunk a stage and whole backwards. -1 with err (code 2).
-int plan_check_supported(const Config *config, Error *err);
-
 // Whether BPipe can relieve a stage of this schedule: through a partner only where stages are unevenly full, through its own host memory
 // always.
 bool plan_can_balance(const Config *config);

@@ -70,7 +70,6 @@ int planner_create(Planner *planner, const Config *config, const Model *model, c
     memset(planner, 0, sizeof *planner);
     planner->config = config;
     planner->model = model;
-    if (plan_check_supported(config, err) != 0) return -1;
     planner->be = planner_backend(config, err);
     if (planner->be == NULL) return -1;
     hardware_describe(&planner->hardware, config, planner->be->device);

@@ -35,17 +35,22 @@ static void verify_reduce_(Config *config) {
 // --- one way to run
 
 typedef struct Way {
-    char name[48];
+    char name[64];
     int64_t stages;
     int bpipe; // BpipeMode
     bool ran;
     Record record;
 } Way;
 
-static void verify_name_(Way *way, int64_t stages, int bpipe) {
+// "1 stage", "4 stages, BPipe", "4 stages, gis, no BPipe": the schedule is said where it is not 1F1B.
+static void verify_name_(Way *way, const Config *given, int64_t stages, int bpipe) {
+    bool file = given->schedule.file[0] != '\0';
+    const char *name = file ? "schedule.file" : config_schedule_kind(given)->name;
+    bool said = stages > 1 && (file || strcmp(name, "1f1b") != 0);
     way->stages = stages;
     way->bpipe = bpipe;
-    snprintf(way->name, sizeof way->name, "%" PRId64 " stage%s%s", stages, stages == 1 ? "" : "s",
+    snprintf(way->name, sizeof way->name, "%" PRId64 " stage%s%s%s%s", stages, stages == 1 ? "" : "s", said ? ", " : "",
+             said ? name : "",
              stages == 1         ? ""
              : bpipe == BPIPE_ON ? ", BPipe"
                                  : ", no BPipe");
@@ -128,7 +133,7 @@ static int run_ways_(const Config *given, const Model *model, const Options *opt
     for (int i = 0; status == 0 && i < 2; i++) {
         *config = *given;
         verify_reduce_(config);
-        verify_name_(&ways[i], stages, i == 1 && pairs ? BPIPE_ON : BPIPE_OFF);
+        verify_name_(&ways[i], given, stages, i == 1 && pairs ? BPIPE_ON : BPIPE_OFF);
         if (i == 1 && !pairs) strcat(ways[i].name, ", once more");
         config->schedule.bpipe = ways[i].bpipe;
         if (config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
@@ -178,7 +183,7 @@ typedef struct Verify {
     bool on_the_cpu; // all ways, since this machine has no GPU for every rank of the largest
 } Verify;
 
-enum { MOST_CHANGES = 5 };
+enum { MOST_CHANGES = 10 };
 
 // What a way changes of the configuration, as overrides behind the user's own.
 static int changes_(const Verify *verify, const Way *way, const Config *given, char changes[MOST_CHANGES][64]) {
@@ -189,6 +194,13 @@ static int changes_(const Verify *verify, const Way *way, const Config *given, c
     snprintf(changes[count++], 64, "parallel.pipeline=%" PRId64, way->stages);
     snprintf(changes[count++], 64, "parallel.layers=auto");
     snprintf(changes[count++], 64, "schedule.slots=auto");
+    snprintf(changes[count++], 64, "schedule.recompute_layers=0");
+    if (way->stages > 1) return count;
+    // One stage is what all others are held against: the plainest list there is.
+    snprintf(changes[count++], 64, "schedule.name=1f1b");
+    snprintf(changes[count++], 64, "schedule.chunks=auto");
+    snprintf(changes[count++], 64, "schedule.split_backward=auto");
+    snprintf(changes[count++], 64, "schedule.file=");
     return count;
 }
 
@@ -262,9 +274,9 @@ static int go_all_(Verify *verify, const Config *given, Error *err) {
     int64_t stages = stages_(given), ranks = stages * given->parallel.tensor * given->parallel.data;
     verify->on_the_cpu = given->hardware.device == DEVICE_AUTO && !device_has_gpus(given, ranks);
     int code = EXIT_DONE, count = stages == 1 ? 1 : WAYS;
-    verify_name_(&ways[0], 1, BPIPE_OFF);
-    verify_name_(&ways[1], stages, BPIPE_OFF);
-    verify_name_(&ways[2], stages, BPIPE_ON);
+    verify_name_(&ways[0], given, 1, BPIPE_OFF);
+    verify_name_(&ways[1], given, stages, BPIPE_OFF);
+    verify_name_(&ways[2], given, stages, BPIPE_ON);
     for (int i = 0; code == EXIT_DONE && i < count; i++) code = go_(verify, &ways[i], given, err);
     if (code == EXIT_DONE) {
         TensorTable table = {0};

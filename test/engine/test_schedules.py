@@ -1,0 +1,142 @@
+"""Every schedule trains to the same bits: split backwards, chunks in a loop or a V, BPipe over them, and one run that goes
+on under another schedule. Memory is as planned in all of them."""
+
+import json
+import re
+
+import pytest
+from trainer_runs import command, trained
+
+pytestmark = pytest.mark.usefixtures("ranks")
+
+OFF = "schedule.bpipe=off"
+SHORT = ["data.val_every=0", "train.schedule=constant"]
+PLANNED = "memory    as planned, to the byte, on all stages"
+
+
+def schedule(name, **keys):
+    return [f"schedule.name={name}", *(f"schedule.{key}={value}" for key, value in keys.items())]
+
+
+PLAIN = {
+    "gpipe_split": schedule("gpipe", split_backward="on"),
+    "1f1b_split": schedule("1f1b", split_backward="on"),
+    "zb-d": schedule("zb-d"),
+    "zb-d_delay_1": schedule("zb-d", delay=1),
+    "interleaved": schedule("interleaved"),
+    "gis": schedule("gis"),
+    "gis_half": schedule("gis", group="half"),
+    "v-half": schedule("v-half"),
+    "v-min": schedule("v-min"),
+    "zb-v": schedule("zb-v"),
+    "dualpipe-v": schedule("dualpipe-v"),
+}
+BPIPE = {
+    "1f1b_split": schedule("1f1b", split_backward="on"),
+    "1f1b_split_to_host": schedule("1f1b", split_backward="on", evict_to="host", slots=2),
+    "interleaved": schedule("interleaved"),
+    "gis_half": schedule("gis", group="half"),
+    "gis_half_to_host": schedule("gis", group="half", evict_to="host"),
+    "v-half_to_host": schedule("v-half", evict_to="host"),
+    "zb-d_to_host": schedule("zb-d", delay=1, evict_to="host", slots=3),
+}
+
+
+def same_bits(small, *overrides):
+    ended = small.train(*overrides)
+    assert ended.bits == small.alone.bits
+    assert PLANNED in ended.stderr
+    return ended
+
+
+@pytest.mark.parametrize("p", [2, 4])
+@pytest.mark.parametrize("name", PLAIN)
+def test_every_schedule_has_the_same_bits(small, name, p):
+    same_bits(small, OFF, f"parallel.pipeline={p}", *PLAIN[name])
+
+
+@pytest.mark.parametrize("name", BPIPE)
+def test_bpipe_over_every_schedule_has_the_same_bits(small, name):
+    ended = same_bits(small, "schedule.bpipe=on", *BPIPE[name])
+    assert all(step["evictions"] > 0 for step in ended.steps)
+
+
+@pytest.mark.parametrize("overrides", [schedule("interleaved", chunks=4), schedule("gis", chunks=4, group=1)], ids=["interleaved", "gis"])
+def test_four_chunks_on_two_stages(small, overrides):
+    same_bits(small, OFF, "parallel.pipeline=2", *overrides)
+
+
+@pytest.mark.parametrize("name", ["interleaved", "zb-v"])
+def test_uneven_chunks(small, name):
+    same_bits(small, OFF, "parallel.pipeline=2", "parallel.layers=[1,4,2,1]", *schedule(name))
+
+
+@pytest.mark.parametrize("name", ["gis", "zb-v"])
+def test_recomputed_layers_of_chunks(small, name):
+    same_bits(small, OFF, "parallel.pipeline=2", "schedule.recompute_layers=[3,1]", *schedule(name))
+
+
+@pytest.mark.parametrize("wider", [["parallel.tensor=2"], ["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"]], ids=["t2", "sp2", "d2"])
+def test_tensor_and_data_ranks_have_the_bits_of_1f1b(small, wider):
+    one = small.train(OFF, "parallel.pipeline=2", *wider)
+    for name in ("1f1b_split", "gis", "zb-v"):
+        ended = small.train(OFF, "parallel.pipeline=2", *wider, *PLAIN[name])
+        assert ended.bits == one.bits, name
+        assert PLANNED in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["gis", "v-half"])
+def test_heads_of_the_other_kind(small, name):
+    """Under a V embedding and head share a stage; tied, they are one weight there."""
+    other = f"model.tie_embeddings={'true' if small.family == 'llama' else 'false'}"
+    one = small.train(other, "parallel.pipeline=1", OFF)
+    ended = small.train(other, OFF, *PLAIN[name])
+    assert ended.bits == one.bits
+    assert PLANNED in ended.stderr
+
+
+def test_any_schedule_resumes_any_other(small, tmp_path):
+    saves = [f"checkpoint.dir={tmp_path}", "checkpoint.every=1", OFF]
+    whole = [(entry["step"], entry["loss"], entry["grad_norm"]) for entry in small.train(*SHORT, OFF).steps]
+    for step, name in enumerate(["zb-v", "gis", "1f1b_split"], 1):
+        resumed = ["--resume", str(tmp_path)] if step > 1 else []
+        options = [*SHORT, *saves, f"train.steps={step}", *PLAIN[name]]
+        ended = trained(small.config, *options, family=small.family, arguments=resumed)
+        assert [(entry["step"], entry["loss"], entry["grad_norm"]) for entry in ended.steps] == whole[step - 1 : step], name
+
+
+def test_a_trace_names_actions_as_the_schedule_s_text_does(small, tmp_path):
+    path = tmp_path / "trace.json"
+    options = [OFF, "parallel.pipeline=2", *PLAIN["zb-v"]]
+    trained(small.config, *options, "train.steps=1", "data.val_every=0", family=small.family, arguments=["--trace", str(path)])
+    overrides = [part for option in options for part in ("-o", option)]
+    text = command(small.family, "-c", small.config, *overrides, "--schedule").stdout
+    events = [event for event in json.loads(path.read_text()) if event.get("cat") == "compute"]
+    for stage in range(2):
+        wanted = re.search(rf"^stage {stage}: (.*)$", text, re.MULTILINE)[1].split()
+        mine = sorted((event for event in events if event["pid"] == stage), key=lambda event: event["ts"])
+        assert [event["name"] for event in mine] == wanted
+
+
+def test_an_emulated_stage_takes_the_bytes_of_its_plan(small):
+    options = [OFF, "parallel.pipeline=2", *PLAIN["zb-v"]]
+    overrides = [part for option in options for part in ("-o", option)]
+    for stage in "01":
+        ended = command(small.family, "-c", small.config, *overrides, "--emulate-stage", stage)
+        assert ended.returncode == 0, ended.stderr
+        assert "the same to the byte" in ended.stdout
+        assert "gradients of weights" in ended.stdout
+
+
+def test_a_sample_while_training_leaves_the_bits_alone(small):
+    ended = small.train(OFF, "parallel.pipeline=2", "sample.every=1", "sample.tokens=3", "sample.tokenizer=ids", "sample.prompt=1 2", *PLAIN["v-half"])
+    assert ended.bits == small.alone.bits
+
+
+def test_verify_compares_the_configured_schedule(small):
+    options = [OFF, *PLAIN["gis_half"]]
+    overrides = [part for option in options for part in ("-o", option)]
+    ended = command(small.family, "-c", small.config, *overrides, "--verify", "1")
+    assert ended.returncode == 0, ended.stderr
+    assert "1 stage and 4 stages, gis, no BPipe: the same bits" in ended.stdout
+    assert "1 stage and 4 stages, gis, BPipe: the same bits" in ended.stdout
