@@ -1,3 +1,5 @@
+// Tokens of a step, see batch.h. Every rank computes from the step's number alone which samples are its own; only ranks
+// with the embedding or the head read and upload them.
 #include "batch.h"
 #include "base/alloc.h"
 
@@ -24,7 +26,8 @@ void batch_destroy(Batch *batch) {
     memset(batch, 0, sizeof *batch);
 }
 
-// What a batch is taken from: samples of `training` in its order, those of `validation` in file order, or rows of an evaluation.
+// What a batch is taken from: samples of `training` in its order, those of `validation` in file order, or rows of an
+// evaluation.
 typedef struct Source {
     const Blend *training;
     const Dataset *validation;

@@ -20,19 +20,20 @@ int64_t batch_bytes(const Config *config, const StageShape *at);
 void batch_create(Batch *batch, Stage *stage, int data_rank);
 void batch_destroy(Batch *batch);
 
-// Goes on behind `step`, up to which `samples` samples were taken. Without it step 1 begins with sample 0.
+// Goes on after `step`, up to which `samples` samples were taken. Without it step 1 begins with sample 0.
 void batch_seek(Batch *batch, int64_t step, int64_t samples);
 // Samples that are taken once `step` is done: position of the next one, over all data ranks.
 int64_t batch_position(const Batch *batch, int64_t step);
 
-// A training step: the B samples of the shuffled order from batch_position(step - 1) on. Data rank r takes the r-th of d equal runs of them, microbatch
-// by microbatch. Inputs go to the first stage, targets to the last; other stages need nothing.
+// A training step: the B samples of the shuffled order from batch_position(step - 1) on. Data rank r takes the r-th of
+// d equal runs of them, microbatch by microbatch. Inputs go to the first stage, targets to the last; other stages need
+// nothing.
 int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err);
 
 // Validation batch 0, 1, ...: sequences [batch*B, (batch+1)*B) in file order.
 int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *err);
 
-// Evaluation batch 0, 1, ...: rows [batch*B, (batch+1)*B), those behind the last one zeros.
+// Evaluation batch 0, 1, ...: rows [batch*B, (batch+1)*B), those after the last one zeros.
 int batch_evaluate(Batch *batch, const Evaluation *evaluation, int64_t index, Error *err);
 
 #endif

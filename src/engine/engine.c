@@ -1,11 +1,11 @@
 // The engine runs one stage's list of a schedule, word for word (engine.h).
 //
-// Compute actions (F, B, I, W) run in list order on the calling thread. Transfers (E, A, R, L) go into one queue and move
-// beside compute, as do the messages between virtual stages: nothing has a thread of its own, everything moves whenever
-// somebody calls engine_progress_, which waiting does and which layers do between their operations.
+// Compute actions (F, B, I, W) run in list order on the calling thread. Transfers (E, A, R, L) go into one queue and
+// move beside compute, as do the messages between virtual stages: nothing has a thread of its own, everything moves
+// when engine_progress_ is called: while an action waits, and by layers between their operations.
 //
-// A bundle is known by its number, chunk * microbatches + microbatch. Where it is, and who may touch it, is the state of
-// its slot (slots.h); an action that finds its slot in another state than the proof promised fails with a sentence.
+// A bundle is known by its number, chunk * microbatches + microbatch. Where it is, and who may touch it, is the state
+// of its slot (slots.h); an action that finds its slot in another state than the proof promised fails with a sentence.
 #include "engine.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -14,11 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What a compute action lacks, in the order in which it is asked: a wait for a load or a slot counts as exposed transfer
-// only where the input is already there.
+// What a compute action lacks, in the order in which it is asked: a wait for a load or a slot counts as exposed
+// transfer only where the input is already there.
 typedef enum Lack { LACK_NOTHING, LACK_INPUT, LACK_OUTPUT, LACK_SLOT, LACK_LOAD } Lack;
 
-// The transfer queue: items are actions of the list in list order; [0, done) are complete, item `done` may be under way.
+// The transfer queue: items are actions of the list in list order; [0, done) are complete, item `done` may be under
+// way.
 typedef struct Queue {
     int64_t *actions;
     int64_t posted, done;
@@ -27,7 +28,8 @@ typedef struct Queue {
     CommRequest request; // to or from the partner
 } Queue;
 
-// Messages of one chunk: activations come from the virtual stage before and go to the next one, gradients the other way.
+// Messages of one chunk: activations come from the virtual stage before and go to the next one, gradients the other
+// way.
 typedef struct ChunkLinks {
     P2pLink in[P2P_WAYS], out[P2P_WAYS];
 } ChunkLinks;
@@ -180,8 +182,8 @@ static int queue_finish_(Engine *engine, Error *err) {
     return 1;
 }
 
-// Posts action i, a transfer. A and R have nothing to wait for, and nothing to do but to keep the books, where the evictor
-// moves bundles by itself.
+// Posts action i, a transfer. A and R have nothing to wait for, and nothing to do but to keep the books, where the
+// evictor moves bundles by itself.
 static int engine_post_(Engine *engine, int64_t i, Error *err) {
     const Action *action = action_(engine, i);
     bool accept = action->kind == ACTION_ACCEPT;

@@ -1,8 +1,8 @@
 // Runs one stage's list of a schedule, word for word.
 //
-// Compute actions run in list order on the compute stream; E, A, R and L go through one queue, in list order, beside them. The engine
-// waits on the host for what an action needs, keeps everything else moving while it waits, and gives up its core in between.
-// The rules are those of bpipe.h, which the schedule was proved under.
+// Compute actions run in list order on the compute stream; E, A, R and L go through one queue, in list order, beside
+// them. The engine waits on the host for what an action needs, keeps everything else moving while it waits, and gives
+// up its core in between. The rules are those of bpipe.h, which the schedule was proved under.
 #ifndef ENGINE_H
 #define ENGINE_H
 
@@ -14,7 +14,8 @@
 #include "slots.h"
 #include "stage.h"
 
-// When an action ran, on this host's clock_seconds(). Transfers: from the head of the queue having what it needs, to complete.
+// When an action ran, on this host's clock_seconds(). Transfers: from the head of the queue having what it needs, to
+// complete.
 typedef struct ActionTime {
     double begin, end;
 } ActionTime;
@@ -38,8 +39,8 @@ typedef struct EngineGroups {
     Checksum *checksum; // of evicted bundles, from where they leave to where they are back; NULL: none
 } EngineGroups;
 
-// Allocates slots and buffers for messages. `schedule`: any that places chunks as those of engine_run will, with as many
-// edge buffers as any of them. status_page may be NULL.
+// Allocates slots and buffers for messages. `schedule`: any that places chunks as those of engine_run will, with as
+// many edge buffers as any of them. status_page may be NULL.
 Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *slots, const EngineGroups *groups,
                       StatusPage *status_page, Error *err);
 // Both stages of a pair call this at the end of a run in which nothing failed, before engine_destroy. -1 with err.
@@ -55,8 +56,9 @@ bool engine_alone(const Engine *engine);
 // it is needed.
 void engine_use_pair(Engine *engine, Comm *pair);
 
-// Runs the stage's list of `schedule`, whose slots must not exceed the plan's. scale: of the loss's gradient; 0 for forward-only lists.
-// label ("step 12") stands before the action's name on the board. On return everything is complete on the device and all messages have arrived. -1 with err: the sentence names the action.
+// Runs the stage's list of `schedule`, whose slots must not exceed the plan's. scale: of the loss's gradient; 0 for
+// forward-only lists. label ("step 12") prefixes the action in status messages. On return everything is complete on the
+// device and all messages have arrived. -1 with err: the sentence names the action.
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err);
 
 #endif

@@ -1,6 +1,6 @@
-// Places outside a stage's own slots to which its bundles are evicted: host memory, or slots that the paired stage lends
-// and that are mapped into this process. Both are reached by the backend's copy alone; nobody else has a part in it.
-// Which place holds which bundle is kept here, by the one who evicts.
+// Places outside a stage's own slots to which its bundles are evicted: host memory, or slots that the paired stage
+// lends and that are mapped into this process. The evictor copies and keeps the index; the partner does nothing. Which
+// place holds which bundle is kept here, by the one who evicts.
 #ifndef OFFLOAD_H
 #define OFFLOAD_H
 
@@ -27,8 +27,9 @@ int offload_host(OffloadStore *store, Backend *be, int64_t count, int64_t slot_b
 int offload_pair(OffloadStore *store, Backend *be, const SlotPool *lent, Comm *control, bool *alone, char why[256],
                  Error *err);
 
-// Both stages of a pair call this where `alone` was set, before the acceptor releases its slots: memory of a GPU must not be freed
-// while another process has it mapped. The evictor gives the slots back, and then the acceptor returns. -1 with err.
+// Both stages of a pair call this where `alone` was set, before the acceptor releases its slots: memory of a GPU must
+// not be freed while another process has it mapped. The evictor gives the slots back, and then the acceptor returns. -1
+// with err.
 int offload_part(OffloadStore *store, Comm *control, Error *err);
 
 void offload_destroy(OffloadStore *store);

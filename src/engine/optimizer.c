@@ -1,3 +1,6 @@
+// The end of a step, see optimizer.h. Two decisions keep the numbers the same for every partition: the two gradients of
+// a tied weight have a buffer each and are added once, embedding first, also where they are on one rank; and squares
+// are summed per tensor and then added in the table's order, whichever rank holds the tensor.
 #include "optimizer.h"
 #include "base/alloc.h"
 
@@ -102,9 +105,9 @@ static TensorPiece piece_of_(const Stage *stage, const Tensor *tensor) {
     return tensors_piece(&stage->tensors, tensor - stage->tensors.tensors);
 }
 
-// Gradients of one weight that was used in two places: the embedding's and the head's, each with a buffer of its own wherever they
-// are, added once, embedding first. Of each rank's piece, behind the sum over data ranks, so that the order of additions is the same for
-// every number of stages.
+// Gradients of one weight that was used in two places: the embedding's and the head's, each with a buffer of its own
+// wherever they are, added once, embedding first. Of each rank's piece, after the sum over data ranks, so that the
+// order of additions is the same for every number of stages.
 static int meet_tied_(Optimizer *optimizer, Error *err) {
     Stage *stage = optimizer->stage;
     const Tensor *head = stage->head == NULL ? NULL : &stage->head[stage->model->head_matrix];
@@ -134,8 +137,8 @@ static int meet_shards_(Optimizer *optimizer, Error *err) {
     return 0;
 }
 
-// squares[tensor rank][table entry] of what `list` has as gradients: data ranks add up their pieces first. Behind that every place has one
-// contributor, so the sum over the world is exact in any order.
+// squares[tensor rank][table entry] of what `list` has as gradients: data ranks add up their pieces first. Behind that
+// every place has one contributor, so the sum over the world is exact in any order.
 static int gather_squares_(Optimizer *optimizer, const AdamwTensor *list, Error *err) {
     Stage *stage = optimizer->stage;
     Comm *data = optimizer->groups.data;

@@ -1,5 +1,5 @@
-// Messages between virtual stages, see p2p.h. A link never blocks: the engine asks whether its next message is ready and
-// lets all links make progress while it waits or computes.
+// Messages between virtual stages, see p2p.h. A link never blocks: the engine asks whether its next message is ready
+// and lets all links make progress while it waits or computes.
 #include "p2p.h"
 #include "base/alloc.h"
 
@@ -18,7 +18,8 @@ static int stage_of_(const Schedule *schedule, int g) {
     return stage;
 }
 
-// How many ways before this one, in order of boundaries and forward first, go from the same stage to the same other one.
+// How many ways before this one, in order of boundaries and forward first, go from the same stage to the same other
+// one.
 int p2p_lane(const Schedule *schedule, int g, P2pWay way) {
     int from = stage_of_(schedule, way == P2P_FORWARD ? g : g + 1), lane = 0;
     int to = stage_of_(schedule, way == P2P_FORWARD ? g + 1 : g);

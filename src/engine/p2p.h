@@ -1,7 +1,7 @@
-// The buffers between virtual stages. A boundary has two ways: activations forward, gradients backward. Each way its sender
-// has `edge_buffers` buffers and its receiver as many (rule 6 of bpipe.h), both used in turn, so that a message can travel
-// while the next one is made. Where both virtual stages are on this rank there is no message: the receiver reads the
-// sender's buffer.
+// The buffers between virtual stages. A boundary has two ways: activations forward, gradients backward. Each way its
+// sender has `edge_buffers` buffers and its receiver as many (rule 6 of bpipe.h), both used in turn, so that a message
+// can travel while the next one is made. Where both virtual stages are on this rank there is no message: the receiver
+// reads the sender's buffer.
 #ifndef P2P_H
 #define P2P_H
 
@@ -12,8 +12,9 @@
 // The two ways over a boundary between virtual stages g and g+1.
 typedef enum P2pWay { P2P_FORWARD, P2P_BACKWARD, P2P_WAYS } P2pWay;
 
-// One end of one way. Messages are numbered from 0 in each run; message i uses buffer i mod `buffers`. On the sending end
-// `opened` messages were written; on the receiving end `opened` are consumed. `started` and `finished` count transfers.
+// One end of one way. Messages are numbered from 0 in each run; message i uses buffer i mod `buffers`. On the sending
+// end `opened` messages were written; on the receiving end `opened` are consumed. `started` and `finished` count
+// transfers.
 typedef struct P2pLink {
     Comm *comm;                // NULL: no other rank at the other end
     const struct P2pLink *end; // the other end on this rank; NULL without comm: no neighbour there
@@ -30,8 +31,8 @@ typedef struct P2pLink {
 } P2pLink;
 
 // Messages between two ranks of one group arrive in the order in which they were sent, so each way from one stage to
-// another needs a group of its own: its lane. Returns how many lanes a schedule needs, the same on all stages: 1 without
-// chunks, 0 with one stage.
+// another needs a group of its own: its lane. Returns how many lanes a schedule needs, the same on all stages: 1
+// without chunks, 0 with one stage.
 int p2p_lanes(const Schedule *schedule);
 // The lane of the way over the boundary between virtual stages g and g+1.
 int p2p_lane(const Schedule *schedule, int g, P2pWay way);
@@ -53,8 +54,8 @@ void p2p_begin(P2pLink *link, int64_t expected);
 // Starts and finishes what can be. 0, or -1 with err.
 int p2p_progress(P2pLink *link, Error *err);
 
-// Whether the next message has a buffer: free to write (sender), or arrived (receiver); and that buffer, which may not be
-// touched before p2p_ready says so. A link without a neighbour is always ready, with NULL.
+// Whether the next message has a buffer: free to write (sender), or arrived (receiver); and that buffer, which may not
+// be touched before p2p_ready says so. A link without a neighbour is always ready, with NULL.
 bool p2p_ready(const P2pLink *link);
 void *p2p_buffer(const P2pLink *link);
 

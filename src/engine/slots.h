@@ -1,5 +1,6 @@
-// Activation slots: the only places an activation can be. A stage has a fixed number of equal slots, its own and those it
-// lends to its partner, and every slot knows what it holds; using one out of turn is an error that names slot and action.
+// Activation slots: the only places an activation can be. A stage has a fixed number of equal slots, its own and those
+// it lends to its partner, and every slot knows what it holds; using one out of turn is an error that names slot and
+// action.
 #ifndef SLOTS_H
 #define SLOTS_H
 
@@ -41,19 +42,19 @@ int slots_create(SlotPool *pool, Backend *be, const char *name, MemoryCategory c
                  Error *err);
 void slots_destroy(SlotPool *pool);
 
-// At the start of a run, with the device idle: no slot waits for it, and most_in_use counts anew. Events of the run before
-// will mark other moments.
+// At the start of a run, with the device idle: no slot waits for it, and most_in_use counts anew. Events of the run
+// before will mark other moments.
 void slots_begin(SlotPool *pool);
 
-// The lowest free slot, or NULL. Where `idle` is set only one that the device has let go of, for a transfer; a forward follows
-// its slot's last backward on the same stream and need not wait.
+// The lowest free slot, or NULL. Where `idle` is set only one that the device has let go of, for a transfer; a forward
+// follows its slot's last backward on the same stream and need not wait.
 Slot *slots_free(SlotPool *pool, bool idle);
 
 // The slot that holds the bundle, or NULL.
 Slot *slots_find(SlotPool *pool, int bundle);
 
-// Moves a slot from one state to another, on behalf of action `who` ("F3"). -1 with err where the slot is not in `from`, or holds
-// another bundle.
+// Moves a slot from one state to another, on behalf of action `who` ("F3"). -1 with err where the slot is not in
+// `from`, or holds another bundle.
 int slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int bundle, const char *who, Error *err);
 
 #endif

@@ -1,5 +1,5 @@
-// One stage of the pipeline on one rank: memory for weights, temporaries, tokens and losses, and the way of one microbatch
-// through one chunk of its layers.
+// One stage of the pipeline on one rank: memory for weights, temporaries, tokens and losses, and the way of one
+// microbatch through one chunk of its layers.
 //
 // Two decisions to know. Every size and layout comes from a function that is called once with no memory, to count, and
 // once with memory, to bind; that is how the plan's bytes are the bytes allocated. And the head runs inside the forward
@@ -26,8 +26,8 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
     at->last |= to->last;
 }
 
-// Where a layer's part of its chunk's bundle begins: the input of the layer, and all else that its backward needs, unless
-// that is made again.
+// Where a layer's part of its chunk's bundle begins: the input of the layer, and all else that its backward needs,
+// unless that is made again.
 static int64_t layer_offset_(const StageShape *at, const StageChunk *chunk, int64_t layer) {
     int64_t recomputed = layer < chunk->recomputed ? layer : chunk->recomputed;
     return recomputed * at->message_bytes + (layer - recomputed) * at->layer_bundle;
@@ -270,8 +270,9 @@ static const Tensor *layer_tensors_(const Stage *stage, const StageChunk *chunk,
     return stage->layers + (chunk->before + layer) * stage->table.per_layer;
 }
 
-// Runs one layer forward, from its input in the bundle to y. What its backward needs goes into the bundle or, for a layer
-// that is to be run again, into the stage's one place for that. Returns that place. y NULL: the output is not needed.
+// Runs one layer forward, from its input in the bundle to y. What its backward needs goes into the bundle or, for a
+// layer that is to be run again, into the stage's one place for that. Returns that place. y NULL: the output is not
+// needed.
 static void *run_layer_(Stage *stage, const StageChunk *chunk, void *bundle, int64_t layer, void *y) {
     void *place = layer_bundle_(stage, chunk, bundle, layer);
     if (layer < chunk->recomputed) {
@@ -314,10 +315,10 @@ static void layer_complete_(Stage *stage, const StageChunk *chunk, int64_t micro
         stage->layer_done(stage->layer_done_argument, chunk->before + layer);
 }
 
-// The gradient of layer l's output goes through dx. For stage_weights it is kept as well: of the last layer at the end of
-// the bundle, where the head has put it already, of any other at the next layer's `x`, which that layer's backward was the
-// last to read. A layer that is run again has its whole backward here, split or not, since what it makes again would be
-// gone by stage_weights.
+// The gradient of layer l's output goes through dx. For stage_weights it is kept as well: of the last layer at the end
+// of the bundle, where the head has put it already, of any other at the next layer's `x`, which that layer's backward
+// was the last to read. A layer that is run again has its whole backward here, split or not, since what it makes again
+// would be gone by stage_weights.
 int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
                    bool split, Error *err) {
     Pass *pass = &stage->pass;
@@ -363,7 +364,8 @@ void stage_logits(Stage *stage, int64_t row, float *logits) {
     const char *from = (const char *)stage->head_work.logits + row * s->vocab_width * s->element;
     stage->be->download(stage->be, logits, from, s->vocab_count * s->element);
     if (s->element == 4) return;
-    // bf16 is the upper half of a float: widened in place, from the end, so that no value is overwritten before it was read.
+    // bf16 is the upper half of a float: widened in place, from the end, so that no value is overwritten before it was
+    // read.
     for (int64_t i = s->vocab_count - 1; i >= 0; i--) {
         uint16_t half;
         memcpy(&half, (const char *)logits + 2 * i, sizeof half);

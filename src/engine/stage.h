@@ -1,5 +1,5 @@
-// One pipeline stage on one rank: its layers' weights, its temporaries, and the forward and backward of one microbatch through them.
-// It knows no schedule: the engine says which microbatch, in which slot, between which buffers.
+// One pipeline stage on one rank: its layers' weights, its temporaries, and the forward and backward of one microbatch
+// through them. It knows no schedule: the engine says which microbatch, in which slot, between which buffers.
 #ifndef STAGE_H
 #define STAGE_H
 
@@ -47,7 +47,7 @@ typedef struct Stage {
     Pass pass;
     void *workspace, *head_workspace, *sums_memory;
     void *op_workspace;       // of the backend's operations, in the workspace
-    SumWorkspaces workspaces; // in sums_memory; lent to the groups by whoever sums in them
+    SumWorkspaces workspaces; // in sums_memory; lent to the groups that sum in them
     HeadWork head_work;
     void *recomputed;          // one layer's part of a bundle, for layers that are run again; NULL: none are
     void *gradient;            // (shard_rows, hidden): the running gradient of the first chunk, which sends none on
@@ -73,12 +73,13 @@ char *stage_layers_text(const StageShape *at, char text[STAGE_LAYERS_TEXT]);
 // The stage of the pipeline that holds an entry of the tensor table.
 int stage_holding(const Stage *stage, int64_t table_index);
 
-// Bytes that stage_create takes of the model with this table, added to `bytes` by category (slots and edges are the engine's), and those of its states by kind. -1 only
-// when host memory is out.
+// Bytes that stage_create takes of the model with this table, added to `bytes` by category (slots and edges are the
+// engine's), and those of its states by kind. -1 only when host memory is out.
 void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
                  const Config *config, const StageShape *at);
 
-// Allocates and initializes the stage. tensor: the tensor group, NULL for one rank. data_rank: of parallel.data. -1 with err.
+// Allocates and initializes the stage. tensor: the tensor group, NULL for one rank. data_rank: of parallel.data. -1
+// with err.
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int index, Comm *tensor, int data_rank, Error *err);
 void stage_destroy(Stage *stage);
@@ -88,14 +89,15 @@ void stage_destroy(Stage *stage);
 // its output in the same breath; scale 0: loss only).
 int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
                   float scale, Error *err);
-// input: gradient from the next virtual stage (not read by the last); output: gradient for the one before (not written by
-// the first). split: leaves the gradients of the layers' matrices to stage_weights, and in the bundle what that needs.
+// input: gradient from the next virtual stage (not read by the last); output: gradient for the one before (not written
+// by the first). split: leaves the gradients of the layers' matrices to stage_weights, and in the bundle what that
+// needs.
 int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
                    bool split, Error *err);
 int stage_weights(Stage *stage, int chunk, int64_t microbatch, void *bundle, Error *err);
 
-// Logits of one row (position * b + sequence) of the microbatch that ran last, with scale 0, as this tensor rank of the last stage has
-// them: vocab_count values, on the host. They stand in the head's workspace until the next forward.
+// Logits of one row (position * b + sequence) of the microbatch that ran last, with scale 0, as this tensor rank of the
+// last stage has them: vocab_count values, on the host. They stay in the head's workspace until the next forward.
 void stage_logits(Stage *stage, int64_t row, float *logits);
 
 #endif

@@ -1,3 +1,4 @@
+// Whether a step's update is applied, see step_guard.h.
 #include "step_guard.h"
 
 #include <math.h>

@@ -1,8 +1,9 @@
-// Whether a step's update may change the weights: not where its loss or gradient is no number, and on request not where they are
-// far from what is usual.
+// Whether a step's update may change the weights: not where its loss or gradient is no number, and on request not where
+// they are far from what is usual.
 //
-// The decision rests on the loss and the norm, which all ranks know to the bit, and on the state below, which checkpoints hold. So
-// all ranks decide alike, in every layout, and a resumed run decides as one that was never interrupted.
+// The decision rests on the loss and the norm, which all ranks know to the bit, and on the state below, which
+// checkpoints hold. So all ranks decide alike, in every layout, and a resumed run decides as one that was never
+// interrupted.
 #ifndef STEP_GUARD_H
 #define STEP_GUARD_H
 
@@ -11,8 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Deviation of x from the mean of the last 128 values, in standard deviations; 0 while fewer than 8 were seen or where they are all
-// equal. The value is added after it was judged.
+// Deviation of x from the mean of the last 128 values, in standard deviations; 0 while fewer than 8 were seen or where
+// they are all equal. The value is added after it was judged.
 enum { ZSCORE_WINDOW = 128 };
 typedef struct ZScore {
     double values[ZSCORE_WINDOW];
@@ -20,8 +21,8 @@ typedef struct ZScore {
 } ZScore;
 double zscore_add(ZScore *z, double x);
 
-// Values a window has to hold before train.skip_outlier_z looks at deviations from it: of fewer, the standard deviation itself is
-// too uncertain.
+// Values a window has to hold before train.skip_outlier_z looks at deviations from it: of fewer, the standard deviation
+// itself is too uncertain.
 enum { STEP_LEAST = 32 };
 
 typedef struct StepGuard {
@@ -34,9 +35,10 @@ typedef enum StepDecision { STEP_APPLY, STEP_SKIP_BAD, STEP_SKIP_OUTLIER, STEP_S
 
 // Judges one step, and keeps the books: windows, and what is skipped.
 //
-// train.skip_bad_steps counts over the whole run, resumes included, and not in a row: a run in which every second step is bad is
-// not in order, and would go on for ever if good steps in between made it forget. train.skip_outlier_z looks upwards only: a loss
-// far below the usual harms nothing. What is skipped enters the windows, so that a lasting change becomes the usual.
+// train.skip_bad_steps counts over the whole run, resumes included, and not in a row: a run in which every second step
+// is bad is not in order, and would go on for ever if good steps in between made it forget. train.skip_outlier_z looks
+// upwards only: a loss far below the usual harms nothing. What is skipped enters the windows, so that a lasting change
+// becomes the usual.
 StepDecision step_guard_decide(StepGuard *state, const TrainConfig *train, double loss, double norm, double *loss_z,
                                double *norm_z);
 

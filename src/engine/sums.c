@@ -1,3 +1,5 @@
+// How much workspace sums over ranks need, see sums.h: counted once over all that a stage will ever sum, and allocated
+// once.
 #include "sums.h"
 
 #include <string.h>
@@ -17,7 +19,7 @@ static void need_(const Need *need, CommOperation operation, int64_t count, Comm
     if (bytes > need->workspace->bytes) need->workspace->bytes = bytes;
 }
 
-// The stream's sums behind products that are split over tensor ranks, one at a time; norms' gradients behind the step.
+// The stream's sums after products that are split over tensor ranks, one at a time; norms' gradients after the step.
 static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.tensor_ranks, shape->staged};
     workspace->sums = 1;

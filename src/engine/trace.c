@@ -1,3 +1,5 @@
+// Chrome traces, see trace.h. A step's events are put together in memory and written with one call, so that a trace
+// whose run was killed is cut between two steps.
 #include "trace.h"
 #include "base/alloc.h"
 
@@ -11,7 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// ns. Devices tell times to about a microsecond, so that one action may seem to begin that much before the one ahead of it ended.
+// ns. Devices tell times to about a microsecond, so that one action may seem to begin that much before the one ahead of
+// it ended.
 enum { CLOCK_GRAIN = 2000 };
 
 // A slot of one of the two pools is taken (+1) or let go of (-1).
@@ -165,13 +168,15 @@ static void trace_reserve_(Trace *trace, int64_t actions) {
     trace->capacity = 2 * actions;
 }
 
-// Transfers stand in the same order on both sides of a pair: the next one of `evictor`'s list from `at` on that is stage's.
+// Transfers are in the same order on both sides of a pair: the next one of `evictor`'s list from `at` on that is
+// stage's.
 static int64_t next_of_partner_(const StageSchedule *evictor, int64_t at, int stage) {
     while (at < evictor->count && evictor->actions[at].peer != stage) at++;
     return at;
 }
 
-// When action i ran; where it was only noted, when the evictor's side of the transfer did. partners: how far its list has been read.
+// When action i ran; where it was only noted, when the evictor's side of the transfer did. partners: how far its list
+// has been read.
 static ActionTime time_of_(const Trace *trace, const Schedule *schedule, const ActionTime *const *times, int pid,
                            int64_t i, int64_t *partners) {
     int stage = pid / trace->columns;

@@ -1,16 +1,18 @@
+// ZeRO-1, see zero.h. Sums over data ranks start in the order in which units become complete, which the schedule makes
+// the same on all data ranks, so that the sums of one group match. At most SUMS_OVER_DATA are under way at a time.
 #include "zero.h"
 #include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// Units are summed in the order in which their gradients became complete, the same on all data ranks: sums of one group have
-// to be started alike everywhere.
+// Units are summed in the order in which their gradients became complete, the same on all data ranks: sums of one group
+// have to be started alike everywhere.
 struct Zero {
     Stage *stage;
     Comm *data;
     int64_t *order;                    // (units): the first `complete` are to be summed
-    bool *ordered;                     // (units): stands in `order`
+    bool *ordered;                     // (units): is in `order`
     int64_t complete, started, summed; // entries of `order`; summed <= started <= complete
     CommRequest *requests;             // (units): of a sum or of a gather
     Error error;                       // of a sum that failed while a backward ran
@@ -84,7 +86,8 @@ Zero *zero_create(Stage *stage, Comm *data) {
 
 void zero_destroy(Zero *zero) {
     if (zero == NULL) return;
-    // A step that all ranks gave up, as when its loss is not finite, leaves sums whose memory must not go before they end.
+    // A step that all ranks gave up, as when its loss is not finite, leaves sums whose memory must not go before they
+    // end.
     if (zero->complete > 0) zero_finish_(zero, NULL);
     free(zero->order);
     free(zero->ordered);

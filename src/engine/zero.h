@@ -1,6 +1,6 @@
-// Data parallelism with ZeRO-1 (Rajbhandari et al. 2020): every data rank holds all weights and gradients of its stage, but sums the
-// gradients, keeps the optimizer states and updates the weights of its piece of every unit only. Sums over data ranks start as soon as a layer's
-// gradients are complete, inside the last microbatch's backward.
+// Data parallelism with ZeRO-1 (Rajbhandari et al. 2020): every data rank holds all weights and gradients of its stage,
+// but sums the gradients, keeps the optimizer states and updates the weights of its piece of every unit only. Sums over
+// data ranks start as soon as a layer's gradients are complete, inside the last microbatch's backward.
 #ifndef ZERO_H
 #define ZERO_H
 
@@ -8,11 +8,13 @@
 
 typedef struct Zero Zero;
 
-// data: the group of data ranks, NULL for one; then everything below is nothing to do. Hooks itself to the stage's layer_done.
+// data: the group of data ranks, NULL for one; then everything below is nothing to do. Hooks itself to the stage's
+// layer_done.
 Zero *zero_create(Stage *stage, Comm *data);
 void zero_destroy(Zero *zero);
 
-// Starts what the backwards have not started yet and waits until this rank's pieces of the gradients are the sums over data ranks.
+// Starts what the backwards have not started yet and waits until this rank's pieces of the gradients are the sums over
+// data ranks.
 int zero_reduce_gradients(Zero *zero, Error *err);
 
 // Brings every rank all pieces of the updated weights.

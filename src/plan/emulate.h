@@ -1,6 +1,6 @@
-// One stage of a pipeline alone on one device: its list of the schedule runs word for word through the engine, while its neighbours, its partner
-// and the other tensor ranks are emulated. It says what a run would find out on as many devices as it has stages: the stage's true peak
-// memory, and how long its forwards and backwards take.
+// One stage of a pipeline alone on one device: its list of the schedule runs word for word through the engine, while
+// its neighbours, its partner and the other tensor ranks are emulated. It says what a run would find out on as many
+// devices as it has stages: the stage's true peak memory, and how long its forwards and backwards take.
 #ifndef EMULATE_H
 #define EMULATE_H
 
@@ -27,8 +27,8 @@ typedef struct Emulation {
     int64_t scratch_bytes, scratch_counted; // as asked for, and with what the device adds
 } Emulation;
 
-// Allocates stage `plan->at.stage` as `plan` has it; evictions are paced at hardware->pair. moves: the stage's list sends bundles to a
-// partner or takes them. -1 with err; emulation_destroy in both cases.
+// Allocates stage `plan->at.stage` as `plan` has it; evictions are paced at hardware->pair. moves: the stage's list
+// sends bundles to a partner or takes them. -1 with err; emulation_destroy in both cases.
 int emulation_create(Emulation *emulation, const Config *config, const Model *model, const Schedule *schedule,
                      const PlanStage *plan, bool moves, const Hardware *hardware, Backend *be, Error *err);
 void emulation_destroy(Emulation *emulation);

@@ -1,13 +1,13 @@
-// What a run came to, as one number each: per step the loss, the gradient's norm, and a checksum of every tensor's gradient and of every
-// updated weight. A checksum is of the whole tensor, unpadded: ranks work out those of their parts at their places, and these add up
-// (crc64.h), so that it does not depend on the partition.
+// What a run came to, as one number each: per step the loss, the gradient's norm, and a checksum of every tensor's
+// gradient and of every updated weight. A checksum is of the whole tensor, unpadded: ranks work out those of their
+// parts at their places, and these add up (crc64.h), so that it does not depend on the partition.
 #ifndef RECORD_H
 #define RECORD_H
 
 #include "run.h"
 
-// A table of 64-bit words: a step's are loss and norm as they lie in memory, then gradients, then weights, in table order (of a tied
-// tensor: 0).
+// A table of 64-bit words: a step's are loss and norm as they lie in memory, then gradients, then weights, in table
+// order (of a tied tensor: 0).
 typedef struct Record {
     int64_t first, steps; // numbers of the steps: first .. first + steps - 1
     int64_t entries;      // of the tensor table
@@ -19,8 +19,8 @@ static inline int64_t record_width(const Record *record) {
 }
 void record_free(Record *record);
 
-// The first thing that differs, in the order in which a step makes it: loss, gradients from the last tensor to the first, norm, weights.
-// 0: nothing does. Else 1, and in text "step 2: the gradient of NAME is 0123... and 4567...".
+// The first thing that differs, in the order in which a step makes it: loss, gradients from the last tensor to the
+// first, norm, weights. 0: nothing does. Else 1, and in text "step 2: the gradient of NAME is 0123... and 4567...".
 int record_compare(const Record *one, const Record *other, const TensorTable *table, char *text, size_t size);
 
 // To and from a file. -1 with err.

@@ -1,10 +1,10 @@
 // --verify N: the same N steps in several ways, which all have to come to the same bits.
 //
-// Started by hand, the program runs each way as a run of its own, one after another: one stage with 1F1B; the configuration's stages (four, where
-// it has one) and schedule without BPipe; the same with BPipe. What does not fit this machine is left out, and said. Tensor and data ranks, which change the
-// order of sums, stay as configured. Each run hands its record (record.h) to the parent through a file that has no name.
-// Ranks that a launcher started cannot become more or fewer: they run their stages without and with BPipe, one after another.
-// Nothing is written anywhere.
+// Started by hand, the program runs each way as a run of its own, one after another: one stage with 1F1B; the
+// configuration's stages (four, where it has one) and schedule without BPipe; the same with BPipe. What does not fit
+// this machine is left out, and said. Tensor and data ranks, which change the order of sums, stay as configured. Each
+// run hands its record (record.h) to the parent through a file that has no name. Ranks that a launcher started cannot
+// become more or fewer: they run their stages without and with BPipe, one after another. Nothing is written anywhere.
 #ifndef VERIFY_H
 #define VERIFY_H
 
