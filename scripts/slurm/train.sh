@@ -3,8 +3,9 @@
 #
 #   scripts/slurm/train.sh PROGRAM CONFIG CHECKPOINTS [more arguments of PROGRAM]
 #
-# A run that was asked to stop saves its checkpoint and ends with code 3. Then, and only then, the job goes back into the queue
-# and the next start goes on from that checkpoint: what fails with another code would fail again.
+# A run that was asked to stop saves its checkpoint and ends with code 3. Then, and only then, the job goes back into
+# the queue and the next start goes on from that checkpoint: what fails with another code would fail again. When a rank
+# is lost (it died, fell silent, or nothing moved), the ranks start again within the job.
 set -uo pipefail
 
 fail() {
@@ -24,15 +25,50 @@ command -v srun >/dev/null || fail "srun is not in PATH on $(hostname)"
 srun --mpi=list 2>&1 | grep -qw pmix ||
     fail "this Slurm has no PMIx plugin, without which ranks do not find each other; docs/slurm.md says what to do"
 
-# Ranks of a node follow each other (block), since placement counts on it. With --kill-on-bad-exit the first rank that ends with code 3
-# would have the others killed, and their code might count; a rank that fails takes the others with it by itself. Nothing binds tasks
-# to GPUs: each sees all that the job has on its node and takes its own by its number there. Since Slurm 22.05 srun does not take over
-# --cpus-per-task by itself.
-srun --mpi=pmix --kill-on-bad-exit=0 --distribution=block ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
-    "$program" -c "$config" -o "checkpoint.dir=$checkpoints" --resume-if-any "$checkpoints" "$@"
-code=$?
+# Ranks of a node follow each other (block), since placement counts on it. With --kill-on-bad-exit the first rank that
+# ends with code 3 would have the others killed, and their code might count; a rank that fails takes the others with it
+# by itself. Nothing binds tasks to GPUs: each sees all that the job has on its node and takes its own by its number
+# there. Since Slurm 22.05 srun does not take over --cpus-per-task by itself. The ranks are waited for a minute after
+# the first has ended: one whose supervisor was stopped ends no other way.
+start_ranks() {
+    srun --mpi=pmix --kill-on-bad-exit=0 --wait=60 --distribution=block \
+        ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
+        "$program" -c "$config" -o "checkpoint.dir=$checkpoints" --resume-if-any "$checkpoints" "$@"
+}
 
-if [ $code = 3 ]; then
+# As train.max_restarts, of which these jobs have 10: when a rank died or fell silent, the ranks start again from the
+# newest checkpoint. A loss before a new step counts double; the same action of the same rank twice is no accident. The
+# ranks note what was lost in a file.
+left=10 furthest=0 last=
+for word in "$@"; do
+    case $word in train.max_restarts=*) left=${word#*=} ;; esac
+done
+TRAINER_LOSS=$(mktemp) || fail "cannot make a file in ${TMPDIR:-/tmp} on $(hostname)"
+export TRAINER_LOSS
+trap 'rm -f "$TRAINER_LOSS"' EXIT
+while :; do
+    : >"$TRAINER_LOSS"
+    start_ranks "$@"
+    code=$?
+    lost=$(cat "$TRAINER_LOSS")
+    # Above 3 srun itself says that a task was killed, as when a node was lost.
+    if [ $code -eq 0 ] || { [ $code -le 3 ] && [ -z "$lost" ]; }; then break; fi
+    read -r rank step action <<<"${lost:--1 0}"
+    cost=1
+    if [ -n "$last" ] && [ "$step" -le "$furthest" ]; then cost=2; fi
+    if [ "$rank" -ge 0 ] && [ "$lost" = "$last" ]; then
+        echo "train.sh: rank $rank was lost twice at $action; submit the job again to go on" >&2
+        break
+    elif [ "$left" -lt $cost ]; then
+        echo "train.sh: no restart is left (train.max_restarts); submit the job again to go on" >&2
+        break
+    fi
+    left=$((left - cost)) last=${lost:-none}
+    if [ "$step" -gt "$furthest" ]; then furthest=$step; fi
+    echo "train.sh: the ranks ended with code $code at step $step; starting them again, at most $left times more" >&2
+done
+
+if [ "$code" = 3 ]; then
     echo "train.sh: stopped on request with a checkpoint in $checkpoints; job $job goes back into the queue" >&2
     scontrol requeue "$job" || echo "train.sh: job $job cannot be requeued; submit it again to go on" >&2
 fi

@@ -106,6 +106,7 @@ typedef struct TrainConfig {
     int schedule; // LrSchedule
     double weight_decay, beta1, beta2, eps, grad_clip;
     int precision;                    // Precision
+    int64_t max_restarts;
     double peer_timeout_s, timeout_s; // patience with a silent rank, with a job that stands still; 0: endless
     int64_t skip_bad_steps;           // of the whole run
     double skip_outlier_z;            // 0: off

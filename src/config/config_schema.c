@@ -179,6 +179,8 @@ const ConfigKey config_keys[] = {
     NUMBER(train, eps, "1.0e-8", 0, 1, KEY_ABOVE_MIN, NULL, "AdamW: added to the denominator"),
     NUMBER(train, grad_clip, "1.0", 0, 1e12, 0, NULL, "largest norm of the gradient; 0: no clipping"),
     WORD(train, precision, "fp32", precision_words, "bf16: matrix products and activations; weights keep fp32 masters"),
+    INT(train, max_restarts, "0", 0, 1000000, NULL,
+        "start the ranks again from the newest checkpoint as often, where one of them dies or falls silent"),
     NUMBER(train, peer_timeout_s, "10", 0, 1e6, 0, NULL, "end where a rank is silent for as many seconds; 0: never"),
     NUMBER(train, timeout_s, "600", 0, 1e9, 0, NULL, "end where nothing moves on any rank for as many; 0: never"),
     INT(train, skip_bad_steps, "0", 0, MAX_COUNT, NULL,

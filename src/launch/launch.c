@@ -232,7 +232,7 @@ static void launch_watch_(Launch *launch) {
 // --- the last word
 
 static int launch_say_(const Launch *launch, const char *what) {
-    log_line(launch->log, "%s; the job ends; %s", what, launch->job->remedy);
+    log_line(launch->log, "%s; %s", what, launch->job->remedy);
     return EXIT_FAILED;
 }
 
@@ -278,7 +278,8 @@ static int launch_last_word_(Launch *launch, LaunchEnd *end) {
     JobEnd why = coordinator_why(launch->coordinator);
     int code = coordinator_code(launch->coordinator);
     bool mpirun_killed = WIFSIGNALED(launch->status) && !launch->forced;
-    *end = (LaunchEnd){.rank = why.rank, .step = coordinator_step(launch->coordinator)};
+    *end = (LaunchEnd){
+        .lost = why.lost && launch->asked == 0, .rank = why.rank, .step = coordinator_step(launch->coordinator)};
     if (why.spoken && !launch->unread) return launch_say_reported_(launch, &why);
     if (launch->unwritten != 0) {
         log_line(launch->log, "cannot write to standard output: %s", strerror(launch->unwritten));
@@ -293,7 +294,8 @@ static int launch_last_word_(Launch *launch, LaunchEnd *end) {
     if (!failed && !mpirun_killed) end->rank = launch_children_lost(&launch->children);
     if (end->rank >= 0)
         status_copy_text(end->action, sizeof end->action, coordinator_status(launch->coordinator, end->rank)->action);
-    end->lost = failed || mpirun_killed || launch->children.first >= 0 || launch->reason[0] != '\0';
+    end->lost =
+        launch->asked == 0 && (why.lost || mpirun_killed || launch->children.first >= 0 || launch->reason[0] != '\0');
     if (mpirun_killed) return launch_say_mpirun_(launch);
     if (launch->reason[0] != '\0') return launch_say_(launch, launch->reason);
     if (failed) return log_line(launch->log, "%s", why.text), EXIT_FAILED;

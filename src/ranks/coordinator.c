@@ -30,6 +30,7 @@ struct Coordinator {
     int first, worth;         // the rank that decides what is said, and why it does; -1: none
     int64_t when;             // it ended
     bool over;                // a rank ended without having left in order
+    bool died;                // the first of those, without having said why
     bool begun;               // a rank has met all others
     bool found;               // the watchdog found something, and `reason` says what
     int silent;               // rank; -1: none
@@ -89,6 +90,7 @@ static void coordinator_note_end_(Coordinator *coordinator, const Message *messa
     watchdog_excuse(coordinator->dog, message->rank);
     coordinator->open--;
     coordinator->left += peer->ending == ENDING_LEFT;
+    coordinator->died = coordinator->died || (peer->ending == ENDING_DIED && !coordinator->over && !coordinator->found);
     coordinator->over = coordinator->over || peer->ending != ENDING_LEFT;
     int worth = coordinator_worth_(peer, message->text);
     bool earlier = worth == coordinator->worth && worth > 0 && message->when < coordinator->when;
@@ -162,7 +164,8 @@ static void coordinator_say_death_(const Coordinator *coordinator, int rank, cha
 }
 
 JobEnd coordinator_why(const Coordinator *coordinator) {
-    JobEnd why = {.code = EXIT_FAILED, .rank = coordinator->first, .stage = -1};
+    JobEnd why = {
+        .code = EXIT_FAILED, .rank = coordinator->first, .stage = -1, .lost = coordinator->died || coordinator->found};
     char what[STATUS_TEXT];
     status_copy_text(what, sizeof what, coordinator->reason);
     if (coordinator->found) why.rank = coordinator->silent, why.silent = true;
@@ -174,7 +177,7 @@ JobEnd coordinator_why(const Coordinator *coordinator) {
         return why;
     }
     if (peer != NULL) coordinator_say_death_(coordinator, coordinator->first, what, sizeof what);
-    snprintf(why.text, sizeof why.text, "%s; the job ends; %s", what, coordinator->job.remedy);
+    snprintf(why.text, sizeof why.text, "%s; %s", what, coordinator->job.remedy);
     return why;
 }
 

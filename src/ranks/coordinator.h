@@ -15,7 +15,7 @@ typedef struct Job {
     int ranks;
     Patience patience;
     bool one_host;      // all ranks share this host: listen on its loopback alone
-    const char *remedy; // how to go on after a failure: "go on with --resume-if-any out"
+    const char *remedy; // what follows from a failure: "the job ends; go on with --resume out"
 } Job;
 
 // Opens its channel. NULL with err.
@@ -41,6 +41,7 @@ typedef struct JobEnd {
     int code;
     int rank, stage; // -1: the job as a whole
     bool spoken, silent;
+    bool lost; // a rank died or fell silent, or nothing moved: another start may get further
     char text[STATUS_TEXT + 256];
 } JobEnd;
 JobEnd coordinator_why(const Coordinator *coordinator);

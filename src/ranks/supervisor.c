@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -94,9 +95,10 @@ static bool supervisor_is_stuck_(Supervisor *supervisor, double now) {
     Log log = supervisor_log_(supervisor, false);
     watchdog_describe(&status, text);
     bool joining = strcmp(status.action, SUPERVISOR_JOINING) == 0;
-    log_line(&log, "nothing has moved here for %.0f s (train.timeout_s): this rank %s; the job ends; %s",
+    log_line(&log, "nothing has moved here for %.0f s (train.timeout_s): this rank %s; %s",
              supervisor->job.patience.progress_s, text,
-             joining ? "no rank has begun; where hosts have several networks, name theirs to mpirun (docs/slurm.md)"
+             joining ? "the job ends, no rank has begun; where hosts have several networks, name theirs to mpirun "
+                       "(docs/slurm.md)"
                      : supervisor->job.remedy);
     return true;
 }
@@ -166,7 +168,7 @@ static void supervisor_see_rank_(Supervisor *supervisor) {
     if (supervisor->by_hand) _exit(EXIT_FAILED); // its caretaker has the rest done
     supervisor_begin_words_();
     Log log = supervisor_log_(supervisor, false);
-    log_line(&log, "the process that started this rank has gone, so the job ends; %s", supervisor->job.remedy);
+    log_line(&log, "the process that started this rank has gone, so %s", supervisor->job.remedy);
     _exit(EXIT_FAILED);
 }
 
@@ -227,11 +229,21 @@ static void supervisor_miss_coordinator_(Supervisor *supervisor, double now) {
     status_page_read(supervisor->page, &status);
     watchdog_describe(&status, own);
     watchdog_reason(supervisor->hub, FOUND_SILENT, 0, now, text);
-    log_line(&log, "%s; this rank %s; the job ends; %s", text, own, supervisor->job.remedy);
+    log_line(&log, "%s; this rank %s; %s", text, own, supervisor->job.remedy);
     supervisor_end_launcher_(supervisor->launcher);
     supervisor_kill_(supervisor);
     supervisor_nap_(1.5);
     _exit(EXIT_FAILED);
+}
+
+// For the job script that may start the ranks again: which rank was lost, the step, and what the rank was doing.
+static void supervisor_note_loss_(const Coordinator *coordinator, int rank) {
+    const char *path = getenv(SUPERVISOR_LOSS);
+    FILE *file = path == NULL ? NULL : fopen(path, "we");
+    if (file == NULL) return;
+    fprintf(file, "%d %lld %s\n", rank, (long long)coordinator_step(coordinator),
+            rank < 0 ? "" : watchdog_action(coordinator_status(coordinator, rank)));
+    fclose(file);
 }
 
 // All ranks, where this process holds the coordinator.
@@ -250,6 +262,7 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
     JobEnd why = coordinator_why(coordinator);
     supervisor_begin_words_();
     if (!why.spoken) log_line(&log, "%s", why.text);
+    if (why.lost) supervisor_note_loss_(coordinator, why.rank);
     if (why.silent) supervisor_end_launcher_(supervisor->launcher); // which may end this process before long
     supervisor_kill_(supervisor);
     for (int try = 0; try < TRIES && coordinator_open_ranks(coordinator) > 0; try++) {

@@ -26,6 +26,9 @@
 #define SUPERVISOR_FOLDER "TRAINER_FOLDER"
 #define SUPERVISOR_ERRORS "errors"
 
+// A file into which a lost rank is noted under mpirun or srun: "RANK STEP ACTION" on one line, rank -1 for none in particular.
+#define SUPERVISOR_LOSS "TRAINER_LOSS"
+
 // What a rank is doing until there is a world.
 #define SUPERVISOR_JOINING "joining the other ranks"
 

@@ -14,7 +14,12 @@
 #include "launch/launch.h"
 #include "config/manual.h"
 #include "config/options.h"
+<<<<<<< HEAD
 #include "plan/plan_report.h"
+=======
+#include "plan/plan_answer.h"
+#include "restart.h"
+>>>>>>> 08dacc2 (run: start lost ranks again, as often as train.max_restarts says)
 #include "run.h"
 #include "engine/trace.h"
 #include "verify.h"
@@ -42,9 +47,9 @@ static int trainer_fail_(const Log *log, const Error *err) {
 // What ranks, and the processes that look after them, have to know of the job.
 static Job trainer_job_(const Config *config, char *remedy, size_t size) {
     if (config->checkpoint.dir[0] != '\0')
-        snprintf(remedy, size, "go on with --resume %s", config->checkpoint.dir);
+        snprintf(remedy, size, "the job ends; go on with --resume %s", config->checkpoint.dir);
     else
-        snprintf(remedy, size, "nothing was saved, since checkpoint.dir is not set");
+        snprintf(remedy, size, "the job ends; nothing was saved, since checkpoint.dir is not set");
     return (Job){.ranks = (int)config_world(config),
                  .patience = {config->train.peer_timeout_s, config->train.timeout_s},
                  .one_host = true,
@@ -206,7 +211,9 @@ static int parent_main_(Trainer *t, bool decided, Error *err) {
     if (decided) with[t->argc] = option, with[t->argc + 1] = bpipe;
     char remedy[CONFIG_TEXT + 64];
     Job job = trainer_job_(t->config, remedy, sizeof remedy);
-    int code = launch_ranks(&t->log, &job, with, NULL, err);
+    RunAsk ask = ask_of_(&t->options);
+    int code = run_trains(&ask) ? restart_launch(&t->log, t->config, &job, with, err)
+                                : launch_ranks(&t->log, &job, with, NULL, err);
     free(with);
     return err->code != 0 ? trainer_fail_(&t->log, err) : code;
 }
@@ -236,7 +243,8 @@ static int train_main_(Trainer *t) {
         return code < 0 ? trainer_fail_(&t->log, &err) : code;
     }
     if (!launched && check_before_ranks_(t, &err) != 0) return trainer_fail_(&t->log, &err);
-    if (launched || config_world(t->config) == 1) return rank_main_(t, launched);
+    bool alone = config_world(t->config) == 1 && t->config->train.max_restarts == 0;
+    if (launched || alone) return rank_main_(t, launched);
     return parent_main_(t, undecided, &err);
 }
 

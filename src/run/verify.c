@@ -231,7 +231,7 @@ static int verify_launch_(const Verify *verify, const Config *config, char chang
     Job job = {.ranks = (int)config_world(config),
                .patience = {config->train.peer_timeout_s, config->train.timeout_s},
                .one_host = true,
-               .remedy = "nothing was saved"};
+               .remedy = "the run ends"};
     int code = setenv(RECORD_VARIABLE, path, 1) != 0 || ftruncate(verify->file, 0) != 0
                    ? error_set(err, EXIT_FAILED, "a run's record has no place to go to")
                    : launch_ranks(&quiet, &job, argv, NULL, err);

@@ -247,7 +247,7 @@ static const char defaults[] =
     "\"attention\":{\"mode\":\"flash\",\"softmax\":\"fused\"},"
     "\"train\":{\"global_batch\":8,\"steps\":100,\"seed\":1337,\"lr\":0.0003,\"min_lr_ratio\":0.1,\"warmup_steps\":0,"
     "\"schedule\":\"cosine\",\"weight_decay\":0.1,\"beta1\":0.9,\"beta2\":0.95,\"eps\":1e-08,\"grad_clip\":1,"
-    "\"precision\":\"fp32\",\"peer_timeout_s\":10,\"timeout_s\":600,"
+    "\"precision\":\"fp32\",\"max_restarts\":0,\"peer_timeout_s\":10,\"timeout_s\":600,"
     "\"skip_bad_steps\":0,\"skip_outlier_z\":0},"
     "\"data\":{\"train\":\"x.bin\",\"val\":\"\",\"val_every\":0,\"val_batches\":8,\"hellaswag\":\"\",\"hellaswag_"
     "every\":0},"

@@ -136,7 +136,7 @@ static int run_rank_(const char *name, int argc, char **argv) {
         {"killed", killed_}, {"crash", crash_}, {"wait", wait_},           {"stop", stop_},     {"late", stop_},
         {"gone", gone_},     {"lines", lines_}, {"transport", transport_}, {"frames", frames_}};
     Error err = {0};
-    Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = "go on"};
+    Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = "the job ends; go on"};
     Rank r = {.supervisor = supervisor_start("ranks_launch", &job, true, &err)};
     if (r.supervisor == NULL) return fprintf(stderr, "%s\n", err.text), err.code;
     r.page = supervisor_page(r.supervisor);
@@ -172,7 +172,7 @@ int main(int argc, char **argv) {
         sigprocmask(SIG_BLOCK, &set, NULL);
         return run_rank_(argv[1], argc, argv);
     }
-    Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = "go on"};
+    Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = "the job ends; go on"};
     int code = launch_ranks(&log, &job, argv, NULL, &err);
     return err.code != 0 ? (log_line(&log, "%s", err.text), err.code) : code;
 }

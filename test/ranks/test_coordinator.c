@@ -13,7 +13,7 @@
 
 enum { RANKS = 3 };
 
-static const Job local_job = {.ranks = RANKS, .patience = {10, 600}, .one_host = true, .remedy = "go on"};
+static const Job local_job = {.ranks = RANKS, .patience = {10, 600}, .one_host = true, .remedy = "the job ends; go on"};
 static const Log log_to = {"test", -1, -1, LOG_NORMAL};
 
 // A coordinator and the channel of one supervisor.

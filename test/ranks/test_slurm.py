@@ -118,8 +118,17 @@ def test_a_cancelled_job_saves_and_the_next_one_goes_on_to_the_same_bits(cluster
     assert again.bits == undisturbed
 
 
-def test_a_job_whose_rank_is_killed_fails_and_is_not_requeued(cluster, tmp_path):
-    job = SlurmJob(cluster, tmp_path, "train.steps=100000")
+def test_a_job_whose_rank_is_killed_starts_its_ranks_again_and_goes_on_to_the_same_bits(cluster, tmp_path, undisturbed):
+    job = SlurmJob(cluster, tmp_path, f"train.steps={STEPS}", "checkpoint.every=5")
+    job.wait_for_steps(12)
+    os.kill(job.ranks()[-1], signal.SIGKILL)
+    job.wait_for_state("COMPLETED")
+    assert "starting them again, at most 9 times more" in job.text() and "was killed by signal 9" in job.text(), job.text()
+    assert job.text().count("resumed from") == 1 and job.bits == undisturbed and job.shown("Restarts") == "0"
+
+
+def test_a_job_whose_rank_is_killed_and_that_has_no_restarts_fails_and_is_not_requeued(cluster, tmp_path):
+    job = SlurmJob(cluster, tmp_path, "train.steps=100000", "train.max_restarts=0")
     job.wait_for_steps(2)
     began = time.monotonic()
     os.kill(job.ranks()[1], signal.SIGKILL)

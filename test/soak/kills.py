@@ -1,8 +1,13 @@
 #!/usr/bin/env python3
 """Kills somebody of a four-stage run a hundred times at random moments, and compares what was pieced together with an undisturbed run.
 
-    test/soak/kills.py [KILLS [SEED]]
+    test/soak/kills.py [KILLS [SEED]] [--load N]
+
+--load N: beside N processes that compute without a pause, which this script starts and ends.
 """
+
+import contextlib
+import multiprocessing
 
 import sys
 import tempfile
@@ -13,10 +18,33 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from harm import Kills  # noqa: E402
 
 
+def compute():
+    while True:
+        sum(range(100000))
+
+
+@contextlib.contextmanager
+def load(processes):
+    busy = [multiprocessing.Process(target=compute, daemon=True) for _ in range(processes)]
+    for process in busy:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+
+
 def main():
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    with tempfile.TemporaryDirectory() as folder:
+    words = sys.argv[1:]
+    beside = 0
+    if "--load" in words:
+        at = words.index("--load")
+        beside = int(words[at + 1])
+        del words[at : at + 2]
+    count = int(words[0]) if words else 100
+    seed = int(words[1]) if len(words) > 1 else 1
+    with load(beside), tempfile.TemporaryDirectory() as folder:
         kills = Kills(Path(folder), seed)
         kills.many(count, lambda: print(f"\r{kills.kills}/{count} kills", end="", file=sys.stderr, flush=True))
     print(file=sys.stderr)

@@ -1,0 +1,137 @@
+// The loop around a launch. It ends with the first launch that does not end by a loss: a rank that says why it fails would say so again,
+// and so would a full disk.
+#include "restart.h"
+
+#include "base/alloc.h"
+#include "checkpoint/checkpoint_files.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+bool restart_allowed(Restarts *restarts, const LaunchEnd *end, char why[256]) {
+    bool further = end->step > restarts->furthest || !restarts->again;
+    bool same = restarts->again && end->rank >= 0 && end->rank == restarts->rank && end->action[0] != '\0' &&
+                strcmp(end->action, restarts->action) == 0;
+    int cost = further ? 1 : 2;
+    restarts->again = true;
+    restarts->rank = end->rank;
+    restarts->furthest = end->step > restarts->furthest ? end->step : restarts->furthest;
+    status_copy_text(restarts->action, sizeof restarts->action, end->action);
+    if (same) {
+        snprintf(why, 256, "rank %d was lost twice at %s", end->rank, end->action);
+        return false;
+    }
+    if (restarts->left < cost) {
+        snprintf(why, 256, "%s",
+                 restarts->left == 0
+                     ? "no restart is left (train.max_restarts)"
+                     : "one restart is left (train.max_restarts), and one without a new step counts double");
+        return false;
+    }
+    restarts->left -= cost;
+    return true;
+}
+
+// --- where the ranks go on
+
+// Checkpoints that were there before the run, which may be another run's. They are told by their inodes, since names are used again.
+typedef struct Before {
+    ino_t *inode;
+    int64_t count;
+} Before;
+
+static ino_t restart_inode_(const char *dir, const char *name, time_t *made) {
+    char path[CONFIG_TEXT + 64];
+    struct stat status;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (stat(path, &status) != 0) return 0;
+    if (made != NULL) *made = status.st_mtime;
+    return status.st_ino;
+}
+
+static void restart_list_(const Config *config, CheckpointName **names, int64_t *count) {
+    Crc64 crc;
+    crc64_init(&crc);
+    *names = NULL, *count = 0;
+    if (config->checkpoint.dir[0] != '\0') checkpoint_list(config->checkpoint.dir, &crc, names, count, NULL);
+}
+
+static Before restart_look_(const Config *config) {
+    CheckpointName *names;
+    Before before;
+    restart_list_(config, &names, &before.count);
+    before.inode = xcalloc((size_t)before.count + 1, sizeof *before.inode);
+    for (int64_t i = 0; i < before.count; i++)
+        before.inode[i] = restart_inode_(config->checkpoint.dir, names[i].name, NULL);
+    free(names);
+    return before;
+}
+
+// The step of the newest complete checkpoint that this run made; -1: none yet.
+static int64_t restart_newest_(const Config *config, const Before *before, time_t *made) {
+    CheckpointName *names;
+    int64_t count, step = -1;
+    restart_list_(config, &names, &count);
+    for (int64_t i = 0; i < count && step < 0; i++) {
+        ino_t inode = restart_inode_(config->checkpoint.dir, names[i].name, made);
+        bool ours = names[i].complete && inode != 0;
+        for (int64_t k = 0; k < before->count; k++) ours = ours && before->inode[k] != inode;
+        if (ours) step = names[i].step;
+    }
+    free(names);
+    return step;
+}
+
+// The arguments without an option that says where to go on, and with one that does. The caller frees the list.
+static char **restart_arguments_(char **argv, char *dir) {
+    static char option[] = "--resume";
+    int count = 0, kept = 0;
+    while (argv[count] != NULL) count++;
+    char **with = xcalloc((size_t)count + 3, sizeof *with);
+    for (int i = 0; i < count; i++) {
+        bool value = strcmp(argv[i], "--resume") == 0 || strcmp(argv[i], "--resume-if-any") == 0;
+        bool whole = strncmp(argv[i], "--resume=", 9) == 0 || strncmp(argv[i], "--resume-if-any=", 16) == 0;
+        if (value) i++;
+        if (!value && !whole) with[kept++] = argv[i];
+    }
+    with[kept++] = option, with[kept] = dir;
+    return with;
+}
+
+static void restart_say_(const Log *log, const Restarts *restarts, const LaunchEnd *end, int64_t saved,
+                         double seconds) {
+    int64_t lost = end->step - 1 - (saved > 0 ? saved : 0);
+    char from[64] = "where this start began";
+    if (saved > 0) snprintf(from, sizeof from, "step %lld", (long long)saved);
+    log_line(log, "starting the ranks again from %s, at most %lld times more; lost: %lld step%s, %.0f s", from,
+             (long long)restarts->left, (long long)(lost > 0 ? lost : 0), lost == 1 ? "" : "s", seconds);
+}
+
+int restart_launch(const Log *log, const Config *config, const Job *job, char **argv, Error *err) {
+    Restarts restarts = {.left = config->train.max_restarts};
+    Job watched = *job;
+    Before before = restart_look_(config);
+    char dir[CONFIG_TEXT], why[256], **with = NULL;
+    snprintf(dir, sizeof dir, "%s", config->checkpoint.dir);
+    if (restarts.left > 0) watched.remedy = "the ranks end";
+    int code;
+    for (;;) {
+        LaunchEnd end = {.rank = -1};
+        time_t began = time(NULL), made = 0;
+        code = launch_ranks(log, &watched, with != NULL ? with : argv, &end, err);
+        if (code <= EXIT_DONE || !end.lost || config->train.max_restarts == 0) break;
+        int64_t saved = restart_newest_(config, &before, &made);
+        if (!restart_allowed(&restarts, &end, why)) {
+            log_line(log, "%s; %s", why, job->remedy);
+            break;
+        }
+        restart_say_(log, &restarts, &end, saved, difftime(time(NULL), made > began ? made : began));
+        if (saved >= 0 && with == NULL) with = restart_arguments_(argv, dir);
+    }
+    free(with);
+    free(before.inode);
+    return code;
+}

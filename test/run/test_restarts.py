@@ -1,0 +1,76 @@
+"""train.max_restarts: ranks that died are started again from the newest checkpoint, and the run has the bits of an undisturbed one."""
+
+import json
+import os
+import re
+import signal
+import time
+
+import pytest
+from harm import rank_process, small_config
+from trainer_runs import Job, environment, nothing_left, wait_until
+
+pytestmark = pytest.mark.usefixtures("ranks")
+
+STEPS = 40
+
+
+def start(config, folder, *overrides, steps=STEPS):
+    saved = [f"checkpoint.dir={folder}/saved", "checkpoint.every=5", f"log.metrics={folder}/metrics.jsonl"]
+    keys = ("parallel.pipeline=4", f"train.steps={steps}", "data.val_every=0", *saved, *overrides)
+    return Job(config, *keys, env=environment(OMP_NUM_THREADS="1"))
+
+
+def lines(folder):
+    path = folder / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
+
+
+def last_step(folder):
+    return max([line["step"] for line in lines(folder) if line["type"] == "step"], default=0)
+
+
+def kill(job, folder, rank, after):
+    wait_until(lambda: job.parent.poll() is not None or last_step(folder) >= after, f"no step {after}")
+    assert job.parent.poll() is None, job.end().stderr
+    os.kill(wait_until(lambda: rank_process(job, rank), "no rank"), signal.SIGKILL)
+
+
+def test_a_killed_rank_is_started_again_and_the_bits_are_those_of_an_undisturbed_run(tmp_path):
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    whole.mkdir(), torn.mkdir()
+    config = small_config(tmp_path)
+    assert start(config, whole).end().code == 0
+    job = start(config, torn, "train.max_restarts=2")
+    kill(job, torn, 2, 7)
+    ended = job.end()
+    assert ended.code == 0, ended.stderr
+    assert re.search(r"rank 2 \(stage 2\) was killed by signal 9 .* while at \S.*; the ranks end", ended.stderr), ended.stderr
+    said = re.search(r"starting the ranks again from (step (\d+)|where this start began), at most 1 times more; lost: (\d+) steps?, \d+ s", ended.stderr)
+    assert said is not None, ended.stderr
+    runs = [line for line in lines(torn) if line["type"] == "run"]
+    assert len(runs) >= 2
+    last = {line["step"]: (line["loss"], line["grad_norm"]) for line in lines(torn) if line["type"] == "step"}
+    assert last == {line["step"]: (line["loss"], line["grad_norm"]) for line in lines(whole) if line["type"] == "step"}
+    assert nothing_left(config)
+
+
+def test_without_restarts_left_the_last_line_says_how_to_go_on(tmp_path):
+    config = small_config(tmp_path)
+    job = start(config, tmp_path, "train.max_restarts=1", steps=100000)
+    kill(job, tmp_path, 1, 6)
+    wait_until(lambda: len([1 for line in lines(tmp_path) if line["type"] == "run"]) == 2, "no second start")
+    kill(job, tmp_path, 1, last_step(tmp_path) + 6)
+    ended = job.end()
+    assert ended.code == 1
+    assert ended.said[-1].endswith(f"the job ends; go on with --resume {tmp_path}/saved"), ended.stderr
+    assert nothing_left(config)
+
+
+def test_a_rank_that_says_why_it_fails_is_not_started_again(tmp_path):
+    """As with a disk that is full when the ranks start: they would say the same again."""
+    config = small_config(tmp_path)
+    (tmp_path / "file").write_text("")
+    began = time.monotonic()
+    ended = start(config, tmp_path, "train.max_restarts=5", f"checkpoint.dir={tmp_path}/file/saved").end()
+    assert ended.code == 1 and "starting the ranks again" not in ended.stderr, (ended.stderr, time.monotonic() - began)
