@@ -70,8 +70,8 @@ static Before restart_look_(const Config *config) {
     return before;
 }
 
-// The step of the newest complete checkpoint that this run made; -1: none yet.
-static int64_t restart_newest_(const Config *config, const Before *before, time_t *made) {
+// The step of the newest complete checkpoint that this run made, and its path; -1: none yet.
+static int64_t restart_newest_(const Config *config, const Before *before, time_t *made, char *path, size_t size) {
     CheckpointName *names;
     int64_t count, step = -1;
     restart_list_(config, &names, &count);
@@ -80,13 +80,14 @@ static int64_t restart_newest_(const Config *config, const Before *before, time_
         bool ours = names[i].complete && inode != 0;
         for (int64_t k = 0; k < before->count; k++) ours = ours && before->inode[k] != inode;
         if (ours) step = names[i].step;
+        if (ours) snprintf(path, size, "%s/%s", config->checkpoint.dir, names[i].name);
     }
     free(names);
     return step;
 }
 
 // The arguments without an option that says where to go on, and with one that does. The caller frees the list.
-static char **restart_arguments_(char **argv, char *dir) {
+static char **restart_arguments_(char **argv, char *path) {
     static char option[] = "--resume";
     int count = 0, kept = 0;
     while (argv[count] != NULL) count++;
@@ -97,7 +98,7 @@ static char **restart_arguments_(char **argv, char *dir) {
         if (value) i++;
         if (!value && !whole) with[kept++] = argv[i];
     }
-    with[kept++] = option, with[kept] = dir;
+    with[kept++] = option, with[kept] = path;
     return with;
 }
 
@@ -114,8 +115,7 @@ int restart_launch(const Log *log, const Config *config, const Job *job, char **
     Restarts restarts = {.left = config->train.max_restarts};
     Job watched = *job;
     Before before = restart_look_(config);
-    char dir[CONFIG_TEXT], why[256], **with = NULL;
-    snprintf(dir, sizeof dir, "%s", config->checkpoint.dir);
+    char path[CONFIG_TEXT + 64], why[256], **with = NULL;
     if (restarts.left > 0) watched.remedy = "the ranks end";
     int code;
     for (;;) {
@@ -123,13 +123,13 @@ int restart_launch(const Log *log, const Config *config, const Job *job, char **
         time_t began = time(NULL), made = 0;
         code = launch_ranks(log, &watched, with != NULL ? with : argv, &end, err);
         if (code <= EXIT_DONE || !end.lost || config->train.max_restarts == 0) break;
-        int64_t saved = restart_newest_(config, &before, &made);
+        int64_t saved = restart_newest_(config, &before, &made, path, sizeof path);
         if (!restart_allowed(&restarts, &end, why)) {
             log_line(log, "%s; %s", why, job->remedy);
             break;
         }
         restart_say_(log, &restarts, &end, saved, difftime(time(NULL), made > began ? made : began));
-        if (saved >= 0 && with == NULL) with = restart_arguments_(argv, dir);
+        if (saved >= 0 && with == NULL) with = restart_arguments_(argv, path);
     }
     free(with);
     free(before.inode);

@@ -14,12 +14,8 @@
 #include "launch/launch.h"
 #include "config/manual.h"
 #include "config/options.h"
-<<<<<<< HEAD
 #include "plan/plan_report.h"
-=======
-#include "plan/plan_answer.h"
 #include "restart.h"
->>>>>>> 08dacc2 (run: start lost ranks again, as often as train.max_restarts says)
 #include "run.h"
 #include "engine/trace.h"
 #include "verify.h"

@@ -8,7 +8,6 @@
 
 import contextlib
 import multiprocessing
-
 import sys
 import tempfile
 from pathlib import Path
