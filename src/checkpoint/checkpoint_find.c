@@ -118,18 +118,16 @@ static ResumePlace resume_place_(const char *resume, const char *dir) {
 }
 
 static int refuse_(const Config *config, const CheckpointName *found, bool mixed, Error *err) {
-    char where[CONFIG_TEXT];
     const char *dir = config->checkpoint.dir;
-    config_where(config, "checkpoint.dir", where, sizeof where);
     if (mixed)
-        return error_set(err, EXIT_USAGE,
-                         "%s: checkpoint.dir: %s holds %s, which is of another run than the one to go on from; name "
-                         "another folder, or set checkpoint.overwrite: true to remove the other run's",
-                         where, dir, found->name);
-    return error_set(err, EXIT_USAGE,
-                     "%s: checkpoint.dir: %s holds checkpoints of another run, such as %s; go on from them with "
-                     "--resume %s, name another folder, or set checkpoint.overwrite: true to replace them",
-                     where, dir, found->name, dir);
+        return config_error(config, "checkpoint.dir", err,
+                            "%s holds %s, which is of another run than the one to go on from; name another folder, or "
+                            "set checkpoint.overwrite: true to remove the other run's",
+                            dir, found->name);
+    return config_error(config, "checkpoint.dir", err,
+                        "%s holds checkpoints of another run, such as %s; go on from them with --resume %s, name "
+                        "another folder, or set checkpoint.overwrite: true to replace them",
+                        dir, found->name, dir);
 }
 
 // NULL: nothing of another run is there.

@@ -41,7 +41,7 @@ const OptionRow option_rows[] = {
     {"man", 0, NULL, OPTION_FLAG, offsetof(Options, man), "print the manual page and exit; read it with man -l"},
     {"completion", 0, "bash|zsh", OPTION_TEXT, offsetof(Options, completion),
      "print what completes these options and keys in that shell, and exit"},
-    {"version", 0, NULL, OPTION_FLAG, offsetof(Options, version), "print the version and exit"},
+    {"version", 0, NULL, OPTION_FLAG, offsetof(Options, version), "print the version, and what is built in, and exit"},
 };
 
 const int option_row_count = sizeof option_rows / sizeof option_rows[0];

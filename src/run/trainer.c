@@ -19,7 +19,7 @@
 #include "run.h"
 #include "engine/trace.h"
 #include "verify.h"
-#include "base/version.h"
+#include "version_report.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -260,7 +260,7 @@ static bool answer_(const Options *options, const char *program) {
     else if (options->completion != NULL)
         completion_write(program, options->completion, stdout);
     else if (options->version)
-        printf("%s %s\n", program, VERSION);
+        version_report(program, stdout);
     else
         return false;
     return true;

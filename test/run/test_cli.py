@@ -52,7 +52,7 @@ def config(tmp_path_factory):
         ("--help", r"usage: train_{family} -c FILE"),
         ("-h", r"exit codes: 0 done"),
         ("--help-config", r"micro_batch +b: sequences in one microbatch\n +default 1; an integer from 1"),
-        ("--version", r"^train_{family} \d+\.\d+\.\d+\n$"),
+        ("--version", r"^train_{family} \d+\.\d+\.\d+\nCPU   .*(oneDNN|OpenMP).*\nMPI   .+\nGPU   .+\n$"),
     ],
 )
 def test_questions_are_answered_on_stdout(family, option, holds):

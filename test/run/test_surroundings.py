@@ -167,8 +167,8 @@ def test_a_run_under_nohup_hears_no_hang_up(small, tmp_path, overrides):
 @each_size
 def test_one_request_may_come_as_two_signals(small, tmp_path, overrides):
     """timeout(1) sends one to the process and one to its group."""
-    for _ in range(3):
-        job = started(small, tmp_path, f"checkpoint.dir={tmp_path}/saved", *overrides)
+    for i in range(3):
+        job = started(small, tmp_path, f"checkpoint.dir={tmp_path}/saved{i}", *overrides)
         job.parent.send_signal(signal.SIGTERM)
         job.parent.send_signal(signal.SIGINT)
         ended = job.end()
@@ -184,13 +184,14 @@ def test_of_two_runs_with_one_place_for_checkpoints_the_second_is_refused(small,
     """It would clear away what the first is writing, and the first what it writes."""
     saved = f"checkpoint.dir={tmp_path}/saved"
     job = started(small, tmp_path, saved, "checkpoint.every=5", *overrides)
-    second = Job(small, "train.steps=5", saved, "checkpoint.every=0", *overrides).end()
+    force = "checkpoint.overwrite=true"  # the first may have saved by now, which alone would be refused
+    second = Job(small, "train.steps=5", saved, force, "checkpoint.every=0", *overrides).end()
     assert second.code == 1 and second.stdout == ""
     assert second.said[-1].endswith(f"checkpoint.dir: {tmp_path}/saved: another run saves its checkpoints there; wait for its end, or name another folder")
     job.parent.send_signal(signal.SIGTERM)
     ended = job.end()
     assert ended.code == 3 and "could not be written" not in ended.stderr, ended.stderr
-    assert Job(small, "train.steps=5", saved, *overrides).end().code == 0  # its place is free
+    assert Job(small, "train.steps=5", saved, force, *overrides).end().code == 0  # its place is free
 
 
 # --- limits
