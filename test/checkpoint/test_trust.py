@@ -9,7 +9,7 @@ import struct
 import numpy
 import pytest
 
-from trainer_runs import LLAMA, Trainer, checkpoint_names, layout, saving, verify, without_mpi
+from trainer_runs import LLAMA, Trainer, checkpoint_names, layout, saving, verify, wait_until, without_mpi
 
 several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 UNUSED = 15  # no sample holds this token
@@ -29,30 +29,41 @@ def small(tmp_path_factory):
 # --- symbolic links
 
 
+LATE = 1500  # steps: links are placed while they go on, after the sweep at the start and before the save
+
+
+def attacked(small, saved, place, *changes):
+    """A run whose folder gets links, made by `place`, between its first and its last step."""
+    process = small.start(saving(saved, LATE), {"train.steps": LATE}, *changes)
+    wait_until(lambda: process.metrics.exists() and '"step":1,' in process.metrics.read_text(), "no step")
+    place()
+    ended = small.end(process)
+    assert ended.code == 0 and "saved" in ended.stderr, ended.stderr
+    assert checkpoint_names(saved) == [f"step_{LATE:08}"] and verify(saved / f"step_{LATE:08}") is None
+
+
 @several_ranks
 @pytest.mark.parametrize("p", [1, 2])
-@pytest.mark.parametrize("place", [".step_00000002.partial", ".step_00000004.partial"])
-def test_a_link_in_the_way_of_a_checkpoint_is_removed_and_not_followed(small, tmp_path, place, p):
+def test_a_link_in_the_way_of_a_checkpoint_is_removed_and_not_followed(small, tmp_path, p):
     saved, victim = tmp_path / "saved", tmp_path / "victim"
-    saved.mkdir(), victim.mkdir()
-    for name in ("config.json", "training.json", "manifest.json", "model-00001-of-00004.safetensors"):
-        (victim / name).write_text("precious")
-    process = small.start(saving(saved, 2), layout(p=p))
-    (saved / place).symlink_to(victim)
-    assert small.end(process).code == 0
-    assert checkpoint_names(saved) == ["step_00000002", "step_00000004"]
-    assert [verify(saved / name) for name in checkpoint_names(saved)] == [None, None]
-    assert {path.read_text() for path in victim.iterdir()} == {"precious"} and len(list(victim.iterdir())) == 4
+    victim.mkdir()
+    (victim / "config.json").write_text("precious")
+    attacked(small, saved, lambda: (saved / f".step_{LATE:08}.partial").symlink_to(victim), layout(p=p))
+    assert [path.read_text() for path in victim.iterdir()] == ["precious"]
 
 
-def test_links_inside_a_half_written_checkpoint_are_not_followed(small, tmp_path):
+def test_links_inside_a_folder_in_the_way_are_not_followed(small, tmp_path):
     saved, victim = tmp_path / "saved", tmp_path / "victim"
-    (saved / ".step_00000002.partial").mkdir(parents=True)
     victim.write_text("precious")
-    for name in ("config.json", "manifest.json", "optimizer-00001-of-00004.safetensors"):
-        (saved / ".step_00000002.partial" / name).symlink_to(victim)
-    small.run(saving(saved, 2))
-    assert victim.read_text() == "precious" and verify(saved / "step_00000002") is None
+
+    def place():
+        folder = saved / f".step_{LATE:08}.partial"
+        folder.mkdir()
+        for name in ("config.json", "manifest.json", "optimizer-00001-of-00004.safetensors"):
+            (folder / name).symlink_to(victim)
+
+    attacked(small, saved, place)
+    assert victim.read_text() == "precious"
 
 
 def test_a_link_with_a_checkpoint_s_name_is_replaced_and_not_followed(small, tmp_path):
