@@ -6,10 +6,11 @@
 
 check compares the mean loss over some windows and the likeliest next tokens, both in fp32 on the CPU, and ends with code 1 and one sentence
 where they differ. TOKENS is a token file as the trainers read them; without it the tokens are drawn at random. info needs nothing but
-Python; check needs PyTorch and transformers, from the system or from .deps/transformers, where scripts/install_deps.sh puts it.
+Python; check needs PyTorch and transformers: those of the Python that runs it, else .deps/transformers, where scripts/install_deps.sh puts it.
 """
 
 import argparse
+import importlib.util
 import json
 import math
 import os
@@ -24,14 +25,23 @@ from pathlib import Path
 from run_files import Failure, find_trainer, finish, form_of, read_text
 
 ROOT = Path(__file__).resolve().parent.parent
-FAMILIES = {"llama": "llama", "gpt2": "gpt"}
-# Where a file leaves something out, what transformers takes it for.
+# model_type: our family, and what that architecture has beside LLaMA's or GPT-2's layers.
+FORMS = {
+    "llama": ("llama", {}),
+    "mistral": ("llama", {}),
+    "qwen2": ("llama", {"qkv_bias": True}),
+    "qwen3": ("llama", {"qk_norm": True}),
+    "gpt2": ("gpt", {}),
+}
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_layer_freq")
+# Our key, their word, and what transformers takes a file for that leaves it out.
 WORDS = {
     "llama": {
         "hidden": ("hidden_size", None),
         "layers": ("num_hidden_layers", None),
         "heads": ("num_attention_heads", None),
         "kv_heads": ("num_key_value_heads", "auto"),
+        "head_dim": ("head_dim", "auto"),
         "ffn": ("intermediate_size", None),
         "vocab": ("vocab_size", None),
         "seq_len": ("max_position_embeddings", 2048),
@@ -50,23 +60,89 @@ WORDS = {
         "tie_embeddings": ("tie_word_embeddings", True),
     },
 }
+# rope_scaling of each kind: our key, their word, otherwise. None: the file must have it.
+SCALINGS = {
+    "linear": {"rope_factor": ("factor", None)},
+    "llama3": {
+        "rope_factor": ("factor", None),
+        "rope_original": ("original_max_position_embeddings", None),
+        "rope_low_freq": ("low_freq_factor", None),
+        "rope_high_freq": ("high_freq_factor", None),
+    },
+    "yarn": {
+        "rope_factor": ("factor", None),
+        "rope_original": ("original_max_position_embeddings", "auto"),
+        "rope_beta_fast": ("beta_fast", 32),
+        "rope_beta_slow": ("beta_slow", 1),
+        "rope_attention": ("attention_factor", "auto"),
+    },
+}
+# What these words must say, and why not. The trainer has the same table (src/config/family.c).
+DEMANDS = {
+    "hidden_act": (("silu", "swish"), "hidden_act is not silu"),
+    "attention_bias": ((False,), "attention_bias is set, which gives o_proj a bias too"),
+    "mlp_bias": ((False,), "mlp_bias is set"),
+    "partial_rotary_factor": ((1,), "partial_rotary_factor is not 1"),
+    "activation_function": (("gelu_new", "gelu_pytorch_tanh"), "activation_function is not gelu_new"),
+    "scale_attn_by_inverse_layer_idx": ((False,), "scale_attn_by_inverse_layer_idx is set"),
+    "scale_attn_weights": ((True,), "scale_attn_weights is off"),
+}
 
 
 # ---- what is in the folder ----------------------------------------------------------------------------------------------
 
 
-def read_model(folder):
-    """The model section that config.json describes."""
+def read_scaling(said, path):
+    """Keys of scaled rotations; newer files describe plain ones too, as rope_parameters."""
+    scaling = said.get("rope_scaling") or said.get("rope_parameters") or {}
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "default":
+        return {}
+    if kind not in SCALINGS or "mscale" in scaling or not scaling.get("truncate", True):
+        raise Failure(f"{path}: rope_scaling is {kind!r}{'' if kind not in SCALINGS else ' with mscale or truncate'}, which the trainers do not compute")
+    found = {"rope_scaling": kind}
+    for key, (word, otherwise) in SCALINGS[kind].items():
+        found[key] = scaling[word] if scaling.get(word) is not None else otherwise
+        if found[key] is None:
+            raise KeyError(f"{word} of rope_scaling")
+    if found.get("rope_original") == "auto":
+        found["rope_original"] = said["max_position_embeddings"]
+    return found
+
+
+def check_computed(said, path):
+    """Raises what the model computes that the trainers do not."""
+    kind = said["model_type"]
+    experts = [word for word in EXPERTS if isinstance(said.get(word), int)]
+    if experts:
+        raise Failure(f"{path}: is of a {kind}, a mixture of experts ({experts[0]}), which the trainers do not compute; use a dense model")
+    if kind not in FORMS:
+        raise Failure(f"{path}: is of a {kind}; the trainers know {', '.join(list(FORMS)[:-1])} and {list(FORMS)[-1]}")
+    for word, (allowed, refusal) in DEMANDS.items():
+        if said.get(word) is not None and said[word] not in allowed:
+            raise Failure(f"{path}: {refusal}, which the trainers do not compute")
+
+
+def window_of(said):
+    """Tokens that attention looks back, or None where it sees all."""
+    return said.get("sliding_window") if said.get("use_sliding_window", True) else None
+
+
+def read_config(folder):
     path = folder / "config.json"
     if not path.exists():
         inside = sorted(folder.glob("step_*/config.json"))
         hint = f"give one of its checkpoints, such as {inside[-1].parent}" if inside else "give a folder as save_pretrained writes it, or a checkpoint"
         raise Failure(f"{folder}: holds no config.json; {hint}")
-    with form_of(path, "config.json of a model"):
-        said = json.loads(read_text(path))
-        if said["model_type"] not in FAMILIES:
-            raise Failure(f"{path}: is of a {said['model_type']}; the trainers know {' and '.join(FAMILIES)}")
-        family = FAMILIES[said["model_type"]]
+    return path, json.loads(read_text(path))
+
+
+def read_model(folder):
+    """The model section that config.json describes, as the trainer takes it."""
+    with form_of(folder / "config.json", "config.json of a model"):
+        path, said = read_config(folder)
+        check_computed(said, path)
+        family, more = FORMS[said["model_type"]]
         model = {"family": family}
         for key, (word, otherwise) in WORDS[family].items():
             value = said.get(word)
@@ -77,6 +153,12 @@ def read_model(folder):
             model[key] = otherwise if value is None else value
             if model[key] is None:
                 raise KeyError(word)
+        if said["model_type"] == "qwen3" and model["head_dim"] == "auto":
+            model["head_dim"] = 128
+        model |= more
+        if family == "llama":
+            model |= read_scaling(said, path)
+            model["seq_len"] = min(model["seq_len"], window_of(said) or model["seq_len"])
     return model
 
 
@@ -123,6 +205,9 @@ def show_info(options):
     print("model:")
     for key, value in model.items():
         print(f"  {key}: {str(value).lower() if isinstance(value, bool) else value}")
+    window = window_of(read_config(options.folder)[1])
+    if window:
+        print(f"\nsliding_window {window}: longer sequences are not computed so here, and seq_len is at most that")
     width = max(len(tensor.name) for tensor in tensors)
     print(f"\n{'tensor':{width}}  {'type':5} {'shape':>16} {'bytes':>15}")
     for tensor in tensors:
@@ -196,7 +281,8 @@ class Trainer:
 
 class Transformers:
     def __init__(self, folder):
-        sys.path.insert(0, str(ROOT / ".deps" / "transformers"))
+        if importlib.util.find_spec("transformers") is None:
+            sys.path.insert(0, str(ROOT / ".deps" / "transformers"))
         os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
         try:
             import torch
