@@ -1,6 +1,7 @@
 // One scalar into one field of Config: what counts as an integer, a number, a word; and the sentences when it does not.
 #include "config_schema.h"
 #include "base/printable.h"
+#include "hints.h"
 #include "base/suggest.h"
 
 #include <errno.h>
@@ -106,7 +107,7 @@ static int set_bool_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
 }
 
 static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
-    const char *near = NULL;
+    const char *near = NULL, *hint = hint_for_word(key->name, scalar.text);
     int best = INT_MAX;
     for (int i = 0; key->words[i] != NULL; i++) {
         if (value_is_(scalar, key->words[i])) {
@@ -115,6 +116,8 @@ static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
         }
         if (suggest_nearer(scalar.text, key->words[i], &best)) near = key->words[i];
     }
+    for (int i = 0; hint != NULL && key->words[i] != NULL; i++)
+        if (strcmp(hint, key->words[i]) == 0) near = hint;
     char what[80] = "is not known here";
     if (near != NULL) snprintf(what, sizeof what, "is not known here, did you mean %s", near);
     return value_refuse_(config, key, scalar, what, err);

@@ -4,6 +4,7 @@
 #include "config_schema.h"
 #include "base/alloc.h"
 #include "base/suggest.h"
+#include "hints.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -180,8 +181,9 @@ static int read_value_(Reader *r, const ConfigKey *key) {
 
 // Says which key was meant: the nearest of all, comparing whole names and, for a key in the wrong section, last parts.
 static int unknown_key_(Reader *r, int line, const char *name) {
-    const char *near = NULL, *dot = strrchr(name, '.');
+    const char *near = NULL, *dot = strrchr(name, '.'), *hint = hint_for_key(name);
     int best = INT_MAX;
+    if (hint != NULL) return config_error_at(r->config, line, name, r->err, "no such key; %s", hint);
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
         size_t section = (size_t)(config_short_name(key) - key->name);
@@ -211,7 +213,7 @@ static int unknown_section_(Reader *r, const char *name) {
         snprintf(section, sizeof section, "%.*s", (int)strcspn(config_keys[i].name, "."), config_keys[i].name);
         if (suggest_nearer(name, section, &best)) strcpy(near, section);
     }
-    if (near[0] == '\0') return unknown_key_(r, yaml_line_(r), name);
+    if (near[0] == '\0' || hint_for_key(name) != NULL) return unknown_key_(r, yaml_line_(r), name);
     return config_error_at(r->config, yaml_line_(r), name, r->err, "no such section; did you mean %s?", near);
 }
 

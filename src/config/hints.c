@@ -1,0 +1,152 @@
+// Words of other trainers, for people who bring their configuration. An unknown key is looked up here before the nearest
+// of our own keys is suggested. Words are compared without regard to case, and - counts as _.
+#include "hints.h"
+
+#include <ctype.h>
+#include <stdbool.h>
+#include <string.h>
+
+// `words`: spellings of one thing, separated by blanks.
+typedef struct Hint {
+    const char *words, *answer;
+} Hint;
+
+#define NOT_HERE "it is not here, see Limits in README.md"
+
+static const Hint keys[] = {
+    // --- batch and length
+    {"grad_accum grad_acc_steps gradient_accumulation_steps accumulate_grad_batches gradient_accumulation",
+     "it follows from train.global_batch, which is accumulation * schedule.micro_batch * parallel.data; set that"},
+    {"batch_size total_batch_size global_batch_size train_batch_size", "set train.global_batch, in sequences"},
+    {"micro_batch_size device_batch_size local_batch_size per_device_train_batch_size microbatch_size mbs",
+     "set schedule.micro_batch, in sequences"},
+    {"num_microbatches microbatches n_microbatches", "it follows: train.global_batch / (micro_batch * parallel.data)"},
+    {"seq_length sequence_length block_size max_position_embeddings encoder_seq_length n_ctx context_length "
+     "n_positions",
+     "set model.seq_len"},
+    {"train_iters max_steps num_steps max_iters num_iterations training_steps train_steps total_steps",
+     "set train.steps"},
+    {"epochs num_epochs num_train_epochs max_epochs",
+     "runs are counted in steps, and data start over as often as that takes; set train.steps"},
+    // --- model
+    {"hidden_size n_embd d_model dim embed_dim", "set model.hidden"},
+    {"num_layers num_hidden_layers n_layer n_layers depth", "set model.layers"},
+    {"num_attention_heads n_head n_heads num_heads", "set model.heads"},
+    {"num_key_value_heads num_query_groups n_kv_heads group_query_attention", "set model.kv_heads"},
+    {"kv_channels", "set model.head_dim"},
+    {"ffn_hidden_size intermediate_size d_ff n_inner ffn_dim", "set model.ffn"},
+    {"vocab_size padded_vocab_size make_vocab_size_divisible_by", "set model.vocab; padding follows"},
+    {"rms_norm_eps layernorm_epsilon layer_norm_eps layer_norm_epsilon norm_epsilon", "set model.norm_eps"},
+    {"rotary_base rope_base", "set model.rope_theta"},
+    {"tie_word_embeddings untie_embeddings_and_output_weights share_embeddings tied_embeddings",
+     "set model.tie_embeddings"},
+    {"attention_bias add_qkv_bias qkv_proj_bias", "set model.qkv_bias, for biases of q, k and v as in Qwen2"},
+    {"qk_layernorm use_qk_norm", "set model.qk_norm"},
+    {"use_flash_attn flash_attention attn_implementation use_sdpa flash_attn", "set attention.mode: flash"},
+    {"dropout hidden_dropout attention_dropout attn_pdrop resid_pdrop embd_pdrop",
+     "pretraining here has no dropout, as LLaMA and GPT-3's successors; leave it out"},
+    {"num_experts num_local_experts moe_router_topk expert_model_parallel_size expert_parallel moe",
+     "mixtures of experts: " NOT_HERE},
+    {"sliding_window window_size", "attention sees the whole sequence: " NOT_HERE},
+    {"lora peft adapter", "all weights are trained: " NOT_HERE},
+    // --- optimizer
+    {"optimizer optim optimizer_name optimizer_type",
+     "it is AdamW, with train.lr, train.beta1, train.beta2, train.eps"},
+    {"muon sgd adafactor lion shampoo soap", "the optimizer is AdamW; another one: " NOT_HERE},
+    {"learning_rate max_lr peak_lr", "set train.lr"},
+    {"min_lr lr_min decay_lr_min", "set train.min_lr_ratio, the share of train.lr that is left at the end"},
+    {"lr_schedule lr_decay_style lr_scheduler lr_scheduler_type scheduler decay_type learning_rate_schedule",
+     "set train.schedule"},
+    {"warmup warmup_iters lr_warmup_iters lr_warmup_steps lr_warmup_samples num_warmup_steps warmup_ratio",
+     "set train.warmup_steps"},
+    {"clip_grad max_grad_norm max_norm gradient_clip_val gradient_clipping", "set train.grad_clip"},
+    {"adam_beta1 betas", "set train.beta1 and train.beta2"},
+    {"adam_beta2", "set train.beta2"},
+    {"adam_eps adam_epsilon epsilon", "set train.eps"},
+    {"wd", "set train.weight_decay"},
+    {"bf16 fp16 fp32 dtype torch_dtype mixed_precision mixed_precision_param params_dtype",
+     "set train.precision: fp32 or bf16"},
+    {"fp8 fp8_recipe float8", "fp8: " NOT_HERE},
+    // --- parallelism
+    {"tensor_model_parallel_size tensor_parallel_degree tensor_parallel tp tp_size", "set parallel.tensor"},
+    {"pipeline_model_parallel_size pipeline_parallel_degree pipeline_parallel pp pp_size", "set parallel.pipeline"},
+    {"data_parallel_size data_parallel_replicate_degree dp dp_size", "set parallel.data"},
+    {"sequence_parallel enable_sequence_parallel sp", "set parallel.sequence"},
+    {"context_parallel_size context_parallel_degree context_parallel cp", "context parallelism: " NOT_HERE},
+    {"zero zero_stage use_distributed_optimizer fsdp data_parallel_shard_degree distributed_optimizer",
+     "optimizer states are always divided among the parallel.data ranks (ZeRO-1); leave it out"},
+    {"pipeline_parallel_schedule pipeline_schedule", "set schedule.name"},
+    {"num_layers_per_virtual_pipeline_stage virtual_pipeline_model_parallel_size num_virtual_stages",
+     "set schedule.chunks, the pieces of the model on a rank"},
+    {"recompute_granularity recompute_activations activation_checkpoint activation_checkpointing "
+     "gradient_checkpointing "
+     "recompute_num_layers recompute_method selective_ac_option",
+     "set attention.mode: flash or recompute, and schedule.bpipe to balance activations between stages"},
+    {"cpu_offload offload_activations cpu_offloading", "set schedule.evict_to: host"},
+    // --- the rest
+    {"data_path dataset dataset_path train_data_path train_data train_files input_bin", "set data.train"},
+    {"valid_data_path val_data val_files input_val_bin", "set data.val"},
+    {"eval_interval val_check_interval eval_steps val_loss_every", "set data.val_every"},
+    {"eval_iters limit_val_batches", "set data.val_batches"},
+    {"tokenizer tokenizer_model tokenizer_path tokenizer_type",
+     "set sample.tokenizer; data are made with scripts/prepare_data.py"},
+    {"save_interval checkpoint_every save_steps", "set checkpoint.every"},
+    {"save save_dir output_dir out_dir checkpoint_folder dump_folder", "set checkpoint.dir"},
+    {"load resume resume_from_checkpoint", "give --resume DIR, or checkpoint.init_from for weights alone"},
+    {"pretrained_checkpoint init_from_hf hf_checkpoint model_name_or_path", "set checkpoint.init_from"},
+    {"keep_latest_k save_total_limit", "set checkpoint.keep"},
+    {"wandb wandb_project tensorboard tensorboard_dir enable_wandb log_interval report_to",
+     "every step goes to log.metrics, which scripts/metrics.py turns into TensorBoard's form"},
+    {"compile torch_compile use_compile", "there is nothing to compile; leave it out"},
+};
+
+static const struct {
+    const char *key, *words, *ours;
+} values[] = {
+    {"schedule.name", "interleaved1f1b interleaved_1f1b 1f1b_interleaved virtual_pipeline", "interleaved"},
+    {"schedule.name", "onef_oneb one_f_one_b pipedream_flush", "1f1b"},
+    {"schedule.name", "gpipe_schedule schedulegpipe fill_drain", "gpipe"},
+    {"schedule.name", "zbvzerobubble zero_bubble_v zbv", "zb-v"},
+    {"schedule.name", "interleavedzerobubble zero_bubble zb zb_h1 zbh1", "zb-d"},
+    {"schedule.name", "dualpipe dualpipev scheduledualpipev", "dualpipe-v"},
+    {"schedule.name", "vhalf", "v-half"},
+    {"schedule.name", "vmin", "v-min"},
+    {"train.schedule", "cosine_with_warmup cosine_annealing cosineannealinglr", "cosine"},
+    {"train.schedule", "constant_with_warmup", "constant"},
+    {"train.schedule", "warmup_stable_decay trapezoidal", "wsd"},
+    {"train.precision", "bf16_mixed bfloat16 amp bf16_true", "bf16"},
+    {"train.precision", "fp16 float16 fp16_mixed", "bf16"},
+    {"train.precision", "float32 32 tf32", "fp32"},
+    {"attention.mode", "sdpa flash_attention_2 fa2 fa3 flash_attn", "flash"},
+    {"attention.mode", "eager math full", "none"},
+    {"attention.mode", "selective", "recompute"},
+};
+
+static bool same_letter_(char a, char b) {
+    return (a == '-' ? '_' : tolower((unsigned char)a)) == b;
+}
+
+// Whether `word` is one of `words`.
+static bool is_one_of_(const char *word, const char *words) {
+    size_t length = strlen(word);
+    for (const char *at = words; *at != '\0'; at += strspn(at, " ")) {
+        size_t size = strcspn(at, " "), i = 0;
+        while (size == length && i < size && same_letter_(word[i], at[i])) i++;
+        if (size > 0 && i == size) return true;
+        at += size;
+    }
+    return false;
+}
+
+const char *hint_for_key(const char *name) {
+    const char *dot = strrchr(name, '.'), *word = dot == NULL ? name : dot + 1;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (is_one_of_(word, keys[i].words)) return keys[i].answer;
+    return NULL;
+}
+
+const char *hint_for_word(const char *key, const char *word) {
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
+        if (strcmp(values[i].key, key) == 0 && is_one_of_(word, values[i].words)) return values[i].ours;
+    return NULL;
+}
