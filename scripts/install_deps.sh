@@ -173,7 +173,7 @@ install_prepare_data() {
         say "sentencepiece, tokenizers and pyarrow are there"
         return
     fi
-    say "getting sentencepiece, tokenizers and pyarrow (Python wheels, 46 MB) into $target, for scripts/prepare_data.py"
+    say "getting sentencepiece, tokenizers and pyarrow (Python wheels, 46 MB) into $target, for scripts/prepare_data.py and sample.prompt"
     install_wheels $target "scripts/prepare_data.py takes text and JSON lines as bytes, and its other tests are skipped" \
         'sentencepiece>=0.2' 'tokenizers>=0.20' 'pyarrow>=18,<21'
 }

@@ -28,7 +28,18 @@ def decode(tokenizer, text):
     return tokenizer.model.DecodeIds(ids) if tokenizer.kind == "sentencepiece" else tokenizer.model.decode(ids)
 
 
+def describe(options):
+    """The vocabulary, and the token that ends a text or -1."""
+    try:
+        tokenizer = make_tokenizer(options.tokenizer, "auto")
+    except Failure:
+        tokenizer = make_tokenizer(options.tokenizer, options.eot)
+    print(tokenizer.vocab, tokenizer.eot)
+
+
 def translate(options):
+    if options.action == "describe":
+        return describe(options)
     tokenizer = make_tokenizer(options.tokenizer, options.eot)
     data = sys.stdin.buffer.read() if options.text is None else os.fsencode(options.text)
     if options.action == "encode":
@@ -36,16 +47,16 @@ def translate(options):
     else:
         # Several texts of --generate stand apart by lines of ---.
         parts = data.decode("utf-8", "backslashreplace").split("---")
-        print("\n---\n".join(decode(tokenizer, part) for part in parts))
+        print("\n---\n".join(decode(tokenizer, part) for part in parts), end="" if options.eot == "none" else "\n")
 
 
 def main(arguments):
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="tokens.py", description=__doc__, formatter_class=form)
-    parser.add_argument("action", choices=["encode", "decode"])
+    parser.add_argument("action", choices=["encode", "decode", "describe"])
     parser.add_argument("text", nargs="?", metavar="TEXT", help="default: standard input")
     parser.add_argument("--tokenizer", required=True, metavar="NAME", help="bytes, a *.model or a tokenizer.json")
-    parser.add_argument("--eot", default="auto", help="as prepare_data.py has it, where a tokenizer has no usual one")
+    parser.add_argument("--eot", default="auto", help="as prepare_data.py has it, where a tokenizer has no usual one; none: there is none")
     options = parser.parse_intermixed_args(arguments)
     return finish("tokens.py", translate, options)
 

@@ -79,7 +79,7 @@ class SentencePiece:
             self.eot = named["eos"] if named["eos"] >= 0 else named["bos"]
         elif eot not in named and self.model.IdToPiece(self.model.PieceToId(eot)) == eot:
             self.eot = self.model.PieceToId(eot)
-        if self.eot < 0:
+        if self.eot < 0 and eot != "none":
             wanted = "eos or bos" if eot == "auto" else eot
             raise Failure(f"{path}: has no token {wanted}; name one of its tokens with --eot")
 
@@ -115,6 +115,8 @@ class Tokenizers:
         self.vocab = max(known.values(), default=-1) + 1
         names = self.names(path, "eos") + self.names(path, "bos") if eot == "auto" else self.names(path, eot)
         self.eot = next((known[name] for name in names if name in known), None)
+        if eot == "none":
+            self.eot = -1
         if self.eot is None:
             wanted = "known to end a text" if eot == "auto" else eot
             raise Failure(f"{path}: has no token {wanted}; name one of its tokens with --eot")

@@ -122,6 +122,7 @@ typedef struct DataConfig {
     DataSource train[CONFIG_MAX_SOURCES]; // one, or a blend of several
     char val[CONFIG_TEXT];                // a glob; empty: no validation
     int64_t val_every, val_batches;
+    bool mixed_tokenizers;
     char hellaswag[CONFIG_TEXT]; // an evaluation file; empty: none
     int64_t hellaswag_every;
 } DataConfig;
@@ -133,7 +134,7 @@ typedef struct SampleConfig {
     double temperature; // 0: greedy
     int64_t top_k;      // 0: the whole vocabulary
     int64_t seed;
-    char tokenizer[CONFIG_TEXT]; // "bytes", "ids" or a SentencePiece model; empty: what the data set is made with
+    char tokenizer[CONFIG_TEXT]; // "bytes", "ids" or a tokenizer's file; empty: what the data set is made with
 } SampleConfig;
 
 typedef struct CheckpointConfig {

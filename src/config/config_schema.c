@@ -193,6 +193,7 @@ const ConfigKey config_keys[] = {
     TEXT(data, val, "", 0, "token files to validate on, a glob; empty: no validation"),
     INT(data, val_every, "0", 0, MAX_COUNT, NULL, "steps between validations; 0: none"),
     INT(data, val_batches, "8", 1, MAX_COUNT, NULL, "batches in one validation"),
+    BOOL(data, mixed_tokenizers, "false", "allow data of different tokenizers in one run"),
     TEXT(data, hellaswag, "", 0, "evaluation file to choose completions from, see docs/sampling.md; empty: none"),
     INT(data, hellaswag_every, "0", 0, MAX_COUNT, NULL, "steps between such evaluations; 0: none"),
 
@@ -203,7 +204,7 @@ const ConfigKey config_keys[] = {
     NUMBER(sample, temperature, "0.8", 0, 1000, 0, NULL, "0: always the likeliest token"),
     INT(sample, top_k, "0", 0, 1000, NULL, "choose among this many of the likeliest tokens; 0: among all"),
     INT(sample, seed, "1337", 0, MAX_EXACT, NULL, "of the choice between tokens"),
-    TEXT(sample, tokenizer, "", 0, "bytes, ids or a SentencePiece .model; empty: what made the data, as far as known"),
+    TEXT(sample, tokenizer, "", 0, "bytes, ids, a tokenizer.json or a *.model; empty: what made the data, as far as known"),
 
     TEXT(checkpoint, dir, "", 0, "where checkpoints go; empty: none are written"),
     INT(checkpoint, every, "0", 0, MAX_COUNT, NULL, "steps between checkpoints; 0: none, not at the end either"),

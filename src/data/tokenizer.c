@@ -2,15 +2,15 @@
 #include "base/alloc.h"
 
 #include "base/json.h"
-#include "sentencepiece.h"
 #include "side_file.h"
+#include "tokenizer_library.h"
 
 #include <errno.h>
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum TokenizerKind { KIND_BYTES, KIND_IDS, KIND_PIECES } TokenizerKind;
+typedef enum TokenizerKind { KIND_BYTES, KIND_IDS, KIND_LIBRARY } TokenizerKind;
 
 enum { BYTES_VOCABULARY = 257, BYTES_END = 256 };
 
@@ -18,23 +18,27 @@ struct Tokenizer {
     TokenizerKind kind;
     int64_t vocab; // the model's
     int64_t end;
-    SentencePiece *pieces;
+    char file[SIDE_FILE_PATH]; // KIND_LIBRARY: the tokenizer's
 };
 
 static const char KEY[] = "sample.tokenizer";
 
 // ---------------------------------------------------------------- which one
 
-static int take_pieces_(Tokenizer *tokenizer, const char *path, Error *err) {
-    tokenizer->kind = KIND_PIECES;
-    tokenizer->pieces = sentencepiece_open(KEY, path, err);
-    if (tokenizer->pieces == NULL) return -1;
-    if (tokenizer->end < 0) tokenizer->end = sentencepiece_end(tokenizer->pieces);
-    int64_t count = sentencepiece_count(tokenizer->pieces);
-    if (count <= tokenizer->vocab) return 0;
+static int take_library_(Tokenizer *tokenizer, const char *path, Error *err) {
+    long long vocab = 0, end = -1;
+    tokenizer->kind = KIND_LIBRARY;
+    snprintf(tokenizer->file, sizeof tokenizer->file, "%s", path);
+    char *told = tokenizer_library_run("describe", path, "", 0, err);
+    if (told == NULL) return -1;
+    int numbers = sscanf(told, "%lld %lld", &vocab, &end);
+    free(told);
+    if (numbers != 2) return error_set(err, EXIT_USAGE, "%s: scripts/tokens.py does not describe %s", KEY, path);
+    if (tokenizer->end < 0 && end < tokenizer->vocab) tokenizer->end = end;
+    if (vocab <= tokenizer->vocab) return 0;
     return error_set(err, EXIT_USAGE,
-                     "%s: %s has %lld pieces, more than model.vocab %lld; name the model's own tokenizer", KEY, path,
-                     (long long)count, (long long)tokenizer->vocab);
+                     "%s: %s has %lld tokens, more than model.vocab %lld; name the model's own tokenizer", KEY, path,
+                     vocab, (long long)tokenizer->vocab);
 }
 
 static void tokenizer_take_bytes_(Tokenizer *tokenizer) {
@@ -42,19 +46,10 @@ static void tokenizer_take_bytes_(Tokenizer *tokenizer) {
     if (tokenizer->end < 0 && tokenizer->vocab >= BYTES_VOCABULARY) tokenizer->end = BYTES_END;
 }
 
-static bool tokenizer_ends_in_(const char *text, const char *ending) {
-    size_t length = strlen(text), tail = strlen(ending);
-    return length >= tail && strcmp(text + length - tail, ending) == 0;
-}
-
-static int take_named_(Tokenizer *tokenizer, const Config *config, Error *err) {
-    const char *name = config->sample.tokenizer;
+static int take_named_(Tokenizer *tokenizer, const char *name, Error *err) {
     if (strcmp(name, "bytes") == 0) return tokenizer_take_bytes_(tokenizer), 0;
     if (strcmp(name, "ids") == 0) return 0;
-    if (tokenizer_ends_in_(name, ".json"))
-        return config_error(config, KEY, err,
-                            "%s is not read here; use ids, and scripts/tokens.py to turn text into ids and back", name);
-    return take_pieces_(tokenizer, name, err);
+    return take_library_(tokenizer, name, err);
 }
 
 // What the first shard of the training data was made with. 1 found, 0 not, -1 with err.
@@ -70,12 +65,12 @@ static int find_side_(const Config *config, SideFile *side, Error *err) {
 static int take_side_(Tokenizer *tokenizer, const SideFile *side, Error *err) {
     if (side->eot >= 0 && side->eot < tokenizer->vocab) tokenizer->end = side->eot;
     if (strcmp(side->tokenizer, "bytes") == 0) tokenizer_take_bytes_(tokenizer);
-    return strcmp(side->tokenizer, "sentencepiece") == 0 ? take_pieces_(tokenizer, side->file, err) : 0;
+    return side->file[0] != '\0' ? take_library_(tokenizer, side->file, err) : 0;
 }
 
 static int tokenizer_take_(Tokenizer *tokenizer, const Config *config, Error *err) {
     SideFile side;
-    if (config->sample.tokenizer[0] != '\0') return take_named_(tokenizer, config, err);
+    if (config->sample.tokenizer[0] != '\0') return take_named_(tokenizer, config->sample.tokenizer, err);
     int found = find_side_(config, &side, err);
     if (found != 0) return found < 0 ? -1 : take_side_(tokenizer, &side, err);
     if (tokenizer->vocab == BYTES_VOCABULARY) tokenizer_take_bytes_(tokenizer);
@@ -94,7 +89,6 @@ Tokenizer *tokenizer_open(const Config *config, Error *err) {
 
 void tokenizer_close(Tokenizer *tokenizer) {
     if (tokenizer == NULL) return;
-    sentencepiece_close(tokenizer->pieces);
     free(tokenizer);
 }
 
@@ -135,26 +129,36 @@ static int encode_bytes_(const char *name, const char *text, int64_t vocab, Toke
     return 0;
 }
 
-static int encode_pieces_(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
-    int64_t length = (int64_t)strlen(text);
+static int check_utf8_(const char *name, const char *text, int64_t length, Error *err) {
     for (const char *at = text; *at != '\0';) {
         int n = json_utf8_length(at, text + length);
         if (n == 0) return error_set(err, EXIT_USAGE, "%s: byte %lld is not UTF-8", name, (long long)(at - text));
         at += n;
     }
-    tokens->count = sentencepiece_encode(tokenizer->pieces, text, length, tokens->ids);
     return 0;
+}
+
+static int encode_library_(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
+    size_t length = strlen(text);
+    if (check_utf8_(name, text, (int64_t)length, err) != 0) return -1;
+    char *ids = tokenizer_library_run("encode", tokenizer->file, text, length, err);
+    if (ids == NULL) return -1;
+    free(tokens->ids);
+    tokens->ids = xcalloc(strlen(ids) / 2 + 2, sizeof *tokens->ids); // an id is a digit and a blank at least
+    int status = encode_ids_(name, ids, tokenizer->vocab, tokens, err);
+    free(ids);
+    return status;
 }
 
 static int encode_(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
     if (tokenizer->kind == KIND_BYTES) return encode_bytes_(name, text, tokenizer->vocab, tokens, err);
     if (tokenizer->kind == KIND_IDS) return encode_ids_(name, text, tokenizer->vocab, tokens, err);
-    return encode_pieces_(tokenizer, name, text, tokens, err);
+    return encode_library_(tokenizer, name, text, tokens, err);
 }
 
 int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
     tokens->count = 0;
-    tokens->ids = xmalloc((size_t)sentencepiece_capacity((int64_t)strlen(text)) * sizeof *tokens->ids);
+    tokens->ids = xmalloc((strlen(text) + 1) * sizeof *tokens->ids);
     int status = encode_(tokenizer, name, text, tokens, err);
     if (status == 0 && tokens->count == 0 && tokenizer->end >= 0)
         tokens->ids[tokens->count++] = (int32_t)tokenizer->end;
@@ -191,12 +195,8 @@ static void write_safely_(const char *text, size_t length, FILE *out) {
 }
 
 static void write_raw_(const Tokenizer *tokenizer, const Tokens *tokens, FILE *out) {
-    if (tokenizer->kind == KIND_PIECES) {
-        sentencepiece_decode(tokenizer->pieces, tokens->ids, tokens->count, out);
-        return;
-    }
     for (int64_t i = 0; i < tokens->count; i++) {
-        if (tokenizer->kind == KIND_IDS)
+        if (tokenizer->kind != KIND_BYTES)
             fprintf(out, "%s%d", i > 0 ? " " : "", tokens->ids[i]);
         else if (tokens->ids[i] < BYTES_END)
             fputc(tokens->ids[i], out);
@@ -209,6 +209,12 @@ char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens) {
     FILE *out = xmemstream(&raw, &raw_length);
     write_raw_(tokenizer, tokens, out);
     xmemstream_close(out);
+    if (tokenizer->kind == KIND_LIBRARY) {
+        // A library that has gone missing since the start costs the words, not the run: the numbers are shown.
+        Error ignored = {0};
+        char *text = tokenizer_library_run("decode", tokenizer->file, raw, raw_length, &ignored);
+        if (text != NULL) free(raw), raw = text, raw_length = strlen(text);
+    }
     out = xmemstream(&safe, &safe_length);
     write_safely_(raw, raw_length, out);
     free(raw);

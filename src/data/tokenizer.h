@@ -3,8 +3,8 @@
 // Which tokenizer: sample.tokenizer, else what the side file of the training data says (side_file.h, which
 // scripts/prepare_data.py writes), else bytes where model.vocab is 257, else none: then a text is its tokens' numbers.
 //   bytes     one token a byte, 256 ends a text
-//   ids       numbers with blanks between them, both ways; scripts/tokens.py turns them into text with the tokenizer's own library
-//   x.model   SentencePiece, BPE or unigram (sentencepiece.h)
+//   ids       numbers with blanks between them, both ways
+//   a file    a tokenizer.json, or SentencePiece's *.model, through its own library (tokenizer_library.h)
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 

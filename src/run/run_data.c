@@ -1,6 +1,30 @@
 // Run: the data it reads.
 #include "run.h"
 
+// The first side file of a data set that names another tokenizer than `first`; the first of all becomes `first`.
+static const SideFile *other_tokenizer_(const Dataset *dataset, const SideFile **first) {
+    for (int i = 0; i < 2; i++) {
+        const SideFile *side = dataset_side(dataset, i);
+        if (side == NULL) continue;
+        if (*first == NULL) *first = side;
+        if (!side_file_same_tokenizer(*first, side)) return side;
+    }
+    return NULL;
+}
+
+// Tokens of two tokenizers mean different text, and a model that learns both learns neither.
+static int check_tokenizers_(const Config *config, Blend *train, const Dataset *val, Error *err) {
+    const SideFile *first = NULL, *other = NULL;
+    for (int i = 0; other == NULL && i < blend_sources(train); i++)
+        other = other_tokenizer_(blend_source(train, i), &first);
+    if (other == NULL && val != NULL) other = other_tokenizer_(val, &first);
+    if (other == NULL || config->data.mixed_tokenizers) return 0;
+    return config_error(config, "data.train", err,
+                        "%s and %s name different tokenizers, so that the same token means different text; prepare "
+                        "all data with one, or set data.mixed_tokenizers: true",
+                        first->path, other->path);
+}
+
 int run_open_data(const Config *config, Blend **train, Dataset **val, Error *err) {
     const ModelConfig *m = &config->model;
     const DataConfig *data = &config->data;
@@ -8,7 +32,9 @@ int run_open_data(const Config *config, Blend **train, Dataset **val, Error *err
     *val = NULL;
     *train = blend_open("data.train", data->train, data->train_sources, m->seq_len, m->vocab, batch, err);
     if (*train == NULL) return -1;
-    return data->val[0] == 0 || data->val_every == 0 ? 0 : run_open_validation(config, val, err);
+    bool validates = data->val[0] != 0 && data->val_every > 0;
+    if (validates && run_open_validation(config, val, err) != 0) return -1;
+    return check_tokenizers_(config, *train, *val, err);
 }
 
 int run_open_validation(const Config *config, Dataset **val, Error *err) {
@@ -21,31 +47,7 @@ int run_open_validation(const Config *config, Dataset **val, Error *err) {
     return *val == NULL ? -1 : 0;
 }
 
-// The first side file of a data set that names another tokenizer than `first`; the first of all becomes `first`.
-static const SideFile *other_tokenizer_(const Dataset *dataset, const SideFile **first) {
-    for (int i = 0; i < 2; i++) {
-        const SideFile *side = dataset_side(dataset, i);
-        if (side == NULL) continue;
-        if (*first == NULL) *first = side;
-        if (!side_file_same_tokenizer(*first, side)) return side;
-    }
-    return NULL;
-}
-
-static void tell_tokenizers_(const Run *run, const Log *log) {
-    const SideFile *first = NULL, *other = NULL;
-    for (int i = 0; other == NULL && i < blend_sources(run->train); i++)
-        other = other_tokenizer_(blend_source(run->train, i), &first);
-    if (other == NULL && run->val != NULL) other = other_tokenizer_(run->val, &first);
-    if (other == NULL) return;
-    log_line(log,
-             "warning: %s and %s name different tokenizers, so that the same token means different text; prepare "
-             "all data with one",
-             first->path, other->path);
-}
-
 void run_tell_data(const Run *run) {
     Log all = log_of_all(run->log);
     blend_tell(run->train, run->config->train.steps * run->config->train.global_batch, &all);
-    tell_tokenizers_(run, &all);
 }

@@ -78,18 +78,19 @@ def test_a_vocabulary_too_large_is_refused_with_both_numbers(trained):
 
 
 @pytest.mark.parametrize("p", [1, pytest.param(2, marks=needs_ranks)])
-def test_data_of_two_tokenizers_is_warned_of_once(trained, p):
+def test_data_of_two_tokenizers_is_refused_unless_allowed(trained, p):
     val = write_tokens(trained.folder / "held_val_000.bin", walked_tokens(300, 61))
     change = {**layout(p=p), "train.steps": 1, "data.val": str(val), "data.val_every": 1, "data.val_batches": 1}
     told = [side(trained, name, tokenizer_sha256=digest) for name, digest in (("large", "ab"), ("held", "cd"))]
-    warned = trained.run(change).stderr
+    refused = trained.run(change, code=2).stderr
+    allowed = trained.run(change, {"data.mixed_tokenizers": True}).stderr
     told[1].write_text(told[0].read_text())
     same = trained.run(change).stderr
     for path in told:
         path.unlink()
-    assert warned.count("name different tokenizers") == 1
-    assert "large.json and " in warned and "held.json name different tokenizers" in warned
-    assert "tokenizers" not in same
+    assert refused.count("name different tokenizers") == 1 and "set data.mixed_tokenizers: true" in refused
+    assert "large.json and " in refused and "held.json name different tokenizers" in refused
+    assert "tokenizers" not in same and "tokenizers" not in allowed
 
 
 def test_the_plan_counts_the_order_of_a_blend(trained):
