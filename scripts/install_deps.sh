@@ -188,7 +188,7 @@ install_transformers() {
     fi
     say "getting transformers (Python wheels, 115 MB) into $target, for the tests"
     install_wheels $target "the tests against it are skipped" \
-        transformers==4.46.3 'tokenizers>=0.20,<0.21' 'safetensors>=0.4.5' 'huggingface-hub>=0.23.2,<1' regex filelock packaging \
+        transformers==4.45.2 'tokenizers>=0.20,<0.21' 'safetensors>=0.4.5' 'huggingface-hub>=0.23.2,<1' regex filelock packaging \
         pyyaml tqdm requests urllib3 certifi idna charset-normalizer fsspec typing-extensions
 }
 
