@@ -45,7 +45,7 @@ void touched(void *memory, int64_t bytes, bool writes) {
 
 void connect_messages() {
     VirtualMessages *table = (VirtualMessages *)dlsym(RTLD_DEFAULT, "virtual_messages");
-    if (table != nullptr) *table = {sent, received, touched};
+    if (table != nullptr) *table = {sent, received, touched}; // test_cuda sends no messages
 }
 
 } // namespace virtual_gpu
