@@ -5,9 +5,11 @@ CUDA_INTERFACE := $(firstword $(shell cat $(addprefix src/,cuda/cuda_library.h c
                   backend/backend.h backend/memory.h comm/comm.h config/config.h base/log.h) | cksum))
 $(B)/src/device/cuda_load.o: CFLAGS_ += -DCUDA_INTERFACE=$(CUDA_INTERFACE)
 
+# Sources of the trainer that the library has a copy of; that of the virtual GPU has them, too.
+CUDA_SHARED := base/alloc base/log base/printable comm/comm backend/memory backend/attention_scratch
+
 ifneq ($(CUDA_SRC),)
 CUDA_LIB    := $(B)/libtrainer_cuda.so
-CUDA_SHARED := base/alloc base/log base/printable comm/comm backend/memory backend/attention_scratch
 CUDA_OBJ    := $(CUDA_SRC:%=$(B)/%.o) $(CUDA_SHARED:%=$(B)/pic/src/%.o)
 CUDA_ARCH   ?= $(foreach gen,80 90,-gencode arch=compute_$(gen),code=sm_$(gen)) -gencode arch=compute_90,code=compute_90
 CUDA_HOST   := -fPIC -fvisibility=hidden $(OPT) $(MATH) $(WARN) $(SERIAL)

@@ -33,7 +33,7 @@ def write_config(folder, family):
 def run(config, family, metrics, *overrides, **environment):
     options = [item for text in overrides for item in ("-o", text)]
     command = [VIRTUAL / f"train_{family}", "-c", config, "-o", f"log.metrics={metrics}", *options]
-    env = trainer_runs.environment(OMP_NUM_THREADS="1", VIRTUAL_PATIENCE="60", **environment)
+    env = trainer_runs.environment(**{"OMP_NUM_THREADS": "1", "VIRTUAL_PATIENCE": "60", **environment})
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
 
 
@@ -41,21 +41,49 @@ def steps(metrics):
     return [line for line in map(json.loads, metrics.read_text().splitlines()) if line["type"] == "step"]
 
 
-def compare(folder, family, case, order="fifo", seed=1):
+def compare(folder, family, case, orders=("fifo",), **environment):
+    """The steps on the virtual GPU in the last order, after all were found to be those of CPUs."""
     config = write_config(folder, family)
-    precision = "bf16" if "train.precision=bf16" in case else "fp32"
-    done = run(config, family, folder / "gpu", "hardware.device=cuda", *case, VIRTUAL_ORDER=order, VIRTUAL_SEED=str(seed))
-    assert done.returncode == 0, done.stderr[-2000:]
+    of_loss, of_norm = BOUNDS["bf16" if "train.precision=bf16" in case else "fp32"]
     on_cpu = [option for option in case if not option.startswith("hardware.")]
     alone = run(config, family, folder / "cpu", "hardware.device=cpu", *on_cpu)
     assert alone.returncode == 0, alone.stderr[-2000:]
-    of_loss, of_norm = BOUNDS[precision]
-    found, wanted = steps(folder / "gpu"), steps(folder / "cpu")
-    assert len(found) == len(wanted) == 2
-    for a, b in zip(found, wanted):
-        assert a["loss"] == pytest.approx(b["loss"], rel=of_loss)
-        assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=of_norm)
+    wanted = steps(folder / "cpu")
+    for order in orders:
+        metrics = folder / order
+        done = run(config, family, metrics, "hardware.device=cuda", *case, VIRTUAL_ORDER=order, **environment)
+        assert done.returncode == 0, done.stderr[-2000:]
+        found = steps(metrics)
+        assert len(found) == len(wanted) == 2
+        for a, b in zip(found, wanted):
+            assert a["loss"] == pytest.approx(b["loss"], rel=of_loss)
+            assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=of_norm)
     return found
+
+
+# Each once in each order; one computation on CPUs serves all three.
+CASES = {
+    "two stages": ("gpt", "parallel.pipeline=2"),
+    "four stages in bf16": ("llama", "parallel.pipeline=4", "train.precision=bf16"),
+    "evictions into the partner's memory": ("llama", "parallel.pipeline=4", "schedule.bpipe=on"),
+    "evictions to host memory": ("gpt", "parallel.pipeline=4", "schedule.bpipe=on", "schedule.evict_to=host"),
+    "a GPU for all stages": ("llama", "parallel.pipeline=4", "schedule.bpipe=on", "hardware.share_gpu=true"),
+    "two tensor ranks": ("llama", "parallel.pipeline=2", "parallel.tensor=2"),
+    "two tensor ranks with whole sequences": ("gpt", "parallel.tensor=2", "parallel.sequence=false"),
+    "two data ranks": ("llama", "parallel.pipeline=2", "parallel.data=2"),
+}
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_several_ranks_train_as_on_cpus_in_every_order(tmp_path, case):
+    compare(tmp_path, case[0], case[1:], orders=ORDERS)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_stages_on_two_nodes_exchange_messages_through_nccl(tmp_path):
+    found = compare(tmp_path, "llama", ("parallel.pipeline=4", "schedule.bpipe=on"), VIRTUAL_NODES="2")
+    assert all(step["evictions"] > 0 for step in found)
 
 
 @pytest.mark.parametrize("family", SMALL)

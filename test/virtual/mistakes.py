@@ -1,0 +1,123 @@
+"""Mistakes that the virtual GPU has to find: each is one replacement in a copy of the sources, a run that meets it, and a
+word of the sentence that has to come. `differs`: nothing is reported, but losses or gradients are not those of a CPU.
+
+test/soak/virtual_mistakes.py builds and runs them all.
+"""
+
+from typing import NamedTuple
+
+PAIR = ("parallel.pipeline=4", "schedule.bpipe=on")
+TWO = ("parallel.pipeline=2",)
+WIDE = ("parallel.tensor=2",)
+DATA = ("parallel.data=2",)
+HOST = (*PAIR, "schedule.evict_to=host")
+SHARED = (*TWO, "hardware.share_gpu=true")
+BF16 = ("train.precision=bf16",)
+APART = {"VIRTUAL_NODES": "2"}
+
+RACE = "race: .* nothing orders the two"
+DEADLOCK = "deadlock: nothing has moved"
+DIFFERS = "differs"
+
+
+class Mistake(NamedTuple):
+    name: str
+    file: str
+    right: str
+    wrong: str
+    case: tuple
+    found: str
+    environment: dict = {}
+    family: str = "llama"
+
+
+MISTAKES = [
+    # --- errors and start-up
+    Mistake("a_query_leaves_its_error", "src/cuda/cuda.h",
+            "if (status == cudaErrorNotReady) (void)cudaGetLastError();", ";",
+            TWO, "device not ready"),
+    Mistake("a_receive_waits_on_the_device_unannounced", "src/comm/comm_pushed.c",
+            "        if (way->taken == way->mail) return 0;\n        way->taken++;\n        parcel->step = way->pushed ?",
+            "        if (way->pushed && way->taken == way->mail) return 0;\n        way->taken += way->pushed;\n"
+            "        parcel->step = way->pushed ?",
+            TWO, DEADLOCK, APART),
+    Mistake("a_first_message_of_unwritten_memory", "src/cuda/comm_nccl.cpp",
+            "    cudaMemsetAsync(scratch, 0, 1, link->stream);\n", "", TWO, "nothing has written", APART),
+    Mistake("a_receive_of_half_the_bytes", "src/cuda/comm_nccl.cpp",
+            "ncclRecv(to, (size_t)bytes,", "ncclRecv(to, (size_t)bytes / 2,", TWO, "meets a send of", APART),
+    Mistake("a_receive_that_nobody_sends", "src/cuda/comm_nccl.cpp",
+            "    ncclResult_t status = ncclSend(from, (size_t)bytes,",
+            "    ncclResult_t status = peer > comm->rank ? ncclSuccess : ncclSend(from, (size_t)bytes,",
+            TWO, DEADLOCK, APART),
+    # --- messages between stages
+    Mistake("a_copy_is_taken_for_done", "src/comm/comm_pushed.c",
+            "if (!be->event_done(be, parcel->copied)) return 0;", ";", TWO, RACE),
+    Mistake("a_push_to_the_wrong_place", "src/comm/comm_pushed.c",
+            "way->memory + offset, parcel->memory", "way->memory + (offset == 0 ? parcel->bytes : 0), parcel->memory",
+            TWO, f"{RACE}|{DIFFERS}"),
+    Mistake("a_message_goes_before_it_is_written", "src/engine/p2p.c",
+            "return link->started < link->opened && p2p_event_done_(link, link->started);",
+            "return link->started < link->opened;", TWO, RACE),
+    Mistake("a_buffer_is_received_into_while_it_is_read", "src/engine/p2p.c",
+            "return link->started < link->opened + link->buffers && p2p_event_done_(link, link->started);",
+            "return link->started < link->opened + link->buffers;", TWO, RACE),
+    # --- lending and eviction
+    Mistake("a_lent_token_is_not_waited_for", "src/comm/lending.c",
+            "    be->upload(be, to, &token, sizeof token);\n    return be->synchronize(be, err);",
+            "    (void)err;\n    be->upload(be, to, &token, sizeof token);\n    return 0;", TWO, RACE),
+    Mistake("lent_memory_shares_its_block", "src/cuda/backend_cuda.cpp",
+            "return lent ? memory_pages(bytes, backend->lent_page) : bytes;",
+            "return lent ? bytes : bytes;", TWO, "whole blocks of 2 MiB"),
+    Mistake("lent_memory_is_freed_while_mapped", "src/cuda/backend_cuda.cpp",
+            "if (memory == device->lent[i]) return;", "if (memory == device->lent[i]) break;",
+            TWO, "still has mapped"),
+    Mistake("an_eviction_is_marked_on_the_wrong_stream", "src/engine/offload.c",
+            "event_record(store->be, store->copied, STREAM_EVICT)",
+            "event_record(store->be, store->copied, STREAM_COMPUTE)", PAIR, RACE),
+    Mistake("an_eviction_is_taken_for_done", "src/engine/offload.c",
+            "return store->be->event_done(store->be, store->copied);", "return store != NULL;", HOST, RACE),
+    Mistake("a_bundle_comes_back_from_the_wrong_place", "src/engine/offload.c",
+            "offload_copy_(store, to, store->memory + place * store->slot_bytes);",
+            "offload_copy_(store, to, store->memory + (store->count - 1 - place) * store->slot_bytes);",
+            HOST, f"{DIFFERS}|{RACE}"),
+    Mistake("an_eviction_runs_over_the_end", "src/engine/offload.c",
+            "store->be->copy(store->be, STREAM_EVICT, to, from, store->slot_bytes);",
+            "store->be->copy(store->be, STREAM_EVICT, to, from, store->slot_bytes + 4);",
+            PAIR, "runs over the end|race: "),
+    # --- sums
+    Mistake("sums_beside_compute_do_not_wait_for_it", "src/cuda/comm_nccl.cpp",
+            "if (status == cudaSuccess) status = cudaStreamWaitEvent(group->all.stream, group->ordered, 0);", "",
+            DATA, RACE),
+    Mistake("sums_are_taken_for_done", "src/cuda/comm_nccl.cpp",
+            "cudaError_t status = group->failed ? cudaSuccess : cuda_event_status(event);",
+            "cudaError_t status = cudaSuccess;", DATA, RACE),
+    Mistake("ranks_call_different_collectives", "src/cuda/comm_nccl.cpp",
+            "ncclAllReduce(data, data, (size_t)count, type_(type)",
+            "ncclAllReduce(data, data, (size_t)count - (size_t)comm->rank, type_(type)", WIDE + ("parallel.sequence=false",), "meets ncclAllReduce"),
+    # --- through host memory
+    Mistake("a_message_leaves_before_its_copy_is_down", "src/cuda/comm_staged.cpp",
+            "    if (status == cudaErrorNotReady) return 0;\n", "    if (status == cudaErrorNotReady) status = cudaSuccess;\n",
+            SHARED, RACE),
+    # --- products and attention
+    Mistake("gradients_are_not_added_to", "src/cuda/matmul.cpp",
+            "beta = p->accumulate ? 1.0f : 0.0f", "beta = 0.0f", (), DIFFERS),
+    Mistake("a_product_of_the_wrong_operand", "src/cuda/matmul.cpp",
+            "first = p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N", "first = p->transpose_b ? CUBLAS_OP_N : CUBLAS_OP_T",
+            (), "no matrix product"),
+    Mistake("dk_and_dv_change_places", "src/cuda/attention_cudnn.cpp",
+            "as_rows_(dk, s, DKEY, s->kv_heads, width);\n    as_rows_(dv, s, DVALUE, s->kv_heads, width);",
+            "as_rows_(dv, s, DKEY, s->kv_heads, width);\n    as_rows_(dk, s, DVALUE, s->kv_heads, width);",
+            BF16, DIFFERS),
+    Mistake("attention_without_its_scale", "src/cuda/attention.cpp",
+            "(float)(1.0 / std::sqrt((double)s->head_dim))", "1.0f", (), DIFFERS),
+    # --- kernels
+    Mistake("a_map_runs_over_the_end", "src/cuda/kernels/pointwise.cu",
+            "if (at + W > count) continue;", "if (at > count) continue;", BF16, "runs over the end|race: |nothing has written"),
+    Mistake("adamw_keeps_the_gradient", "src/cuda/kernels/adamw.cu",
+            "        g.v[i] = 0.0f;\n", "", (), DIFFERS),
+    Mistake("the_spans_of_tokens_are_not_cleared", "src/cuda/kernels/embedding.cu",
+            "(size_t)t.count * sizeof *spans", "0 * sizeof *spans", (), f"{DIFFERS}|nothing has written"),
+    Mistake("a_norm_forgets_its_last_row", "src/cuda/kernels/norm.cu",
+            "CUDA_LAUNCH(cuda, (unsigned)rows, (unsigned)plan.threads, 0, (norm_kernel",
+            "CUDA_LAUNCH(cuda, (unsigned)rows - 1, (unsigned)plan.threads, 0, (norm_kernel", (), f"{DIFFERS}|{RACE}|nothing has written"),
+]
