@@ -2,10 +2,12 @@
 on under another schedule. Memory is as planned in all of them."""
 
 import json
+import os
 import re
+import signal
 
 import pytest
-from trainer_runs import command, trained
+from trainer_runs import command, start, trained, wait_for_lines
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -140,3 +142,49 @@ def test_verify_compares_the_configured_schedule(small):
     assert ended.returncode == 0, ended.stderr
     assert "1 stage and 4 stages, gis, no BPipe: the same bits" in ended.stdout
     assert "1 stage and 4 stages, gis, BPipe: the same bits" in ended.stdout
+
+
+DEEP = ["model.layers=16", "train.global_batch=32", "train.steps=1"]
+
+
+@pytest.fixture(scope="module")
+def deep(small):
+    return small.train(*DEEP, OFF, "parallel.pipeline=1").bits
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", PLAIN)
+def test_eight_stages_have_the_same_bits(small, deep, name):
+    ended = small.train(*DEEP, OFF, "parallel.pipeline=8", *PLAIN[name])
+    assert ended.bits == deep
+    assert PLANNED in ended.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["gis", "1f1b_split"])
+def test_checksums_of_messages_leave_the_bits_alone(small, name):
+    same_bits(small, "schedule.bpipe=on", "comm.checksum=on", *BPIPE.get(name, PLAIN[name]))
+
+
+def test_a_list_from_a_file_is_run(small, tmp_path):
+    """The text that --schedule prints is a schedule that can be run, with a name of its own."""
+    overrides = [part for option in [OFF, *PLAIN["gis_half"]] for part in ("-o", option)]
+    text = command(small.family, "-c", small.config, *overrides, "--schedule").stdout
+    path = tmp_path / "mine.txt"
+    path.write_text(text.replace("# schedule gis", "# schedule mine"))
+    same_bits(small, OFF, f"schedule.file={path}")
+
+
+@pytest.mark.thorough
+def test_a_rank_that_dies_is_named_with_its_action_and_chunk(small, tmp_path):
+    options = [OFF, "parallel.pipeline=2", "train.steps=100000", "data.val_every=0", *PLAIN["zb-v"]]
+    for attempt in range(5):  # now and then it is between two pipelines when it is killed
+        metrics = tmp_path / f"{attempt}.jsonl"
+        job = start(small.config, *options, f"log.metrics={metrics}", family=small.family)
+        wait_for_lines(job.parent, metrics, 3)
+        os.kill(job.ranks()[1], signal.SIGKILL)
+        ended = job.end()
+        assert ended.code == 1
+        if re.search(r"rank 1 \(stage 1\) was killed by .* while at step \d+ [FIW]\d+\.[01];", ended.stderr):
+            return
+    pytest.fail(ended.stderr)

@@ -91,7 +91,7 @@ def test_no_folder_calls_one_that_comes_after_it():
 # Files of a folder that call each other, and why: one hands out the work and answers those that do it. There are no others.
 CIRCLES = {
     # config.c loads through the readers and tables, and words their errors.
-    "config": {"config.c", "config_check.c", "config_schema.c", "config_value.c", "config_yaml.c", "gpus.c"},
+    "config": {"config.c", "config_check.c", "config_schedule.c", "config_schema.c", "config_value.c", "config_yaml.c", "gpus.c"},
     # comm_mpi.c starts the collectives, which send through it.
     "comm": {"comm_mpi.c", "comm_mpi_collective.c"},
     # world.c starts world_mpi.c, which asks it about Slurm.
