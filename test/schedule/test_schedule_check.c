@@ -88,6 +88,69 @@ static const struct {
      "F9 of stage 0 may wait for B4 of stage 1, which may wait for F9 of stage 0"},
 };
 
+// Version 2: after "# schedule 1f1b  ".
+static const struct {
+    const char *text, *error;
+} chunked_rows[] = {
+    {"stages 1  chunks 1  placement loop  microbatches 1  slots 1  edges 2\nstage 0: F0.0 I0.0 W0.0\n", NULL},
+    {"stages 1  chunks 1  placement loop  microbatches 1  slots 1  edges 2\nstage 0: F0.0 W0.0 I0.0\n",
+     "stage 0: W0.0 comes before its I"},
+    {"stages 1  chunks 1  placement loop  microbatches 1  slots 1  edges 2\nstage 0: F0.0 B0.0 W0.0\n",
+     "stage 0: W0.0 comes after the whole backward"},
+    {"stages 1  chunks 1  placement loop  microbatches 1  slots 1  edges 2\nstage 0: F0.0 I0.0\n",
+     "stage 0: W0.0 is missing"},
+    {"stages 1  chunks 1  placement loop  microbatches 1  slots 1  edges 2\nstage 0: I0.0 F0.0 W0.0\n",
+     "stage 0: I0.0 comes before its forward"},
+    {"stages 1  chunks 1  placement loop  microbatches 2  slots 2  edges 2\n"
+     "stage 0: F0.0 F1.0 I0.0 I1.0 W1.0 W0.0\n",
+     "stage 0: W1.0 is out of order; gradients of weights add up in ascending order of microbatches"},
+    {"stages 1  chunks 1  placement loop  microbatches 2  slots 2  edges 2\nstage 0: F0.0 F1.0 I0.0 B1.0 W0.0\n",
+     "stage 0: B1.0 is out of order; gradients of weights add up in ascending order of microbatches"},
+    {"stages 1  chunks 1  placement loop  microbatches 2  slots 2  edges 2\nstage 0: F0.0 F1.0 I0.0 I1.0 W0.0 W1.0\n",
+     NULL},
+    // I frees no slot.
+    {"stages 1  chunks 1  placement loop  microbatches 2  slots 1  edges 2\nstage 0: F0.0 I0.0 F1.0 W0.0 I1.0 W1.0\n",
+     "stage 0: F1.0 finds all own slots of the stage taken"},
+    {"stages 1  chunks 1  placement loop  microbatches 1  slots 1  edges 2\nstage 0: F0.0 I0.0 E0.0>h L0.0<h W0.0\n",
+     "stage 0: E0.0>h comes after I; only what waits for B or I may leave"},
+    {"stages 1  chunks 1  placement loop  microbatches 1  slots 1  edges 2\nstage 0: F0.1 I0.0 W0.0\n",
+     "stage 0: F0.1 is of no chunk of this schedule"},
+    {"stages 1  chunks 2  placement loop  microbatches 1  slots 2  edges 2\nstage 0: F0.0 F0.1 B0.1 B0.0\n", NULL},
+    {"stages 1  chunks 2  placement loop  microbatches 1  slots 2  edges 2\nstage 0: F0.1 F0.0 B0.1 B0.0\n",
+     "stage 0: F0.1 comes before the action on the same stage that makes its input"},
+    {"stages 1  chunks 2  placement loop  microbatches 1  slots 2  edges 2\nstage 0: F0.0 F0.1 B0.0 B0.1\n",
+     "stage 0: B0.0 comes before the action on the same stage that makes its input"},
+    // One buffer between the two chunks of a stage.
+    {"stages 1  chunks 2  placement v  microbatches 2  slots 4  edges 1\n"
+     "stage 0: F0.0 F1.0 F0.1 F1.1 B0.1 B0.0 B1.1 B1.0\n",
+     "stage 0: F1.0 finds no free buffer between two chunks of the stage"},
+    {"stages 1  chunks 2  placement v  microbatches 2  slots 4  edges 2\n"
+     "stage 0: F0.0 F1.0 F0.1 F1.1 B0.1 B0.0 B1.1 B1.0\n",
+     NULL},
+    // Chunk 1 of stage 0 comes after chunk 0 of stage 1, whatever the list of stage 0 says.
+    {"stages 2  chunks 2  placement loop  microbatches 2  slots 4  edges 2\n"
+     "stage 0: F0.0 F0.1 F1.0 F1.1 B0.1 B1.1 B0.0 B1.0\nstage 1: F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0\n",
+     NULL},
+    {"stages 2  chunks 2  placement loop  microbatches 2  slots 4  edges 2\n"
+     "stage 0: F0.0 F0.1 B0.1 F1.0 F1.1 B1.1 B0.0 B1.0\nstage 1: F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0\n",
+     "B0.1 of stage 0 may wait for F1.0 of stage 1, which may wait for B0.1 of stage 0"},
+};
+
+static void chunks_and_split_backwards_are_refused_with_stage_and_action(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof chunked_rows / sizeof chunked_rows[0]; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "# schedule 1f1b  %s", chunked_rows[i].text);
+        Schedule *schedule = parsed(text);
+        Error err = {0};
+        int status = schedule_check(schedule, &err);
+        bool as_told = chunked_rows[i].error == NULL ? status == 0 : strstr(err.text, chunked_rows[i].error) != NULL;
+        if (!as_told) print_error("row %zu: %s\n%s\n", i, text, err.text);
+        assert_true(as_told);
+        schedule_free(schedule);
+    }
+}
+
 static void an_unsound_schedule_is_refused_with_stage_and_action(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof unsound_rows / sizeof unsound_rows[0]; i++) {
@@ -592,6 +655,7 @@ static void spoilt_text_is_read_or_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_unsound_schedule_is_refused_with_stage_and_action),
+        cmocka_unit_test(chunks_and_split_backwards_are_refused_with_stage_and_action),
         cmocka_unit_test(no_interleaving_of_a_made_schedule_hangs),
         cmocka_unit_test(the_proof_accepts_what_cannot_hang_and_nothing_else),
         cmocka_unit_test(one_wrong_action_is_always_found),

@@ -1,0 +1,394 @@
+// Every schedule of the table: sound, within its slots, and idle for as long as the formula says when F, B and W take
+// equal times. `test_kinds all` goes through every legal p <= 32 and m <= 256, which takes minutes; the test takes a
+// selection. `test_kinds tables` prints the figures of docs/schedules.md.
+#include "schedule/kinds.h"
+#include "schedule/simulate.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { MOST_STAGES = 32, MOST_CHUNKS = 8 };
+
+static bool all_of_them;
+
+static double makespan(const Schedule *schedule, double forward, double input, double weight, double edge,
+                       double transfer) {
+    double f[MOST_STAGES * MOST_CHUNKS], b[MOST_STAGES * MOST_CHUNKS], i[MOST_STAGES * MOST_CHUNKS],
+        w[MOST_STAGES * MOST_CHUNKS], edges[MOST_STAGES], transfers[MOST_STAGES];
+    for (int k = 0; k < schedule->stages * schedule->chunks; k++) {
+        f[k] = forward / schedule->chunks;
+        i[k] = input / schedule->chunks;
+        w[k] = weight / schedule->chunks;
+        b[k] = i[k] + w[k];
+    }
+    for (int s = 0; s < MOST_STAGES; s++) {
+        edges[s] = edge;
+        transfers[s] = transfer / schedule->chunks;
+    }
+    SimulateCosts costs = {.forward = f, .backward = b, .input = i, .weight = w, .edge = edges, .transfer = transfers};
+    Error err = {0};
+    Timeline *timeline = simulate_run(schedule, &costs, &err);
+    if (timeline == NULL) fail_msg("%s", err.text);
+    for (int s = 0; s < schedule->stages; s++) {
+        assert_true(timeline->stage[s].own_peak <= schedule->stage[s].own_slots);
+        assert_true(timeline->stage[s].lent_peak <= schedule->stage[s].lent_slots);
+    }
+    double time = timeline->makespan;
+    timeline_free(timeline);
+    return time;
+}
+
+static void assert_sound(const Schedule *schedule) {
+    Error err = {0};
+    if (schedule_check(schedule, &err) != 0)
+        fail_msg("p %d m %d: %s", schedule->stages, schedule->microbatches, err.text);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The specs to look at
+
+typedef void (*Look)(const ScheduleKind *kind, const ScheduleSpec *spec);
+
+// Every chunk count, group and delay that is tried with one p and m. Specs that the kind refuses are left out.
+static void look_at_variants(const ScheduleKind *kind, int p, int m, Look look) {
+    for (int chunks = kind->chunks; chunks <= kind->most_chunks && chunks <= MOST_CHUNKS; chunks *= 2) {
+        int first = kind->grouped ? (p + 1) / 2 : kind->delayed ? 0 : p;
+        int last = kind->delayed ? p - 1 : p, step = all_of_them || last - first < 3 ? 1 : (last - first) / 2;
+        for (int number = first; number <= last; number += step) {
+            ScheduleSpec spec = {.stages = p, .microbatches = m, .chunks = chunks, .delay = number};
+            if (kind->grouped) spec.group = number;
+            Error ignored = {0};
+            if (schedule_complete(kind, &spec, NULL, &ignored) == 0) look(kind, &spec);
+        }
+    }
+}
+
+static void look_at_all(const ScheduleKind *kind, Look look) {
+    static const int stages[] = {1, 2, 3, 4, 5, 7, 8, 16, 32};
+    for (int at = 0; at < (all_of_them ? MOST_STAGES : 9); at++) {
+        int p = all_of_them ? at + 1 : stages[at];
+        for (int m = p; m <= 256; m += all_of_them ? 1 : m < 2 * p ? 1 + p / 4 : m < 4 * p ? p / 2 + 1 : 5 * p)
+            look_at_variants(kind, p, m, look);
+        look_at_variants(kind, p, 4 * p, look);
+    }
+}
+
+static void look_at_every_kind(Look look) {
+    for (int k = 0; k < schedule_kind_count; k++) look_at_all(&schedule_kinds[k], look);
+}
+
+static Schedule *made(const ScheduleKind *kind, const ScheduleSpec *spec) {
+    Error err = {0};
+    Schedule *schedule = schedule_make(kind, spec, &err);
+    if (schedule == NULL) fail_msg("%s: p %d m %d: %s", kind->name, spec->stages, spec->microbatches, err.text);
+    return schedule;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Makers
+
+static void look_at_soundness(const ScheduleKind *kind, const ScheduleSpec *spec) {
+    Schedule *schedule = made(kind, spec);
+    assert_string_equal(schedule->name, kind->name);
+    assert_int_equal(schedule->placement, kind->placement);
+    assert_int_equal(schedule->split, kind->splits);
+    assert_sound(schedule);
+    if (schedule->slots > kind->slots(spec))
+        fail_msg("%s: p %d m %d: %d slots, not %d", kind->name, spec->stages, spec->microbatches, schedule->slots,
+                 kind->slots(spec));
+    schedule_free(schedule);
+}
+
+static void every_schedule_is_sound_and_within_its_slots(void **state) {
+    (void)state;
+    look_at_every_kind(look_at_soundness);
+}
+
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
+// Idle time with F = B = W = 1; negative: no formula for this p and m. V-Min's is a bound.
+static double bubble_of(const ScheduleKind *kind, const ScheduleSpec *spec) {
+    double p = spec->stages, v = spec->chunks, k = kind->slots(spec);
+    const char *name = kind->name;
+    if (strcmp(name, "gpipe") == 0 || strcmp(name, "1f1b") == 0) return 3 * (p - 1);
+    if (strcmp(name, "zb-d") == 0) return 2 * (p - 1) - spec->delay;
+    if (strcmp(name, "interleaved") == 0) return 3 * (p - 1) / v;
+    // Groups of the same size; shorter last ones change the end.
+    if (strcmp(name, "gis") == 0)
+        return spec->microbatches % spec->group != 0 ? -1 : (2 * (p - 1) + (p - spec->group) * (v - 1)) / v;
+    if (spec->microbatches < 2 * spec->stages) return -1;
+    if (strcmp(name, "v-half") == 0) return larger(6 * p - 3 * k - 1, p - 1) / 2;
+    if (strcmp(name, "v-min") == 0) return 2 * (p - 1) + 0.5;
+    return (p - 1) / 2;
+}
+
+static void look_at_bubble(const ScheduleKind *kind, const ScheduleSpec *spec) {
+    double expected = bubble_of(kind, spec);
+    if (expected < 0) return;
+    Schedule *schedule = made(kind, spec);
+    double bubble = makespan(schedule, 1, 1, 1, 0, 0) - 3.0 * spec->microbatches;
+    bool bound = strcmp(kind->name, "v-min") == 0;
+    if (bound ? bubble > expected + 1e-6 : fabs(bubble - expected) > 1e-6)
+        fail_msg("%s: p %d m %d chunks %d group %d delay %d: idle %g, not %g", kind->name, spec->stages,
+                 spec->microbatches, spec->chunks, spec->group, spec->delay, bubble, expected);
+    schedule_free(schedule);
+}
+
+static void idle_time_is_what_the_formulas_say(void **state) {
+    (void)state;
+    look_at_every_kind(look_at_bubble);
+}
+
+static void look_at_split(const ScheduleKind *kind, const ScheduleSpec *spec) {
+    if (kind->splits) return;
+    ScheduleSpec split = *spec;
+    split.split = true;
+    Schedule *whole = made(kind, spec), *parts = made(kind, &split);
+    assert_sound(parts);
+    assert_true(parts->split && parts->slots == whole->slots);
+    double before = makespan(whole, 1, 1, 1, 0, 0), after = makespan(parts, 1, 1, 1, 0, 0);
+    assert_true(after <= before + 1e-6);
+    if (spec->chunks == 1) assert_true(fabs(before - after - (spec->stages - 1)) < 1e-6);
+    schedule_free(whole);
+    schedule_free(parts);
+}
+
+static void a_split_backward_takes_one_w_a_stage_off_the_idle_time(void **state) {
+    (void)state;
+    look_at_every_kind(look_at_split);
+}
+
+static void look_at_forward(const ScheduleKind *kind, const ScheduleSpec *spec) {
+    if (spec->microbatches > 4 * spec->stages) return;
+    Schedule *like = made(kind, spec);
+    for (int m = 1; m <= spec->microbatches; m += 1 + spec->microbatches / 2) {
+        Schedule *schedule = schedule_forward_like(like, m, NULL);
+        assert_non_null(schedule);
+        assert_true(schedule->forward_only && schedule->chunks == like->chunks);
+        assert_sound(schedule);
+        schedule_free(schedule);
+    }
+    schedule_free(like);
+}
+
+static void forward_only_lists_are_sound_on_every_placement(void **state) {
+    (void)state;
+    look_at_every_kind(look_at_forward);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The BPipe pass
+
+static int in_flight(const Schedule *schedule, int s) {
+    return schedule->stage[s].own_slots;
+}
+
+// Half of what the fullest pair keeps, and one place to move to; never more than a stage keeps anyway.
+static int pair_slots(const Schedule *base) {
+    int most = 1;
+    for (int s = 0; s < base->stages; s++) {
+        int partner = bpipe_partner(base->stages, s), needed = in_flight(base, s);
+        int half = partner < 0 ? needed : (needed + in_flight(base, partner)) / 2 + 1;
+        if (half < needed) needed = half;
+        if (needed > most) most = needed;
+    }
+    return most;
+}
+
+static void look_at_pairs(const ScheduleKind *kind, const ScheduleSpec *spec) {
+    if (!kind->pairs || (spec->microbatches > 8 * spec->stages && !all_of_them)) return;
+    Schedule *base = made(kind, spec);
+    Error err = {0};
+    int slots = pair_slots(base);
+    assert_int_equal(bpipe_least_slots(base, EVICT_TO_PEER), slots);
+    Schedule *schedule = bpipe_balance_ahead(base, slots, EVICT_TO_PEER, bpipe_load_ahead(base, EVICT_TO_PEER), &err);
+    if (schedule == NULL) fail_msg("%s", err.text);
+    assert_sound(schedule);
+    // With F = B = W whole backwards take 2F, split ones have two backwards to hide a swap behind.
+    double plain = makespan(base, 1, 1, 1, 0, 0);
+    for (double transfer = 0.5; transfer <= 1.5; transfer += 0.5) {
+        double time = makespan(schedule, 1, 1, 1, 0, transfer);
+        if (time > plain + 1e-6)
+            fail_msg("%s: p %d m %d chunks %d group %d delay %d: transfer %g takes %g, not %g", kind->name,
+                     spec->stages, spec->microbatches, spec->chunks, spec->group, spec->delay, transfer, time, plain);
+    }
+    schedule_free(base);
+    schedule_free(schedule);
+}
+
+static void partners_level_every_loop_schedule_and_no_time_is_lost(void **state) {
+    (void)state;
+    look_at_every_kind(look_at_pairs);
+}
+
+static void look_at_host(const ScheduleKind *kind, const ScheduleSpec *spec) {
+    if (spec->microbatches > 5 * spec->stages && !all_of_them) return;
+    Schedule *base = made(kind, spec);
+    Error err = {0};
+    int slots = bpipe_least_slots(base, EVICT_TO_HOST);
+    for (int more = 0; more < 3; more++) {
+        Schedule *schedule =
+            bpipe_balance_ahead(base, slots + more, EVICT_TO_HOST, bpipe_load_ahead(base, EVICT_TO_HOST), &err);
+        if (schedule == NULL) fail_msg("%s", err.text);
+        assert_sound(schedule);
+        assert_true(makespan(schedule, 1, 1, 1, 0.05, 0.5) > 0);
+        schedule_free(schedule);
+    }
+    schedule_free(base);
+}
+
+static void the_host_takes_bundles_of_every_placement(void **state) {
+    (void)state;
+    look_at_every_kind(look_at_host);
+}
+
+// Half of what V-Half keeps. A transfer as long as a forward costs one wait in the warm-up.
+static void v_half_with_half_of_its_slots_loses_next_to_nothing_to_the_host(void **state) {
+    (void)state;
+    ScheduleSpec spec = {.stages = 8, .microbatches = 64};
+    Schedule *base = made(&schedule_kinds[schedule_kind_index("v-half")], &spec);
+    Schedule *five = bpipe_balance_ahead(base, 5, EVICT_TO_HOST, 3, NULL);
+    Schedule *six = bpipe_balance_ahead(base, 6, EVICT_TO_HOST, 3, NULL);
+    double plain = makespan(base, 1, 1, 1, 0, 0);
+    assert_true(makespan(five, 1, 1, 1, 0, 0.5) <= plain + 1e-6);
+    assert_true(makespan(five, 1, 1, 1, 0, 1) <= 1.003 * plain);
+    assert_true(makespan(six, 1, 1, 1, 0, 1) <= plain + 1e-6);
+    schedule_free(base);
+    schedule_free(five);
+    schedule_free(six);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The table
+
+static void illegal_specs_are_refused_with_the_key_to_blame(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *key;
+        ScheduleSpec spec;
+    } rows[] = {
+        {"1f1b", "chunks", {.stages = 2, .microbatches = 4, .chunks = 2}},
+        {"v-half", "chunks", {.stages = 2, .microbatches = 4, .chunks = 3}},
+        {"gis", "chunks", {.stages = 2, .microbatches = 4, .chunks = 1}},
+        {"gis", "group", {.stages = 8, .microbatches = 16, .group = 3}},
+        {"gis", "microbatches", {.stages = 8, .microbatches = 17}},
+        {"interleaved", "microbatches", {.stages = 8, .microbatches = 17}},
+        {"dualpipe-v", "microbatches", {.stages = 8, .microbatches = 15}},
+        {"zb-d", "delay", {.stages = 8, .microbatches = 16, .delay = 8}},
+        {"zb-v", "microbatches", {.stages = 8, .microbatches = 7}},
+        {"zb-v", "stages", {.stages = 0, .microbatches = 7}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ScheduleSpec spec = rows[i].spec;
+        const char *key = NULL;
+        Error err = {0};
+        const ScheduleKind *kind = &schedule_kinds[schedule_kind_index(rows[i].name)];
+        assert_int_equal(schedule_complete(kind, &spec, &key, &err), -1);
+        assert_string_equal(key, rows[i].key);
+        assert_int_equal(err.code, EXIT_USAGE);
+        assert_null(schedule_make(kind, &rows[i].spec, &err));
+    }
+}
+
+static void words_are_the_names_of_the_rows(void **state) {
+    (void)state;
+    for (int k = 0; k < schedule_kind_count; k++) {
+        assert_string_equal(schedule_words[k], schedule_kinds[k].name);
+        assert_int_equal(schedule_kind_index(schedule_words[k]), k);
+    }
+    assert_string_equal(schedule_words[schedule_kind_count], "auto");
+    assert_null(schedule_words[schedule_kind_count + 1]);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Figures
+
+static int64_t moved(const Schedule *schedule) {
+    int64_t count = 0;
+    for (int s = 0; s < schedule->stages; s++) {
+        for (int64_t i = 0; i < schedule->stage[s].count; i++)
+            count += schedule->stage[s].actions[i].kind == ACTION_EVICT;
+    }
+    return count;
+}
+
+static void print_over(const Schedule *schedule, double ideal) {
+    printf(" %.1f / %.1f | %.1f / %.1f |\n", 100 * (makespan(schedule, 1, 1, 1, 0, 0.5) / ideal - 1),
+           100 * (makespan(schedule, 1, 1, 1, 0.05, 0.5) / ideal - 1),
+           100 * (makespan(schedule, 1, 1.375, 0.75, 0, 0.5) * 3 / 3.125 / ideal - 1),
+           100 * (makespan(schedule, 1, 1.375, 0.75, 0.05, 0.5) * 3 / 3.125 / ideal - 1));
+}
+
+static void print_row(const ScheduleKind *kind, ScheduleSpec spec, const char *label) {
+    Schedule *base = made(kind, &spec);
+    double ideal = 3.0 * spec.microbatches, chunks = base->chunks;
+    printf("| %s | %.4g | 0 |", label, base->slots / chunks);
+    print_over(base, ideal);
+    for (int target = EVICT_TO_PEER; target <= EVICT_TO_HOST; target++) {
+        if (target == EVICT_TO_PEER ? !kind->pairs : strcmp(kind->name, "v-half") != 0) continue;
+        int slots = bpipe_least_slots(base, (EvictTarget)target) + (target == EVICT_TO_HOST);
+        if (slots >= base->slots) continue;
+        Schedule *schedule =
+            bpipe_balance_ahead(base, slots, (EvictTarget)target, bpipe_load_ahead(base, (EvictTarget)target), NULL);
+        printf("| %s, evicting to %s | %.4g | %.4g |", label, target == EVICT_TO_HOST ? "host" : "partner",
+               slots / chunks, (double)moved(schedule) / chunks);
+        print_over(schedule, ideal);
+        schedule_free(schedule);
+    }
+    schedule_free(base);
+}
+
+static void print_table(int p) {
+    static const struct {
+        const char *name, *label;
+        ScheduleSpec spec;
+    } rows[] = {{"1f1b", "1f1b", {0}},
+                {"1f1b", "1f1b, split_backward on", {.split = true}},
+                {"zb-d", "zb-d, delay 1", {.delay = 1}},
+                {"zb-d", "zb-d (ZB-H1)", {.delay = SCHEDULE_DELAY_MOST}},
+                {"interleaved", "interleaved, chunks 2", {.chunks = 2}},
+                {"interleaved", "interleaved, chunks 4", {.chunks = 4}},
+                {"gis", "gis, chunks 2", {.chunks = 2}},
+                {"gis", "gis, chunks 4", {.chunks = 4}},
+                {"gis", "gis, chunks 2, group half", {.chunks = 2, .group = SCHEDULE_GROUP_HALF}},
+                {"gis", "gis, chunks 4, group half", {.chunks = 4, .group = SCHEDULE_GROUP_HALF}},
+                {"v-half", "v-half", {0}},
+                {"v-min", "v-min", {0}},
+                {"zb-v", "zb-v", {0}},
+                {"dualpipe-v", "dualpipe-v", {0}}};
+    printf("\np = %d, m = %d: step over m(F+B+W), %%; without / with messages of 0.05 F\n", p, 8 * p);
+    printf("| schedule | bundles | moved | F, B, W = 1, 1, 1 | 1, 1.375, 0.75 |\n|---|---|---|---|---|\n");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ScheduleSpec spec = rows[i].spec;
+        spec.stages = p;
+        spec.microbatches = 8 * p;
+        print_row(&schedule_kinds[schedule_kind_index(rows[i].name)], spec, rows[i].label);
+    }
+}
+
+int main(int argc, char **argv) {
+    all_of_them = argc > 1 && strcmp(argv[1], "all") == 0;
+    if (argc > 1 && strcmp(argv[1], "tables") == 0) {
+        for (int p = 4; p <= 16; p *= 2) print_table(p);
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_schedule_is_sound_and_within_its_slots),
+        cmocka_unit_test(idle_time_is_what_the_formulas_say),
+        cmocka_unit_test(a_split_backward_takes_one_w_a_stage_off_the_idle_time),
+        cmocka_unit_test(forward_only_lists_are_sound_on_every_placement),
+        cmocka_unit_test(partners_level_every_loop_schedule_and_no_time_is_lost),
+        cmocka_unit_test(the_host_takes_bundles_of_every_placement),
+        cmocka_unit_test(v_half_with_half_of_its_slots_loses_next_to_nothing_to_the_host),
+        cmocka_unit_test(illegal_specs_are_refused_with_the_key_to_blame),
+        cmocka_unit_test(words_are_the_names_of_the_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
