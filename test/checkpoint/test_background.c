@@ -2,6 +2,7 @@
 // training share.
 #include "checkpoint/checkpoint_files.h"
 #include "config_file.h"
+#include "test_folder.h"
 #include "model/model.h"
 #include "run/run.h"
 
@@ -14,42 +15,31 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static char folder[] = P_tmpdir "/test_background_XXXXXX";
-
-static int make_folder(void **state) {
-    return mkdtemp(folder) == NULL ? -1 : config_file_create(state);
+static int create_both_(void **state) {
+    return test_folder_create(state) != 0 ? -1 : config_file_create(state);
 }
 
-static int remove_folder(void **state) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command) != 0 ? -1 : config_file_remove(state);
+static int remove_both_(void **state) {
+    return test_folder_remove(state) != 0 ? -1 : config_file_remove(state);
 }
 
-static void write_shard(const char *path) {
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    const uint32_t header[256] = {20240520, 1, 2000};
-    assert_int_equal(fwrite(header, sizeof header, 1, file), 1);
-    for (uint16_t i = 0; i < 2000; i++) {
-        uint16_t token = (uint16_t)(i * 7 % 251);
-        assert_int_equal(fwrite(&token, sizeof token, 1, file), 1);
-    }
-    assert_int_equal(fclose(file), 0);
+static uint32_t token_(int64_t i, const void *unused) {
+    (void)unused;
+    return (uint32_t)(i * 7 % 251);
 }
 
 // Trains up to `steps`, going on from the folder's checkpoints where `resume` says so.
 static void train(const Model *model, const char *family, int64_t steps, bool resume) {
     static Config config;
     char text[1200], saved[128];
-    snprintf(saved, sizeof saved, "%s/%s", folder, family);
+    snprintf(saved, sizeof saved, "%s", test_path(family));
     snprintf(text, sizeof text,
              "model: {family: %s, hidden: 64, layers: 4, heads: 4, ffn: 128, vocab: 257, seq_len: 32}\n"
              "train: {steps: %" PRId64 ", global_batch: 4}\n"
              "data: {train: %s/train.bin}\n"
              "checkpoint: {dir: %s, every: 1, keep: 2}\n"
              "hardware: {device: cpu, peak_tflops: 1, reserve_gib: 0}\n",
-             family, steps, folder, saved);
+             family, steps, test_folder(), saved);
     config_file_load_well(&config, text, NULL);
     Error err = {0};
     Log log = {.program = "test", .rank = -1, .stage = -1, .level = LOG_QUIET};
@@ -71,9 +61,7 @@ static void train(const Model *model, const char *family, int64_t steps, bool re
 
 // Step lines go nowhere: what stands on stdout is the tests'.
 static void train_quietly(const Model *model, const char *family) {
-    char shard[128];
-    snprintf(shard, sizeof shard, "%s/train.bin", folder);
-    write_shard(shard);
+    test_shard_write("train.bin", (ShardHeader){SHARD_GPT2, 1, 2000}, 2000, token_, NULL);
     fflush(stdout);
     int out = dup(STDOUT_FILENO), null = open("/dev/null", O_WRONLY);
     assert_true(dup2(null, STDOUT_FILENO) >= 0);
@@ -100,5 +88,5 @@ int main(void) {
         cmocka_unit_test(llama_saves_every_step_while_it_trains),
         cmocka_unit_test(gpt_saves_every_step_while_it_trains),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, create_both_, remove_both_);
 }

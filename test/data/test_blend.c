@@ -1,6 +1,7 @@
 // Several sources give samples as often as their weights say, at every moment, each in an order of its own.
 #include "data/blend.h"
 #include "data/blend_order.h"
+#include "test_folder.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -14,21 +15,7 @@
 
 #include <cmocka.h>
 
-enum { PATH_SIZE = 256, SEQ_LEN = 4 };
-
-static char folder[] = P_tmpdir "/test_blend_XXXXXX";
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL ? -1 : 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    char command[PATH_SIZE];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
-}
+enum { SEQ_LEN = 4 };
 
 // ---- turns ----------------------------------------------------------------------------------------------------------
 
@@ -120,25 +107,20 @@ static void no_source_is_ever_a_whole_turn_off(void **state) {
 
 // ---- blends ---------------------------------------------------------------------------------------------------------
 
+static uint32_t numbered_(int64_t i, const void *token) {
+    return i % SEQ_LEN == 0 ? (uint32_t)(i / SEQ_LEN) : *(const uint16_t *)token;
+}
+
 // A shard of `samples` samples; every token of the data set is `token`, but each sample begins with its number.
 static void write_source(const char *name, int64_t samples, uint16_t token) {
-    char path[PATH_SIZE];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    uint32_t header[256] = {20240520, 1, (uint32_t)(samples * SEQ_LEN + 1)};
-    assert_int_equal(fwrite(header, sizeof header, 1, file), 1);
-    for (int64_t i = 0; i <= samples * SEQ_LEN; i++) {
-        uint16_t value = i % SEQ_LEN == 0 ? (uint16_t)(i / SEQ_LEN) : token;
-        assert_int_equal(fwrite(&value, sizeof value, 1, file), 1);
-    }
-    assert_int_equal(fclose(file), 0);
+    int64_t count = samples * SEQ_LEN + 1;
+    test_shard_write(name, (ShardHeader){SHARD_GPT2, 1, count}, count, numbered_, &token);
 }
 
 static DataSource source_of(const char *name, double weight) {
     DataSource source;
     memset(&source, 0, sizeof source);
-    snprintf(source.path, sizeof source.path, "%s/%s", folder, name);
+    snprintf(source.path, sizeof source.path, "%s", test_path(name));
     source.weight = weight;
     return source;
 }
@@ -248,5 +230,5 @@ int main(void) {
         cmocka_unit_test(sources_of_one_size_have_different_orders),
         cmocka_unit_test(a_source_that_cannot_be_opened_is_named),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, test_folder_create, test_folder_remove);
 }

@@ -1,5 +1,6 @@
 // Token files are read as they are, refused with a sentence where they are wrong, and ordered by a permutation.
 #include "data/dataset.h"
+#include "test_folder.h"
 
 #include <inttypes.h>
 #include <setjmp.h>
@@ -15,47 +16,19 @@
 
 #include <cmocka.h>
 
-enum { GPT2 = 20240520, LLAMA3 = 20240801, PATH_SIZE = 256 };
+enum { GPT2 = SHARD_GPT2, LLAMA3 = SHARD_LLAMA3 };
 
-static char folder[] = P_tmpdir "/test_dataset_XXXXXX";
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL ? -1 : 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    char command[PATH_SIZE];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
-}
-
-static const char *path_of(const char *name) {
-    static char path[PATH_SIZE];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
+static uint32_t counted_(int64_t i, const void *start) {
+    return (uint32_t)((*(const int64_t *)start + i) % 251);
 }
 
 // A shard whose header promises `promised` tokens and whose body holds `count`: token i is (start + i) % 251.
 static void write_shard(const char *name, int magic, int version, int64_t promised, int64_t count, int64_t start) {
-    FILE *file = fopen(path_of(name), "wb");
-    assert_non_null(file);
-    uint32_t header[256] = {(uint32_t)magic, (uint32_t)version, (uint32_t)promised};
-    assert_int_equal(fwrite(header, sizeof header, 1, file), 1);
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t token = (uint32_t)((start + i) % 251);
-        uint16_t narrow = (uint16_t)token;
-        if (magic == LLAMA3)
-            fwrite(&token, sizeof token, 1, file);
-        else
-            fwrite(&narrow, sizeof narrow, 1, file);
-    }
-    assert_int_equal(fclose(file), 0);
+    test_shard_write(name, (ShardHeader){magic, version, promised}, count, counted_, &start);
 }
 
 static void poke_token(const char *name, int64_t index, uint16_t token) {
-    FILE *file = fopen(path_of(name), "r+b");
+    FILE *file = fopen(test_path(name), "r+b");
     assert_non_null(file);
     assert_int_equal(fseek(file, 1024 + 2 * index, SEEK_SET), 0);
     assert_int_equal(fwrite(&token, sizeof token, 1, file), 1);
@@ -64,7 +37,7 @@ static void poke_token(const char *name, int64_t index, uint16_t token) {
 
 static void expect_refused(const char *name, int64_t seq_len, int64_t need, const char *const *words) {
     Error err = {0};
-    Dataset *dataset = dataset_open("data.train", path_of(name), seq_len, 257, need, &err);
+    Dataset *dataset = dataset_open("data.train", test_path(name), seq_len, 257, need, &err);
     assert_null(dataset);
     assert_int_equal(err.code, EXIT_USAGE);
     assert_memory_equal(err.text, "data.train: ", 12);
@@ -80,7 +53,7 @@ static void both_kinds_are_read_and_targets_follow_inputs(void **state) {
     const char *names[] = {"kind_2.bin", "kind_4.bin"};
     for (int kind = 0; kind < 2; kind++) {
         Error err = {0};
-        Dataset *dataset = dataset_open("data.train", path_of(names[kind]), 8, 257, 1, &err);
+        Dataset *dataset = dataset_open("data.train", test_path(names[kind]), 8, 257, 1, &err);
         assert_non_null(dataset);
         assert_int_equal(dataset_tokens(dataset), 1000);
         assert_int_equal(dataset_samples(dataset), 124); // 999 / 8: the last target has to be there too
@@ -105,7 +78,7 @@ static void shards_come_in_name_order_and_never_mix_in_a_sample(void **state) {
     write_shard("order_aa.bin", GPT2, 1, 5, 5, 50); // too short for a sample of 8
     write_shard("order_c.bin", GPT2, 1, 0, 0, 0);
     Error err = {0};
-    Dataset *dataset = dataset_open("data.train", path_of("order_*.bin"), 8, 257, 5, &err);
+    Dataset *dataset = dataset_open("data.train", test_path("order_*.bin"), 8, 257, 5, &err);
     assert_non_null(dataset);
     assert_int_equal(dataset_shards(dataset), 4);
     assert_int_equal(dataset_tokens(dataset), 55);
@@ -123,7 +96,7 @@ static void a_stride_makes_the_batch_sequence_major(void **state) {
     (void)state;
     write_shard("stride.bin", GPT2, 1, 100, 100, 0);
     Error err = {0};
-    Dataset *dataset = dataset_open("data.train", path_of("stride.bin"), 4, 257, 1, &err);
+    Dataset *dataset = dataset_open("data.train", test_path("stride.bin"), 4, 257, 1, &err);
     assert_non_null(dataset);
     int32_t inputs[4 * 3], targets[4 * 3];
     for (int j = 0; j < 3; j++) {
@@ -143,10 +116,10 @@ static void wrong_files_are_refused_with_a_sentence(void **state) {
     const char *nothing[] = {"no file matches", "absent_*.bin", "make data", NULL};
     expect_refused("absent_*.bin", 8, 1, nothing);
     const char *directory[] = {"is a directory", NULL};
-    assert_int_equal(mkdir(path_of("folder.bin"), 0700), 0);
+    assert_int_equal(mkdir(test_path("folder.bin"), 0700), 0);
     expect_refused("folder.bin", 8, 1, directory);
     const char *empty[] = {"has 0 bytes", "1024", NULL};
-    assert_int_equal(fclose(fopen(path_of("empty.bin"), "wb")), 0);
+    assert_int_equal(fclose(fopen(test_path("empty.bin"), "wb")), 0);
     expect_refused("empty.bin", 8, 1, empty);
     const char *magic[] = {"is not a token file", "0x0000002a", "20240520", "20240801", "prepare_data.py", NULL};
     write_shard("magic.bin", 42, 1, 100, 100, 0);
@@ -172,7 +145,7 @@ static void too_few_samples_says_how_many_tokens_are_needed(void **state) {
     expect_refused("few.bin", 8, 13, few);
     const char *none[] = {"enough for 0 sequences of 100", "1 sequences are needed", "101 tokens", NULL};
     expect_refused("few.bin", 100, 0, none);
-    Dataset *dataset = dataset_open("data.train", path_of("few.bin"), 99, 257, 1, NULL);
+    Dataset *dataset = dataset_open("data.train", test_path("few.bin"), 99, 257, 1, NULL);
     assert_non_null(dataset);
     dataset_close(dataset);
 }
@@ -184,7 +157,7 @@ static void a_token_outside_the_vocabulary_is_named_at_start(void **state) {
     const char *range[] = {"range.bin", "token 777 is 257", "vocabulary of 257", NULL};
     expect_refused("range.bin", 8, 1, range);
     poke_token("range.bin", 777, 256);
-    Dataset *dataset = dataset_open("data.train", path_of("range.bin"), 8, 257, 1, NULL);
+    Dataset *dataset = dataset_open("data.train", test_path("range.bin"), 8, 257, 1, NULL);
     assert_non_null(dataset);
     dataset_close(dataset);
 }
@@ -193,7 +166,7 @@ static void a_token_outside_the_vocabulary_is_named_at_start(void **state) {
 static void a_token_outside_the_vocabulary_is_named_when_fetched(void **state) {
     (void)state;
     enum { COUNT = (16 << 20) + 1000, BAD = COUNT - 500 };
-    const char *path = path_of("late.bin");
+    const char *path = test_path("late.bin");
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
     const uint32_t header[256] = {GPT2, 1, COUNT};
@@ -202,7 +175,7 @@ static void a_token_outside_the_vocabulary_is_named_when_fetched(void **state) {
     assert_int_equal(truncate(path, 1024 + 2 * (off_t)COUNT), 0); // a hole: all tokens are zero
     poke_token("late.bin", BAD, 300);
     Error err = {0};
-    Dataset *dataset = dataset_open("data.train", path_of("late.bin"), 100, 257, 1, &err);
+    Dataset *dataset = dataset_open("data.train", test_path("late.bin"), 100, 257, 1, &err);
     assert_non_null(dataset);
     int32_t inputs[100];
     assert_int_equal(dataset_fetch(dataset, BAD / 100 + 1, inputs, NULL, 1, &err), 0);
@@ -215,7 +188,7 @@ static void a_token_outside_the_vocabulary_is_named_when_fetched(void **state) {
 }
 
 static void write_side(const char *name, const char *text) {
-    FILE *file = fopen(path_of(name), "w");
+    FILE *file = fopen(test_path(name), "w");
     assert_non_null(file);
     fputs(text, file);
     assert_int_equal(fclose(file), 0);
@@ -229,7 +202,7 @@ static void a_side_file_tells_the_vocabulary_before_any_token_does(void **state)
                    (const char *const[]){"sentencepiece", "32000", "told.json", "model.vocab 257",
                                          "set model.vocab to 32000", NULL});
     Error err = {0};
-    Dataset *dataset = dataset_open("data.train", path_of("told_train_*.bin"), 8, 32000, 1, &err);
+    Dataset *dataset = dataset_open("data.train", test_path("told_train_*.bin"), 8, 32000, 1, &err);
     assert_non_null(dataset);
     assert_int_equal(dataset_side(dataset, 0)->vocab, 32000);
     assert_string_equal(dataset_side(dataset, 0)->tokenizer, "sentencepiece");
@@ -251,8 +224,8 @@ static void a_damaged_side_file_is_named_and_an_absent_one_is_not_missed(void **
         write_side("hurt.json", damaged[i]);
         expect_refused("hurt_val_*.bin", 8, 1, (const char *const[]){"hurt.json", "or remove this file", NULL});
     }
-    unlink(path_of("hurt.json"));
-    Dataset *dataset = dataset_open("data.val", path_of("hurt_val_*.bin"), 8, 257, 1, NULL);
+    unlink(test_path("hurt.json"));
+    Dataset *dataset = dataset_open("data.val", test_path("hurt_val_*.bin"), 8, 257, 1, NULL);
     assert_non_null(dataset);
     assert_null(dataset_side(dataset, 0));
     dataset_close(dataset);
@@ -265,14 +238,14 @@ static void shards_of_two_tokenizers_are_noticed(void **state) {
     write_shard("two_b_train_000.bin", GPT2, 1, 100, 100, 0);
     write_side("two_a.json", "{\"tokenizer\": \"tokenizers\", \"tokenizer_sha256\": \"ab\", \"vocab\": 200}");
     write_side("two_b.json", "{\"tokenizer\": \"tokenizers\", \"tokenizer_sha256\": \"cd\", \"vocab\": 200}");
-    Dataset *dataset = dataset_open("data.train", path_of("two_*_train_*.bin"), 8, 257, 1, NULL);
+    Dataset *dataset = dataset_open("data.train", test_path("two_*_train_*.bin"), 8, 257, 1, NULL);
     assert_non_null(dataset);
     assert_string_equal(dataset_side(dataset, 0)->sha256, "ab");
     assert_string_equal(dataset_side(dataset, 1)->sha256, "cd");
     assert_false(side_file_same_tokenizer(dataset_side(dataset, 0), dataset_side(dataset, 1)));
     dataset_close(dataset);
     write_side("two_b.json", "{\"tokenizer\": \"tokenizers\", \"tokenizer_sha256\": \"ab\", \"vocab\": 200}");
-    dataset = dataset_open("data.train", path_of("two_*_train_*.bin"), 8, 257, 1, NULL);
+    dataset = dataset_open("data.train", test_path("two_*_train_*.bin"), 8, 257, 1, NULL);
     assert_null(dataset_side(dataset, 1));
     dataset_close(dataset);
 }
@@ -302,7 +275,7 @@ static void side_files_stand_beside_shards_and_are_called_as_these(void **state)
 static void files_beyond_two_gib_are_read(void **state) {
     (void)state;
     const int64_t count = 3000000000;
-    const char *path = path_of("big.bin");
+    const char *path = test_path("big.bin");
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
     const uint32_t header[256] = {GPT2, 1, (uint32_t)count};
@@ -311,7 +284,7 @@ static void files_beyond_two_gib_are_read(void **state) {
     if (truncate(path, 1024 + 2 * count) != 0) skip(); // a file system without holes
     poke_token("big.bin", count - 1, 123);
     Error err = {0};
-    Dataset *dataset = dataset_open("data.train", path_of("big.bin"), 1, 257, 1, &err);
+    Dataset *dataset = dataset_open("data.train", test_path("big.bin"), 1, 257, 1, &err);
     assert_non_null(dataset);
     assert_true(dataset_samples(dataset) == count - 1);
     int32_t input, target;
@@ -319,7 +292,7 @@ static void files_beyond_two_gib_are_read(void **state) {
     assert_int_equal(input, 0);
     assert_int_equal(target, 123);
     dataset_close(dataset);
-    unlink(path_of("big.bin"));
+    unlink(test_path("big.bin"));
 }
 
 static void check_bijection(int64_t count, uint64_t seed, uint64_t epoch) {
@@ -410,7 +383,7 @@ static void seeds_and_epochs_have_orders_of_their_own(void **state) {
 static void positions_visit_every_sample_once_an_epoch(void **state) {
     (void)state;
     write_shard("epoch.bin", GPT2, 1, 1001, 1001, 0);
-    Dataset *dataset = dataset_open("data.train", path_of("epoch.bin"), 10, 257, 1, NULL);
+    Dataset *dataset = dataset_open("data.train", test_path("epoch.bin"), 10, 257, 1, NULL);
     assert_non_null(dataset);
     assert_int_equal(dataset_samples(dataset), 100);
     for (int64_t epoch = 0; epoch < 3; epoch++) {
@@ -430,9 +403,9 @@ static void a_file_that_shrinks_while_it_is_read_is_named(void **state) {
     write_shard("shrinks_1.bin", GPT2, 1, 101, 101, 0);
     Error err = {0};
     int32_t inputs[10];
-    Dataset *dataset = dataset_open("data.train", path_of("shrinks_1.bin"), 10, 257, 1, &err);
+    Dataset *dataset = dataset_open("data.train", test_path("shrinks_1.bin"), 10, 257, 1, &err);
     assert_non_null(dataset);
-    assert_int_equal(truncate(path_of("shrinks_1.bin"), 1024 + 2 * 55), 0);
+    assert_int_equal(truncate(test_path("shrinks_1.bin"), 1024 + 2 * 55), 0);
     assert_int_equal(dataset_fetch(dataset, 4, inputs, NULL, 1, &err), 0);
     assert_int_equal(dataset_fetch(dataset, 5, inputs, NULL, 1, &err), -1);
     assert_int_equal(err.code, EXIT_FAILED);
@@ -442,10 +415,10 @@ static void a_file_that_shrinks_while_it_is_read_is_named(void **state) {
 
 static void what_is_no_regular_file_is_refused_at_once(void **state) {
     (void)state;
-    assert_int_equal(mkfifo(path_of("pipe_1.bin"), 0600), 0);
+    assert_int_equal(mkfifo(test_path("pipe_1.bin"), 0600), 0);
     alarm(20); // a named pipe that nobody writes into would hold us up for good
     expect_refused("pipe_1.bin", 10, 1, (const char *const[]){"pipe_1.bin is no regular file", NULL});
-    assert_int_equal(symlink("/dev/zero", path_of("device_1.bin")), 0);
+    assert_int_equal(symlink("/dev/zero", test_path("device_1.bin")), 0);
     expect_refused("device_1.bin", 10, 1, (const char *const[]){"device_1.bin is no regular file", NULL});
     alarm(0);
 }
@@ -462,7 +435,7 @@ static void more_shards_than_descriptors_are_opened(void **state) {
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
     Error err = {0};
-    Dataset *dataset = dataset_open("data.train", path_of("many_*.bin"), 10, 257, 80, &err);
+    Dataset *dataset = dataset_open("data.train", test_path("many_*.bin"), 10, 257, 80, &err);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_string_equal(err.text, "");
     assert_non_null(dataset);
@@ -493,5 +466,5 @@ int main(void) {
         cmocka_unit_test(seeds_and_epochs_have_orders_of_their_own),
         cmocka_unit_test(positions_visit_every_sample_once_an_epoch),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, test_folder_create, test_folder_remove);
 }

@@ -1,5 +1,6 @@
 // Text to tokens and back without a library, and which tokenizer is taken.
 #include "data/tokenizer.h"
+#include "test_folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,14 +10,13 @@
 #include <cmocka.h>
 
 static Config config;
-static char folder[] = "/tmp/test_tokenizer_XXXXXX";
 
 static void configure(const char *tokenizer, int64_t vocab) {
     memset(&config, 0, sizeof config);
     config.model.vocab = vocab;
     snprintf(config.sample.tokenizer, sizeof config.sample.tokenizer, "%s", tokenizer);
     config.data.train_sources = 1;
-    snprintf(config.data.train[0].path, CONFIG_TEXT, "%s/mine_train_*.bin", folder);
+    snprintf(config.data.train[0].path, CONFIG_TEXT, "%s", test_path("mine_train_*.bin"));
 }
 
 // The side file, and a shard that it stands beside; NULL: neither.
@@ -24,7 +24,7 @@ static void write_side(const char *text) {
     const char *const names[] = {"mine.json", "mine_train_000.bin"};
     for (int i = 0; i < 2; i++) {
         char path[200];
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        snprintf(path, sizeof path, "%s", test_path(names[i]));
         FILE *file = text == NULL ? NULL : fopen(path, "w");
         if (file == NULL)
             assert_int_equal(unlink(path), 0);
@@ -148,16 +148,6 @@ static void a_file_that_is_not_there_is_refused(void **state) {
     }
 }
 
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL ? -1 : 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    return rmdir(folder);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_byte_is_a_token_and_256_begins_a_text),
@@ -167,5 +157,5 @@ int main(void) {
         cmocka_unit_test(the_side_file_says_which_tokenizer_it_was),
         cmocka_unit_test(a_file_that_is_not_there_is_refused),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, test_folder_create, test_folder_remove);
 }

@@ -1,3 +1,4 @@
+// The files that fuzz targets read, in a folder that run.py makes.
 #include "fuzz.h"
 
 #include <fcntl.h>
@@ -18,4 +19,11 @@ const char *fuzz_file(const char *name, const void *data, size_t size) {
     PROMISE(file >= 0 && write(file, data, size) == (ssize_t)size);
     close(file);
     return path;
+}
+
+void fuzz_config(Config *config, const char *name, const void *text, size_t size) {
+    Error err = {0};
+    for (int i = 0; i < config_key_count; i++)
+        PROMISE(config_keys[i].def == NULL || config_set_default(config, &config_keys[i], &err) == 0);
+    strcpy(config->path, fuzz_file(name, text, size));
 }

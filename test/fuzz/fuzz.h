@@ -3,6 +3,8 @@
 #ifndef FUZZ_H
 #define FUZZ_H
 
+#include "config/config_schema.h"
+
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -24,5 +26,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 const char *fuzz_folder(void);
 // Path of a file of that name in it, which then holds these bytes. Two paths are remembered at a time.
 const char *fuzz_file(const char *name, const void *data, size_t size);
+
+// Sets every key that has a default, and the configuration's path to a file of that name which holds `text`.
+void fuzz_config(Config *config, const char *name, const void *text, size_t size);
 
 #endif

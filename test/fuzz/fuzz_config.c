@@ -1,16 +1,10 @@
 // A configuration file, whatever stands in it: what config_load does, with the defaults set once.
 #include "fuzz.h"
 
-#include "config/config_schema.h"
-
 static Config base, config;
 
 static void prepare_(void) {
-    Error err = {0};
-    if (base.path[0] != '\0') return;
-    for (int i = 0; i < config_key_count; i++)
-        PROMISE(config_keys[i].def == NULL || config_set_default(&base, &config_keys[i], &err) == 0);
-    strcpy(base.path, fuzz_file("config.yaml", "", 0));
+    if (base.path[0] == '\0') fuzz_config(&base, "config.yaml", "", 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

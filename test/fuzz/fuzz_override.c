@@ -1,8 +1,6 @@
 // Overrides (-o KEY=VALUE), a 0x01 byte between them, over a configuration that is whole: what config_load does, with the file read once.
 #include "fuzz.h"
 
-#include "config/config_schema.h"
-
 enum { MOST = 8 };
 
 static const char text[] =
@@ -13,9 +11,7 @@ static Config base, config;
 static void prepare_(void) {
     Error err = {0};
     if (base.path[0] != '\0') return;
-    for (int i = 0; i < config_key_count; i++)
-        PROMISE(config_keys[i].def == NULL || config_set_default(&base, &config_keys[i], &err) == 0);
-    strcpy(base.path, fuzz_file("base.yaml", text, sizeof text - 1));
+    fuzz_config(&base, "base.yaml", text, sizeof text - 1);
     PROMISE(config_read_file(&base, &err) == 0);
 }
 

@@ -1,0 +1,52 @@
+// The folder's name is made once per process, and every test program is one process.
+#include "test_folder.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[] = P_tmpdir "/trainer_test_XXXXXX";
+
+int test_folder_create(void **state) {
+    (void)state;
+    return mkdtemp(folder) == NULL ? -1 : 0;
+}
+
+int test_folder_remove(void **state) {
+    (void)state;
+    char command[TEST_PATH];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+const char *test_folder(void) {
+    return folder;
+}
+
+const char *test_path(const char *name) {
+    static char path[TEST_PATH];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+void test_shard_write(const char *name, ShardHeader header, int64_t count,
+                      uint32_t (*token_of)(int64_t i, const void *context), const void *context) {
+    FILE *file = fopen(test_path(name), "wb");
+    assert_non_null(file);
+    uint32_t words[256] = {(uint32_t)header.magic, (uint32_t)header.version, (uint32_t)header.tokens};
+    assert_int_equal(fwrite(words, sizeof words, 1, file), 1);
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t token = token_of(i, context);
+        uint16_t narrow = (uint16_t)token;
+        if (header.magic == SHARD_LLAMA3)
+            fwrite(&token, sizeof token, 1, file);
+        else
+            fwrite(&narrow, sizeof narrow, 1, file);
+    }
+    assert_int_equal(fclose(file), 0);
+}

@@ -1,0 +1,27 @@
+// A folder of its own for a test program, and token files in it.
+#ifndef TEST_FOLDER_H
+#define TEST_FOLDER_H
+
+#include <stdint.h>
+
+enum { TEST_PATH = 256, SHARD_GPT2 = 20240520, SHARD_LLAMA3 = 20240801 };
+
+// Set-up and tear-down of a group of tests: makes the folder under TMPDIR's default, and removes it with all its files.
+int test_folder_create(void **state);
+int test_folder_remove(void **state);
+
+// The folder, and the path of a file in it, which the next call overwrites.
+const char *test_folder(void);
+const char *test_path(const char *name);
+
+// What a shard's header says. Tokens are 16 bits wide, 32 where magic is SHARD_LLAMA3.
+typedef struct ShardHeader {
+    int magic, version;
+    int64_t tokens;
+} ShardHeader;
+
+// Writes a shard with this header and `count` tokens: token i is token_of(i, context).
+void test_shard_write(const char *name, ShardHeader header, int64_t count,
+                      uint32_t (*token_of)(int64_t i, const void *context), const void *context);
+
+#endif
