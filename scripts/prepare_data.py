@@ -76,14 +76,15 @@ def write_tokens(jobs, arguments, processes, splits, size):
 def prepare(options):
     tokenizer = make_tokenizer(options.tokenizer, options.eot)
     dtype = choose_dtype(tokenizer, options.dtype, options.tokenizer)
-    sources = [bible_source()] if options.bible else open_sources(options)
-    rule = Rule(options.val_fraction, lambda limit: sum(source.count(limit) for source in sources))
-    # Bytes are copied faster than they are sent to another process.
-    processes = 1 if tokenizer.kind == "bytes" else options.jobs
     try:
         options.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Failure(f"--output {options.output}: cannot be a folder: {error.strerror}") from None
+    options.unpacked = []
+    sources = [bible_source()] if options.bible else open_sources(options)
+    rule = Rule(options.val_fraction, lambda limit: sum(source.count(limit) for source in sources))
+    # Bytes are copied faster than they are sent to another process.
+    processes = 1 if tokenizer.kind == "bytes" else options.jobs
     output = Output(options, dtype)
     try:
         about = side_file(options, tokenizer, dtype, output)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 from pathlib import Path
 
 from prepare.tokenizer import as_bytes, as_text, library
@@ -28,11 +29,11 @@ class Text:
 class TextFile:
     """A document on disk, read in pieces: it may be larger than memory."""
 
-    def __init__(self, path, size):
-        self.where, self.size = path, size
+    def __init__(self, path, size, file=None):
+        self.where, self.size, self.file = path, size, file or path  # file: what path unpacks to
 
     def read(self, start, end):
-        with open(self.where, "rb") as file:
+        with open(self.file, "rb") as file:
             file.seek(start)
             data = file.read(end - start)
         if len(data) != end - start:
@@ -158,12 +159,13 @@ class Rows:
 class Lines(Rows):
     """A run of lines of a JSON lines file, which the process that tokenizes them reads itself."""
 
-    def __init__(self, number, path, start, end, line, key):
+    def __init__(self, number, path, file, start, end, line, key):
         super().__init__(number)
+        self.file = file
         self.path, self.start, self.end, self.line, self.key = path, start, end, line, key
 
     def texts(self):
-        data = TextFile(self.path, 0).read(self.start, self.end)
+        data = TextFile(self.path, 0, self.file).read(self.start, self.end)
         lines = data.split(b"\n")
         if lines[-1] == b"":
             lines.pop()
@@ -188,12 +190,12 @@ class Lines(Rows):
 
 
 class LinesSource:
-    def __init__(self, path, size, key):
-        self.path, self.size, self.key = path, size, key
+    def __init__(self, path, size, key, file=None):
+        self.path, self.size, self.key, self.file = path, size, key, file or path
 
     def blocks(self):
         """(start, end) of runs of whole lines, and the lines in each."""
-        with open(self.path, "rb") as file:
+        with open(self.file, "rb") as file:
             start = at = 0
             while block := file.read(PIECE):
                 newlines = block.count(b"\n")
@@ -216,7 +218,7 @@ class LinesSource:
     def jobs(self, number, rule):
         line = 1
         for start, end, lines in self.blocks():
-            yield end - start, Lines(number + line - 1, self.path, start, end, line, self.key)
+            yield end - start, Lines(number + line - 1, self.path, self.file, start, end, line, self.key)
             line += lines
         return number + line - 1
 
@@ -283,7 +285,8 @@ class ParquetSource:
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 
 
-PACKED = (".gz", ".zst", ".xz", ".bz2", ".lz4", ".zip")
+UNPACKED = {".gz": "gzip", ".zst": "zstd"}  # by these programs
+PACKED = (".xz", ".bz2", ".lz4", ".zip")
 
 
 def size_of(path):
@@ -303,19 +306,44 @@ def size_of(path):
     return size
 
 
+def unpack(path, options):
+    """An open file with what `path` unpacks to, beside the output; it goes when it is closed. Work is given out by places in
+    the text, which a compressed file does not have."""
+    program = UNPACKED[Path(path).suffix.lower()]
+    file = tempfile.NamedTemporaryFile(dir=options.output, prefix=f".{options.name}.", suffix=f".{os.getpid()}.part")
+    try:
+        ended = subprocess.run([program, "-dc", "--", path], stdout=file, stderr=subprocess.PIPE, check=False)
+    except FileNotFoundError:
+        raise Failure(f"{path}: the program {program}, which unpacks it, is not installed; run scripts/install_deps.sh") from None
+    if ended.returncode != 0:
+        said = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise Failure(f"{path}: does not unpack ({said[-1] if said else f'{program} ended with {ended.returncode}'}); fetch it again")
+    if os.path.getsize(file.name) == 0:
+        raise Failure(f"{path}: unpacks to nothing; leave it out or name another file")
+    return file
+
+
 def open_sources(options):
     """Runs of plain text files are one source, every other file is one of its own."""
     sources, texts = [], []
     for path in options.files:
-        size = size_of(path)
-        kind = options.format if options.format != "auto" else FORMATS.get(Path(path).suffix.lower(), "text")
+        size, file, name = size_of(path), None, Path(path)
+        if name.suffix.lower() in UNPACKED:
+            options.unpacked.append(unpack(path, options))
+            file, name = options.unpacked[-1].name, name.with_suffix("")
+            size = os.path.getsize(file)
+        kind = options.format if options.format != "auto" else FORMATS.get(name.suffix.lower(), "text")
+        if kind == "parquet" and file is not None:
+            raise Failure(f"{path}: Parquet is compressed inside; unpack this file first")
         if kind != "text" and texts:
             sources.append(TextSource(texts))
             texts = []
         if kind == "text":
-            texts.append(TextFile(path, size))
+            texts.append(TextFile(path, size, file))
+        elif kind == "jsonl":
+            sources.append(LinesSource(path, size, options.key, file))
         else:
-            sources.append((LinesSource if kind == "jsonl" else ParquetSource)(path, size, options.key))
+            sources.append(ParquetSource(path, size, options.key))
     return sources + ([TextSource(texts)] if texts else [])
 
 

@@ -79,12 +79,28 @@ def test_shards_continue_each_other_and_replace_those_of_a_longer_set(tmp_path):
     assert tokens(tmp_path, "text_train_*.bin") == document(b"x" * 999)
 
 
+@pytest.mark.parametrize(("program", "suffix"), [("gzip", ".gz"), ("zstd", ".zst")])
+@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+def test_compressed_files_give_the_tokens_of_what_they_hold(tmp_path, program, suffix, kind):
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    lines = [f"line {i} of a text" for i in range(500)]
+    text = "\n".join(lines if kind == "txt" else [json.dumps({"text": line}) for line in lines]) + "\n"
+    (tmp_path / f"a.{kind}").write_text(text)
+    subprocess.run([program, "-kq", tmp_path / f"a.{kind}"], check=True)
+    for name, file in (("plain", f"a.{kind}"), ("packed", f"a.{kind}{suffix}")):
+        assert prepare(tmp_path / file, "-o", tmp_path / "out", "--name", name).returncode == 0
+    assert tokens(tmp_path / "out", "packed_*.bin") == tokens(tmp_path / "out", "plain_*.bin")
+    assert not list((tmp_path / "out").glob(".*"))
+
+
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
         ("absent.txt", None, "absent.txt: No such file"),
         ("empty.txt", b"", "empty.txt: is empty"),
-        ("packed.jsonl.gz", b"x", "packed.jsonl.gz: is compressed, by its name; unpack it first"),
+        ("packed.jsonl.xz", b"x", "packed.jsonl.xz: is compressed, by its name; unpack it first"),
+        ("damaged.txt.gz", b"x", "damaged.txt.gz: does not unpack (gzip: "),
         ("short.txt", b"x", "1 bytes of text are not enough"),
     ],
 )
