@@ -45,7 +45,7 @@ def checkout(tmp_path_factory):
 @pytest.mark.usefixtures("ranks")
 def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
     steps = steps_of(PAGE)
-    assert [number for number, _, _ in steps] == list(range(1, 11))
+    assert [number for number, _, _ in steps] == list(range(1, 12))
     env = {name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS", "TEST_PROGRAMS"))}
     said = {}
     for number, title, command in steps:
@@ -67,3 +67,4 @@ def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
     text = said[9].stdout.strip()
     assert text.startswith("The plan says") and len(text) > 40
     assert said[10].stdout.strip() == text
+    assert "next tokens: the same" in said[11].stdout
