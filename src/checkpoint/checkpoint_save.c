@@ -10,6 +10,7 @@
 #include "checkpoint_find.h"
 #include "checkpoint_model.h"
 #include "hf_config.h"
+#include "hf_tokenizer.h"
 #include "checkpoint_write.h"
 #include "base/grid.h"
 #include "range_file.h"
@@ -36,7 +37,8 @@ struct Checkpoint {
     int64_t sequence;    // of the newest one in checkpoint.dir
     int lock;            // of checkpoint.dir, on rank 0: two runs would clear away what the other is writing; -1: none
     char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
-    Manifest manifest; // of all files, on rank 0
+    Manifest manifest;     // of all files, on rank 0
+    HfTokenizer tokenizer; // written into every checkpoint by rank 0
     // --- the thread's. The main thread reads them once `ended` is set.
     pthread_t thread;
     bool running;
@@ -83,7 +85,7 @@ static void thread_join_(Checkpoint *checkpoint) {
 typedef void (*TextWriter)(const Checkpoint *checkpoint, FILE *file);
 
 static void config_text_(const Checkpoint *checkpoint, FILE *file) {
-    hf_config_write(checkpoint->config, file);
+    hf_config_write(checkpoint->config, checkpoint->tokenizer.end, file);
 }
 
 static void index_text_(const Checkpoint *checkpoint, FILE *file) {
@@ -94,17 +96,22 @@ static void training_text_(const Checkpoint *checkpoint, FILE *file) {
     training_state_write(checkpoint->config, &checkpoint->state, file);
 }
 
+static int write_memory_(Checkpoint *checkpoint, ManifestFile *entry, const char *name, const char *text, size_t length,
+                         Error *err) {
+    const Crc64 *crc = &checkpoint->writer.crc;
+    strcpy(entry->name, name);
+    entry->bytes = (int64_t)length;
+    entry->crc = crc64_finish(crc, crc64_add(crc, 0, text, length), (int64_t)length);
+    return file_write(checkpoint->partial, name, text, (int64_t)length, err);
+}
+
 static int write_text_(Checkpoint *checkpoint, ManifestFile *entry, const char *name, TextWriter write, Error *err) {
     char *text = NULL;
     size_t length = 0;
     FILE *file = xmemstream(&text, &length);
     write(checkpoint, file);
     xmemstream_close(file);
-    const Crc64 *crc = &checkpoint->writer.crc;
-    strcpy(entry->name, name);
-    entry->bytes = (int64_t)length;
-    entry->crc = crc64_finish(crc, crc64_add(crc, 0, text, length), (int64_t)length);
-    int status = file_write(checkpoint->partial, name, text, (int64_t)length, err);
+    int status = write_memory_(checkpoint, entry, name, text, length, err);
     free(text);
     return status;
 }
@@ -114,7 +121,13 @@ static int write_small_(Checkpoint *checkpoint, Error *err) {
     ManifestFile *entry = checkpoint->manifest.file + checkpoint->writer.layout.files;
     if (write_text_(checkpoint, &entry[0], CHECKPOINT_CONFIG, config_text_, err) != 0) return -1;
     if (write_text_(checkpoint, &entry[1], CHECKPOINT_INDEX, index_text_, err) != 0) return -1;
-    return write_text_(checkpoint, &entry[2], CHECKPOINT_TRAINING, training_text_, err);
+    if (write_text_(checkpoint, &entry[2], CHECKPOINT_TRAINING, training_text_, err) != 0) return -1;
+    const HfTokenizer *tokenizer = &checkpoint->tokenizer;
+    for (int i = 0; i < tokenizer->count; i++)
+        if (write_memory_(checkpoint, &entry[SMALL_FILES + i], tokenizer->file[i].name, tokenizer->file[i].text,
+                          tokenizer->file[i].length, err) != 0)
+            return -1;
+    return 0;
 }
 
 static void *saver_write_(void *argument) {
@@ -379,7 +392,8 @@ int checkpoint_create(Checkpoint **out, Stage *stage, World *world, const Resume
     writer_create(&checkpoint->writer, stage, world);
     if (prepare_dir_(checkpoint, from, err) != 0) return -1;
     Manifest *manifest = &checkpoint->manifest;
-    manifest->count = checkpoint->writer.layout.files + SMALL_FILES;
+    if (world_rank(world) == 0) hf_tokenizer_load(&checkpoint->tokenizer, stage->config);
+    manifest->count = checkpoint->writer.layout.files + SMALL_FILES + checkpoint->tokenizer.count;
     manifest->file = xcalloc((size_t)manifest->count, sizeof *manifest->file);
     // Where nothing is saved at intervals, memory for the copy is only wanted if someone asks the run to stop.
     return stage->config->checkpoint.every > 0 ? writer_allocate(&checkpoint->writer, err) : 0;
@@ -391,6 +405,7 @@ void checkpoint_destroy(Checkpoint *checkpoint) {
     thread_join_(checkpoint);
     writer_free(&checkpoint->writer);
     manifest_free(&checkpoint->manifest);
+    hf_tokenizer_free(&checkpoint->tokenizer);
     if (checkpoint->lock >= 0) close(checkpoint->lock);
     free(checkpoint);
 }

@@ -81,8 +81,18 @@ static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
     fputs("},\n", file);
 }
 
-// What begins and ends a text is the tokenizer's to say; the defaults of transformers would be wrong for most vocabularies.
-void hf_config_write(const Config *config, FILE *file) {
+// Without a known token null is written: the defaults of transformers would be wrong for most vocabularies.
+static void write_ends_(int64_t end, FILE *file) {
+    const char *const words[] = {"bos_token_id", "eos_token_id"};
+    for (int i = 0; i < 2; i++) {
+        if (end < 0)
+            fprintf(file, "  \"%s\": null,\n", words[i]);
+        else
+            fprintf(file, "  \"%s\": %lld,\n", words[i], (long long)end);
+    }
+}
+
+void hf_config_write(const Config *config, int64_t end, FILE *file) {
     const ModelConfig *m = &config->model;
     const Family *family = &families[m->family];
     const FamilyForm *form = form_of_(m);
@@ -101,9 +111,8 @@ void hf_config_write(const Config *config, FILE *file) {
         json_write_number(file, value);
         fputs(",\n", file);
     }
-    fputs("  \"initializer_range\": 0.02,\n  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n  \"use_cache\": "
-          "true,\n",
-          file);
+    fputs("  \"initializer_range\": 0.02,\n  \"use_cache\": true,\n", file);
+    write_ends_(end, file);
     fprintf(file, "  \"torch_dtype\": \"%s\"\n}\n", config->train.precision == PRECISION_BF16 ? "bfloat16" : "float32");
 }
 

@@ -11,7 +11,8 @@
 extern "C" {
 #endif
 
-void hf_config_write(const Config *config, FILE *file);
+// end: the token that ends a text and begins the next; -1: not known.
+void hf_config_write(const Config *config, int64_t end, FILE *file);
 
 // Compares config.json in `dir` with the configuration. -1 with err (code 2) that lists every size and constant that
 // differs, or names what the file's model computes and this program does not. exact: the sequence length too, where it

@@ -52,8 +52,7 @@ static int take_named_(Tokenizer *tokenizer, const char *name, Error *err) {
     return take_library_(tokenizer, name, err);
 }
 
-// What the first shard of the training data was made with. 1 found, 0 not, -1 with err.
-static int find_side_(const Config *config, SideFile *side, Error *err) {
+int tokenizer_side(const Config *config, SideFile *side, Error *err) {
     glob_t shards;
     char path[SIDE_FILE_PATH];
     if (config->data.train_sources == 0 || glob(config->data.train[0].path, 0, NULL, &shards) != 0) return 0;
@@ -71,7 +70,7 @@ static int take_side_(Tokenizer *tokenizer, const SideFile *side, Error *err) {
 static int tokenizer_take_(Tokenizer *tokenizer, const Config *config, Error *err) {
     SideFile side;
     if (config->sample.tokenizer[0] != '\0') return take_named_(tokenizer, config->sample.tokenizer, err);
-    int found = find_side_(config, &side, err);
+    int found = tokenizer_side(config, &side, err);
     if (found != 0) return found < 0 ? -1 : take_side_(tokenizer, &side, err);
     if (tokenizer->vocab == BYTES_VOCABULARY) tokenizer_take_bytes_(tokenizer);
     return 0;

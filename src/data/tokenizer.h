@@ -9,6 +9,7 @@
 #define TOKENIZER_H
 
 #include "config/config.h"
+#include "side_file.h"
 
 typedef struct Tokenizer Tokenizer;
 
@@ -16,6 +17,9 @@ typedef struct Tokens {
     int32_t *ids;
     int64_t count;
 } Tokens;
+
+// What the first shard of the training data was made with. 1 found, 0 not, -1 with err where its side file is damaged.
+int tokenizer_side(const Config *config, SideFile *side, Error *err);
 
 // NULL with err.
 Tokenizer *tokenizer_open(const Config *config, Error *err);

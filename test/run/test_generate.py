@@ -469,6 +469,23 @@ def test_a_model_of_pieces_writes_text(tmp_path):
     assert tokens("decode", ids, tmp_path / "m.model") == text
 
 
+def test_a_checkpoint_carries_the_tokenizer_of_its_data(tmp_path):
+    """tokenizer.json with the names of its special tokens, and their numbers in config.json."""
+    path, encode, _ = make_tokenizer("json", tmp_path)
+    command = [sys.executable, ROOT / "scripts/prepare_data.py", tmp_path / "text.txt", "-o", tmp_path, "--name", "mine"]
+    subprocess.run([*command, "--tokenizer", path], check=True, capture_output=True)
+    trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 600})
+    trainer.config["data"]["train"] = str(tmp_path / "mine_train_*.bin")
+    trainer.run({"train.steps": 2}, saving(tmp_path / "saved", 2))
+    saved = tmp_path / "saved" / "step_00000002"
+    assert (saved / "tokenizer.json").read_bytes() == path.read_bytes()
+    assert json.loads((saved / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
+    assert json.loads((saved / "config.json").read_text())["eos_token_id"] == 0
+    assert "tokenizer.json" in (saved / "manifest.json").read_text()
+    text = generate(trainer, "Every schedule", GREEDY, resume=tmp_path / "saved")
+    assert text.startswith("Every schedule") and len(text) > len("Every schedule")
+
+
 def tokens(action, text, tokenizer):
     command = [sys.executable, ROOT / "scripts/tokens.py", action, "--tokenizer", tokenizer, text]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
