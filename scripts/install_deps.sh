@@ -26,6 +26,7 @@ libdnnl-dev libonednn-dev | matrix products about 5 % slower
 libopenmpi-dev | one rank only, no pipeline
 openmpi-bin | one rank only, no pipeline
 python3-numpy | the tests that need NumPy are skipped
+zstd | .zst inputs of scripts/prepare_data.py are refused
 python3-matplotlib | no pictures: scripts/plot.py
 bible-kjv | no tiny data set; use scripts/prepare_data.py FILE... --name bible
 bible-kjv-text | no tiny data set; use scripts/prepare_data.py FILE... --name bible
