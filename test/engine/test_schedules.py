@@ -144,7 +144,7 @@ def test_verify_compares_the_configured_schedule(small):
     assert "1 stage and 4 stages, gis, BPipe: the same bits" in ended.stdout
 
 
-DEEP = ["model.layers=16", "train.global_batch=32", "train.steps=1"]
+DEEP = ["model.layers=16", "train.global_batch=32", "train.steps=1", "data.val_batches=1"]
 
 
 @pytest.fixture(scope="module")
