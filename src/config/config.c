@@ -203,6 +203,15 @@ void config_set_attention(Config *config, int mode) {
     config->attention.mode = config->attention.mode_of_stage[0] = mode;
 }
 
+// What does not divide goes to stages without embedding and head, the later ones first, since 1F1B keeps fewer
+// microbatches there; then to the first stage, whose embedding costs less time than the last one's head.
+void config_spread_layers(Config *config, int64_t parts) {
+    int64_t layers = config->model.layers, rest = layers % parts, *of = config->parallel.layers_per_stage;
+    config->parallel.layers_count = parts;
+    for (int64_t s = 0; s < parts; s++) of[s] = layers / parts;
+    for (int64_t s = parts - 2; s >= 0 && rest > 0; s--, rest--) of[s]++;
+}
+
 int64_t config_padded_vocab(const Config *config) {
     int64_t unit = 128 * config->parallel.tensor;
     return (config->model.vocab + unit - 1) / unit * unit;

@@ -74,18 +74,18 @@ typedef struct ParallelConfig {
 } ParallelConfig;
 
 typedef struct ScheduleConfig {
-    int name;                               // row of schedule_kinds; schedule_kind_count: auto
-    int64_t chunks;                         // 0: auto; config_chunks has the number
-    int64_t group;                          // 0: auto; SCHEDULE_GROUP_HALF
-    int64_t delay;                          // SCHEDULE_DELAY_MOST: auto
-    int split_backward;                     // SplitBackward
-    char file[CONFIG_TEXT];                 // a schedule as text, run instead of the named one; empty: none
-    int64_t file_chunks, file_microbatches; // what its header says; 0 without a file
-    int bpipe;                              // BpipeMode
-    int64_t slots;                          // 0: auto
-    int64_t load_ahead;                     // backwards; 0: auto
-    int64_t micro_batch;                    // b, sequences
-    int evict_to;                           // EvictTarget
+    int name;                                      // row of schedule_kinds; schedule_kind_count: auto
+    int64_t chunks;                                // 0: auto; config_chunks has the number
+    int64_t group;                                 // 0: auto; SCHEDULE_GROUP_HALF
+    int64_t delay;                                 // SCHEDULE_DELAY_MOST: auto
+    int split_backward;                            // SplitBackward
+    char file[CONFIG_TEXT];                        // a schedule as text, run instead of the named one; empty: none
+    int64_t file_chunks, file_microbatches;        // what its header says; 0 without a file
+    int bpipe;                                     // BpipeMode
+    int64_t slots;                                 // 0: auto
+    int64_t load_ahead;                            // backwards; 0: auto
+    int64_t micro_batch;                           // b, sequences
+    int evict_to;                                  // EvictTarget
     int64_t recompute_given;                       // entries of the list, or 1
     int64_t recompute_of_stage[CONFIG_MAX_STAGES]; // as many; config_recompute reads them
 } ScheduleConfig;
@@ -219,8 +219,10 @@ int64_t config_layers(const Config *config, int virtual_stages, int g);
 int config_attention(const Config *config, int stage);
 int64_t config_recompute(const Config *config, int stage);
 void config_set_attention(Config *config, int mode); // of all stages
-int config_min_slots(const Config *config);        // the smallest schedule.slots that BPipe works with here
-int config_chunks(const Config *config);           // chunks on every stage
+int config_min_slots(const Config *config);          // the smallest schedule.slots that BPipe works with here
+int config_chunks(const Config *config);             // chunks on every stage
+// Deals the layers out evenly over `parts` virtual stages, as parallel.layers auto does; parts <= layers.
+void config_spread_layers(Config *config, int64_t parts);
 int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t
 
 // The row of schedule.name; of 1f1b where that is auto and not resolved yet. Without meaning where schedule.file is set.

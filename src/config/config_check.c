@@ -183,14 +183,6 @@ static int check_batch_(const Config *config, Error *err) {
                         (long long)batch, (long long)(batch / unit), (long long)p, (long long)(p * unit));
 }
 
-// Even. What does not divide goes to stages without embedding and head, the later ones first since 1F1B keeps fewer
-// microbatches there; then to the first stage, whose embedding costs less time than the last one's head.
-static void spread_layers_(int64_t layers, int64_t p, int64_t *per_stage) {
-    int64_t rest = layers % p;
-    for (int64_t s = 0; s < p; s++) per_stage[s] = layers / p;
-    for (int64_t s = p - 2; s >= 0 && rest > 0; s--, rest--) per_stage[s]++;
-}
-
 // Several stages of one chunk, or chunks, are what layers are dealt out to.
 static int check_layers_(Config *config, Error *err) {
     ParallelConfig *parallel = &config->parallel;
@@ -210,7 +202,7 @@ static int check_layers_(Config *config, Error *err) {
     }
     const char *key = blame_(config, "parallel.layers", "parallel.pipeline");
     if (parallel->layers_given == 0) {
-        spread_layers_(layers, parallel->layers_count, parallel->layers_per_stage);
+        config_spread_layers(config, parallel->layers_count);
         return 0;
     }
     if (parallel->layers_given != parallel->layers_count) {

@@ -211,7 +211,8 @@ const ConfigKey config_keys[] = {
     INT(checkpoint, keep, "3", 1, 1000000, NULL, "newest checkpoints to keep"),
     TEXT(checkpoint, init_from, "", 0, "weights to start from; empty: random ones"),
     BOOL(checkpoint, overwrite, "false",
-         "let a new run start where checkpoint.dir holds another run's checkpoints; those go once it has saved its first"),
+         "let a new run start where checkpoint.dir holds another run's checkpoints; those go once it has saved its "
+         "first"),
 
     TEXT(log, metrics, "", 0, "JSON lines are appended to this file; empty: none"),
 

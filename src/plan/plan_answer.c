@@ -38,13 +38,15 @@ int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *mode
     if (answer->schedule == NULL) return -1;
     plan_make(&answer->plan, model, &answer->config, answer->schedule, answer->planner.be);
     take_time_(answer);
-    return make_plain_(answer, model, err);
+    if (make_plain_(answer, model, err) != 0) return -1;
+    return schedule_table_make(&answer->schedules, &answer->planner, err);
 }
 
 void plan_answer_free(PlanAnswer *answer) {
     plan_free(&answer->plan);
     plan_free(&answer->plan_1f1b);
     schedule_free(answer->schedule);
+    schedule_table_free(&answer->schedules);
     planner_free(&answer->planner);
     memset(answer, 0, sizeof *answer);
 }

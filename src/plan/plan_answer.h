@@ -2,6 +2,7 @@
 #ifndef PLAN_ANSWER_H
 #define PLAN_ANSWER_H
 
+#include "plan_schedules.h"
 #include "verdict.h"
 
 typedef struct PlanAnswer {
@@ -12,6 +13,7 @@ typedef struct PlanAnswer {
     Plan plan_1f1b; // the same, with 1F1B and no BPipe
     PlanTime time;
     Verdict verdict;
+    ScheduleTable schedules;
 } PlanAnswer;
 
 // -1 with err; plan_answer_free in both cases.

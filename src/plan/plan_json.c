@@ -90,6 +90,8 @@ int plan_write_json(const PlanAnswer *answer, FILE *file) {
     json_number_(file, "transfer_exposed_ms", 1e3 * time->exposed, time->known);
     fprintf(file, ",\"source\":\"%s\",", answer->planner.measured ? "profile" : "model");
     write_verdict_(&answer->verdict, file);
+    fputc(',', file);
+    schedule_table_write_json(&answer->schedules, file);
     fputs("}\n", file);
     return ferror(file) ? -1 : 0;
 }

@@ -10,9 +10,6 @@ int plan_write_json(const PlanAnswer *answer, FILE *file);
 // For people. -1 with err.
 int plan_report(const PlanAnswer *answer, FILE *file, Error *err);
 
-// What else would save memory, with its numbers for this configuration; by formula where it cannot be run here.
-int plan_print_rivals(const PlanAnswer *answer, FILE *file, Error *err);
-
 // Fewest ranks on which this model fits at micro-batch size 1, by number of stages and tensor ranks; 0: none found. -1 with err.
 typedef struct SmallestWorld {
     int64_t ranks, pipeline, tensor;

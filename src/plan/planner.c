@@ -155,24 +155,34 @@ static void planner_take_bytes_(const Planner *planner, const Plan *plan, Foreca
         if (plan->stage[s].slot_bytes > forecast->slot_bytes) forecast->slot_bytes = plan->stage[s].slot_bytes;
 }
 
-static int ask_(const Planner *planner, Variant variant, bool timed, Forecast *forecast, Error *err) {
+int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err) {
+    const ScheduleConfig *asked = &config->schedule;
+    bool evicts = asked->bpipe == BPIPE_ON;
     memset(forecast, 0, sizeof *forecast);
-    forecast->variant = variant;
-    Config *config = xmalloc(sizeof *config);
-    planner_config(planner, variant, config);
+    forecast->variant = (Variant){asked->micro_batch, evicts, config->attention.mode};
+    if (!possible_(config)) return 0;
     Plan plan = {0};
-    Schedule *schedule = NULL;
+    Schedule *schedule = planner_schedule(config, err);
+    if (schedule == NULL) return -1;
     int status = 0;
-    if (possible_(config)) {
-        schedule = planner_schedule(config, err);
-        status = schedule == NULL ? -1 : 0;
-        if (status == 0) plan_make(&plan, planner->model, config, schedule, planner->be);
-        forecast->possible = status == 0 && (!variant.bpipe || plan_evictions(schedule) > 0);
-    }
+    plan_make(&plan, planner->model, config, schedule, planner->be);
+    forecast->possible = !evicts || plan_evictions(schedule) > 0;
+    forecast->slots = schedule->slots;
+    if (evicts)
+        forecast->load_ahead =
+            asked->load_ahead > 0 ? (int)asked->load_ahead : bpipe_load_ahead(schedule, (EvictTarget)asked->evict_to);
     if (forecast->possible) planner_take_bytes_(planner, &plan, forecast);
     if (forecast->possible && timed) status = planner_time_(planner, config, schedule, &plan, &forecast->time, err);
     plan_free(&plan);
     schedule_free(schedule);
+    return status;
+}
+
+static int ask_(const Planner *planner, Variant variant, bool timed, Forecast *forecast, Error *err) {
+    Config *config = xmalloc(sizeof *config);
+    planner_config(planner, variant, config);
+    int status = planner_forecast_config(planner, config, timed, forecast, err);
+    forecast->variant = variant;
     free(config);
     return status;
 }

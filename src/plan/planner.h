@@ -37,9 +37,15 @@ typedef struct Forecast {
     bool fits;          // with the reserve; true where no limit is known
     PlanTime time;      // known: false unless asked for
     int64_t slot_bytes; // the largest
+    int slots;          // of the schedule, own and lent together
+    int load_ahead;     // with evictions; else 0
 } Forecast;
 
-// Bytes alone: quick. -1 with err.
+// Bytes, and time if asked for, of a whole configuration. possible: false where it would be refused, or is to evict and
+// has nothing to. -1 with err.
+int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);
+
+// The same for variants of the planner's configuration. Bytes alone: quick. -1 with err.
 int planner_fit(const Planner *planner, Variant variant, Forecast *forecast, Error *err);
 // Bytes and time.
 int planner_forecast(const Planner *planner, Variant variant, Forecast *forecast, Error *err);

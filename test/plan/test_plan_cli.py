@@ -9,7 +9,7 @@ import bench_plan
 import pytest
 from trainer_runs import ROOT, command, made_tokens, run, trained, trainer, write_config, write_tokens
 
-KEYS = {"model", "world", "microbatches", "stages", "step_ms", "mfu", "bubble", "transfer_exposed_ms", "source", "verdict"}
+KEYS = {"schedules", "best", "model", "world", "microbatches", "stages", "step_ms", "mfu", "bubble", "transfer_exposed_ms", "source", "verdict"}
 STAGE_KEYS = {
     "stage", "first_layer", "last_layer", "parameters", "states_bytes", "bundle_bytes", "slots", "lent", "in_flight_1f1b",
     "peak_bytes_1f1b", "peak_bytes", "memory", "host_bytes", "fits",
@@ -175,17 +175,42 @@ def test_the_report_says_what_is_not_counted_and_what_else_would_do():
     assert "are reserved for what is not counted here" in text
     assert re.search(r"reserve +micro-batch 4 fits without BPipe up to a reserve of \d\.\d\d GiB, with it up to 1\d\.\d\d", text)
     assert re.search(r"^BPipe\? +No: micro-batch 4 fits only with BPipe", text, re.M)
-    for rival in ("all recomputed", "interleaved, v=2", "V-Half", "offload to host"):
-        assert rival in text
-    assert "cannot be run here and are formulas" in text
+    for schedule in ("1F1B, BPipe", "1F1B, host", "1F1B, layers recomputed", "interleaved", "V-Half", "ZB-V", "GIS, g=4"):
+        assert re.search(rf"^{schedule}  ", text, re.M), schedule
 
 
-def test_rivals_that_cannot_be_are_not_offered():
+def test_schedules_that_cannot_run_are_not_offered():
     # 80 layers are no two chunks for each of 64 stages; and 12 microbatches no whole rounds of 8 stages.
-    text = report(LLAMA, "parallel.pipeline=64")
-    assert "all recomputed" in text and "interleaved, v=2" not in text and "V-Half  " not in text
-    text = report(LLAMA, "train.global_batch=12")
-    assert "V-Half  " in text and "interleaved, v=2" not in text
+    names = {row["name"] for row in plan(LLAMA, "parallel.pipeline=64")["schedules"]}
+    assert "zb-d" in names and not names & {"interleaved", "v-half", "gis"}
+    names = {row["name"] for row in plan(LLAMA, "train.global_batch=12")["schedules"]}
+    assert "v-half" in names and "interleaved" not in names
+
+
+def test_every_row_of_the_schedules_is_reproduced_by_its_values():
+    answer = plan(LLAMA)
+    rows = answer["schedules"]
+    assert len(rows) > 30
+    for row in rows[:: max(1, len(rows) // 12)]:
+        values = {key: row[key] for key in ("name", "chunks", "split_backward", "bpipe", "evict_to", "recompute_layers")}
+        kept = ("group",) if row["group"] else ()
+        kept += ("slots", "load_ahead") if row["bpipe"] == "on" else ()
+        values.update({key: row[key] for key in kept})
+        overrides = [f"schedule.{key}={value}" for key, value in values.items()]
+        again = plan(LLAMA, *overrides)
+        assert max(stage["peak_bytes"] for stage in again["stages"]) == row["peak_bytes"], row
+        assert abs(again["step_ms"] / row["step_ms"] - 1) < 1e-9, row
+
+
+def test_the_best_schedule_is_the_quickest_that_fits():
+    for overrides in ((), ("schedule.micro_batch=4", "hardware.memory_gib=66"), ("hardware.memory_gib=30",)):
+        answer = plan(LLAMA, *overrides)
+        fitting = [row["step_ms"] for row in answer["schedules"] if row["fits"]]
+        if not fitting:
+            assert answer["best"] is None
+        else:
+            best = answer["schedules"][answer["best"]]
+            assert best["fits"] and best["step_ms"] == min(fitting)
 
 
 def test_an_impossible_plan_says_the_smallest_world_that_would_do():

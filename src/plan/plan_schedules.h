@@ -1,0 +1,37 @@
+// Every schedule that can run with a configuration's model, world and micro-batch size, each with its bytes and its
+// simulated step: what else one could do instead of BPipe, answered by the engine's own lists instead of formulas.
+#ifndef PLAN_SCHEDULES_H
+#define PLAN_SCHEDULES_H
+
+#include "planner.h"
+
+// One way to run the pipeline. The values of `schedule` and `attention` are numbers and words, never auto, so that a
+// configuration with them reproduces the row.
+typedef struct ScheduleRow {
+    ScheduleConfig schedule;
+    AttentionConfig attention;
+    Forecast forecast;
+} ScheduleRow;
+
+typedef struct ScheduleTable {
+    ScheduleRow *rows;
+    int count, capacity;
+    int best; // the quickest row that fits; -1: none fits, or nothing is known of the device
+} ScheduleTable;
+
+// Forecasts every schedule at the planner's micro-batch size; none with more than 64 stages. -1 with err; schedule_table_free in both cases.
+int schedule_table_make(ScheduleTable *table, const Planner *planner, Error *err);
+void schedule_table_free(ScheduleTable *table);
+
+// Index of the quickest row that fits among those with or without evictions; -1: none.
+int schedule_table_quickest(const ScheduleTable *table, bool evicts);
+
+// Writes the row's schedule as people do: "1F1B, split, BPipe". Returns `text`.
+enum { SCHEDULE_ROW_TEXT = 96 };
+char *schedule_row_text(const ScheduleRow *row, char text[SCHEDULE_ROW_TEXT]);
+
+// The table for people, within 120 columns, and as the "schedules" and "best" of --plan --json.
+void schedule_table_print(const ScheduleTable *table, const Planner *planner, FILE *file);
+void schedule_table_write_json(const ScheduleTable *table, FILE *file);
+
+#endif
