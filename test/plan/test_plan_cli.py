@@ -12,7 +12,7 @@ from trainer_runs import ROOT, command, made_tokens, run, trained, trainer, writ
 KEYS = {"schedules", "best", "model", "world", "microbatches", "stages", "step_ms", "mfu", "bubble", "transfer_exposed_ms", "source", "verdict"}
 STAGE_KEYS = {
     "stage", "first_layer", "last_layer", "parameters", "states_bytes", "bundle_bytes", "slots", "lent", "in_flight_1f1b",
-    "peak_bytes_1f1b", "peak_bytes", "memory", "host_bytes", "fits",
+    "peak_bytes_1f1b", "peak_bytes", "memory", "host_bytes", "fits", "chunks",
 }  # fmt: skip
 CATEGORIES = [
     "weights", "gradients", "masters", "optimizer", "embedding", "own_slots", "lent_slots", "messages", "head", "workspace", "data",
