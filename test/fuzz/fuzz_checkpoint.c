@@ -4,6 +4,7 @@
 
 #include "checkpoint/checkpoint_model.h"
 #include "checkpoint/checkpoint_source.h"
+#include "checkpoint/hf_config.h"
 
 #include <inttypes.h>
 
