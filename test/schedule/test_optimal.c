@@ -1,0 +1,102 @@
+// The makers against the best that is possible: an exhaustive search proves the least idle time for small p and m, and no
+// schedule may be worse where its formula says that it is optimal, nor better, which would be a fault of the simulator.
+#include "optimal.h"
+#include "schedule/kinds.h"
+#include "schedule/simulate.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+static void the_search_finds_the_proved_optima(void **state) {
+    (void)state;
+    static const struct {
+        OptimalAsk ask;
+        int idle;
+    } rows[] = {
+        {{3, 6, 1, true, 2}, 7},  {{3, 6, 1, true, 3}, 2},  {{3, 6, 1, true, 6}, 2},  {{4, 8, 1, true, 3}, 7},
+        {{4, 8, 1, true, 4}, 3},  {{5, 10, 1, true, 4}, 7}, {{5, 10, 1, true, 5}, 4}, {{4, 8, 1, false, 3}, 15},
+        {{4, 8, 1, false, 4}, 9}, {{4, 8, 1, false, 6}, 9}, {{3, 6, 2, true, 2}, 27}, {{3, 6, 2, true, 3}, 16},
+        {{3, 6, 2, true, 4}, 5},  {{3, 6, 2, true, 5}, 3},  {{3, 6, 2, true, 6}, 2},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int idle = optimal_idle(&rows[i].ask, 30, NULL);
+        if (idle != rows[i].idle)
+            fail_msg("p %d, %d slots: %d, not %d", rows[i].ask.stages, rows[i].ask.slots, idle, rows[i].idle);
+    }
+    OptimalAsk none = {3, 6, 2, true, 1};
+    assert_int_equal(optimal_idle(&none, 40, NULL), -1);
+}
+
+// Idle units of the fullest stage, F, I and W of a chunk taking one each.
+static int idle_of(const Schedule *schedule) {
+    double one[32], two[32];
+    for (int i = 0; i < 32; i++) one[i] = 1, two[i] = 2;
+    SimulateCosts costs = {.forward = one, .backward = two, .input = one, .weight = one};
+    Error err = {0};
+    Timeline *timeline = simulate_run(schedule, &costs, &err);
+    if (timeline == NULL) fail_msg("%s", err.text);
+    int idle = (int)(timeline->makespan + 0.5) - 3 * schedule->microbatches * schedule->chunks;
+    timeline_free(timeline);
+    return idle;
+}
+
+// By how many units a schedule is worse than the best with its slots and placement.
+static int behind_best(const char *name, ScheduleSpec spec) {
+    const ScheduleKind *kind = &schedule_kinds[schedule_kind_index(name)];
+    Error err = {0};
+    Schedule *schedule = schedule_make(kind, &spec, &err);
+    if (schedule == NULL) fail_msg("%s", err.text);
+    OptimalAsk ask = {spec.stages, spec.microbatches, schedule->chunks, schedule->split, schedule->slots};
+    int idle = idle_of(schedule), best = optimal_idle(&ask, idle, NULL);
+    if (best < 0) fail_msg("%s on %d stages is better than the best: %d", name, spec.stages, idle);
+    schedule_free(schedule);
+    return idle - best;
+}
+
+static void one_f_one_b_is_the_best_with_whole_backwards(void **state) {
+    (void)state;
+    for (int p = 2; p <= 4; p++)
+        assert_int_equal(behind_best("1f1b", (ScheduleSpec){.stages = p, .microbatches = 2 * p}), 0);
+}
+
+static void zb_h1_is_the_best_with_split_backwards_and_p_slots(void **state) {
+    (void)state;
+    for (int p = 2; p <= 5; p++) {
+        ScheduleSpec spec = {.stages = p, .microbatches = p < 5 ? 2 * p : 7, .delay = SCHEDULE_DELAY_MOST};
+        assert_int_equal(behind_best("zb-d", spec), 0);
+    }
+}
+
+static void v_half_is_the_best_in_a_v_with_its_slots(void **state) {
+    (void)state;
+    assert_int_equal(behind_best("v-half", (ScheduleSpec){.stages = 2, .microbatches = 6}), 0);
+    assert_int_equal(behind_best("v-half", (ScheduleSpec){.stages = 3, .microbatches = 6}), 0);
+    assert_int_equal(behind_best("v-half", (ScheduleSpec){.stages = 4, .microbatches = 8}), 0);
+}
+
+static void zb_v_is_the_best_in_a_v(void **state) {
+    (void)state;
+    assert_int_equal(behind_best("zb-v", (ScheduleSpec){.stages = 2, .microbatches = 6}), 0);
+    assert_int_equal(behind_best("zb-v", (ScheduleSpec){.stages = 3, .microbatches = 6}), 0);
+}
+
+static void v_min_is_near_the_best_with_its_slots(void **state) {
+    (void)state;
+    assert_int_equal(behind_best("v-min", (ScheduleSpec){.stages = 3, .microbatches = 6}), 0);
+    assert_int_equal(behind_best("v-min", (ScheduleSpec){.stages = 4, .microbatches = 8}), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_search_finds_the_proved_optima),
+        cmocka_unit_test(one_f_one_b_is_the_best_with_whole_backwards),
+        cmocka_unit_test(zb_h1_is_the_best_with_split_backwards_and_p_slots),
+        cmocka_unit_test(v_half_is_the_best_in_a_v_with_its_slots),
+        cmocka_unit_test(zb_v_is_the_best_in_a_v),
+        cmocka_unit_test(v_min_is_near_the_best_with_its_slots),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
