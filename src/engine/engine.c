@@ -471,8 +471,9 @@ static int create_links_(Engine *engine, const Schedule *schedule, Comm *const *
     return 0;
 }
 
-// Prepares what goes over boundaries to other stages: first those with an even number, which no two have in common where
-// stages stand in a row, then the others. This order is the same on all stages, so that each finds the other end there.
+// Prepares what goes over boundaries to other stages: first those with an even number, which no two have in common
+// where stages stand in a row, then the others. This order is the same on all stages, so that each finds the other end
+// there.
 static int connect_links_(Engine *engine, const Schedule *schedule, Error *err) {
     for (int parity = 0; parity < 2; parity++)
         for (int end = 0; end < 2 * schedule->chunks; end++) {

@@ -52,8 +52,8 @@ const char *engine_note(const Engine *engine);
 
 // Whether this stage moves what it evicts to its partner by itself, without the partner's help.
 bool engine_alone(const Engine *engine);
-// Bundles go over this group from now on, as over EngineGroups.pair: for one that is only made if engine_alone says that
-// it is needed.
+// Bundles go over this group from now on, as over EngineGroups.pair: for one that is only made if engine_alone says
+// that it is needed.
 void engine_use_pair(Engine *engine, Comm *pair);
 
 // Runs the stage's list of `schedule`, whose slots must not exceed the plan's. scale: of the loss's gradient; 0 for

@@ -10,7 +10,7 @@ typedef struct OptimizerGroups {
     World *world;
     Comm *tensor; // NULL: one tensor rank
     Comm *data;   // NULL: one data rank
-    Comm *tied;   // the stages with embedding and head, of the same tensor and data rank, where those are one weight; or NULL
+    Comm *tied;   // the stages with embedding and head of one tensor and data rank, if those are one weight; else NULL
 } OptimizerGroups;
 
 typedef struct Optimizer Optimizer;

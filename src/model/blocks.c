@@ -1,5 +1,5 @@
-// The blocks of a model: products split over tensor ranks, attention, embedding and head, each with its collectives. The
-// collectives are here and nowhere else, so a model reads as if there were one rank.
+// The blocks of a model: products split over tensor ranks, attention, embedding and head, each with its collectives.
+// The collectives are here and nowhere else, so a model reads as if there were one rank.
 #include "blocks.h"
 
 static bool blocks_split_(const Pass *pass) {

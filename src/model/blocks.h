@@ -1,11 +1,13 @@
-// What the models have in common: linear layers split over tensor ranks (Shoeybi et al. 2019), with or without sequence parallelism
-// (Korthikanti et al. 2022), the embedding, and the head with its loss. "shard" buffers have shard_rows rows, "full" ones all rows.
+// What the models have in common: linear layers split over tensor ranks (Shoeybi et al. 2019), with or without sequence
+// parallelism (Korthikanti et al. 2022), the embedding, and the head with its loss. "shard" buffers have shard_rows
+// rows, "full" ones all rows.
 #ifndef BLOCKS_H
 #define BLOCKS_H
 
 #include "model.h"
 
-// y (rows, out) = x w^T + bias, w (out, in) cut by rows over t. x is a shard and is gathered first. aux, epilogue: as linear_forward.
+// y (rows, out) = x w^T + bias, w (out, in) cut by rows over t. x is a shard and is gathered first. aux, epilogue: as
+// linear_forward.
 void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias, int64_t out,
                     Epilogue epilogue);
 // dx (shard) = sum over t of dy w; dw, dbias += . `out` columns of dy.
@@ -19,10 +21,12 @@ void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tens
 // dx (rows, in) = dy w [* gelu'(aux)]; dw, dbias += ; dy is a shard and is gathered first.
 void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
                   const Tensor *bias, int64_t in, Epilogue epilogue);
-// dw, dbias += : what row_backward leaves out where pass->split is set. With sequence parallelism each of the two gathers dy.
+// dw, dbias += : what row_backward leaves out where pass->split is set. With sequence parallelism each of the two
+// gathers dy.
 void row_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t in);
 
-// Where pass->split is set, copies `made` to `kept`, a place of the bundle that the backward has read for the last time.
+// Where pass->split is set, copies `made` to `kept`, a place of the bundle that the backward has read for the last
+// time.
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
 
 // Attention over qkv (rows, qkv_cols), which rope has already turned where the model has it. `saved` as backend.h says.
@@ -46,8 +50,8 @@ typedef struct HeadWork {
 } HeadWork;
 void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape);
 
-// Final norm, logits, loss (rows) and, with scale not 0, the whole backward of it at once: x (shard) becomes its own gradient,
-// loss gradients scaled by `scale`. With scale 0 x is left alone.
+// Final norm, logits, loss (rows) and, with scale not 0, the whole backward of it at once: x (shard) becomes its own
+// gradient, loss gradients scaled by `scale`. With scale 0 x is left alone.
 void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
                 const int32_t *targets, float scale);
 

@@ -81,8 +81,8 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     pass->be->add(pass->be, y, a->x2, delta, s->shard_rows * s->hidden);
 }
 
-// Split, it leaves what layer_weights needs in the bundle, in place of what has been read for the last time: the gradient
-// of the MLP's first product in `mlp`, of the residual stream after attention in `x2`, of q, k and v in `qkv`.
+// Split, it leaves what layer_weights needs in the bundle, in place of what has been read for the last time: the
+// gradient of the MLP's first product in `mlp`, of the residual stream after attention in `x2`, of q, k and v in `qkv`.
 void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx) {
     const Shape *s = pass->shape;
     Layer layer = layer_open_(pass, model, tensors, bundle);

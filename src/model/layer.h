@@ -34,8 +34,8 @@ typedef struct LayerWork {
 int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *shape);
 int64_t layer_work_layout(LayerWork *work, void *base, const Shape *shape);
 
-// `tensors` are the layer's, in table order. Reads the input from the bundle, writes y (shard_rows, hidden). y NULL: makes
-// the rest of the bundle, which is all that a backward needs.
+// `tensors` are the layer's, in table order. Reads the input from the bundle, writes y (shard_rows, hidden). y NULL:
+// makes the rest of the bundle, which is all that a backward needs.
 void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y);
 // dx (shard_rows, hidden): gradient of y on entry, of the input on return. Adds to the tensors' gradients. Where
 // pass->split is set it adds to those of the norms and of what is done to q and k, and leaves the others, those of

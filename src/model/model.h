@@ -1,7 +1,7 @@
 // The seam between a model and everything that trains it.
 //
-// A model is a table of tensors and a handful of functions over one layer, written once over backend.h. It knows nothing of stages,
-// schedules, slots or optimizers; those know nothing of norms and MLPs.
+// A model is a table of tensors and a handful of functions over one layer, written once over backend.h. It knows
+// nothing of stages, schedules, slots or optimizers; those know nothing of norms and MLPs.
 #ifndef MODEL_H
 #define MODEL_H
 
@@ -44,8 +44,8 @@ void rope_from_config(RopeTable *rope, const ModelConfig *model);
 // Fills the shape of a configuration on a stage and tensor rank. be is asked for the attention's scratch only.
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
 
-// One forward or backward on its way: where it runs and what it may use. An error of a collective is kept in `err`; later operations
-// of the pass then do nothing harmful and the caller ends the run.
+// One forward or backward on its way: where it runs and what it may use. An error of a collective is kept in `err`;
+// later operations of the pass then do nothing harmful and the caller ends the run.
 typedef struct Pass {
     Backend *be;
     Comm *tensor; // NULL or size 1: no tensor parallelism
@@ -79,7 +79,8 @@ struct Model {
     // --- act (rows, f/t) from mlp (rows, mlp_cols); both NULL: GELU, which the products beside it include.
     void (*activation_forward)(Pass *, void *act, const void *mlp);
     void (*activation_backward)(Pass *, void *dmlp, const void *dact, const void *mlp);
-    // Index of the output matrix among the head's tensors, and whether the embedding's second tensor is a table of positions.
+    // Index of the output matrix among the head's tensors, and whether the embedding's second tensor is a table of
+    // positions.
     int head_matrix;
     bool learned_positions;
 };
@@ -87,9 +88,9 @@ struct Model {
 // The whole model's table. The caller frees it.
 void model_table(const Model *model, const ModelConfig *config, TensorTable *table);
 
-// FLOPs of one token's forward and backward (3 times the forward), as FLOPs are counted for MFU: matrix products only, nothing
-// recomputed; attention counted over all s*s pairs (full) or the causal half. Formula: Megatron-LM's (Narayanan et al. 2021), E = 3
-// products in a SwiGLU MLP, 2 in a GELU one:
+// FLOPs of one token's forward and backward (3 times the forward), as FLOPs are counted for MFU: matrix products only,
+// nothing recomputed; attention counted over all s*s pairs (full) or the causal half. Formula: Megatron-LM's (Narayanan
+// et al. 2021), E = 3 products in a SwiGLU MLP, 2 in a GELU one:
 //   6 * [ L * (h*(q + 2kv) + q*h + E*h*f) + h*V ] + (full ? 12 : 6) * L * q * s
 double model_flops_per_token(const Config *config, bool full);
 

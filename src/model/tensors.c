@@ -298,7 +298,8 @@ void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const 
         be->upload(be, (float *)tensor->weight + first, values, (last - first) * 4);
         return;
     }
-    // Weights and masters start as one number: the fp32 value goes through the gradient's place, which nothing uses yet.
+    // Weights and masters start as one number: the fp32 value goes through the gradient's place, which nothing uses
+    // yet.
     be->upload(be, tensor->gradient + first, values, (last - first) * 4);
     be->from_float(be, (char *)tensor->weight + first * be->element, tensor->gradient + first, last - first);
     be->zero(be, tensor->gradient + first, (last - first) * 4);

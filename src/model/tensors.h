@@ -1,9 +1,9 @@
 // The table of a model's tensors, and the part of it that one rank holds.
 //
 // The table (TensorTable) lists every tensor of the whole model once, in the order embedding, layers, head. It is cheap
-// (no data) and the same on all ranks; initialization, partition, optimizer, gradient norm, checkpoint and the plan's bytes
-// all read it. The part (StageTensors) holds the tensors of one pipeline stage, cut for one tensor rank, in one arena per
-// kind of state, the layers apart from what stands outside them.
+// (no data) and the same on all ranks; initialization, partition, optimizer, gradient norm, checkpoint and the plan's
+// bytes all read it. The part (StageTensors) holds the tensors of one pipeline stage, cut for one tensor rank, in one
+// arena per kind of state, the layers apart from what stands outside them.
 #ifndef TENSORS_H
 #define TENSORS_H
 
@@ -53,11 +53,13 @@ typedef struct TensorTable {
     TensorSpec *specs;
     int64_t count, capacity;
     char prefix[40]; // of the names that are added next
-    // specs [embedding, first_layer) are the embedding's; layer l's are [first_layer + l * per_layer, ... + per_layer); the rest the head's
+    // specs [embedding, first_layer) are the embedding's; layer l's are [first_layer + l * per_layer, ... + per_layer);
+    // the rest the head's
     int64_t first_layer, per_layer, head;
 } TensorTable;
 
-// Begins the names of the tensors that are added next: "model.layers.%lld." and a layer's number. An empty format: none.
+// Begins the names of the tensors that are added next: "model.layers.%lld." and a layer's number. An empty format:
+// none.
 void table_prefix(TensorTable *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Each appends a tensor and returns it for further settings (parts 1, tied_to -1, nothing else set than is said here).
@@ -95,15 +97,17 @@ typedef struct Tensor {
     float *gradient;
 } Tensor;
 
-// A tensor and what is joined to it: what data ranks divide among themselves. Data rank r owns the r-th piece: it sums that piece's
-// gradients, keeps its optimizer states and updates its weights. Units depend on the model and the split alone, not on the stage.
+// A tensor and what is joined to it: what data ranks divide among themselves. Data rank r owns the r-th piece: it sums
+// that piece's gradients, keeps its optimizer states and updates its weights. Units depend on the model and the split
+// alone, not on the stage.
 typedef struct Unit {
     int64_t first, tensors; // its tensors on this stage
     int64_t count;          // elements, padded so that pieces are equal
     int64_t piece;          // count / data_ranks
     int64_t owner;          // of an alias: the unit whose weights these are; else -1
     int group;              // StateGroup: whose arenas it lies in
-    // Elements, into the weights, the gradients, and masters and each moment of this rank's piece. An alias has gradients alone.
+    // Elements, into the weights, the gradients, and masters and each moment of this rank's piece. An alias has
+    // gradients alone.
     int64_t offset, gradient_offset, state_offset;
     void *weights;    // (count)
     float *gradients; // (count)
@@ -126,7 +130,8 @@ typedef struct StateBytes {
     int64_t weights, gradients, masters, moments;
 } StateBytes;
 
-// The part of a tensor that lies in this rank's piece of its unit: elements [begin, end) of the tensor. Empty where begin >= end.
+// The part of a tensor that lies in this rank's piece of its unit: elements [begin, end) of the tensor. Empty where
+// begin >= end.
 typedef struct TensorPiece {
     int64_t begin, end;
     void *weight;    // of element `begin`, as all that follow
@@ -146,8 +151,8 @@ typedef struct StageTensors {
     int64_t element; // bytes of one weight
 } StageTensors;
 
-// Lays out the specs [begin, end) of the table for one rank; allocates no device memory. A head that is tied to an embedding on the
-// same stage becomes an alias. -1 with err only when host memory is out.
+// Lays out the specs [begin, end) of the table for one rank; allocates no device memory. A head that is tied to an
+// embedding on the same stage becomes an alias. -1 with err only when host memory is out.
 void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
                     const Split *split, int precision);
 
@@ -158,7 +163,8 @@ int64_t states_total(const StateBytes *states);
 
 int tensors_allocate(StageTensors *tensors, Backend *be, Error *err);
 
-// Initial weights: tensor `name`, element e of the whole unpadded tensor, depend on (seed, name, e) alone. Padding is zero.
+// Initial weights: tensor `name`, element e of the whole unpadded tensor, depend on (seed, name, e) alone. Padding is
+// zero.
 void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers);
 
 // Rows as they are split over t tensor ranks: a vocabulary's are rounded up to a multiple of 128 t.
@@ -171,8 +177,8 @@ int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, in
 // What of tensor `index` of this stage this rank owns.
 TensorPiece tensors_piece(const StageTensors *tensors, int64_t index);
 
-// Sets elements [first, last) of tensor `index` (no alias) to fp32 values, as far as masters are owned here those too. For start-up:
-// in bf16 the values pass through the gradient's place, which is zero afterwards.
+// Sets elements [first, last) of tensor `index` (no alias) to fp32 values, as far as masters are owned here those too.
+// For start-up: in bf16 the values pass through the gradient's place, which is zero afterwards.
 void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const float *values, int64_t first,
                  int64_t last);
 

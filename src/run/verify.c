@@ -64,7 +64,8 @@ static int tensors_(const TensorTable *table) {
     return count;
 }
 
-// Compares every way that ran with the first that did, and prints what came of it. Returns the exit code, or -1 with err.
+// Compares every way that ran with the first that did, and prints what came of it. Returns the exit code, or -1 with
+// err.
 static int step_guard_(const Way *ways, int count, const TensorTable *table, Error *err) {
     const Way *first = NULL;
     int differing = 0, compared = 0;
