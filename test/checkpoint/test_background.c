@@ -2,7 +2,7 @@
 // training share.
 #include "checkpoint/checkpoint_files.h"
 #include "config_file.h"
-#include "test_folder.h"
+#include "scratch_folder.h"
 #include "model/model.h"
 #include "run/run.h"
 

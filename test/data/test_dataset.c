@@ -1,6 +1,6 @@
 // Token files are read as they are, refused with a sentence where they are wrong, and ordered by a permutation.
 #include "data/dataset.h"
-#include "test_folder.h"
+#include "scratch_folder.h"
 
 #include <inttypes.h>
 #include <setjmp.h>

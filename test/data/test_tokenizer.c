@@ -1,6 +1,6 @@
 // Text to tokens and back without a library, and which tokenizer is taken.
 #include "data/tokenizer.h"
-#include "test_folder.h"
+#include "scratch_folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

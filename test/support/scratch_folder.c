@@ -1,5 +1,5 @@
 // The folder's name is made once per process, and every test program is one process.
-#include "test_folder.h"
+#include "scratch_folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
