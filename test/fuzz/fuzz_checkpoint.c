@@ -3,6 +3,7 @@
 #include "fuzz.h"
 
 #include "checkpoint/checkpoint_model.h"
+#include "checkpoint/hf_config.h"
 #include "checkpoint/checkpoint_source.h"
 #include "checkpoint/hf_config.h"
 
