@@ -270,17 +270,13 @@ static const Tensor *layer_tensors_(const Stage *stage, const StageChunk *chunk,
     return stage->layers + (chunk->before + layer) * stage->table.per_layer;
 }
 
-// Runs one layer forward, from its input in the bundle to y. What its backward needs goes into the bundle or, for a
-// layer that is to be run again, into the stage's one place for that. Returns that place. y NULL: the output is not
-// needed.
-static void *run_layer_(Stage *stage, const StageChunk *chunk, void *bundle, int64_t layer, void *y) {
-    void *place = layer_bundle_(stage, chunk, bundle, layer);
-    if (layer < chunk->recomputed) {
-        stage->be->copy(stage->be, STREAM_COMPUTE, stage->recomputed, place, stage->at.message_bytes);
-        place = stage->recomputed;
-    }
-    layer_forward(&stage->pass, stage->model, layer_tensors_(stage, chunk, layer), place, y);
-    return place;
+// Returns where a layer runs: its part of the bundle, which has its input, or for a layer that is run again the stage's
+// one place for that, to which the input is copied.
+static void *layer_place_(Stage *stage, const StageChunk *chunk, void *bundle, int64_t layer) {
+    void *input = layer_bundle_(stage, chunk, bundle, layer);
+    if (layer >= chunk->recomputed) return input;
+    stage->be->copy(stage->be, STREAM_COMPUTE, stage->recomputed, input, stage->at.message_bytes);
+    return stage->recomputed;
 }
 
 static void stage_poll_(Pass *pass) {
@@ -301,7 +297,9 @@ int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, con
     // The last chunk's output goes to the end of its bundle, where the head turns it into its own gradient.
     void *final = here->last ? layer_bundle_(stage, here, bundle, here->layers) : output;
     for (int64_t l = 0; l < here->layers; l++) {
-        run_layer_(stage, here, bundle, l, l + 1 < here->layers ? layer_bundle_(stage, here, bundle, l + 1) : final);
+        void *place = layer_place_(stage, here, bundle, l);
+        void *next = l + 1 < here->layers ? layer_bundle_(stage, here, bundle, l + 1) : final;
+        layer_forward(pass, stage->model, layer_tensors_(stage, here, l), place, next);
         stage_poll_(pass);
     }
     if (here->last)
@@ -330,11 +328,12 @@ int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, co
     if (!here->last) block_keep(pass, end, input, at->message_bytes);
     stage->be->copy(stage->be, STREAM_COMPUTE, dx, here->last ? end : input, at->message_bytes);
     for (int64_t l = here->layers - 1; l >= 0; l--) {
-        void *place = layer_bundle_(stage, here, bundle, l);
+        const Tensor *tensors = layer_tensors_(stage, here, l);
+        void *place = layer_place_(stage, here, bundle, l);
         bool again = l < here->recomputed;
+        if (again) layer_forward(pass, stage->model, tensors, place, NULL);
         pass->split = split && !again;
-        layer_backward(pass, stage->model, layer_tensors_(stage, here, l),
-                       again ? run_layer_(stage, here, bundle, l, NULL) : place, dx);
+        layer_backward(pass, stage->model, tensors, place, dx);
         pass->split = split;
         if (l > here->recomputed) block_keep(pass, place, dx, at->message_bytes);
         if (!split || again) layer_complete_(stage, here, microbatch, l);
