@@ -51,4 +51,13 @@ $(B)/test/libtrainer_cuda.so $(B)/gpu/libtrainer_cuda.so: $(CUDA_LIB)
 	@mkdir -p $(@D)
 	@ln -sf ../libtrainer_cuda.so $@
 $(B)/test/test_cuda: | $(B)/test/libtrainer_cuda.so
+
+# Asks cuDNN about our graphs without a device (test/cuda/test_cudnn.py).
+ifneq ($(FRONTEND),)
+ASK_CUDNN := $(B)/test/ask_cudnn
+$(ASK_CUDNN): test/cuda/ask_cudnn.cpp $(B)/cuda_flags $(B)/pic/src/backend/attention_scratch.o $(B)/pic/src/backend/memory.o
+	$(call say,CXX,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CUDA_CACHE) $(CXX) -std=c++17 -O0 $(CUDA_INC) -I$(CUDA_HOME)/include -MMD -MP -MF $@.d $< $(filter %.o,$^) $(CUDA_LIBS) -o $@
+endif
 endif

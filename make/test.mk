@@ -35,7 +35,7 @@ unit: $(TEST_BIN) $(EMULATED_BIN)
 
 # make test: every unit test and the promises, one case of each kind; make test-all: all other cases (test/conftest.py).
 # pytest finds the programs that it starts through TEST_PROGRAMS.
-test: all virtual $(TEST_BIN) $(EMULATED_BIN) $(TOOL_BIN)
+test: all virtual $(TEST_BIN) $(EMULATED_BIN) $(TOOL_BIN) $(ASK_CUDNN)
 	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part promises $(TEST_BIN) $(EMULATED_BIN)
 
 test-all: all virtual $(TOOL_BIN)

@@ -13,12 +13,17 @@ enum {
     CUDA_LENT_PAGE = 2 << 20,  // memory that another process maps is taken in whole pages
 };
 
-// Of attention, in bytes, the larger of forward and backward; element: bytes of one activation. `none` and `recompute` go through the
-// sequences of a microbatch one by one: `none` holds the gradient of one sequence's probabilities beside what is stored,
-// `recompute` the probabilities too, and an unfused softmax them in fp32. Flash attention is assumed to accumulate the
-// gradient of the queries in fp32, to keep two fp32 numbers a row, and with grouped queries the gradients of keys and
-// values for each query head; where the library asks for more at start, more is taken then.
-int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element);
+// Of cuDNN's flash attention, forward and backward, the larger, in bytes to the byte: what cuDNN 9.19 asks for on a GPU of
+// compute capability 8.x, 9.x and 10.x (80, 90, 100). The backward is deterministic from 90 on, as attention_cudnn.cpp
+// builds it, which on 90 takes the gradient of the probabilities, as large as all scores in 16 bits.
+// test/cuda/test_cudnn.py asks cuDNN and compares.
+int64_t attention_flash_workspace(const AttentionShape *shape, int capability);
+
+// Of attention, in bytes, the larger of forward and backward; element: bytes of one activation. `none` and `recompute`
+// go through the sequences of a microbatch one by one: `none` holds the gradient of one sequence's probabilities beside
+// what is stored, `recompute` the probabilities too, and an unfused softmax them in fp32. If cuDNN asks for more at
+// start, more is taken then. capability: 80, 90 or 100; 0 if the GPU is not known, which counts the most of them.
+int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element, int capability);
 
 // Whether scale, mask and softmax of `none` and `recompute` run as one kernel. SOFTMAX_MEGATRON follows Megatron-LM's
 // fused kernel (megatron/fused_kernels, 2023): 16-bit scores, 16 < seq <= 4096, seq and batch * heads of the rank

@@ -75,6 +75,7 @@ struct Backend {
     double peak_tflops;  // of this rank, dense, in this precision; 0 where unknown
     int64_t memory_size; // bytes the device has for all ranks that share it; 0 where unknown
     int64_t own_bytes;   // workspace that it holds from its creation on; `held` counts it
+    int capability;      // of an NVIDIA GPU: 80, 90, 100; 0: unknown, or none
     int64_t lent_page;   // MEMORY_LENT_SLOTS and _MESSAGES are taken in whole pages of so many bytes; 0: as asked for
     bool own_sums;       // ranks that compute here sum among themselves, in this device's memory (sums.h)
     MemoryBytes held;    // allocated now, by category

@@ -64,6 +64,14 @@ const Gpu *gpu_row(int word) {
     return word > 0 && word <= GPUS ? &gpus_[word - 1] : NULL;
 }
 
+int gpu_capability(int word) {
+    const Gpu *gpu = gpu_row(word);
+    if (gpu == NULL) return 0;
+    bool grace = gpu->name[0] == 'G';
+    char family = gpu->name[grace];
+    return family == 'H' ? 90 : family == 'B' ? 100 : 80;
+}
+
 const Gpu *gpu_by_name(const char *device) {
     for (int i = 0; i < GPUS; i++) {
         const char *at = strstr(device, gpus_[i].name);

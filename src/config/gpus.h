@@ -23,6 +23,9 @@ typedef struct Gpu {
 extern const char *const gpu_words[];
 const Gpu *gpu_row(int word);
 
+// Compute capability of the row by its family: 80 (Ampere, Ada), 90 (Hopper), 100 (Blackwell); 0 for "none".
+int gpu_capability(int word);
+
 // The row of a device by the name that its driver reports ("NVIDIA H100 80GB HBM3"), NULL where it is not known.
 const Gpu *gpu_by_name(const char *device);
 

@@ -203,7 +203,7 @@ static bool flashes_(CudaBackend *cuda, const AttentionShape *s) {
 
 int64_t cuda_attention_scratch(Backend *backend, const AttentionShape *shape) {
     CudaBackend *cuda = cuda_self(backend);
-    int64_t planned = attention_scratch_cuda(shape, backend->element);
+    int64_t planned = attention_scratch_cuda(shape, backend->element, backend->capability);
     AttentionShape as = *shape;
     Room workspace;
     int64_t needed = -1;

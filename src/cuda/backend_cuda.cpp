@@ -320,6 +320,7 @@ static int cuda_start_(Device *device, Error *err) {
     if (status == cudaSuccess) {
         snprintf(backend->device, sizeof backend->device, "%.80s", properties.name);
         backend->memory_size = (int64_t)properties.totalGlobalMem;
+        backend->capability = properties.major >= 10 ? 100 : properties.major * 10;
         snprintf(backend->kernels, sizeof backend->kernels, "matrix products by cuBLASLt; attention.mode flash by %s",
                  flash_by);
         if (properties.major < 8)

@@ -1,4 +1,5 @@
 #include "planner.h"
+#include "config/gpus.h"
 #include "base/alloc.h"
 #include "base/units.h"
 
@@ -13,7 +14,7 @@
 // ---------------------------------------------------------------- the device
 
 static int64_t scratch_of_gpu_(Backend *be, const AttentionShape *shape) {
-    return attention_scratch_cuda(shape, be->element);
+    return attention_scratch_cuda(shape, be->element, be->capability);
 }
 
 static void planner_destroy_(Backend *be) {
@@ -29,6 +30,7 @@ Backend *planner_backend(const Config *config, Error *err) {
     Backend *be = xcalloc(1, sizeof *be);
     be->precision = config->train.precision;
     be->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
+    be->capability = gpu_capability(config->hardware.gpu);
     be->attention_scratch = scratch_of_gpu_;
     be->own_bytes = CUDA_OWN_BYTES;
     be->lent_page = CUDA_LENT_PAGE;

@@ -1,0 +1,68 @@
+// Asks cuDNN, without a device or a driver, for plans of the graphs that src/cuda/attention_cudnn.cpp builds:
+// `ask_cudnn 90` reads lines "batch seq heads kv_heads head_dim" and answers each with "workspace planned", where planned
+// is attention_flash_workspace, or with "none: why". cuDNN's frontend takes a description of a device in place of one;
+// what it asks the CUDA runtime is answered below, and libcuda.so.1 is a stub that test_cudnn.py makes.
+#include "backend/attention_scratch.h"
+#include "cuda/attention_cudnn.cpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+static int capability;
+
+static int multiprocessors() {
+    return capability == 80 ? 108 : capability == 90 ? 132 : 148;
+}
+
+extern "C" cudaError_t cudaGetDevice(int *device) {
+    *device = 0;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int) {
+    memset(properties, 0, sizeof *properties);
+    properties->major = capability / 10;
+    properties->multiProcessorCount = multiprocessors();
+    return cudaSuccess;
+}
+
+static std::shared_ptr<fe::DeviceProperties> device() {
+    std::string text =
+        "{\"deviceName\":\"NVIDIA\",\"cudaDeviceId\":0,\"deviceVer\":" + std::to_string(capability * 10) +
+        ",\"multiProcessorCount\":" + std::to_string(multiprocessors()) +
+        ",\"maxSharedMemoryPerBlockOptin\":" + (capability == 80 ? "166912" : "232448") +
+        ",\"driverVer\":13000,\"totalGlobalMem\":85017493504,\"maxGridSize\":[2147483647,65535,65535],"
+        "\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,\"warpSize\":32,"
+        "\"maxSharedMemoryPerBlock\":49152,\"reservedSharedMemoryPerBlock\":1024,"
+        "\"maxRegistersPerSM\":65536,\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,"
+        "\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,\"isTccDriver\":0,\"supportCoopLaunch\":1,"
+        "\"smClockRateKHz\":1980000,\"memClockRateKHz\":2619000,\"l2CacheSize\":52428800}";
+    auto made = std::make_shared<fe::DeviceProperties>();
+    fe::error_t status = made->deserialize(std::vector<uint8_t>(text.begin(), text.end()));
+    if (status.is_good()) return made;
+    fprintf(stderr, "%s\n", status.get_message().c_str());
+    exit(1);
+}
+
+int main(int argc, char **argv) {
+    capability = argc > 1 ? atoi(argv[1]) : 90;
+    auto properties = device();
+    AttentionShape s = {};
+    s.mode = ATTENTION_FLASH;
+    long b, q, h, k, d;
+    while (scanf("%ld %ld %ld %ld %ld", &b, &q, &h, &k, &d) == 5) {
+        s.batch = b, s.seq = q, s.heads = h, s.kv_heads = k, s.head_dim = d;
+        CudnnGraph forward = describe_forward_(&s), backward = describe_backward_(&s, capability >= 90);
+        forward->set_device_properties(properties);
+        backward->set_device_properties(properties);
+        int64_t workspace = 0;
+        std::string why = build_(forward, nullptr, &workspace);
+        if (why.empty()) why = build_(backward, nullptr, &workspace);
+        if (why.empty())
+            printf("%lld %lld\n", (long long)workspace, (long long)attention_flash_workspace(&s, capability));
+        else
+            printf("none: %s\n", why.c_str());
+        fflush(stdout);
+    }
+}

@@ -1,0 +1,66 @@
+"""Our attention graphs, as cuDNN checks and builds them for three generations of GPUs, without a device or a driver."""
+
+import os
+import subprocess
+
+import pytest
+from trainer_runs import TOOLS
+
+PROGRAM = TOOLS / "ask_cudnn"
+STUB = "/usr/local/cuda/lib64/stubs/libcuda.so"
+# batch, sequence, heads of one tensor rank, kv heads, head size: LLaMA 65B and GPT-3 96B at t=4, grouped queries, and
+# lengths that no tile divides.
+SHAPES = [
+    (1, 2048, 16, 16, 128),
+    (4, 2048, 16, 16, 128),
+    (2, 2048, 26, 26, 96),
+    (1, 8192, 16, 2, 128),
+    (2, 200, 4, 4, 64),
+    (1, 1000, 6, 3, 96),
+]
+IMPOSSIBLE = [(1, 256, 4, 4, 20), (1, 256, 5, 2, 64), (1, 256, 4, 4, 264)]
+
+# Calls that hand out a kernel or a library, and calls that only have to succeed; all others fail.
+HANDS_OUT = {"cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction", "cuLibraryGetModule", "cuModuleLoadData",
+             "cuModuleLoadDataEx", "cuModuleGetFunction"}
+SUCCEEDS = {"cuKernelSetAttribute", "cuKernelGetAttribute", "cuFuncSetAttribute", "cuLibraryUnload", "cuModuleUnload"}
+
+pytestmark = pytest.mark.skipif(not PROGRAM.exists() or not os.path.exists(STUB),
+                                reason="built without cuDNN and its frontend, or without the toolkit's stub of libcuda")
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    """A folder with a libcuda.so.1 that has every name of the driver and does nothing."""
+    folder = tmp_path_factory.mktemp("driver")
+    listed = subprocess.run(["nm", "-D", "--defined-only", STUB], capture_output=True, text=True, check=True).stdout
+    lines = []
+    for name in (line.split()[2] for line in listed.splitlines() if line.split()[1] == "T"):
+        if name in HANDS_OUT:
+            lines.append(f"int {name}(void **made) {{ *made = (void *)1; return 0; }}")
+        else:
+            lines.append(f"int {name}(void) {{ return {0 if name in SUCCEEDS else 999}; }}")
+    subprocess.run(["gcc", "-x", "c", "-w", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-", "-o",
+                    folder / "libcuda.so.1"], input="\n".join(lines), text=True, check=True)
+    return folder
+
+
+def ask(driver, capability, shapes):
+    environment = os.environ | {"LD_LIBRARY_PATH": f"{driver}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+    lines = "".join(" ".join(map(str, shape)) + "\n" for shape in shapes)
+    ended = subprocess.run([PROGRAM, str(capability)], input=lines, capture_output=True, text=True, timeout=600,
+                           env=environment)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_cudnn_builds_our_graphs_and_takes_the_workspace_that_is_planned(driver, capability):
+    for shape, answer in zip(SHAPES, ask(driver, capability, SHAPES), strict=True):
+        assert not answer.startswith("none"), (shape, answer)
+        workspace, planned = map(int, answer.split())
+        assert workspace == planned, shape
+
+
+def test_shapes_that_cudnn_does_not_know_are_refused(driver):
+    assert all(answer.startswith("none: ") for answer in ask(driver, 90, IMPOSSIBLE))
