@@ -22,6 +22,7 @@ from trainer_runs import (
     mpirun,
     nothing_left,
     patience,
+    read_terminal,
     run,
     start,
     trained,
@@ -477,18 +478,9 @@ def on_terminal(config, *overrides, **keywords):
     ours, its = pty.openpty()
     job = Job(config, *overrides, stdout=its, **keywords)
     os.close(its)
-    text = b""
-    while True:
-        try:
-            part = os.read(ours, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        text += part
-    os.close(ours)
+    text = read_terminal(ours)
     assert job.end().code == 0
-    return text.decode()
+    return text
 
 
 @pytest.mark.usefixtures("ranks")

@@ -16,6 +16,7 @@ from trainer_runs import (
     nothing_left,
     patience,
     processes_with,
+    read_terminal,
     run,
     trained,
     trainer,
@@ -100,18 +101,9 @@ def on_terminal(command, **changes):
         os.chdir(ROOT)
         inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "MAKEFLAGS", "TERM")}
         os.execvpe(command[0], command, {**inherited, **changes})
-    text = b""
-    while True:
-        try:
-            part = os.read(terminal, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        text += part
+    text = read_terminal(terminal)
     os.waitpid(pid, 0)
-    os.close(terminal)
-    return text.decode()
+    return text
 
 
 @pytest.mark.thorough
@@ -156,14 +148,9 @@ class Terminal:
         os.write(self.terminal, key)
 
     def end(self):
-        try:
-            while part := os.read(self.terminal, 1 << 16):
-                self.text += part
-        except OSError:  # the other end is closed
-            pass
+        text = self.text.decode() + read_terminal(self.terminal)
         _, status = os.waitpid(self.pid, 0)
-        os.close(self.terminal)
-        return os.waitstatus_to_exitcode(status), self.text.decode().replace("\r\n", "\n").splitlines()
+        return os.waitstatus_to_exitcode(status), text.replace("\r\n", "\n").splitlines()
 
 
 LONG = ("train.steps=100000", "data.val_every=0", "train.global_batch=64")
@@ -179,7 +166,7 @@ def test_ctrl_c_ends_the_run_after_a_whole_step_with_its_checkpoint_saved(tmp_pa
     foreground = os.tcgetpgrp(job.terminal)
     others = [pid for pid in processes_with(str(config)) if pid != job.pid]
     assert [pid for pid in others if os.getpgid(pid) == foreground] == []
-    assert os.getpgid(job.pid) == foreground and len(others) == (0 if layout else 6)  # caretaker, mpirun, ranks
+    assert os.getpgid(job.pid) == foreground and len(others) == (0 if layout else 10)  # caretaker, mpirun, ranks and their supervisors
     job.press(b"\x03")
     code, lines = job.end()
     assert code == 3, lines[-5:]

@@ -3,6 +3,7 @@
 A configuration is YAML text by sections (write_config, run) or nested dictionaries that are laid over each other (Trainer).
 """
 
+import contextlib
 import copy
 import ctypes
 import json
@@ -176,6 +177,16 @@ def nothing_left(config, seconds=8):
     left = lambda: (processes_with(str(config)), ownerless_folders())
     wait_until(lambda: not any(left()), left, seconds)
     return True
+
+
+def read_terminal(terminal):
+    """All that is written to a terminal until its other end is closed; closes ours."""
+    text = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while part := os.read(terminal, 1 << 16):
+            text += part
+    os.close(terminal)
+    return text.decode()
 
 
 def end_with_parent():
