@@ -148,6 +148,9 @@ def ownerless_folders():
     return {str(path) for path in paths if not Path(f"/proc/{path.name.split('-')[1]}").exists()}
 
 
+EARLIER = ownerless_folders()
+
+
 def patience(seconds):
     """What takes so long on an idle machine may take on this one: more, as far as more processes than cores are at work."""
     return seconds * max(1.0, 2 * os.getloadavg()[0] / len(os.sched_getaffinity(0)))
@@ -173,8 +176,8 @@ def wait_for_lines(process, path, count):
 
 
 def nothing_left(config, seconds=8):
-    """Waits until no process of the run and no folder without an owner is there."""
-    left = lambda: (processes_with(str(config)), ownerless_folders())
+    """Waits until no process of the run is there, and no folder without an owner but those that were before these tests."""
+    left = lambda: (processes_with(str(config)), ownerless_folders() - EARLIER)
     wait_until(lambda: not any(left()), left, seconds)
     return True
 
