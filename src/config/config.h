@@ -105,7 +105,7 @@ typedef struct TrainConfig {
     int64_t warmup_steps;
     int schedule; // LrSchedule
     double weight_decay, beta1, beta2, eps, grad_clip;
-    int precision;                    // Precision
+    int precision; // Precision
     int64_t max_restarts;
     double peer_timeout_s, timeout_s; // patience with a silent rank, with a job that stands still; 0: endless
     int64_t skip_bad_steps;           // of the whole run
@@ -180,6 +180,7 @@ typedef struct Config {
     CommConfig comm;
     HardwareConfig hardware;
     int32_t place[CONFIG_MAX_KEYS]; // per row of the schema: line, CONFIG_DEFAULT or CONFIG_OVERRIDE
+    int copy; // a file with what came through a pipe, which cannot be read twice; 0: none. Open as long as the process lives
 } Config;
 
 // Reads the file, applies the overrides ("key=value", later ones win) and checks the whole. 0, or -1 with err (code 2).

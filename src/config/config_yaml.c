@@ -12,6 +12,8 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <yaml.h>
 
@@ -333,6 +335,14 @@ static ssize_t yaml_read_all_(const Config *config, int fd, char *buffer, Error 
     return config_error_at(config, 0, NULL, err, "nobody wrote into it for %d s; give a YAML file", PATIENCE_S);
 }
 
+// What came through a pipe is kept, so that others can read it too.
+static void yaml_keep_copy_(Config *config, int fd, const char *text, ssize_t length) {
+    struct stat status;
+    if (fstat(fd, &status) != 0 || S_ISREG(status.st_mode)) return;
+    int copy = memfd_create("configuration", MFD_CLOEXEC);
+    if (copy > 0 && write(copy, text, (size_t)length) == length) config->copy = copy;
+}
+
 int config_read_file(Config *config, Error *err) {
     int fd = open(config->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // the open of a named pipe would wait for a writer
     if (fd < 0)
@@ -340,6 +350,7 @@ int config_read_file(Config *config, Error *err) {
                                strerror(errno));
     char *buffer = xmalloc(MAX_FILE + 1);
     ssize_t length = yaml_read_all_(config, fd, buffer, err);
+    if (length >= 0) yaml_keep_copy_(config, fd, buffer, length);
     close(fd);
     int rc = length < 0 ? -1 : read_yaml_(config, buffer, (size_t)length, NULL, err);
     free(buffer);

@@ -259,8 +259,9 @@ static int launch_say_mpirun_(const Launch *launch) {
     }
     ssize_t count = pread(launch->words, bytes, sizeof bytes, 0);
     if (count > 0 && write(STDERR_FILENO, bytes, (size_t)count) < 0) count = 0;
-    log_line(launch->log, "mpirun ended with exit code %d and no rank said why%s", WEXITSTATUS(launch->status),
-             count > 0 ? "; what it wrote is above" : "; a limit of this shell may be too low (ulimit -a)");
+    log_line(launch->log,
+             "mpirun ended with exit code %d and no rank said why%s; if limits are low here (ulimit -a), raise them",
+             WEXITSTATUS(launch->status), count > 0 ? "; what it wrote is above" : "");
     return EXIT_FAILED;
 }
 

@@ -52,6 +52,14 @@ static int mpirun_check_limits_(int ranks, Error *err) {
         return error_set(err, EXIT_FAILED,
                          "the working directory cannot be entered any more (%s); change to one that exists",
                          strerror(errno));
+    for (int i = 0; i < 2; i++) {
+        bool space = i == 0;
+        rlim_t least = (rlim_t)(space ? 256 : 64) << 20; // what mpirun was seen to need, which says nothing of it
+        if (getrlimit(space ? RLIMIT_AS : RLIMIT_DATA, &limit) == 0 && limit.rlim_cur < least)
+            return error_set(err, EXIT_FAILED, "mpirun needs %lld MiB of %s and may have %lld; raise ulimit %s",
+                             (long long)least >> 20, space ? "address space" : "data", (long long)limit.rlim_cur >> 20,
+                             space ? "-v" : "-d");
+    }
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return 0;
     if (limit.rlim_max >= needed) {
         limit.rlim_cur = needed;
@@ -104,9 +112,8 @@ static void mpirun_describe_(Arguments *arguments, int ranks, const LaunchFolder
     mpirun_add_parameter_(arguments, "plm", "isolated", false);
     mpirun_add_parameter_(arguments, "ras", "^slurm,tm,gridengine,loadleveler,lsf", false);
     mpirun_add_parameter_(arguments, "oob_tcp_if_include", "lo", false);
-    mpirun_add_parameter_(arguments, "btl_tcp_if_include", "lo", false);
     mpirun_add_parameter_(arguments, "pml", "ob1", false);
-    mpirun_add_parameter_(arguments, "btl", "self,vader,tcp", false);
+    mpirun_add_parameter_(arguments, "btl", "self,vader", false);
     // Where the kernel forbids one process to read another's memory, messages are copied through shared memory in
     // fragments. Ranks that sleep between looks want them large: 1.1 GB/s so, 0.2 at the default of 32 KB. Not larger:
     // eight of a megabyte no longer fit into a segment, and shared memory is not used at all.

@@ -25,6 +25,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static int trainer_say_(const Log *log, const Error *err) {
@@ -197,6 +198,21 @@ static int rank_main_(Trainer *t, bool launched) {
     return supervisor_leave(supervisor, code);
 }
 
+// A configuration that came through a pipe is read by ranks, and by the runs of --verify, from this process's copy.
+static void trainer_pass_copy_(Trainer *t) {
+    char *path = NULL;
+    for (int i = 1; t->config->copy > 0 && i < t->argc; i++) {
+        const char *given = t->options.config, *argument = t->argv[i];
+        if (given < argument || given > argument + strlen(argument)) continue;
+        if (asprintf(&path, "%.*s/proc/%d/fd/%d", (int)(given - argument), argument, (int)getpid(), t->config->copy) <
+            0)
+            return;
+        t->options.config = path + (given - argument);
+        t->argv[i] = path; // for as long as the program runs
+        return;
+    }
+}
+
 // This process is the parent of ranks on this machine. They get the command line as it was given, followed by what was
 // decided for them.
 static int parent_main_(Trainer *t, bool decided, Error *err) {
@@ -282,13 +298,26 @@ static bool question_(Trainer *t, int *status, Error *err) {
     return options->plan || options->profile || options->schedule;
 }
 
+// Below these the program crashes, or libraries fail without a reason.
+static int trainer_check_limits_(Error *err) {
+    enum { LEAST_STACK_KIB = 512, LEAST_FILES = 32 };
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < (rlim_t)LEAST_STACK_KIB << 10)
+        return error_set(err, EXIT_FAILED, "the stack may have %lld KiB and takes up to %d; raise ulimit -s",
+                         (long long)limit.rlim_cur >> 10, LEAST_STACK_KIB);
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max < LEAST_FILES)
+        return error_set(err, EXIT_FAILED, "this program may open %lld files and opens up to %d; raise ulimit -n",
+                         (long long)limit.rlim_max, LEAST_FILES);
+    return 0;
+}
+
 int trainer_main(const char *program, const Model *model, int argc, char **argv) {
     Trainer t = {.model = model, .log = {program, -1, -1, LOG_NORMAL}, .argc = argc, .argv = argv};
     Error err = {0};
     int code, status;
     file_reserve_standard();
     signal(SIGXFSZ, SIG_IGN); // exceeding a limit on a file's size is then an error of write, which we report
-    if (options_parse(&t.options, argc, argv, &err) != 0) {
+    if (trainer_check_limits_(&err) != 0 || options_parse(&t.options, argc, argv, &err) != 0) {
         code = trainer_fail_(&t.log, &err);
     } else if (answer_(&t.options, program)) {
         code = trainer_flush_(&err) == 0 ? EXIT_DONE : trainer_say_(&t.log, &err);
@@ -299,7 +328,7 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
         if (config_load(t.config, t.options.config, t.options.overrides, t.options.override_count, &err) != 0 ||
             trainer_check_family_(t.config, program, model, &err) != 0)
             code = trainer_fail_(&t.log, &err);
-        else if (question_(&t, &status, &err))
+        else if (trainer_pass_copy_(&t), question_(&t, &status, &err))
             code = status == 0 ? EXIT_DONE : trainer_fail_(&t.log, &err);
         else
             code = train_main_(&t);

@@ -3,13 +3,17 @@
 import fcntl
 import os
 import pty
+import re
+import shutil
 import signal
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
-from harm import small_config
-from trainer_runs import ROOT, Job, environment, nothing_left, patience, trainer, wait_until, without_mpi
+from harm import launcher_process, small_config
+from trainer_runs import ROOT, Job, environment, nothing_left, patience, processes_with, trainer, wait_until, without_mpi
 
 SOON = 60
 ALONE = ("parallel.pipeline=1", "schedule.bpipe=off")
@@ -211,3 +215,75 @@ def test_too_few_files_for_mpirun_are_a_sentence_and_a_low_soft_limit_is_raised(
     ended = Job(small, *four, prefix=through_bash('ulimit -n 32; exec "$@"')).end()
     assert ended.code == 1 and ended.said[-1].endswith("mpirun opens up to 52 files for 4 ranks and may have 32; raise ulimit -n")
     assert Job(small, *four, prefix=through_bash('ulimit -Sn 32; exec "$@"')).end().code == 0
+
+
+# --- configurations that come through a pipe
+
+
+@each_size
+@pytest.mark.parametrize("way", ['"$@" -c <(cat "$CONFIGURATION")', '"$@" -c /dev/stdin < <(cat "$CONFIGURATION")', '"$@" --config=<(cat "$CONFIGURATION")'])
+def test_a_configuration_through_a_pipe_reaches_all_ranks(small, tmp_path, overrides, way):
+    options = [part for key in ("train.steps=2", f"log.metrics={tmp_path}/m.jsonl", *overrides) for part in ("-o", key)]
+    command = ["bash", "-c", way, "-", trainer("llama"), *options]
+    env = environment(CONFIGURATION=str(small))
+    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=SOON)
+    assert ended.returncode == 0 and ended.stdout.count("step ") == 2, ended.stderr
+
+
+# --- places that ranks need
+
+
+@several_ranks
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="mounts a small /dev/shm: root, unshare")
+@pytest.mark.parametrize("size", ["64k", "6m"])
+def test_a_small_dev_shm_is_no_harm_where_the_temporary_folder_has_space_and_else_a_sentence(small, tmp_path, size):
+    mounts = f'mount -t tmpfs -o size={size} none /dev/shm; mount -t tmpfs -o size={size} none "$TMPDIR"; exec "$@"'
+    (tmp_path / "tmp").mkdir()
+    prefix = ["unshare", "--mount", *through_bash(mounts)]
+    ended = Job(small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix, env=environment(TMPDIR=f"{tmp_path}/tmp")).end()
+    assert ended.code == 1 and "has 20 MiB free, which the messages of 4 ranks take" in ended.said[-1], ended.stderr
+    prefix = ["unshare", "--mount", *through_bash(mounts.split(";")[0] + '; exec "$@"')]
+    ended = Job(small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix, env=environment(TMPDIR=f"{tmp_path}/tmp")).end()
+    assert ended.code == 0, ended.stderr
+
+
+@several_ranks
+@pytest.mark.parametrize("limit", ["-v 300000", "-v 60000", "-d 20000", "-n 4", "-n 16", "-s 64", "-s 128"])
+def test_a_limit_that_is_too_low_is_a_sentence_that_names_it(small, limit):
+    ended = Job(small, "train.steps=2", *RANKS["four_ranks"], prefix=through_bash(f'ulimit {limit}; exec "$@"')).end()
+    assert ended.code == 0 or "ulimit" in ended.said[-1], (ended.code, ended.stderr)  # it is enough, or it is named
+    assert nothing_left(small)
+
+
+@several_ranks
+def test_a_deleted_working_directory_is_a_sentence(small, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f'cd {gone}; rmdir {gone}; exec "$@"'
+    ended = Job(small, "train.steps=2", *RANKS["four_ranks"], prefix=through_bash(script)).end()
+    assert ended.code == 1 and "the working directory cannot be entered any more" in ended.said[-1], ended.stderr
+
+
+@several_ranks
+def test_no_port_of_a_rank_on_one_machine_is_reached_from_another(small, tmp_path):
+    """mpirun itself listens for daemons of other hosts on all interfaces, whatever it is told."""
+    job = started(small, tmp_path, *RANKS["four_ranks"])
+    inodes = set()
+    for pid in [pid for pid in processes_with(str(small)) if pid != launcher_process(job)]:
+        for entry in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                found = re.match(r"socket:\[(\d+)\]", os.readlink(entry))
+            except OSError:
+                continue
+            inodes |= {found[1]} if found else set()
+    open_ports = []
+    for kind in ("tcp", "tcp6", "udp", "udp6"):
+        for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]:
+            words = line.split()
+            listens = words[3] == "0A" if kind.startswith("tcp") else True
+            if words[9] in inodes and listens:
+                open_ports.append((kind, words[1].split(":")[0]))
+    job.parent.send_signal(signal.SIGTERM)
+    job.end()
+    loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
+    assert open_ports and [port for port in open_ports if port[1] not in loopback] == []
