@@ -186,7 +186,7 @@ void coordinator_end(Coordinator *coordinator) {
     for (int rank = 0; rank < coordinator->job.ranks; rank++) {
         const Peer *peer = &coordinator->peers[rank];
         Message message = {
-            .kind = MESSAGE_END, .rank = rank, .stage = -1, .wait_stage = -1, .ending = ENDING_DIED, .code = code};
+            .kind = MESSAGE_END, .rank = rank, .stage = -1, .wait_stage = -1, .code = code};
         if (peer->heard && peer->ending == ENDING_NONE && peer->place.length > 0)
             channel_send(&coordinator->channel, &peer->place, &message);
     }

@@ -210,7 +210,7 @@ static void supervisor_take_(Supervisor *supervisor, double now) {
         RankStatus status = message_status(&message);
         atomic_compare_exchange_strong(&supervisor->meeting->answered, &none, message.address);
         watchdog_hear(supervisor->hub, 0, &status, now);
-        supervisor->acknowledged = supervisor->acknowledged || message.ending != ENDING_NONE;
+        supervisor->acknowledged = supervisor->acknowledged || (supervisor->ended && message.ending != ENDING_NONE);
         if (message.kind != MESSAGE_END || supervisor->told) continue;
         supervisor->told = true;
         supervisor->code = message.code;
