@@ -112,7 +112,7 @@ $(B)/emulate/cpu/%.o: test/cpu/%.c $(B)/flags
 $(B)/emulate/test_cuda_kernels.o: test/emulate/test_cuda_kernels.c $(B)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS_) -Itest/emulate -Itest/support -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CFLAGS_) -DEMULATED -Itest/emulate -Itest/support -MMD -MP -c $< -o $@
 
 $(OPERATIONS:%=$(B)/emulate/test_cuda_%): $(B)/emulate/test_cuda_%: $(B)/emulate/cpu/test_%.o
 $(B)/emulate/test_cuda_kernels $(B)/emulate/test_emulator: %: %.o
