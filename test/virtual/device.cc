@@ -221,8 +221,8 @@ void enqueue(cudaStream_t stream, Op op) {
         defect("%s is queued on a stream that does not exist (the default stream is not used here)", op.what.c_str());
     if (d.error != cudaSuccess) return;
     int host = process() * CONTEXTS + HOST;
-    d.host.set(host, d.host.get(host) + 1);
     op.queued = d.host;
+    d.host.set(host, d.host.get(host) + 1); // what the host does from here on is not ordered before it
     op.issue = ++d.issued;
     stream->ops.push_back(std::move(op));
     progressed();
