@@ -180,7 +180,7 @@ const ConfigKey config_keys[] = {
     NUMBER(train, grad_clip, "1.0", 0, 1e12, 0, NULL, "largest norm of the gradient; 0: no clipping"),
     WORD(train, precision, "fp32", precision_words, "bf16: matrix products and activations; weights keep fp32 masters"),
     INT(train, max_restarts, "0", 0, 1000000, NULL,
-        "start the ranks again from the newest checkpoint as often, where one of them dies or falls silent"),
+        "restarts from the newest checkpoint after a rank dies or falls silent; 0: none"),
     NUMBER(train, peer_timeout_s, "10", 0, 1e6, 0, NULL, "end where a rank is silent for as many seconds; 0: never"),
     NUMBER(train, timeout_s, "600", 0, 1e9, 0, NULL, "end where nothing moves on any rank for as many; 0: never"),
     INT(train, skip_bad_steps, "0", 0, MAX_COUNT, NULL,
@@ -204,19 +204,20 @@ const ConfigKey config_keys[] = {
     NUMBER(sample, temperature, "0.8", 0, 1000, 0, NULL, "0: always the likeliest token"),
     INT(sample, top_k, "0", 0, 1000, NULL, "choose among this many of the likeliest tokens; 0: among all"),
     INT(sample, seed, "1337", 0, MAX_EXACT, NULL, "of the choice between tokens"),
-    TEXT(sample, tokenizer, "", 0, "bytes, ids, a tokenizer.json or a *.model; empty: what made the data, as far as known"),
+    TEXT(sample, tokenizer, "", 0,
+         "bytes, ids, a tokenizer.json or a *.model; empty: what made the data, as far as known"),
 
     TEXT(checkpoint, dir, "", 0, "where checkpoints go; empty: none are written"),
     INT(checkpoint, every, "0", 0, MAX_COUNT, NULL, "steps between checkpoints; 0: none, not at the end either"),
     INT(checkpoint, keep, "3", 1, 1000000, NULL, "newest checkpoints to keep"),
     TEXT(checkpoint, init_from, "", 0, "weights to start from; empty: random ones"),
     BOOL(checkpoint, overwrite, "false",
-         "let a new run start where checkpoint.dir holds another run's checkpoints; those go once it has saved its "
-         "first"),
+         "start anew in a folder of another run, whose checkpoints go after the first save"),
 
     TEXT(log, metrics, "", 0, "JSON lines are appended to this file; empty: none"),
 
-    WORD(comm, checksum, "off", checksum_words, "check every bundle, message, gather and sum between ranks where it arrives"),
+    WORD(comm, checksum, "off", checksum_words,
+         "check every bundle, message, gather and sum between ranks where it arrives"),
 
     WORD(hardware, device, "auto", device_words, "where to compute; auto: what is at hand"),
     WORD(hardware, gpu, "none", gpu_words, "fills the keys below from data sheets; keys given in the same place win"),

@@ -254,7 +254,7 @@ static const char defaults[] =
     "every\":0},"
     "\"sample\":{\"every\":0,\"prompt\":\"\",\"tokens\":100,\"count\":1,\"temperature\":0.8,\"top_k\":0,\"seed\":1337,"
     "\"tokenizer\":\"\"},"
-    "\"checkpoint\":{\"dir\":\"\",\"every\":0,\"keep\":3,\"init_from\":\"\"},"
+    "\"checkpoint\":{\"dir\":\"\",\"every\":0,\"keep\":3,\"init_from\":\"\",\"overwrite\":false},"
     "\"log\":{\"metrics\":\"\"},"
     "\"comm\":{\"checksum\":\"off\"},"
     "\"hardware\":{\"device\":\"auto\",\"gpu\":\"none\",\"peak_tflops\":\"auto\",\"memory_gib\":\"auto\",\"memory_gb_"
