@@ -84,9 +84,19 @@ static int coordinator_worth_(const Peer *peer, const char *text) {
     return text[0] != '\0' ? 2 : peer->ending == ENDING_DIED ? 1 : 0;
 }
 
+// Whether a launcher ended a rank that was leaving after others had: mpirun kills all once one has left with an error.
+// Such a rank is no reason for anything.
+static bool coordinator_hurried_(const Coordinator *coordinator, const Message *message) {
+    const RankStatus *status = watchdog_status(coordinator->dog, message->rank);
+    return message->ending == ENDING_DIED && message->signal > 0 && coordinator->left > 0 &&
+           strcmp(watchdog_action(status), "leaving") == 0;
+}
+
 static void coordinator_note_end_(Coordinator *coordinator, const Message *message) {
     Peer *peer = &coordinator->peers[message->rank];
-    peer->ending = (Ending)message->ending, peer->code = message->code, peer->signal = message->signal;
+    bool hurried = coordinator_hurried_(coordinator, message);
+    peer->ending = hurried ? ENDING_LEFT : (Ending)message->ending;
+    peer->code = hurried ? EXIT_FAILED : message->code, peer->signal = message->signal;
     watchdog_excuse(coordinator->dog, message->rank);
     coordinator->open--;
     coordinator->left += peer->ending == ENDING_LEFT;
@@ -185,8 +195,7 @@ void coordinator_end(Coordinator *coordinator) {
     int code = coordinator_why(coordinator).code;
     for (int rank = 0; rank < coordinator->job.ranks; rank++) {
         const Peer *peer = &coordinator->peers[rank];
-        Message message = {
-            .kind = MESSAGE_END, .rank = rank, .stage = -1, .wait_stage = -1, .code = code};
+        Message message = {.kind = MESSAGE_END, .rank = rank, .stage = -1, .wait_stage = -1, .code = code};
         if (peer->heard && peer->ending == ENDING_NONE && peer->place.length > 0)
             channel_send(&coordinator->channel, &peer->place, &message);
     }

@@ -16,7 +16,7 @@ OPTIONS = re.findall(r'^    \{"([a-z-]+)", ', (ROOT / "src/config/options.c").re
 KEYS = [
     f"{section}.{key}"
     for section, key in re.findall(
-        r"^    [A-Z]+\((\w+), (\w+),", (ROOT / "src/config/config_schema.c").read_text(), re.M
+        r"^    [A-Z_]+\((\w+), (\w+),", (ROOT / "src/config/config_schema.c").read_text(), re.M
     )
 ]
 

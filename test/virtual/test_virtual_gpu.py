@@ -92,6 +92,7 @@ def test_one_stage_trains_as_on_a_cpu(tmp_path, family, precision):
     compare(tmp_path, family, (f"train.precision={precision}",))
 
 
+@pytest.mark.thorough
 def test_operations_of_the_gpu_agree_with_those_of_the_cpu():
     env = dict(os.environ, VIRTUAL_ORDER="random")
     done = subprocess.run([VIRTUAL / "test_cuda"], capture_output=True, text=True, timeout=900, env=env)
