@@ -96,7 +96,9 @@ static int try_kind_(ScheduleTable *table, const Planner *planner, int kind, Con
         config->schedule.name = kind;
         config->schedule.chunks = chunks;
         config->schedule.delay = row->delayed ? config->parallel.pipeline - 1 : 0;
+        int64_t given = planner->config->parallel.layers_given;
         if (config->parallel.pipeline * chunks > config->model.layers) break;
+        if (given > 0 && given != config->parallel.pipeline * chunks) continue; // a list of layers is for other chunks
         spread_layers_(planner, config);
         if (try_groups_(table, planner, config, err) != 0) return -1;
     }

@@ -4,6 +4,7 @@
 
 #include "estimate.h"
 #include "base/grid.h"
+#include "plan_schedules.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -208,13 +209,38 @@ int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
     return 0;
 }
 
-int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err) {
-    if (config->schedule.bpipe != BPIPE_AUTO) return 0;
-    Planner planner;
+bool verdict_names_auto(const Config *config) {
+    return config->schedule.file[0] == '\0' && config->schedule.name == schedule_kind_count;
+}
+
+bool verdict_undecided(const Config *config) {
+    return config->schedule.bpipe == BPIPE_AUTO || verdict_names_auto(config);
+}
+
+// Takes the values of the quickest schedule that fits; 1F1B where none does, or where nothing is known of the device.
+static int resolve_name_(Config *config, const Planner *planner, const Log *log, Error *err) {
+    ScheduleTable table;
+    char text[SCHEDULE_ROW_TEXT];
+    int status = schedule_table_make(&table, planner, err);
+    if (status == 0 && table.best >= 0) {
+        const ScheduleRow *row = &table.rows[table.best];
+        config->schedule = row->schedule;
+        config->attention = row->attention;
+        config_spread_layers(config, config->parallel.pipeline * config_chunks(config));
+        log_status(log, "schedule.name auto is %s with %d chunk%s: %.1f ms a step, the quickest that fits",
+                   schedule_row_text(row, text), config_chunks(config), config_chunks(config) == 1 ? "" : "s",
+                   1e3 * row->forecast.time.step);
+    } else if (status == 0) {
+        config->schedule.name = schedule_kind_index("1f1b");
+        log_status(log, "schedule.name auto is 1F1B: no schedule fits, or nothing is known of the device");
+    }
+    schedule_table_free(&table);
+    return status;
+}
+
+static int resolve_bpipe_(Config *config, const Planner *planner, const Log *log, Error *err) {
     Verdict *verdict = xmalloc(sizeof *verdict);
-    int status = planner_create(&planner, config, model, log, err);
-    if (status == 0) status = verdict_make(verdict, &planner, err);
-    planner_free(&planner);
+    int status = verdict_make(verdict, planner, err);
     if (status == 0) {
         config->schedule.bpipe = verdict->use_bpipe ? BPIPE_ON : BPIPE_OFF;
         log_status(log, "schedule.bpipe auto is %s. %s", verdict->use_bpipe ? "on" : "off", verdict->reason);
@@ -223,14 +249,31 @@ int verdict_resolve(Config *config, const Model *model, const Log *log, Error *e
     return status;
 }
 
+int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err) {
+    if (!verdict_undecided(config)) return 0;
+    Planner planner;
+    Config *asked = xmalloc(sizeof *asked);
+    *asked = *config; // the planner reads what was asked while `config` takes what is decided
+    int status = planner_create(&planner, asked, model, log, err);
+    if (status == 0 && verdict_names_auto(config)) status = resolve_name_(config, &planner, log, err);
+    *asked = *config;
+    if (status == 0 && config->schedule.bpipe == BPIPE_AUTO) status = resolve_bpipe_(config, &planner, log, err);
+    planner_free(&planner);
+    free(asked);
+    return status;
+}
+
 int verdict_agree(Config *config, const Model *model, World *world, const Log *log, Error *err) {
-    if (config->schedule.bpipe != BPIPE_AUTO) return 0;
+    if (!verdict_undecided(config)) return 0;
     if (world_rank(world) == 0) verdict_resolve(config, model, log, err);
-    // Still auto: rank 0 has an error to tell.
-    if (world_broadcast(world, 0, &config->schedule.bpipe, sizeof config->schedule.bpipe, err) != 0) return -1;
-    if (config->schedule.bpipe != BPIPE_AUTO) return 0;
+    // Still undecided: rank 0 has an error to tell.
+    if (world_broadcast(world, 0, &config->schedule, sizeof config->schedule, err) != 0 ||
+        world_broadcast(world, 0, &config->attention, sizeof config->attention, err) != 0 ||
+        world_broadcast(world, 0, &config->parallel, sizeof config->parallel, err) != 0)
+        return -1;
+    if (!verdict_undecided(config)) return 0;
     err->everywhere = true;
-    return error_set(err, EXIT_FAILED, "rank 0 could not decide schedule.bpipe");
+    return error_set(err, EXIT_FAILED, "rank 0 could not decide schedule.name or schedule.bpipe");
 }
 
 bool verdict_reserves(const Verdict *verdict, const Planner *planner, double *plain, double *bpipe) {

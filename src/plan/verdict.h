@@ -28,7 +28,12 @@ typedef struct Verdict {
 // -1 with err.
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err);
 
-// BlendOrder schedule.bpipe: auto into on or off, as the verdict says, and tells `log` why. Everything else is left alone.
+// Whether schedule.name is auto, and whether that or schedule.bpipe is, and not decided yet.
+bool verdict_names_auto(const Config *config);
+bool verdict_undecided(const Config *config);
+
+// Decides both: schedule.name auto becomes the quickest schedule that fits, with all its values, schedule.bpipe auto
+// what the verdict says. Tells `log` why. -1 with err.
 int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err);
 
 // The same on all ranks of a job, each of which may see another machine: rank 0 decides. Collective.

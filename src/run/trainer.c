@@ -213,14 +213,44 @@ static void trainer_pass_copy_(Trainer *t) {
     }
 }
 
+// What a configuration leaves to the plan.
+typedef struct Undecided {
+    bool name, bpipe;
+} Undecided;
+
+// Writes what was decided as overrides, at most nine, and returns how many.
+static int decided_overrides_(const Config *config, const Undecided *undecided, char (*text)[96], size_t size) {
+    const ScheduleConfig *schedule = &config->schedule;
+    int n = 0;
+    if (undecided->name || undecided->bpipe)
+        snprintf(text[n++], size, "schedule.bpipe=%s", config_word("schedule.bpipe", schedule->bpipe));
+    if (!undecided->name) return n;
+    snprintf(text[n++], size, "schedule.name=%s", config_schedule_kind(config)->name);
+    snprintf(text[n++], size, "schedule.chunks=%d", config_chunks(config));
+    snprintf(text[n++], size, "schedule.evict_to=%s", config_word("schedule.evict_to", schedule->evict_to));
+    snprintf(text[n++], size, "schedule.split_backward=%s",
+             config_word("schedule.split_backward", schedule->split_backward));
+    if (schedule->group > 0) snprintf(text[n++], size, "schedule.group=%lld", (long long)schedule->group);
+    if (schedule->bpipe == BPIPE_ON) snprintf(text[n++], size, "schedule.slots=%lld", (long long)schedule->slots);
+    if (schedule->recompute_given == 1)
+        snprintf(text[n++], size, "schedule.recompute_layers=%lld", (long long)schedule->recompute_of_stage[0]);
+    if (config->attention.modes_given <= 1)
+        snprintf(text[n++], size, "attention.mode=%s", config_word("attention.mode", config->attention.mode));
+    return n;
+}
+
 // This process is the parent of ranks on this machine. They get the command line as it was given, followed by what was
 // decided for them.
-static int parent_main_(Trainer *t, bool decided, Error *err) {
-    char bpipe[32], option[] = "-o";
-    char **with = xcalloc((size_t)t->argc + 3, sizeof *with);
+static int parent_main_(Trainer *t, const Undecided *undecided, Error *err) {
+    enum { DECIDED = 9, TEXT = 96 };
+    char option[] = "-o", text[DECIDED][TEXT];
+    int count = decided_overrides_(t->config, undecided, text, TEXT);
+    char **with = xcalloc((size_t)t->argc + 2 * DECIDED + 1, sizeof *with);
     memcpy(with, t->argv, (size_t)t->argc * sizeof *with);
-    snprintf(bpipe, sizeof bpipe, "schedule.bpipe=%s", config_word("schedule.bpipe", t->config->schedule.bpipe));
-    if (decided) with[t->argc] = option, with[t->argc + 1] = bpipe;
+    for (int i = 0; i < count; i++) {
+        with[t->argc + 2 * i] = option;
+        with[t->argc + 2 * i + 1] = text[i];
+    }
     char remedy[CONFIG_TEXT + 64];
     Job job = trainer_job_(t->config, remedy, sizeof remedy);
     RunAsk ask = ask_of_(&t->options);
@@ -248,7 +278,8 @@ static int train_main_(Trainer *t) {
     Error err = {0};
     RunAsk ask = ask_of_(&t->options);
     if (!run_trains(&ask)) t->config->schedule.bpipe = BPIPE_OFF; // forwards leave nothing to balance
-    bool launched = false, undecided = t->config->schedule.bpipe == BPIPE_AUTO;
+    bool launched = false;
+    Undecided undecided = {verdict_names_auto(t->config), t->config->schedule.bpipe == BPIPE_AUTO};
     if (world_under_launcher(&launched, &err) != 0) return trainer_fail_(&t->log, &err);
     if (t->options.verify != NULL && !launched && !verify_is_run()) {
         int code = verify_command(t->model, &t->options, check_start_, &t->log, t->argv, &err);
@@ -257,7 +288,7 @@ static int train_main_(Trainer *t) {
     if (!launched && check_before_ranks_(t, &err) != 0) return trainer_fail_(&t->log, &err);
     bool alone = config_world(t->config) == 1 && t->config->train.max_restarts == 0;
     if (launched || alone) return rank_main_(t, launched);
-    return parent_main_(t, undecided, &err);
+    return parent_main_(t, &undecided, &err);
 }
 
 static int trainer_flush_(Error *err) {

@@ -202,6 +202,13 @@ def test_every_row_of_the_schedules_is_reproduced_by_its_values():
         assert abs(again["step_ms"] / row["step_ms"] - 1) < 1e-9, row
 
 
+def test_a_schedule_that_is_left_open_becomes_the_best_one():
+    best = (answer := plan(LLAMA))["schedules"][answer["best"]]
+    decided = plan(LLAMA, "schedule.name=auto")
+    assert decided["step_ms"] == pytest.approx(best["step_ms"], rel=1e-9)
+    assert max(stage["peak_bytes"] for stage in decided["stages"]) == best["peak_bytes"]
+
+
 def test_the_best_schedule_is_the_quickest_that_fits():
     for overrides in ((), ("schedule.micro_batch=4", "hardware.memory_gib=66"), ("hardware.memory_gib=30",)):
         answer = plan(LLAMA, *overrides)
