@@ -120,7 +120,7 @@ int schedule_table_quickest(const ScheduleTable *table, bool evicts) {
 }
 
 int schedule_table_make(ScheduleTable *table, const Planner *planner, Error *err) {
-    enum { MOST_STAGES = 64 }; // longer lists of all kinds take seconds to simulate
+    enum { MOST_STAGES = 32 }; // longer lists of all kinds take seconds to simulate
     *table = (ScheduleTable){.best = -1};
     if (planner->config->parallel.pipeline > MOST_STAGES) return 0;
     Config *config = xmalloc(sizeof *config);
