@@ -403,7 +403,7 @@ Comm *world_split(World *world, const char *name, int color, int key, Error *err
 #ifdef HAVE_MPI
     if (world->over_mpi) group = world_split_(world, name, color, key, err);
 #endif
-    (void)key;
+    (void)key, (void)err;
     if (!world->over_mpi && color >= 0) group = comm_self_create(name);
     world_waits_(world, NULL);
     return group;
