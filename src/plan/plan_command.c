@@ -10,11 +10,8 @@ int plan_command(const Config *config, const Model *model, bool json, const char
     Config *decided = xmalloc(sizeof *decided);
     *decided = *config;
     memset(answer, 0, sizeof *answer);
-    // The plan of a schedule that was left open is that of the one a run would take; the verdict is the answer's own.
-    int bpipe = decided->schedule.bpipe;
-    if (bpipe == BPIPE_AUTO) decided->schedule.bpipe = BPIPE_OFF;
-    int status = verdict_resolve(decided, model, log, err);
-    if (bpipe == BPIPE_AUTO && decided->schedule.bpipe == BPIPE_OFF) decided->schedule.bpipe = bpipe;
+    // The plan of a schedule that was left open is that of the one a run would take.
+    int status = verdict_resolve_name(decided, model, log, err);
     if (status == 0) status = plan_answer_make(answer, decided, model, log, err);
     if (status == 0 && trace != NULL) status = plan_trace(answer, trace, err);
     if (status == 0) status = json ? plan_write_json(answer, stdout) : plan_report(answer, stdout, err);

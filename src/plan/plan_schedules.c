@@ -60,13 +60,12 @@ static int try_ways_(ScheduleTable *table, const Planner *planner, Config *confi
 
 // Fused and split, where both exist.
 static int try_splits_(ScheduleTable *table, const Planner *planner, Config *config, Error *err) {
-    bool splits = config_schedule_kind(config)->splits;
-    for (int split = splits ? SPLIT_ON : SPLIT_OFF; split != SPLIT_AUTO; split--) {
-        config->schedule.split_backward = split;
+    if (!config_schedule_kind(config)->splits) {
+        config->schedule.split_backward = SPLIT_OFF;
         if (try_ways_(table, planner, config, err) != 0) return -1;
-        if (splits) break;
     }
-    return 0;
+    config->schedule.split_backward = SPLIT_ON;
+    return try_ways_(table, planner, config, err);
 }
 
 // Both groups, where there are any.

@@ -167,11 +167,10 @@ static void decide_needed_(Verdict *verdict, const Planner *planner) {
     if (none)
         verdict_say_(verdict, "without it no micro-batch size fits.");
     else if (unknown)
-        verdict_say_(
-            verdict,
-            "without it micro-batch %lld fits; which is quicker nobody can say without hardware.peak_tflops or a "
-            "profile.",
-            (long long)best->variant.micro_batch);
+        verdict_say_(verdict,
+                     "without it micro-batch %lld fits; give hardware.peak_tflops or a profile to learn "
+                     "which is quicker.",
+                     (long long)best->variant.micro_batch);
     else {
         say_gain_(verdict, planner, best, with);
         verdict_say_(verdict, ".");
@@ -217,16 +216,33 @@ bool verdict_undecided(const Config *config) {
     return config->schedule.bpipe == BPIPE_AUTO || verdict_names_auto(config);
 }
 
-// Takes the values of the quickest schedule that fits; 1F1B where none does, or where nothing is known of the device.
+// Whether a row keeps to what the configuration does say: evictions off or on, and the attention.
+static bool may_take_(const ScheduleRow *row, const Config *config) {
+    bool evicts = row->schedule.bpipe == BPIPE_ON;
+    bool wanted = config->schedule.bpipe == BPIPE_AUTO || evicts == (config->schedule.bpipe == BPIPE_ON);
+    return wanted && row->attention.mode == config->attention.mode && row->forecast.fits && row->forecast.time.known;
+}
+
+// The quickest row that may be taken; NULL: none.
+static const ScheduleRow *row_to_take_(const ScheduleTable *table, const Config *config) {
+    const ScheduleRow *best = NULL;
+    for (int i = 0; i < table->count; i++) {
+        const ScheduleRow *row = &table->rows[i];
+        bool quicker = best == NULL || row->forecast.time.step < best->forecast.time.step;
+        if (may_take_(row, config) && quicker) best = row;
+    }
+    return best;
+}
+
 static int resolve_name_(Config *config, const Planner *planner, const Log *log, Error *err) {
     ScheduleTable table;
     char text[SCHEDULE_ROW_TEXT];
     int status = schedule_table_make(&table, planner, err);
-    if (status == 0 && table.best >= 0) {
-        const ScheduleRow *row = &table.rows[table.best];
+    const ScheduleRow *row = status == 0 ? row_to_take_(&table, config) : NULL;
+    if (row != NULL) {
         config->schedule = row->schedule;
-        config->attention = row->attention;
-        config_spread_layers(config, config->parallel.pipeline * config_chunks(config));
+        if (config->parallel.layers_given == 0)
+            config_spread_layers(config, config->parallel.pipeline * config_chunks(config));
         log_status(log, "schedule.name auto is %s with %d chunk%s: %.1f ms a step, the quickest that fits",
                    schedule_row_text(row, text), config_chunks(config), config_chunks(config) == 1 ? "" : "s",
                    1e3 * row->forecast.time.step);
@@ -249,18 +265,26 @@ static int resolve_bpipe_(Config *config, const Planner *planner, const Log *log
     return status;
 }
 
-int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err) {
-    if (!verdict_undecided(config)) return 0;
+static int resolve_(Config *config, const Model *model, bool name_alone, const Log *log, Error *err) {
     Planner planner;
     Config *asked = xmalloc(sizeof *asked);
     *asked = *config; // the planner reads what was asked while `config` takes what is decided
     int status = planner_create(&planner, asked, model, log, err);
     if (status == 0 && verdict_names_auto(config)) status = resolve_name_(config, &planner, log, err);
     *asked = *config;
-    if (status == 0 && config->schedule.bpipe == BPIPE_AUTO) status = resolve_bpipe_(config, &planner, log, err);
+    if (status == 0 && !name_alone && config->schedule.bpipe == BPIPE_AUTO)
+        status = resolve_bpipe_(config, &planner, log, err);
     planner_free(&planner);
     free(asked);
     return status;
+}
+
+int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err) {
+    return verdict_undecided(config) ? resolve_(config, model, false, log, err) : 0;
+}
+
+int verdict_resolve_name(Config *config, const Model *model, const Log *log, Error *err) {
+    return verdict_names_auto(config) ? resolve_(config, model, true, log, err) : 0;
 }
 
 int verdict_agree(Config *config, const Model *model, World *world, const Log *log, Error *err) {

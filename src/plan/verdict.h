@@ -32,9 +32,11 @@ int verdict_make(Verdict *verdict, const Planner *planner, Error *err);
 bool verdict_names_auto(const Config *config);
 bool verdict_undecided(const Config *config);
 
-// Decides both: schedule.name auto becomes the quickest schedule that fits, with all its values, schedule.bpipe auto
-// what the verdict says. Tells `log` why. -1 with err.
+// Decides both: schedule.name auto becomes the quickest schedule that fits, with all its values, among those that evict
+// as schedule.bpipe says (auto: either); what is then left of schedule.bpipe auto becomes what the verdict says. Tells
+// `log` why. verdict_resolve_name decides the name alone. -1 with err.
 int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err);
+int verdict_resolve_name(Config *config, const Model *model, const Log *log, Error *err);
 
 // The same on all ranks of a job, each of which may see another machine: rank 0 decides. Collective.
 int verdict_agree(Config *config, const Model *model, World *world, const Log *log, Error *err);

@@ -218,7 +218,7 @@ typedef struct Undecided {
     bool name, bpipe;
 } Undecided;
 
-// Writes what was decided as overrides, at most nine, and returns how many.
+// Writes what was decided as overrides, at most eight, and returns how many.
 static int decided_overrides_(const Config *config, const Undecided *undecided, char (*text)[96], size_t size) {
     const ScheduleConfig *schedule = &config->schedule;
     int n = 0;
@@ -234,15 +234,13 @@ static int decided_overrides_(const Config *config, const Undecided *undecided, 
     if (schedule->bpipe == BPIPE_ON) snprintf(text[n++], size, "schedule.slots=%lld", (long long)schedule->slots);
     if (schedule->recompute_given == 1)
         snprintf(text[n++], size, "schedule.recompute_layers=%lld", (long long)schedule->recompute_of_stage[0]);
-    if (config->attention.modes_given <= 1)
-        snprintf(text[n++], size, "attention.mode=%s", config_word("attention.mode", config->attention.mode));
     return n;
 }
 
 // This process is the parent of ranks on this machine. They get the command line as it was given, followed by what was
 // decided for them.
 static int parent_main_(Trainer *t, const Undecided *undecided, Error *err) {
-    enum { DECIDED = 9, TEXT = 96 };
+    enum { DECIDED = 8, TEXT = 96 };
     char option[] = "-o", text[DECIDED][TEXT];
     int count = decided_overrides_(t->config, undecided, text, TEXT);
     char **with = xcalloc((size_t)t->argc + 2 * DECIDED + 1, sizeof *with);

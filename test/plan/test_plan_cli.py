@@ -209,6 +209,14 @@ def test_a_schedule_that_is_left_open_becomes_the_best_one():
     assert max(stage["peak_bytes"] for stage in decided["stages"]) == best["peak_bytes"]
 
 
+def test_a_schedule_that_is_left_open_evicts_as_bpipe_says():
+    for bpipe, evicts in (("off", False), ("on", True)):
+        asked = ["schedule.name=auto", f"schedule.bpipe={bpipe}"]
+        rows = plan(LLAMA)["schedules"]
+        quickest = min(row["step_ms"] for row in rows if row["fits"] and (row["bpipe"] == "on") == evicts)
+        assert plan(LLAMA, *asked)["step_ms"] == pytest.approx(quickest, rel=1e-9)
+
+
 def test_the_best_schedule_is_the_quickest_that_fits():
     for overrides in ((), ("schedule.micro_batch=4", "hardware.memory_gib=66"), ("hardware.memory_gib=30",)):
         answer = plan(LLAMA, *overrides)
