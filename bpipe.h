@@ -161,7 +161,7 @@ int schedule_split(Schedule *schedule, Error *err);
 Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, Error *err);
 
 // The same for slow transfers: bundles come home up to `ahead` (>= 1; bpipe_balance: 1) backwards before their own, so
-// that a swap has `ahead` times a forward and a backward to hide behind, and more bundles are on the way. With slots to
+// that a swap overlaps `ahead` times a forward and a backward, and more bundles are on the way. With slots to
 // spare this is the better use of them where 2 transfers take longer than a forward and a backward; see docs/bpipe.md.
 Schedule *bpipe_balance_ahead(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err);
 
@@ -174,8 +174,8 @@ int bpipe_least_slots(const Schedule *base, EvictTarget target);
 int bpipe_min_slots(int stages);
 int bpipe_min_slots_host(int stages);
 
-// How far ahead bundles come home where nothing else is asked for: 1; 2 where backwards are split, which leaves a swap
-// less to hide behind; 3 to the host with V placement, where forwards and backwards alternate less evenly.
+// How far ahead bundles come home where nothing else is asked for: 1; 2 where backwards are split, where a swap overlaps
+// less compute; 3 to the host with V placement, where forwards and backwards alternate less evenly.
 int bpipe_load_ahead(const Schedule *base, EvictTarget target);
 
 // The other stage of the pair: p-1-s; SCHEDULE_NO_PEER for the middle of an odd p.

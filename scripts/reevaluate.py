@@ -208,7 +208,7 @@ slower. This page asks what our plan says about the same runs, before any of the
 the list of the ten runs, the cluster (4 nodes of 8, t = 4, p = 8, B = 128, s = 2048, sequence parallelism), and the MFU figures marked so below.
 The rule of Megatron-LM's fused softmax is derived from its source. No code of the re-evaluation was released.
 
-**What nobody measured here.** Our figures are predictions of a model of an A100 (312 TFLOP/s, 80 GB; efficiencies by shape, `--plan` prints
+**What was not measured.** Our figures are predictions of a model of an A100 (312 TFLOP/s, 80 GB; efficiencies by shape, `--plan` prints
 them), not runs on 32 of them. Its constants were set before the comparison, none was fitted to the paper's figures. Absolute MFU comes out higher than
 each of the paper's four that are recalled, because the model knows no clock that drops under load and no launch gaps; the ratios are what to look at.
 

@@ -80,7 +80,7 @@ static char *put_utf8_(char *to, uint32_t code) {
     return to;
 }
 
-// at stands behind "\u".
+// `at` points after "\u".
 static int decode_unicode_(Parser *parser, char **to) {
     uint32_t code, low;
     if (hex4_(parser->at, parser->end, &code) != 0) return json_fail_(parser, "\\u needs four hexadecimal digits");
@@ -123,7 +123,7 @@ int json_utf8_length(const char *at, const char *end) {
     return overlong || beyond ? 0 : length;
 }
 
-// at stands on the opening quote; on return behind the closing one.
+// `at` points to the opening quote; on return after the closing one.
 static int parse_text_(Parser *parser, const char **text) {
     char *to = ++parser->at;
     *text = to;
@@ -224,7 +224,7 @@ static int parse_key_(Parser *parser, JsonValue *member) {
     if (parser->at == parser->end || *parser->at != '"') return json_fail_(parser, "a key in quotes is expected");
     if (parse_text_(parser, &member->key) != 0) return -1;
     skip_space_(parser);
-    if (parser->at == parser->end || *parser->at != ':') return json_fail_(parser, "a colon is expected behind a key");
+    if (parser->at == parser->end || *parser->at != ':') return json_fail_(parser, "expected ':' after a key");
     parser->at++;
     return 0;
 }
@@ -285,7 +285,7 @@ int json_parse(Json *json, const char *text, int64_t length, const char *name, E
     JsonValue *root = take_value_(&parser);
     if (root == NULL || parse_value_(&parser, root) != 0) return -1;
     skip_space_(&parser);
-    if (parser.at != parser.end) return json_fail_(&parser, "more text behind the end");
+    if (parser.at != parser.end) return json_fail_(&parser, "more text after the end");
     json->root = root;
     return 0;
 }
