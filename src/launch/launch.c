@@ -77,7 +77,7 @@ static void launch_see_mpirun_(Launch *launch) {
 static void launch_take_signals_(Launch *launch) {
     unsigned char number;
     while (read(launch->signals, &number, 1) == 1)
-        if (number != SIGCHLD) launch_ask_to_stop_(launch);
+        if (number != SIGCHLD && number != SIGPIPE) launch_ask_to_stop_(launch);
     launch_see_mpirun_(launch);
 }
 

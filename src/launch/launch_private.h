@@ -58,7 +58,7 @@ int launch_children_lost(const LaunchChildren *children);
 
 // --- launch_signals.c
 
-// Catches CHLD, TERM, USR1 and, unless they are ignored, INT and HUP. Returns the file from which to read bytes, each the number of a
+// Catches CHLD, PIPE, TERM, USR1 and, unless they are ignored, INT and HUP. Returns the file from which to read bytes, each the number of a
 // signal; it never blocks. -1 with err. Once at a time.
 int launch_signals_open(Error *err);
 // Restores the previous handlers.

@@ -1,6 +1,7 @@
 // Signals to the parent, one byte each, in a pipe that it polls. They are caught and not blocked: libraries start threads before ranks
 // are started (planning for schedule.bpipe: auto does), a thread blocks only what it was born with, and a signal to the process goes to
-// any thread that does not block it; the end of mpirun would be lost there.
+// any thread that does not block it; the end of mpirun would be lost there. PIPE is among them so that a reader of results that goes
+// away is an error of write, after which the ranks end with a checkpoint.
 #include "launch_private.h"
 
 #include <errno.h>
@@ -10,7 +11,7 @@
 #include <unistd.h>
 
 // What the ranks understand, their parent does too: #SBATCH --signal=USR1@300
-static const int launch_signal_numbers_[] = {SIGCHLD, SIGTERM, SIGUSR1, SIGINT, SIGHUP};
+static const int launch_signal_numbers_[] = {SIGCHLD, SIGPIPE, SIGTERM, SIGUSR1, SIGINT, SIGHUP};
 enum { LAUNCH_SIGNALS = sizeof launch_signal_numbers_ / sizeof *launch_signal_numbers_ };
 
 // A handler is told nothing but its signal.

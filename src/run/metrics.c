@@ -225,7 +225,7 @@ static int metrics_append_(Metrics *metrics, const char *text, size_t length, Er
 static int line_end_(Line *line, Metrics *metrics, Error *err) {
     fputs("}\n", line->file);
     xmemstream_close(line->file);
-    int status = metrics_append_(metrics, line->text, line->length, err);
+    int status = metrics->fd >= 0 ? metrics_append_(metrics, line->text, line->length, err) : 0;
     free(line->text);
     return status;
 }
@@ -307,7 +307,7 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What people read
+// What people read. The file gets its line first, so that it has every step that was trained also if standard output has gone.
 
 static bool wait_for_reader_(const Metrics *metrics) {
     enum { LOOK_MS = 200 };
@@ -449,22 +449,21 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
 
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
     metrics->ended[metrics->paced++ % PACE_WINDOW] = clock_seconds();
-    if (say_step_(metrics, figures, err) != 0) return -1;
-    return write_step_(metrics, figures, err);
+    int written = write_step_(metrics, figures, err);
+    return say_step_(metrics, figures, err) == 0 ? written : -1;
 }
 
 int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) {
     char text[128];
     snprintf(text, sizeof text, "val  %4lld/%lld | loss %.4f | perplexity %.2f", (long long)step,
              (long long)metrics->steps, loss, exp(loss));
-    if (metrics_say_(metrics, text, err) != 0) return -1;
-    if (metrics->fd < 0) return 0;
     Line line;
     line_begin_(&line);
     fprintf(line.file, "{\"type\":\"val\",\"step\":%lld", (long long)step);
     metrics_number_(&line, "loss", loss, EXACT);
     metrics_number_(&line, "perplexity", exp(loss), CLEAR);
-    return line_end_(&line, metrics, err);
+    int written = line_end_(&line, metrics, err);
+    return metrics_say_(metrics, text, err) == 0 ? written : -1;
 }
 
 int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t examples, int64_t left_out, Error *err) {
@@ -472,8 +471,6 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
     double accuracy = (double)correct / (double)examples;
     snprintf(text, sizeof text, "val  %4lld/%lld | hellaswag %.2f%% (%lld of %lld)", (long long)step,
              (long long)metrics->steps, 100.0 * accuracy, (long long)correct, (long long)examples);
-    if (metrics_say_(metrics, text, err) != 0) return -1;
-    if (metrics->fd < 0) return 0;
     Line line;
     line_begin_(&line);
     fprintf(line.file, "{\"type\":\"eval\",\"step\":%lld,\"name\":\"hellaswag\"", (long long)step);
@@ -481,7 +478,8 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
     count_(&line, "correct", correct);
     count_(&line, "examples", examples);
     count_(&line, "left_out", left_out);
-    return line_end_(&line, metrics, err);
+    int written = line_end_(&line, metrics, err);
+    return metrics_say_(metrics, text, err) == 0 ? written : -1;
 }
 
 static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *err) {
@@ -502,15 +500,14 @@ static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *
 }
 
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err) {
-    if (say_sample_(metrics, step, text, err) != 0) return -1;
-    if (metrics->fd < 0) return 0;
     Line line;
     line_begin_(&line);
     fprintf(line.file, "{\"type\":\"sample\",\"step\":%lld", (long long)step);
     count_(&line, "index", index);
     fputs(",\"text\":", line.file);
     json_write_text(line.file, text);
-    return line_end_(&line, metrics, err);
+    int written = line_end_(&line, metrics, err);
+    return say_sample_(metrics, step, text, err) == 0 ? written : -1;
 }
 
 void metrics_progress(Metrics *metrics, int64_t step, int64_t steps) {

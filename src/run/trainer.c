@@ -285,6 +285,8 @@ static int train_main_(Trainer *t) {
     }
     if (!launched && check_before_ranks_(t, &err) != 0) return trainer_fail_(&t->log, &err);
     bool alone = config_world(t->config) == 1 && t->config->train.max_restarts == 0;
+    // A reader of step lines that goes away (head) is then an error of write, and the run ends with a checkpoint.
+    if (alone && !launched && run_trains(&ask)) signal(SIGPIPE, SIG_IGN);
     if (launched || alone) return rank_main_(t, launched);
     return parent_main_(t, &undecided, &err);
 }
