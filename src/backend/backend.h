@@ -28,7 +28,7 @@ extern "C" {
 typedef struct Backend Backend;
 typedef struct Event Event;
 
-// Compute; bundles on their way out and back; messages to other ranks, which bundles may not hold up.
+// Compute; bundles that are evicted and loaded; messages to other ranks, which must not wait for bundles.
 typedef enum Stream { STREAM_COMPUTE, STREAM_EVICT, STREAM_MESSAGES, STREAM_COUNT } Stream;
 
 typedef enum Epilogue { EPILOGUE_NONE, EPILOGUE_GELU } Epilogue;
@@ -40,8 +40,8 @@ typedef struct AttentionShape {
     int softmax; // SoftmaxKind; a CPU has one form and ignores it
 } AttentionShape;
 
-// How fast each pair of a head turns (Su et al. 2021): radians a position for the first head_dim / 2 entries, and a factor
-// of all cosines and sines, which YaRN has (Peng et al. 2023) and others leave at 1.
+// How fast each pair of a head rotates (Su et al. 2021): radians per position for the first head_dim / 2 entries, and a
+// factor on all cosines and sines, which YaRN uses (Peng et al. 2023) and others leave at 1.
 typedef struct RopeTable {
     double scale;
     double frequency[ROPE_PAIRS_MAX];
@@ -50,7 +50,7 @@ typedef struct RopeTable {
 // One parameter tensor as the optimizer sees it, on this rank.
 typedef struct AdamwTensor {
     void *weight;  // run precision; what the model reads
-    float *master; // fp32 copy, or NULL where weight itself is fp32
+    float *master; // fp32 copy, or NULL if weight itself is fp32
     float *m, *v;  // moments
     float *gradient;
     int64_t count;
@@ -63,7 +63,7 @@ typedef struct AdamwStep {
     int64_t step;          // 1 at the first update: bias correction
 } AdamwStep;
 
-// What another process of this host needs in order to reach memory allocated here: plain bytes, to be sent to it.
+// What another process of this host needs to reach memory allocated here, as plain bytes that can be sent to it.
 typedef struct Loan {
     unsigned char handle[96];
 } Loan;
@@ -72,23 +72,23 @@ struct Backend {
     char device[96];     // "AMD EPYC, 2 threads", "NVIDIA H200"
     int precision;       // Precision
     int64_t element;     // bytes of one activation or weight: 4 or 2
-    double peak_tflops;  // of this rank, dense, in this precision; 0 where unknown
-    int64_t memory_size; // bytes the device has for all ranks that share it; 0 where unknown
-    int64_t own_bytes;   // workspace that it holds from its creation on; `held` counts it
-    int capability;      // of an NVIDIA GPU: 80, 90, 100; 0: unknown, or none
-    int64_t lent_page;   // MEMORY_LENT_SLOTS and _MESSAGES are taken in whole pages of so many bytes; 0: as asked for
-    bool own_sums;       // ranks that compute here sum among themselves, in this device's memory (sums.h)
+    double peak_tflops;  // of this rank, dense, in this precision; 0 if unknown
+    int64_t memory_size; // bytes the device has for all ranks that share it; 0 if unknown
+    int64_t own_bytes;   // workspace held from its creation on; included in `held`
+    int capability;      // compute capability of an NVIDIA GPU: 80, 90, 100; 0: unknown, or not such a GPU
+    int64_t lent_page;   // MEMORY_LENT_SLOTS and _MESSAGES are allocated in whole pages of this size; 0: no rounding
+    bool own_sums;       // ranks that compute here add up their gradients in this device's memory (sums.h)
     MemoryBytes held;    // allocated now, by category
-    MemoryBytes peak;    // by category, at the moment the total was largest
-    char note[384];      // a sentence to tell the user once, after the shapes are known; empty: none
-    char kernels[160];   // what makes products and attention, for --verbose
+    MemoryBytes peak;    // by category, when the total was largest
+    char note[384];      // a sentence for the user, once the shapes are known; empty: none
+    char kernels[160];   // the libraries or kernels behind products and attention, for --verbose
     void *self;          // the implementation's own
 
     // --- life
     void (*destroy)(Backend *);
 
-    // --- memory. allocate returns zeroed memory, MEMORY_ALIGN-aligned, or NULL with err naming `what`, its bytes, and
-    // what holds the rest
+    // --- memory. allocate returns zeroed memory aligned to MEMORY_ALIGN, or NULL with err, which names `what`, its
+    // bytes and what holds the rest
     void *(*allocate)(Backend *, MemoryCategory, int64_t bytes, const char *what, Error *err);
     void (*release)(Backend *, MemoryCategory, void *memory, int64_t bytes);
     void (*copy)(Backend *, Stream, void *to, const void *from, int64_t bytes); // device to device
@@ -98,26 +98,27 @@ struct Backend {
                      int64_t bytes); // device to host, waits for the compute stream
     void (*zero)(Backend *, void *memory, int64_t bytes);
 
-    // Host memory that copy and STREAM_EVICT can reach at full speed from now on. NULL where all memory is alike.
+    // Pins host memory, so that copy and STREAM_EVICT reach it at full speed. NULL if the backend makes no such
+    // difference.
     int (*pin)(Backend *, void *host, int64_t bytes, Error *err);
     void (*unpin)(Backend *, void *host);
 
-    // --- memory of one process in the hands of another on the same host; copy, upload and download take it. lend: the whole
-    // of an allocation in MEMORY_LENT_SLOTS or MEMORY_MESSAGES (a CPU lends the first alone). borrow: NULL with err where it cannot be reached; give_back before the lender
-    // releases.
+    // --- memory that another process of this host may write. lend: a whole allocation in MEMORY_LENT_SLOTS or
+    // MEMORY_MESSAGES (a CPU lends only the former). borrow: maps it; NULL with err if it cannot be reached. copy,
+    // upload and download accept the mapped address. give_back must come before the lender releases the memory.
     int (*lend)(Backend *, const void *memory, int64_t bytes, Loan *loan, Error *err);
     void *(*borrow)(Backend *, const Loan *loan, int64_t bytes, Error *err);
     void (*give_back)(Backend *, void *memory, int64_t bytes);
 
-    // --- time. An event marks a point of a stream; done says whether the device has passed it.
+    // --- time. An event marks a point of a stream; `done` returns whether the device has passed it.
     Event *(*event_create)(Backend *);
     void (*event_destroy)(Backend *, Event *);
     void (*event_record)(Backend *, Event *, Stream);
     bool (*event_done)(Backend *, Event *);
     double (*event_seconds)(Backend *,
                             const Event *);    // when it was passed, on the clock of clock_seconds(); only once done
-    int (*synchronize)(Backend *, Error *err); // waits for all streams; -1 with err where the device failed
-    // Names what the host queues from here to range_end, for profilers. NULL where there is none to tell.
+    int (*synchronize)(Backend *, Error *err); // waits for all streams; -1 with err if the device failed
+    // Names what the host queues until range_end, for profilers. NULL if there is no profiler.
     void (*range_begin)(Backend *, const char *name);
     void (*range_end)(Backend *);
 
@@ -125,9 +126,9 @@ struct Backend {
     void (*from_float)(Backend *, void *to, const float *from, int64_t count);
     void (*to_float)(Backend *, float *to, const void *from, int64_t count);
 
-    // --- what operations need for themselves, beside their operands and attention's scratch: bytes for a stage whose stream is (rows, hidden),
-    // and the memory they are given for it, which stays the caller's until he takes it back with NULL. Without it they take memory as they
-    // need it. Both are NULL where there is nothing to give.
+    // --- workspace for the operations, in addition to their operands and attention's scratch: workspace_bytes returns
+    // the size for a stage whose stream is (rows, hidden), use_workspace supplies it (NULL takes it back; the caller
+    // owns it). Without it, operations allocate as needed. Both may be NULL.
     int64_t (*workspace_bytes)(Backend *, int64_t rows, int64_t hidden, const AttentionShape *);
     void (*use_workspace)(Backend *, void *memory, int64_t rows, int64_t hidden, const AttentionShape *);
 
@@ -143,8 +144,8 @@ struct Backend {
                                    int64_t in, int64_t out);
 
     // --- norms over the last dimension. Forward: sum = x + delta and out = norm(sum) * w (+ b); with delta NULL
-    // nothing is added and sum is not written (may be NULL). Statistics are not kept: backward takes them again from
-    // its input. Backward: dx += gradient of the norm at x (x: what was normalized), dw += , db += .
+    // nothing is added and sum is not written (it may be NULL). Statistics are not kept: the backward recomputes them
+    // from its input. Backward: dx += gradient of the norm at x (x: the norm's input), dw +=, db +=.
     void (*rmsnorm_forward)(Backend *, void *out, void *sum, const void *x, const void *delta, const void *w,
                             int64_t rows, int64_t cols, double eps);
     void (*rmsnorm_backward)(Backend *, void *dx, float *dw, const void *dout, const void *x, const void *w,
@@ -188,39 +189,39 @@ struct Backend {
     // token of another rank contributes zero. wpe (seq, hidden) is added where not NULL, position = row / batch.
     void (*embedding_forward)(Backend *, void *x, const int32_t *tokens, const void *wte, const void *wpe, int64_t rows,
                               int64_t hidden, int64_t batch, int64_t first, int64_t count);
-    // dwte += , dwpe += (NULL: none); rows that meet in one token add up in row order.
+    // dwte +=, dwpe += (NULL: none); rows with the same token are added in row order.
     void (*embedding_backward)(Backend *, float *dwte, float *dwpe, const void *dx, const int32_t *tokens, int64_t rows,
                                int64_t hidden, int64_t batch, int64_t first, int64_t count);
 
     // --- vocabulary-parallel cross-entropy, in two passes with an exchange of statistics between them. logits (rows,
-    // width): columns [0, count) are the vocabulary [first, first + count), the others are padding that never gets
-    // probability. Pass 1: stats (rows, 3) fp32 = { maximum, sum of exp(logit - maximum), logit of the target or 0
-    // where another rank has it }.
+    // width): columns [0, count) are the vocabulary [first, first + count), the others are padding and never get
+    // probability. Pass 1: stats (rows, 3) fp32 = { maximum, sum of exp(logit - maximum), logit of the target or 0 if
+    // another rank has it }.
     void (*cross_entropy_stats)(Backend *, float *stats, const void *logits, const int32_t *targets, int64_t rows,
                                 int64_t width, int64_t first, int64_t count);
-    // Pass 2: `gathered` (ranks, rows, 3) are the stats of all tensor ranks; loss (rows) = -log p(target); logits
-    // become their own gradient (p - [target]) * scale in place, padding columns 0. scale 0: only the loss is written
+    // Pass 2: `gathered` (ranks, rows, 3) holds the stats of all tensor ranks; loss (rows) = -log p(target); logits are
+    // replaced by their own gradient (p - [target]) * scale, padding columns by 0. scale 0: writes only the loss
     // (evaluation).
     void (*cross_entropy_gradient)(Backend *, void *logits, float *loss, const float *gathered, int ranks,
                                    const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
                                    float scale);
 
-    // to[i] += from[i], fp32: gradients of one weight that was used in two places.
+    // to[i] += from[i], fp32: adds the gradients of one weight that is used in two places.
     void (*accumulate)(Backend *, float *to, const float *from, int64_t count);
 
-    // --- optimizer, all tensors of a stage in one call
-    // out[i] = sum of squares of tensor i's gradient, in double over fixed blocks; on the host at return. Not finite
-    // values come out as they are (inf, nan).
+    // --- optimizer, all tensors of a stage in one call out[i] = sum of squares of tensor i's gradient, in double over
+    // fixed blocks; on the host at return. Infinities and NaN are passed on.
     void (*squared_norms)(Backend *, double *out, const AdamwTensor *tensors, int64_t tensor_count);
     // Decoupled weight decay (Loshchilov & Hutter 2019); one pass over memory, which also zeroes the gradients.
     void (*adamw)(Backend *, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
 };
 
-// The CPU: `threads` OpenMP threads (0: as OpenMP says). Measures nothing; peak_tflops stays 0 until cpu_measure_peak.
+// Creates the backend for CPUs with `threads` OpenMP threads (0: OpenMP's choice). Measures nothing; peak_tflops stays
+// 0 until backend_cpu_measure_peak.
 Backend *backend_cpu_create(int precision, int threads, Error *err);
 
-// TFLOP/s of matrix products in a precision on all `threads` threads together, measured for about a tenth of a second.
-// Programs that run meanwhile hardly lower it.
+// Returns TFLOP/s of matrix products in a precision on all `threads` threads together, measured for about a tenth of a
+// second. Other programs that run meanwhile hardly lower it.
 double backend_cpu_measure_peak(int precision, int threads);
 
 #ifdef __cplusplus

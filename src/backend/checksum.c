@@ -1,3 +1,4 @@
+// Checksums of device memory, worked out on the host: pieces are downloaded into a buffer that fits a core's cache.
 #include "checksum.h"
 #include "base/alloc.h"
 

@@ -1,4 +1,4 @@
-// Checksums of device memory, for what travels between ranks: CRC-64/XZ, which notices any flipped bit for certain.
+// Checksums of device memory for messages between ranks: CRC-64/XZ, which detects every flipped bit.
 #ifndef CHECKSUM_H
 #define CHECKSUM_H
 
@@ -11,20 +11,20 @@ extern "C" {
 
 typedef struct Checksum Checksum;
 
-int64_t checksum_bytes(void); // of host memory that one takes
+int64_t checksum_bytes(void); // of host memory that one uses
 
-// The backend stays the caller's. NULL with err where host memory is out.
+// Creates a checksum over the caller's backend.
 Checksum *checksum_create(Backend *be);
-void checksum_destroy(Checksum *checksum); // takes NULL
+void checksum_destroy(Checksum *checksum); // accepts NULL
 
-// Of memory that nothing writes meanwhile. The host works it out, piece by piece.
+// Returns the checksum of memory that nothing writes meanwhile.
 uint64_t checksum_of(Checksum *checksum, const void *memory, int64_t bytes);
 
-// The raw checksum of crc64.h, for who puts pieces of a whole together, and its tables.
+// Returns the raw checksum of crc64.h, and the tables it uses, for callers that join the checksums of pieces.
 uint64_t checksum_raw(Checksum *checksum, const void *memory, int64_t bytes);
 const Crc64 *checksum_crc(const Checksum *checksum);
 
-// 0, or -1 with err where they differ: "it arrived with checksum X and left with Y; ...".
+// Returns 0, or -1 with err if they differ: "it arrived with checksum X and left with Y; ...".
 int checksum_compare(uint64_t left, uint64_t arrived, Error *err);
 
 #ifdef __cplusplus

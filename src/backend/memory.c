@@ -1,3 +1,4 @@
+// Names and sums of memory categories, and the cursor that lays buffers out.
 #include "memory.h"
 
 #include <stddef.h>

@@ -12,14 +12,14 @@ extern "C" {
 typedef enum MemoryCategory {
     MEMORY_WEIGHTS,    // the layers': what the matrix products read, in the run's precision
     MEMORY_GRADIENTS,  // the layers', fp32
-    MEMORY_MASTERS,    // fp32 copies of the layers' weights; none where precision is fp32
+    MEMORY_MASTERS,    // fp32 copies of the layers' weights; none if the precision is fp32
     MEMORY_OPTIMIZER,  // AdamW's two moments of the layers, fp32
-    MEMORY_EMBEDDING,  // all four of what stands outside the layers: embedding, final norm, output matrix
+    MEMORY_EMBEDDING,  // all four states of embedding, final norm and output matrix
     MEMORY_OWN_SLOTS,  // activation bundles of this stage's microbatches
     MEMORY_LENT_SLOTS, // activation bundles of the paired stage
-    MEMORY_MESSAGES,   // send and receive buffers between neighbouring stages, room for sums over ranks
+    MEMORY_MESSAGES,   // send and receive buffers between neighbouring stages, buffers for sums over ranks
     MEMORY_HEAD,       // logits and their statistics, on the last stage
-    MEMORY_WORKSPACE,  // temporaries of one action, and what operations need for themselves
+    MEMORY_WORKSPACE,  // temporaries of one action, and workspace of the operations
     MEMORY_DATA,       // tokens and losses of one step
     MEMORY_CATEGORIES
 } MemoryCategory;
@@ -35,7 +35,7 @@ int64_t memory_total(const MemoryBytes *memory);
 // Sizes are rounded up to this many bytes, so that every buffer starts on a cache line and a transfer segment.
 enum { MEMORY_ALIGN = 256 };
 int64_t memory_round(int64_t bytes);
-int64_t memory_pages(int64_t bytes, int64_t page); // the same to whole pages; as they are where page is 0
+int64_t memory_pages(int64_t bytes, int64_t page); // the same for whole pages; unchanged if page is 0
 
 // A cursor that lays buffers out one after another. With base NULL it only counts: the same code that binds pointers
 // says how many bytes they take, so a size and a layout cannot disagree.

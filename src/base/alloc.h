@@ -1,5 +1,5 @@
-// Small allocations on the host: lists, tables, lines of text. Without them nothing sensible can be said or done, so
-// they end the program with one message in one place instead of an error path at every caller.
+// Small allocations on the host: lists, tables, lines of text. If one fails, the program ends with one message printed
+// in one place, so that callers need no error path for it.
 //
 // What can be large (activation slots, device memory, the copy of a checkpoint, a file whose header names its size)
 // keeps its own error, which names the bytes and the remedy.
@@ -13,13 +13,14 @@
 extern "C" {
 #endif
 
-// As the functions of stdlib.h without the x, but never NULL, also for zero bytes. free() releases what they return.
+// Like the functions of stdlib.h without the x, but they never return NULL, not even for zero bytes. Release with
+// free().
 void *xmalloc(size_t bytes);
 void *xcalloc(size_t count, size_t size);
 void *xrealloc(void *memory, size_t bytes);
 char *xstrdup(const char *text);
 
-// As open_memstream and fclose of it: `*text` and `*length` are valid once the stream is closed.
+// Like open_memstream and the fclose that ends it: `*text` and `*length` are valid once the stream is closed.
 FILE *xmemstream(char **text, size_t *length);
 void xmemstream_close(FILE *stream);
 

@@ -1,8 +1,8 @@
-// CRC-64/XZ: the polynomial of ECMA-182, reflected, all ones before and after (what `7z h -scrcCRC64` and .xz files use). Any flipped
-// byte, and any damage within 64 neighbouring bits, changes it for certain; other damage slips through once in 2^64.
+// CRC-64/XZ: the polynomial of ECMA-182, reflected, all ones before and after (as in .xz files and `7z h -scrcCRC64`).
+// It detects every flipped byte and all damage within 64 neighbouring bits; other damage passes once in 2^64.
 //
-// A CRC is linear: the checksum of a file is the exclusive or of the checksums of its pieces, each moved to its place. So ranks that
-// write one file together never read it again, and pieces need no order.
+// A CRC is linear: the checksum of a file is the exclusive or of the checksums of its pieces, each shifted to its
+// place. So ranks that write one file together never read it again, and pieces may come in any order.
 #ifndef CRC64_H
 #define CRC64_H
 
@@ -16,14 +16,14 @@ typedef struct Crc64 {
 
 void crc64_init(Crc64 *crc);
 
-// Raw checksums start at 0 and are not inverted. That of the bytes so far (`raw`) with `bytes` more behind them:
+// Raw checksums start at 0 and are not inverted. Extends `raw`, the checksum of the bytes so far, by `bytes` more.
 uint64_t crc64_add(const Crc64 *crc, uint64_t raw, const void *data, size_t bytes);
 
-// x^(8 * bytes): a factor for crc64_times that moves a raw checksum over `bytes` zero bytes behind it.
+// Returns x^(8 * bytes): multiplying a raw checksum by it with crc64_times appends `bytes` zero bytes.
 uint64_t crc64_shift(const Crc64 *crc, int64_t bytes);
 uint64_t crc64_times(uint64_t a, uint64_t b);
 
-// The CRC-64/XZ of `bytes` bytes whose raw checksum is `raw`.
+// Returns the CRC-64/XZ of `bytes` bytes whose raw checksum is `raw`.
 uint64_t crc64_finish(const Crc64 *crc, uint64_t raw, int64_t bytes);
 
 #endif

@@ -1,3 +1,5 @@
+// Tables and labelled lines for people. Cells are formatted once and kept as text; widths are measured when the table
+// is printed, so that a caller adds rows without knowing what will come.
 #include "grid.h"
 #include "alloc.h"
 
@@ -7,13 +9,9 @@
 #include <string.h>
 
 void grid_cell(Grid *grid, const char *format, ...) {
-    if (grid->failed) return;
     if (grid->count == grid->capacity) {
         int64_t capacity = grid->capacity == 0 ? 128 : 2 * grid->capacity;
-        char(*cells)[GRID_CELL] = xrealloc(grid->cells, (size_t)capacity * sizeof *cells);
-        grid->failed = cells == NULL;
-        if (grid->failed) return;
-        grid->cells = cells;
+        grid->cells = xrealloc(grid->cells, (size_t)capacity * sizeof *grid->cells);
         grid->capacity = capacity;
     }
     va_list args;
@@ -39,7 +37,7 @@ static void grid_measure_(const Grid *grid, int64_t count, Column *columns) {
     }
 }
 
-// One past the last column that fits beside the first one, of those from `begin` on; at least one does.
+// Returns one past the last column that fits next to the first one, counted from `begin`; at least one always fits.
 static int grid_block_end_(const Grid *grid, const Column *columns, int begin) {
     int width = columns[0].width, end = begin;
     while (end < grid->columns) {
@@ -57,7 +55,6 @@ static void grid_print_cell_(const Grid *grid, const Column *columns, int64_t ro
 
 void grid_print(const Grid *grid, FILE *file) {
     Column columns[GRID_COLUMNS];
-    if (grid->failed) return;
     int64_t rows = grid->count / grid->columns;
     grid_measure_(grid, rows * grid->columns, columns);
     for (int begin = 0, end; begin < grid->columns; begin = end) {
@@ -69,7 +66,8 @@ void grid_print(const Grid *grid, FILE *file) {
     }
 }
 
-// Bytes of `text` on the next line: up to the last space within `room` columns, or a whole word that is longer.
+// Returns the bytes of `text` on the next line: up to the last space within `room` columns, or a whole word if it is
+// longer than that.
 static int grid_fitting_(const char *text, int room) {
     int end = (int)strlen(text);
     if (end <= room) return end;

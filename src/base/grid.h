@@ -1,4 +1,4 @@
-// Figures for people: a small table with aligned columns, thousands separated, bytes in units one reads at a glance.
+// Figures for people: a small table with aligned columns, thousands separated, bytes in units read at a glance.
 #ifndef GRID_H
 #define GRID_H
 
@@ -8,38 +8,37 @@
 
 enum { GRID_COLUMNS = 16, GRID_CELL = 40, GRID_WIDTH = 120 };
 
-// Rows of text cells. The first row added is the heading. Owns its cells (grid_free); a zeroed Grid is an empty one.
+// Rows of text cells; the first row is the heading. Owns its cells (grid_free). A zeroed Grid is empty.
 typedef struct Grid {
     char (*cells)[GRID_CELL];
     int64_t count, capacity;
     int columns; // 1 .. GRID_COLUMNS, set before the first cell
-    bool failed; // memory ran out; grid_print then prints nothing
 } Grid;
 
-// The next cell, row by row; longer text is cut.
+// Adds the next cell, row by row; longer text is cut.
 void grid_cell(Grid *grid, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Prints the rows, two spaces between columns. A column is flushed right if every cell under its heading begins with a
-// digit or is "-", else left. A last row that is not full is left out. A table wider than GRID_WIDTH is cut into several,
-// each of which begins with the first column.
+// digit or is "-", else left. A last row that is not full is left out. A table wider than GRID_WIDTH is cut into
+// several, and each of them begins with the first column.
 void grid_print(const Grid *grid, FILE *file);
 
-// Prints `label` and a text beside it, wrapped at GRID_WIDTH; further lines are indented as far as the first.
+// Prints `label` and a text next to it, wrapped at GRID_WIDTH; further lines are indented as far as the first.
 void grid_line(FILE *file, const char *label, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 void grid_free(Grid *grid);
 
-// 65,285,660,672. Written into `text`, which is returned.
+// Writes "65,285,660,672" into `text` and returns it.
 char *grid_count(int64_t value, char text[32]);
 
-// "1.92 GiB", and below one GiB "34.1 MiB". Written into `text`, which is returned.
+// Writes "1.92 GiB", or below one GiB "34.1 MiB", into `text` and returns it.
 char *grid_bytes(int64_t bytes, char text[32]);
 
-// One unit for a whole table, so that the eye can compare: GiB where its largest figure has one, else MiB.
+// One unit for a whole table, so that figures compare at a glance: GiB if the largest is at least one, else MiB.
 typedef struct GridUnit {
     const char *name;
     double bytes;
-    int digits; // behind the point
+    int digits; // after the point
 } GridUnit;
 
 GridUnit grid_unit(int64_t largest);

@@ -1,3 +1,5 @@
+// The JSON reader and the two writers that need care (texts and numbers). The reader copies its input once, decodes
+// texts in place and hands values out of chunks, so that freeing a document is freeing a few blocks.
 #include "json.h"
 #include "alloc.h"
 
@@ -8,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Values are handed out from chunks that never move, so that pointers between them hold while more are read.
+// Chunks never move, so that pointers between values stay valid while more are read.
 enum { CHUNK_VALUES = 256 };
 
 typedef struct JsonChunk {
@@ -44,7 +46,7 @@ static void skip_space_(Parser *parser) {
     while (parser->at < parser->end && strchr(" \t\r\n", *parser->at) != NULL && *parser->at != '\0') parser->at++;
 }
 
-// --- texts, decoded in place: what a text says is never longer than how it is written
+// --- texts, decoded in place: a decoded text is never longer than its source
 
 static int hex4_(const char *at, const char *end, uint32_t *code) {
     if (end - at < 4) return -1;
@@ -229,7 +231,7 @@ static int parse_key_(Parser *parser, JsonValue *member) {
     return 0;
 }
 
-// What an array and an object have in common: entries, commas, and the closing bracket.
+// Reads what arrays and objects have in common: entries, commas and the closing bracket.
 static int parse_entries_(Parser *parser, JsonValue *value, char closing) {
     JsonValue **link = &value->first;
     parser->at++;

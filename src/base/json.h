@@ -1,6 +1,6 @@
-// A small strict reader of JSON (RFC 8259), for files that came from elsewhere: what is not JSON to the letter is an error that says
-// where. Stricter than the standard where leniency would hide damage: no key twice in an object, no NUL inside a text, UTF-8 only.
-// Depth and size are bounded, so that no file can exhaust the stack or the memory.
+// A small strict reader of JSON (RFC 8259) for files from elsewhere; every deviation is an error that says where it is.
+// It is stricter than the standard where leniency would hide damage: no duplicate keys, no NUL inside a text, UTF-8
+// only. Depth and size are bounded, so that no file can exhaust the stack or the memory.
 #ifndef JSON_H
 #define JSON_H
 
@@ -23,10 +23,10 @@ struct JsonValue {
     const char *key;  // of a member of an object, else NULL
     const char *text; // JSON_TEXT, ends with NUL
     double number;    // JSON_NUMBER, finite
-    int64_t integer;  // where whole
+    int64_t integer;  // if `whole`
     int64_t count;    // entries or members
-    JsonValue *first; // JSON_ARRAY, JSON_OBJECT; NULL where empty
-    JsonValue *next;  // behind this one in the same array or object
+    JsonValue *first; // JSON_ARRAY, JSON_OBJECT; NULL if empty
+    JsonValue *next;  // the next one in the same array or object
 };
 
 // Owns the values and their texts.
@@ -36,20 +36,22 @@ typedef struct Json {
     struct JsonChunk *chunks_;
 } Json;
 
-// Reads `length` bytes; `name` (a path) begins the error: "NAME: byte 17: ...". -1 with err (EXIT_FAILED). json_free in both cases.
+// Parses `length` bytes. Errors begin with `name` (a path): "NAME: byte 17: ...". Returns -1 with err (EXIT_FAILED).
+// Call json_free in both cases.
 int json_parse(Json *json, const char *text, int64_t length, const char *name, Error *err);
-// The same with a file's content.
+// Does the same with a file's content.
 int json_read_file(Json *json, const char *path, Error *err);
 void json_free(Json *json);
 
-// Member of an object, NULL where there is none, or where `object` is NULL or no object.
+// Returns the member of an object; NULL if it has none of that name, or if `object` is NULL or not an object.
 const JsonValue *json_find(const JsonValue *object, const char *key);
 
-// What a member holds if it is there and of that type, else `otherwise`.
+// Returns the member's value if it exists and has that type, else `otherwise`.
 int64_t json_integer(const JsonValue *object, const char *key, int64_t otherwise);
 const char *json_text(const JsonValue *object, const char *key, const char *otherwise);
 
-// Bytes of the UTF-8 character at `at`, 0 where it is none: overlong forms, surrogates and what lies beyond U+10FFFF are none.
+// Returns the bytes of the UTF-8 character at `at`, or 0 if there is none: overlong forms, surrogates and code points
+// above U+10FFFF do not count.
 int json_utf8_length(const char *at, const char *end);
 
 // Writes text as a JSON string with its quotes.

@@ -1,3 +1,5 @@
+// Formats and prints messages. A line is built in one buffer and written by one write(), so that lines of several ranks
+// on one terminal never mix.
 #include "log.h"
 #include "printable.h"
 
@@ -26,7 +28,8 @@ Log log_of_all(const Log *log) {
     return all;
 }
 
-// Names from files are quoted in messages. Our own messages have one line break: in front of what to run instead (fits.c).
+// Names from files are quoted in messages and made printable. Our own messages contain one line break: before the
+// command to run instead (fits.c).
 static int log_printable_(char *text, int length) {
     static const char own[] = "\nrun instead: ";
     const char *found = memmem(text, (size_t)length, own, sizeof own - 1);
@@ -44,7 +47,7 @@ static void log_say_(const Log *log, const char *format, va_list args) {
     if (used > (int)sizeof line - 2) used = (int)sizeof line - 2;
     used = log_printable_(line, used);
     line[used++] = '\n';
-    // stderr is unbuffered; one write keeps the line whole where several ranks share the terminal.
+    // stderr is unbuffered; one write keeps the line whole when several ranks share the terminal.
     ssize_t written = write(STDERR_FILENO, line, (size_t)used);
     (void)written;
 }

@@ -1,8 +1,8 @@
 // Messages to people, and errors on their way to them.
 //
 // A function that can fail for a reason a user can act on takes an `Error *`, fills it once, and returns -1 or NULL.
-// Only the top of the program prints: status lines and errors go to stderr, results to stdout. How much of the first a
-// user wants is --quiet and --verbose; what failed is always said, and so are results.
+// Only the top of the program prints: status lines and errors go to stderr, results to stdout. --quiet and --verbose
+// choose how many status lines are printed; errors and results always are.
 #ifndef LOG_H
 #define LOG_H
 
@@ -19,28 +19,28 @@ enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_STOPPED = 3 };
 // One error: the exit code it leads to and one sentence that names the place and the remedy.
 typedef struct Error {
     int code;
-    bool everywhere; // all ranks found the same at the same time, so one of them says it for all
+    bool everywhere; // all ranks found the same error at the same time, so one of them reports it for all
     char text[1024];
 } Error;
 
-// Fills err (which may be NULL) and returns -1. The first error wins: a second call leaves the first text.
+// Fills err (which may be NULL) and returns -1. The first error wins: a second call keeps the first text.
 int error_set(Error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 typedef enum LogLevel { LOG_NORMAL, LOG_QUIET, LOG_VERBOSE } LogLevel;
 
-// Who is speaking. Lines read `program: text`, or `program: [rank 3 stage 1] text` where rank >= 0.
+// Who writes. Lines read `program: text`, or `program: [rank 3 stage 1] text` if rank >= 0.
 typedef struct Log {
     const char *program;
     int rank;  // -1 before ranks exist
-    int stage; // -1 where no stage is known
+    int stage; // -1 if no stage is known
     LogLevel level;
 } Log;
 
-// The same voice for all ranks together.
+// Returns the same log for messages in the name of all ranks.
 Log log_of_all(const Log *log);
 
-// One line to stderr, written with a single write so that lines of several ranks never mix; what a terminal
-// would obey as '?' (printable.h).
+// Writes one line to stderr with a single write(), so that lines of several ranks never mix; control characters become
+// '?' (printable.h).
 void log_line(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));   // errors and warnings
 void log_status(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3))); // unless --quiet
 void log_detail(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3))); // with --verbose

@@ -1,12 +1,13 @@
-// One function decides what of a foreign text a terminal gets to see. Terminals obey C1 control characters (U+009B is ESC [) in both
-// forms, as two bytes of UTF-8 and as a lone byte, so bytes that are no UTF-8 are replaced as well.
+// Decides which characters of a foreign text reach a terminal. Terminals obey C1 control characters (U+009B is ESC [)
+// in both forms, as two bytes of UTF-8 and as a lone byte, so bytes that are not UTF-8 are replaced too.
 #include "printable.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
-// Bytes of the UTF-8 character at `text` and its code point; 0 for bytes that are none (too long a form, a surrogate, cut off).
+// Returns the length in bytes of the UTF-8 character at `text` and its code point; 0 if the bytes are not UTF-8
+// (overlong, a surrogate, cut off).
 static int decode_(const unsigned char *text, size_t length, uint32_t *code) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     int bytes = text[0] < 0x80 ? 1 : text[0] >> 5 == 6 ? 2 : text[0] >> 4 == 14 ? 3 : text[0] >> 3 == 30 ? 4 : 0;

@@ -1,3 +1,5 @@
+// Philox 4x32-10 and the numbers drawn from it. One block of four words gives four normals; a single normal is taken
+// from its whole block, so that filling an array and asking for one element give the same bits.
 #include "random.h"
 
 #include <math.h>
@@ -35,8 +37,8 @@ uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
     return (uint64_t)words[1] << 32 | words[0];
 }
 
-// Box-Muller on two words. The half keeps the uniform off zero, where the logarithm has none; the largest value is
-// then sqrt(2 * 33 * ln 2) = 6.76.
+// Box-Muller on two words. The added half keeps the uniform away from zero, where the logarithm is infinite; the
+// largest value is sqrt(2 * 33 * ln 2) = 6.76.
 static void normal_pair_(uint32_t word_0, uint32_t word_1, float out[2]) {
     const double unit = 1.0 / 4294967296.0, turn = 6.283185307179586;
     double radius = sqrt(-2.0 * log((word_0 + 0.5) * unit));
@@ -46,7 +48,7 @@ static void normal_pair_(uint32_t word_0, uint32_t word_1, float out[2]) {
     out[1] = (float)(radius * sine);
 }
 
-// The four normals of one block: elements 4 * block .. 4 * block + 3 of the stream.
+// Draws the four normals of one block: elements 4 * block .. 4 * block + 3 of the stream.
 static void normal_block_(uint64_t seed, uint64_t stream, uint64_t block, float out[LANES]) {
     uint32_t words[4];
     random_words_(seed, stream, block, words);
@@ -62,7 +64,7 @@ float random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
 
 void random_normal_fill(float *out, int64_t count, float scale, uint64_t seed, uint64_t stream, uint64_t first) {
     if (count <= 0) return;
-    int64_t skip = (int64_t)(first % LANES); // lanes of the first block that stand before `first`
+    int64_t skip = (int64_t)(first % LANES); // lanes of the first block before `first`
     int64_t blocks = (skip + count + LANES - 1) / LANES;
 #pragma omp parallel for schedule(static) if (blocks > 4096)
     for (int64_t block = 0; block < blocks; block++) {

@@ -1,4 +1,4 @@
-// Counter-based random numbers: the value depends on (seed, stream, index) alone, never on who asks or in which order.
+// Counter-based random numbers: a value depends on (seed, stream, index) alone, never on which rank draws it or when.
 // Philox 4x32-10 (Salmon et al., SC 2011).
 #ifndef RANDOM_H
 #define RANDOM_H

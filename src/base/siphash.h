@@ -1,5 +1,5 @@
-// SipHash-2-4 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012): a keyed hash of short messages. Without the key
-// its value cannot be told for a message that was not seen, so that it signs datagrams.
+// SipHash-2-4 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012): a keyed hash of short messages. Only
+// the holder of the key can compute the value of a new message, so it signs datagrams.
 #ifndef SIPHASH_H
 #define SIPHASH_H
 

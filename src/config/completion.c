@@ -1,3 +1,5 @@
+// Writes the completion scripts for bash and zsh. Both are fixed texts around lists that come from the option table and
+// the schema, so a new option or key is completed without a change here.
 #include "completion.h"
 
 #include "config_schema.h"
@@ -16,12 +18,12 @@ static bool is_config_(const OptionRow *row) {
     return row->offset == offsetof(Options, config);
 }
 
-// "a|b" as "a b"
+// Writes "a|b" as "a b".
 static void completion_words_(FILE *file, const char *words) {
     for (; *words != '\0'; words++) fputc(*words == '|' ? ' ' : *words, file);
 }
 
-// The values that can be named, separated by blanks. false: there are none.
+// Writes the values that can be listed, separated by blanks. Returns false if there are none.
 static bool values_(FILE *file, const ConfigKey *key) {
     if (key->type == KEY_BOOL) return fputs("true false", file), true;
     if (key->words != NULL)
@@ -32,7 +34,8 @@ static bool values_(FILE *file, const ConfigKey *key) {
     return key->zero_word != NULL || key->words != NULL;
 }
 
-// The cases of a shell's `case` over a key's name: `before` and `after` stand around its values; texts name files.
+// Writes the branches of a shell's `case` over a key's name; `before` and `after` go around its values. Keys that are
+// texts complete to files.
 static void value_cases_(FILE *file, const char *before, const char *after, const char *text) {
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
@@ -64,7 +67,7 @@ static void bash_keys_(FILE *file) {
     for (int i = 0; i < config_key_count; i++) fprintf(file, "%s%s=", i > 0 ? " " : "", config_keys[i].name);
 }
 
-// What completes the value of each option that has one.
+// Writes what completes the value of each option that takes one.
 static void bash_cases_(const char *name, FILE *file) {
     for (int i = 0; i < option_row_count; i++) {
         const OptionRow *row = &option_rows[i];
@@ -90,7 +93,7 @@ static void bash_cases_(const char *name, FILE *file) {
     }
 }
 
-// ^ stands for the program's name in these texts.
+// Writes a text in which ^ means the program's name.
 static void named_(FILE *file, const char *text, const char *name) {
     for (; *text != '\0'; text++) {
         if (*text == '^')
@@ -180,7 +183,7 @@ static void bash_(const char *name, FILE *file) {
 // ---------------------------------------------------------------------------------------------------------------------
 // zsh
 
-// Inside single quotes, and inside the brackets or before the colon of a description.
+// Quotes a text for the inside of single quotes and of a description, which ends at a bracket or colon.
 static void zsh_text_(FILE *file, const char *text) {
     for (; *text != '\0'; text++) {
         if (*text == '\'')

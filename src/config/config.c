@@ -1,3 +1,5 @@
+// Loads a configuration, writes it as JSON, and derives what several modules ask of it: places of keys, layers of a
+// stage, words of enum values. Parsing is in config_yaml.c, checks of combinations in config_check.c.
 #include "config_schema.h"
 #include "gpus.h"
 #include "base/json.h"
@@ -9,7 +11,7 @@ static int place_of_(const Config *config, const char *key) {
     return config->place[config_find(key) - config_keys];
 }
 
-// Whether the row's value counts for `key`, and not one given in the same place or later.
+// Returns whether the row's value applies to `key`: not if the key was given in the same place or later.
 static bool row_counts_(const Config *config, const char *key) {
     int given = place_of_(config, key), gpu = place_of_(config, "hardware.gpu");
     return given == CONFIG_DEFAULT || (gpu == CONFIG_OVERRIDE && given != CONFIG_OVERRIDE);
@@ -88,7 +90,7 @@ int config_error(const Config *config, const char *name, Error *err, const char 
     return rc;
 }
 
-// Where true and false are two of several words they are JSON's own, as in the file.
+// Words that mean true and false are written as JSON's own, as in the file.
 static void write_word_(FILE *file, const char *word) {
     if (strcmp(word, "true") == 0 || strcmp(word, "false") == 0)
         fputs(word, file);
@@ -184,7 +186,7 @@ int64_t config_layers(const Config *config, int virtual_stages, int g) {
     const ParallelConfig *parallel = &config->parallel;
     if (parallel->layers_given == virtual_stages) return parallel->layers_per_stage[g];
     int64_t even = config->model.layers / virtual_stages, rest = config->model.layers % virtual_stages;
-    // The later ones first, since they keep fewer microbatches; the embedding costs less time than the head.
+    // Later stages first, because they keep fewer microbatches; the embedding costs less time than the head.
     return even + (g < virtual_stages - 1 && g >= virtual_stages - 1 - rest);
 }
 
@@ -203,8 +205,8 @@ void config_set_attention(Config *config, int mode) {
     config->attention.mode = config->attention.mode_of_stage[0] = mode;
 }
 
-// What does not divide goes to stages without embedding and head, the later ones first, since 1F1B keeps fewer
-// microbatches there; then to the first stage, whose embedding costs less time than the last one's head.
+// The remainder goes to stages without embedding and head, later ones first, because 1F1B keeps fewer microbatches
+// there; then to the first stage, whose embedding costs less time than the last stage's head.
 void config_spread_layers(Config *config, int64_t parts) {
     int64_t layers = config->model.layers, rest = layers % parts, *of = config->parallel.layers_per_stage;
     config->parallel.layers_count = parts;

@@ -34,9 +34,9 @@ typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 
 enum { CONFIG_MAX_STAGES = 1024, CONFIG_MAX_SOURCES = 64, CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 160 };
 
-enum { ROPE_PAIRS_MAX = 1024 }; // of a head that is rotated
+enum { ROPE_PAIRS_MAX = 1024 }; // of a head with rotary positions
 
-// Where a key's value came from, other than a line of the file (1, 2, ...).
+// Where a key's value came from, if not from a line of the file (1, 2, ...).
 enum { CONFIG_DEFAULT = 0, CONFIG_OVERRIDE = -1 };
 
 typedef struct ModelConfig {
@@ -52,7 +52,7 @@ typedef struct ModelConfig {
     double norm_eps;
     bool qkv_bias;                         // q, k and v have a bias, as in Qwen2
     bool qk_norm;                          // an RMSNorm over each head of q and k, as in Qwen3
-    double rope_theta;                     // with all that follow, for families that rotate
+    double rope_theta;                     // this and what follows: for families with rotary positions
     int rope_scaling;                      // RopeScaling
     double rope_factor;                    // of the length
     int64_t rope_original;                 // positions before scaling; 0: not needed
@@ -68,7 +68,7 @@ typedef struct ParallelConfig {
     int64_t data;     // d
     bool sequence;
     int placement;                               // RankPlacement
-    int64_t layers_given;                        // entries of the list the user gave; 0: auto
+    int64_t layers_given;                        // entries of the user's list; 0: auto
     int64_t layers_count;                        // p * chunks, once the whole file is read
     int64_t layers_per_stage[CONFIG_MAX_STAGES]; // by virtual stage; filled for `auto` too
 } ParallelConfig;
@@ -91,7 +91,7 @@ typedef struct ScheduleConfig {
 } ScheduleConfig;
 
 typedef struct AttentionConfig {
-    int mode;                             // AttentionMode, of the first stage where they differ
+    int mode;                             // AttentionMode, of the first stage if they differ
     int softmax;                          // SoftmaxKind
     int64_t modes_given;                  // entries of the list, or 1
     int mode_of_stage[CONFIG_MAX_STAGES]; // as many; config_attention reads them
@@ -107,7 +107,7 @@ typedef struct TrainConfig {
     double weight_decay, beta1, beta2, eps, grad_clip;
     int precision; // Precision
     int64_t max_restarts;
-    double peer_timeout_s, timeout_s; // patience with a silent rank, with a job that stands still; 0: endless
+    double peer_timeout_s, timeout_s; // timeouts for a silent rank and for a job without progress; 0: none
     int64_t skip_bad_steps;           // of the whole run
     double skip_outlier_z;            // 0: off
 } TrainConfig;
@@ -154,11 +154,11 @@ typedef struct CommConfig {
 
 typedef struct HardwareConfig {
     int device;         // DeviceKind
-    int gpu;            // word of gpus.h whose row fills what is not given; 0: none
+    int gpu;            // word of gpus.h whose row fills the keys that were not given; 0: none
     double peak_tflops; // of one rank; 0: from the device
     double memory_gib;  // of one rank; 0: from the device
-    double memory_gb_s; // rate of the device's memory, 1e9 bytes/s; 0: known by the peak
-    double reserve_gib; // what context, libraries and NCCL take besides us
+    double memory_gb_s; // rate of the device's memory, 1e9 bytes/s; 0: that of the GPU with this peak
+    double reserve_gib; // what context, libraries and NCCL use in addition to us
     int64_t gpus_per_node;
     bool share_gpu;
     double pair_gb_s, tensor_gb_s, network_gb_s, host_gb_s; // 1e9 bytes/s, one direction
@@ -180,67 +180,66 @@ typedef struct Config {
     CommConfig comm;
     HardwareConfig hardware;
     int32_t place[CONFIG_MAX_KEYS]; // per row of the schema: line, CONFIG_DEFAULT or CONFIG_OVERRIDE
-    int copy; // a file with what came through a pipe, which cannot be read twice; 0: none. Open as long as the process lives
+    int copy; // a file that keeps what came through a pipe, which cannot be read twice; 0: none. Open until the process ends
 } Config;
 
-// Reads the file, applies the overrides ("key=value", later ones win) and checks the whole. 0, or -1 with err (code 2).
+// Reads the file, applies the overrides ("key=value", later ones win) and checks the result. Returns 0, or -1 with err
+// (code 2).
 int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err);
 
-// Where a key was set, for errors found later than config_load: "configs/x.yaml:12", "-o parallel.tensor", or the
-// file's name where the key stands at its default. Valid until the Config's owner calls config_load again; written into
-// `where` (size bytes).
+// Writes where a key was set, for errors found after config_load: "configs/x.yaml:12", "-o parallel.tensor", or the
+// file's name if the key has its default. Valid until the Config's owner calls config_load again.
 void config_where(const Config *config, const char *key, char *where, size_t size);
 
-// An error that blames a key, with its place: "configs/x.yaml:12: parallel.tensor: TEXT" or "-o parallel.tensor: TEXT".
-// Code 2, returns -1. For checks that need more than the configuration (devices, data, the schedule).
+// Sets an error that blames a key, with its place: "configs/x.yaml:12: parallel.tensor: TEXT" or "-o parallel.tensor:
+// TEXT". Code 2, returns -1. For checks that need more than the configuration (devices, data, the schedule).
 int config_error(const Config *config, const char *key, Error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-// The whole configuration as one JSON object on one line without a newline (keys as in the file), for the metrics
-// file's first line. What `auto` was resolved to is written as a number, what the hardware has to say first as "auto".
-// JSON being YAML, the object is itself a configuration that config_load reads back to the same values.
+// Writes the whole configuration as one JSON object on one line without a newline (keys as in the file), for the
+// metrics file's first line. `auto` is written as the number it was resolved to, or as "auto" if only the hardware can
+// tell. JSON is YAML, so config_load reads the object back to the same values.
 void config_write_json(const Config *config, FILE *file);
 
-// Every key, its type, default, range and meaning, for `--help-config`.
+// Prints every key with its type, default, range and meaning, for `--help-config`.
 void config_help(FILE *file);
-void config_help_markdown(FILE *file); // the same as docs/configuration.md
+void config_help_markdown(FILE *file); // the same as the page docs/configuration.md
 
-// Word for an enum value as the YAML file spells it ("llama", "1f1b", ...), from the schema table; key as
-// "model.family".
+// Returns the YAML spelling of an enum value ("llama", "1f1b", ...) from the schema table; key as "model.family".
 const char *config_word(const char *key, int value);
 
-// Derived figures used everywhere.
+// Derived figures.
 int64_t config_microbatches(const Config *config); // m = B / (b * d)
 int64_t config_step_tokens(const Config *config);  // B * s
 int64_t config_world(const Config *config);        // p * t * d
-// Layers of virtual stage g of `virtual_stages`: as parallel.layers says where it lists as many, else evenly, and what does
-// not divide goes to those with neither embedding nor head.
+// Returns the layers of virtual stage g of `virtual_stages`: those of parallel.layers if it lists that many, else an
+// even share; the remainder goes to virtual stages with neither embedding nor head.
 int64_t config_layers(const Config *config, int virtual_stages, int g);
-// The attention mode of a stage, and how many of its layers recompute their forward in the backward.
+// Return the attention mode of a stage, and how many of its layers recompute their forward in the backward.
 int config_attention(const Config *config, int stage);
 int64_t config_recompute(const Config *config, int stage);
 void config_set_attention(Config *config, int mode); // of all stages
 int config_min_slots(const Config *config);          // the smallest schedule.slots that BPipe works with here
 int config_chunks(const Config *config);             // chunks on every stage
-// Deals the layers out evenly over `parts` virtual stages, as parallel.layers auto does; parts <= layers.
+// Deals out the layers evenly over `parts` virtual stages, as parallel.layers auto does; parts <= layers.
 void config_spread_layers(Config *config, int64_t parts);
 int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t
 
-// The row of schedule.name; of 1f1b where that is auto and not resolved yet. Without meaning where schedule.file is set.
+// Returns the row of schedule.name; that of 1f1b while auto is not resolved. Meaningless if schedule.file is set.
 const ScheduleKind *config_schedule_kind(const Config *config);
 
-// What the named schedule is made for here; defaults are still to be filled in by schedule_complete. split is set where
-// schedule.split_backward is on: auto is resolved by the plan.
+// Returns what the named schedule is made for here; schedule_complete fills in the defaults. split is set if
+// schedule.split_backward is on; the plan resolves auto.
 ScheduleSpec config_schedule_spec(const Config *config);
 
-// Whether the schedule takes the configuration's stages and microbatches, for planners that vary them.
+// Returns whether the schedule accepts the configuration's stages and microbatches, for planners that vary them.
 bool config_schedule_legal(const Config *config);
 
-// The fewest microbatches, at least `least` and at most the configuration's, with which the schedule behaves like the
-// whole: its last group is of the same size.
+// Returns the fewest microbatches, at least `least` and at most the configuration's, with which the schedule behaves as
+// with all of them: its last group has the same size.
 int64_t config_fewer_microbatches(const Config *config, int64_t least);
 
-// The schedule in schedule.file. NULL with err: it cannot be read, or is no schedule. The caller owns it.
+// Reads the schedule in schedule.file. The caller owns it; NULL with err if it cannot be read or is not a schedule.
 Schedule *config_read_schedule(const Config *config, Error *err);
 
 #ifdef __cplusplus

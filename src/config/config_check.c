@@ -1,11 +1,11 @@
-// What the keys must satisfy together. Every sentence names a value that would do.
+// Checks that the keys fit each other. Every error names a value that would work.
 #include "config_schema.h"
 #include "base/units.h"
 
 #include <math.h>
 #include <string.h>
 
-// Whether the key has its default, given or not: a run's own configuration in JSON gives every key.
+// Returns whether the key has its default, given or not: a run's configuration written as JSON gives every key.
 static bool at_default_(const Config *config, const char *name) {
     const ConfigKey *key = config_find(name);
     Config plain;
@@ -19,12 +19,12 @@ static bool overridden_(const Config *config, const char *name) {
     return config->place[config_find(name) - config_keys] == CONFIG_OVERRIDE;
 }
 
-// Of several keys that do not go together, the one the user touched last: an override before a line of the file.
+// Returns which of two keys that contradict each other to blame: the one the user set last; overrides come after lines.
 static const char *blame_(const Config *config, const char *first, const char *second) {
     return !overridden_(config, first) && overridden_(config, second) ? second : first;
 }
 
-// The divisors of n just below and just above value, as "4 or 8".
+// Writes the divisors of n just below and just above value, as "4 or 8".
 static void near_divisors_(int64_t n, int64_t value, char *out, size_t size) {
     int64_t below = value < n ? value : n, above = value;
     while (n % below != 0) below--;
@@ -327,7 +327,7 @@ static int check_schedule_(const Config *config, Error *err) {
                             "1f1b, bpipe off or evict_to host",
                             kind->name);
     }
-    // Slots mean nothing without BPipe, and turning it off with -o must not need a second override.
+    // Slots have no effect without BPipe, and turning it off with -o must not require a second override.
     int smallest = schedule->slots == 0 ? 0 : config_min_slots(config);
     if (schedule->slots >= smallest) return 0;
     return config_error(config, blame_(config, "schedule.slots", "parallel.pipeline"), err,
@@ -335,7 +335,7 @@ static int check_schedule_(const Config *config, Error *err) {
                         (long long)schedule->slots, p, smallest);
 }
 
-// Products that the rest of the program forms in int64_t. Bounds on single keys cannot keep them all in range.
+// Products that the program forms in int64_t; bounds on single keys cannot keep all of them in range.
 static int check_size_(const Config *config, Error *err) {
     const ModelConfig *m = &config->model;
     const ParallelConfig *parallel = &config->parallel;

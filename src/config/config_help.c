@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-// Does row i begin a section? Its name's length comes with the answer.
+// Returns whether row i begins a section, and the length of the section's name.
 static bool begins_section_(int i, int *length) {
     const ConfigKey *key = &config_keys[i];
     *length = (int)(config_short_name(key) - key->name) - 1;

@@ -1,3 +1,4 @@
+// The schema: one row a key, in the order of `--help-config`. Adding a key means one row here and one field in Config.
 #include "config_schema.h"
 #include "gpus.h"
 

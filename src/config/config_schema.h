@@ -1,5 +1,5 @@
-// What the files of the configuration share: the schema table, and setting a field through it.
-// Everyone else includes config.h alone.
+// What the files of the configuration share: the schema table, and setting a field through it. Other folders include
+// only config.h.
 #ifndef CONFIG_SCHEMA_H
 #define CONFIG_SCHEMA_H
 
@@ -9,7 +9,7 @@
 
 typedef enum KeyType { KEY_INT, KEY_NUMBER, KEY_BOOL, KEY_WORD, KEY_TEXT, KEY_LIST } KeyType;
 
-enum { KEY_ABOVE_MIN = 1, KEY_BELOW_MAX = 2 }; // the bound itself is outside
+enum { KEY_ABOVE_MIN = 1, KEY_BELOW_MAX = 2 }; // the bound itself is excluded
 
 typedef struct ConfigKey ConfigKey;
 
@@ -19,14 +19,14 @@ typedef struct ConfigList {
         valid; // offsets in Config of two int64_t: entries that were read, and those that stand once auto is resolved
     size_t entry;           // bytes of one
     int64_t most;           // entries
-    const ConfigKey *parts; // what an entry maps, offsets being within it; one without a name: the entry itself
+    const ConfigKey *parts; // what an entry maps, with offsets inside the entry; a nameless part: the entry itself
     int part_count;
-    bool alone;           // a value that is no list is the first part of its one entry
+    bool alone;           // a value that is not a list is taken as the first part of a single entry
     const char *expected; // "a list such as ..."
     const char *remedy;   // "one integer per stage", for an entry of another shape
 } ConfigList;
 
-// One row. The default is spelt as the file would spell it and set through the same code; NULL: the key is required.
+// One row. The default is written as in the file and set by the same code; NULL: the key is required.
 struct ConfigKey {
     const char *name; // "section.key"
     KeyType type;
@@ -51,36 +51,37 @@ bool config_has_section(const char *section, size_t length);     // is there a k
 const char *config_short_name(const ConfigKey *key);             // "hidden" for "model.hidden"
 void config_expected(const ConfigKey *key, char *out, size_t n); // "an integer from 1 to 1024"
 
-bool config_takes_text(const ConfigKey *key); // a text, or a list of which one stands for itself
+bool config_takes_text(const ConfigKey *key); // a text, or a list that a single text may replace
 
-// Text out of a file or the command line, made fit for a message: control characters as '?', cut after 60 bytes.
+// Makes text from a file or the command line fit for a message: control characters become '?', cut after 60 bytes.
 void config_printable(const char *text, size_t length, char *out, size_t n);
 
-// One scalar as YAML delivers it: text (length bytes, may contain NUL), and whether it stood in quotes.
+// One scalar as YAML delivers it: its text (length bytes, may contain NUL), and whether it was quoted.
 typedef struct ConfigScalar {
     const char *text;
     size_t length;
     bool quoted;
 } ConfigScalar;
 
-// Set a field, checking type and bounds. The key's place must be in config->place already: errors name it.
+// Sets a field after checking type and bounds. config->place must hold the key's place already, because errors name it.
 int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err);
 int config_set_default(Config *config, const ConfigKey *key, Error *err);
-// A list: config_list_begin, then config_list_add for each entry and config_list_set for each value in it. part: index of it in
-// key->list->parts. Errors where the key takes no list, or has no room for another entry.
+// Set a list: config_list_begin, then config_list_add for each entry and config_list_set for each value in it (part:
+// its index in key->list->parts). Error if the key takes no list or the list is full.
 int config_list_begin(Config *config, const ConfigKey *key, Error *err);
 int config_list_add(Config *config, const ConfigKey *key, Error *err);
 int config_list_set(Config *config, const ConfigKey *key, int part, ConfigScalar scalar, Error *err);
 
-// An error about a name that may be no key, at a line of the file or CONFIG_OVERRIDE. name NULL: about the file.
+// Sets an error about a name that may not be a key, at a line of the file or CONFIG_OVERRIDE. name NULL: about the
+// file.
 int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-// YAML into config: the file, then one override ("key=value").
+// Read YAML into config: the file, then one override ("key=value").
 int config_read_file(Config *config, Error *err);
 int config_read_override(Config *config, const char *override, Error *err);
 
-// Resolves `auto` where the configuration alone decides it, and refuses combinations that cannot work.
+// Resolves `auto` if the configuration alone decides it, and refuses combinations that cannot work.
 int config_check(Config *config, Error *err);
 
 #endif

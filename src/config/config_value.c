@@ -1,4 +1,5 @@
-// One scalar into one field of Config: what counts as an integer, a number, a word; and the sentences when it does not.
+// Sets one field of Config from one scalar: what counts as an integer, a number, a word, and the errors for what does
+// not.
 #include "config_schema.h"
 #include "base/printable.h"
 #include "hints.h"
@@ -16,7 +17,7 @@ enum { MAX_SHOWN = 60, MAX_DIGITS = 400 };
 void config_printable(const char *text, size_t length, char *out, size_t n) {
     size_t shown = length < MAX_SHOWN ? length : MAX_SHOWN;
     if (shown > n - 4) shown = n - 4;
-    // Never cut inside a UTF-8 character.
+    // Do not cut inside a UTF-8 character.
     while (shown > 0 && shown < length && ((unsigned char)text[shown] & 0xC0) == 0x80) shown--;
     memcpy(out, text, shown);
     strcpy(out + text_make_printable(out, shown, ""), shown < length ? "..." : "");
@@ -26,7 +27,7 @@ static void *field_(Config *config, const ConfigKey *key) {
     return (char *)config + key->offset;
 }
 
-// The error for a value: WHAT; use EXPECTED.
+// Sets the error for a value: WHAT; use EXPECTED.
 static int value_refuse_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *what,
                          Error *err) {
     char shown[80], expected[256];
@@ -37,7 +38,7 @@ static int value_refuse_(const Config *config, const ConfigKey *key, ConfigScala
                         quote, what, expected);
 }
 
-// -?(0|[1-9][0-9]*) as a whole, or with a fraction and an exponent where the field is a number.
+// Returns whether the text is -?(0|[1-9][0-9]*), or for numbers the same with a fraction and an exponent.
 static bool is_decimal_(const char *s, bool fraction) {
     if (*s == '-' || *s == '+') s++;
     size_t digits = strspn(s, "0123456789");
@@ -68,7 +69,7 @@ static bool value_is_(ConfigScalar scalar, const char *word) {
     return strlen(word) == scalar.length && memcmp(scalar.text, word, scalar.length) == 0;
 }
 
-// Reads a plain decimal of at most MAX_DIGITS characters; the text of scalar ends with a NUL, as libyaml's does.
+// Reads a plain decimal of at most MAX_DIGITS characters; the scalar's text ends with a NUL, as libyaml's does.
 static int read_number_(const Config *config, const ConfigKey *key, ConfigScalar scalar, double *value, Error *err) {
     bool decimal = strlen(scalar.text) == scalar.length && scalar.length <= MAX_DIGITS;
     if (!decimal || !is_decimal_(scalar.text, true)) return value_refuse_(config, key, scalar, "is no number", err);
@@ -87,7 +88,7 @@ static int set_int_(Config *config, const ConfigKey *key, int64_t *field, Config
         if (value == floor(value)) snprintf(what, sizeof what, "is not written as an integer (%.0f)", value);
         return value_refuse_(config, key, scalar, what, err);
     }
-    // As doubles 2^53 + 1 and 2^53 are one number, so that the bounds are compared again, exactly.
+    // 2^53 + 1 and 2^53 are the same double, so the bounds are compared again as integers.
     int64_t exact = strtoll(scalar.text, NULL, 10);
     if (exact < (int64_t)key->min || exact > (int64_t)key->max)
         return value_refuse_(config, key, scalar, "is out of range", err);
@@ -144,14 +145,14 @@ static int64_t *given_(Config *config, const ConfigKey *key) {
     return (int64_t *)((char *)config + key->list->given);
 }
 
-// The word that leaves the decision to the program: 0 in every type of field.
+// Sets `auto`, which is 0 in every type of field.
 static int set_zero_(Config *config, const ConfigKey *key) {
     memset(field_(config, key), 0, key->size);
     if (key->type == KEY_LIST) *given_(config, key) = 0;
     return 0;
 }
 
-// A part of the entry that was added last, as a key of the list's name.
+// Returns a part of the newest entry as a key with the list's name.
 static ConfigKey value_part_(Config *config, const ConfigKey *key, int index) {
     ConfigKey part = key->list->parts[index];
     part.name = key->name;
@@ -159,7 +160,7 @@ static ConfigKey value_part_(Config *config, const ConfigKey *key, int index) {
     return part;
 }
 
-// A list of one entry, given as the first part of it.
+// Sets a list of one entry from a value for its first part.
 static int set_alone_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
     if (config_list_begin(config, key, err) != 0 || config_list_add(config, key, err) != 0) return -1;
     ConfigKey first = value_part_(config, key, 0);

@@ -1,6 +1,6 @@
-// YAML events into config_set. A configuration is a mapping of sections, each a mapping of keys to scalars or one list:
-// anything else YAML can say (anchors, tags, nesting, several documents) is refused where it stands, so depth is
-// bounded by this code and not by the input.
+// Turns YAML events into calls of config_set. A configuration is a mapping of sections, each a mapping of keys to
+// scalars or one list. Everything else that YAML offers (anchors, tags, deeper nesting, several documents) is refused
+// where it occurs, so this code bounds the depth, not the input.
 #include "config_schema.h"
 #include "base/alloc.h"
 #include "base/suggest.h"
@@ -112,7 +112,7 @@ static int find_part_(const ConfigList *list, const char *name) {
     return -1;
 }
 
-// The parts of an entry that is a mapping; `seen` has a bit for each that was given.
+// Reads one part of an entry that is a mapping; `seen` has a bit for each part that was given.
 static int read_part_(Reader *r, const ConfigKey *key, unsigned *seen) {
     char name[MAX_NAME];
     if (read_name_(r, name) != 0) return -1;
@@ -155,7 +155,7 @@ static int yaml_read_entry_(Reader *r, const ConfigKey *key) {
                         plain ? "integer" : "mapping", list->remedy);
 }
 
-// While its entries are read, the list's place is theirs, so that an error names the line of the entry.
+// While entries are read, the list's place is the entry's, so that an error names its line.
 static int read_list_(Reader *r, const ConfigKey *key) {
     int32_t *place = &r->config->place[key - config_keys], begin = *place;
     if (config_list_begin(r->config, key, r->err) != 0 || yaml_next_(r) != 0) return -1;
@@ -181,7 +181,8 @@ static int read_value_(Reader *r, const ConfigKey *key) {
     return config_error(r->config, key->name, r->err, "is a mapping; use %s", expected);
 }
 
-// Says which key was meant: the nearest of all, comparing whole names and, for a key in the wrong section, last parts.
+// Suggests the key that was meant: the nearest of all by whole names and, for a key in the wrong section, by last
+// parts.
 static int unknown_key_(Reader *r, int line, const char *name) {
     const char *near = NULL, *dot = strrchr(name, '.'), *hint = hint_for_key(name);
     int best = INT_MAX;
@@ -241,7 +242,7 @@ static bool is_nothing_(const Reader *r) {
     return !scalar.quoted && (scalar.length == 0 || strcmp(scalar.text, "null") == 0 || strcmp(scalar.text, "~") == 0);
 }
 
-// A section whose keys are all commented out is null to YAML, and fine.
+// A section whose keys are all commented out is null in YAML; that is allowed.
 static int read_section_(Reader *r, const char *section) {
     if (is_nothing_(r)) return yaml_next_(r);
     if (r->event.type != YAML_MAPPING_START_EVENT) {
@@ -268,7 +269,7 @@ static int note_section_(Reader *r, const char *section, int lines[CONFIG_MAX_KE
 }
 
 static int read_root_(Reader *r) {
-    if (is_nothing_(r)) return yaml_next_(r); // a file of comments; what is required is missed later
+    if (is_nothing_(r)) return yaml_next_(r); // a file of comments; required keys are reported missing later
     if (r->event.type != YAML_MAPPING_START_EVENT) {
         return config_error_at(
             r->config, yaml_line_(r), NULL, r->err,
@@ -285,7 +286,7 @@ static int read_root_(Reader *r) {
 }
 
 static int read_document_(Reader *r) {
-    if (yaml_next_(r) != 0 || yaml_next_(r) != 0) return -1; // the stream's beginning; a document or the stream's end
+    if (yaml_next_(r) != 0 || yaml_next_(r) != 0) return -1; // the stream's begin; a document or the stream's end
     if (r->event.type == YAML_STREAM_END_EVENT) {
         if (r->key == NULL) return 0;
         return config_set(r->config, r->key, (ConfigScalar){"", 0, false}, r->err);
@@ -310,7 +311,7 @@ static int read_yaml_(Config *config, const char *input, size_t length, const Co
     return rc;
 }
 
-// A pipe is waited for, but not for good: a named one may have nobody at its other end.
+// Waits for a pipe, but not forever: a named pipe may never get a writer.
 static bool has_more_(int fd) {
     struct pollfd file = {fd, POLLIN, 0};
     int ready;
@@ -319,7 +320,7 @@ static bool has_more_(int fd) {
     return ready != 0;
 }
 
-// Reads at most MAX_FILE bytes, of a pipe too. Returns the length, or -1.
+// Reads at most MAX_FILE bytes, from a pipe too. Returns the length, or -1.
 static ssize_t yaml_read_all_(const Config *config, int fd, char *buffer, Error *err) {
     size_t used = 0;
     while (has_more_(fd)) {
@@ -335,7 +336,7 @@ static ssize_t yaml_read_all_(const Config *config, int fd, char *buffer, Error 
     return config_error_at(config, 0, NULL, err, "nobody wrote into it for %d s; give a YAML file", PATIENCE_S);
 }
 
-// What came through a pipe is kept, so that others can read it too.
+// Keeps what came through a pipe, so that ranks can read it too.
 static void yaml_keep_copy_(Config *config, int fd, const char *text, ssize_t length) {
     struct stat status;
     if (fstat(fd, &status) != 0 || S_ISREG(status.st_mode)) return;
@@ -357,11 +358,11 @@ int config_read_file(Config *config, Error *err) {
     return rc;
 }
 
-// A text is taken as it stands, so that `-o data.train=*.bin` is no alias: it is quoted before YAML sees it, unless the
-// user quoted it. Returns a string to free.
+// Quotes a text, unless the user did, so that YAML does not read `-o data.train=*.bin` as an alias. The caller frees
+// the result.
 static char *quote_text_(const ConfigKey *key, const char *value) {
     bool quoted = value[0] == '\'' || value[0] == '"', text = config_takes_text(key);
-    // A list of mappings is told from a glob that begins with a set of characters.
+    // Distinguishes a list of mappings from a glob that begins with a set of characters.
     if (key->type == KEY_LIST && value[0] == '[' && value[1 + strspn(value + 1, " ")] == '{') text = false;
     if (!text || quoted) return xstrdup(value);
     char *out = xmalloc(2 * strlen(value) + 3), *at = out;

@@ -13,7 +13,7 @@ static const FamilyNumber llama_numbers[] = {
     COUNT(hidden, "hidden_size", -1, NULL),
     COUNT(layers, "num_hidden_layers", -1, NULL),
     COUNT(heads, "num_attention_heads", -1, NULL),
-    COUNT(kv_heads, "num_key_value_heads", 1, "num_attention_heads"), // files older than grouped-query attention
+    COUNT(kv_heads, "num_key_value_heads", 1, "num_attention_heads"), // files from before grouped-query attention
     COUNT(ffn, "intermediate_size", -1, NULL),
     COUNT(seq_len, "max_position_embeddings", -1, NULL),
     REAL(norm_eps, "rms_norm_eps", 1e-6),
@@ -46,7 +46,7 @@ static const FamilyDemand gpt_demands[] = {
 #define SILU  "  \"hidden_act\": \"silu\",\n"
 #define PLAIN SILU "  \"attention_bias\": false,\n"
 
-// Mistral's layers are LLaMA's, and are written as such.
+// Mistral's layers are LLaMA's, and its checkpoints are written as LLaMA's.
 static const FamilyForm llama_forms[] = {
     {"llama", "LlamaForCausalLM", false, false, 0, PLAIN "  \"mlp_bias\": false,\n"},
     {"mistral", "MistralForCausalLM", false, false, 0, SILU},
@@ -55,7 +55,7 @@ static const FamilyForm llama_forms[] = {
     {NULL, NULL, false, false, 0, NULL},
 };
 
-// Trained without dropout, and so to be trained on.
+// Dropout rates are zero: this trainer has none, and training goes on from such files without it.
 static const FamilyForm gpt_forms[] = {
     {"gpt2", "GPT2LMHeadModel", false, false, 0,
      "  \"activation_function\": \"gelu_new\",\n  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": "

@@ -1,5 +1,5 @@
-// What a model family is, apart from its layers: which keys it takes, how its FLOPs are counted, and what Hugging Face
-// calls it. Each family is one row of `families`; its layers are in train_NAME.cu.
+// What a model family is, apart from its layers: which keys it takes, how its FLOPs are counted, and its names at
+// Hugging Face. Each family is one row of `families`; its layers are in train_NAME.cu.
 #ifndef FAMILY_H
 #define FAMILY_H
 
@@ -19,32 +19,31 @@ typedef struct FamilyNumber {
     const char *word;  // "hidden_size"
     size_t offset;     // in ModelConfig
     bool real;         // double, else int64_t
-    double absent;     // what a file without the word means; negative: the file must have it
+    double absent;     // value if the file lacks the word; negative: the file must have it
     const char *times; // a number of the file by which `absent` is multiplied, or NULL
 } FamilyNumber;
 
-// What config.json may say for a word, because nothing else is computed here. A file without the word, or with null,
-// passes.
+// What config.json must say for a word, because nothing else is implemented. A missing word, or null, passes.
 typedef struct FamilyDemand {
     const char *word;
     const char *allowed[2]; // a text, a number, or "true" and "false" for the booleans
     const char *refusal;    // "hidden_act is not silu"
 } FamilyDemand;
 
-// An architecture of transformers that a family computes. Of several whose keys agree the first is written.
+// An architecture of transformers that a family computes. If the keys of several match, the first is written.
 typedef struct FamilyForm {
     const char *model_type, *architecture;
-    bool qkv_bias, qk_norm; // these keys of the model section
-    int64_t head_dim;       // of a file that does not say it; 0: hidden / heads
+    bool qkv_bias, qk_norm; // these keys of the model section have these values
+    int64_t head_dim;       // if the file does not give it; 0: hidden / heads
     const char *constants;  // lines of config.json that are the same for all its models
 } FamilyForm;
 
 typedef struct Family {
-    bool rotary;  // positions are rotations of q and k, so heads have an even size; else positions are learned
+    bool rotary;  // positions rotate q and k, so head sizes are even; else positions are learned
     bool grouped; // kv_heads may be fewer than heads
     bool gated;   // the MLP multiplies two products and has three matrices (SwiGLU); else it has two
     bool biased;  // every product of a layer has a bias
-    bool tied;    // model.tie_embeddings: auto, and a config.json that does not say
+    bool tied;    // model.tie_embeddings auto, and config.json without the word
     const FamilyForm *forms;     // ends with a model_type of NULL
     const FamilyNumber *numbers; // ends with a key of NULL
     const FamilyDemand *demands; // ends with a word of NULL

@@ -1,7 +1,7 @@
-// The table of GPUs. Sources: the data sheets of NVIDIA A100 (2021), A800, A30, A40, A10, L4, L40, L40S, H100, H800, H20,
-// H200, GH200, HGX B200, GB200 NVL72, the RTX series, and of AMD Instinct MI250X, MI300X and MI355X; reference systems
-// are DGX A100, DGX H100, DGX B200 and their like of the other vendors. A rate between devices is what a long transfer
-// reaches, taken as four fifths of the wire's.
+// The table of GPUs. Sources: the data sheets of NVIDIA A100 (2021), A800, A30, A40, A10, L4, L40, L40S, H100, H800,
+// H20, H200, GH200, HGX B200, GB200 NVL72, the RTX series, and of AMD Instinct MI250X, MI300X and MI355X; reference
+// systems are DGX A100, DGX H100, DGX B200 and the other vendors' equivalents. Rates between devices are those of long
+// transfers, taken as four fifths of the wire's.
 #include "gpus.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 #define PCIE5           (64 * REACHED)
 #define NVLINK(one_way) ((one_way)*REACHED)
 
-// The first row whose name is part of the device's counts, so that "H100 PCIe" comes before "H100".
+// A device gets the first row whose name is part of its own, so "H100 PCIe" comes before "H100".
 static const Gpu gpus_[] = {
     {"a100-40g", "A100-SXM4-40GB", 312.0, 19.5, 40, 1555, NVLINK(300), PCIE4, 200, 8},
     {"a100-80g", "A100", 312.0, 19.5, 80, 2039, NVLINK(300), PCIE4, 200, 8},
@@ -39,13 +39,13 @@ static const Gpu gpus_[] = {
     {"rtx-a6000", "RTX A6000", 154.8, 38.7, 48, 768, PCIE4, PCIE4, 12.5, 4},
     {"rtx-a5000", "RTX A5000", 111.1, 27.8, 24, 768, PCIE4, PCIE4, 12.5, 4},
     {"rtx-6000-ada", "RTX 6000 Ada", 364.2, 91.1, 48, 960, PCIE4, PCIE4, 12.5, 4},
-    // GeForce cards sum bf16 products into fp32 at half the rate of the workstation's.
+    // GeForce cards accumulate bf16 products in fp32 at half the rate of workstation cards.
     {"rtx-5090", "RTX 5090", 209.5, 104.8, 32, 1792, PCIE5, PCIE5, 12.5, 4},
     {"rtx-4090", "RTX 4090", 165.2, 82.6, 24, 1008, PCIE4, PCIE4, 12.5, 4},
     {"rtx-4080", "RTX 4080", 97.5, 48.7, 16, 717, PCIE4, PCIE4, 12.5, 4},
     {"rtx-3090-ti", "RTX 3090 Ti", 80.0, 40.0, 24, 1008, PCIE4, PCIE4, 12.5, 4},
     {"rtx-3090", "RTX 3090", 71.0, 35.6, 24, 936, PCIE4, PCIE4, 12.5, 4},
-    // Plans only: this trainer has no backend for them. MI250X counts as two devices, one a die.
+    // For plans only: this trainer has no backend for them. MI250X counts as two devices, one per die.
     {"mi250x", "MI250X", 191.5, 47.9, 64, 1638, NVLINK(200), PCIE4, 100, 8},
     {"mi300x", "MI300X", 1307.4, 163.4, 192, 5300, NVLINK(448), PCIE5, 400, 8},
     {"mi355x", "MI355X", 2516.6, 157.3, 288, 8000, NVLINK(538), PCIE5, 400, 8},
@@ -76,7 +76,7 @@ const Gpu *gpu_by_name(const char *device) {
     for (int i = 0; i < GPUS; i++) {
         const char *at = strstr(device, gpus_[i].name);
         if (at == NULL) continue;
-        // "A10" is no part of "A100", nor "L4" of "L40".
+        // "A10" must not match "A100", nor "L4" "L40".
         char next = at[strlen(gpus_[i].name)];
         if ((next >= '0' && next <= '9') || (next >= 'A' && next <= 'Z')) continue;
         return &gpus_[i];

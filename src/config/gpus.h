@@ -1,5 +1,4 @@
-// What vendors' data sheets say of GPUs: one table for `hardware.gpu`, for the plan, and for the peak that MFU of a run
-// is counted against.
+// Figures from vendors' data sheets: one table for `hardware.gpu`, for the plan, and for the peak of a run's MFU.
 #ifndef GPUS_H
 #define GPUS_H
 
@@ -11,12 +10,12 @@ typedef struct Gpu {
     const char *word;      // as in hardware.gpu
     const char *name;      // part of the name that the driver reports
     double bf16, fp32;     // TFLOP/s; fp32 without TF32
-    double memory_gib;     // as sold; hardware.reserve_gib covers what the driver keeps of it
+    double memory_gib;     // as sold; hardware.reserve_gib covers the driver's part of it
     double memory_gb_s;    // of the device's memory
     double link_gb_s;      // to the other GPUs of a node: NVLink or Infinity Fabric, else PCIe
     double host_gb_s;      // PCIe or NVLink-C2C
     double network_gb_s;   // of a node of the vendor's reference system
-    int64_t gpus_per_node; // there
+    int64_t gpus_per_node; // in that system
 } Gpu;
 
 // Words of hardware.gpu, "none" first, NULL last; the row of word i is gpu_row(i), NULL for 0.
@@ -26,10 +25,10 @@ const Gpu *gpu_row(int word);
 // Compute capability of the row by its family: 80 (Ampere, Ada), 90 (Hopper), 100 (Blackwell); 0 for "none".
 int gpu_capability(int word);
 
-// The row of a device by the name that its driver reports ("NVIDIA H100 80GB HBM3"), NULL where it is not known.
+// Returns the row of a device by the name its driver reports ("NVIDIA H100 80GB HBM3"), NULL if it is not known.
 const Gpu *gpu_by_name(const char *device);
 
-// The row whose bf16 peak this is, NULL where none has it.
+// Returns the row with this bf16 peak, NULL if there is none.
 const Gpu *gpu_by_peak(double bf16_tflops);
 
 double gpu_peak(const Gpu *gpu, int precision); // TFLOP/s

@@ -1,5 +1,5 @@
-// Words of other trainers, for people who bring their configuration. An unknown key is looked up here before the nearest
-// of our own keys is suggested. Words are compared without regard to case, and - counts as _.
+// Words of other trainers, for people who bring their configuration along. An unknown key is looked up here before the
+// nearest of our own keys is suggested. Case is ignored, and - counts as _.
 #include "hints.h"
 
 #include <ctype.h>

@@ -23,7 +23,6 @@ static TensorSpec *table_add_(TensorTable *table, int role, int64_t rows, int64_
     if (table->count == table->capacity) {
         table->capacity = table->capacity == 0 ? 64 : 2 * table->capacity;
         table->specs = xrealloc(table->specs, (size_t)table->capacity * sizeof *table->specs);
-        if (table->specs == NULL) abort(); // a few hundred kilobytes
     }
     TensorSpec *spec = &table->specs[table->count++];
     memset(spec, 0, sizeof *spec);
