@@ -1,5 +1,6 @@
 // Schedules by hand: GPipe, 1F1B and forward-only lists, and the BPipe pass that levels the memory of any of them. The
-// other makers, the text form, the proof and the simulator are in src/schedule. The proof shares nothing with this file.
+// other makers, the text form, the proof and the simulator are in src/schedule. The proof shares nothing with this
+// file.
 #include "bpipe.h"
 
 #include <stdlib.h>
@@ -101,10 +102,10 @@ int schedule_split(Schedule *schedule, Error *err) {
 // swap E(k) L(i+1), listed before B(i): it has B(i) and F(k+1) to hide behind, and as L only takes what E has just
 // freed, F(k+1) always gets the slot of B(i).
 //
-// The same holds for any other list, with "newest" and "next" read off the list: a bundle's *turn* is the place of its B
-// or I among all B and I of the stage, the newest bundle is the one with the last turn, the next one has the turn after
-// this. What frees a slot is B or W. Where more forwards than B and W come before the turn of a bundle that is loaded,
-// they need slots too (`walk_rise_`), or L would find its slot taken by one of them.
+// The same holds for any other list, with "newest" and "next" read off the list: a bundle's *turn* is the place of its
+// B or I among all B and I of the stage, the newest bundle is the one with the last turn, the next one has the turn
+// after this. What frees a slot is B or W. Where more forwards than B and W come before the turn of a bundle that is
+// loaded, they need slots too (`walk_rise_`), or L would find its slot taken by one of them.
 
 int bpipe_partner(int stages, int stage) {
     int partner = stages - 1 - stage;
@@ -177,8 +178,8 @@ static void walk_load_(Walk *walk, int turn) {
     if (turn > walk->newest) walk->newest = turn;
 }
 
-// Before a forward there has to be a free slot. Where no slot is freed before the forward after it, the slot of that one
-// is freed during this one, so that compute does not wait for it.
+// Before a forward there has to be a free slot. Where no slot is freed before the forward after it, the slot of that
+// one is freed during this one, so that compute does not wait for it.
 static void walk_before_forward_(Walk *walk) {
     bool follows = walk->at < walk->last_forward;
     for (int64_t i = walk->at + 1; follows && walk->base->actions[i].kind != ACTION_FORWARD; i++) {

@@ -1,4 +1,5 @@
-// Schedules as data: what a schedule is, how one runs, the BPipe pass, the proof that a schedule is sound, its text form.
+// Schedules as data: what a schedule is, how one runs, the BPipe pass, the proof that a schedule is sound, its text
+// form.
 //
 // A schedule is one list of actions per stage. Everything else in the program reads these lists: the plan counts slots,
 // the engine runs them word for word, the simulator and the trace draw them. Nothing else decides what happens when.
@@ -31,28 +32,28 @@
 //
 // How a schedule runs. The engine, the proof and the simulator follow these rules and no others. (c,i) is microbatch i
 // on chunk c.
-//   1. Compute actions F, B, I and W run in list order, one at a time. B is the whole backward. I is the part that makes
-//      the gradient of the input, W the part that makes the gradients of the weights. A microbatch on a chunk has either
-//      one B or one I and, later, one W. Per chunk, the F are in microbatch order, and so are the B and I, and the B and
-//      W; that is what keeps gradients the same to the bit.
-//   2. E, A, R and L are posted when the list reaches them: when the compute action before them is complete (on a device
-//      with streams, when it is launched; the proof covers both). They go through the stage's transfer queue in list
-//      order, one at a time, beside compute.
+//   1. Compute actions F, B, I and W run in list order, one at a time. B is the whole backward. I is the part that
+//      makes the gradient of the input, W the part that makes the gradients of the weights. A microbatch on a chunk has
+//      either one B or one I and, later, one W. Per chunk, the F are in microbatch order, and so are the B and I, and
+//      the B and W; that is what keeps gradients the same to the bit.
+//   2. E, A, R and L are posted when the list reaches them: when the compute action before them is complete (on a
+//      device with streams, when it is launched; the proof covers both). They go through the stage's transfer queue in
+//      list order, one at a time, beside compute.
 //   3. E(c,i) of the evictor and A(c,i) of the acceptor are one transfer, and so are L(c,i) and R(c,i). It starts when
 //      it is at the head of both queues and has a slot to go to. To host memory there is only the evictor's queue, and
 //      always a place to go to.
 //   4. E frees its own slot when the transfer is complete; it may only take a bundle whose B or I has not come yet. A
 //      takes a lent slot at the start, R frees it when complete. L takes an own slot at its start.
 //   5. F(c,i) takes an own slot at its start, and waits for that slot, its input and a free send buffer. B(c,i) and
-//      I(c,i) wait for their gradient, for L(c,i) if the bundle was evicted, and for a free send buffer. W(c,i) waits for
-//      nothing but its place in the list: what it needs is in the slot, where I left it. B and W free the slot when
+//      I(c,i) wait for their gradient, for L(c,i) if the bundle was evicted, and for a free send buffer. W(c,i) waits
+//      for nothing but its place in the list: what it needs is in the slot, where I left it. B and W free the slot when
 //      complete. In a forward-only schedule F frees its slot when complete.
 //   6. Every boundary between virtual stages g and g+1 has, per direction, `edge_buffers` send buffers and as many
-//      receive buffers. A send buffer is taken when F, B or I starts and is free when its message has arrived; a receive
-//      buffer is taken when the message leaves and is free when the action that consumes it is complete. So F(g,i) cannot
-//      start before F(g+1,i-2*edge_buffers) is complete, nor B or I on g+1 before the one on g. Where g and g+1 are on
-//      one stage there is no message: the consumer reads the sender's buffer, and F(g,i) cannot start before
-//      F(g+1,i-edge_buffers) is complete.
+//      receive buffers. A send buffer is taken when F, B or I starts and is free when its message has arrived; a
+//      receive buffer is taken when the message leaves and is free when the action that consumes it is complete. So
+//      F(g,i) cannot start before F(g+1,i-2*edge_buffers) is complete, nor B or I on g+1 before the one on g. Where g
+//      and g+1 are on one stage there is no message: the consumer reads the sender's buffer, and F(g,i) cannot start
+//      before F(g+1,i-edge_buffers) is complete.
 #ifndef BPIPE_H
 #define BPIPE_H
 
@@ -131,8 +132,8 @@ typedef enum EvictTarget {
 } EvictTarget;
 
 // Makers; src/schedule/kinds.h has all of them by name. The caller owns what comes back (schedule_free). NULL and err
-// (code 2) where the arguments make no schedule: stages or microbatches < 1, fewer microbatches than stages; code 1 when
-// memory runs out.
+// (code 2) where the arguments make no schedule: stages or microbatches < 1, fewer microbatches than stages; code 1
+// when memory runs out.
 
 // All forwards, then all backwards in microbatch order. Slots: microbatches.
 Schedule *schedule_gpipe(int stages, int microbatches, Error *err);
@@ -174,8 +175,8 @@ int bpipe_least_slots(const Schedule *base, EvictTarget target);
 int bpipe_min_slots(int stages);
 int bpipe_min_slots_host(int stages);
 
-// How far ahead bundles come home where nothing else is asked for: 1; 2 where backwards are split, where a swap overlaps
-// less compute; 3 to the host with V placement, where forwards and backwards alternate less evenly.
+// How far ahead bundles come home where nothing else is asked for: 1; 2 where backwards are split, where a swap
+// overlaps less compute; 3 to the host with V placement, where forwards and backwards alternate less evenly.
 int bpipe_load_ahead(const Schedule *base, EvictTarget target);
 
 // The other stage of the pair: p-1-s; SCHEDULE_NO_PEER for the middle of an odd p.
@@ -187,14 +188,15 @@ void schedule_free(Schedule *schedule);
 //   complete   every chunk of every stage runs F, and B or I and W, once per microbatch, each in microbatch order
 //              (forward-only: F alone)
 //   paired     E and L of a stage are A and R of its partner, in the same order
-//   resident   B, I, E and R only of what is there, L only of what was evicted, no E after I, everything home at the end
+//   resident   B, I, E and R only of what is there, L only of what was evicted, no E after I, all bundles home at the end
 //   bounded    own and lent slots suffice in list order, and together stay within `slots`
 //   live       whatever the durations, and whichever action gets a slot that two wait for, no stage ever waits for good
 // Time O(actions) for schedules whose queue follows compute closely, as those made here do.
 int schedule_check(const Schedule *schedule, Error *err);
 
-// The text form: a header line, then one line per stage. Version 1, which has no chunk numbers, where a schedule has one
-// chunk, no I and W, and SCHEDULE_EDGE_BUFFERS; version 2 for all others. schedule_write returns -1 when the stream fails.
+// The text form: a header line, then one line per stage. Version 1, which has no chunk numbers, where a schedule has
+// one chunk, no I and W, and SCHEDULE_EDGE_BUFFERS; version 2 for all others. schedule_write returns -1 when the stream
+// fails.
 int schedule_write(const Schedule *schedule, FILE *file);
 
 // Reads either version. NULL and err (code 2, "schedule, line 3: ...") for anything else; a schedule that parses may
@@ -202,8 +204,8 @@ int schedule_write(const Schedule *schedule, FILE *file);
 // between F and B or W, within the rest.
 Schedule *schedule_parse(const char *text, Error *err);
 
-// Writes an action to `text`, as it is written in this schedule's text form: F3, E3>0, L3<h, or with chunk numbers F3.1,
-// E3.1>0. Returns `text`.
+// Writes an action to `text`, as it is written in this schedule's text form: F3, E3>0, L3<h, or with chunk numbers
+// F3.1, E3.1>0. Returns `text`.
 char *action_text(const Schedule *schedule, Action action, char text[32]);
 
 #ifdef __cplusplus

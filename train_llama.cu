@@ -1,6 +1,6 @@
 // LLaMA (Touvron et al. 2023): RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases. With
-// model.qkv_bias it is Qwen2, with model.qk_norm Qwen3. Tensors carry the names of Hugging Face's models. The layer that
-// these make up is src/model/layer.c.
+// model.qkv_bias it is Qwen2, with model.qk_norm Qwen3. Tensors carry the names of Hugging Face's models. The layer
+// that these make up is src/model/layer.c.
 #include "model/blocks.h"
 #include "run/trainer.h"
 

@@ -13,10 +13,10 @@ enum {
     CUDA_LENT_PAGE = 2 << 20,  // memory that another process maps is taken in whole pages
 };
 
-// Of cuDNN's flash attention, forward and backward, the larger, in bytes to the byte: what cuDNN 9.19 asks for on a GPU of
-// compute capability 8.x, 9.x and 10.x (80, 90, 100). The backward is deterministic from 90 on, as attention_cudnn.cpp
-// builds it, which on 90 takes the gradient of the probabilities, as large as all scores in 16 bits.
-// test/cuda/test_cudnn.py asks cuDNN and compares.
+// Of cuDNN's flash attention, forward and backward, the larger, in bytes to the byte: what cuDNN 9.19 asks for on a GPU
+// of compute capability 8.x, 9.x and 10.x (80, 90, 100). The backward is deterministic from 90 on, as
+// attention_cudnn.cpp builds it, which on 90 takes the gradient of the probabilities, as large as all scores in 16
+// bits. test/cuda/test_cudnn.py asks cuDNN and compares.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability);
 
 // Of attention, in bytes, the larger of forward and backward; element: bytes of one activation. `none` and `recompute`

@@ -1,5 +1,5 @@
-// The one place that says which version this is and when it was made: `--version`, the manual page, `make dist`, and the
-// first line of every metrics file.
+// The one place that says which version this is and when it was made: `--version`, the manual page, `make dist`, and
+// the first line of every metrics file.
 #ifndef VERSION_H
 #define VERSION_H
 

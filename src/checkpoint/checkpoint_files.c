@@ -164,8 +164,8 @@ int directory_check_writable(const char *path, Error *err) {
     return access(path, W_OK | X_OK) == 0 ? 0 : io_error_(path, "written to", err);
 }
 
-// Kept as long as the open directory is, however the process ends, and by nothing that lies in it. A run that has been killed may take a
-// moment to go.
+// Kept as long as the open directory is, however the process ends, and by nothing that lies in it. A run that has been
+// killed may take a moment to go.
 int directory_lock(const char *path, int *lock, Error *err) {
     enum { PATIENCE_MS = 5000, LOOK_MS = 100 };
     const struct timespec nap = {0, LOOK_MS * 1000000L};
@@ -213,8 +213,8 @@ static void hidden_path_(char hidden[CHECKPOINT_PATH + 16], const char *path, co
     snprintf(hidden, CHECKPOINT_PATH + 16, "%.*s.%s%s", (int)(name - path), path, name + (name[0] == '.'), end);
 }
 
-// Where the file system cannot exchange two names at once, the old checkpoint waits under a hidden name until the new one has its
-// own; a run that ends between the two leaves it to the next one's sweep, which gives its name back.
+// Where the file system cannot exchange two names at once, the old checkpoint waits under a hidden name until the new
+// one has its own; a run that ends between the two leaves it to the next one's sweep, which gives its name back.
 static int files_replace_(const char *partial, const char *path, Error *err) {
     char hidden[CHECKPOINT_PATH + 16];
     if (renameat2(AT_FDCWD, partial, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {

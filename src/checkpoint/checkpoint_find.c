@@ -1,5 +1,5 @@
-// What a start finds on the disk before anything is loaded or written. These functions only read, so the process that starts the ranks
-// can ask them too, and a slip on the command line is answered at once.
+// What a start finds on the disk before anything is loaded or written. These functions only read, so the process that
+// starts the ranks can ask them too, and a slip on the command line is answered at once.
 #include "checkpoint_find.h"
 
 #include "checkpoint_model.h"

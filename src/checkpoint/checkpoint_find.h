@@ -1,9 +1,9 @@
-// Which checkpoints a directory offers to a run that goes on, and which starts are refused because they would cost another run its
-// checkpoints.
+// Which checkpoints a directory offers to a run that goes on, and which starts are refused because they would cost
+// another run its checkpoints.
 //
-// A checkpoint belongs to a run: a random number in its manifest, drawn where a run starts and kept where it goes on in the same
-// folder. A run that goes on in another folder is a new one. Within a folder a sequence number that only grows says which checkpoint
-// is the newest. No clock decides anything.
+// A checkpoint belongs to a run: a random number in its manifest, drawn where a run starts and kept where it goes on in
+// the same folder. A run that goes on in another folder is a new one. Within a folder a sequence number that only grows
+// says which checkpoint is the newest. No clock decides anything.
 #ifndef CHECKPOINT_FIND_H
 #define CHECKPOINT_FIND_H
 
@@ -17,8 +17,9 @@ typedef struct Candidates {
     CheckpointName *names; // (count)
 } Candidates;
 
-// What `dir` offers. any_run: of several runs the one that saved last counts; otherwise several are an error. -1 with err (code 2),
-// also where `dir` is a model without a training state. candidates_free in both cases. A directory that is not there offers nothing.
+// What `dir` offers. any_run: of several runs the one that saved last counts; otherwise several are an error. -1 with
+// err (code 2), also where `dir` is a model without a training state. candidates_free in both cases. A directory that
+// is not there offers nothing.
 int candidates_find(Candidates *candidates, const char *dir, bool any_run, Error *err);
 void candidates_free(Candidates *candidates);
 
@@ -28,8 +29,8 @@ bool checkpoint_lies_in(const char *checkpoint, const char *dir);
 // A random number for a new run, never 0.
 uint64_t run_id_draw(void);
 
-// Refuses, with code 2, a start that finds no checkpoint to go on from, or that would write among another run's checkpoints.
-// resume: a checkpoint or a directory of them, NULL: none. if_any: finding none is no error. trains: a run
+// Refuses, with code 2, a start that finds no checkpoint to go on from, or that would write among another run's
+// checkpoints. resume: a checkpoint or a directory of them, NULL: none. if_any: finding none is no error. trains: a run
 // without a checkpoint could start at step 0. These two only read.
 int checkpoint_check_resume(const Config *config, const char *resume, bool if_any, bool trains, Error *err);
 int checkpoint_check_dir(const Config *config, const char *resume, Error *err);

@@ -1,12 +1,14 @@
-// Where a model's state lies in the files of a checkpoint. Follows from the table of tensors and the precision alone, so all ranks
-// know it without asking each other, and it is the same for every partition: files are split by layer and never by rank.
+// Where a model's state lies in the files of a checkpoint. This follows from the table of tensors and the precision alone,
+// so all ranks know it without asking each other, and it is the same for every partition: files are split by layer and
+// never by rank.
 //
 //   model-0000k-of-0000n.safetensors       weights in the run's precision, with Hugging Face's names
-//   optimizer-0000k-of-0000n.safetensors   NAME.exp_avg, NAME.exp_avg_sq, and NAME.master (fp32 weights) where the run is bf16
+//   optimizer-0000k-of-0000n.safetensors   NAME.exp_avg, NAME.exp_avg_sq; in bf16 NAME.master (fp32 weights)
 // k = 1: the embedding, 2 ... n-1: one layer each, n: the head.
 //
-// Tensors lie in files as Hugging Face has them: whole, without the padding of the vocabulary, GPT-2's matrices transposed, a tied
-// head left out. Everything below speaks of runs of elements and not of ranks, so it does not matter who holds which part of a state.
+// Tensors lie in files as Hugging Face has them: whole, without the padding of the vocabulary, GPT-2's matrices
+// transposed, a tied head left out. Everything below speaks of runs of elements and not of ranks, so it does not matter
+// who holds which part of a state.
 #ifndef CHECKPOINT_LAYOUT_H
 #define CHECKPOINT_LAYOUT_H
 
@@ -60,13 +62,13 @@ typedef struct Block {
 
 typedef int (*BlockVisitor)(void *context, const Block *block);
 
-// Calls `visit` for the rectangles that together are the elements [begin, end) of the rank's tensor, padding left out. Stops and
-// returns what visit returned where that is not 0.
+// Calls `visit` for the rectangles that together are the elements [begin, end) of the rank's tensor, padding left out.
+// Stops and returns what visit returned where that is not 0.
 int tensor_blocks(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t begin, int64_t end,
                   BlockVisitor visit, void *context);
 
-// A rectangle as it lies in a file: `rows` runs of `run` bytes, `stride` bytes apart (from beginning to beginning: where the two are
-// equal it is one run), the first at `offset` behind the tensor's beginning.
+// A rectangle as it lies in a file: `rows` runs of `run` bytes, `stride` bytes apart (from beginning to beginning:
+// where the two are equal it is one run), the first at `offset` behind the tensor's beginning.
 typedef struct FileBlock {
     int64_t offset, rows, run, stride;
 } FileBlock;

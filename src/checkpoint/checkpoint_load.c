@@ -1,5 +1,6 @@
-// Loading: which checkpoint, whether it is whole and this model's, and a rank's part of it. Nothing is loaded before everything was
-// checked on every rank, and an error of one rank is everybody's: no rank trains on what others do not have.
+// Loading: which checkpoint, whether it is whole and this model's, and a rank's part of it. Nothing is loaded before
+// everything was checked on every rank, and an error of one rank is everybody's: no rank trains on what others do not
+// have.
 #include "checkpoint.h"
 #include "base/alloc.h"
 
@@ -107,7 +108,8 @@ static bool harmless_(const TensorTable *table, const char *name) {
     return false;
 }
 
-// A weight that this model has no place for means that the other one computes something else, as with biases or a third norm.
+// A weight that this model has no place for means that the other one computes something else, as with biases or a third
+// norm.
 static int check_rest_(const Load *load, Error *err) {
     const Source *source = &load->source;
     for (int64_t i = 0; i < source->tensor_count; i++) {
@@ -132,7 +134,8 @@ static Range load_next_(const Tensor *tensor, int64_t at, int64_t end) {
     return (Range){at, most > at && most < end ? most : end};
 }
 
-// What was read into source->values. A value that no token and no gradient touches would be trained on, and saved, unseen.
+// What was read into source->values. A value that no token and no gradient touches would be trained on, and saved,
+// unseen.
 static int check_values_(Load *load, const Tensor *tensor, StateKind kind, Range range, Error *err) {
     const float *values = load->source.values;
     const Split *split = &load->stage->tensors.split;

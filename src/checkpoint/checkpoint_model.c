@@ -10,7 +10,8 @@ static int held_(const ZScore *window) {
     return window->seen < ZSCORE_WINDOW ? (int)window->seen : ZSCORE_WINDOW;
 }
 
-// 17 digits are read back as the same bits; values stand in their places of the window, so that they add up in the same order.
+// 17 digits are read back as the same bits; values stand in their places of the window, so that they add up in the same
+// order.
 static void write_window_(const char *key, const ZScore *window, FILE *file) {
     fprintf(file, "  \"%s\": {\"seen\": %lld, \"values\": [", key, (long long)window->seen);
     for (int i = 0; i < held_(window); i++) fprintf(file, "%s%.17g", i > 0 ? ", " : "", window->values[i]);

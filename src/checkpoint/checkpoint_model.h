@@ -1,5 +1,5 @@
-// The small files of a checkpoint: config.json, which is Hugging Face's description of the model, and training.json, which is ours of
-// the run.
+// The small files of a checkpoint: config.json, which is Hugging Face's description of the model, and training.json,
+// which is ours of the run.
 #ifndef CHECKPOINT_MODEL_H
 #define CHECKPOINT_MODEL_H
 

@@ -1,8 +1,9 @@
 // Saving: the phases of a checkpoint, which all ranks pass together.
 //
-//   idle -- save: copy, start the thread --> writing -- all threads through --> committing (rank 0's thread) -- through --> idle
+//   idle -- save: copy, start the thread --> writing -- all threads done --> committing (rank 0's thread) -- done --> idle
 //
-// The threads only touch files. What they found is exchanged by checkpoint_poll, which all ranks call at the same steps.
+// The threads only touch files. What they found is exchanged by checkpoint_poll, which all ranks call at the same
+// steps.
 #include "checkpoint.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -177,8 +178,8 @@ static void *commit_(void *argument) {
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
     double start = clock_seconds();
     if (commit_files_(checkpoint, &checkpoint->failure) == 0) {
-        // One too many harms nobody. What an attempt left that failed and could not be cleared away at once, as on a disk that was
-        // read-only for a while, is nobody's work in progress: all ranks are through.
+        // One too many harms nobody. What an attempt left that failed and could not be cleared away at once, as on a
+        // disk that was read-only for a while, is nobody's work in progress: all ranks are through.
         checkpoint_prune(config->dir, &checkpoint->writer.crc, checkpoint->run, config->keep,
                          strrchr(checkpoint->path, '/') + 1, config->overwrite);
         checkpoint_sweep(config->dir);

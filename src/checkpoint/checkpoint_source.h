@@ -34,7 +34,8 @@ void source_close(Source *source);
 // NULL where there is none of that name. Names may lack the model's prefix ("transformer.", "model.").
 SourceTensor *source_find(Source *source, const char *name);
 
-// Compares a tensor's shape with what the spec is stored as, and its type with numbers. -1 with err that names both shapes.
+// Compares a tensor's shape with what the spec is stored as, and its type with numbers. -1 with err that names both
+// shapes.
 int source_check(const Source *source, const SourceTensor *found, const TensorSpec *spec, Error *err);
 
 // Reads elements [begin, end) of a rank's tensor as fp32 into source->values (at most SOURCE_PIECE); padding is zero.

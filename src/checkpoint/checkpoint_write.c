@@ -11,8 +11,8 @@
 
 // --- what this rank writes
 
-// Replicas are written by the first tensor rank, a weight that is tied to the embedding where the embedding is. Data ranks write the
-// piece whose states they own.
+// Replicas are written by the first tensor rank, a weight that is tied to the embedding where the embedding is. Data
+// ranks write the piece whose states they own.
 static bool writes_(const Stage *stage, const Tensor *tensor) {
     bool replica = tensor->spec->split == SPLIT_NONE && stage->at.shape.tensor_rank > 0;
     return tensor->spec->tied_to < 0 && !replica;
@@ -150,8 +150,8 @@ static int put_rows_(const OpenFile *file, const FileBlock *at, const char *data
     return 0;
 }
 
-// to (cols, rows) = transpose of from (rows, cols), whose rows are `stride` elements apart. In tiles, so that the rows read stay in the
-// cache until they are used up.
+// to (cols, rows) = transpose of from (rows, cols), whose rows are `stride` elements apart. In tiles, so that the rows
+// read stay in the cache until they are used up.
 enum { TILE = 32 };
 
 static void transpose4_(uint32_t *to, const uint32_t *from, int64_t rows, int64_t cols, int64_t stride) {
@@ -197,8 +197,8 @@ static int64_t find_strange2_(const uint16_t *values, int64_t count) {
     return -1;
 }
 
-// A gradient that is not finite stops a step before its update. A value that no gradient touches, as in an embedding row that no token
-// uses, shows only where it is looked at: here, when everything is read anyway.
+// A gradient that is not finite stops a step before its update. A value that no gradient touches, as in an embedding
+// row that no token uses, shows only where it is looked at: here, when everything is read anyway.
 static int check_finite_(const OpenFile *file, const Block *block, const char *data) {
     const WritePart *part = file->part;
     Writer *writer = file->writer;

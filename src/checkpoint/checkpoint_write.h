@@ -1,4 +1,5 @@
-// The part of a checkpoint that one rank writes: which elements, their copy in host memory, and the thread's work on them.
+// The part of a checkpoint that one rank writes: which elements, their copy in host memory, and the thread's work on
+// them.
 #ifndef CHECKPOINT_WRITE_H
 #define CHECKPOINT_WRITE_H
 
@@ -62,9 +63,9 @@ void writer_copy(Writer *writer);
 // The code of an error that must end the run: what is to be saved is not worth it.
 enum { WRITER_BROKEN = 64 };
 
-// Writes the copy into the files of `dir`, which is made where it is not there, down to the disk, and fills `shares`. Symbolic links
-// are not followed: neither `dir` nor a file in it may be one. A value that is not finite fails with WRITER_BROKEN, or is told in
-// `strange` where train.skip_bad_steps lets a run go on with such values.
+// Writes the copy into the files of `dir`, which is made where it is not there, down to the disk, and fills `shares`.
+// Symbolic links are not followed: neither `dir` nor a file in it may be one. A value that is not finite fails with
+// WRITER_BROKEN, or is told in `strange` where train.skip_bad_steps lets a run go on with such values.
 int writer_write(Writer *writer, const char *dir, Error *err);
 
 #endif

@@ -1,5 +1,6 @@
-// config.json, both ways. A file is read into a ModelConfig, so that one loop over the model's keys finds every difference.
-// What the keys are called there, and which values mean something that is not computed here, is in the family's row.
+// config.json, both ways. A file is read into a ModelConfig, so that one loop over the model's keys finds every
+// difference. What the keys are called there, and which values mean something that is not computed here, is in the
+// family's row.
 #include "hf_config.h"
 
 #include "checkpoint_files.h"

@@ -83,7 +83,8 @@ static bool add_copy_(HfTokenizer *tokenizer, const char *name, const char *path
     return whole;
 }
 
-// The text of a token that was added to a tokenizer.json, such as "<|end_of_text|>", written to `text`; NULL: none has this id.
+// The text of a token that was added to a tokenizer.json, such as "<|end_of_text|>", written to `text`; NULL: none has
+// this id.
 static const char *added_token_(const char *json_text_, size_t length, int64_t id, char text[80]) {
     Json json = {0};
     Error ignored = {0};

@@ -1,5 +1,5 @@
-// The tokenizer that a checkpoint carries, so that AutoTokenizer and generate() of transformers work on its folder: that of the
-// training data (side_file.h), or for bytes one that is written here.
+// The tokenizer that a checkpoint carries, so that AutoTokenizer and generate() of transformers work on its folder:
+// that of the training data (side_file.h), or for bytes one that is written here.
 #ifndef HF_TOKENIZER_H
 #define HF_TOKENIZER_H
 
@@ -19,7 +19,8 @@ typedef struct HfTokenizer {
     int64_t end; // the token that ends a text and begins the next; -1: not known
 } HfTokenizer;
 
-// Reads the tokenizer's file into memory. One that is missing or damaged costs the checkpoint its tokenizer, never the run.
+// Reads the tokenizer's file into memory. One that is missing or damaged costs the checkpoint its tokenizer, never the
+// run.
 void hf_tokenizer_load(HfTokenizer *tokenizer, const Config *config);
 void hf_tokenizer_free(HfTokenizer *tokenizer);
 

@@ -5,7 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// Below this a direct write, which waits for the disk, costs more than the cache does; above it the disk is told to begin at once.
+// Below this a direct write, which waits for the disk, costs more than the cache does; above it the disk is told to
+// begin at once.
 enum { LARGE = 1 << 20 };
 
 static int write_error_(const RangeFile *file, Error *err) {
@@ -31,8 +32,8 @@ static ssize_t put_cached_(RangeFile *file, int64_t offset, const void *data, in
     return put;
 }
 
-// As many whole blocks as the staging memory takes. A file system that opens files for direct writes and then refuses them is asked no
-// further; that it took part of a block, at the disk's end say, is for the cache to finish.
+// As many whole blocks as the staging memory takes. A file system that opens files for direct writes and then refuses
+// them is asked no further; that it took part of a block, at the disk's end say, is for the cache to finish.
 static ssize_t put_direct_(RangeFile *file, int64_t offset, const void *data, int64_t bytes) {
     int64_t piece = bytes < RANGE_FILE_STAGING ? bytes / RANGE_FILE_BLOCK * RANGE_FILE_BLOCK : RANGE_FILE_STAGING;
     memcpy(file->staging, data, (size_t)piece);

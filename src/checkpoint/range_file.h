@@ -1,6 +1,7 @@
-// A file that is written in ranges, by several processes at once, down to the disk. What is large goes past the page cache
-// (O_DIRECT) where the file system knows how: the cache costs a copy, memory that training may need, and on the machines
-// measured half of the disk's rate (docs/performance.md). What does not fill a block of the disk goes through the cache.
+// A file that is written in ranges, by several processes at once, down to the disk. What is large goes past the page
+// cache (O_DIRECT) where the file system knows how: the cache costs a copy, memory that training may need, and on the
+// machines measured half of the disk's rate (docs/performance.md). What does not fill a block of the disk goes through
+// the cache.
 #ifndef RANGE_FILE_H
 #define RANGE_FILE_H
 
@@ -20,13 +21,13 @@ typedef struct RangeFile {
     char *staging;
 } RangeFile;
 
-// Opens a file for writing, makes it where it is not there, and keeps what others wrote. staging: RANGE_FILE_STAGING bytes aligned to
-// RANGE_FILE_BLOCK, of this file until it is closed. The file is `name` in the open directory `dir` (AT_FDCWD: here); a symbolic link
-// of that name is not followed. path: for errors, kept by the caller. -1 with err.
+// Opens a file for writing, makes it where it is not there, and keeps what others wrote. staging: RANGE_FILE_STAGING
+// bytes aligned to RANGE_FILE_BLOCK, of this file until it is closed. The file is `name` in the open directory `dir`
+// (AT_FDCWD: here); a symbolic link of that name is not followed. path: for errors, kept by the caller. -1 with err.
 int range_file_open(RangeFile *file, int dir, const char *name, const char *path, void *staging, Error *err);
 
-// Writes the beginning of a range and returns how many bytes that were, at least one; -1 with err. Two processes may write ranges that
-// share a block; of the ranges themselves no byte belongs to two.
+// Writes the beginning of a range and returns how many bytes that were, at least one; -1 with err. Two processes may
+// write ranges that share a block; of the ranges themselves no byte belongs to two.
 int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_t bytes, Error *err);
 
 // Down to the disk. Then range_file_close, which follows every open that returned 0.

@@ -90,7 +90,8 @@ static int compare_offsets_(const void *a, const void *b) {
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-// One behind the other from the header to the file's end, as the format demands: no byte twice, none that nobody checks.
+// One behind the other from the header to the file's end, as the format demands: no byte twice, none that nobody
+// checks.
 static int check_cover_(const SafeFile *file, int64_t data, Error *err) {
     int64_t at = data;
     for (int64_t i = 0; i < file->count; i++) {
@@ -208,7 +209,8 @@ void safetensors_to_float(float *to, const void *from, SafeType type, int64_t co
 
 // --- writing
 
-// The length word is filled in at the end. Loaders ask for the metadata: without the format, transformers refuses the file.
+// The length word is filled in at the end. Loaders ask for the metadata: without the format, transformers refuses the
+// file.
 void safetensors_header_begin(SafeHeader *header) {
     memset(header, 0, sizeof *header);
     header->file = xmemstream(&header->text, &header->bytes);

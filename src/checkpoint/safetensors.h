@@ -1,8 +1,9 @@
-// Files in the safetensors format (huggingface.co/docs/safetensors): eight bytes with the header's length, little-endian; the header,
-// a JSON object {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}; the tensors' bytes.
+// Files in the safetensors format (huggingface.co/docs/safetensors): eight bytes with the header's length,
+// little-endian; the header, a JSON object {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...};
+// the tensors' bytes.
 //
-// Nothing a file says about sizes is believed before it was checked against the file's length: lengths, offsets and shapes agree with
-// each other and cover the data exactly, or the file is refused with a sentence that names it.
+// Nothing a file says about sizes is believed before it was checked against the file's length: lengths, offsets and
+// shapes agree with each other and cover the data exactly, or the file is refused with a sentence that names it.
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 

@@ -1,5 +1,6 @@
-// Messages, gathers and sums of another group, checked. A group whose collectives are messages of our own (MPI) checks every one of
-// those where it arrives; a library's (NCCL) can only be checked from outside, by what goes in and what comes out.
+// Messages, gathers and sums of another group, checked. A group whose collectives are messages of our own (MPI) checks
+// every one of those where it arrives; a library's (NCCL) can only be checked from outside, by what goes in and what
+// comes out.
 #include "comm_checked.h"
 #include "base/alloc.h"
 
@@ -8,7 +9,8 @@
 
 typedef enum FlightKind { FLIGHT_SEND, FLIGHT_RECEIVE, FLIGHT_GATHER, FLIGHT_SUM, FLIGHT_PLAIN } FlightKind;
 
-// One message or collective under way, and its checksum. Requests must not move while active, so flights live apart and are used again.
+// One message or collective under way, and its checksum. Requests must not move while active, so flights live apart and
+// are used again.
 typedef struct Flight {
     CommRequest data, sum;
     FlightKind kind;
@@ -135,8 +137,8 @@ static int exchange_(Comm *comm, Flight *flight, Error *err) {
     return self->sums->all_gather(self->sums, flight->all, own, 1, COMM_DOUBLE, &flight->sum, err);
 }
 
-// Each part of a gather is compared with what its rank had. Of a sum every rank has to have the same bits: who took part in making
-// it cannot be told from it.
+// Each part of a gather is compared with what its rank had. Of a sum every rank has to have the same bits: who took
+// part in making it cannot be told from it.
 static int compare_collected_(Comm *comm, const Flight *flight, Error *err) {
     Checked *self = checked_self_(comm);
     bool gather = flight->kind == FLIGHT_GATHER;

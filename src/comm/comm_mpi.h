@@ -1,9 +1,8 @@
-// Messages over MPI, for ranks whose memory is the host's. Every call starts and returns; work happens in test, which is
-// where Open MPI makes progress, and where every collective that is under way in any group is taken on: two ranks may
-// wait for different things first and still help each other along. On one machine the receiver copies straight out of the sender's memory, the whole
-// message in one go inside the receiver's call (about 8 GB/s: 100 MB take 13 ms); the sender only has to look in now
-// and then.
-// Only files that speak MPI include this.
+// Messages over MPI, for ranks whose memory is the host's. Every call starts and returns; work happens in test, which
+// is where Open MPI makes progress, and where every collective that is under way in any group is taken on: two ranks
+// may wait for different things first and still help each other along. On one machine the receiver copies straight out
+// of the sender's memory, the whole message in one go inside the receiver's call (about 8 GB/s: 100 MB take 13 ms); the
+// sender only has to look in now and then. Only files that speak MPI include this.
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
 
@@ -26,8 +25,9 @@ typedef struct CommWorkspace {
     unsigned taken;
 } CommWorkspace;
 
-// One group. It owns the communicator. Without room of the caller's it owns the scratch memory of its collectives too, which is kept for
-// the next ones: at most COMM_PIECE_BYTES (plus rounding) for each collective that was ever under way at the same time.
+// One group. It owns the communicator. Without room of the caller's it owns the scratch memory of its collectives too,
+// which is kept for the next ones: at most COMM_PIECE_BYTES (plus rounding) for each collective that was ever under way
+// at the same time.
 typedef struct CommMpi {
     Comm base;
     MPI_Comm mpi;

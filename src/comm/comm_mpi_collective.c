@@ -1,6 +1,6 @@
-// Collectives out of plain messages, because the order of their sums is a promise: each rank sums one block of the data,
-// in rank order, from what all the others sent it, and hands the result round. Long data goes through piece by piece,
-// so that the scratch memory stays small whatever is summed.
+// Collectives out of plain messages, because the order of their sums is a promise: each rank sums one block of the
+// data, in rank order, from what all the others sent it, and hands the result round. Long data goes through piece by
+// piece, so that the scratch memory stays small whatever is summed.
 #ifdef HAVE_MPI
 
 #include "comm_mpi.h"

@@ -3,8 +3,8 @@
 //   GRANT   receiver to sender: my next buffer is free, at this offset of what I lent
 //   NOTICE  sender to receiver: your next message is there (pushed), or about to be sent (far)
 //
-// Every message takes one of each, so at rest as much mail was received as sent, and none is waited for. Between two ranks
-// mail of both ways mixes; messages of one way stay in order, which is why they stand in a queue.
+// Every message takes one of each, so at rest as much mail was received as sent, and none is waited for. Between two
+// ranks mail of both ways mixes; messages of one way stay in order, which is why they stand in a queue.
 #include "comm_pushed.h"
 #include "base/alloc.h"
 #include "lending.h"
@@ -18,8 +18,8 @@ typedef struct Mail {
     int64_t kind, offset, bytes;
 } Mail;
 
-// A message under way. A sender goes WAITS (for a grant), COPIES (pushed) or TRAVELS (far), MAILS; a receiver WAITS (for
-// a notice), TRAVELS (far), MAILS (its grant may still be on its way).
+// A message under way. A sender goes WAITS (for a grant), COPIES (pushed) or TRAVELS (far), MAILS; a receiver WAITS
+// (for a notice), TRAVELS (far), MAILS (its grant may still be on its way).
 typedef enum PushStep { PUSH_WAITS, PUSH_COPIES, PUSH_TRAVELS, PUSH_MAILS, PUSH_DONE } PushStep;
 
 typedef struct Parcel {
@@ -86,7 +86,8 @@ static int64_t missing_(const PushWay *way) {
     return way->started > way->mail ? way->started - way->mail : 0;
 }
 
-// Takes what has come from this peer; listens only while something is missing, so that nothing is listened for at the end.
+// Takes what has come from this peer; listens only while something is missing, so that nothing is listened for at the
+// end.
 static int read_mail_(Pushed *self, int number, Error *err) {
     PushPeer *peer = &self->peers[number];
     Comm *host = self->host;

@@ -17,8 +17,8 @@ static bool row_counts_(const Config *config, const char *key) {
     return given == CONFIG_DEFAULT || (gpu == CONFIG_OVERRIDE && given != CONFIG_OVERRIDE);
 }
 
-// Fills keys of `hardware` from the row that hardware.gpu names. Keys given in the same place (file, or -o) or later win
-// over the row; `-o hardware.gpu` replaces what the file says.
+// Fills keys of `hardware` from the row that hardware.gpu names. Keys given in the same place (file, or -o) or later
+// win over the row; `-o hardware.gpu` replaces what the file says.
 static void fill_from_gpu_(Config *config) {
     HardwareConfig *hardware = &config->hardware;
     const Gpu *gpu = gpu_row(hardware->gpu);

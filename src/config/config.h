@@ -1,9 +1,9 @@
 // One run, as its YAML file and the overrides on the command line describe it.
 //
-// A single schema table (config_schema.c) holds every key: its place in Config, type, default, bounds and meaning. Parsing,
-// validation, `--help-config` and the suggestions for misspelt keys all read that table and nothing else.
-// Every error is one sentence `FILE:LINE: key: what is wrong; what would be right` (for an override the place reads
-// `-o key`) and exit code 2.
+// A single schema table (config_schema.c) holds every key: its place in Config, type, default, bounds and meaning.
+// Parsing, validation, `--help-config` and the suggestions for misspelt keys all read that table and nothing else.
+// Every error is one sentence `FILE:LINE: key: what is wrong; what would be right` (for an override the place reads `-o
+// key`) and exit code 2.
 #ifndef CONFIG_H
 #define CONFIG_H
 
@@ -180,7 +180,7 @@ typedef struct Config {
     CommConfig comm;
     HardwareConfig hardware;
     int32_t place[CONFIG_MAX_KEYS]; // per row of the schema: line, CONFIG_DEFAULT or CONFIG_OVERRIDE
-    int copy; // a file that keeps what came through a pipe, which cannot be read twice; 0: none. Open until the process ends
+    int copy; // open file that keeps what came through a pipe, which cannot be read twice; 0: none
 } Config;
 
 // Reads the file, applies the overrides ("key=value", later ones win) and checks the result. Returns 0, or -1 with err

@@ -1,6 +1,6 @@
 // What the keys of `schedule` ask for, in the words of the table of schedules: its row, its spec, and the list in
-// schedule.file. Defaults that depend on the number of stages are filled in when they are asked for and never stored, so
-// a configuration stays valid when a planner changes its stages.
+// schedule.file. Defaults that depend on the number of stages are filled in when they are asked for and never stored,
+// so a configuration stays valid when a planner changes its stages.
 #include "base/files.h"
 #include "config.h"
 

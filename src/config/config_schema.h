@@ -15,8 +15,7 @@ typedef struct ConfigKey ConfigKey;
 
 // What a list holds: one value an entry, or a mapping of several.
 typedef struct ConfigList {
-    size_t given,
-        valid; // offsets in Config of two int64_t: entries that were read, and those that stand once auto is resolved
+    size_t given, valid;    // offsets in Config of two int64_t: entries read, and entries once auto is resolved
     size_t entry;           // bytes of one
     int64_t most;           // entries
     const ConfigKey *parts; // what an entry maps, with offsets inside the entry; a nameless part: the entry itself

@@ -1,4 +1,5 @@
-// The table of model families. To add a model, write train_NAME.cu and add a row, a word and an entry of ModelFamily here.
+// The table of model families. To add a model, write train_NAME.cu and add a row, a word and an entry of ModelFamily
+// here.
 #include "config.h"
 
 const char *const family_words[] = {[FAMILY_LLAMA] = "llama", [FAMILY_GPT] = "gpt", NULL};

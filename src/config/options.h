@@ -1,5 +1,5 @@
-// The command line: one table of options (options_schema.h) that parses it and prints `--help`; manual.h and completion.h
-// make their pages of it.
+// The command line: one table of options (options_schema.h) that parses it and prints `--help`; manual.h and
+// completion.h make their pages of it.
 #ifndef OPTIONS_H
 #define OPTIONS_H
 

@@ -9,8 +9,8 @@
 
 typedef enum OptionKind { OPTION_FLAG, OPTION_TEXT, OPTION_LIST } OptionKind;
 
-// The name of the value says what it may be, and so what a shell completes: FILE, DIR, KEY=VALUE a key of the configuration and its
-// value, "a|b" one of these words and no other. Any other name is free text.
+// The name of the value says what it may be, and so what a shell completes: FILE, DIR, KEY=VALUE a key of the
+// configuration and its value, "a|b" one of these words and no other. Any other name is free text.
 typedef struct OptionRow {
     const char *name;     // after --
     char letter;          // after -; 0: none

@@ -346,8 +346,8 @@ static void fill_table_(Backend *b) {
     b->adamw = cpu_adamw;
 }
 
-// oneDNN takes its packing room from malloc for every product. Given back to the kernel each time, it comes back as pages to clear,
-// which cost a few percent of a step.
+// oneDNN takes its packing room from malloc for every product. Given back to the kernel each time, it comes back as
+// pages to clear, which cost a few percent of a step.
 static void keep_freed_memory_(void) {
 #if defined(__GLIBC__)
     mallopt(M_MMAP_THRESHOLD, 1 << 30);

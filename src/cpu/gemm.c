@@ -2,9 +2,9 @@
 // registers (the scheme of Goto & van de Geijn 2008 and BLIS). The kernel is written in vector extensions, so that one
 // source serves AVX-512, AVX2, SSE and NEON at the width the compiler is told.
 //
-// op(A) is cut into panels of MR rows, op(B) into panels of NR columns; a panel stores, for each k, its MR (NR) elements
-// side by side, so that the kernel streams both. Packing also undoes transposition and widens bf16, so the kernel
-// knows neither. All sums over k run in one order that depends on k alone.
+// op(A) is cut into panels of MR rows, op(B) into panels of NR columns; a panel stores, for each k, its MR (NR)
+// elements side by side, so that the kernel streams both. Packing also undoes transposition and widens bf16, so the
+// kernel knows neither. All sums over k run in one order that depends on k alone.
 #include "gemm.h"
 
 #if defined(__FMA__)

@@ -1,8 +1,10 @@
-// bf16 matrix products of one tile by oneDNN, on processors that multiply bf16 themselves (AVX512-BF16, AMX); there they
-// take half the time of fp32. Elsewhere cpu_gemm widens bf16 while it packs, which is quicker than oneDNN's emulation.
+// bf16 matrix products of one tile by oneDNN, on processors that multiply bf16 themselves (AVX512-BF16, AMX); there
+// they take half the time of fp32. Elsewhere cpu_gemm widens bf16 while it packs, which is quicker than oneDNN's
+// emulation.
 //
 // A product is a oneDNN primitive, made once per shape and thread and kept: making one takes longer than a small tile.
-// Each runs on the calling thread alone, with scratch of its own, so that results do not depend on the number of threads.
+// Each runs on the calling thread alone, with scratch of its own, so that results do not depend on the number of
+// threads.
 #include "cpu.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 // Linear layers: the matrix product cut into tiles of the output, one thread each, with bias and GELU applied while a
-// tile is still in cache. Where oneDNN was found, a tile in fp32 is its product, and in bf16
-// where the processor multiplies bf16 itself (gemm_bf16.c); else gemm.c's. Tiles and
-// threads are ours in any case: left to itself, oneDNN splits long sums over its threads, and the result depends on their number.
+// tile is still in cache. Where oneDNN was found, a tile in fp32 is its product, and in bf16 where the processor
+// multiplies bf16 itself (gemm_bf16.c); else gemm.c's. Tiles and threads are ours in any case: left to itself, oneDNN
+// splits long sums over its threads, and the result depends on their number.
 #include "cpu.h"
 
 #if defined(HAVE_DNNL)

@@ -22,8 +22,8 @@ typedef struct GpuIdentity {
 // Zeros where the GPU does not answer.
 void backend_cuda_identity(int device, GpuIdentity *identity);
 
-// One GPU: `device` counts from 0 among those visible. Takes 64 MiB of it beside what is allocated later: scratch of the
-// kernels and cuBLASLt's workspace.
+// One GPU: `device` counts from 0 among those visible. Takes 64 MiB of it beside what is allocated later: scratch of
+// the kernels and cuBLASLt's workspace.
 Backend *backend_cuda_create(int precision, int device, Error *err);
 
 // "driver 580.159 (CUDA 13.0), CUDA 13.0, cuBLAS 13.1.0, cuDNN 9.19.0, NCCL 2.28.9"

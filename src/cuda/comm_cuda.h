@@ -18,13 +18,13 @@ typedef enum CommUse {
     // Sums and gathers beside compute, on a stream of their own: they begin behind what compute was given before the
     // call, and are complete when `test` says so.
     COMM_USE_BESIDE,
-    // Messages between two ranks. Every way that is connected has a communicator and a stream of its own: a receive that
-    // waits holds up nothing else, so that traffic both ways cannot stall itself.
+    // Messages between two ranks. Every way that is connected has a communicator and a stream of its own: a receive
+    // that waits holds up nothing else, so that traffic both ways cannot stall itself.
     COMM_USE_NEIGHBOURS
 } CommUse;
 
-// Collective over the group. The communicator of sums is made here, those of messages in `connect`. Takes over `host` where `owns`, also
-// when it fails. NULL with err.
+// Collective over the group. The communicator of sums is made here, those of messages in `connect`. Takes over `host`
+// where `owns`, also when it fails. NULL with err.
 Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err);
 
 // Through host memory and `host`, for ranks that share a GPU, which NCCL refuses. Slow, and alike in what it computes.

@@ -1,8 +1,8 @@
-// Messages over NCCL. All communicators are made at start, by all ranks in one order, and an error that NCCL meets while
-// something is under way becomes ours: the communicators are aborted, and the job ends with its sentence.
+// Messages over NCCL. All communicators are made at start, by all ranks in one order, and an error that NCCL meets
+// while something is under way becomes ours: the communicators are aborted, and the job ends with its sentence.
 //
-// NCCL connects a link inside its first send or receive, and that call does not return before the peer made the matching
-// one. So every link carries one tiny message when it is made, and every group one collective of each kind.
+// NCCL connects a link inside its first send or receive, and that call does not return before the peer made the
+// matching one. So every link carries one tiny message when it is made, and every group one collective of each kind.
 #include "base/alloc.h"
 #include "comm_cuda.h"
 #include "internal.h"

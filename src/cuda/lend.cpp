@@ -1,4 +1,5 @@
-// Memory of one process on another's GPU of the same host, through CUDA-IPC, and host memory that the copy engines read.
+// Memory of one process on another's GPU of the same host, through CUDA-IPC, and host memory that the copy engines
+// read.
 #include "internal.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 // What a run trains on: one data set, or several of which each gives its share of the samples (data.train).
 //
-// Position k of training belongs to the source whose turn it is (blend_order.h); a source gives its samples in the order that
-// it would have alone, one permutation after another, so that one smaller than its share repeats. All of that follows
-// from (seed, k): like with one data set, a checkpoint holds one number, and no layout changes the order.
+// Position k of training belongs to the source whose turn it is (blend_order.h); a source gives its samples in the
+// order that it would have alone, one permutation after another, so that one smaller than its share repeats. All of
+// that follows from (seed, k): like with one data set, a checkpoint holds one number, and no layout changes the order.
 #ifndef BLEND_H
 #define BLEND_H
 

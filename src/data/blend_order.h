@@ -12,7 +12,8 @@
 
 #include <stdint.h>
 
-// Shares are exact where weights are decimals whose period is at most BLEND_ORDER_MOST; others are rounded to that many parts.
+// Shares are exact where weights are decimals whose period is at most BLEND_ORDER_MOST; others are rounded to that many
+// parts.
 enum { BLEND_ORDER_MOST = 1000000, BLEND_ORDER_SOURCES = 64 };
 
 typedef struct BlendOrder {

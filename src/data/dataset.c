@@ -39,8 +39,8 @@ struct Dataset {
     SideFile side, other; // the first shard's that has one, and the first of another tokenizer; vocab 0: none
 };
 
-// Up to PIECE_BYTES of tokens, as they lie in the file. Read and not mapped: where a file shrinks under a run, or its disk fails, a
-// read says so and a mapping kills the process.
+// Up to PIECE_BYTES of tokens, as they lie in the file. Read and not mapped: where a file shrinks under a run, or its
+// disk fails, a read says so and a mapping kills the process.
 typedef union Piece {
     uint16_t narrow[PIECE_BYTES / 2];
     uint32_t wide[PIECE_BYTES / 4];

@@ -172,7 +172,8 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
 
 // ---------------------------------------------------------------- tokens to text
 
-// A control character, of which a terminal may make anything: also those that UTF-8 spells in two bytes (U+0080 to U+009F).
+// A control character, of which a terminal may make anything: also those that UTF-8 spells in two bytes (U+0080 to
+// U+009F).
 static bool control_(const char *at, int length) {
     unsigned char first = (unsigned char)at[0], second = length > 1 ? (unsigned char)at[1] : 0;
     if (length == 1) return (first < 0x20 && first != '\n' && first != '\t') || first == 0x7F;

@@ -28,12 +28,13 @@ void tokenizer_close(Tokenizer *tokenizer);
 // The token that ends a text and begins the next; -1: unknown.
 int64_t tokenizer_end(const Tokenizer *tokenizer);
 
-// Tokens of a text; an empty text gives the token that ends one, which is how texts begin. `name` ("sample.prompt", "--generate") begins
-// the error: nothing to begin with, not in the vocabulary, not UTF-8. The caller frees tokens->ids. 0, or -1 with err.
+// Tokens of a text; an empty text gives the token that ends one, which is how texts begin. `name` ("sample.prompt",
+// "--generate") begins the error: nothing to begin with, not in the vocabulary, not UTF-8. The caller frees
+// tokens->ids. 0, or -1 with err.
 int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err);
 
-// Text of tokens, fit to be shown: UTF-8, with \xNN for bytes that are none and for control characters other than newline and tab.
-// NULL with err when memory is out; the caller frees.
+// Text of tokens, fit to be shown: UTF-8, with \xNN for bytes that are none and for control characters other than
+// newline and tab. NULL with err when memory is out; the caller frees.
 char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens);
 
 #endif

@@ -23,7 +23,8 @@ bool device_has_gpus(const Config *config, int64_t ranks);
 // Says in one clause why there is no GPU to compute on; empty if the configuration wants none.
 void device_missing(const Config *config, char why[256]);
 
-// What the first GPU is known to offer each rank; zeros where GPUs would not compute, or its name is not known. Takes nothing.
+// What the first GPU is known to offer each rank; zeros where GPUs would not compute, or its name is not known. Takes
+// nothing.
 typedef struct DeviceFigures {
     int64_t memory_bytes;
     double peak_tflops; // of matrix products in the run's precision
@@ -31,8 +32,9 @@ typedef struct DeviceFigures {
 
 void device_figures(DeviceFigures *figures, const Config *config);
 
-// Collective. Every rank gets a backend: a GPU of its own, or one that it shares where hardware.share_gpu says so, or the
-// CPU. threads: of a CPU rank. NULL with err on the ranks that found why (no GPU, too few, unlike ones, an old driver).
+// Collective. Every rank gets a backend: a GPU of its own, or one that it shares where hardware.share_gpu says so, or
+// the CPU. threads: of a CPU rank. NULL with err on the ranks that found why (no GPU, too few, unlike ones, an old
+// driver).
 Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err);
 
 // The first GPU, for measuring alone. NULL with err.

@@ -1,5 +1,5 @@
-// One launch: a loop that passes on what ranks write and signals that come, listens to the coordinator, and ends everything once the
-// job is over; then the last word.
+// One launch: a loop that passes on what ranks write and signals that come, listens to the coordinator, and ends
+// everything once the job is over; then the last word.
 #include "launch_private.h"
 
 #include "base/alloc.h"
@@ -109,8 +109,8 @@ static bool launch_results_wait_(const Launch *launch) {
     return launch->passed < launch->taken;
 }
 
-// As much as our stdout takes now. If its reader pauses (a pager), signals and ranks are looked after all the same: a pipe that is ready
-// takes PIPE_BUF bytes at once.
+// As much as our stdout takes now. If its reader pauses (a pager), signals and ranks are looked after all the same: a
+// pipe that is ready takes PIPE_BUF bytes at once.
 static void launch_pass_results_(Launch *launch) {
     struct pollfd ready = {STDOUT_FILENO, POLLOUT, 0};
     while (launch_results_wait_(launch) && poll(&ready, 1, 0) > 0) {
@@ -269,7 +269,8 @@ static int launch_say_mpirun_(const Launch *launch) {
 static int launch_say_reported_(const Launch *launch, const JobEnd *why) {
     Log voice = {launch->log->program, why->rank, why->stage, LOG_NORMAL};
     log_line(&voice, "%s", why->text);
-    // Killed by somebody else, mpirun is the reason, and what a rank says of it (its standard output has gone) a consequence.
+    // Killed by somebody else, mpirun is the reason, and what a rank says of it (its standard output has gone) a
+    // consequence.
     bool killed = WIFSIGNALED(launch->status) && !launch->forced && launch->asked < 2;
     return killed ? launch_say_mpirun_(launch) : why->code;
 }

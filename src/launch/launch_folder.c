@@ -1,5 +1,5 @@
-// The folder of a launch, the processes that belong to it, and the caretaker. A process belongs to the launch if it was started with
-// the folder's path in its environment, so that none is missed whoever its parent is now.
+// The folder of a launch, the processes that belong to it, and the caretaker. A process belongs to the launch if it was
+// started with the folder's path in its environment, so that none is missed whoever its parent is now.
 #include "launch_private.h"
 
 #include "ranks/supervisor.h"

@@ -1,5 +1,5 @@
-// How mpirun is called, and which processes it has started. It gets our decisions as arguments and not in the environment, except for the
-// key of the coordinator, which others may not see.
+// How mpirun is called, and which processes it has started. It gets our decisions as arguments and not in the
+// environment, except for the key of the coordinator, which others may not see.
 #include "launch_private.h"
 
 #include "base/alloc.h"
@@ -43,7 +43,8 @@ static int mpirun_find_self_(char *path, size_t size, Error *err) {
     return error_set(err, EXIT_FAILED, "cannot find this program's own file to start its ranks; start it again");
 }
 
-// With fewer files mpirun does not hear ranks that join, says nothing, and all wait. Seen to do for 2 to 8 ranks: 36, 44, 64.
+// With fewer files mpirun does not hear ranks that join, says nothing, and all wait. Seen to do for 2 to 8 ranks: 36,
+// 44, 64.
 static int mpirun_check_limits_(int ranks, Error *err) {
     char here[4096];
     rlim_t needed = 32 + 5 * (rlim_t)ranks;
@@ -108,7 +109,8 @@ static void mpirun_describe_(Arguments *arguments, int ranks, const LaunchFolder
     // Everything Open MPI writes is in our folder and goes with it.
     mpirun_add_parameter_(arguments, "orte_tmpdir_base", folder->path, true);
     mpirun_add_parameter_(arguments, "btl_vader_backing_directory", folder->path, true);
-    // One machine: no ssh, no batch system, no port that other hosts reach, and no search for networks, which takes 0.2 of 0.35 seconds.
+    // One machine: no ssh, no batch system, no port that other hosts reach, and no search for networks, which takes 0.2
+    // of 0.35 seconds.
     mpirun_add_parameter_(arguments, "plm", "isolated", false);
     mpirun_add_parameter_(arguments, "ras", "^slurm,tm,gridengine,loadleveler,lsf", false);
     mpirun_add_parameter_(arguments, "oob_tcp_if_include", "lo", false);

@@ -8,7 +8,8 @@
 
 // --- launch_folder.c
 
-// The folder; its path is in the environment of every process of the launch (SUPERVISOR_FOLDER), by which strays are found.
+// The folder; its path is in the environment of every process of the launch (SUPERVISOR_FOLDER), by which strays are
+// found.
 typedef struct LaunchFolder {
     char path[256];
     pid_t caretaker;   // removes it if the parent dies
@@ -21,18 +22,19 @@ int launch_folder_create(LaunchFolder *folder, int ranks, Error *err);
 int launch_folder_signal(const LaunchFolder *folder, int number);
 // Kills what is left of the launch and removes the folder.
 void launch_folder_remove(LaunchFolder *folder);
-// A variable of the environment with which a process was started. False where there is none, where it is longer than `value`, and
-// where the process has ended or is another user's.
+// A variable of the environment with which a process was started. False where there is none, where it is longer than
+// `value`, and where the process has ended or is another user's.
 bool launch_process_variable(pid_t pid, const char *name, char *value, size_t size);
 
 // --- launch_mpirun.c
 
-// Starts mpirun for `ranks` ranks of this program in a process group of its own, with `results` as its stdout and `words` as its
-// stderr. The kernel kills it when this process dies. Returns its process id, or -1 with err.
+// Starts mpirun for `ranks` ranks of this program in a process group of its own, with `results` as its stdout and
+// `words` as its stderr. The kernel kills it when this process dies. Returns its process id, or -1 with err.
 pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const Invitation *invitation, int results,
                     int words, Error *err);
 
-// The supervisors that mpirun has started, as the kernel knows them: the coordinator hears of a rank only once its program runs.
+// The supervisors that mpirun has started, as the kernel knows them: the coordinator hears of a rank only once its
+// program runs.
 typedef struct LaunchChild {
     pid_t pid;
     int rank; // -1: not known yet
@@ -58,8 +60,8 @@ int launch_children_lost(const LaunchChildren *children);
 
 // --- launch_signals.c
 
-// Catches CHLD, PIPE, TERM, USR1 and, unless they are ignored, INT and HUP. Returns the file from which to read bytes, each the number of a
-// signal; it never blocks. -1 with err. Once at a time.
+// Catches CHLD, PIPE, TERM, USR1 and, unless they are ignored, INT and HUP. Returns the file from which to read bytes,
+// each the number of a signal; it never blocks. -1 with err. Once at a time.
 int launch_signals_open(Error *err);
 // Restores the previous handlers.
 void launch_signals_close(void);

@@ -1,7 +1,8 @@
-// Signals to the parent, one byte each, in a pipe that it polls. They are caught and not blocked: libraries start threads before ranks
-// are started (planning for schedule.bpipe: auto does), a thread blocks only what it was born with, and a signal to the process goes to
-// any thread that does not block it; the end of mpirun would be lost there. PIPE is among them so that a reader of results that goes
-// away is an error of write, after which the ranks end with a checkpoint.
+// Signals to the parent, one byte each, in a pipe that it polls. They are caught and not blocked: libraries start
+// threads before ranks are started (planning for schedule.bpipe: auto does), a thread blocks only what it was born
+// with, and a signal to the process goes to any thread that does not block it; the end of mpirun would be lost there.
+// PIPE is among them so that a reader of results that goes away is an error of write, after which the ranks end with a
+// checkpoint.
 #include "launch_private.h"
 
 #include <errno.h>

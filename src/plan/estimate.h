@@ -1,7 +1,8 @@
-// The estimate of Huang et al. (arXiv 2401.02088): what a whole pipeline reaches, from the MFU of one of its stages. Transfers, imbalance and
-// the optimizer are left out, which makes it an upper bound; plan_time.h has them.
+// The estimate of Huang et al. (arXiv 2401.02088): what a whole pipeline reaches, from the MFU of one of its stages.
+// Transfers, imbalance and the optimizer are left out, which makes it an upper bound; plan_time.h has them.
 //   step = (B/b + p - 1) * T(b), so MFU(b) = B / (B + b (p - 1)) * MFU_stage(b)
-// B: sequences of a step on one data rank, b: micro-batch size, p: stages, T(b): forward and backward of one microbatch on one stage.
+// B: sequences of a step on one data rank, b: micro-batch size, p: stages, T(b): forward and backward of one microbatch
+// on one stage.
 #ifndef ESTIMATE_H
 #define ESTIMATE_H
 
@@ -12,8 +13,8 @@ double estimate_filled(int64_t batch, int64_t micro_batch, int64_t stages);
 
 double estimate_mfu(double stage_mfu, int64_t batch, int64_t micro_batch, int64_t stages);
 
-// By which fraction MFU_stage has to grow from micro-batch size `from` to `to` so that the pipeline is no slower: the larger of the two leaves
-// stages idle for longer. 0.052 for B = 128, p = 8, 1 to 2.
+// By which fraction MFU_stage has to grow from micro-batch size `from` to `to` so that the pipeline is no slower: the
+// larger of the two leaves stages idle for longer. 0.052 for B = 128, p = 8, 1 to 2.
 double estimate_required_gain(int64_t batch, int64_t from, int64_t to, int64_t stages);
 
 #endif

@@ -29,8 +29,8 @@ static void lower_to_file_(int64_t *bytes, const char *path) {
     fclose(file);
 }
 
-// Limits of the group and of all groups above it. Inside a container the path that /proc names may be the host's; the root it sees
-// then carries its own limit.
+// Limits of the group and of all groups above it. Inside a container the path that /proc names may be the host's; the
+// root it sees then carries its own limit.
 static void lower_to_group_(int64_t *bytes, const char *root, const char *name, char *group) {
     for (;;) {
         char path[1400];

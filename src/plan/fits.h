@@ -16,10 +16,10 @@ typedef struct Machine {
 // MemAvailable of /proc/meminfo, or the limit of this process's control group (v2 or v1) where that is less.
 void machine_look(Machine *machine, bool cuda_available);
 
-// 0 where the plan fits, else -1 with err (code 1, two lines). ranks_of_stage[s]: ranks of stage s on this host.
-// On CPUs the ranks' bytes, what they evict to host memory, their copies for checkpoints, and hardware.reserve_gib once for the host have to be free here; on GPUs
-// a device has to be there. On both each rank's bytes and the reserve have to be within hardware.memory_gib where that is given, on GPUs
-// else within the GPU's own memory.
+// 0 where the plan fits, else -1 with err (code 1, two lines). ranks_of_stage[s]: ranks of stage s on this host. On
+// CPUs the ranks' bytes, what they evict to host memory, their copies for checkpoints, and hardware.reserve_gib once
+// for the host have to be free here; on GPUs a device has to be there. On both each rank's bytes and the reserve have
+// to be within hardware.memory_gib where that is given, on GPUs else within the GPU's own memory.
 int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,
                    const int64_t *ranks_of_stage, Error *err);
 

@@ -119,8 +119,9 @@ static double hardware_stream_(const Shape *s) {
     return (double)(s->shard_rows * s->hidden * s->element);
 }
 
-// Passes over the scores, in bytes for each of them. Fused: read and write in 16 bit, and once more to read in the backward. Unfused, in
-// fp32: cast, scale, mask, softmax, cast back; and the same way back. The CPU backend has one softmax, which is fused.
+// Passes over the scores, in bytes for each of them. Fused: read and write in 16 bit, and once more to read in the
+// backward. Unfused, in fp32: cast, scale, mask, softmax, cast back; and the same way back. The CPU backend has one
+// softmax, which is fused.
 static double softmax_bytes_(const Work *work, bool backward) {
     const Shape *s = work->shape;
     if (work->hardware->cpu || attention_softmax_fuses(&s->attention, s->element))
@@ -212,8 +213,8 @@ static bool spans_nodes_(const Hardware *hardware, const Config *config) {
     return !hardware->cpu && config_world(config) > node && node % t != 0;
 }
 
-// One all-gather or reduce-scatter of the whole stream; an all-reduce is two. A ring over several nodes leaves each of them once, so that it
-// goes at the pace of the node's network.
+// One all-gather or reduce-scatter of the whole stream; an all-reduce is two. A ring over several nodes leaves each of
+// them once, so that it goes at the pace of the node's network.
 static double collective_(const Hardware *hardware, const Config *config, const Shape *s) {
     double t = s->tensor_ranks, bytes = (double)(s->rows * s->hidden * s->element) * (t - 1) / t;
     bool slower = spans_nodes_(hardware, config) && hardware->network < hardware->tensor;

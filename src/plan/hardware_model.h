@@ -1,11 +1,13 @@
-// What a device is believed to do where nothing was measured: seconds of every part of a model from its FLOPs, efficiencies that depend on
-// shapes, bytes and bandwidths. It also knows the rates between ranks, which are the configuration's.
+// What a device is believed to do where nothing was measured: seconds of every part of a model from its FLOPs,
+// efficiencies that depend on shapes, bytes and bandwidths. It also knows the rates between ranks, which are the
+// configuration's.
 //
 // The assumptions, which the plan prints:
-//   - a matrix product of m x n x k runs at peak * efficiency * h(m) * h(n) * h(k), h(x) = x / (x + half): narrow products fill a
-//     device badly, wide ones reach `efficiency`;
-//   - flash attention computes the causal half at a fixed share of the peak, 2.5 times as much in the backward; attention `none` and
-//     `recompute` compute all s*s pairs as products over the head dimension and pass over the scores in memory;
+//   - a matrix product of m x n x k runs at peak * efficiency * h(m) * h(n) * h(k), h(x) = x / (x + half): narrow
+//     products fill a device badly, wide ones reach `efficiency`;
+//   - flash attention computes the causal half at a fixed share of the peak, 2.5 times as much in the backward;
+//     attention `none` and `recompute` compute all s*s pairs as products over the head dimension and pass over the
+//     scores in memory;
 //   - everything else takes the time to read and write its operands at the device's memory bandwidth;
 //   - collectives take the bytes one rank sends over the rate, and a latency for each of the others.
 #ifndef HARDWARE_MODEL_H
@@ -27,20 +29,20 @@ typedef struct Hardware {
     int64_t host_bytes;                 // CPU: what all ranks together may hold where memory_bytes is 0; 0: unknown
 } Hardware;
 
-// Reads the configuration and, on a CPU, measures the peak (a tenth of a second) where it is not given. device: of the backend the plan
-// asks, "" for a GPU that is not here.
+// Reads the configuration and, on a CPU, measures the peak (a tenth of a second) where it is not given. device: of the
+// backend the plan asks, "" for a GPU that is not here.
 void hardware_describe(Hardware *hardware, const Config *config, const char *device);
 
-// Takes the peak that was found with a profile (1e12 FLOP/s of one rank that has its cores to itself, 0: unknown) where the configuration
-// gives none.
+// Takes the peak that was found with a profile (1e12 FLOP/s of one rank that has its cores to itself, 0: unknown) where
+// the configuration gives none.
 void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tflops);
 
 // Whether the configuration runs on CPUs; `auto` is what is at hand.
 bool hardware_is_cpu(const Config *config);
 
 // One microbatch through one part of a model on one tensor rank, in seconds. `weight` is the part of `backward` that W
-// takes where a backward is split into I and W. tensor_*: collectives over the tensor ranks, not contained in the above;
-// a split backward takes tensor_input + tensor_weight instead of tensor_backward.
+// takes where a backward is split into I and W. tensor_*: collectives over the tensor ranks, not contained in the
+// above; a split backward takes tensor_input + tensor_weight instead of tensor_backward.
 typedef struct PartTime {
     double forward, backward, weight;
     double tensor_forward, tensor_backward, tensor_input, tensor_weight;

@@ -1,5 +1,5 @@
-// What a run will hold in memory, stage by stage and by category, before anything is allocated: the same layouts that allocate, only
-// counted.
+// What a run will hold in memory, stage by stage and by category, before anything is allocated: the same layouts that
+// allocate, only counted.
 #ifndef PLAN_H
 #define PLAN_H
 
@@ -27,11 +27,12 @@ typedef struct Plan {
     int64_t parameters;
 } Plan;
 
-// The schedule a configuration asks for: gpipe, 1f1b or bpipe over it, proved. NULL with err. bpipe: auto means on where it evicts anything.
+// The schedule a configuration asks for: gpipe, 1f1b or bpipe over it, proved. NULL with err. bpipe: auto means on
+// where it evicts anything.
 Schedule *plan_schedule(const Config *config, Error *err);
 
-// Whether BPipe can relieve a stage of this schedule: through a partner only where stages are unevenly full, through its own host memory
-// always.
+// Whether BPipe can relieve a stage of this schedule: through a partner only where stages are unevenly full, through
+// its own host memory always.
 bool plan_can_balance(const Config *config);
 
 // The schedule without BPipe, as people write its name: "1F1B".
@@ -57,14 +58,16 @@ int64_t plan_host_bytes(const PlanStage *stage);
 // Evictions of all stages in one step.
 int64_t plan_evictions(const Schedule *schedule);
 
-// Bytes of the slots' bundle on a stage: the larger one of the stage and its partner where the schedule evicts to a partner.
+// Bytes of the slots' bundle on a stage: the larger one of the stage and its partner where the schedule evicts to a
+// partner.
 int64_t plan_slot_bytes(const Model *model, const Config *config, const Schedule *schedule, Backend *be, int stage);
 
-// The table at start-up: model, parameters, world, per stage layers, slots, bytes by category, and the most host memory with its parts.
+// The table at start-up: model, parameters, world, per stage layers, slots, bytes by category, and the most host memory
+// with its parts.
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file);
 
-// Whether all ranks of the run fit on this machine, as when the program starts them itself; fits.h has the rules. -1 with err (code 1):
-// two lines, what is needed and there, and what to run instead.
+// Whether all ranks of the run fit on this machine, as when the program starts them itself; fits.h has the rules. -1
+// with err (code 1): two lines, what is needed and there, and what to run instead.
 int plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda_available, Error *err);
 
 #endif

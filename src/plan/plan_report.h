@@ -10,14 +10,16 @@ int plan_write_json(const PlanAnswer *answer, FILE *file);
 // For people. -1 with err.
 int plan_report(const PlanAnswer *answer, FILE *file, Error *err);
 
-// Fewest ranks on which this model fits at micro-batch size 1, by number of stages and tensor ranks; 0: none found. -1 with err.
+// Fewest ranks on which this model fits at micro-batch size 1, by number of stages and tensor ranks; 0: none found. -1
+// with err.
 typedef struct SmallestWorld {
     int64_t ranks, pipeline, tensor;
     bool bpipe;
 } SmallestWorld;
 int plan_smallest_world(const Planner *planner, SmallestWorld *world, Error *err);
 
-// What will run when, as a trace of one step in the file `path`. -1 with err, also where nothing is known of the device.
+// What will run when, as a trace of one step in the file `path`. -1 with err, also where nothing is known of the
+// device.
 int plan_trace(const PlanAnswer *answer, const char *path, Error *err);
 
 // The program's --plan; trace: where to write one, or NULL. 0, or -1 with err.

@@ -1,6 +1,6 @@
 // Enumerates the rows of schedule_kinds, their chunks and groups, fused and split backwards, and the three ways to keep
-// bundles (none evicted, to the partner, to the host), and asks the planner about each. A row that a configuration would
-// refuse is left out, as is one that evicts nothing.
+// bundles (none evicted, to the partner, to the host), and asks the planner about each. A row that a configuration
+// would refuse is left out, as is one that evicts nothing.
 #include "plan_schedules.h"
 
 #include "base/alloc.h"

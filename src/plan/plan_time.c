@@ -114,8 +114,9 @@ static int stage_compute_(const Costing *costing, int s, const ComputeTimes *tim
     return 0;
 }
 
-// Bytes/s that one rank has among the ranks that hold the same part of the model: within a node like tensor ranks, else its part of the
-// node's network, which all parts on the node use at the same time. Ranks of one part that share a node send only once out of it.
+// Bytes/s that one rank has among the ranks that hold the same part of the model: within a node like tensor ranks, else
+// its part of the node's network, which all parts on the node use at the same time. Ranks of one part that share a node
+// send only once out of it.
 static double data_rate_(const Costing *costing) {
     const Hardware *hardware = costing->source->hardware;
     const ParallelConfig *parallel = &costing->config->parallel;
@@ -158,7 +159,8 @@ static int node_of_stage_(const Costing *costing, int stage) {
     return hardware_node(costing->source->hardware, costing->config, rank);
 }
 
-// The data rank whose stages are spread most over nodes, where copies of the pipeline do not begin with a node: all wait for it.
+// The data rank whose stages are spread most over nodes, where copies of the pipeline do not begin with a node: all
+// wait for it.
 static int widest_copy_(Costing *costing) {
     int64_t node = costing->config->hardware.gpus_per_node, copies = costing->config->parallel.data;
     int widest = 0, most = 0;
@@ -195,7 +197,8 @@ static double transfer_(const Costing *costing, int stage) {
     return costing_message_(costing, stage, partner, bytes);
 }
 
-// The resource of what `from` sends: the network card of its node where the message leaves it, numbered by the node's lowest stage.
+// The resource of what `from` sends: the network card of its node where the message leaves it, numbered by the node's
+// lowest stage.
 static int card_(const Costing *costing, int from, int to) {
     int node = node_of_stage_(costing, from), lowest = 0;
     if (node == node_of_stage_(costing, to)) return -1;
@@ -337,15 +340,15 @@ static int phase_of_(Phase *phase, const Config *config, int64_t microbatches, c
     return status;
 }
 
-// Whether p microbatches take what the p before them took, to half a percent, and compute waits for no transfer: stages evict in rounds of
-// different lengths.
+// Whether p microbatches take what the p before them took, to half a percent, and compute waits for no transfer: stages
+// evict in rounds of different lengths.
 static bool steady_(const Phase *before, const Phase *between, const Phase *now) {
     double one = between->makespan - before->makespan, next = now->makespan - between->makespan;
     return now->exposed == 0 && fabs(next - one) <= 5e-3 * next;
 }
 
-// The next microbatches take what the last 2p did, where that is steady. Where it is not, only the whole tells how long all take, or very
-// many of them where the whole is too long.
+// The next microbatches take what the last 2p did, where that is steady. Where it is not, only the whole tells how long
+// all take, or very many of them where the whole is too long.
 static int whole_phase_(Phase *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
                         Error *err) {
     enum { MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards
@@ -383,7 +386,8 @@ static void slowest_(PlanTime *time, const PlanCosts *costs, int stages, int64_t
     }
 }
 
-// One stage is held against what its rank computes with while it works; ranks that share cores have no formula for the whole.
+// One stage is held against what its rank computes with while it works; ranks that share cores have no formula for the
+// whole.
 static void costing_utilization_(PlanTime *time, const Config *config, const Hardware *hardware) {
     if (hardware->peak == 0) return;
     const ParallelConfig *parallel = &config->parallel;

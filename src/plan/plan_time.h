@@ -1,5 +1,6 @@
-// How long a step will take: stage times from a profile or from the model of the hardware, the pipeline by simulation of the very schedule
-// that would run, and what comes behind it: sums of gradients over data ranks, the tied head's, norm, optimizer and gathered weights.
+// How long a step will take: stage times from a profile or from the model of the hardware, the pipeline by simulation
+// of the very schedule that would run, and what comes behind it: sums of gradients over data ranks, the tied head's,
+// norm, optimizer and gathered weights.
 #ifndef PLAN_TIME_H
 #define PLAN_TIME_H
 
@@ -14,8 +15,8 @@ typedef struct TimeSource {
     const Profile *profile; // NULL: the model of the hardware
 } TimeSource;
 
-// Seconds of one microbatch on one stage, all its chunks together. Collectives over tensor ranks are in forward, backward,
-// input and weight, and once more by themselves.
+// Seconds of one microbatch on one stage, all its chunks together. Collectives over tensor ranks are in forward,
+// backward, input and weight, and once more by themselves.
 typedef struct StageTime {
     double forward;
     double backward;      // of B, or of I and W together where the schedule splits backwards
@@ -52,8 +53,8 @@ typedef struct PlanTime {
     double estimate;  // MFU by the paper's formula from stage_mfu; 0: no peak known, or ranks share cores
 } PlanTime;
 
-// config_microbatches(config) microbatches are planned, which may be more than `schedule` has: a schedule of many stages and microbatches
-// repeats itself, so that from a few rounds of it the time of all follows.
+// config_microbatches(config) microbatches are planned, which may be more than `schedule` has: a schedule of many
+// stages and microbatches repeats itself, so that from a few rounds of it the time of all follows.
 int plan_time(PlanTime *time, const Config *config, const Model *model, const Schedule *schedule, const Plan *plan,
               const TimeSource *source, Error *err);
 

@@ -39,8 +39,8 @@ static int try_(const Planner *planner, Config *config, int64_t p, int64_t t, Sm
     return 0;
 }
 
-// More stages hold less each, so the fewest that fit lie between those that do not and those that do. Only worlds smaller than the best
-// so far are of interest.
+// More stages hold less each, so the fewest that fit lie between those that do not and those that do. Only worlds
+// smaller than the best so far are of interest.
 static int fewest_stages_(const Planner *planner, Config *config, int64_t t, SmallestWorld *best, Error *err) {
     int64_t batch = planner->config->train.global_batch, layers = planner->config->model.layers;
     int64_t most = layers < batch ? layers : batch;

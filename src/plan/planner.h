@@ -1,5 +1,6 @@
-// Questions to a plan: what would this configuration take and reach with another micro-batch size, with or without BPipe, with another
-// attention? Answers come from the same tables and schedules that a run would use; nothing is allocated and no rank started.
+// Questions to a plan: what would this configuration take and reach with another micro-batch size, with or without
+// BPipe, with another attention? Answers come from the same tables and schedules that a run would use; nothing is
+// allocated and no rank started.
 #ifndef PLANNER_H
 #define PLANNER_H
 
@@ -14,12 +15,14 @@ typedef struct Planner {
     Backend *be;   // answers for the attention's scratch; allocates nothing
 } Planner;
 
-// Looks at the device and for a profile. Where hardware.profile exists but is of something else, `log` says so and the model of the hardware
-// is used; where it was named on the command line, that is an error, and so is its absence. -1 with err; planner_free in both cases.
+// Looks at the device and for a profile. Where hardware.profile exists but is of something else, `log` says so and the
+// model of the hardware is used; where it was named on the command line, that is an error, and so is its absence. -1
+// with err; planner_free in both cases.
 int planner_create(Planner *planner, const Config *config, const Model *model, const Log *log, Error *err);
 void planner_free(Planner *planner);
 
-// A backend for plans: that of the CPU with the threads a run would have, or one that only knows what a GPU's would allocate.
+// A backend for plans: that of the CPU with the threads a run would have, or one that only knows what a GPU's would
+// allocate.
 Backend *planner_backend(const Config *config, Error *err);
 
 // What is varied.

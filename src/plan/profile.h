@@ -1,5 +1,6 @@
-// What was measured of one device: forward and backward of the stages of a model at several micro-batch sizes and attention modes, with the
-// tensor-parallel shapes of the run and its neighbours emulated, so that one device tells what a whole cluster would do.
+// What was measured of one device: forward and backward of the stages of a model at several micro-batch sizes and
+// attention modes, with the tensor-parallel shapes of the run and its neighbours emulated, so that one device tells
+// what a whole cluster would do.
 //
 // The file is JSON. It says for which device, model and shapes it was made, and is used for no other.
 #ifndef PROFILE_H
@@ -44,16 +45,18 @@ int profile_check(const char *path, Error *err);
 int profile_write(const Profile *profile, const char *path, Error *err);
 int profile_read(Profile *profile, const char *path, Error *err);
 
-// NULL where the profile fits the configuration and the device ("": not at hand, any of its kind will do), else what differs, in `why`.
+// NULL where the profile fits the configuration and the device ("": not at hand, any of its kind will do), else what
+// differs, in `why`.
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size);
 
-// Forward and backward of one microbatch on a stage, from its like, scaled by what one layer takes where it has more or fewer. A
-// micro-batch size that was not measured lies on the line through its neighbours. False where no stage of its kind was measured.
+// Forward and backward of one microbatch on a stage, from its like, scaled by what one layer takes where it has more or
+// fewer. A micro-batch size that was not measured lies on the line through its neighbours. False where no stage of its
+// kind was measured.
 bool profile_stage_time(const Profile *profile, const StageShape *at, double *forward, double *backward);
 
-// Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and its own, as memory
-// allows, in every attention mode; prints what it measures to `log`. On CPUs as many ranks as run at a time load the cores meanwhile, as in
-// the run. -1 with err; profile_free in both cases.
+// Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and
+// its own, as memory allows, in every attention mode; prints what it measures to `log`. On CPUs as many ranks as run at
+// a time load the cores meanwhile, as in the run. -1 with err; profile_free in both cases.
 int profile_measure(Profile *profile, const Config *config, const Model *model, const Log *log, Error *err);
 
 // The program's --profile: measures, writes hardware.profile. 0, or -1 with err.

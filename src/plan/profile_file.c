@@ -294,7 +294,8 @@ static bool same_kernel_(const Profile *profile, const ProfileStage *entry, cons
            attention_softmax_fuses(&measured, element) == attention_softmax_fuses(attention, element);
 }
 
-// Of one kind of stage, the entry nearest to a micro-batch size, but for the size of `other_than`. kernel: only those with its softmax.
+// Of one kind of stage, the entry nearest to a micro-batch size, but for the size of `other_than`. kernel: only those
+// with its softmax.
 static const ProfileStage *nearest_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
                                     bool kernel, const ProfileStage *other_than) {
     const ProfileStage *best = NULL;

@@ -1,8 +1,9 @@
-// Does balancing pipeline memory with BPipe pay for this model on this hardware? A yes or no, with the numbers it rests on.
+// Does balancing pipeline memory with BPipe pay for this model on this hardware? A yes or no, with the numbers it rests
+// on.
 //
-// BPipe makes no step shorter by itself: it makes room for a larger micro-batch. So the question is whether this micro-batch size, where
-// it needs BPipe, beats the largest one that does without; and where it does, whether it beats all smaller ones too, one of which may
-// have a fused softmax that the largest has not.
+// BPipe makes no step shorter by itself: it makes room for a larger micro-batch. So the question is whether this
+// micro-batch size, where it needs BPipe, beats the largest one that does without; and where it does, whether it beats
+// all smaller ones too, one of which may have a fused softmax that the largest has not.
 #ifndef VERDICT_H
 #define VERDICT_H
 
@@ -20,9 +21,8 @@ typedef struct Verdict {
     Forecast
         quickest; // without it, where that is a smaller one than `best` which BPipe does not beat; possible: false else
     bool gains;   // the two below are known
-    double
-        required_gain; // of MFU_stage, from best's micro-batch size to this one, for the pipeline to be no slower (estimate.h)
-    double stage_gain; // what a stage does gain, by profile or model
+    double required_gain; // of MFU_stage over best's micro-batch size, for the pipeline to be no slower (estimate.h)
+    double stage_gain;    // what a stage does gain, by profile or model
 } Verdict;
 
 // -1 with err.
@@ -41,8 +41,8 @@ int verdict_resolve_name(Config *config, const Model *model, const Log *log, Err
 // The same on all ranks of a job, each of which may see another machine: rank 0 decides. Collective.
 int verdict_agree(Config *config, const Model *model, World *world, const Log *log, Error *err);
 
-// Reserves (GiB) up to which this micro-batch size fits without and with BPipe; negative where not even without a reserve. False where
-// no limit is known.
+// Reserves (GiB) up to which this micro-batch size fits without and with BPipe; negative where not even without a
+// reserve. False where no limit is known.
 bool verdict_reserves(const Verdict *verdict, const Planner *planner, double *plain, double *bpipe);
 
 #endif

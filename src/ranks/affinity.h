@@ -1,5 +1,6 @@
-// The cores of a host and which of them a rank may count as its own. Launchers differ: srun and a bare mpirun bind a rank to
-// cores, others leave all cores to all ranks. Threads beyond a rank's part wait for each other instead of computing.
+// The cores of a host and which of them a rank may count as its own. Launchers differ: srun and a bare mpirun bind a
+// rank to cores, others leave all cores to all ranks. Threads beyond a rank's part wait for each other instead of
+// computing.
 #ifndef AFFINITY_H
 #define AFFINITY_H
 
@@ -25,9 +26,9 @@ double affinity_part(const CoresOfRank *ranks, int count, int rank);
 // Collective: this rank's part. -1 with err.
 int affinity_share(World *world, double *part, Error *err);
 
-// Before anything else in main: the OpenMP library reads how long an idle thread spins from the environment, before main begins, and by
-// default that is milliseconds. With another program on the machine a step then takes up to eight times as long. Where the
-// environment says nothing about it, this program starts anew with an environment that does.
+// Before anything else in main: the OpenMP library reads how long an idle thread spins from the environment, before
+// main begins, and by default that is milliseconds. With another program on the machine a step then takes up to eight
+// times as long. Where the environment says nothing about it, this program starts anew with an environment that does.
 void affinity_spin_briefly(char **argv);
 
 #endif

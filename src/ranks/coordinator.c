@@ -1,7 +1,8 @@
-// One entry a rank: where its supervisor sends from, the last counter, and how it ended. What ranks are doing is in the watchdog.
+// One entry a rank: where its supervisor sends from, the last counter, and how it ended. What ranks are doing is in the
+// watchdog.
 //
-// The rank that decides what is said is the first that died; one that reported why it fails goes before those that were only seen to
-// die, since their deaths may be a consequence.
+// The rank that decides what is said is the first that died; one that reported why it fails goes before those that were
+// only seen to die, since their deaths may be a consequence.
 #include "coordinator.h"
 
 #include "base/alloc.h"

@@ -1,6 +1,6 @@
-// The end of all messages (messages.h) of one job: it hears every rank's supervisor, knows which rank is doing what, which has
-// ended and how, decides when the job has to end, and says why. One process of a job holds it: the program that a user started by
-// hand, or the supervisor of rank 0 under mpirun or srun.
+// The end of all messages (messages.h) of one job: it hears every rank's supervisor, knows which rank is doing what,
+// which has ended and how, decides when the job has to end, and says why. One process of a job holds it: the program
+// that a user started by hand, or the supervisor of rank 0 under mpirun or srun.
 //
 // Its work and memory grow with the number of ranks, each supervisor's do not.
 #ifndef COORDINATOR_H
@@ -33,10 +33,11 @@ void coordinator_take(Coordinator *coordinator, double now);
 // A message of the rank whose supervisor is this process.
 void coordinator_hear(Coordinator *coordinator, const Message *message, double now);
 
-// Looks at all ranks where it is time to. Returns true once the job has to end; if a rank fell silent or nothing moves, it has
-// then said in log's name what every stage is doing.
+// Looks at all ranks where it is time to. Returns true once the job has to end; if a rank fell silent or nothing moves,
+// it has then said in log's name what every stage is doing.
 bool coordinator_look(Coordinator *coordinator, const Log *log, double now);
-// Why, as one sentence, and the exit code. `spoken`: the failing rank printed the sentence itself where nobody prints it for all ranks.
+// Why, as one sentence, and the exit code. `spoken`: the failing rank printed the sentence itself where nobody prints
+// it for all ranks.
 typedef struct JobEnd {
     int code;
     int rank, stage; // -1: the job as a whole

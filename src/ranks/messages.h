@@ -1,6 +1,6 @@
-// Signed datagrams between the supervisors of ranks and the coordinator that hears them all (coordinator.h): UDP, over IPv4 or
-// IPv6, whichever gets through. Nothing is repeated or acknowledged here, and anything may come in: what lacks the right
-// signature, was seen before, or has a field out of range is dropped.
+// Signed datagrams between the supervisors of ranks and the coordinator that hears them all (coordinator.h): UDP, over
+// IPv4 or IPv6, whichever gets through. Nothing is repeated or acknowledged here, and anything may come in: what lacks
+// the right signature, was seen before, or has a field out of range is dropped.
 //
 //     supervisor -- BEAT ---> coordinator   its rank lives; once a second, at first to every address of the coordinator
 //     supervisor <- ANSWER -- coordinator   to each BEAT and ENDED
@@ -41,8 +41,8 @@ typedef struct Place {
 
 enum { MESSAGES_ADDRESSES = 16 };
 
-// What a supervisor has to know of its coordinator: the key, which never travels in a datagram, its addresses (IPv4 as IPv6
-// writes it) and its port.
+// What a supervisor has to know of its coordinator: the key, which never travels in a datagram, its addresses (IPv4 as
+// IPv6 writes it) and its port.
 typedef struct Invitation {
     SipKey key;
     struct in6_addr address[MESSAGES_ADDRESSES];
@@ -60,15 +60,16 @@ typedef struct Channel {
 int channel_open(Channel *channel, bool loopback, Error *err);
 void channel_close(Channel *channel);
 
-// A new key, and every address under which this host, or another one, reaches the channel. The channel takes the key. -1 with err.
+// A new key, and every address under which this host, or another one, reaches the channel. The channel takes the key.
+// -1 with err.
 int channel_invite(Channel *channel, Invitation *invitation, Error *err);
 // Entry i of an invitation's addresses. False where this channel cannot reach its kind.
 bool channel_place(const Channel *channel, const Invitation *invitation, int i, Place *place);
 
 // Signs and sends; does not wait. What cannot be sent is lost, as on the way.
 void channel_send(Channel *channel, const Place *to, Message *message);
-// Returns true with the next valid message about one of `ranks` ranks. Takes at most *budget datagrams from the socket and
-// lowers it by as many, so that a flood of them holds up nobody for long.
+// Returns true with the next valid message about one of `ranks` ranks. Takes at most *budget datagrams from the socket
+// and lowers it by as many, so that a flood of them holds up nobody for long.
 bool channel_receive(Channel *channel, int ranks, Place *from, Message *message, int *budget);
 
 // As text for an environment, and back. -1 where it is none.

@@ -1,5 +1,5 @@
-// The page of one rank: atomics for numbers, and for texts two places of which a counter names the valid one. A text is written
-// into the other place before the counter moves, so that a kill at any instruction leaves a whole text.
+// The page of one rank: atomics for numbers, and for texts two places of which a counter names the valid one. A text is
+// written into the other place before the counter moves, so that a kill at any instruction leaves a whole text.
 #include "status_page.h"
 
 #include <stdatomic.h>

@@ -1,5 +1,6 @@
 // What a rank is doing, written by the rank into a page of memory that it shares with its supervisor, the process that
-// started it (supervisor.h). The rank may be killed between any two instructions, and what the page says is whole all the same.
+// started it (supervisor.h). The rank may be killed between any two instructions, and what the page says is whole all
+// the same.
 #ifndef STATUS_PAGE_H
 #define STATUS_PAGE_H
 
@@ -27,8 +28,8 @@ typedef struct RankStatus {
     char text[STATUS_TEXT];
 } RankStatus;
 
-// A page in memory that is shared with processes forked later. `printed`: what the rank reports is printed by the program that
-// started all ranks. NULL: no memory. All other functions take NULL and then do nothing.
+// A page in memory that is shared with processes forked later. `printed`: what the rank reports is printed by the
+// program that started all ranks. NULL: no memory. All other functions take NULL and then do nothing.
 StatusPage *status_page_create(bool printed);
 void status_page_free(StatusPage *page);
 
@@ -38,11 +39,13 @@ void status_page_set_step(StatusPage *page, int64_t step);
 void status_page_set_ready(StatusPage *page);
 // What this rank does now, "step 12 F3". Takes a few dozen nanoseconds: the engine calls it for every action.
 void status_page_set_action(StatusPage *page, const char *action);
-// What this action waits for, "B14 from stage 3", until the next action or NULL; and the stage named there, -1 for none or several.
+// What this action waits for, "B14 from stage 3", until the next action or NULL; and the stage named there, -1 for none
+// or several.
 void status_page_set_wait(StatusPage *page, const char *what, int stage);
 // Something got done inside an action. Any thread.
 void status_page_progress(StatusPage *page);
-// The exit code with which this rank fails, and why. The first report stands. Returns true where somebody else prints it.
+// The exit code with which this rank fails, and why. The first report stands. Returns true where somebody else prints
+// it.
 bool status_page_report(StatusPage *page, int code, const char *text);
 // Whether failures of this rank are printed by the program that started all ranks.
 bool status_page_printed(const StatusPage *page);

@@ -1,8 +1,8 @@
-// One loop: see how the rank is, tell the coordinator, do what it says. Where this process holds the coordinator, the same loop
-// looks after all ranks.
+// One loop: see how the rank is, tell the coordinator, do what it says. Where this process holds the coordinator, the
+// same loop looks after all ranks.
 //
-// Whoever dies takes the rank along: the kernel kills the rank when its supervisor ends, and the supervisor kills it when its own
-// parent has gone, or when the coordinator is not heard any more.
+// Whoever dies takes the rank along: the kernel kills the rank when its supervisor ends, and the supervisor kills it
+// when its own parent has gone, or when the coordinator is not heard any more.
 #include "supervisor.h"
 
 #include "base/alloc.h"
@@ -105,8 +105,9 @@ static bool supervisor_is_stuck_(Supervisor *supervisor, double now) {
 
 // --- the launcher, if it waits for a host that is cut off
 
-// Open MPI's mpirun and its daemons wait for each other for as long as TCP does, a quarter of an hour. Daemons clean up when they
-// are told to end; mpirun does not hear a second request. Other launchers, as Slurm's daemon, notice a lost host by themselves.
+// Open MPI's mpirun and its daemons wait for each other for as long as TCP does, a quarter of an hour. Daemons clean up
+// when they are told to end; mpirun does not hear a second request. Other launchers, as Slurm's daemon, notice a lost
+// host by themselves.
 static int supervisor_launcher_signal_(pid_t launcher) {
     static const char *const daemons[] = {"orted", "prted"}, *const starters[] = {"mpirun", "mpiexec", "orterun",
                                                                                   "prte"};
@@ -127,7 +128,8 @@ static void supervisor_end_launcher_(pid_t launcher) {
     enum { GRACE_MS = 5000, LAST_MS = 2000, FILES = 4096 };
     int number = supervisor_launcher_signal_(launcher), file = (int)syscall(SYS_pidfd_open, launcher, 0);
     if (number == 0 || file < 0 || fork() != 0) return;
-    setsid(); // out of the group that the launcher ends, and without the pipes by which it knows that a rank is still there
+    // Leaves the group that the launcher ends, and its pipes, by which the launcher knows that a rank still runs.
+    setsid();
     for (int other = 0; other < FILES; other++)
         if (other != file) close(other);
     struct pollfd gone = {file, POLLIN, 0};

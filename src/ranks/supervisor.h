@@ -1,6 +1,6 @@
-// The supervisor of a rank: the process that the launcher started, which forks the rank at once and waits for its end. So it knows
-// how the rank ends, to the signal, whatever the rank does, and reads on the status page what it was doing. It tells the
-// coordinator every second that the rank lives, and kills it where the coordinator says that the job ends.
+// The supervisor of a rank: the process that the launcher started, which forks the rank at once and waits for its end.
+// So it knows how the rank ends, to the signal, whatever the rank does, and reads on the status page what it was doing.
+// It tells the coordinator every second that the rank lives, and kills it where the coordinator says that the job ends.
 //
 //     started by hand                          under mpirun or srun
 //
@@ -26,7 +26,8 @@
 #define SUPERVISOR_FOLDER "TRAINER_FOLDER"
 #define SUPERVISOR_ERRORS "errors"
 
-// A file into which a lost rank is noted under mpirun or srun: "RANK STEP ACTION" on one line, rank -1 for none in particular.
+// A file into which a lost rank is noted under mpirun or srun: "RANK STEP ACTION" on one line, rank -1 for none in
+// particular.
 #define SUPERVISOR_LOSS "TRAINER_LOSS"
 
 // What a rank is doing until there is a world.
@@ -34,13 +35,13 @@
 
 typedef struct Supervisor Supervisor;
 
-// `launched`: by mpirun or srun, as one of job->ranks ranks. Then this forks and returns in the rank alone; to be called before any
-// thread is started. NULL with err.
+// `launched`: by mpirun or srun, as one of job->ranks ranks. Then this forks and returns in the rank alone; to be
+// called before any thread is started. NULL with err.
 Supervisor *supervisor_start(const char *program, const Job *job, bool launched, Error *err);
 StatusPage *supervisor_page(const Supervisor *supervisor);
 
-// Collective, as soon as there is a world: under mpirun or srun, the ranks learn from rank 0 where the coordinator is. Rank 0 says
-// which of them it does not hear.
+// Collective, as soon as there is a world: under mpirun or srun, the ranks learn from rank 0 where the coordinator is.
+// Rank 0 says which of them it does not hear.
 int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error *err);
 
 // For the end of main: the rank ends in order. Returns `code`.

@@ -127,7 +127,8 @@ void watchdog_describe(const RankStatus *status, char text[WATCHDOG_TEXT]) {
         snprintf(text, WATCHDOG_TEXT, "is at %s and waits for %s", watchdog_action(status), status->wait);
 }
 
-// The rank that speaks for its stage: one that is silent, else one that does not wait, else the lowest. -1: none has this stage.
+// The rank that speaks for its stage: one that is silent, else one that does not wait, else the lowest. -1: none has
+// this stage.
 static int watchdog_speaker_(const Watchdog *dog, int stage, double now) {
     int best = -1, best_worth = -1;
     for (int i = 0; i < dog->ranks; i++) {

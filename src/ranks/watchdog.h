@@ -1,9 +1,9 @@
-// Decides from what ranks say of themselves whether one of them has fallen silent, or nothing moves in the whole job, and then says
-// what every stage is doing and what it waits for. It does no input and reads no clock: the coordinator (coordinator.h) tells it
-// what it heard and when.
+// Decides from what ranks say of themselves whether one of them has fallen silent, or nothing moves in the whole job,
+// and then says what every stage is doing and what it waits for. It does no input and reads no clock: the coordinator
+// (coordinator.h) tells it what it heard and when.
 //
-// Where the watchdog itself was not called for a while (a machine that slept, a debugger), all ranks seem silent alike, and what
-// they said meanwhile may still lie in a buffer. It then starts to wait anew.
+// Where the watchdog itself was not called for a while (a machine that slept, a debugger), all ranks seem silent alike,
+// and what they said meanwhile may still lie in a buffer. It then starts to wait anew.
 #ifndef WATCHDOG_H
 #define WATCHDOG_H
 
@@ -20,7 +20,8 @@ typedef struct Watchdog Watchdog;
 Watchdog *watchdog_create(int ranks, Patience patience, double now);
 void watchdog_free(Watchdog *dog);
 
-// How often it wants to be called, in seconds: often enough for the shorter of the two patiences, at least once a second.
+// How often it wants to be called, in seconds: often enough for the shorter of the two patiences, at least once a
+// second.
 double watchdog_interval(Patience patience);
 
 void watchdog_hear(Watchdog *dog, int rank, const RankStatus *status, double now);
@@ -37,8 +38,8 @@ enum { WATCHDOG_TEXT = 512 };
 
 // The sentence for what was found, without what to do about it.
 void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, char text[WATCHDOG_TEXT]);
-// Line `index` of those that say how things are, one a stage: "stage 2 waits for B14 from stage 3, which is at step 12 F21". False:
-// there are no more.
+// Line `index` of those that say how things are, one a stage: "stage 2 waits for B14 from stage 3, which is at step 12
+// F21". False: there are no more.
 bool watchdog_line(const Watchdog *dog, int index, double now, char text[WATCHDOG_TEXT]);
 
 // "rank 2 (stage 2)"

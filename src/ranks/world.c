@@ -1,7 +1,8 @@
-// The control plane: over MPI where a launcher started this process, else one rank alone, for which everything has happened already.
+// The control plane: over MPI where a launcher started this process, else one rank alone, for which everything has
+// happened already.
 //
-// After MPI_Init nothing here waits inside MPI while others may be late, since Open MPI would spin: operations are started, and
-// tested between sleeps. Making groups has no such form; a barrier goes before it.
+// After MPI_Init nothing here waits inside MPI while others may be late, since Open MPI would spin: operations are
+// started, and tested between sleeps. Making groups has no such form; a barrier goes before it.
 #include "world.h"
 
 #include "base/alloc.h"

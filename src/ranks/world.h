@@ -23,7 +23,8 @@ int world_under_launcher(bool *under, Error *err);
 // Whether the launcher's environment says that all ranks run on this host.
 bool world_on_one_host(void);
 
-// False on all ranks of a host but the first, by what the launcher says: so that one of them speaks before there is a world.
+// False on all ranks of a host but the first, by what the launcher says: so that one of them speaks before there is a
+// world.
 bool world_speaks(void);
 
 int world_rank(const World *);

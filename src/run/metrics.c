@@ -1,5 +1,6 @@
 // A line of the file is put together in memory and written at once, so that a reader never sees half of one and a crash
-// tears at most the last. All lines of a run begin with their type and step: cutting the file at a step needs no JSON parser.
+// tears at most the last. All lines of a run begin with their type and step: cutting the file at a step needs no JSON
+// parser.
 #include "metrics.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -88,8 +89,8 @@ typedef struct Kept {
     bool foreign;  // the torn tail is none of ours
 } Kept;
 
-// A file may hold several runs one after another. A step that is not behind the one before it begins another run, and only the last
-// run is cut.
+// A file may hold several runs one after another. A step that is not behind the one before it begins another run, and
+// only the last run is cut.
 static void keep_line_(Kept *kept, const char *line, off_t end, int64_t after_step) {
     long long number;
     bool any = sscanf(line, "{\"type\":\"%*[a-z]\",\"step\":%lld", &number) == 1; // all that belongs to a step
@@ -139,9 +140,8 @@ static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
     return S_ISREG(status.st_mode) ? metrics_cut_(metrics, after_step, err) : 0;
 }
 
-// mpirun gives its first rank a terminal of its own, wherever that rank's output goes in the end: only a parent that sees
-// a terminal itself can say so.
-// A dumb terminal cannot take a line back.
+// mpirun gives its first rank a terminal of its own, wherever that rank's output goes in the end: only a parent that
+// sees a terminal itself can say so. A dumb terminal cannot take a line back.
 static bool writes_to_terminal_(void) {
     const char *parent = getenv(LAUNCH_TERMINAL_VARIABLE), *kind = getenv("TERM");
     bool under = false;

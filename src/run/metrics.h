@@ -48,27 +48,28 @@ typedef struct Peak {
 
 typedef struct Metrics Metrics;
 
-// Opens log.metrics for appending (its folder is made), or a stream to nowhere where the path is empty. On resume (`after_step` >= 0) a torn last line
-// and the steps behind `after_step` are cut away. NULL with err where the file cannot be written.
+// Opens log.metrics for appending (its folder is made), or a stream to nowhere where the path is empty. On resume
+// (`after_step` >= 0) a torn last line and the steps behind `after_step` are cut away. NULL with err where the file
+// cannot be written.
 Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step, Error *err);
 // From now on lines for people hold all figures, as --verbose asks.
 void metrics_say_all(Metrics *metrics);
 // The line of type run.
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err);
-// The step: one line on stdout and one of type step in the file. The line for people fits 120 columns; a deviation is in
-// it if it exceeds 3, and xfer if compute waited.
+// The step: one line on stdout and one of type step in the file. The line for people fits 120 columns; a deviation is
+// in it if it exceeds 3, and xfer if compute waited.
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err);
 // Validation after a step: a line for people and one of type val, with the perplexity exp(loss).
 int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err);
 // Multiple choice after a step: a line for people and one of type eval with accuracy, correct, examples and left_out.
 int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t examples, int64_t left_out, Error *err);
-// A text of the model's after a step, the index-th from 0: a block for people, whose further lines are indented, and one of type sample.
-// text: UTF-8, as tokenizer_decode makes it.
+// A text of the model's after a step, the index-th from 0: a block for people, whose further lines are indented, and
+// one of type sample. text: UTF-8, as tokenizer_decode makes it.
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err);
 // On a terminal, a line with the time left that overwrites itself, while a step runs; elsewhere nothing.
 void metrics_progress(Metrics *metrics, int64_t step, int64_t steps);
-// Called a few times a second while whoever reads standard output has stopped to (a pager, Ctrl-S); false leaves the line out. Without it a line
-// waits until it is read.
+// Called a few times a second while whoever reads standard output has stopped to (a pager, Ctrl-S); false leaves the
+// line out. Without it a line waits until it is read.
 void metrics_wait_with(Metrics *metrics, bool (*waits)(void *context), void *context);
 // Whether the last line failed for standard output, and not for the file.
 bool metrics_unheard(const Metrics *metrics);

@@ -1,5 +1,5 @@
-// The loop around a launch. It ends with the first launch that does not end by a loss: a rank that says why it fails would say so again,
-// and so would a full disk.
+// The loop around a launch. It ends with the first launch that does not end by a loss: a rank that says why it fails
+// would say so again, and so would a full disk.
 #include "restart.h"
 
 #include "base/alloc.h"
@@ -37,7 +37,8 @@ bool restart_allowed(Restarts *restarts, const LaunchEnd *end, char why[256]) {
 
 // --- where the ranks go on
 
-// Checkpoints that were there before the run, which may be another run's. They are told by their inodes, since names are used again.
+// Checkpoints that were there before the run, which may be another run's. They are told by their inodes, since names
+// are used again.
 typedef struct Before {
     ino_t *inode;
     int64_t count;

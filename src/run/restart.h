@@ -14,12 +14,13 @@ typedef struct Restarts {
     char action[STATUS_ACTION];
 } Restarts;
 
-// Whether the ranks may be started again after this loss, which is taken into account. Where no step beyond the furthest was reached,
-// it counts double. The same action of the same rank twice in a row is no accident. `why`: not, as a sentence without an end.
+// Whether the ranks may be started again after this loss, which is taken into account. Where no step beyond the
+// furthest was reached, it counts double. The same action of the same rank twice in a row is no accident. `why`: not,
+// as a sentence without an end.
 bool restart_allowed(Restarts *restarts, const LaunchEnd *end, char why[256]);
 
-// Starts the ranks (launch_ranks) with the arguments argv, and again from the newest complete checkpoint while that is allowed. Returns the
-// exit code, or -1 with err.
+// Starts the ranks (launch_ranks) with the arguments argv, and again from the newest complete checkpoint while that is
+// allowed. Returns the exit code, or -1 with err.
 int restart_launch(const Log *log, const Config *config, const Job *job, char **argv, Error *err);
 
 #endif

@@ -35,7 +35,8 @@ bool run_trains(const RunAsk *ask);
 
 enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS };
 
-// Refuses, with code 2, a start without the checkpoint it is to go on from, or among another run's checkpoints. Reads files only.
+// Refuses, with code 2, a start without the checkpoint it is to go on from, or among another run's checkpoints. Reads
+// files only.
 int run_check_checkpoints(const Config *config, const RunAsk *ask, Error *err);
 
 typedef struct Run {
@@ -86,16 +87,16 @@ Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err);
 
 // ---------------------------------------------------------------- training
 
-// Trains to train.steps, saving as checkpoint.* says. Returns 0 or -1 with err; a request to stop ends the run after the
-// step under way, on all ranks after the same one, with code EXIT_STOPPED once its checkpoint is saved.
+// Trains to train.steps, saving as checkpoint.* says. Returns 0 or -1 with err; a request to stop ends the run after
+// the step under way, on all ranks after the same one, with code EXIT_STOPPED once its checkpoint is saved.
 int run_train(Run *run, Error *err);
 
 // Collective, after the pipeline of a step. Gives every rank the sum of the losses of all tokens, and whether any rank
 // was asked to stop. -1 with err.
 int run_loss(Run *run, double *loss, bool *stop, Error *err);
 
-// Collective. Applies the step's update, or skips it as step_guard.h says; fills in figures->skipped and the deviations.
-// -1 with err where the run has to end.
+// Collective. Applies the step's update, or skips it as step_guard.h says; fills in figures->skipped and the
+// deviations. -1 with err where the run has to end.
 int run_update(Run *run, StepFigures *figures, Error *err);
 
 // Collective. Gathers every rank's figures of a step and writes the step line and the line of metrics.
@@ -105,13 +106,14 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
 // Standard output gone: stop as if signalled, and fail.
 void run_tell_metrics(Run *run, int64_t step, const Error *trouble);
 
-// Collective, after the first step, when every rank has allocated all it ever will. Rank 0 prints one line if every rank
-// holds, category by category, what the plan has for its stage, else a table of the differences.
+// Collective, after the first step, when every rank has allocated all it ever will. Rank 0 prints one line if every
+// rank holds, category by category, what the plan has for its stage, else a table of the differences.
 int run_compare_plan(Run *run, Error *err);
 
 // ---------------------------------------------------------------- requests to stop
 
-// Installs the stop-signal handlers; run_stop_requested() says whether one arrived. run_request_stop() acts as a signal.
+// Installs the stop-signal handlers; run_stop_requested() says whether one arrived. run_request_stop() acts as a
+// signal.
 void run_listen(Run *run);
 bool run_stop_requested(void);
 void run_request_stop(void);
@@ -161,8 +163,8 @@ int run_generate(Run *run, Error *err);
 int run_trace_open(Run *run, const char *path, Error *err);
 
 // Collective. Writes what engine_run reported of `schedule`; `label` began at `begin` and ended now, on this host's
-// clock. Does nothing without a trace. If the file cannot be written any more, that is logged once and training goes on.
-// -1 with err only where ranks cannot be reached.
+// clock. Does nothing without a trace. If the file cannot be written any more, that is logged once and training goes
+// on. -1 with err only where ranks cannot be reached.
 int run_trace_step(Run *run, const char *label, const Schedule *schedule, const EngineRun *pipeline, double begin,
                    Error *err);
 
@@ -178,7 +180,8 @@ int run_open_data(const Config *config, Blend **train, Dataset **val, Error *err
 // Opens the validation set alone, whatever data.val_every says.
 int run_open_validation(const Config *config, Dataset **val, Error *err);
 
-// Logs what is worth knowing about the data: how far each source of a blend goes, and data sets of different tokenizers.
+// Logs what is worth knowing about the data: how far each source of a blend goes, and data sets of different
+// tokenizers.
 void run_tell_data(const Run *run);
 
 // ---------------------------------------------------------------- --verbose

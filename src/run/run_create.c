@@ -23,8 +23,9 @@ static int check_world_(const Run *run, Error *err) {
                      (long long)p->tensor, (long long)p->data);
 }
 
-// Collective. Where any rank failed, all do, with the error of the lowest that did: said once, and no rank is left waiting for one
-// that has gone. Ranks of one host look at the same files and the same memory, but not at the same instant.
+// Collective. Where any rank failed, all do, with the error of the lowest that did: said once, and no rank is left
+// waiting for one that has gone. Ranks of one host look at the same files and the same memory, but not at the same
+// instant.
 static int fail_together_(World *world, int status, Error *err) {
     int size = world_size(world), rank = world_rank(world);
     double failed = status == 0 ? 0.0 : size - rank;
@@ -115,8 +116,8 @@ static int create_groups_(Run *run, Error *err) {
     return create_split_(run, &run->tied_sums, "tied sums", tied && end ? column : -1, at.stage, err);
 }
 
-// The same groups for the device's memory, again in one order. The tensor group's results are read by the next operation;
-// those of the others are waited for.
+// The same groups for the device's memory, again in one order. The tensor group's results are read by the next
+// operation; those of the others are waited for.
 static int convert_(Run *run, Comm **comm, DeviceUse use, Error *err) {
     if (*comm == NULL) return 0;
     *comm = device_comm(&run->device, run->be, *comm, use, true, err);
@@ -269,7 +270,8 @@ static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
     return ask->generate != NULL ? run_sampler_create(run, ask->generate, err) : 0;
 }
 
-// Alone, nothing but this process would notice that whoever reads its lines has paused. Of several ranks the parent does.
+// Alone, nothing but this process would notice that whoever reads its lines has paused. Of several ranks the parent
+// does.
 static bool waits_for_reader_(void *context) {
     Run *run = context;
     status_page_progress(run->status_page);

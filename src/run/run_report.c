@@ -54,7 +54,8 @@ static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *st
 void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
     bool failing = trouble->code != 0;
     if (metrics_unheard(run->metrics)) {
-        // Nobody can read this run any more: end it as if asked to, with a checkpoint. A closed terminal asks by itself.
+        // Nobody can read this run any more: end it as if asked to, with a checkpoint. A closed terminal asks by
+        // itself.
         if (run_stop_requested()) return;
         run->unheard = *trouble;
         run_request_stop();

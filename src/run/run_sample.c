@@ -189,7 +189,8 @@ static bool all_ended_(const Run *run) {
     return true;
 }
 
-// Texts first ... of sample.count, as many as share a microbatch. *stop: someone was asked to stop, and the texts are cut short.
+// Texts first ... of sample.count, as many as share a microbatch. *stop: someone was asked to stop, and the texts are
+// cut short.
 static int write_texts_(Run *run, int64_t first, bool *stop, Error *err) {
     Sampler *sampler = run->sampler;
     int64_t b = run->stage.at.shape.batch;

@@ -1,8 +1,9 @@
 // Choosing a token from one position's logits: greedy, or at random by temperature and top-k.
 //
-// A random choice takes the largest of logit / temperature + g, where g is Gumbel noise of the token's own: token i then wins with
-// probability softmax(logits / temperature)[i]. The noise is counter-based, keyed by (seed, sequence, position, token), so each tensor
-// rank judges its part of the vocabulary alone, and only a few candidates travel; the whole distribution is nowhere in one place.
+// A random choice takes the largest of logit / temperature + g, where g is Gumbel noise of the token's own: token i
+// then wins with probability softmax(logits / temperature)[i]. The noise is counter-based, keyed by (seed, sequence,
+// position, token), so each tensor rank judges its part of the vocabulary alone, and only a few candidates travel; the
+// whole distribution is nowhere in one place.
 #ifndef SAMPLE_H
 #define SAMPLE_H
 
@@ -23,8 +24,9 @@ typedef struct SampleCandidate {
 // Candidates that one part of the vocabulary has to name at most.
 int64_t sample_capacity(const SampleRule *rule);
 
-// Candidates among the tokens first ... first + count - 1, whose logits these are; written to `out`, which has sample_capacity entries.
-// Returns how many: fewer where there are fewer finite logits. stream: which sequence, and which of its positions (sample_stream).
+// Candidates among the tokens first ... first + count - 1, whose logits these are; written to `out`, which has
+// sample_capacity entries. Returns how many: fewer where there are fewer finite logits. stream: which sequence, and
+// which of its positions (sample_stream).
 int64_t sample_candidates(const SampleRule *rule, uint64_t stream, const float *logits, int64_t first, int64_t count,
                           SampleCandidate *out);
 

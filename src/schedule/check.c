@@ -9,11 +9,12 @@
 //     whatever running them at once does, since slots are taken at starts and given up at ends; and posting at the
 //     launch of the action before, instead of at its end, reaches nothing more.
 //   - Where a state has all slots taken and F next, the head of the queue is a posted E, and F needs that.
-//   - Where a state has all slots taken and L at the head, an F that stands after L in the list has overtaken it. That is
-//     refused: a later backward might yet make room, but nobody needs a schedule that depends on the outcome of a race.
-//   - These needs of F in all states, added to data, order, queues, posting and edge buffers, must leave a graph without a
-//     cycle. Then the schedule cannot hang: in a hung state every next action waits for one that is not complete and
-//     comes before it in the graph, and so on backwards for ever, in a finite graph.
+//   - Where a state has all slots taken and L at the head, an F that stands after L in the list has overtaken it. That
+//     is refused: a later backward might yet make room, but nobody needs a schedule that depends on the outcome of a
+//     race.
+//   - These needs of F in all states, added to data, order, queues, posting and edge buffers, must leave a graph
+//     without a cycle. Then the schedule cannot hang: in a hung state every next action waits for one that is not
+//     complete and comes before it in the graph, and so on backwards for ever, in a finite graph.
 // The graph has only chains (a stage's compute, a stage's queue) and needs of the form "that chain has come this far",
 // so it has no cycle when running the chains as far as they go, in any order, runs all of them to their ends.
 
@@ -393,8 +394,8 @@ typedef struct Cause {
     bool queue;
 } Cause;
 
-// What has to be done at virtual stage `from` and `to` before this action: its input is there, and the message `ahead` of
-// it has been consumed. Within one stage the list has settled that (prove_turn_).
+// What has to be done at virtual stage `from` and `to` before this action: its input is there, and the message `ahead`
+// of it has been consumed. Within one stage the list has settled that (prove_turn_).
 static Cause edge_cause_(const Proof *proof, int s, bool forward, int i, int from, int to) {
     const Schedule *schedule = proof->schedule;
     int stage, chunk, last = schedule->stages * schedule->chunks - 1;

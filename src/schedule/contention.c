@@ -1,6 +1,7 @@
-// A resource keeps a clock of its own, which advances by min(1, capacity / n) for every second: the work that each of its users has had
-// since then is the same, so a user is done when that clock shows the time it came plus what it needs, however many come and go meanwhile.
-// Which resource is next is played out as in a knockout tournament, so that one that changes asks only those on its way to the final.
+// A resource keeps a clock of its own, which advances by min(1, capacity / n) for every second: the work that each of
+// its users has had since then is the same, so a user is done when that clock shows the time it came plus what it
+// needs, however many come and go meanwhile. Which resource is next is played out as in a knockout tournament, so that
+// one that changes asks only those on its way to the final.
 #include "contention.h"
 
 #include <stdlib.h>
@@ -22,7 +23,7 @@ typedef struct Share {
 struct Contention {
     int count;
     int *
-        winner; // [2 * count]: of resource i at count + i, of 2k and 2k + 1 at k: the one with the smallest `next`, -1: nobody is under way
+        winner; // [2 * count]: resource i's at count + i, that of 2k and 2k + 1 at k: smallest `next`, -1: none is busy
     Share *share;
 };
 

@@ -1,5 +1,6 @@
-// Resources that several users share evenly: the network of a node, the cores of a host. While n of a resource's users are under way,
-// each runs at min(1, capacity / n) of the speed it has alone (processor sharing). Used by the simulator alone.
+// Resources that several users share evenly: the network of a node, the cores of a host. While n of a resource's users
+// are under way, each runs at min(1, capacity / n) of the speed it has alone (processor sharing). Used by the simulator
+// alone.
 #ifndef CONTENTION_H
 #define CONTENTION_H
 

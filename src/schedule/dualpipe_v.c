@@ -1,6 +1,6 @@
-// DualPipeV (DeepSeek-AI, DualPipe, 2025), here without running a forward and a backward at the same time: two chunks in a
-// V, whole backwards in the steady phase, and split ones where a stage would wait, first because the gradient has to
-// leave soon and at the end because W can wait. Needs at least 2p microbatches.
+// DualPipeV (DeepSeek-AI, DualPipe, 2025), here without running a forward and a backward at the same time: two chunks
+// in a V, whole backwards in the steady phase, and split ones where a stage would wait, first because the gradient has
+// to leave soon and at the end because W can wait. Needs at least 2p microbatches.
 #include "build.h"
 #include "makers.h"
 

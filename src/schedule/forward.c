@@ -1,7 +1,7 @@
 // Forward-only schedules for chunks of any placement: validation and sampling run the same stages as training, without
 // backwards. The order comes from playing the forwards through in units of time: each stage takes the ready one of its
-// last chunk, so that microbatches leave the pipeline as early as they can. Since the order has been played through with
-// the buffers there are, it cannot hang.
+// last chunk, so that microbatches leave the pipeline as early as they can. Since the order has been played through
+// with the buffers there are, it cannot hang.
 #include "build.h"
 
 #include <stdlib.h>

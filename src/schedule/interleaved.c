@@ -1,6 +1,6 @@
 // Interleaved 1F1B (Narayanan et al., SC 2021) and GIS, generalized interleaving (PipeOffload, Wan et al., 2025). Both
-// take the microbatches in groups of g: all of a group on chunk 0, then all of it on chunk 1, and so on; backwards go the
-// other way round. They differ in the number of forwards before the first backward:
+// take the microbatches in groups of g: all of a group on chunk 0, then all of it on chunk 1, and so on; backwards go
+// the other way round. They differ in the number of forwards before the first backward:
 //
 //   interleaved   (v-1)g + 2(p-1-s)    g = p, whole backwards
 //   gis           (v-1)g + (p-1-s)     ceil(p/2) <= g <= p, split backwards, W right after I

@@ -1,6 +1,6 @@
 // Time stops while everything that ends at one instant ends; then every stage concerned starts what it can; then time
-// moves to the next end. Ends are kept in a heap. At most one compute action and one transfer per stage, and one message
-// per direction of a boundary between virtual stages are under way, which bounds the heap.
+// moves to the next end. Ends are kept in a heap. At most one compute action and one transfer per stage, and one
+// message per direction of a boundary between virtual stages are under way, which bounds the heap.
 #include "simulate.h"
 
 #include "contention.h"

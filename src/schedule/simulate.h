@@ -1,14 +1,16 @@
 // A discrete-event simulator of a schedule: who would work and wait when, given the time of every action.
 //
-// It follows the six rules at the top of bpipe.h, edge depth included, and shares no code with the proof and the engine, so that each can be
-// held against the other. The plan reads its makespan, the trace draws its actions, the tests count lost time with it.
+// It follows the six rules at the top of bpipe.h, edge depth included, and shares no code with the proof and the
+// engine, so that each can be held against the other. The plan reads its makespan, the trace draws its actions, the
+// tests count lost time with it.
 #ifndef SIMULATE_H
 #define SIMULATE_H
 
 #include "bpipe.h"
 
-// What actions share with others, each given by the number of a resource or -1 for none. While n users of a resource are under way, each
-// runs at min(1, capacity / n) of the speed it has alone, which is what SimulateCosts says. Arrays may be NULL: nothing of that kind shares.
+// What actions share with others, each given by the number of a resource or -1 for none. While n users of a resource
+// are under way, each runs at min(1, capacity / n) of the speed it has alone, which is what SimulateCosts says. Arrays
+// may be NULL: nothing of that kind shares.
 typedef struct SimulateShares {
     int count;               // resources
     const double *capacity;  // [count] users that run at full speed: 1 for a network card that one message fills
@@ -18,8 +20,8 @@ typedef struct SimulateShares {
 } SimulateShares;
 
 // Durations in any one unit (seconds, or forwards). Arrays belong to the caller. Those of compute are [stages*chunks],
-// that of chunk c on stage s at s*chunks + c. The link after the last stage leads to the first one: chunks in a loop use
-// it, a schedule without does not, and then its entry may be missing.
+// that of chunk c on stage s at s*chunks + c. The link after the last stage leads to the first one: chunks in a loop
+// use it, a schedule without does not, and then its entry may be missing.
 typedef struct SimulateCosts {
     const double *forward;
     const double *backward;       // of B, recompute included; NULL in a schedule without B

@@ -1,6 +1,6 @@
-// The text form of schedules, written and read. Version 1 has F, B, E, A, R and L and one chunk on every stage. Version 2
-// adds chunk numbers to every action, I and W, and says placement and edge buffers in its header. A schedule that version
-// 1 can express is written so.
+// The text form of schedules, written and read. Version 1 has F, B, E, A, R and L and one chunk on every stage. Version
+// 2 adds chunk numbers to every action, I and W, and says placement and edge buffers in its header. A schedule that
+// version 1 can express is written so.
 #include "build.h"
 
 #include <ctype.h>

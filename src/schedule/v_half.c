@@ -1,16 +1,16 @@
 // V-Half and V-Min (Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024): two chunks in a V, and a
 // pattern that repeats every 6 units of time, in which F, I and W of a chunk take one unit each. How far F and I of one
-// microbatch are apart in the pattern decides how many bundles every stage keeps: about half of 1F1B's for V-Half, a third
-// for V-Min.
+// microbatch are apart in the pattern decides how many bundles every stage keeps: about half of 1F1B's for V-Half, a
+// third for V-Min.
 //
 // The pattern alone wastes time before and after its stable phase, so the maker goes on:
 //   1. lays the pattern of all microbatches on a grid of stages and units, and puts W into the holes, oldest I first;
-//   2. pulls what is outside the stable phase into earlier holes, as far as its inputs and the bound of bundles allow, and
-//      then closes up the gaps;
+//   2. pulls what is outside the stable phase into earlier holes, as far as its inputs and the bound of bundles allow,
+//      and then closes up the gaps;
 //   3. takes W out again and does the same once more for F and I behind the stable phase, with W in the holes as they
 //      come.
-// For V-Half this reaches the bound of the paper, 6p-3k-1 idle units with k slots, for every p and m; V-Min comes within 4
-// units of it. The order is then used for any durations.
+// For V-Half this reaches the bound of the paper, 6p-3k-1 idle units with k slots, for every p and m; V-Min comes
+// within 4 units of it. The order is then used for any durations.
 #include "build.h"
 #include "makers.h"
 
@@ -202,8 +202,8 @@ static void stable_phase_(const Grid *grid, int *first, int *last) {
     }
 }
 
-// Moves a pass to the earliest hole in which it finds its inputs, and, if it is an F, that leaves all units up to its old
-// place within the bound.
+// Moves a pass to the earliest hole in which it finds its inputs, and, if it is an F, that leaves all units up to its
+// old place within the bound.
 static void pull_(Grid *grid, int pass) {
     int stage = grid_stage_(grid, pass), from = grid->time[pass], to = ready_(grid, pass);
     int *in_use = grid->in_use + (int64_t)stage * grid->length;

@@ -1,11 +1,11 @@
 // Zero-bubble schedules (Qi et al., ICLR 2024), which split backwards so that a stage can do W while others wait for I.
 //
-// zb-d is 1F1B with every W moved back by d = min(s, delay) microbatches on stage s. delay 0 is 1F1B with split backwards;
-// delay p-1 is ZB-H1, where every stage keeps p bundles. Each microbatch of delay costs a slot on the later stages and
-// takes one W off the bubble.
+// zb-d is 1F1B with every W moved back by d = min(s, delay) microbatches on stage s. delay 0 is 1F1B with split
+// backwards; delay p-1 is ZB-H1, where every stage keeps p bundles. Each microbatch of delay costs a slot on the later
+// stages and takes one W off the bubble.
 //
-// zb-v places two chunks in a V, so that the first and the last virtual stage share a stage, which can go from its forward
-// to its backward at once. All stages keep 2p chunk bundles.
+// zb-v places two chunks in a V, so that the first and the last virtual stage share a stage, which can go from its
+// forward to its backward at once. All stages keep 2p chunk bundles.
 #include "build.h"
 #include "makers.h"
 

@@ -8,7 +8,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-// A file of one tensor, as marks: how often each element was named, and that its value is the number of its place in the tensor.
+// A file of one tensor, as marks: how often each element was named, and that its value is the number of its place in
+// the tensor.
 typedef struct Marks {
     const Tensor *tensor;
     const float *local; // the rank's values: row-major number in the whole tensor, -1 in the padding
@@ -115,7 +116,8 @@ static void check_files_(const Model *model, const ModelConfig *size, int precis
     table_free(&table);
 }
 
-// 12 bytes a parameter in fp32 (weight, two moments), 14 in bf16 (2, master, two moments); padding and tied heads take nothing.
+// 12 bytes a parameter in fp32 (weight, two moments), 14 in bf16 (2, master, two moments); padding and tied heads take
+// nothing.
 static void files_hold_every_parameter_once(void **state) {
     (void)state;
     ModelConfig llama = {.family = FAMILY_LLAMA,

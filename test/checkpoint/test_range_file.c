@@ -1,5 +1,5 @@
-// Files written in ranges: every byte where it belongs, whatever the ranges begin and end with, from several processes, with and without
-// a way past the page cache.
+// Files written in ranges: every byte where it belongs, whatever the ranges begin and end with, from several processes,
+// with and without a way past the page cache.
 #include "checkpoint/range_file.h"
 
 #include <fcntl.h>
@@ -50,7 +50,8 @@ static int remove_file(void **state) {
     return 0;
 }
 
-// Writes every range whose number is `part` modulo `parts`; the ranges are of all sizes and cover the file. part -1: all.
+// Writes every range whose number is `part` modulo `parts`; the ranges are of all sizes and cover the file. part -1:
+// all.
 static void put_ranges(const char *bytes, int part, int parts) {
     Error err = {0};
     RangeFile file;

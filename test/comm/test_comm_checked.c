@@ -1,4 +1,5 @@
-// Checked messages: what arrives as it was sent passes, and one flipped bit anywhere is noticed before anyone reads the message.
+// Checked messages: what arrives as it was sent passes, and one flipped bit anywhere is noticed before anyone reads the
+// message.
 #include "comm/comm_checked.h"
 #include "engine/p2p.h"
 
@@ -10,7 +11,8 @@
 
 #include <cmocka.h>
 
-// ---- a group of two ranks in one process, whose wire flips a bit where it is told to --------------------------------------------
+// ---- a group of two ranks in one process, whose wire flips a bit where it is told to
+// --------------------------------------------
 
 enum { MOST = 16 };
 
@@ -115,7 +117,8 @@ static int pass_on(Pair *pair, const void *from, void *to, int64_t bytes, Error 
     return comm_wait(receiver, &got, err);
 }
 
-// ---- tests ------------------------------------------------------------------------------------------------------------------------
+// ---- tests
+// --------------------------------------------------------------------------------------------------------------
 
 static void what_arrives_as_it_was_sent_passes(void **state) {
     (void)state;
@@ -197,7 +200,8 @@ static void an_edge_stops_at_the_damaged_message_before_it_is_read(void **state)
     }
 }
 
-// ---- collectives of a library: two ranks in one process that meet in memory ---------------------------------------------------------
+// ---- collectives of a library: two ranks in one process that meet in memory
+// ---------------------------------------------------------
 
 typedef struct Meeting {
     char *out[2];

@@ -359,7 +359,8 @@ static void long_and_deep_input_is_refused_quickly(void **state) {
     assert_true(strlen(err.text) < 300);
 }
 
-// Every input made from a good one by cutting it off or by changing one byte is read or refused, with code 2 and a text.
+// Every input made from a good one by cutting it off or by changing one byte is read or refused, with code 2 and a
+// text.
 static void no_damaged_file_breaks_the_reader(void **state) {
     (void)state;
     static Config config;

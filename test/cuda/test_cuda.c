@@ -1,5 +1,6 @@
-// The CUDA backend against the CPU's, on a real GPU: matrix products, attention, memory, events, lending. Kernels of our
-// own are tested against the CPU by test/emulate, without a GPU. Without one, every test here says that it is skipped.
+// The CUDA backend against the CPU's, on a real GPU: matrix products, attention, memory, events, lending. Kernels of
+// our own are tested against the CPU by test/emulate, without a GPU. Without one, every test here says that it is
+// skipped.
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "op_check.h"

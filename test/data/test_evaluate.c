@@ -16,7 +16,8 @@ static uint32_t header[256];
 static uint16_t words[64];
 static int word_count;
 
-// Two examples: a context of two tokens with completions of one, three and two, and one of one token with two of six and one.
+// Two examples: a context of two tokens with completions of one, three and two, and one of one token with two of six
+// and one.
 static void make_good(void) {
     static const uint16_t good[] = {
         65535, 34, 0, 2, 3, 2, 11, 12, 1, 21, 3, 22, 23, 24, 2, 25, 26, //

@@ -2,10 +2,11 @@
 // nobody wrote before a GPU is at hand. Included by src/cuda/launch.cuh where EMULATED is defined.
 //
 // Blocks run one after another; the threads of a block are fibers, switched where they wait: at __syncthreads, and at a
-// warp's shuffle or ballot. A warp runs as far as it gets before the next has its turn. The order in which blocks, warps
-// and lanes get theirs is a choice (EmulateOrder), and a correct kernel gives the same bits in all of them. Ascending and
-// descending order together show every missing barrier: where thread a writes what b reads with no barrier in between,
-// one of the two orders has it the wrong way round. The same goes for a block that reads what another of the launch wrote.
+// warp's shuffle or ballot. A warp runs as far as it gets before the next has its turn. The order in which blocks,
+// warps and lanes get theirs is a choice (EmulateOrder), and a correct kernel gives the same bits in all of them.
+// Ascending and descending order together show every missing barrier: where thread a writes what b reads with no
+// barrier in between, one of the two orders has it the wrong way round. The same goes for a block that reads what
+// another of the launch wrote.
 //
 // What goes wrong stops the launch and is kept as the backend's failure, with the kernel's name: a barrier that only a
 // part of a block or warp reaches, writes past the end of a shared array, an access that is not aligned to its size.

@@ -34,7 +34,8 @@ static Bench *bench_open(const char *path, const Model *model, const char *preci
     assert_non_null(bench->be);
     assert_non_null(bench->world);
     const Schedule one = {.stages = 1, .chunks = 1};
-    if (stage_create(&bench->stage, model, &bench->config, &one, bench->be, 0, NULL, 0, &err) != 0) fail_msg("%s", err.text);
+    if (stage_create(&bench->stage, model, &bench->config, &one, bench->be, 0, NULL, 0, &err) != 0)
+        fail_msg("%s", err.text);
     OptimizerGroups groups = {bench->world, NULL, NULL, NULL};
     bench->optimizer = optimizer_create(&bench->stage, &groups);
     if (bench->optimizer == NULL) fail_msg("%s", err.text);

@@ -1,4 +1,5 @@
-// Which updates are left out: the deviations, the two rules, and that a state that was kept decides as the one it was copied from.
+// Which updates are left out: the deviations, the two rules, and that a state that was kept decides as the one it was
+// copied from.
 #include "engine/step_guard.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
-// What the fuzz targets share. A target is a function that is handed bytes; libFuzzer makes them up (make fuzz), replay.c reads them from
-// the corpus (make fuzz-replay). A target asks for more than not crashing where it can: what reads back must be equal.
+// What the fuzz targets share. A target is a function that is handed bytes; libFuzzer makes them up (make fuzz),
+// replay.c reads them from the corpus (make fuzz-replay). A target asks for more than not crashing where it can: what
+// reads back must be equal.
 #ifndef FUZZ_H
 #define FUZZ_H
 

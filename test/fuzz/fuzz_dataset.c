@@ -1,4 +1,5 @@
-// A token file, the side file beside it, and every sample. The first byte is the sequence length; up to a 0xFF byte goes the side file.
+// A token file, the side file beside it, and every sample. The first byte is the sequence length; up to a 0xFF byte
+// goes the side file.
 #include "fuzz.h"
 
 #include "data/dataset.h"

@@ -1,4 +1,5 @@
-// Overrides (-o KEY=VALUE), a 0x01 byte between them, over a configuration that is whole: what config_load does, with the file read once.
+// Overrides (-o KEY=VALUE), a 0x01 byte between them, over a configuration that is whole: what config_load does, with
+// the file read once.
 #include "fuzz.h"
 
 enum { MOST = 8 };

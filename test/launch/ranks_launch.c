@@ -32,7 +32,8 @@ static int done_(Rank *r) {
     return leave_(r, EXIT_DONE);
 }
 
-// Ranks of one machine map each other's segments of shared memory where Open MPI uses it, and fall back to TCP silently.
+// Ranks of one machine map each other's segments of shared memory where Open MPI uses it, and fall back to TCP
+// silently.
 static int transport_(Rank *r) {
     FILE *maps = fopen("/proc/self/maps", "r");
     char line[1024], own[16];

@@ -1,4 +1,5 @@
-// The folder of a launch: it goes with everything in it and every process that belongs to it. Whole launches: test_launch.py.
+// The folder of a launch: it goes with everything in it and every process that belongs to it. Whole launches:
+// test_launch.py.
 #include "launch/launch_private.h"
 #include "ranks/supervisor.h"
 

@@ -2,14 +2,14 @@
 //
 //     tool_gradients [-w WEIGHTS] [-s] [-c CHUNKS] [-v] CONFIG TOKENS OUT
 //
-// All stages of the configuration run in this one process, tensor and data parallelism excluded, with CHUNKS chunks each,
-// placed as a loop or with -v as a V. Every microbatch goes forward before the first goes backward, in bundles that start
-// as NaN: what a backward needs and its bundle lacks, shows. With -s backwards are split: first the gradients of all
-// inputs, then the gradients of all weights.
-// TOKENS: int32, global_batch sequences of seq_len + 1 tokens; sequence k belongs to microbatch k / micro_batch.
-// WEIGHTS and OUT are records, each a line `NAME ROWS COLS` then rows * cols float32. WEIGHTS gives tensors by name,
-// without padding, in place of the initial ones. OUT has `weight:NAME` and `gradient:NAME` of each tensor, padding
-// included, `losses` (sequence, position), and `evaluated`, the same from a forward that computes no gradient.
+// All stages of the configuration run in this one process, tensor and data parallelism excluded, with CHUNKS chunks
+// each, placed as a loop or with -v as a V. Every microbatch goes forward before the first goes backward, in bundles
+// that start as NaN: what a backward needs and its bundle lacks, shows. With -s backwards are split: first the
+// gradients of all inputs, then the gradients of all weights. TOKENS: int32, global_batch sequences of seq_len + 1
+// tokens; sequence k belongs to microbatch k / micro_batch. WEIGHTS and OUT are records, each a line `NAME ROWS COLS`
+// then rows * cols float32. WEIGHTS gives tensors by name, without padding, in place of the initial ones. OUT has
+// `weight:NAME` and `gradient:NAME` of each tensor, padding included, `losses` (sequence, position), and `evaluated`,
+// the same from a forward that computes no gradient.
 #include "engine/stage.h"
 
 #include <stdlib.h>

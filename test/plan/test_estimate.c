@@ -1,5 +1,5 @@
-// The paper's formula, and times that can be worked out by hand: stage times of the model of the hardware, Megatron-LM's softmax rule, and a
-// long schedule whose time follows from a short one.
+// The paper's formula, and times that can be worked out by hand: stage times of the model of the hardware,
+// Megatron-LM's softmax rule, and a long schedule whose time follows from a short one.
 #include "plan/estimate.h"
 #include "backend/attention_scratch.h"
 #include "plan/planner.h"
@@ -28,7 +28,8 @@ static Config load(const char *path, const char *const *overrides, int count) {
     return config;
 }
 
-// ---- the formula --------------------------------------------------------------------------------------------------------
+// ---- the formula
+// --------------------------------------------------------------------------------------------------------
 
 static void a_larger_micro_batch_has_to_gain_what_the_paper_says(void **state) {
     (void)state;
@@ -48,7 +49,8 @@ static void mfu_of_a_pipeline_is_that_of_a_stage_times_the_time_it_works(void **
     near(estimate_mfu(0.5, 128, 2, 1), 0.5, 1e-12);
 }
 
-// ---- the softmax rule -----------------------------------------------------------------------------------------------------
+// ---- the softmax rule
+// -----------------------------------------------------------------------------------------------------
 
 static bool fused(int64_t heads, int64_t batch, int64_t seq, int softmax, int64_t element) {
     AttentionShape shape = {.batch = batch, .heads = heads, .seq = seq, .softmax = softmax};
@@ -68,7 +70,8 @@ static void megatron_fuses_where_batch_times_heads_is_a_multiple_of_4(void **sta
     assert_false(fused(26, 2, 2048, SOFTMAX_UNFUSED, 2));
 }
 
-// ---- times ----------------------------------------------------------------------------------------------------------------
+// ---- times
+// ----------------------------------------------------------------------------------------------------------------
 
 typedef struct Asked {
     Config config;
@@ -185,12 +188,14 @@ static void data_ranks_add_sums_and_gather_weights(void **state) {
              both = forecast_of(LLAMA, &llama_model, two, COUNT(two), variant);
     assert_true(one.time.reduction == 0 && both.time.reduction > 0);
     near(both.time.pipeline, one.time.pipeline, 1e-9);
-    // Stage 0's and 7's 2.09e9 elements: half of the states, and half of the weights over an eighth of the node's network.
+    // Stage 0's and 7's 2.09e9 elements: half of the states, and half of the weights over an eighth of the node's
+    // network.
     double elements = 10 * ((809517056.0 - 2 * 8192) / 4 + 2 * 8192) + 32256 / 4 * 8192.0;
     near(both.time.optimizer, one.time.optimizer / 2 + elements * 2 / 2 / (25e9 / 8), 2e-2);
 }
 
-// Sixteen whole models on two nodes: a ring of sums leaves each node once, so that it has the node's network for itself.
+// Sixteen whole models on two nodes: a ring of sums leaves each node once, so that it has the node's network for
+// itself.
 static void copies_that_share_a_node_leave_it_once(void **state) {
     (void)state;
     const char *slow[] = {"parallel.pipeline=1", "parallel.tensor=1", "parallel.data=16", "parallel.sequence=false"},
@@ -258,7 +263,8 @@ static void gpipe_is_planned_with_all_its_microbatches(void **state) {
     (void)state;
     const char *long_[] = {"schedule.name=gpipe", "train.global_batch=4096"};
     Forecast whole = forecast_of(LLAMA, &llama_model, long_, COUNT(long_), (Variant){1, false, ATTENTION_FLASH});
-    // A bundle of ten layers is 10 (16 h + 6 f) s bytes over 4 tensor ranks and 16 bit each, and the statistics of attention.
+    // A bundle of ten layers is 10 (16 h + 6 f) s bytes over 4 tensor ranks and 16 bit each, and the statistics of
+    // attention.
     assert_true((double)whole.peak_bytes > 4096.0 * 10 * 2048 * (16 * 8192 + 6 * 22016.0) / 4);
     assert_false(whole.fits);
 }
@@ -273,7 +279,8 @@ static void lists_too_long_to_be_held_are_refused_and_not_made(void **state) {
     assert_non_null(strstr(err.text, "16777216 microbatches a step on 64 stages are more than a schedule can hold"));
 }
 
-// ---- a profile --------------------------------------------------------------------------------------------------------------
+// ---- a profile
+// --------------------------------------------------------------------------------------------------------------
 
 // Stages of one layer between first and last, measured with recomputed attention and Megatron-LM's softmax on a GPU.
 static double forward_by_profile(int heads, int64_t batch) {

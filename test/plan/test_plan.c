@@ -61,12 +61,14 @@ static void unmake(Made *all) {
 #define GPT         "configs/gpt3_96b.yaml"
 #define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
 
-// ---- figures of the big models ------------------------------------------------------------------------------------------
+// ---- figures of the big models
+// ------------------------------------------------------------------------------------------
 
 static void parameters_are_those_of_the_published_models(void **state) {
     (void)state;
     Config llama = load(LLAMA, NULL, 0), gpt = load(GPT, NULL, 0);
-    // 80 (4 h h + 3 h f + 2 h) + 2 V h + h; 80 (4 h h + 2 h f + 9 h + f) + V h + s h + 2 h, the head being the embedding
+    // 80 (4 h h + 3 h f + 2 h) + 2 V h + h; 80 (4 h h + 2 h f + 9 h + f) + V h + s h + 2 h, the head being the
+    // embedding
     assert_int_equal(model_parameters(&llama_model, &llama.model), INT64_C(65285660672));
     assert_int_equal(model_parameters(&gpt_model, &gpt.model), INT64_C(96235077120));
 }
@@ -108,7 +110,8 @@ static void states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32(void **state
         assert_int_equal(middle[MEMORY_GRADIENTS], elements * 4);
         assert_int_equal(middle[MEMORY_MASTERS], full ? 0 : elements * 4);
         assert_int_equal(middle[MEMORY_OPTIMIZER], elements * 8);
-        // What the ends carry beyond the layers stands by itself: the embedding, and the final norm and the output matrix.
+        // What the ends carry beyond the layers stands by itself: the embedding, and the final norm and the output
+        // matrix.
         int64_t each = full ? 16 : 18;
         for (int c = MEMORY_WEIGHTS; c < MEMORY_EMBEDDING; c++)
             assert_true(first[c] == middle[c] && last[c] == middle[c]);
@@ -122,7 +125,8 @@ static void states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32(void **state
     }
 }
 
-// The tied head's matrix: a copy with all its states on a last stage of its own, a gradient alone where the embedding is.
+// The tied head's matrix: a copy with all its states on a last stage of its own, a gradient alone where the embedding
+// is.
 static void a_tied_head_carries_the_embedding_again(void **state) {
     (void)state;
     const char *one[] = {"parallel.pipeline=1"};
@@ -135,7 +139,8 @@ static void a_tied_head_carries_the_embedding_again(void **state) {
     unmake(&alone);
 }
 
-// ---- activations ------------------------------------------------------------------------------------------------------------
+// ---- activations
+// ------------------------------------------------------------------------------------------------------------
 
 static void llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash(void **state) {
     (void)state;
@@ -194,8 +199,8 @@ static void logits_and_tokens_lie_on_the_stages_that_use_them(void **state) {
     unmake(&all);
 }
 
-// Pieces of 16 MiB: what three other tensor ranks send of a quarter of one, what the other data rank sends of a half, four at once, and what the
-// other end of the pipeline sends of a half.
+// Pieces of 16 MiB: what three other tensor ranks send of a quarter of one, what the other data rank sends of a half,
+// four at once, and what the other end of the pipeline sends of a half.
 static void where_ranks_sum_among_themselves_that_takes_room(void **state) {
     (void)state;
     const char *wide[] = {"parallel.data=2"};
@@ -313,7 +318,8 @@ static void planned_bytes_are_the_bytes_allocated(void **state) {
     compare_allocated("configs/gpt_tiny.yaml", &gpt_model, by_stage, COUNT(by_stage));
 }
 
-// ---- the schedule a configuration asks for --------------------------------------------------------------------------------
+// ---- the schedule a configuration asks for
+// --------------------------------------------------------------------------------
 
 static void expect_schedule(const char *name, int slots, bool evicts, const char *overrides_text) {
     char text[256];
@@ -369,7 +375,8 @@ static void bundles_on_the_host_are_counted(void **state) {
     unmake(&all);
 }
 
-// ---- the table for people ---------------------------------------------------------------------------------------------------
+// ---- the table for people
+// ---------------------------------------------------------------------------------------------------
 
 static char *printed(const Made *all) {
     char *text = NULL;
@@ -421,7 +428,8 @@ static void grid_aligns_numbers_right_and_words_left(void **state) {
     assert_string_equal(grid_bytes(GIB / 2, number), "512.0 MiB");
 }
 
-// ---- does it fit ------------------------------------------------------------------------------------------------------------
+// ---- does it fit
+// ------------------------------------------------------------------------------------------------------------
 
 static int fits(const Made *all, const Machine *machine, Error *err) {
     int64_t ranks[CONFIG_MAX_STAGES];

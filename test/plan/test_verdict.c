@@ -1,5 +1,5 @@
-// The verdict: what fits decides what is compared, the comparison decides, and `auto` does what it says. Also the fewest ranks for what fits
-// nowhere.
+// The verdict: what fits decides what is compared, the comparison decides, and `auto` does what it says. Also the
+// fewest ranks for what fits nowhere.
 #include "plan/plan_report.h"
 
 #include <math.h>
@@ -49,7 +49,8 @@ static void expect(const char *path, const Model *model, const char *overrides, 
     drop(at);
 }
 
-// ---- the four results of the re-evaluation ----------------------------------------------------------------------------------
+// ---- the four results of the re-evaluation
+// ----------------------------------------------------------------------------------
 
 static void gpt3_with_recomputed_attention_gains_by_a_third(void **state) {
     (void)state;
@@ -105,7 +106,8 @@ static void the_reserve_decides_whether_llama_needs_bpipe_at_all(void **state) {
     expect(LLAMA, &llama_model, none, false, "micro-batch 4 does not fit even with BPipe");
 }
 
-// 26 heads a rank: Megatron-LM's fused softmax runs at micro-batch 2 and 4 and not at 3, the largest that fits without BPipe.
+// 26 heads a rank: Megatron-LM's fused softmax runs at micro-batch 2 and 4 and not at 3, the largest that fits without
+// BPipe.
 static void bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it(void **state) {
     (void)state;
     const char *both = "train.global_batch=96 attention.mode=recompute attention.softmax=megatron ";
@@ -126,7 +128,8 @@ static void bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it(voi
     expect(GPT, &gpt_model, unneeded, false, "that would not pay.");
 }
 
-// ---- the other ways it can end -----------------------------------------------------------------------------------------------
+// ---- the other ways it can end
+// -----------------------------------------------------------------------------------------------
 
 static void bpipe_is_used_where_nothing_fits_without_it(void **state) {
     (void)state;
@@ -178,7 +181,8 @@ static void memory_that_is_not_known_limits_nothing(void **state) {
     drop(at);
 }
 
-// ---- auto --------------------------------------------------------------------------------------------------------------------
+// ---- auto
+// --------------------------------------------------------------------------------------------------------------------
 
 static int resolved(const char *path, const Model *model, const char *overrides) {
     Case *at = step_guard(path, model, overrides);
@@ -200,7 +204,8 @@ static void auto_does_what_the_verdict_says(void **state) {
     assert_int_equal(resolved(LLAMA, &llama_model, ""), BPIPE_OFF);
 }
 
-// ---- the smallest world ------------------------------------------------------------------------------------------------------
+// ---- the smallest world
+// ------------------------------------------------------------------------------------------------------
 
 static void the_smallest_world_fits_and_the_next_smaller_does_not(void **state) {
     (void)state;

@@ -1,6 +1,6 @@
-// Many ranks without MPI and without a model, on this machine: ranks_scale RANKS SECONDS. Every rank is a real supervisor
-// (supervisor.h) over a process that does nothing, and this program coordinates them as the parent of a job does: they start, say
-// once a second that they live, and are told to end. Prints what that takes.
+// Many ranks without MPI and without a model, on this machine: ranks_scale RANKS SECONDS. Every rank is a real
+// supervisor (supervisor.h) over a process that does nothing, and this program coordinates them as the parent of a job
+// does: they start, say once a second that they live, and are told to end. Prints what that takes.
 #include "base/clock.h"
 #include "ranks/supervisor.h"
 

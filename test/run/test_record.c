@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-// ---- one rank's part of a small model, without the rest of a run -------------------------------------------------------------------
+// ---- one rank's part of a small model, without the rest of a run
+// -------------------------------------------------------------------
 
 typedef struct Bench {
     Config config;
@@ -74,7 +75,8 @@ static const uint64_t *weights_of(const Record *record) {
 #define SMALL       "parallel.pipeline=1", "model.layers=2", "schedule.bpipe=off"
 #define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
 
-// ---- tests ---------------------------------------------------------------------------------------------------------------------------
+// ---- tests
+// --------------------------------------------------------------------------------------------------------------
 
 static void checksums_are_those_of_the_whole_tensors_without_padding(void **state) {
     (void)state;
@@ -105,7 +107,8 @@ static void checksums_are_those_of_the_whole_tensors_without_padding(void **stat
     }
 }
 
-// finish(x) is x exclusive or a constant, so that what single ranks come to can be added up here: four of them, where the constants cancel.
+// finish(x) is x exclusive or a constant, so that what single ranks come to can be added up here: four of them, where
+// the constants cancel.
 static void parts_of_tensor_and_data_ranks_add_up_to_the_whole(void **state) {
     (void)state;
     const char *whole_overrides[] = {SMALL};

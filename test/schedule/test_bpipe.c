@@ -1,5 +1,5 @@
-// Making schedules and writing them down, for every p <= 32 and m <= 256. That BPipe loses no time is in test_simulate.c,
-// what the proof finds in test_schedule_check.c.
+// Making schedules and writing them down, for every p <= 32 and m <= 256. That BPipe loses no time is in
+// test_simulate.c, what the proof finds in test_schedule_check.c.
 #include "bpipe.h"
 
 #include <limits.h>
@@ -46,8 +46,8 @@ static int64_t count_of(const StageSchedule *stage, ActionKind kind) {
     return count;
 }
 
-// What newest-first needs on one stage of 1F1B when a bundle is evicted only as its slot is needed, and each load starts
-// one action before its backward. The pass is measured against this.
+// What newest-first needs on one stage of 1F1B when a bundle is evicted only as its slot is needed, and each load
+// starts one action before its backward. The pass is measured against this.
 static int64_t newest_first(int in_flight, int microbatches, int slots) {
     bool away[4096] = {false};
     int used = 0, forwards = 0;

@@ -1,5 +1,6 @@
-// The makers against the best that is possible: an exhaustive search proves the least idle time for small p and m, and no
-// schedule may be worse where its formula says that it is optimal, nor better, which would be a fault of the simulator.
+// The makers against the best that is possible: an exhaustive search proves the least idle time for small p and m, and
+// no schedule may be worse where its formula says that it is optimal, nor better, which would be a fault of the
+// simulator.
 #include "optimal.h"
 #include "schedule/kinds.h"
 #include "schedule/simulate.h"

@@ -1,5 +1,6 @@
-// The proof, held against the definition: small schedules of every kind, sound or not, are run in all interleavings there
-// are, with transfers posted when the action before is complete and when it starts. Where the proof says yes, none hangs.
+// The proof, held against the definition: small schedules of every kind, sound or not, are run in all interleavings
+// there are, with transfers posted when the action before is complete and when it starts. Where the proof says yes,
+// none hangs.
 #include "bpipe.h"
 #include "schedule/kinds.h"
 #include "schedule/simulate.h"

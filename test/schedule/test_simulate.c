@@ -105,7 +105,8 @@ static void a_transfer_runs_beside_compute_and_compute_waits_where_it_must(void 
     Schedule *schedule = parsed("# schedule bpipe  stages 1  microbatches 3  slots 2\n"
                                 "stage 0: F0 F1 E1>h F2 B0 L1<h B1 B2\n");
     Timeline *timeline = run(schedule, (Times){1, 2, 5, 0, false});
-    // F0 0-1, F1 1-2, E1 2-7, F2 waits for the slot 2-7, 7-8, B0 8-10, L1 10-15, B1 waits for its load, 15-17, B2 17-19.
+    // F0 0-1, F1 1-2, E1 2-7, F2 waits for the slot 2-7, 7-8, B0 8-10, L1 10-15, B1 waits for its load, 15-17, B2
+    // 17-19.
     static const double start[] = {0, 1, 2, 7, 8, 10, 15, 17}, end[] = {1, 2, 7, 8, 10, 15, 17, 19};
     for (int i = 0; i < 8; i++) {
         assert_near(timeline->stage[0].start[i], start[i]);
@@ -218,7 +219,8 @@ static void users_of_a_resource_get_equal_parts_of_it(void **state) {
     contention_free(shares);
 }
 
-// Stage 1 of three sends both ways. With one network card for both, what leaves at the same time takes longer, and nothing else does.
+// Stage 1 of three sends both ways. With one network card for both, what leaves at the same time takes longer, and
+// nothing else does.
 static void messages_that_leave_through_one_card_slow_each_other_down(void **state) {
     (void)state;
     const double capacity = 1, one[] = {1, 1, 1}, two[] = {2, 2, 2}, edge[] = {3, 3};

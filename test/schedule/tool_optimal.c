@@ -1,5 +1,5 @@
-// tool_optimal STAGES MICROBATCHES CHUNKS split|fused SLOTS: the least idle time of any such schedule, in units of one F of
-// a chunk, by exhaustive search. CHUNKS is 1, or 2 in a V.
+// tool_optimal STAGES MICROBATCHES CHUNKS split|fused SLOTS: the least idle time of any such schedule, in units of one
+// F of a chunk, by exhaustive search. CHUNKS is 1, or 2 in a V.
 #include "optimal.h"
 
 #include <stdio.h>

@@ -1,10 +1,10 @@
-// Breadth first over steps of one unit: a state is how many F, I and W each chunk of each stage has done. In a step every
-// stage does one pass whose inputs are there, or nothing. The search tries one bound on the idle time after the other, from
-// the least that is possible, and drops states in which a stage can no longer finish in time.
+// Breadth first over steps of one unit: a state is how many F, I and W each chunk of each stage has done. In a step
+// every stage does one pass whose inputs are there, or nothing. The search tries one bound on the idle time after the
+// other, from the least that is possible, and drops states in which a stage can no longer finish in time.
 //
-// A stage that can do I or W, or F of its only chunk, never does better by waiting: what it would do later may as well be
-// done now, as nothing else of the stage would have used the slot. So waiting is tried where nothing can be done, and
-// beside F where two chunks compete for slots.
+// A stage that can do I or W, or F of its only chunk, never does better by waiting: what it would do later may as well
+// be done now, as nothing else of the stage would have used the slot. So waiting is tried where nothing can be done,
+// and beside F where two chunks compete for slots.
 #include "optimal.h"
 
 #include <stdint.h>

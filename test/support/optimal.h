@@ -11,8 +11,8 @@ typedef struct OptimalAsk {
     int slots;                // chunk bundles on each stage
 } OptimalAsk;
 
-// Units in which a stage is idle between the start of the first pass and the end of the last, the least there is. -1 where
-// there is none up to `most`, or memory runs out. states: how many the search has seen; may be NULL.
+// Units in which a stage is idle between the start of the first pass and the end of the last, the least there is. -1
+// where there is none up to `most`, or memory runs out. states: how many the search has seen; may be NULL.
 int optimal_idle(const OptimalAsk *ask, int most, long *states);
 
 #endif

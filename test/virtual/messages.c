@@ -1,6 +1,6 @@
-// Clocks on the host's messages: MPI's calls, wrapped (the PMPI interface, MPI 3.1, chapter 14). A message makes what its
-// sender did before it happen before what its receiver does after it. The clocks travel through the job's segment: a
-// receiver takes on all that its peer has sent it so far, which may order a little more than the message itself does.
+// Clocks on the host's messages: MPI's calls, wrapped (the PMPI interface, MPI 3.1, chapter 14). A message makes what
+// its sender did before it happen before what its receiver does after it. The clocks travel through the job's segment:
+// a receiver takes on all that its peer has sent it so far, which may order a little more than the message itself does.
 // Pinned memory that MPI sends from or receives into counts as read and written by the host.
 //
 // It is linked into the program. The library with the virtual GPU fills in virtual_messages when it is loaded; until
@@ -64,7 +64,8 @@ static void sends_(MPI_Comm comm, int peer) {
         if (peer == ALL || peer == r) virtual_messages.sent(world_rank_(comm, r));
 }
 
-// A handle that is in the table already was completed by a call that is not wrapped, or is that of sends that end at once.
+// A handle that is in the table already was completed by a call that is not wrapped, or is that of sends that end at
+// once.
 static void keep_(MPI_Request request, MPI_Comm comm, int peer, bool receives, void *buffer, int64_t bytes) {
     for (int i = 0; i < WAITING; i++)
         if (pending_[i].request == request) memset(&pending_[i], 0, sizeof pending_[i]);

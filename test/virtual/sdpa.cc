@@ -1,7 +1,7 @@
 // Causal attention for the fake cuDNN frontend, in double from bf16. A shape is refused where cuDNN 9.19 refuses it
-// when its own heuristics are asked without a device: heads of a size that is no multiple of 8 or above 256, query heads
-// that are no multiple of the key/value heads, anything but bf16. The workspaces are figures recorded from it in the
-// same way (docs/cuda.md).
+// when its own heuristics are asked without a device: heads of a size that is no multiple of 8 or above 256, query
+// heads that are no multiple of the key/value heads, anything but bf16. The workspaces are figures recorded from it in
+// the same way (docs/cuda.md).
 #include "virtual.h"
 
 #include <cmath>

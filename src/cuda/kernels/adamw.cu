@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(THREADS) norms_kernel(double *norms, const dou
     if (threadIdx.x == 0) norms[blockIdx.x] = sum;
 }
 
-// --- the table. It is built for each call, a few kilobytes, and copied in stream order; a copy from ordinary memory has
-// left that memory when the call returns.
+// --- the table. It is built for each call, a few kilobytes, and copied in stream order; a copy from ordinary memory
+// has left that memory when the call returns.
 
 constexpr int64_t TABLE_PIECE = 256;
 

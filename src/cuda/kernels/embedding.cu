@@ -1,5 +1,5 @@
-// Token and position embeddings. The gradient of the token table is a scatter whose order of sums is promised: rows that
-// meet in one token add up in row order.
+// Token and position embeddings. The gradient of the token table is a scatter whose order of sums is promised: rows
+// that meet in one token add up in row order.
 //
 // No atomic sum could keep that. Instead a first launch notes for each token the first and the last row that names it,
 // by atomic maxima, whose result does not depend on their order. In the second launch the block of a token's first row

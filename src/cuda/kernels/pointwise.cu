@@ -1,5 +1,5 @@
-// Element by element: conversions, sums, SwiGLU, GELU, rotary positions. Each thread issues all its 16-byte loads before
-// it computes; blocks are many and short, and the hardware deals them out.
+// Element by element: conversions, sums, SwiGLU, GELU, rotary positions. Each thread issues all its 16-byte loads
+// before it computes; blocks are many and short, and the hardware deals them out.
 #include "vector.cuh"
 
 #include <math.h>
@@ -109,7 +109,8 @@ void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void
     FOR_ELEMENT(backend, (map<GeluSlope, T, T, T>(backend, (T *)dx, (const T *)dout, (const T *)x, count)));
 }
 
-// --- rows: a piece of row `row` at `column`. One division a block, uniform; rows are dealt out whole to runs of blocks.
+// --- rows: a piece of row `row` at `column`. One division a block, uniform; rows are dealt out whole to runs of
+// blocks.
 
 namespace {
 

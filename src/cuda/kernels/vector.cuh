@@ -1,9 +1,9 @@
 // Memory as kernels see it: W elements of T at a time, computed in fp32. W is 16 bytes' worth (PACK<T>), the widest
 // access there is, or 1 where a pointer or a row's length does not allow that.
 //
-// Bandwidth needs bytes in flight: at 4 TB/s and some 700 ns of latency about 3 MB, 20 to 25 KB a multiprocessor. 16-byte
-// loads by 1,024 resident threads are 16 KB for each load a thread issues before its first use, so kernels issue two or
-// more, by loading whole Pieces in a loop of their own ahead of the arithmetic.
+// Bandwidth needs bytes in flight: at 4 TB/s and some 700 ns of latency about 3 MB, 20 to 25 KB a multiprocessor.
+// 16-byte loads by 1,024 resident threads are 16 KB for each load a thread issues before its first use, so kernels
+// issue two or more, by loading whole Pieces in a loop of their own ahead of the arithmetic.
 #ifndef VECTOR_CUH
 #define VECTOR_CUH
 
