@@ -188,7 +188,7 @@ void schedule_free(Schedule *schedule);
 //   complete   every chunk of every stage runs F, and B or I and W, once per microbatch, each in microbatch order
 //              (forward-only: F alone)
 //   paired     E and L of a stage are A and R of its partner, in the same order
-//   resident   B, I, E and R only of what is there, L only of what was evicted, no E after I, all bundles home at the end
+//   resident   B, I, E and R only of what is there, L only of what was evicted, no E after I, none away at the end
 //   bounded    own and lent slots suffice in list order, and together stay within `slots`
 //   live       whatever the durations, and whichever action gets a slot that two wait for, no stage ever waits for good
 // Time O(actions) for schedules whose queue follows compute closely, as those made here do.

@@ -1,6 +1,6 @@
-// Where a model's state lies in the files of a checkpoint. This follows from the table of tensors and the precision alone,
-// so all ranks know it without asking each other, and it is the same for every partition: files are split by layer and
-// never by rank.
+// Where a model's state lies in the files of a checkpoint. This follows from the table of tensors and the precision
+// alone, so all ranks know it without asking each other, and it is the same for every partition: files are split by
+// layer and never by rank.
 //
 //   model-0000k-of-0000n.safetensors       weights in the run's precision, with Hugging Face's names
 //   optimizer-0000k-of-0000n.safetensors   NAME.exp_avg, NAME.exp_avg_sq; in bf16 NAME.master (fp32 weights)

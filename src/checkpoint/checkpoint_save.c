@@ -1,6 +1,6 @@
 // Saving: the phases of a checkpoint, which all ranks pass together.
 //
-//   idle -- save: copy, start the thread --> writing -- all threads done --> committing (rank 0's thread) -- done --> idle
+//   idle -- save: copy, start the thread --> writing -- all done --> committing (rank 0's thread) -- done --> idle
 //
 // The threads only touch files. What they found is exchanged by checkpoint_poll, which all ranks call at the same
 // steps.

@@ -1,7 +1,7 @@
 // Which rank does what: the (data, stage, tensor) coordinates of a rank, and back. Pure arithmetic.
 //   linear:   rank = (data * p + stage) * t + tensor
-//   adjacent: rank = ((data * p/2 + k) * 2 + half) * t + tensor: stages k and p-1-k of BPipe pair k are neighbours; with
-//             odd p the middle stage comes last of its data rank.
+//   adjacent: rank = ((data * p/2 + k) * 2 + half) * t + tensor, so that stages k and p-1-k of BPipe pair k are
+//             neighbours; with odd p the middle stage comes last of its data rank.
 #ifndef TOPOLOGY_H
 #define TOPOLOGY_H
 

@@ -22,8 +22,8 @@ typedef struct Share {
 
 struct Contention {
     int count;
-    int *
-        winner; // [2 * count]: resource i's at count + i, that of 2k and 2k + 1 at k: smallest `next`, -1: none is busy
+    // [2 * count]. Resource i is at count + i; at k is that of 2k and 2k + 1 with the smaller `next`. -1: none is busy.
+    int *winner;
     Share *share;
 };
 
