@@ -307,7 +307,8 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What people read. The file gets its line first, so that it has every step that was trained also if standard output has gone.
+// What people read. The file gets its line first, so that it has every step that was trained also if standard output
+// has gone.
 
 static bool wait_for_reader_(const Metrics *metrics) {
     enum { LOOK_MS = 200 };
