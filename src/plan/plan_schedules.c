@@ -1,7 +1,8 @@
-// Enumerates the rows of schedule_kinds, their chunks and groups, fused and split backwards, and the three ways to keep
-// bundles (none evicted, to the partner, to the host), and asks the planner about each. A row that a configuration
-// would refuse is left out, as is one that evicts nothing.
+// Asks the planner about every choice of schedule_choices.h in each of the three ways to keep bundles (none evicted, to
+// the partner, to the host). A row that a configuration would refuse is left out, as is one that evicts nothing.
 #include "plan_schedules.h"
+
+#include "schedule_choices.h"
 
 #include "base/alloc.h"
 #include "base/grid.h"
@@ -58,50 +59,20 @@ static int try_ways_(ScheduleTable *table, const Planner *planner, Config *confi
     return config_chunks(config) == 1 ? try_recompute_(table, planner, config, err) : 0;
 }
 
-// Fused and split, where both exist.
-static int try_splits_(ScheduleTable *table, const Planner *planner, Config *config, Error *err) {
-    if (!config_schedule_kind(config)->splits) {
-        config->schedule.split_backward = SPLIT_OFF;
-        if (try_ways_(table, planner, config, err) != 0) return -1;
-    }
-    config->schedule.split_backward = SPLIT_ON;
-    return try_ways_(table, planner, config, err);
-}
-
-// Both groups, where there are any.
-static int try_groups_(ScheduleTable *table, const Planner *planner, Config *config, Error *err) {
-    const ScheduleKind *kind = config_schedule_kind(config);
-    config->schedule.group = kind->grouped ? config->parallel.pipeline : 0;
-    if (try_splits_(table, planner, config, err) != 0) return -1;
-    if (!kind->grouped || config->parallel.pipeline < 3) return 0;
-    config->schedule.group = (config->parallel.pipeline + 1) / 2;
-    return try_splits_(table, planner, config, err);
-}
-
-// Layers over p * chunks virtual stages: as given if the list has as many entries, else even.
-static void spread_layers_(const Planner *planner, Config *config) {
+// Layers over p * chunks virtual stages: as given if the list has as many entries, else even. false: the list is for others.
+static bool spread_layers_(const Planner *planner, Config *config) {
+    int64_t given = planner->config->parallel.layers_given, count = config->parallel.pipeline * config_chunks(config);
     config->parallel = planner->config->parallel;
-    int64_t count = config->parallel.pipeline * config_chunks(config);
+    if (given > 0 && given != count) return false;
     if (config->parallel.layers_count != count) config_spread_layers(config, count);
+    return true;
 }
 
-static int try_kind_(ScheduleTable *table, const Planner *planner, int kind, Config *config, Error *err) {
-    const ScheduleKind *row = &schedule_kinds[kind];
-    enum { MOST_CHUNKS = 4 }; // more bring little and cost a message each
-    for (int64_t chunks = row->chunks; chunks <= row->most_chunks && chunks <= MOST_CHUNKS; chunks *= 2) {
-        config->schedule = planner->config->schedule;
-        config->schedule.file[0] = '\0';
-        config->schedule.file_chunks = config->schedule.file_microbatches = 0;
-        config->schedule.name = kind;
-        config->schedule.chunks = chunks;
-        config->schedule.delay = row->delayed ? config->parallel.pipeline - 1 : 0;
-        int64_t given = planner->config->parallel.layers_given;
-        if (config->parallel.pipeline * chunks > config->model.layers) break;
-        if (given > 0 && given != config->parallel.pipeline * chunks) continue; // a list of layers is for other chunks
-        spread_layers_(planner, config);
-        if (try_groups_(table, planner, config, err) != 0) return -1;
-    }
-    return 0;
+static int try_choice_(ScheduleTable *table, const Planner *planner, const ScheduleChoice *choice, Config *config,
+                       Error *err) {
+    config->schedule = planner->config->schedule;
+    schedule_choose(choice, config);
+    return spread_layers_(planner, config) ? try_ways_(table, planner, config, err) : 0;
 }
 
 static bool quicker_row_(const ScheduleTable *table, int one, int other) {
@@ -124,9 +95,9 @@ int schedule_table_make(ScheduleTable *table, const Planner *planner, Error *err
     if (planner->config->parallel.pipeline > MOST_STAGES) return 0;
     Config *config = xmalloc(sizeof *config);
     *config = *planner->config;
-    int status = 0;
-    for (int kind = 0; kind < schedule_kind_count && status == 0; kind++)
-        status = try_kind_(table, planner, kind, config, err);
+    ScheduleChoice choices[SCHEDULE_CHOICES];
+    int count = schedule_choices(config, choices), status = 0;
+    for (int i = 0; i < count && status == 0; i++) status = try_choice_(table, planner, &choices[i], config, err);
     free(config);
     int plain = schedule_table_quickest(table, false), evicts = schedule_table_quickest(table, true);
     table->best = plain >= 0 && (evicts < 0 || !quicker_row_(table, evicts, plain)) ? plain : evicts;

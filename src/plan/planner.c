@@ -157,7 +157,9 @@ static void planner_take_bytes_(const Planner *planner, const Plan *plan, Foreca
         if (plan->stage[s].slot_bytes > forecast->slot_bytes) forecast->slot_bytes = plan->stage[s].slot_bytes;
 }
 
-int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err) {
+typedef enum Timed { TIMED_NEVER, TIMED_WHERE_IT_FITS, TIMED_ALWAYS } Timed;
+
+static int planner_ask_(const Planner *planner, const Config *config, Timed timed, Forecast *forecast, Error *err) {
     const ScheduleConfig *asked = &config->schedule;
     bool evicts = asked->bpipe == BPIPE_ON;
     memset(forecast, 0, sizeof *forecast);
@@ -174,10 +176,19 @@ int planner_forecast_config(const Planner *planner, const Config *config, bool t
         forecast->load_ahead =
             asked->load_ahead > 0 ? (int)asked->load_ahead : bpipe_load_ahead(schedule, (EvictTarget)asked->evict_to);
     if (forecast->possible) planner_take_bytes_(planner, &plan, forecast);
-    if (forecast->possible && timed) status = planner_time_(planner, config, schedule, &plan, &forecast->time, err);
+    bool wanted = timed == TIMED_ALWAYS || (timed == TIMED_WHERE_IT_FITS && forecast->fits);
+    if (forecast->possible && wanted) status = planner_time_(planner, config, schedule, &plan, &forecast->time, err);
     plan_free(&plan);
     schedule_free(schedule);
     return status;
+}
+
+int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err) {
+    return planner_ask_(planner, config, timed ? TIMED_ALWAYS : TIMED_NEVER, forecast, err);
+}
+
+int planner_forecast_fitting(const Planner *planner, const Config *config, Forecast *forecast, Error *err) {
+    return planner_ask_(planner, config, TIMED_WHERE_IT_FITS, forecast, err);
 }
 
 static int ask_(const Planner *planner, Variant variant, bool timed, Forecast *forecast, Error *err) {

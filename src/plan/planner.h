@@ -48,6 +48,9 @@ typedef struct Forecast {
 // has nothing to. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);
 
+// The same, and the time only where it fits. -1 with err.
+int planner_forecast_fitting(const Planner *planner, const Config *config, Forecast *forecast, Error *err);
+
 // The same for variants of the planner's configuration. Bytes alone: quick. -1 with err.
 int planner_fit(const Planner *planner, Variant variant, Forecast *forecast, Error *err);
 // Bytes and time.
