@@ -1,3 +1,5 @@
+// Opens the sources of a run and maps a position of training to a source and a sample in it. The order of sources is
+// blend_order.c's; each source's own order is its data set's.
 #include "blend.h"
 #include "base/alloc.h"
 
@@ -57,8 +59,8 @@ const Dataset *blend_source(const Blend *blend, int index) {
     return blend->source[index];
 }
 
-// Sources have seeds of their own above the 53 bits of train.seed: two of the same size would else go through their
-// samples in step. The first one's is train.seed, so that one source alone is the data set alone.
+// Each source has its own seed above the 53 bits of train.seed; otherwise two of equal size would go through their
+// samples in step. The first one's is train.seed itself, so that a single source is the same as a plain data set.
 int blend_sample(const Blend *blend, int64_t seed, int64_t position, int64_t *sample) {
     int64_t before;
     int source = blend_order_source(&blend->order, position, &before);

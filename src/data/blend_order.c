@@ -1,3 +1,5 @@
+// Computes the period of a blend: integer shares for the weights, then the source of every turn by earliest deadline
+// among those whose turn may come already.
 #include "blend_order.h"
 #include "base/alloc.h"
 #include "base/units.h"
@@ -7,12 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-// An entry of the order: the source in its high bits.
+// An entry of the order holds the source in its high bits.
 enum { COUNT_BITS = 20 };
 _Static_assert(BLEND_ORDER_MOST <= 1 << COUNT_BITS && BLEND_ORDER_SOURCES <= 1 << (32 - COUNT_BITS),
                "an entry has room for both");
 
-// Weights times `scale` as integers without a common divisor, where they are that to rounding and make a short period.
+// Returns whether the weights times `scale` are integers, up to rounding, with a short period after dividing by their
+// greatest common divisor.
 static bool whole_shares_(BlendOrder *blend, const double *weights, double scale) {
     int64_t sum = 0, common = 0;
     for (int i = 0; i < blend->sources; i++) {
@@ -30,7 +33,7 @@ static bool whole_shares_(BlendOrder *blend, const double *weights, double scale
     return sum <= BLEND_ORDER_MOST;
 }
 
-// The largest remainders get what rounding down leaves over.
+// Rounds down and gives what is left to the largest remainders.
 static void rounded_shares_(BlendOrder *blend, const double *weights) {
     double sum = 0.0, rest[BLEND_ORDER_SOURCES];
     int64_t left = BLEND_ORDER_MOST;

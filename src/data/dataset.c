@@ -1,3 +1,5 @@
+// Opens and checks shards, computes which sample comes when, and reads its tokens. Nothing is held in memory but the
+// list of shards: the order of samples is a keyed permutation that is evaluated for one position at a time.
 #include "dataset.h"
 #include "base/alloc.h"
 
@@ -17,11 +19,11 @@
 
 enum { HEADER_BYTES = 256 * 4, MAGIC_GPT2 = 20240520, MAGIC_LLAMA3 = 20240801, FEISTEL_ROUNDS = 8 };
 
-// Tokens looked at when a data set is opened: all shards together, but some of every shard. Reading every token of a
-// large data set at start would cost minutes; the rest is checked as it is fetched.
+// Tokens checked when a data set is opened: up to SCAN_ALL in all shards together, and some of every shard. Reading
+// every token of a large data set at start would take minutes; the rest is checked when it is fetched.
 enum { SCAN_ALL = 64 << 20, SCAN_MOST = 16 << 20, SCAN_LEAST = 64 << 10 };
 
-// Bytes of tokens that are read at a time, on the stack.
+// Bytes of tokens read at a time, on the stack.
 enum { PIECE_BYTES = 64 << 10 };
 
 typedef struct Shard {
@@ -39,8 +41,8 @@ struct Dataset {
     SideFile side, other; // the first shard's that has one, and the first of another tokenizer; vocab 0: none
 };
 
-// Up to PIECE_BYTES of tokens, as they lie in the file. Read and not mapped: where a file shrinks under a run, or its
-// disk fails, a read says so and a mapping kills the process.
+// Up to PIECE_BYTES of tokens as in the file. Files are read, not mapped: if one shrinks during a run or its disk
+// fails, a read returns an error but a mapping kills the process.
 typedef union Piece {
     uint16_t narrow[PIECE_BYTES / 2];
     uint32_t wide[PIECE_BYTES / 4];
@@ -62,7 +64,7 @@ static uint32_t token_(const Shard *shard, const Piece *piece, int64_t index) {
 
 static int shard_file_(Shard *shard, const char *key, Error *err) {
     struct stat status;
-    shard->file = open(shard->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a named pipe must not hold us up
+    shard->file = open(shard->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a named pipe must not block the start
     if (shard->file < 0 || fstat(shard->file, &status) != 0)
         return error_set(err, EXIT_USAGE, "%s: %s cannot be opened: %s", key, shard->path, strerror(errno));
     if (!S_ISREG(status.st_mode))
@@ -144,7 +146,7 @@ static int shard_open_(Dataset *dataset, Shard *shard, const char *key, Error *e
     if (shard_scan_(shard, dataset->count, dataset->vocab, &range) != 0) {
         return error_set(err, range.code, "%s: %s", key, range.text);
     }
-    // Samples come from all over the file: reading ahead would read what nobody asked for.
+    // Samples come from all over the file, so read-ahead would be wasted.
     (void)posix_fadvise(shard->file, 0, 0, POSIX_FADV_RANDOM);
     shard->first_sample = dataset->samples;
     if (shard->tokens > 0) dataset->samples += (shard->tokens - 1) / dataset->seq_len;
@@ -152,13 +154,13 @@ static int shard_open_(Dataset *dataset, Shard *shard, const char *key, Error *e
     return 0;
 }
 
-// Every shard keeps a descriptor open, beside those that the process may have anyway.
+// Every shard keeps a descriptor open, in addition to those that the process may have anyway.
 static void raise_limit_(int64_t files) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
     bool capacity = limit.rlim_max - limit.rlim_cur > (rlim_t)files;
     limit.rlim_cur = capacity ? limit.rlim_cur + (rlim_t)files : limit.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &limit); // without it open says what is wrong
+    (void)setrlimit(RLIMIT_NOFILE, &limit); // if this fails, open reports it
 }
 
 static int check_vocabulary_(const SideFile *side, const char *key, int64_t vocab, Error *err) {
@@ -169,7 +171,7 @@ static int check_vocabulary_(const SideFile *side, const char *key, int64_t voca
                      key, side->tokenizer, side->vocab, side->path, vocab, side->vocab);
 }
 
-// Looks at the side file of a shard where it is not that of the shard before, whose path is in `last`.
+// Checks a shard's side file, unless it is the previous shard's, whose path is in `last`.
 static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_PATH], const char *key, Error *err) {
     SideFile side;
     Error damage = {0};
@@ -266,8 +268,8 @@ const SideFile *dataset_side(const Dataset *dataset, int index) {
 
 // ---- reading --------------------------------------------------------------------------------------------------------
 
-// The last shard that begins at or before the sample: never one that is too short for a sample, since the shard after
-// it begins at the same sample.
+// Returns the last shard that begins at or before the sample. That is never a shard too short for a sample, because the
+// next shard begins at the same sample.
 static const Shard *shard_of_(const Dataset *dataset, int64_t sample) {
     int low = 0, high = dataset->count - 1;
     while (low < high) {
@@ -327,7 +329,7 @@ int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoc
     if (count <= 1) return 0;
     int half = 1;
     while (half < 31 && (int64_t)1 << (2 * half) < count) half++;
-    // Another key than the initialization's, which uses the seed itself.
+    // A different key from the initialization's, which uses the seed itself.
     uint64_t keys[FEISTEL_ROUNDS];
     for (int round = 0; round < FEISTEL_ROUNDS; round++) keys[round] = random_bits(~seed, epoch, (uint64_t)round);
     // Walking the cycle until it comes back below count keeps the restriction a bijection; the domain is at most four

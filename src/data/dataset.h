@@ -15,11 +15,10 @@
 
 typedef struct Dataset Dataset;
 
-// Opens every shard the glob names, in name order. Checks magic, version, that the token count fits the file's length,
-// and (for a first part of every shard) that tokens are below vocab. `key` ("data.train") names the setting in errors.
-// NULL with err: nothing matches, unreadable, bad magic, truncated, token out of range, a side file that is damaged or
-// names a vocabulary larger than vocab, fewer than `need` samples of
-// seq_len tokens (says how many tokens are there and how many are needed).
+// Opens every shard that the glob matches, in name order. Checks magic, version, that the token count fits the file's
+// length, and, for a first part of every shard, that tokens are below vocab. `key` ("data.train") names the setting in
+// errors. NULL with err: nothing matches, unreadable, bad magic, truncated, a token out of range, a side file that is
+// damaged or names a vocabulary larger than vocab, or fewer than `need` samples of seq_len tokens.
 Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_t vocab, int64_t need, Error *err);
 void dataset_close(Dataset *dataset);
 
@@ -27,15 +26,15 @@ int64_t dataset_samples(const Dataset *dataset);
 int64_t dataset_tokens(const Dataset *dataset);
 int dataset_shards(const Dataset *dataset);
 
-// The side file (index 0) of the shards, and (1) the first that names another tokenizer. NULL: there is none.
+// Returns the side file of the shards (index 0), or the first that names another tokenizer (index 1). NULL: none.
 const SideFile *dataset_side(const Dataset *dataset, int index);
 
 // The sample (0 .. samples-1) at a position of training: the permutation keyed by (seed, position / samples).
 int64_t dataset_shuffled(const Dataset *dataset, int64_t seed, int64_t position);
 
 // Copies sample number `sample` in file order: inputs (seq_len) and targets (seq_len), each written with a stride of
-// `stride` elements (the batch layout is sequence-major: token i of sequence j stands at i * b + j). Either pointer may
-// be NULL. -1 with err that names the file: a token is not below vocab, or the file cannot be read or became shorter.
+// `stride` elements (batches are sequence-major: token i of sequence j is at i * b + j). Either pointer may be NULL. -1
+// with err naming the file: a token is not below vocab, or the file cannot be read or has become shorter.
 int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32_t *targets, int64_t stride,
                   Error *err);
 

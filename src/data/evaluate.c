@@ -1,3 +1,4 @@
+// Reads and checks a multiple-choice file once, keeps it in memory as it is on disk, and hands out its rows.
 #include "evaluate.h"
 
 #include "base/files.h"
@@ -25,7 +26,7 @@ struct Evaluation {
     int64_t example_count, left_out;
 };
 
-// The words of the file that were not read yet, and where they stand, for errors.
+// The part of the file that was not read yet, and the place for errors.
 typedef struct Cursor {
     const char *key, *path;
     const uint16_t *at, *end;
@@ -37,7 +38,7 @@ static int evaluate_damaged_(const Cursor *cursor, Error *err, const char *what)
                      cursor->key, cursor->path, (long long)cursor->example, what);
 }
 
-// A count and as many tokens. NULL with err.
+// Reads a count and as many tokens. NULL with err.
 static const uint16_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int64_t *count, Error *err) {
     *count = cursor->at < cursor->end ? *cursor->at++ : 0;
     const uint16_t *tokens = cursor->at;
@@ -72,7 +73,7 @@ static Row *add_row_(Evaluation *evaluation, Error *err) {
     return &evaluation->rows[evaluation->row_count++];
 }
 
-// The rows of an example whose header was read: the cursor ends where the example does.
+// Reads the rows of an example whose header was read; the cursor ends at the example's end.
 static int read_rows_(Evaluation *evaluation, Cursor *cursor, int64_t label, int64_t completions, Error *err) {
     Example example = {evaluation->row_count, completions, label};
     int64_t context_tokens;
@@ -153,7 +154,7 @@ static int read_examples_(Evaluation *evaluation, const char *key, const char *p
                      key, header[2], path, (long long)evaluation->seq_len);
 }
 
-// The whole file into memory; its bytes, or -1 with err.
+// Reads the whole file into memory. Returns its bytes, or -1 with err.
 static int64_t read_file_(Evaluation *evaluation, const char *key, const char *path, Error *err) {
     int64_t bytes = 0;
     Error wrong = {0};

@@ -2,9 +2,9 @@
 // of a context the model chooses the one whose tokens have the lowest mean loss.
 //
 // The file: 256 int32 (20240522, 1, number of examples, bytes of the longest), then uint16 for each example: 65535, its
-// bytes, its number, the right completion, the number of completions; then the context and each completion as a count
-// and as many tokens. A *row* is one context with one completion behind it, one sequence for the model; an example's
-// rows follow each other.
+// bytes, its number, the right completion, the number of completions; then the context and each completion, as a count
+// and that many tokens. A *row* is a context followed by one completion, one sequence for the model; an example's rows
+// are consecutive.
 #ifndef EVALUATE_H
 #define EVALUATE_H
 
@@ -14,9 +14,9 @@
 
 typedef struct Evaluation Evaluation;
 
-// Reads and checks the whole file. Examples with a row of more than seq_len + 1 tokens are left out. `key` begins
-// errors (code 2): no such file, not of this kind, damaged (which example, and how), a token outside the vocabulary, no
-// example left.
+// Reads and checks the whole file. Examples with a row of more than seq_len + 1 tokens are left out. Errors begin with
+// `key` (code 2): no such file, another kind of file, damaged (which example, and how), a token outside the vocabulary,
+// no example left.
 Evaluation *evaluation_open(const char *key, const char *path, int64_t seq_len, int64_t vocab, Error *err);
 void evaluation_close(Evaluation *evaluation);
 
@@ -24,14 +24,14 @@ int64_t evaluation_examples(const Evaluation *evaluation); // without those left
 int64_t evaluation_left_out(const Evaluation *evaluation);
 int64_t evaluation_rows(const Evaluation *evaluation);
 
-// A row as inputs and targets of seq_len tokens, each written with a stride; zeros behind its end, and for rows that do
+// Writes a row as inputs and targets of seq_len tokens, each with a stride; zeros after its end and for rows that do
 // not exist.
 void evaluation_fetch(const Evaluation *evaluation, int64_t row, int32_t *inputs, int32_t *targets, int64_t stride);
 
-// Mean over the tokens of a row's completion of the losses at its seq_len positions, which lie `stride` apart.
+// Returns the mean loss over the tokens of a row's completion; losses has seq_len positions, `stride` apart.
 double evaluation_mean(const Evaluation *evaluation, int64_t row, const float *losses, int64_t stride);
 
-// Examples whose right completion has the lowest of its rows' means; the first of equals counts. means: one for every
+// Returns the number of examples whose right completion has the lowest mean; ties count for the first. means: one per
 // row.
 int64_t evaluation_correct(const Evaluation *evaluation, const double *means);
 

@@ -1,3 +1,4 @@
+// Finds and reads the side file of a shard.
 #include "side_file.h"
 
 #include "base/json.h"
@@ -21,7 +22,7 @@ bool side_file_path(const char *shard, char path[SIDE_FILE_PATH]) {
     return true;
 }
 
-// The tokenizer's file: a relative name is meant from the side file's folder.
+// Resolves the path of the tokenizer's file: a relative path is relative to the side file's folder.
 static void resolve_(SideFile *side, const char *file) {
     const char *slash = strrchr(side->path, '/');
     int folder = slash == NULL || file[0] == '/' || file[0] == '\0' ? 0 : (int)(slash - side->path + 1);

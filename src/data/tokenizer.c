@@ -1,3 +1,5 @@
+// Chooses the tokenizer of a run and converts texts: bytes and ids here, everything else by the tokenizer's own library
+// in a helper process (tokenizer_library.c).
 #include "tokenizer.h"
 #include "base/alloc.h"
 
@@ -102,7 +104,7 @@ static int encode_ids_(const char *name, const char *text, int64_t vocab, Tokens
         char *end;
         errno = 0;
         long long id = strtoll(at, &end, 10);
-        if (end == at || strchr(" ,\t\n", *end) == NULL) // the end of the text is found too
+        if (end == at || strchr(" ,\t\n", *end) == NULL) // the end of the text matches too
             return error_set(err, EXIT_USAGE,
                              "%s: without a tokenizer a prompt is token numbers, such as \"11 42\", and %.20s is none; "
                              "set sample.tokenizer, or make them with scripts/tokens.py",
@@ -143,7 +145,7 @@ static int encode_library_(const Tokenizer *tokenizer, const char *name, const c
     char *ids = tokenizer_library_run("encode", tokenizer->file, text, length, err);
     if (ids == NULL) return -1;
     free(tokens->ids);
-    tokens->ids = xcalloc(strlen(ids) / 2 + 2, sizeof *tokens->ids); // an id is a digit and a blank at least
+    tokens->ids = xcalloc(strlen(ids) / 2 + 2, sizeof *tokens->ids); // an id takes at least a digit and a blank
     int status = encode_ids_(name, ids, tokenizer->vocab, tokens, err);
     free(ids);
     return status;
@@ -172,8 +174,8 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
 
 // ---------------------------------------------------------------- tokens to text
 
-// A control character, of which a terminal may make anything: also those that UTF-8 spells in two bytes (U+0080 to
-// U+009F).
+// Returns whether the character is a control character, including those that UTF-8 encodes in two bytes (U+0080 to
+// U+009F); terminals may obey them.
 static bool control_(const char *at, int length) {
     unsigned char first = (unsigned char)at[0], second = length > 1 ? (unsigned char)at[1] : 0;
     if (length == 1) return (first < 0x20 && first != '\n' && first != '\t') || first == 0x7F;
@@ -210,7 +212,7 @@ char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens) {
     write_raw_(tokenizer, tokens, out);
     xmemstream_close(out);
     if (tokenizer->kind == KIND_LIBRARY) {
-        // A library that has gone missing since the start costs the words, not the run: the numbers are shown.
+        // If the library has gone missing since the start, show the numbers and go on training.
         Error ignored = {0};
         char *text = tokenizer_library_run("decode", tokenizer->file, raw, raw_length, &ignored);
         if (text != NULL) free(raw), raw = text, raw_length = strlen(text);

@@ -17,7 +17,7 @@ enum { LIBRARY_PATH = 1200, LIBRARY_FILES = 3 };
 
 extern char **environ;
 
-// Where the script is, seen from the program's folder: beside it, where make install puts it, and from build/*/test.
+// Finds the script from the program's folder: next to it, where make install puts it, and from build/*/test.
 static bool library_script_(char path[LIBRARY_PATH]) {
     static const char *const places[] = {"scripts", "../share/bpipe-trainer/scripts", "../../scripts",
                                          "../../../scripts"};
@@ -33,7 +33,7 @@ static bool library_script_(char path[LIBRARY_PATH]) {
     return false;
 }
 
-// The system's Python, for which install_deps.sh gets the libraries, before another one.
+// Returns the system's Python, for which install_deps.sh installs the libraries, before any other.
 static const char *library_python_(void) {
     return access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3" : "python3";
 }
@@ -49,7 +49,7 @@ static char *library_read_(int file) {
     return text;
 }
 
-// The process with these files as standard input, output and error. Its exit status, or -1 where it did not start.
+// Runs the process with these files as stdin, stdout and stderr. Returns its exit status, or -1 if it did not start.
 static int library_spawn_(char *const *command, const int files[LIBRARY_FILES]) {
     posix_spawn_file_actions_t actions;
     pid_t child;
@@ -64,7 +64,7 @@ static int library_spawn_(char *const *command, const int files[LIBRARY_FILES]) 
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
-// The output, or NULL with the last line of what was said about it.
+// Returns the output, or NULL with the last line of stderr in err.
 static char *library_answer_(int status, const int files[LIBRARY_FILES], const char *file, Error *err) {
     if (status == 0) return library_read_(files[1]);
     char *said = library_read_(files[2]);

@@ -19,7 +19,7 @@ static void blocks_finish_(Pass *pass, int started, CommRequest *request) {
     blocks_poll_(pass);
 }
 
-// The whole of x (rows, hidden): x itself where nothing is sharded, else gathered into pass->full.
+// Returns the whole of x (rows, hidden): x itself if nothing is sharded, else gathered into pass->full.
 static const void *blocks_gather_(Pass *pass, const void *x) {
     const Shape *s = pass->shape;
     if (!s->sequence) return x;
@@ -30,7 +30,8 @@ static const void *blocks_gather_(Pass *pass, const void *x) {
     return pass->full;
 }
 
-// Where a product may put its part of a sum over tensor ranks, and the sum of these parts into `to` (shard).
+// Returns where a product may put its part of a sum over tensor ranks; the second adds these parts up into `to`
+// (shard).
 static void *partial_(Pass *pass, void *to) {
     return blocks_split_(pass) && pass->shape->sequence ? pass->full : to;
 }

@@ -13,7 +13,7 @@ void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor 
 // dx (shard) = sum over t of dy w; dw, dbias += . `out` columns of dy.
 void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
                      int64_t out);
-// dw, dbias += : what column_backward leaves out where pass->split is set.
+// Adds to dw and dbias what column_backward leaves out if pass->split is set.
 void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out);
 
 // y (shard) = sum over t of x w^T, plus bias; x (rows, in), w (hidden, in) cut by columns over t.
@@ -21,20 +21,19 @@ void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tens
 // dx (rows, in) = dy w [* gelu'(aux)]; dw, dbias += ; dy is a shard and is gathered first.
 void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
                   const Tensor *bias, int64_t in, Epilogue epilogue);
-// dw, dbias += : what row_backward leaves out where pass->split is set. With sequence parallelism each of the two
+// Adds to dw and dbias what row_backward leaves out if pass->split is set. With sequence parallelism each of the two
 // gathers dy.
 void row_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t in);
 
-// Where pass->split is set, copies `made` to `kept`, a place of the bundle that the backward has read for the last
-// time.
+// If pass->split is set, copies `made` to `kept`, a part of the bundle that the backward does not read again.
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
 
-// Attention over qkv (rows, qkv_cols), which rope has already turned where the model has it. `saved` as backend.h says.
+// Attention over qkv (rows, qkv_cols), already rotated if the model has rope. `saved` as in backend.h.
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv);
 void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const void *out, const void *saved,
                               const void *qkv);
 
-// x (shard) from tokens. tensors: the embedding's (token table, then positions where the model has them).
+// x (shard) from tokens. tensors: the embedding's (token table, then positions if the model has them).
 void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tensors, void *x, const int32_t *tokens);
 void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *dx,
                               const int32_t *tokens);
@@ -45,13 +44,13 @@ typedef struct HeadWork {
     void *dnorm;  // (shard_rows, hidden)
     void *dx;     // (shard_rows, hidden)
     void *logits; // (rows, vocab_width)
-    float *stats; // (rows, 3), and behind it the gathered (t, rows, 3) where t > 1
+    float *stats; // (rows, 3), followed by the gathered (t, rows, 3) if t > 1
     float *gathered;
 } HeadWork;
 void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape);
 
-// Final norm, logits, loss (rows) and, with scale not 0, the whole backward of it at once: x (shard) becomes its own
-// gradient, loss gradients scaled by `scale`. With scale 0 x is left alone.
+// Final norm, logits, loss (rows) and, if scale is not 0, their whole backward at once: x (shard) is replaced by its
+// own gradient, loss gradients scaled by `scale`. With scale 0 x does not change.
 void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
                 const int32_t *targets, float scale);
 

@@ -5,14 +5,14 @@
 
 #include "model.h"
 
-// What the backward of a layer needs of its forward, and nothing else: the layer's part of a bundle. In 16 bit that is
-// (12 h + 4 kv + 6 f) * s * b / t bytes with SwiGLU (kv = kv_heads * head dimension) and 32 h * s * b / t with GELU and
-// f = 4h (Korthikanti et al. 2022, without dropout's masks), plus what the attention saves.
+// What the backward of a layer needs of its forward: the layer's part of a bundle. In 16 bit that is (12 h + 4 kv + 6
+// f) * s * b / t bytes with SwiGLU (kv = kv_heads * head dimension) and 32 h * s * b / t with GELU and f = 4h
+// (Korthikanti et al. 2022, without dropout's masks), plus what the attention saves.
 typedef struct LayerBundle {
     void *x;         // (shard_rows, h)       the layer's input
     void *norm1;     // (shard_rows, h)
-    void *qkv;       // (rows, (q + 2 kv)/t)  q and k already normalized and rotated where the model does that
-    void *kept;      // (rows, (q + kv)/t)    q and k before their norm, where the model has one
+    void *qkv;       // (rows, (q + 2 kv)/t)  q and k after their norm and rotation, if the model has these
+    void *kept;      // (rows, (q + kv)/t)    q and k before their norm, if the model has one
     void *saved;     //                       the attention's, see backend.h
     void *attention; // (rows, q/t)
     void *x2;        // (shard_rows, h)       the residual stream between attention and MLP
@@ -25,12 +25,12 @@ typedef struct LayerBundle {
 typedef struct LayerWork {
     void *delta;      // (shard_rows, h)  what a block adds to the residual stream; the gradient of a norm's output
     void *dmlp;       // (rows, mlp_cols)
-    void *dact;       // (rows, f/t)      only where the activation has a backward of its own
+    void *dact;       // (rows, f/t)      only if the activation has a backward of its own
     void *dqkv;       // (rows, (q + 2 kv)/t)
     void *dattention; // (rows, q/t)
 } LayerWork;
 
-// Bind to memory at base and return the bytes it takes; with NULL for both they only count.
+// Bind to memory at base and return the bytes it takes; with base NULL they only count.
 int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *shape);
 int64_t layer_work_layout(LayerWork *work, void *base, const Shape *shape);
 

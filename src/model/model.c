@@ -1,3 +1,5 @@
+// What follows from a model's table and a configuration: the whole table, parameters, FLOPs, and the shape of one
+// microbatch on one tensor rank.
 #include "model.h"
 
 void model_table(const Model *model, const ModelConfig *config, TensorTable *table) {
@@ -29,7 +31,7 @@ double model_flops_per_token(const Config *config, bool full) {
     return 6.0 * dense + (full ? 12.0 : 6.0) * layers * q * (double)m->seq_len;
 }
 
-// Where a layer has its tensors is the same for all layers: read from the table of a model with one.
+// A layer's tensors are at the same places in all layers, so they are read from the table of a single layer.
 static void shape_places_(Shape *shape, const Model *model, const ModelConfig *config) {
     TensorTable table = {0};
     model->layer_tensors(config, 0, &table);

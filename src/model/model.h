@@ -38,14 +38,14 @@ typedef struct Shape {
     int place[LAYER_ROLES]; // of a tensor with this role among a layer's; -1: the model has none
 } Shape;
 
-// The rotations of a model (transformers' modeling_rope_utils.py has the three ways of scaling).
+// Fills the rotations of a model (transformers' modeling_rope_utils.py has the three ways of scaling).
 void rope_from_config(RopeTable *rope, const ModelConfig *model);
 
-// Fills the shape of a configuration on a stage and tensor rank. be is asked for the attention's scratch only.
+// Fills the shape of a configuration on a stage and tensor rank. Only attention's scratch is asked of be.
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
 
-// One forward or backward on its way: where it runs and what it may use. An error of a collective is kept in `err`;
-// later operations of the pass then do nothing harmful and the caller ends the run.
+// One forward or backward in progress: where it runs and what it may use. An error of a collective is kept in `err`;
+// later operations of the pass are then harmless, and the caller ends the run.
 typedef struct Pass {
     Backend *be;
     Comm *tensor; // NULL or size 1: no tensor parallelism
@@ -59,7 +59,7 @@ typedef struct Pass {
     Error *err;
 } Pass;
 
-// What a model has of its own. The layer itself, and what surrounds it, is common to all (layer.h, blocks.h).
+// What differs between models. The layer itself and what surrounds it is common to all (layer.h, blocks.h).
 struct Model {
     int family;       // ModelFamily: its row of `families`
     const char *name; // "llama"
@@ -88,13 +88,13 @@ struct Model {
 // The whole model's table. The caller frees it.
 void model_table(const Model *model, const ModelConfig *config, TensorTable *table);
 
-// FLOPs of one token's forward and backward (3 times the forward), as FLOPs are counted for MFU: matrix products only,
-// nothing recomputed; attention counted over all s*s pairs (full) or the causal half. Formula: Megatron-LM's (Narayanan
-// et al. 2021), E = 3 products in a SwiGLU MLP, 2 in a GELU one:
+// Returns the FLOPs of one token's forward and backward (3 times the forward) as counted for MFU: matrix products only,
+// nothing recomputed; attention over all s*s pairs (full) or the causal half. Formula: Megatron-LM's (Narayanan et al.
+// 2021), E = 3 products in a SwiGLU MLP, 2 in a GELU one:
 //   6 * [ L * (h*(q + 2kv) + q*h + E*h*f) + h*V ] + (full ? 12 : 6) * L * q * s
 double model_flops_per_token(const Config *config, bool full);
 
-// Parameters, unpadded, tied weights once.
+// Returns the number of parameters, unpadded, tied weights counted once.
 int64_t model_parameters(const Model *model, const ModelConfig *config);
 
 extern const Model llama_model; // train_llama.cu

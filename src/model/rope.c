@@ -1,13 +1,13 @@
-// How fast the pairs of a head turn, for each way of stretching a model to longer sequences than it was trained with.
-// Frequencies are in double; transformers has them in fp32, which is a relative 1e-7.
+// How fast the pairs of a head rotate, for each way of stretching a model to longer sequences than it was trained with.
+// Frequencies are in double; transformers computes them in fp32, a relative difference of 1e-7.
 #include "model.h"
 
 #include <math.h>
 
 static const double TURN = 6.283185307179586477;
 
-// Llama 3.1: pairs that turn often within the original length stay, slow ones are slowed by the factor, and those
-// between pass from one to the other.
+// Llama 3.1: pairs that rotate often within the original length keep their frequency, slow ones are divided by the
+// factor, and those between are interpolated.
 static double llama3_(const ModelConfig *m, double frequency) {
     double turns = (double)m->rope_original * frequency / TURN;
     if (turns > m->rope_high_freq) return frequency;
@@ -16,12 +16,12 @@ static double llama3_(const ModelConfig *m, double frequency) {
     return (1 - keep) * frequency / m->rope_factor + keep * frequency;
 }
 
-// The (broken) index of the pair that makes so many turns within the original length.
+// Returns the (fractional) index of the pair with this many rotations within the original length.
 static double yarn_pair_(const ModelConfig *m, double turns) {
     return (double)m->head_dim * log((double)m->rope_original / (turns * TURN)) / (2 * log(m->rope_theta));
 }
 
-// YaRN (Peng et al. 2023): as llama3, but the passage is linear in the pair's index.
+// YaRN (Peng et al. 2023): like llama3, but interpolated linearly in the pair's index.
 static double yarn_(const ModelConfig *m, int64_t pair, double frequency) {
     double last = (double)(m->head_dim - 1);
     double low = fmax(floor(yarn_pair_(m, m->rope_beta_fast)), 0.0);

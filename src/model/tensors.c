@@ -1,3 +1,5 @@
+// Builds the table, lays out one rank's part of it in arenas, and draws initial weights. Layout is arithmetic on the
+// table alone, so plan, optimizer and checkpoint compute the same places without asking each other.
 #include "tensors.h"
 #include "base/alloc.h"
 
@@ -8,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Arenas start every tensor that is not joined on a multiple of this, so that it is aligned in bf16 as in fp32.
+// Every tensor that is not joined starts at a multiple of this, which aligns it in bf16 and in fp32.
 enum { TENSOR_ALIGN_ELEMENTS = MEMORY_ALIGN / 2 };
 
 void table_prefix(TensorTable *table, const char *format, ...) {
@@ -83,7 +85,7 @@ bool tensor_summed(const TensorSpec *spec, bool sequence) {
     return spec->head_summed || (sequence && spec->shard_summed);
 }
 
-// Index on this stage of the tensor whose weight `spec` is, or -1.
+// Returns the index on this stage of the tensor that `spec` is tied to, or -1.
 static int64_t find_tied_(const StageTensors *tensors, const TensorSpec *spec) {
     for (int64_t i = 0; spec->tied_to >= 0 && i < tensors->count; i++)
         if (tensors->tensors[i].index == spec->tied_to) return i;
@@ -95,7 +97,7 @@ int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks) {
     return (spec->rows + unit - 1) / unit * unit;
 }
 
-// The first tensor of a unit opens it where the last one ended.
+// Opens a unit with its first tensor, where the previous unit ended.
 static Unit *open_unit_(StageTensors *tensors, int64_t index, int64_t owner) {
     const TensorTable *table = tensors->table;
     Unit *unit = &tensors->units[tensors->unit_count++];
@@ -122,7 +124,7 @@ static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, i
     unit->tensors++;
 }
 
-// Gives every unit its place: own weights first, the gradients of aliases behind all others.
+// Places every unit: own weights first, the gradients of aliases after all others.
 static void place_units_(StageTensors *tensors) {
     int64_t align = (int64_t)TENSOR_ALIGN_ELEMENTS * tensors->split.data_ranks;
     for (int64_t u = 0; u < tensors->unit_count; u++) {
@@ -246,7 +248,7 @@ static int allocate_group_(StageTensors *tensors, int group, Backend *be, Error 
 
 int tensors_allocate(StageTensors *tensors, Backend *be, Error *err) {
     for (int group = 0; group < STATE_GROUPS; group++) {
-        if (tensors->arenas[group].elements == 0) continue; // a stage in the middle has layers alone
+        if (tensors->arenas[group].elements == 0) continue; // stages in the middle have only layers
         if (allocate_group_(tensors, group, be, err) != 0) return -1;
     }
     tensors_bind_(tensors);
@@ -266,8 +268,8 @@ int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, in
     return tensor_rank * (tensor->spec->cols / tensor_ranks) + col;
 }
 
-// FNV-1a, 64 bit: a stream per tensor name, so that a tensor's values do not depend on what else the model has.
-// A tied tensor starts as the one it is tied to, also where the two lie on different stages.
+// FNV-1a, 64 bit: one random stream per tensor name, so that a tensor's values do not depend on the model's other
+// tensors. A tied tensor starts like the one it is tied to, even if the two are on different stages.
 static uint64_t tensors_stream_(const TensorTable *table, const TensorSpec *spec) {
     uint64_t hash = 14695981039346656037ull;
     for (const char *name = (spec->tied_to < 0 ? spec : &table->specs[spec->tied_to])->name; *name != 0; name++)
@@ -307,7 +309,7 @@ void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const 
     if (from < to) be->upload(be, piece.master + (from - piece.begin), values + (from - first), (to - from) * 4);
 }
 
-// Fills the tensor in pieces of whole rows, so that the host copy stays small whatever the tensor's size.
+// Fills the tensor in pieces of whole rows, so that the host copy is small for any size of tensor.
 static void init_tensor_(const StageTensors *tensors, int64_t index, Backend *be, int64_t seed, float scale,
                          float *rows, int64_t most) {
     const Tensor *tensor = &tensors->tensors[index];

@@ -12,7 +12,7 @@
 #include "backend/memory.h"
 
 typedef enum TensorSplit { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS } TensorSplit;
-// What layer.c uses a layer's tensor for. Of tensors that are joined the first one has the role.
+// What layer.c uses a layer's tensor for. The first of joined tensors has the role.
 typedef enum LayerRole {
     LAYER_NORM1,
     LAYER_QKV,
@@ -40,9 +40,9 @@ typedef struct TensorSpec {
     int split;          // over the tensor ranks
     int parts;          // SPLIT_ROWS cuts each of `parts` equal groups of rows (q, k and v of one matrix); else 1
     int init;        // INIT_NORMAL: 0.02; INIT_OUTPUT: 0.02 / sqrt(2 layers), for projections into the residual stream
-    bool vocabulary; // rows are tokens: padded to a multiple of 128 t, so that every rank's part is as wide
+    bool vocabulary; // rows are tokens: padded to a multiple of 128 t, so that every rank has as many
     bool decay;      // weight decay applies
-    bool joined;     // lies directly behind the tensor before it, so that one product serves both
+    bool joined;     // lies directly after the previous tensor, so that one product serves both
     bool shard_summed; // not split, but with sequence parallelism each rank sees its rows only: gradients add up over t
     bool head_summed;  // not split, but each rank sees its heads only: gradients add up over t always
     bool transposed;   // checkpoints hold it as (in, out): GPT-2 in Hugging Face's form
@@ -58,27 +58,28 @@ typedef struct TensorTable {
     int64_t first_layer, per_layer, head;
 } TensorTable;
 
-// Begins the names of the tensors that are added next: "model.layers.%lld." and a layer's number. An empty format:
-// none.
+// Sets the beginning of the names that are added next: "model.layers.%lld." and a layer's number. Empty: none.
 void table_prefix(TensorTable *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Each appends a tensor and returns it for further settings (parts 1, tied_to -1, nothing else set than is said here).
-// A vector is not split; with sequence parallelism its gradients are summed over the tensor ranks.
+// Each appends a tensor and returns it for further settings (parts is 1, tied_to -1). Vectors are not split; with
+// sequence parallelism their gradients are summed over the tensor ranks.
 TensorSpec *table_vector(TensorTable *table, int role, int64_t rows, int init, const char *name);
-// The weights of a norm over single heads: gradients are summed over the tensor ranks always.
+// Appends the weights of a norm over single heads, whose gradients are always summed over the tensor ranks.
 TensorSpec *table_head_vector(TensorTable *table, int role, int64_t rows, const char *name);
-// The bias of a matrix split so: by rows it is split likewise, by columns it belongs to the sum and is not split.
+// Appends the bias of a matrix: split with it by rows; if the matrix is split by columns, the bias belongs to the sum
+// and is not split.
 TensorSpec *table_bias(TensorTable *table, int role, int64_t rows, int split, const char *name);
-// A matrix decays. Only projections into the residual stream are split by columns; they begin smaller.
+// Appends a matrix with weight decay. Only projections into the residual stream are split by columns; they start
+// smaller.
 TensorSpec *table_matrix(TensorTable *table, int role, int64_t rows, int64_t cols, int split, const char *name);
-// A matrix whose rows are the vocabulary. tied: it is the token embedding, the first tensor of the table.
+// Appends a matrix whose rows are the vocabulary. tied: it is the token embedding, the first tensor of the table.
 TensorSpec *table_vocabulary(TensorTable *table, int64_t vocab, int64_t hidden, bool tied, const char *name);
 void table_free(TensorTable *table);
 
-// Parameters of specs [begin, end), unpadded, tied weights not counted again.
+// Returns the parameters of specs [begin, end), unpadded, without tied weights.
 int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end);
 
-// Which part of every tensor a rank holds, and which part of that it keeps optimizer states for (ZeRO-1).
+// Which part of every tensor a rank holds, and for which part of that it keeps optimizer states (ZeRO-1).
 typedef struct Split {
     int tensor_rank, tensor_ranks;
     int data_rank, data_ranks;
@@ -91,15 +92,15 @@ typedef struct Tensor {
     int64_t rows, cols; // of this rank's part, padding included
     int64_t count;      // rows * cols
     int64_t within;     // elements, from the start of its unit
-    int64_t unit;       // it lies in
-    bool alias;         // shares another tensor's weight on this very stage: no states of its own
+    int64_t unit;       // that contains it
+    bool alias;         // shares another tensor's weight on this stage and has no states of its own
     void *weight;
     float *gradient;
 } Tensor;
 
-// A tensor and what is joined to it: what data ranks divide among themselves. Data rank r owns the r-th piece: it sums
-// that piece's gradients, keeps its optimizer states and updates its weights. Units depend on the model and the split
-// alone, not on the stage.
+// A tensor and those joined to it: what data ranks divide among themselves. Data rank r owns the r-th piece: it sums
+// that piece's gradients, keeps its optimizer states and updates its weights. Units depend on the model and the split,
+// not on the stage.
 typedef struct Unit {
     int64_t first, tensors; // its tensors on this stage
     int64_t count;          // elements, padded so that pieces are equal
@@ -113,13 +114,13 @@ typedef struct Unit {
     float *gradients; // (count)
 } Unit;
 
-// The layers' states are counted apart from those of embedding and head, which only the ends of a pipeline carry.
+// The layers' states are counted separately from those of embedding and head, which only the ends of a pipeline hold.
 typedef enum StateGroup { STATES_OF_LAYERS, STATES_OF_ENDS, STATE_GROUPS } StateGroup;
 
 // The states of one group: an arena for each kind.
 typedef struct StateArenas {
     int64_t elements;          // of the weights
-    int64_t gradient_elements; // elements, and the separate gradients of aliases behind them
+    int64_t gradient_elements; // elements, then the separate gradients of aliases
     int64_t state_elements;    // of masters and each moment: this rank's pieces
     void *weights;
     float *gradients, *masters, *moments; // moments: m, then v
@@ -130,11 +131,11 @@ typedef struct StateBytes {
     int64_t weights, gradients, masters, moments;
 } StateBytes;
 
-// The part of a tensor that lies in this rank's piece of its unit: elements [begin, end) of the tensor. Empty where
-// begin >= end.
+// The part of a tensor inside this rank's piece of its unit: elements [begin, end) of the tensor. Empty if begin >=
+// end.
 typedef struct TensorPiece {
     int64_t begin, end;
-    void *weight;    // of element `begin`, as all that follow
+    void *weight;    // of element `begin`, like the pointers below
     float *gradient; // the sum over data ranks, once reduced
     float *master;   // NULL in fp32
     float *m, *v;    // NULL for an alias
@@ -151,38 +152,38 @@ typedef struct StageTensors {
     int64_t element; // bytes of one weight
 } StageTensors;
 
-// Lays out the specs [begin, end) of the table for one rank; allocates no device memory. A head that is tied to an
-// embedding on the same stage becomes an alias. -1 with err only when host memory is out.
+// Lays out the specs [begin, end) of the table for one rank without allocating device memory. A head that is tied to an
+// embedding on the same stage becomes an alias.
 void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
                     const Split *split, int precision);
 
-// Bytes that tensors_allocate takes, added to what stands in `bytes`, by category.
+// Adds the bytes that tensors_allocate takes to `bytes`, by category.
 void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes);
 StateBytes tensors_states(const StageTensors *tensors);
 int64_t states_total(const StateBytes *states);
 
 int tensors_allocate(StageTensors *tensors, Backend *be, Error *err);
 
-// Initial weights: tensor `name`, element e of the whole unpadded tensor, depend on (seed, name, e) alone. Padding is
+// Draws initial weights: element e of the whole unpadded tensor `name` depends on (seed, name, e) alone. Padding is
 // zero.
 void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers);
 
-// Rows as they are split over t tensor ranks: a vocabulary's are rounded up to a multiple of 128 t.
+// Returns the rows as split over t tensor ranks: a vocabulary's are rounded up to a multiple of 128 t.
 int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks);
 
-// Row of the whole tensor that this rank's row is, or -1 for padding; column likewise.
+// Returns the row of the whole tensor that this rank's row is, or -1 for padding; columns likewise.
 int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks);
 int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, int tensor_ranks);
 
-// What of tensor `index` of this stage this rank owns.
+// Returns the part of tensor `index` of this stage that this rank owns.
 TensorPiece tensors_piece(const StageTensors *tensors, int64_t index);
 
-// Sets elements [first, last) of tensor `index` (no alias) to fp32 values, as far as masters are owned here those too.
-// For start-up: in bf16 the values pass through the gradient's place, which is zero afterwards.
+// Sets elements [first, last) of tensor `index` (not an alias) to fp32 values, and their masters if they are owned
+// here. For start-up: in bf16 the values pass through the gradient's memory, which is zero afterwards.
 void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const float *values, int64_t first,
                  int64_t last);
 
-// Whether the tensor's gradients add up over the tensor ranks at the end of a step.
+// Returns whether the tensor's gradients are summed over the tensor ranks at the end of a step.
 bool tensor_summed(const TensorSpec *spec, bool sequence);
 
 // Sets all gradients of this rank to zero.
