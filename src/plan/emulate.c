@@ -14,7 +14,7 @@
 
 static int create_comms_(Emulation *e, const PlanStage *plan, const Hardware *hardware, Error *err) {
     const StageShape *at = &plan->at;
-    EmulatedPeers near = {0}, pair = {hardware->pair, hardware->latency, e->scratch};
+    EmulatedPeers near = {0}, pair = {hardware->cost.pair, hardware->cost.latency, e->scratch};
     int t = at->shape.tensor_ranks, partner = bpipe_partner(at->stages, at->stage);
     if (at->stages > 1 &&
         (e->pipeline = comm_emulated_create("pipeline", at->stage, at->stages, e->be, &near, err)) == NULL)

@@ -86,7 +86,7 @@ static double tensor_seconds_(const Subject *subject) {
 static void print_times_(const Subject *subject, const EmulationTimes *times, FILE *file) {
     const Config *config = &subject->config;
     double all = times->forward + times->backward + times->weights, tensor = tensor_seconds_(subject);
-    double share = (double)(config->parallel.pipeline * config->parallel.tensor) * subject->hardware.flops;
+    double share = (double)(config->parallel.pipeline * config->parallel.tensor) * subject->hardware.cost.flops;
     double flops = model_flops_per_token(config, true) * (double)(config->schedule.micro_batch * config->model.seq_len);
     char weights[48] = "";
     if (times->weights > 0) snprintf(weights, sizeof weights, ", gradients of weights %.3f ms", 1e3 * times->weights);
@@ -117,7 +117,7 @@ static int emulate_(Subject *subject, const Log *log, FILE *file, Error *err) {
             stage_layers_text(at, layers), subject->be->device, subject->schedule->name);
     if (subject->emulation.scratch != NULL)
         fprintf(file, "emulated  bundles leave and come at %.4g GB/s, through one slot that is not counted\n",
-                1e-9 * subject->hardware.pair);
+                1e-9 * subject->hardware.cost.pair);
     print_memory_(subject, file);
     print_times_(subject, &times, file);
     return 0;

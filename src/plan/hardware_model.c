@@ -17,26 +17,20 @@ bool hardware_is_cpu(const Config *config) {
     return !device_has_gpus(config, config_world(config));
 }
 
-// Bytes/s of a device's memory where the configuration does not say: by its dense bf16 peak; 1/150 byte a FLOP is what
-// data sheets have in common.
-static double gpu_memory_rate_(const Config *config, double peak_tflops) {
-    const Gpu *gpu = gpu_by_peak(peak_tflops);
-    if (config->hardware.memory_gb_s > 0) return config->hardware.memory_gb_s * 1e9;
-    return gpu != NULL ? gpu->memory_gb_s * 1e9 : peak_tflops * 1e12 / 150;
-}
-
 static void describe_gpu_(Hardware *hardware, const Config *config) {
     DeviceFigures here;
     device_figures(&here, config);
     double peak = config->hardware.peak_tflops > 0 ? config->hardware.peak_tflops : here.peak_tflops;
-    hardware->peak = hardware->flops = peak * 1e12;
-    hardware->memory_rate = 0.8 * gpu_memory_rate_(config, peak); // streams reach four fifths
-    hardware->efficiency = 0.85;
-    hardware->half = 128; // the side of a tile
-    hardware->flash_forward = 0.50;
-    hardware->flash_backward = 0.42;
+    hardware->peak = peak * 1e12;
+    cost_of_gpu(&hardware->cost, config, hardware->peak);
     hardware->memory_bytes =
         config->hardware.memory_gib > 0 ? (int64_t)(config->hardware.memory_gib * GIB) : here.memory_bytes;
+}
+
+// Ranks of one host exchange 8e9 bytes/s over Open MPI's shared memory; the defaults describe GPUs.
+static double cpu_rate_(const Config *config, const char *key, double gb_s) {
+    bool untouched = config->place[config_find(key) - config_keys] == CONFIG_DEFAULT;
+    return untouched ? 8e9 : gb_s * 1e9;
 }
 
 // All ranks of a plan for CPUs share this host: its cores and its memory.
@@ -45,37 +39,33 @@ static void describe_cpu_(Hardware *hardware, const Config *config) {
     int cores = affinity_allowed(), threads = affinity_threads(world > cores ? cores : (int)world);
     double at_a_time = (double)cores / threads, peak = config->hardware.peak_tflops * 1e12;
     if (peak == 0) peak = 1e12 * backend_cpu_measure_peak(config->train.precision, cores) / (double)world;
+    const HardwareConfig *given = &config->hardware;
     hardware->peak = peak;
-    hardware->flops = peak * (double)world / at_a_time;
     hardware->cores_share = at_a_time;
-    hardware->memory_rate = 8e9 * threads;
-    hardware->efficiency = 0.90;
-    hardware->half = 8;
-    hardware->flash_forward = 0.45;
-    hardware->flash_backward = 0.45;
+    hardware->cost = (Cost){
+        .flops = peak * (double)world / at_a_time,
+        .efficiency = 0.90,
+        .half = 8,
+        .flash_forward = 0.45,
+        .flash_backward = 0.45,
+        .memory_rate = 8e9 * threads,
+        .pair = cpu_rate_(config, "hardware.pair_gb_s", given->pair_gb_s),
+        .tensor = cpu_rate_(config, "hardware.tensor_gb_s", given->tensor_gb_s),
+        .network = cpu_rate_(config, "hardware.network_gb_s", given->network_gb_s),
+        .host = cpu_rate_(config, "hardware.host_gb_s", given->host_gb_s),
+        .latency = given->latency_us * 1e-6,
+    };
     hardware->memory_bytes = (int64_t)(config->hardware.memory_gib * GIB);
     Machine machine;
     machine_look(&machine, false);
     hardware->host_bytes = machine.free_bytes;
 }
 
-static double rate_(const Config *config, bool cpu, const char *key, double gb_s) {
-    // Ranks of one host exchange 8e9 bytes/s over Open MPI's shared memory; the defaults describe GPUs.
-    bool untouched = config->place[config_find(key) - config_keys] == CONFIG_DEFAULT;
-    return cpu && untouched ? 8e9 : gb_s * 1e9;
-}
-
 void hardware_describe(Hardware *hardware, const Config *config, const char *device) {
-    const HardwareConfig *given = &config->hardware;
     memset(hardware, 0, sizeof *hardware);
-    bool cpu = hardware->cpu = hardware_is_cpu(config);
+    hardware->cpu = hardware_is_cpu(config);
     snprintf(hardware->device, sizeof hardware->device, "%s", device);
-    hardware->pair = rate_(config, cpu, "hardware.pair_gb_s", given->pair_gb_s);
-    hardware->tensor = rate_(config, cpu, "hardware.tensor_gb_s", given->tensor_gb_s);
-    hardware->network = rate_(config, cpu, "hardware.network_gb_s", given->network_gb_s);
-    hardware->host = rate_(config, cpu, "hardware.host_gb_s", given->host_gb_s);
-    hardware->latency = given->latency_us * 1e-6;
-    if (cpu)
+    if (hardware->cpu)
         describe_cpu_(hardware, config);
     else
         describe_gpu_(hardware, config);
@@ -83,7 +73,7 @@ void hardware_describe(Hardware *hardware, const Config *config, const char *dev
 
 void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tflops) {
     if (config->hardware.peak_tflops > 0 || peak_tflops <= 0) return;
-    hardware->flops = hardware->peak = peak_tflops * 1e12;
+    hardware->cost.flops = hardware->peak = peak_tflops * 1e12;
     if (hardware->cpu) hardware->peak *= hardware->cores_share / (double)config_world(config);
 }
 
@@ -100,18 +90,12 @@ typedef struct Work {
     const Shape *shape;
 } Work;
 
-static double filled_(const Work *work, int64_t extent) {
-    return (double)extent / ((double)extent + work->hardware->half);
-}
-
 static double bytes_(const Work *work, double bytes) {
-    return bytes / work->hardware->memory_rate;
+    return cost_pass(&work->hardware->cost, bytes);
 }
 
-// `count` products of m x n x k, one after another.
 static double product_(const Work *work, double count, int64_t m, int64_t n, int64_t k) {
-    double share = work->hardware->efficiency * filled_(work, m) * filled_(work, n) * filled_(work, k);
-    return count * 2 * (double)m * (double)n * (double)k / (work->hardware->flops * share);
+    return cost_product(&work->hardware->cost, count, m, n, k);
 }
 
 // Bytes of one pass over the residual stream of this rank.
@@ -144,10 +128,10 @@ static void stored_attention_(const Work *work, PartTime *time) {
 
 static void flash_attention_(const Work *work, PartTime *time) {
     const AttentionShape *a = &work->shape->attention;
-    double pairs = (double)(a->batch * a->heads) * (double)a->seq * (double)a->seq / 2;
-    double flops = 4 * pairs * (double)a->head_dim, filled = filled_(work, a->seq);
-    time->forward += flops / (work->hardware->flops * work->hardware->flash_forward * filled);
-    time->backward += 2.5 * flops / (work->hardware->flops * work->hardware->flash_backward * filled);
+    const Cost *cost = &work->hardware->cost;
+    double heads = (double)(a->batch * a->heads);
+    time->forward += cost_flash(cost, heads, a->seq, a->head_dim, false);
+    time->backward += cost_flash(cost, heads, a->seq, a->head_dim, true);
 }
 
 static void layer_products_(const Work *work, PartTime *time) {
@@ -216,9 +200,10 @@ static bool spans_nodes_(const Hardware *hardware, const Config *config) {
 // One all-gather or reduce-scatter of the whole stream; an all-reduce is two. A ring over several nodes leaves each of
 // them once, so that it goes at the pace of the node's network.
 static double collective_(const Hardware *hardware, const Config *config, const Shape *s) {
-    double t = s->tensor_ranks, bytes = (double)(s->rows * s->hidden * s->element) * (t - 1) / t;
-    bool slower = spans_nodes_(hardware, config) && hardware->network < hardware->tensor;
-    return bytes / (slower ? hardware->network : hardware->tensor) + (t - 1) * hardware->latency;
+    const Cost *cost = &hardware->cost;
+    double bytes = (double)(s->rows * s->hidden * s->element);
+    bool slower = spans_nodes_(hardware, config) && cost->network < cost->tensor;
+    return cost_collective(cost, bytes, s->tensor_ranks, slower ? cost->network : cost->tensor);
 }
 
 // Counted as layer.c and blocks.c call them. With sequence parallelism the backward gathers once more what the forward
@@ -238,13 +223,14 @@ void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Co
 double hardware_optimizer_seconds(const Hardware *hardware, const Config *config, int64_t owned) {
     double norm = 4, moments = 16, gradient = 8;
     double weights = config->train.precision == PRECISION_BF16 ? 8 + 2 : 8; // master read and written, weight written
-    return (double)owned * (norm + gradient + moments + weights) / hardware->memory_rate;
+    return (double)owned * (norm + gradient + moments + weights) / hardware->cost.memory_rate;
 }
 
 // ---------------------------------------------------------------- what it rests on
 
 void hardware_print(const Hardware *hardware, FILE *file) {
-    if (hardware->flops == 0) {
+    const Cost *cost = &hardware->cost;
+    if (cost->flops == 0) {
         fprintf(file, "assumed   nothing: without hardware.peak_tflops there are no times\n");
         return;
     }
@@ -252,8 +238,8 @@ void hardware_print(const Hardware *hardware, FILE *file) {
               "matrix products at %.0f%% of %.4g TFLOP/s, less where a side is not far above %.0f; flash attention at "
               "%.0f%% and %.0f%%; everything else at %.4g GB/s of memory; softmax in one pass where it is fused, in "
               "fp32 passes where not",
-              100 * hardware->efficiency, hardware->flops * 1e-12, hardware->half, 100 * hardware->flash_forward,
-              100 * hardware->flash_backward, hardware->memory_rate * 1e-9);
+              100 * cost->efficiency, cost->flops * 1e-12, cost->half, 100 * cost->flash_forward,
+              100 * cost->flash_backward, cost->memory_rate * 1e-9);
     if (hardware->cpu)
         grid_line(file, "", "%.3g rank%s of this host compute at full speed at a time, more share its cores",
                   hardware->cores_share, hardware->cores_share == 1 ? "" : "s");

@@ -1,32 +1,20 @@
-// What a device is believed to do where nothing was measured: seconds of every part of a model from its FLOPs,
-// efficiencies that depend on shapes, bytes and bandwidths. It also knows the rates between ranks, which are the
-// configuration's.
-//
-// The assumptions, which the plan prints:
-//   - a matrix product of m x n x k runs at peak * efficiency * h(m) * h(n) * h(k), h(x) = x / (x + half): narrow
-//     products fill a device badly, wide ones reach `efficiency`;
-//   - flash attention computes the causal half at a fixed share of the peak, 2.5 times as much in the backward;
-//     attention `none` and `recompute` compute all s*s pairs as products over the head dimension and pass over the
-//     scores in memory;
-//   - everything else takes the time to read and write its operands at the device's memory bandwidth;
-//   - collectives take the bytes one rank sends over the rate, and a latency for each of the others.
+// What a device is believed to do where nothing was measured: seconds of every part of a model, from what its single
+// pieces cost (device/cost.h, which has the assumptions) and from how often a layer makes each of them. Attention `none`
+// and `recompute` compute all s*s pairs as products over the head dimension and pass over the scores in memory.
 #ifndef HARDWARE_MODEL_H
 #define HARDWARE_MODEL_H
 
+#include "device/cost.h"
 #include "model/model.h"
 
 typedef struct Hardware {
     bool cpu;
-    char device[96];    // "" where it is not at hand
-    double peak;        // FLOP/s of one rank that MFU is counted against; 0: unknown
-    double flops;       // FLOP/s of one rank while no other needs its cores; 0: unknown
-    double memory_rate; // bytes/s of one rank's memory
-    double efficiency, half, flash_forward, flash_backward;
-    double cores_share;                 // CPU: ranks that compute at full speed at a time; else 0: all do
-    double pair, tensor, network, host; // bytes/s; network per node
-    double latency;                     // seconds
-    int64_t memory_bytes;               // one rank may hold; 0: unknown
-    int64_t host_bytes;                 // CPU: what all ranks together may hold where memory_bytes is 0; 0: unknown
+    char device[96]; // "" where it is not at hand
+    double peak;     // FLOP/s of one rank that MFU is counted against; 0: unknown
+    Cost cost;
+    double cores_share;   // CPU: ranks that compute at full speed at a time; else 0: all do
+    int64_t memory_bytes; // one rank may hold; 0: unknown
+    int64_t host_bytes;   // CPU: what all ranks together may hold where memory_bytes is 0; 0: unknown
 } Hardware;
 
 // Reads the configuration and, on a CPU, measures the peak (a tenth of a second) where it is not given. device: of the

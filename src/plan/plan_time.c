@@ -66,10 +66,10 @@ static int chunk_compute_(const Costing *costing, int s, int c, StageTime *time,
     ModelTimes parts = {0};
     double forward, backward;
     bool measured = profile != NULL && profile_stage_time(profile, &at, &forward, &backward);
-    if (!measured && hardware->flops == 0)
+    if (!measured && hardware->cost.flops == 0)
         return error_set(err, EXIT_FAILED,
                          "nothing is known of the device: give hardware.peak_tflops, or a profile of it");
-    if (hardware->flops > 0)
+    if (hardware->cost.flops > 0)
         hardware_times(&parts, hardware, costing->config, &at.shape);
     else
         hardware_tensor_times(&parts, hardware, costing->config, &at.shape);
@@ -121,9 +121,9 @@ static double data_rate_(const Costing *costing) {
     const Hardware *hardware = costing->source->hardware;
     const ParallelConfig *parallel = &costing->config->parallel;
     int64_t node = costing->config->hardware.gpus_per_node, parts = parallel->pipeline * parallel->tensor;
-    if (hardware->cpu || config_world(costing->config) <= node) return hardware->tensor;
-    double rate = hardware->network / (double)(parts < node ? parts : node);
-    return rate < hardware->tensor ? rate : hardware->tensor;
+    if (hardware->cpu || config_world(costing->config) <= node) return hardware->cost.tensor;
+    double rate = hardware->cost.network / (double)(parts < node ? parts : node);
+    return rate < hardware->cost.tensor ? rate : hardware->cost.tensor;
 }
 
 // The sums start layer by layer inside the last backward, or the last W where backwards are split; those of the layer
@@ -184,8 +184,8 @@ static int senders_(const Costing *costing) {
 static double costing_message_(const Costing *costing, int from, int to, int64_t bytes) {
     const Hardware *hardware = costing->source->hardware;
     bool near = node_of_stage_(costing, from) == node_of_stage_(costing, to);
-    double rate = near ? hardware->pair : hardware->network / senders_(costing);
-    return (double)bytes / rate + hardware->latency;
+    double rate = near ? hardware->cost.pair : hardware->cost.network / senders_(costing);
+    return cost_message(&hardware->cost, (double)bytes, rate);
 }
 
 static double transfer_(const Costing *costing, int stage) {
@@ -193,7 +193,7 @@ static double transfer_(const Costing *costing, int stage) {
     int64_t bytes = costing->plan->stage[stage].slot_bytes;
     int partner = bpipe_partner(costing->plan->stages, stage);
     if (costing->config->schedule.evict_to == EVICT_TO_HOST || partner == SCHEDULE_NO_PEER)
-        return (double)bytes / hardware->host + hardware->latency;
+        return cost_message(&hardware->cost, (double)bytes, hardware->cost.host);
     return costing_message_(costing, stage, partner, bytes);
 }
 
@@ -396,10 +396,10 @@ static void costing_utilization_(PlanTime *time, const Config *config, const Har
     double tokens = (double)config->train.global_batch * s, world = (double)config_world(config);
     time->mfu = token * tokens / (time->step * world * hardware->peak);
     time->stage_mfu =
-        token * b * s / (time->slowest * (double)(parallel->pipeline * parallel->tensor) * hardware->flops);
+        token * b * s / (time->slowest * (double)(parallel->pipeline * parallel->tensor) * hardware->cost.flops);
     if (hardware->cpu && world > hardware->cores_share) return;
     time->estimate =
-        estimate_mfu(time->stage_mfu * hardware->flops / hardware->peak, config->train.global_batch / parallel->data,
+        estimate_mfu(time->stage_mfu * hardware->cost.flops / hardware->peak, config->train.global_batch / parallel->data,
                      config->schedule.micro_batch, parallel->pipeline);
 }
 

@@ -144,7 +144,7 @@ static bool fits_(const Planner *planner, const Plan *plan) {
 
 static int planner_time_(const Planner *planner, const Config *config, const Schedule *schedule, const Plan *plan,
                          PlanTime *time, Error *err) {
-    if (!planner->measured && planner->hardware.flops == 0) return 0;
+    if (!planner->measured && planner->hardware.cost.flops == 0) return 0;
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL};
     return plan_time(time, config, planner->model, schedule, plan, &source, err);
 }

@@ -260,7 +260,7 @@ static int measure_all_(Profile *profile, const Planner *planner, const char *de
                         Error *err) {
     Session session = {.profile = profile, .planner = planner, .log = log, .config = config};
     profile_start(profile, planner->config, device);
-    profile->peak_tflops = planner->hardware.flops * 1e-12;
+    profile->peak_tflops = planner->hardware.cost.flops * 1e-12;
     for (int mode = 0; mode <= ATTENTION_FLASH; mode++)
         if (measure_mode_(&session, mode, err) != 0) return -1;
     if (profile->count == 0)
