@@ -78,6 +78,7 @@ struct Backend {
     int capability;      // compute capability of an NVIDIA GPU: 80, 90, 100; 0: unknown, or not such a GPU
     int64_t lent_page;   // MEMORY_LENT_SLOTS and _MESSAGES are allocated in whole pages of this size; 0: no rounding
     bool own_sums;       // ranks that compute here add up their gradients in this device's memory (sums.h)
+    bool loads_late;     // code is loaded at its first use, which may wait for all that is queued on the device
     MemoryBytes held;    // allocated now, by category
     MemoryBytes peak;    // by category, when the total was largest
     char note[384];      // a sentence for the user, once the shapes are known; empty: none

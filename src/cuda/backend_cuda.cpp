@@ -352,6 +352,7 @@ Backend *backend_cuda_create(int precision, int device, Error *err) {
     fill_operations_(backend);
     backend->own_bytes = CUDA_OWN_BYTES;
     backend->lent_page = CUDA_LENT_PAGE;
+    backend->loads_late = true;
     backend->held.bytes[MEMORY_WORKSPACE] = backend->peak.bytes[MEMORY_WORKSPACE] = CUDA_OWN_BYTES;
     if (cuda_start_(made, err) == 0) return backend;
     cuda_destroy_(backend);

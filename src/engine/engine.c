@@ -438,6 +438,43 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
     return 0;
 }
 
+// ---------------------------------------------------------------- rehearsal
+
+// Microbatch 0 through one chunk and back, from zeros, in one part, in two, or both. One slot is enough.
+static int rehearse_chunk_(Engine *engine, int chunk, float scale, const bool parts[2], Error *err) {
+    const P2pLink *in = engine->links[chunk].in, *out = engine->links[chunk].out;
+    Stage *stage = engine->stage;
+    void *bundle = engine->own.slots[0].memory, *x = p2p_buffer(&in[P2P_FORWARD]), *y = p2p_buffer(&out[P2P_FORWARD]);
+    void *dy = p2p_buffer(&in[P2P_BACKWARD]), *dx = p2p_buffer(&out[P2P_BACKWARD]);
+    if (x != NULL) engine->be->zero(engine->be, x, stage->at.message_bytes);
+    if (dy != NULL) engine->be->zero(engine->be, dy, stage->at.message_bytes);
+    for (int split = 0; split < 2; split++) {
+        if (!parts[split]) continue;
+        if (stage_forward(stage, chunk, 0, bundle, x, y, scale, err) != 0) return -1;
+        if (scale > 0.0f && stage_backward(stage, chunk, 0, bundle, dy, dx, split == 1, err) != 0) return -1;
+        if (split == 1 && stage_weights(stage, chunk, 0, bundle, err) != 0) return -1;
+    }
+    return 0;
+}
+
+int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
+    Stage *stage = engine->stage;
+    const StageSchedule *list = &schedule->stage[engine->index];
+    bool parts[2] = {schedule->forward_only, false};
+    void (*layer_done)(void *, int64_t) = stage->layer_done;
+    int status = 0;
+    if (!engine->be->loads_late) return 0;
+    for (int64_t i = 0; i < list->count; i++) {
+        parts[0] |= list->actions[i].kind == ACTION_BACKWARD;
+        parts[1] |= list->actions[i].kind == ACTION_INPUT;
+    }
+    stage->layer_done = NULL; // what it would tell is no step's gradient
+    for (int c = 0; status == 0 && c < schedule->chunks; c++)
+        status = rehearse_chunk_(engine, c, schedule->forward_only ? 0.0f : 1.0f, parts, err);
+    stage->layer_done = layer_done;
+    return status == 0 ? engine->be->synchronize(engine->be, err) : -1;
+}
+
 // ---------------------------------------------------------------- life
 
 // One end of the way over the boundary between virtual stages g and g+1. A boundary within this stage has both its ends

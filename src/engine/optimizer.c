@@ -105,20 +105,28 @@ static TensorPiece piece_of_(const Stage *stage, const Tensor *tensor) {
     return tensors_piece(&stage->tensors, tensor - stage->tensors.tensors);
 }
 
+// The head's matrix where it is the embedding's, on this rank; else NULL.
+static const Tensor *tied_alias_(const Stage *stage) {
+    const Tensor *head = stage->head == NULL ? NULL : &stage->head[stage->model->head_matrix];
+    return head != NULL && head->alias ? head : NULL;
+}
+
+static void add_alias_(const Stage *stage, const Tensor *head) {
+    TensorPiece to = piece_of_(stage, &stage->embedding[0]), from = piece_of_(stage, head);
+    if (to.begin < to.end) stage->be->accumulate(stage->be, to.gradient, from.gradient, to.end - to.begin);
+    stage->be->zero(stage->be, head->gradient, head->count * 4);
+}
+
 // Gradients of one weight that was used in two places: the embedding's and the head's, each with a buffer of its own
 // wherever they are, added once, embedding first. Of each rank's piece, after the sum over data ranks, so that the
 // order of additions is the same for every number of stages.
 static int meet_tied_(Optimizer *optimizer, Error *err) {
     Stage *stage = optimizer->stage;
-    const Tensor *head = stage->head == NULL ? NULL : &stage->head[stage->model->head_matrix];
-    if (head != NULL && head->alias) {
-        TensorPiece to = piece_of_(stage, &stage->embedding[0]), from = piece_of_(stage, head);
-        if (to.begin < to.end) stage->be->accumulate(stage->be, to.gradient, from.gradient, to.end - to.begin);
-        stage->be->zero(stage->be, head->gradient, head->count * 4);
-        return 0;
-    }
-    if (optimizer->groups.tied == NULL) return 0;
-    TensorPiece piece = piece_of_(stage, stage->embedding != NULL ? &stage->embedding[0] : head);
+    const Tensor *alias = tied_alias_(stage);
+    if (alias != NULL) add_alias_(stage, alias);
+    if (alias != NULL || optimizer->groups.tied == NULL) return 0;
+    const Tensor *end = stage->embedding != NULL ? &stage->embedding[0] : &stage->head[stage->model->head_matrix];
+    TensorPiece piece = piece_of_(stage, end);
     return piece.begin < piece.end
                ? optimizer_sum_(optimizer->groups.tied, piece.gradient, piece.end - piece.begin, err)
                : 0;
@@ -206,6 +214,19 @@ int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err) {
 void optimizer_skip(Optimizer *optimizer) {
     Stage *stage = optimizer->stage;
     tensors_zero_gradients(&stage->tensors, stage->be);
+}
+
+int optimizer_rehearse(Optimizer *optimizer, Error *err) {
+    Stage *stage = optimizer->stage;
+    Backend *be = stage->be;
+    // Gradients and moments of zero and a learning rate of zero leave every bit as it is.
+    const AdamwStep still = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1.0, .gradient_scale = 1.0, .step = 1};
+    if (!be->loads_late) return 0;
+    if (tied_alias_(stage) != NULL) add_alias_(stage, tied_alias_(stage));
+    be->squared_norms(be, optimizer->own, optimizer->list, optimizer->count);
+    optimizer_skip(optimizer);
+    be->adamw(be, optimizer->list, optimizer->count, &still);
+    return be->synchronize(be, err);
 }
 
 int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double norm, Error *err) {

@@ -46,6 +46,10 @@ int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err);
 // out before it. The learning rate follows the step, Adam's bias correction the number of updates.
 int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double norm, Error *err);
 
+// On a backend that loads code late, runs what a step's norm and update run on this rank alone, once, without changing
+// weights or moments; clears the gradients. No rank is waited for. -1 with err.
+int optimizer_rehearse(Optimizer *optimizer, Error *err);
+
 // Instead of it: clears the gradients and leaves weights and moments as they are.
 void optimizer_skip(Optimizer *optimizer);
 

@@ -242,6 +242,16 @@ static int create_stage_(Run *run, Error *err) {
     return 0;
 }
 
+// Before the first message, so that no step launches anything for the first time (engine_rehearse). Weights are not
+// loaded yet: a rehearsal takes any.
+static int create_rehearse_(Run *run, Details *details, Error *err) {
+    if (!run->be->loads_late) return 0;
+    if (engine_rehearse(run->engine, run->schedule, err) != 0) return -1;
+    if (!run->schedule->forward_only && optimizer_rehearse(run->optimizer, err) != 0) return -1;
+    details_phase(details, "one forward, backward and update rehearsed on the device");
+    return 0;
+}
+
 // A checkpoint to go on from comes before weights to start from.
 static int create_load_(Run *run, const char *resume, const Log *log, Error *err) {
     const char *model = run->config->checkpoint.init_from;
@@ -350,6 +360,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     batch_create(&run->batch, &run->stage, run->at.data);
     details_bundles(run);
     details_phase(&details, "memory allocated, weights drawn");
+    if (create_rehearse_(run, &details, err) != 0) return -1;
     if ((trains ? create_training_(run, ask, err) : load_trained_(run, ask, err)) != 0) return -1;
     details_phase(&details, "checkpoint and metrics");
     details_ready(&details);

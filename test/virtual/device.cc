@@ -38,7 +38,8 @@ struct Device {
     Clock host;
     uint64_t issued = 0, random = 0, steps = 0;
     int next_queue = 0, busy_blocks = 0;
-    bool listens = false; // to the bell of the job, not to `idle`
+    bool listens = false;  // to the bell of the job, not to `idle`
+    bool messages = false; // messages_begin
     std::set<std::string> loaded;
     std::string host_waits;
     cudaError_t error = cudaSuccess;
@@ -269,8 +270,17 @@ void load_once(const std::string &kernel, bool library) {
     {
         auto lock = device_lock();
         if (!device().loaded.insert(kernel).second) return;
+        if (options().loads_late == 2 && device().messages)
+            defect("%s is launched for the first time after messages between ranks have begun: to load it may take "
+                   "a device that has drained, and a receive may wait there for its sender",
+                   kernel.c_str());
     }
     wait_for_device("the device to drain, so that " + kernel + " can be loaded at its first launch");
+}
+
+void messages_begin() {
+    auto lock = device_lock();
+    device().messages = true;
 }
 
 // Who waits for what, on this rank.

@@ -42,6 +42,9 @@ MISTAKES = [
             "        if (way->pushed && way->taken == way->mail) return 0;\n        way->taken += way->pushed;\n"
             "        parcel->step = way->pushed ?",
             TWO, DEADLOCK, APART),
+    Mistake("the_rehearsal_is_left_out", "src/run/run_create.c",
+            "if (!run->be->loads_late) return 0;", "if (run != NULL) return 0;",
+            TWO, "launched for the first time after messages", {**APART, "VIRTUAL_LAZY": "2"}),
     Mistake("a_first_message_of_unwritten_memory", "src/cuda/comm_nccl.cpp",
             "    cudaMemsetAsync(scratch, 0, 1, link->stream);\n", "", TWO, "nothing has written", APART),
     Mistake("a_receive_of_half_the_bytes", "src/cuda/comm_nccl.cpp",

@@ -333,6 +333,7 @@ ncclResult_t call(Part part) {
     if (part.in != nullptr) range(part.in, in_count(part) * width(part.type), describe(part).c_str());
     if (part.out != nullptr) range(part.out, out_count(part) * width(part.type), describe(part).c_str());
     part.sequence = part.kind == KIND_MESSAGE ? comm->messages[{part.source, part.target}]++ : comm->collectives++;
+    if (part.kind == KIND_MESSAGE && part.sequence > 0) messages_begin(); // the first one connects
     grouped.push_back(std::make_shared<Part>(std::move(part)));
     return depth > 0 ? ncclSuccess : launch();
 }

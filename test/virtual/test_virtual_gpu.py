@@ -86,6 +86,23 @@ def test_stages_on_two_nodes_exchange_messages_through_nccl(tmp_path):
     assert all(step["evictions"] > 0 for step in found)
 
 
+# Kernels come to the device at their first launch, the program's own ones too; none may after the first message.
+REHEARSED = {
+    "chunks and split backwards": ("gpt", "parallel.pipeline=2", "schedule.name=v-half", "train.precision=bf16"),
+    "whole and split backwards": ("llama", "parallel.pipeline=2", "schedule.name=dualpipe-v"),
+    "layers that are run again": ("llama", "parallel.pipeline=2", "schedule.recompute_layers=1"),
+    "tensor ranks and a tied head": ("gpt", "parallel.pipeline=2", "parallel.tensor=2", "model.tie_embeddings=true"),
+    "data ranks": ("llama", "parallel.pipeline=2", "parallel.data=2"),
+}
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("case", REHEARSED.values(), ids=REHEARSED)
+def test_nothing_is_launched_for_the_first_time_after_the_first_message(tmp_path, case):
+    nodes = "4" if "parallel.data=2" in case else "2"  # so that stages are on two
+    compare(tmp_path, case[0], case[1:], VIRTUAL_NODES=nodes, VIRTUAL_LAZY="2", CUDA_MODULE_LOADING="LAZY")
+
+
 @pytest.mark.parametrize("family", SMALL)
 @pytest.mark.parametrize("precision", BOUNDS)
 def test_one_stage_trains_as_on_a_cpu(tmp_path, family, precision):

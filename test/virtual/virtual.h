@@ -43,7 +43,8 @@ struct Options {
     double patience;           // seconds without progress anywhere that count as a deadlock
     int queues;                // CUDA_DEVICE_MAX_CONNECTIONS
     bool eager;                // CUDA_MODULE_LOADING=EAGER
-    bool loads_late;           // VIRTUAL_LAZY=0: nothing is ever loaded at its first launch
+    int loads_late;            // VIRTUAL_LAZY. 0: nothing is ever loaded at its first launch; 2: that is a defect, once
+                               // messages between ranks have begun
     bool connects_late;        // NCCL_RUNTIME_CONNECT
     std::string driver, fault; // VIRTUAL_DRIVER, VIRTUAL_FAULT
     int64_t taken;             // bytes of the GPU that other programs hold
@@ -201,6 +202,7 @@ void enqueue(cudaStream_t stream, Op op);
 void host_waits(const std::function<bool()> &done, const std::string &what, bool remote);
 void wait_for_device(const std::string &why); // until all streams are empty
 void load_once(const std::string &kernel, bool library);
+void messages_begin(); // from now on a receive may wait on this device for its sender
 Clock &stream_clock(cudaStream_t stream);
 // The host's clock, for whoever holds the device's lock.
 Clock &host_clock();

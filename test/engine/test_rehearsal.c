@@ -1,0 +1,162 @@
+// The rehearsal at start-up, on a CPU that says it loads code late: every kind of work of a step runs, and no weight,
+// master or moment changes by a bit.
+#include "engine/optimizer.h"
+#include "plan/emulate.h"
+#include "plan/planner.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+extern const Model llama_model, gpt_model;
+
+// One stage of a pipeline whose neighbours and other tensor ranks are emulated.
+typedef struct Bench {
+    Config config;
+    Backend *be;
+    Schedule *schedule;
+    Plan plan;
+    World *world;
+    Emulation emulation;
+    Optimizer *optimizer;
+} Bench;
+
+// Calls of the backend's operations.
+static struct {
+    int forward, input, weight, updates;
+    Backend as_made;
+} count;
+
+static void count_forward(Backend *be, void *y, void *aux, const void *x, const void *w, const void *bias, int64_t rows,
+                          int64_t in, int64_t out, Epilogue epilogue) {
+    count.forward++;
+    count.as_made.linear_forward(be, y, aux, x, w, bias, rows, in, out, epilogue);
+}
+
+static void count_input(Backend *be, void *dx, const void *aux, const void *dy, const void *w, int64_t rows, int64_t in,
+                        int64_t out, Epilogue epilogue) {
+    count.input++;
+    count.as_made.linear_backward_input(be, dx, aux, dy, w, rows, in, out, epilogue);
+}
+
+static void count_weight(Backend *be, float *dw, float *dbias, const void *dy, const void *x, int64_t rows, int64_t in,
+                         int64_t out) {
+    count.weight++;
+    count.as_made.linear_backward_weight(be, dw, dbias, dy, x, rows, in, out);
+}
+
+static void count_update(Backend *be, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
+    count.updates++;
+    count.as_made.adamw(be, tensors, tensor_count, step);
+}
+
+static void count_calls(Backend *be) {
+    memset(&count, 0, sizeof count);
+    count.as_made = *be;
+    be->linear_forward = count_forward;
+    be->linear_backward_input = count_input;
+    be->linear_backward_weight = count_weight;
+    be->adamw = count_update;
+}
+
+static void bench_open(Bench *bench, const Model *model, const char *const *overrides, int overrides_count, int stage) {
+    const char *path = model == &llama_model ? "configs/llama_tiny.yaml" : "configs/gpt_tiny.yaml";
+    Error err = {0};
+    Hardware hardware;
+    int argc = 0;
+    char **argv = NULL;
+    memset(bench, 0, sizeof *bench);
+    if (config_load(&bench->config, path, overrides, overrides_count, &err) != 0) fail_msg("%s", err.text);
+    bench->be = backend_cpu_create(bench->config.train.precision, 1, &err);
+    hardware_describe(&hardware, &bench->config, bench->be->device);
+    bench->schedule = plan_schedule(&bench->config, &err);
+    if (bench->schedule == NULL) fail_msg("%s", err.text);
+    plan_make(&bench->plan, model, &bench->config, bench->schedule, bench->be);
+    if (emulation_create(&bench->emulation, &bench->config, model, bench->schedule, &bench->plan.stage[stage], true,
+                         &hardware, bench->be, &err) != 0)
+        fail_msg("%s", err.text);
+    bench->world = world_join(&argc, &argv, &err);
+    OptimizerGroups groups = {bench->world, bench->emulation.tensor, NULL, NULL};
+    bench->optimizer = optimizer_create(&bench->emulation.stage, &groups);
+}
+
+static void bench_close(Bench *bench) {
+    optimizer_destroy(bench->optimizer);
+    emulation_destroy(&bench->emulation);
+    world_leave(bench->world);
+    plan_free(&bench->plan);
+    schedule_free(bench->schedule);
+    bench->be->destroy(bench->be);
+}
+
+// Weights, gradients, masters and moments as bytes.
+static char *states(const Bench *bench, size_t *bytes) {
+    const StageTensors *t = &bench->emulation.stage.tensors;
+    StateBytes all = tensors_states(t);
+    char *copy = calloc(1, (size_t)states_total(&all)), *to = copy;
+    assert_non_null(copy);
+    for (int group = 0; group < STATE_GROUPS; group++) {
+        const StateArenas *a = &t->arenas[group];
+        const void *parts[] = {a->weights, a->gradients, a->masters, a->moments};
+        size_t floats = (size_t)a->state_elements * 4;
+        size_t sizes[] = {(size_t)(a->elements * t->element), (size_t)a->gradient_elements * 4,
+                          a->masters != NULL ? floats : 0, 2 * floats};
+        for (int i = 0; i < 4; i++)
+            if (sizes[i] > 0) to = (char *)memcpy(to, parts[i], sizes[i]) + sizes[i];
+    }
+    *bytes = (size_t)(to - copy);
+    return copy;
+}
+
+static void rehearse(Bench *bench) {
+    Error err = {0};
+    if (engine_rehearse(bench->emulation.engine, bench->schedule, &err) != 0) fail_msg("%s", err.text);
+    if (optimizer_rehearse(bench->optimizer, &err) != 0) fail_msg("%s", err.text);
+}
+
+// Of a schedule's stage: `passes` times the products of a microbatch through all of its layers.
+static void leaves_no_trace(const Model *model, const char *schedule, const char *more, int stage, int passes) {
+    const char *overrides[] = {"model.hidden=64", "model.seq_len=32", "schedule.bpipe=off", schedule, more};
+    Bench *bench = malloc(sizeof *bench);
+    assert_non_null(bench);
+    bench_open(bench, model, overrides, 5, stage);
+    const StageShape *at = &bench->emulation.stage.at;
+    size_t bytes;
+    char *before = states(bench, &bytes);
+    count_calls(bench->be);
+    rehearse(bench); // a CPU has nothing to load
+    assert_int_equal(count.forward + count.input + count.weight + count.updates, 0);
+    bench->be->loads_late = true;
+    rehearse(bench);
+    int products = 4; // qkv, proj, and two of the MLP, where gate and up are one
+    int least = passes * (products * (int)at->layers + at->last);
+    if (count.forward != least || count.input != least || count.weight != least || count.updates != 1)
+        fail_msg("%s %s stage %d: %d forward, %d input, %d weight products where %d belong, %d updates", schedule, more,
+                 stage, count.forward, count.input, count.weight, least, count.updates);
+    char *after = states(bench, &bytes);
+    assert_memory_equal(before, after, bytes);
+    free(before), free(after);
+    bench_close(bench);
+    free(bench);
+}
+
+static void weights_moments_and_gradients_are_the_same_bits_afterwards(void **state) {
+    (void)state;
+    for (int stage = 0; stage < 4; stage++) {
+        leaves_no_trace(&llama_model, "schedule.name=1f1b", "train.precision=bf16", stage, 1);
+        leaves_no_trace(&gpt_model, "schedule.name=v-half", "train.precision=fp32", stage, 1);
+        leaves_no_trace(&gpt_model, "schedule.name=dualpipe-v", "train.precision=fp32", stage, 2);
+    }
+    leaves_no_trace(&gpt_model, "schedule.name=gpipe", "parallel.pipeline=1", 0, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_moments_and_gradients_are_the_same_bits_afterwards),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
