@@ -195,7 +195,8 @@ static int check_layers_(Config *config, Error *err) {
         return config_error(config, blame_(config, "schedule.chunks", "parallel.pipeline"), err,
                             "%s are more than %d parts of the model; use fewer", parts, CONFIG_MAX_STAGES);
     }
-    if (layers < parallel->layers_count) {
+    // A list may leave some without layers: the first and the last have the embedding and the head to do.
+    if (parallel->layers_given == 0 && layers < parallel->layers_count) {
         return config_error(config, blame_(config, "parallel.pipeline", "model.layers"), err,
                             "%s for %lld layers, but every %s needs one; use pipeline %lld or less", parts,
                             (long long)layers, chunks > 1 ? "chunk" : "stage", (long long)(layers / chunks));

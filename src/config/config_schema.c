@@ -61,7 +61,7 @@ static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] 
     }
 
 static const ConfigKey layers_parts[] = {
-    {NULL, KEY_INT, 0, sizeof(int64_t), NULL, 1, MAX_LAYERS, 0, NULL, NULL, "", NULL, NULL}};
+    {NULL, KEY_INT, 0, sizeof(int64_t), NULL, 0, MAX_LAYERS, 0, NULL, NULL, "", NULL, NULL}};
 static const ConfigList layers_list = {offsetof(Config, parallel.layers_given),
                                        offsetof(Config, parallel.layers_count),
                                        sizeof(int64_t),
@@ -142,7 +142,7 @@ const ConfigKey config_keys[] = {
     BOOL(parallel, sequence, "false", "split norms and residuals over the tensor ranks along the sequence"),
     WORD(parallel, placement, "linear", placement_words, "adjacent: the two stages of a BPipe pair are neighbours"),
     LIST(parallel, layers, layers_per_stage, "auto", "auto", layers_list,
-         "layers of each stage, or virtual stage, such as [2, 3, 3, 2]; auto: even"),
+         "layers of each stage, or virtual stage, such as [2, 3, 3, 2], 0 too; auto: even"),
 
     WORD(schedule, name, "1f1b", schedule_words, "order of forwards and backwards; auto: the quickest that fits"),
     INT(schedule, chunks, "auto", 1, 64, "auto",

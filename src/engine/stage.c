@@ -34,9 +34,10 @@ static int64_t layer_offset_(const StageShape *at, const StageChunk *chunk, int6
 }
 
 // The gradient of a chunk's output lies after its layers: in the last chunk from the head, which runs with the forward,
-// until the backward; in any other from a split backward until the weights' gradients are taken.
+// until the backward; in any other from a split backward until the weights' gradients are taken. A chunk without layers
+// has that place too, so that no slot is empty.
 static int64_t chunk_bytes_(const StageShape *at, int chunk, const Schedule *schedule) {
-    bool kept = at->chunk[chunk].last || schedule->split;
+    bool kept = at->chunk[chunk].last || schedule->split || at->chunk[chunk].layers == 0;
     return layer_offset_(at, &at->chunk[chunk], at->chunk[chunk].layers) + (kept ? at->message_bytes : 0);
 }
 
@@ -64,8 +65,10 @@ char *stage_layers_text(const StageShape *at, char text[STAGE_LAYERS_TEXT]) {
     for (int c = 0; c < at->chunks; c++) {
         const StageChunk *chunk = &at->chunk[c];
         char next[48];
-        int wide = snprintf(next, sizeof next, "%s%lld-%lld", c == 0 ? "" : ",", (long long)chunk->first_layer,
-                            (long long)(chunk->first_layer + chunk->layers - 1));
+        const char *comma = c == 0 ? "" : ",";
+        long long first = chunk->first_layer, last = first + chunk->layers - 1;
+        int wide = chunk->layers > 0 ? snprintf(next, sizeof next, "%s%lld-%lld", comma, first, last)
+                                     : snprintf(next, sizeof next, "%snone", comma);
         bool fits = used + wide + 4 < STAGE_LAYERS_TEXT;
         used += snprintf(text + used, (size_t)(STAGE_LAYERS_TEXT - used), "%s", fits ? next : "...");
         if (!fits) break;
@@ -77,9 +80,10 @@ int stage_holding(const Stage *stage, int64_t table_index) {
     const TensorTable *table = &stage->table;
     int virtual_stages = stage->at.stages * stage->at.chunks, g = 0, holder, chunk;
     int64_t layer = (table_index - table->first_layer) / table->per_layer;
-    if (table_index >= table->head) layer = stage->config->model.layers - 1;
-    if (table_index < table->first_layer) layer = 0;
-    for (int64_t seen = 0; (seen += config_layers(stage->config, virtual_stages, g)) <= layer;) g++;
+    if (table_index >= table->head)
+        g = virtual_stages - 1;
+    else if (table_index >= table->first_layer)
+        for (int64_t seen = 0; (seen += config_layers(stage->config, virtual_stages, g)) <= layer;) g++;
     Schedule placed = {.stages = stage->at.stages, .chunks = stage->at.chunks, .placement = stage->at.placement};
     schedule_home(&placed, g, &holder, &chunk);
     return holder;
@@ -290,12 +294,13 @@ int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, con
     const StageChunk *here = &at->chunk[chunk];
     int64_t tokens = microbatch * at->shape.rows;
     pass->err = err;
-    if (here->first)
-        embedding_block_forward(pass, stage->model, stage->embedding, bundle, stage->tokens + tokens);
-    else
-        stage->be->copy(stage->be, STREAM_COMPUTE, bundle, input, at->message_bytes);
     // The last chunk's output goes to the end of its bundle, where the head turns it into its own gradient.
     void *final = here->last ? layer_bundle_(stage, here, bundle, here->layers) : output;
+    void *begin = here->layers > 0 ? bundle : final;
+    if (here->first)
+        embedding_block_forward(pass, stage->model, stage->embedding, begin, stage->tokens + tokens);
+    else
+        stage->be->copy(stage->be, STREAM_COMPUTE, begin, input, at->message_bytes);
     for (int64_t l = 0; l < here->layers; l++) {
         void *place = layer_place_(stage, here, bundle, l);
         void *next = l + 1 < here->layers ? layer_bundle_(stage, here, bundle, l + 1) : final;

@@ -66,7 +66,7 @@ static int check_chunks_(const Config *config, const Schedule *schedule, Error *
     if (schedule->chunks > STAGE_MOST_CHUNKS)
         return config_error(config, "schedule.name", err, "%d chunks a stage are more than %d; use fewer",
                             schedule->chunks, STAGE_MOST_CHUNKS);
-    if (virtual_stages <= layers) return 0;
+    if (virtual_stages <= layers || virtual_stages == config->parallel.layers_given) return 0;
     return config_error(config, "schedule.name", err,
                         "%d chunks on each of %d stages need a layer each, and the model has %lld; use fewer chunks",
                         schedule->chunks, schedule->stages, (long long)layers);

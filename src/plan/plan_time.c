@@ -132,7 +132,8 @@ static double reduction_seconds_(const Costing *costing, int s, double backward)
     const PlanStage *stage = &costing->plan->stage[s];
     double d = (double)costing->config->parallel.data, bytes = (double)stage->states.gradients;
     if (d == 1) return 0;
-    double whole = bytes * (d - 1) / d / data_rate_(costing), layers = (double)stage->at.layers;
+    double whole = bytes * (d - 1) / d / data_rate_(costing);
+    double layers = stage->at.layers > 0 ? (double)stage->at.layers : 1; // an embedding or head alone
     double hidden = backward * (layers - 1) / layers, left = whole / layers;
     return whole - hidden > left ? whole - hidden : left;
 }

@@ -172,7 +172,7 @@ static int profile_read_stage_(Profile *profile, const JsonValue *from, const ch
         .backward = 1e-3 * profile_number_(from, "backward_ms"),
         .peak_bytes = json_integer(from, "peak_bytes", 0),
     };
-    if (stage.attention < 0 || stage.softmax < 0 || stage.micro_batch < 1 || stage.layers < 1 || stage.forward <= 0 ||
+    if (stage.attention < 0 || stage.softmax < 0 || stage.micro_batch < 1 || stage.layers < 0 || stage.forward <= 0 ||
         stage.backward <= 0)
         return profile_damaged_(path, "one of its stages is incomplete", err);
     profile_add(profile, &stage);
@@ -339,6 +339,7 @@ bool profile_stage_time(const Profile *profile, const StageShape *at, double *fo
     ProfileStage like, layer;
     if (!kind_time_(profile, attention, at->first, at->last, &like)) return false;
     if (!kind_time_(profile, attention, false, false, &layer)) layer = like;
+    if (layer.layers == 0) return false; // nothing tells what a layer takes
     double more = (double)(at->layers - like.layers) / (double)layer.layers;
     *forward = like.forward + more * layer.forward;
     *backward = like.backward + more * layer.backward + (double)at->recomputed * layer.forward / (double)layer.layers;

@@ -73,6 +73,11 @@ def test_uneven_chunks(small, name):
     same_bits(small, OFF, "parallel.pipeline=2", "parallel.layers=[1,4,2,1]", *schedule(name))
 
 
+@pytest.mark.parametrize("name", ["interleaved", "zb-v"])
+def test_chunks_without_layers(small, name):
+    same_bits(small, OFF, "parallel.pipeline=2", "parallel.layers=[0,4,4,0]", *schedule(name))
+
+
 @pytest.mark.parametrize("name", ["gis", "zb-v"])
 def test_recomputed_layers_of_chunks(small, name):
     same_bits(small, OFF, "parallel.pipeline=2", "schedule.recompute_layers=[3,1]", *schedule(name))

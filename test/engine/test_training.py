@@ -28,6 +28,7 @@ LAYOUTS = {
     "p4_loads_two_ahead": ["schedule.slots=4", "schedule.load_ahead=2"],
     "p4_to_host_loads_three_ahead": ["schedule.evict_to=host", "schedule.slots=3", "schedule.load_ahead=3"],
     "p4_uneven": ["parallel.layers=[1,4,2,1]"],
+    "p4_ends_without_layers": ["parallel.layers=[0,4,4,0]"],
     "p4_adjacent": ["parallel.placement=adjacent"],
     "p5": ["parallel.pipeline=5"],
     "p5_uneven_adjacent": ["parallel.pipeline=5", "parallel.layers=[1,1,3,2,1]", "parallel.placement=adjacent"],
