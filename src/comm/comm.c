@@ -33,8 +33,9 @@ int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type
 }
 
 void comm_pause(int *looks) {
-    // A look costs about 8 microseconds, the waking included: every 200 microseconds that is 4 percent of a core, every
-    // 100 twice as much, and several ranks of a machine wait at once. Short waits are met by the first looks.
+    // A poll costs about 8 microseconds, the wake-up included: every 200 microseconds that is 4 percent of a core,
+    // every 100 twice that, and several ranks of a machine may wait at once. The first polls, without sleep, cover
+    // short waits.
     enum { YIELDS = 16, SHORTEST_NS = 12500, LONGEST_NS = 200000 };
     int look = (*looks)++;
     if (look < YIELDS) {

@@ -20,11 +20,11 @@ typedef struct Comm Comm;
 typedef enum CommType { COMM_FLOAT, COMM_BF16, COMM_DOUBLE } CommType;
 typedef enum CommOperation { COMM_ALL_REDUCE, COMM_ALL_GATHER, COMM_REDUCE_SCATTER } CommOperation;
 
-// An operation under way. Plain storage of the caller's; zeroed means none. It must not move while active.
+// An operation in progress. The caller owns the storage; zeroed means none. It must not move while active.
 typedef struct CommRequest {
     void *handle[6];
     int64_t detail[4];
-    int64_t steps; // grows whenever a test got it a step further
+    int64_t steps; // grows with every test that made progress
     bool active;
 } CommRequest;
 
@@ -33,10 +33,10 @@ struct Comm {
     int rank, size;
     void *self;
 
-    // Prepares the messages that will go one way between this rank and `peer`. Both call it before the first of them,
-    // with the same `bytes`, and all ranks of the group that call it do so in one order. `memory` (bytes): where the
-    // receiving end will receive, which lets the sender write there; NULL on the sending end, and if it is not known.
-    // NULL: nothing has to be prepared.
+    // Prepares the messages that will go one way between this rank and `peer`. Both call it before the first message,
+    // with the same `bytes`, and all ranks of the group make these calls in one order. `memory` (bytes): where the
+    // receiver will receive, which lets the sender write there; NULL on the sender, and if it is not known. The
+    // function is NULL if nothing has to be prepared.
     int (*connect)(Comm *, int peer, bool sends, void *memory, int64_t bytes, Error *);
     // bytes may exceed 2^31. peer is a rank of this group.
     int (*send)(Comm *, int peer, const void *from, int64_t bytes, CommRequest *, Error *);
@@ -47,43 +47,44 @@ struct Comm {
     int (*all_gather)(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
     // out (count) = sum over ranks of their in (size, count), block `rank`; out may be in + rank * count.
     int (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
-    // Room for what the other ranks of this group send to be summed: `sums` pieces of `bytes`, one for each sum under
-    // way, comm_sum_workspace of the largest. It stays the caller's, who takes it back with NULL. A sum for which it is
-    // too small fails; while there is none, memory is taken as it is needed. NULL where sums are made by somebody else.
+    // Workspace for sums: `sums` pieces of `bytes` for what the other ranks send, one piece per sum in progress,
+    // comm_sum_workspace of the largest. The caller owns it; NULL takes it back. A sum that it is too small for fails;
+    // without it, memory is allocated as needed. NULL pointer if a library makes the sums.
     void (*use_workspace)(Comm *, void *memory, int64_t bytes, int sums);
-    // From now on a checksum follows every message of a collective, and what arrived is compared with it before it is
-    // summed or kept. All ranks of the group call this. NULL where a library makes its own messages.
+    // From now on a checksum follows every message of a collective, and data are compared with it before they are
+    // summed or kept. All ranks of the group call this. NULL if a library makes the messages.
     void (*use_checksums)(Comm *, const Crc64 *);
-    // 1: complete (the request is free again), 0: not yet, -1: failed with err.
+    // Returns 1: complete (the request is free again), 0: not yet, -1: failed with err.
     int (*test)(Comm *, CommRequest *, Error *);
     void (*destroy)(Comm *);
 };
 
-// Tests until complete, sleeping in between so that a waiting rank leaves its core to the others. 0, or -1 with err.
+// Tests until complete, sleeping in between so that a waiting rank leaves its core to others. Returns 0, or -1 with
+// err.
 int comm_wait(Comm *comm, CommRequest *request, Error *err);
 
-// The pause between two looks that found nothing: it only yields at first, then sleeps, longer each time, up to 200
-// microseconds. *looks counts them; 0 at the start of a wait and after every look that found something.
+// Pauses between two polls that found nothing: yields at first, then sleeps, longer each time, up to 200 microseconds.
+// *looks counts the pauses; set it to 0 at the start of a wait and after every poll that found something.
 void comm_pause(int *looks);
 
 int64_t comm_type_bytes(CommType type);
 
-// Where ranks sum among themselves, sums go through piece by piece, so that the room they need stays small whatever is
-// summed. Elements of the next piece where `rest` are left; whether everybody gets the whole piece of everybody, which
-// takes one trip (else rank q gets its block of everybody, and a second trip spreads the sums); bytes that others send
-// to a rank meanwhile.
+// If ranks make their sums themselves, data are summed piece by piece, so that the workspace is small for any length.
+// comm_piece returns the elements of the next piece if `rest` are left; comm_piece_is_direct whether every rank
+// gets every rank's whole piece, which takes one trip (else rank q gets block q of every rank, and a second trip
+// spreads the sums); comm_piece_workspace the bytes that others send to a rank meanwhile.
 enum { COMM_PIECE_BYTES = 16 << 20, COMM_DIRECT_BYTES = 32 << 10, COMM_DIRECT_ROOM = 1 << 20 };
 int64_t comm_piece(CommOperation operation, int64_t rest, CommType type, int size);
 bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type, int size);
 int64_t comm_piece_workspace(CommOperation operation, int64_t piece, CommType type, int size);
-// The most that any piece of `count` elements needs. A gather needs none.
+// Returns the most that any piece of `count` elements needs. A gather needs none.
 int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type, int size);
 
-// Seconds to add to the clock of rank `peer` to get rank 0's: the quickest of a dozen round trips between the two,
-// which both call this; half that trip bounds the error. The result is known on `peer`; on rank 0 *offset is 0.
+// Measures the seconds to add to the clock of rank `peer` to get rank 0's, from the quickest of a dozen round trips;
+// half that trip bounds the error. Both ranks call it. The result is known on `peer`; on rank 0 *offset is 0.
 int comm_clock_offset(Comm *comm, int peer, double *offset, Error *err);
 
-// A group of one rank.
+// Creates a group of one rank.
 Comm *comm_self_create(const char *name);
 
 #ifdef __cplusplus

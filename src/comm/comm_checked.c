@@ -1,6 +1,5 @@
-// Messages, gathers and sums of another group, checked. A group whose collectives are messages of our own (MPI) checks
-// every one of those where it arrives; a library's (NCCL) can only be checked from outside, by what goes in and what
-// comes out.
+// Checks the messages, gathers and sums of another group. If its collectives are messages of our own (MPI), each
+// message is checked on arrival; a library's collectives (NCCL) can only be checked by what goes in and what comes out.
 #include "comm_checked.h"
 #include "base/alloc.h"
 
@@ -9,17 +8,17 @@
 
 typedef enum FlightKind { FLIGHT_SEND, FLIGHT_RECEIVE, FLIGHT_GATHER, FLIGHT_SUM, FLIGHT_PLAIN } FlightKind;
 
-// One message or collective under way, and its checksum. Requests must not move while active, so flights live apart and
-// are used again.
+// One message or collective in progress, and its checksum. Requests must not move while active, so flights are
+// allocated one by one and reused.
 typedef struct Flight {
     CommRequest data, sum;
     FlightKind kind;
     void *memory;               // received into; all ranks' parts of a gather, the sum
     int64_t bytes;              // of the message, of one part, of the sum
     uint64_t crc;               // as sent; of our part
-    bool gathers;               // the data are here, the checksums of all ranks are on their way
-    double *all;                // (size): those, whose bits are checksums
-    struct Flight *next, *made; // of the idle ones, of all
+    bool gathers;               // the data have arrived, the checksums of all ranks are on their way
+    double *all;                // (size): these checksums, as the bits of doubles
+    struct Flight *next, *made; // lists of idle flights, and of all
 } Flight;
 
 typedef struct Checked {
@@ -54,7 +53,7 @@ static void put_back_(Checked *self, Flight *flight) {
     self->idle = flight;
 }
 
-// The request stands for the flight that was started, or was not.
+// Makes the request refer to the flight, unless it failed to start.
 static int checked_started_(Checked *self, Flight *flight, int status, CommRequest *request) {
     memset(request, 0, sizeof *request);
     request->handle[0] = flight;
@@ -121,7 +120,7 @@ static int checked_reduce_scatter_(Comm *comm, void *out, const void *in, int64_
     return checked_started_(self, flight, status, request);
 }
 
-// --- collectives: all ranks tell each other the checksum of their part
+// --- collectives: all ranks exchange the checksums of their parts
 
 static bool collects_(const Flight *flight) {
     return flight->kind == FLIGHT_GATHER || flight->kind == FLIGHT_SUM;
@@ -137,8 +136,8 @@ static int exchange_(Comm *comm, Flight *flight, Error *err) {
     return self->sums->all_gather(self->sums, flight->all, own, 1, COMM_DOUBLE, &flight->sum, err);
 }
 
-// Each part of a gather is compared with what its rank had. Of a sum every rank has to have the same bits: who took
-// part in making it cannot be told from it.
+// Compares each part of a gather with the checksum of the rank it came from. Of a sum every rank must have the same
+// bits; whether all ranks took part in it cannot be seen.
 static int compare_collected_(Comm *comm, const Flight *flight, Error *err) {
     Checked *self = checked_self_(comm);
     bool gather = flight->kind == FLIGHT_GATHER;

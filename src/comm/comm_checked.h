@@ -1,20 +1,19 @@
-// A group whose messages and collectives are checked. Behind every message from one rank to another its checksum
-// follows in a message of its own, of 8 bytes, over a second group of the same ranks; what arrived is compared with it
-// before anything reads it. Messages keep their sizes and buffers, so no plan changes.
+// A group whose messages and collectives are checked. After every message from one rank to another its checksum follows
+// in a message of 8 bytes, over a second group of the same ranks; the data are compared with it before anything reads
+// them. Messages keep their sizes and buffers, so no plan changes.
 //
-// Collectives over MPI are made of messages, each of which is checked on arrival, before it is summed. Of a library's
-// collectives (NCCL) each part of a gather is compared with what its rank had, and all ranks compare the checksums of
-// an all-reduce's result, which has to be the same bits everywhere. A library's reduce-scatter has no result that two
-// ranks share, and is not checked.
+// Collectives over MPI are made of messages, and each is checked on arrival, before it is summed. Of a library's
+// collectives (NCCL), each part of a gather is compared with what its rank had, and all ranks compare the checksums of
+// an all-reduce's result, which has the same bits everywhere. A library's reduce-scatter has no result that two ranks
+// share, and is not checked.
 #ifndef COMM_CHECKED_H
 #define COMM_CHECKED_H
 
 #include "backend/checksum.h"
 #include "comm.h"
 
-// data: the group whose messages are checked, which is destroyed with this one where `owns`. sums: messages in host
-// memory, carrying nothing else. Both, and the checksum, are otherwise the caller's. What differs fails its receiver's
-// test.
+// data: the group to check; destroyed with this one if `owns`. sums: a group for messages in host memory that carries
+// nothing else. The caller keeps both otherwise, and the checksum. If data differ, the receiver's test fails.
 Comm *comm_checked_create(Comm *data, bool owns, Comm *sums, Checksum *checksum);
 
 #endif

@@ -1,3 +1,5 @@
+// A group of one real rank (comm_emulated.h). A request remembers when its message would arrive; test compares that
+// with the clock.
 #include "comm_emulated.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -12,7 +14,7 @@ enum { MOST_BUFFERS = 256 };
 typedef struct Emulated {
     Backend *be;
     EmulatedPeers peers;
-    Event *moved; // the copy to or from the scratch; one message is under way at a time where there is a scratch
+    Event *moved; // the copy to or from the scratch; with a scratch, one message is in progress at a time
     const void *filled[MOST_BUFFERS];
     int filled_count;
 } Emulated;
@@ -25,7 +27,7 @@ static void emulated_complete_(CommRequest *request) {
     memset(request, 0, sizeof *request);
 }
 
-// detail[0]: when a message is through, in nanoseconds of clock_seconds().
+// detail[0]: when a message arrives, in nanoseconds of clock_seconds().
 static void emulated_begin_(Emulated *self, int64_t bytes, CommRequest *request) {
     const EmulatedPeers *peers = &self->peers;
     emulated_complete_(request);
@@ -44,7 +46,7 @@ static int emulated_send_(Comm *comm, int peer, const void *from, int64_t bytes,
     return 0;
 }
 
-// Numbers of about the size of normed activations, in the run's precision.
+// Fills with numbers of about the size of normed activations, in the run's precision.
 static int emulated_fill_(Emulated *self, void *to, int64_t bytes, Error *err) {
     int64_t element = self->be->element, count = bytes / element;
     float *values = xmalloc((size_t)count * sizeof *values);

@@ -1,6 +1,6 @@
-// A group whose other ranks are not there: what they would send is there when it is asked for, what is sent to them is
-// gone at once or after the time its bytes take at a given rate. With it one device runs one stage's list of a schedule
-// by itself, through the same engine.
+// A group whose other ranks do not exist: what they would send is available at once, and what is sent to them is gone
+// at once or after the time its bytes take at a given rate. It lets one device run one stage's list of a schedule
+// alone, through the same engine.
 #ifndef COMM_EMULATED_H
 #define COMM_EMULATED_H
 
@@ -8,15 +8,14 @@
 #include "comm.h"
 
 typedef struct EmulatedPeers {
-    double rate;    // bytes/s of a message; 0: no time at all
-    double latency; // seconds of a message, where rate is not 0
+    double rate;    // bytes/s of a message; 0: messages take no time
+    double latency; // seconds per message, if rate is not 0
     void *scratch;  // device memory that messages are copied to and from, to load memory as real ones do; NULL: none
 } EmulatedPeers;
 
-// Collectives take no time and leave the values of the other ranks' parts as they are, with this rank's in its place:
-// real numbers, though no longer the right ones. Without scratch, memory that is received into for the first time is
-// filled with random numbers, so that what is computed from them takes as long, and as much power, as usual. The
-// backend and the scratch stay the caller's.
+// Collectives take no time and leave the other ranks' parts as they are, with this rank's in its place: plausible
+// numbers, but not the right ones. Without scratch, memory is filled with random numbers at its first receive, so that
+// computing on it takes the usual time and power. The caller keeps the backend and the scratch.
 Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, const EmulatedPeers *peers, Error *err);
 
 #endif

@@ -1,3 +1,5 @@
+// Point-to-point messages over MPI, and the requests of both kinds. MPI counts in int, so a message over `limit` bytes
+// is sent as one element of a derived type.
 #ifdef HAVE_MPI
 
 #include "comm_mpi.h"
@@ -6,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What a request stands for, in detail[0].
+// What kind of operation a request is, in detail[0].
 enum { KIND_SEND = 1, KIND_RECEIVE, KIND_COLLECTIVE };
 enum { TAG_MESSAGE = 0 };
 
@@ -20,7 +22,7 @@ int comm_mpi_fail(const CommMpi *comm, int code, const char *doing, int peer, Er
                      comm->base.rank, comm->base.size, doing, peer, text);
 }
 
-// A message of more bytes than `limit` as one element: `limit`-sized blocks, then the rest.
+// Builds the type of a message of more than `limit` bytes: blocks of `limit` bytes, then the rest.
 static int long_type_(int64_t bytes, int64_t limit, MPI_Datatype *type) {
     MPI_Datatype block, body;
     int code = MPI_Type_contiguous((int)limit, MPI_BYTE, &block);
@@ -36,7 +38,7 @@ static int long_type_(int64_t bytes, int64_t limit, MPI_Datatype *type) {
     return code == MPI_SUCCESS ? MPI_Type_commit(type) : code;
 }
 
-// The type and count for `bytes`; a type other than MPI_BYTE is the caller's to free.
+// Returns the type and count for `bytes`; the caller frees a type other than MPI_BYTE.
 static int message_type_(const CommMpi *comm, int64_t bytes, MPI_Datatype *type, int *count) {
     *type = MPI_BYTE;
     *count = (int)bytes;
@@ -98,7 +100,7 @@ static int mpi_receive_(Comm *base, int peer, void *to, int64_t bytes, CommReque
     return 0;
 }
 
-// MPI reports a message that was too long; one that was too short it lets pass.
+// MPI reports a message that was too long, but accepts one that was too short.
 static int check_length_(const CommMpi *comm, const CommRequest *request, MPI_Status *status, Error *err) {
     MPI_Count bytes = 0;
     MPI_Get_elements_x(status, MPI_BYTE, &bytes);

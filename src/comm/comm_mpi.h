@@ -1,8 +1,8 @@
-// Messages over MPI, for ranks whose memory is the host's. Every call starts and returns; work happens in test, which
-// is where Open MPI makes progress, and where every collective that is under way in any group is taken on: two ranks
-// may wait for different things first and still help each other along. On one machine the receiver copies straight out
-// of the sender's memory, the whole message in one go inside the receiver's call (about 8 GB/s: 100 MB take 13 ms); the
-// sender only has to look in now and then. Only files that speak MPI include this.
+// Messages over MPI, for ranks whose data are in host memory. Every call starts an operation and returns. The work
+// happens in test: Open MPI makes progress there, and so does every collective in progress in any group, so that two
+// ranks that wait for different things still help each other along. On one machine the receiver copies straight out of
+// the sender's memory, the whole message inside one call of the receiver (about 8 GB/s: 100 MB take 13 ms); the sender
+// only has to poll now and then. Only files that use MPI include this.
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
 
@@ -12,12 +12,12 @@
 
 typedef struct Collective Collective;
 
-// The collectives under way in all groups of a process. Belongs to whoever makes the groups and outlives them.
+// The collectives in progress in all groups of a process. The owner of the groups owns it; it outlives them.
 typedef struct CommMpiWork {
     Collective *first;
 } CommMpiWork;
 
-// Room of a group's sums, by comm.h's use_workspace. A bit of `taken` for each sum under way.
+// Workspace for a group's sums (use_workspace of comm.h). `taken` has a bit for each sum in progress.
 typedef struct CommWorkspace {
     char *memory;
     int64_t bytes;
@@ -25,14 +25,14 @@ typedef struct CommWorkspace {
     unsigned taken;
 } CommWorkspace;
 
-// One group. It owns the communicator. Without room of the caller's it owns the scratch memory of its collectives too,
-// which is kept for the next ones: at most COMM_PIECE_BYTES (plus rounding) for each collective that was ever under way
-// at the same time.
+// One group. It owns the communicator. If the caller supplies no workspace, it also owns the scratch memory of its
+// collectives and keeps it for the next ones: at most COMM_PIECE_BYTES (plus rounding) for each collective that was
+// ever in progress at the same time.
 typedef struct CommMpi {
     Comm base;
     MPI_Comm mpi;
-    int64_t limit; // messages beyond it travel as one element of a derived type, since MPI counts in int
-    int sequence;  // collectives started, alike on all ranks: it keeps those under way at once apart
+    int64_t limit; // longer messages travel as one element of a derived type, since MPI counts in int
+    int sequence;  // collectives started, equal on all ranks: distinguishes those in progress
     Collective *idle;
     CommWorkspace workspace;
     const Crc64 *crc; // of the messages of collectives; NULL: unchecked
@@ -41,7 +41,7 @@ typedef struct CommMpi {
 
 enum { COMM_MESSAGE_LIMIT = 1 << 30 };
 
-// Takes over `mpi`, also when it fails. destroy frees it, before MPI_Finalize.
+// Takes ownership of `mpi`, even if it fails. Call destroy before MPI_Finalize.
 Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work, Error *err);
 
 // --- between comm_mpi.c (messages) and comm_mpi_collective.c
@@ -57,6 +57,6 @@ int comm_mpi_reduce_scatter(Comm *, void *out, const void *in, int64_t count, Co
 void comm_mpi_progress(CommMpiWork *work);
 int comm_mpi_test_collective(CommMpi *comm, CommRequest *request, Error *err);
 void comm_mpi_free_collectives(CommMpi *comm);
-int64_t comm_mpi_scratch_bytes(const Comm *comm); // that the group owns, of the collectives that are not under way
+int64_t comm_mpi_scratch_bytes(const Comm *comm); // that the group owns, for collectives that are not in progress
 
 #endif

@@ -1,6 +1,6 @@
-// Collectives out of plain messages, because the order of their sums is a promise: each rank sums one block of the
-// data, in rank order, from what all the others sent it, and hands the result round. Long data goes through piece by
-// piece, so that the scratch memory stays small whatever is summed.
+// Collectives made of plain messages, because the order of their sums is a promise: each rank sums one block of the
+// data, in rank order, from what all others sent it, and passes the result on. Long data are processed piece by piece,
+// so that the scratch memory is small for any length.
 #ifdef HAVE_MPI
 
 #include "comm_mpi.h"
@@ -14,24 +14,24 @@ enum { KIND_COLLECTIVE = 3 };
 
 // What a collective is doing in the current piece.
 typedef enum Phase {
-    PHASE_DIRECT,   // everybody gets everybody's data and sums it all: few bytes, one trip
-    PHASE_EXCHANGE, // rank q gets block q of everybody
+    PHASE_DIRECT,   // every rank gets every rank's data and sums all of it: few bytes, one trip
+    PHASE_EXCHANGE, // rank q gets block q of every rank
     PHASE_SPREAD,   // the sums go round
     PHASE_GATHER,   // all_gather: blocks go round, nothing is summed
 } Phase;
 
-// What one peer sends in a phase, and its checksum in a message behind it.
+// What one peer sends in a phase, and its checksum in the message that follows.
 typedef struct Parcel {
     const char *to;
     int64_t bytes;
-    uint64_t sent, arrived; // checksums: of ours to the peer, of the peer's as it left
+    uint64_t sent, arrived; // checksums: of our data to the peer, of the peer's data when it sent them
 } Parcel;
 
 struct Collective {
-    Collective *next; // of those under way, or of the idle ones
+    Collective *next; // of those in progress, or of the idle ones
     CommMpi *comm;
-    int state;     // 0 under way, 1 done, -1 failed with error
-    int64_t steps; // phases behind it
+    int state;     // 0 in progress, 1 done, -1 failed with error
+    int64_t steps; // phases completed
     Error error;
     CommOperation operation;
     Phase phase;
@@ -46,9 +46,9 @@ struct Collective {
     MPI_Request *requests; // 2 * size, or twice as many with checksums
     Parcel *parcels;       // (size); NULL without checksums
     char *scratch;         // (size - 1, elements summed here)
-    char *own;             // scratch of this collective, where the group has no room
+    char *own;             // scratch of this collective, if the group has no workspace
     int64_t own_bytes;
-    int place; // in the group's room; -1: none taken
+    int place; // in the group's workspace; -1: none taken
 };
 
 // --- sums
@@ -87,7 +87,8 @@ static void add_bf16_(float *sum, const uint16_t *x, int64_t n, bool first) {
 
 enum { SUM_BLOCK = 1024 };
 
-// What rank q contributed, elements from `at` on: own data lies where it was, the others' one after another in scratch.
+// Returns what rank q contributed, elements from `at` on: own data at their place, the others' one after another in
+// scratch.
 static const char *collective_part_(const CommMpi *comm, const Collective *work, const char *own, int q, int64_t n,
                                     int64_t at) {
     int64_t width = comm_type_bytes(work->type);
@@ -128,7 +129,7 @@ static uint64_t collective_crc_(const CommMpi *comm, const char *bytes, int64_t 
     return crc64_finish(comm->crc, crc64_add(comm->crc, 0, bytes, (size_t)count), count);
 }
 
-// Messages of one tag between two ranks arrive in the order they were started, so these follow theirs.
+// Messages of one tag between two ranks arrive in the order they were started, so each checksum follows its data.
 static int start_checksums_(CommMpi *comm, Collective *work, int peer, Error *err) {
     Parcel *parcel = &work->parcels[peer];
     MPI_Request *at = work->requests + work->request_count;
@@ -140,7 +141,7 @@ static int start_checksums_(CommMpi *comm, Collective *work, int peer, Error *er
     return 0;
 }
 
-// All messages of a phase have arrived; none of them has been summed yet.
+// Compares the messages of a phase, which have all arrived, before any of them is summed.
 static int check_parcels_(const CommMpi *comm, const Collective *work, Error *err) {
     for (int peer = 0; comm->crc != NULL && peer < comm->base.size; peer++) {
         const Parcel *parcel = &work->parcels[peer];
@@ -174,7 +175,7 @@ static int collective_exchange_(CommMpi *comm, Collective *work, int peer, const
     return start_checksums_(comm, work, peer, err);
 }
 
-// Rank q's block of a piece of n elements: equal blocks, the last ones shorter or empty.
+// Computes rank q's block of a piece of n elements: equal blocks, the last ones shorter or empty.
 static void block_(const CommMpi *comm, int64_t n, int q, int64_t *first, int64_t *count) {
     int64_t size = comm->base.size, each = (n + size - 1) / size;
     *first = q * each < n ? q * each : n;
@@ -204,7 +205,7 @@ static int start_with_(CommMpi *comm, Collective *work, int peer, Error *err) {
                                 err);
 }
 
-// Everybody starts with its own successor, so that no rank is everybody's first.
+// Every rank starts with its own successor, so that no rank is the first destination of all.
 static int start_phase_(CommMpi *comm, Collective *work, Error *err) {
     work->request_count = 0;
     for (int step = 1; step < comm->base.size; step++)
@@ -229,7 +230,7 @@ static int take_workspace_(CommMpi *comm, Collective *work, int64_t bytes, Error
     return 0;
 }
 
-// Enough for every piece.
+// Takes scratch that is large enough for every piece.
 static int take_scratch_(CommMpi *comm, Collective *work, Error *err) {
     int64_t bytes = comm_sum_workspace(work->operation, work->count, work->type, comm->base.size);
     work->place = -1;
@@ -264,7 +265,7 @@ static int start_piece_(CommMpi *comm, Collective *work, Error *err) {
     return start_phase_(comm, work, err);
 }
 
-// The messages of a phase are through: sums, and starts what comes next. 1 when nothing does.
+// Sums after the messages of a phase have arrived, and starts what comes next. Returns 1 if nothing does.
 static int collective_advance_(CommMpi *comm, Collective *work, Error *err) {
     int64_t width = comm_type_bytes(work->type), rank = comm->base.rank, first = 0, count;
     char *data = work->out + work->first * width;
@@ -305,7 +306,7 @@ static void give_back_(CommMpi *comm, Collective *work) {
 
 static int collective_start_(CommMpi *comm, CommOperation operation, void *out, const void *in, int64_t count,
                              CommType type, CommRequest *request, Error *err) {
-    // Tags keep collectives that are under way at once apart; 32767 is the least bound MPI guarantees.
+    // Tags distinguish collectives in progress; 32767 is the least bound that MPI guarantees.
     enum { FIRST_TAG = 1, TAGS = 32000 };
     memset(request, 0, sizeof *request);
     int tag = FIRST_TAG + comm->sequence++ % TAGS;
@@ -352,7 +353,7 @@ int comm_mpi_reduce_scatter(Comm *base, void *out, const void *in, int64_t count
     return collective_start_(base->self, COMM_REDUCE_SCATTER, out, in, count, type, request, err);
 }
 
-// Takes one collective as far as it goes without waiting; its state says the rest.
+// Advances one collective as far as possible without waiting; its state has the result.
 static void collective_step_(Collective *work) {
     int arrived = 0;
     int code = MPI_Testall(work->request_count, work->requests, &arrived, MPI_STATUSES_IGNORE);

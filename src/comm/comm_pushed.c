@@ -1,10 +1,11 @@
 // Announced messages (comm_pushed.h). Two kinds of mail go through the host's group, both of fixed size:
 //
 //   GRANT   receiver to sender: my next buffer is free, at this offset of what I lent
-//   NOTICE  sender to receiver: your next message is there (pushed), or about to be sent (far)
+//   NOTICE  sender to receiver: your next message has been written (pushed), or is about to be sent (far)
 //
-// Every message takes one of each, so at rest as much mail was received as sent, and none is waited for. Between two
-// ranks mail of both ways mixes; messages of one way stay in order, which is why they stand in a queue.
+// Every message takes one of each, so when all is done as much mail was received as sent and none is waited for.
+// Between two ranks mail of both directions mixes; messages of one direction stay in order, which is why they are
+// queued.
 #include "comm_pushed.h"
 #include "base/alloc.h"
 #include "lending.h"
@@ -18,13 +19,13 @@ typedef struct Mail {
     int64_t kind, offset, bytes;
 } Mail;
 
-// A message under way. A sender goes WAITS (for a grant), COPIES (pushed) or TRAVELS (far), MAILS; a receiver WAITS
+// The steps of a message. A sender goes WAITS (for a grant), COPIES (pushed) or TRAVELS (far), MAILS; a receiver WAITS
 // (for a notice), TRAVELS (far), MAILS (its grant may still be on its way).
 typedef enum PushStep { PUSH_WAITS, PUSH_COPIES, PUSH_TRAVELS, PUSH_MAILS, PUSH_DONE } PushStep;
 
 typedef struct Parcel {
     PushStep step;
-    bool queued; // until it and all before it are done
+    bool queued; // until it and all earlier ones are done
     void *memory;
     int64_t bytes, steps;
     Event *copied; // made when first needed, kept
@@ -86,8 +87,8 @@ static int64_t missing_(const PushWay *way) {
     return way->started > way->mail ? way->started - way->mail : 0;
 }
 
-// Takes what has come from this peer; listens only while something is missing, so that nothing is listened for at the
-// end.
+// Takes the mail that has come from this peer; listens only while some is missing, so that nothing is listened for at
+// the end.
 static int read_mail_(Pushed *self, int number, Error *err) {
     PushPeer *peer = &self->peers[number];
     Comm *host = self->host;
@@ -107,7 +108,7 @@ static int read_mail_(Pushed *self, int number, Error *err) {
 
 // ---------------------------------------------------------------- messages
 
-// 1: a step further, 0: not yet, -1 with err.
+// Returns 1: advanced, 0: not yet, -1 with err.
 static int advance_send_(Pushed *self, int peer, PushWay *way, Parcel *parcel, Error *err) {
     Backend *be = self->be;
     Comm *far = self->far;
@@ -150,7 +151,7 @@ static int advance_receive_(Pushed *self, int peer, PushWay *way, Parcel *parcel
     return done;
 }
 
-// Moves the messages of one way, in their order: one that has nothing to take leaves nothing for those after it.
+// Advances the messages of one direction in order: if one lacks mail, so do those after it.
 static int advance_way_(Pushed *self, int peer, PushWay *way, bool sends, Error *err) {
     for (Parcel *parcel = way->first; parcel != NULL; parcel = parcel->next) {
         int moved = 1;

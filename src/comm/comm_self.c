@@ -1,4 +1,4 @@
-// A group of one rank: sums are what is there already, and there is nobody to send to.
+// A group of one rank: a sum is the data itself, and there is no peer to send to.
 #include "comm.h"
 #include "base/alloc.h"
 

@@ -1,7 +1,7 @@
 // The handshake of lending (lending.h). The lender writes a random token into the memory and offers it; the borrower
 // reads the token there and answers with its complement, which the lender has to find. A copy to the device may return
-// before the bytes are there, and a message through the host would overtake it: so each side waits for its device
-// between writing a token and sending word of it.
+// before its bytes arrive, and a message through the host would overtake it, so each side synchronizes its device
+// between writing a token and sending the message.
 #include "lending.h"
 
 #include "base/clock.h"
@@ -12,7 +12,7 @@
 typedef struct Offer {
     uint64_t token;
     int64_t bytes; // 0: nothing can be lent
-    char host[40]; // of the running system: a loan is worth nothing elsewhere
+    char host[40]; // of the running system: a loan is only valid there
     Loan loan;
 } Offer;
 
@@ -47,7 +47,7 @@ static int write_token_(Backend *be, void *to, uint64_t token, Error *err) {
     return be->synchronize(be, err);
 }
 
-// An offer of no bytes is an answer, too: the borrower waits for one.
+// Sends the offer. An offer of no bytes is sent too, because the borrower waits for one.
 static int make_offer_(Offer *offer, Backend *be, void *memory, int64_t bytes, Error *err) {
     Error unable = {0};
     memset(offer, 0, sizeof *offer);
@@ -71,7 +71,7 @@ int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int pe
     return lending_send_(control, peer, &confirmed, sizeof confirmed, err);
 }
 
-// Why the offer is worth nothing here, or NULL.
+// Returns why the offer cannot be used here, or NULL.
 static const char *unreachable_(const Backend *be, const Offer *offer) {
     char host[sizeof offer->host];
     host_identity_(host, sizeof host);
@@ -79,7 +79,8 @@ static const char *unreachable_(const Backend *be, const Offer *offer) {
     return memcmp(host, offer->host, sizeof host) == 0 ? NULL : "it is on another host";
 }
 
-// The lender's memory, with our answer written to it, or NULL with `why`. -1 with err if the device fails.
+// Maps the lender's memory and writes our answer to it; NULL with `why` if it cannot. Returns -1 with err if the device
+// fails.
 static int map_(Backend *be, const Offer *offer, int64_t bytes, void **memory, char why[256], Error *err) {
     Error unable = {0};
     const char *reason = unreachable_(be, offer);

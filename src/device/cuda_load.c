@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// The folder of the running program, without a slash at its end. -1 if the system does not say.
+// Writes the folder of the running program, without a slash at its end. Returns -1 if the system does not say.
 static int program_folder_(char folder[PATH_MAX]) {
     ssize_t length = readlink("/proc/self/exe", folder, PATH_MAX - 1);
     if (length <= 0) return -1;
@@ -19,7 +19,7 @@ static int program_folder_(char folder[PATH_MAX]) {
     return 0;
 }
 
-// The library's path, first beside the program; false if it is in neither place.
+// Writes the library's path, looking next to the program first. Returns false if it is in neither place.
 static bool library_path_(char path[PATH_MAX]) {
     static const char *const places[] = {"", "../lib/bpipe-trainer/"};
     char folder[PATH_MAX];

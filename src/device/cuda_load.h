@@ -11,7 +11,7 @@
 // same table, and the library stays loaded until the process ends.
 const CudaLibrary *cuda_load(char why[256]);
 
-// Whether an NVIDIA driver is loaded on this machine, by its device files: costs nothing.
+// Returns whether an NVIDIA driver is loaded on this machine, judged by its device files: costs nothing.
 bool cuda_driver_present(void);
 
 #endif

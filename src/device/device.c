@@ -1,5 +1,5 @@
-// Decides which device every rank computes on. CUDA is loaded only when the configuration wants a GPU, or leaves the
-// choice to us and an NVIDIA driver is here (cuda_load.h).
+// Decides which device every rank computes on. CUDA is loaded only if the configuration asks for a GPU, or leaves the
+// choice open and an NVIDIA driver is loaded (cuda_load.h).
 #include "device.h"
 #include "config/gpus.h"
 #include "base/alloc.h"
@@ -17,7 +17,7 @@ typedef struct Seat {
     char why[256];
 } Seat;
 
-// GPUs visible here; 0 with `why` in one clause.
+// Counts the GPUs visible here; 0 with `why` in one clause.
 static int count_gpus_(const Config *config, char why[256]) {
     if (config->hardware.device == DEVICE_AUTO && !cuda_driver_present()) {
         snprintf(why, 256, "no NVIDIA driver is installed here");
@@ -27,7 +27,7 @@ static int count_gpus_(const Config *config, char why[256]) {
     return cuda == NULL ? 0 : cuda->count(why);
 }
 
-// The library that count_gpus_ loaded before.
+// Returns the library that count_gpus_ loaded before.
 static const CudaLibrary *loaded_(void) {
     char why[256];
     return cuda_load(why);
@@ -53,7 +53,8 @@ void device_figures(DeviceFigures *figures, const Config *config) {
     int64_t gpus = count_gpus_(config, why);
     GpuIdentity gpu;
     loaded_()->identity(0, &gpu);
-    // Of a run over several hosts this one sees a part of the GPUs: ranks share them only where that is wanted.
+    // In a run over several hosts this one sees only some of the GPUs; ranks share them only if the configuration
+    // allows it.
     int64_t sharing = config->hardware.share_gpu && ranks > gpus ? (ranks + gpus - 1) / gpus : 1;
     figures->memory_bytes = gpu.memory_bytes / sharing;
     const Gpu *row = gpu_by_name(gpu.name);
@@ -85,7 +86,7 @@ static int ranks_on_(const Seat *seats, int ranks, const Seat *of) {
     return count;
 }
 
-// The first reason why these GPUs cannot serve these ranks, in one sentence; every rank comes to the same.
+// Sets the first reason why these GPUs cannot serve these ranks; every rank comes to the same one.
 static int device_refuse_(const Config *config, const Seat *seats, int ranks, Error *err) {
     for (int r = 0; r < ranks; r++) {
         const Seat *seat = &seats[r];
@@ -113,7 +114,7 @@ static bool device_share_(const Seat *seats, int ranks) {
     return false;
 }
 
-// 1: GPUs compute, 0: CPUs do, -1 with err.
+// Returns 1: GPUs compute, 0: CPUs do, -1 with err.
 static int device_settle_(Device *device, const Config *config, World *world, Error *err) {
     int ranks = world_size(world);
     Seat *seats = device_gather_(config, world, err);
@@ -172,7 +173,7 @@ Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse 
     static const CommUse uses[] = {COMM_USE_COMPUTE, COMM_USE_BESIDE, COMM_USE_NEIGHBOURS};
     const CudaLibrary *cuda = device->cuda;
     if (host == NULL || cuda == NULL) return host;
-    // NCCL's messages are announced over `host`; those of ranks that share a GPU go over it themselves.
+    // NCCL's messages are announced over `host`; the messages of ranks that share a GPU go over it themselves.
     bool announced = use == USE_NEIGHBOURS && !device->shared;
     Comm *comm = device->shared ? cuda->staged_create(backend, host, owns && !announced, err)
                                 : cuda->nccl_create(backend, host, uses[use], owns && !announced, err);

@@ -59,7 +59,8 @@ static int try_ways_(ScheduleTable *table, const Planner *planner, Config *confi
     return config_chunks(config) == 1 ? try_recompute_(table, planner, config, err) : 0;
 }
 
-// Layers over p * chunks virtual stages: as given if the list has as many entries, else even. false: the list is for others.
+// Layers over p * chunks virtual stages: as given if the list has as many entries, else even. false: the list is for
+// others.
 static bool spread_layers_(const Planner *planner, Config *config) {
     int64_t given = planner->config->parallel.layers_given, count = config->parallel.pipeline * config_chunks(config);
     config->parallel = planner->config->parallel;

@@ -1,5 +1,6 @@
-// The schedules that a pipeline of a given depth can choose from: every row of schedule_kinds with its chunks, groups and
-// delays, with whole and with split backwards. The plan's table of schedules and the search enumerate the same ones.
+// The schedules that a pipeline of a given depth can choose from: every row of schedule_kinds with its chunks, groups
+// and delays, with whole and with split backwards. The plan's table of schedules and the search enumerate the same
+// ones.
 #ifndef SCHEDULE_CHOICES_H
 #define SCHEDULE_CHOICES_H
 
@@ -16,8 +17,8 @@ typedef struct ScheduleChoice {
 
 enum { SCHEDULE_CHOICES = 64 };
 
-// Writes the choices for the configuration's stages and layers, in the order of schedule_kinds, and returns how many. They
-// may still be illegal for its number of microbatches (config_schedule_legal).
+// Writes the choices for the configuration's stages and layers, in the order of schedule_kinds, and returns how many.
+// They may still be illegal for its number of microbatches (config_schedule_legal).
 int schedule_choices(const Config *config, ScheduleChoice choices[SCHEDULE_CHOICES]);
 
 // Sets schedule.name, chunks, group, delay and split_backward, no file, and slots and load_ahead to auto.
