@@ -26,7 +26,7 @@ void batch_destroy(Batch *batch) {
     memset(batch, 0, sizeof *batch);
 }
 
-// What a batch is taken from: samples of `training` in its order, those of `validation` in file order, or rows of an
+// Where a batch comes from: samples of `training` in its order, of `validation` in file order, or rows of an
 // evaluation.
 typedef struct Source {
     const Blend *training;

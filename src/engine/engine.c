@@ -14,22 +14,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What a compute action lacks, in the order in which it is asked: a wait for a load or a slot counts as exposed
-// transfer only where the input is already there.
+// What a compute action waits for, in the order of the checks: a wait for a load or a slot counts as exposed transfer
+// only if the input has arrived.
 typedef enum Lack { LACK_NOTHING, LACK_INPUT, LACK_OUTPUT, LACK_SLOT, LACK_LOAD } Lack;
 
-// The transfer queue: items are actions of the list in list order; [0, done) are complete, item `done` may be under
-// way.
+// The transfer queue: the transfers of the list in list order. [0, done) are complete, item `done` may be in progress.
 typedef struct Queue {
     int64_t *actions;
     int64_t posted, done;
     bool under_way;
-    Slot *slot;          // of the transfer under way
+    Slot *slot;          // of the transfer in progress
     CommRequest request; // to or from the partner
 } Queue;
 
-// Messages of one chunk: activations come from the virtual stage before and go to the next one, gradients the other
-// way.
+// The links of one chunk: activations come from the previous virtual stage and go to the next, gradients the other way.
 typedef struct ChunkLinks {
     P2pLink in[P2P_WAYS], out[P2P_WAYS];
 } ChunkLinks;
@@ -42,25 +40,25 @@ struct Engine {
     Comm *pair, *control; // EngineGroups
     int partner;          // rank in pair
     SlotPool own, lent;
-    OffloadStore host, partners; // where this stage evicts to by itself: host memory, slots that its partner lends
-    bool alone;                  // the evictor of this pair moves bundles by itself; A and R are bookkeeping
+    OffloadStore host, partners; // eviction without the partner's help: to host memory, to slots that the partner lends
+    bool alone;                  // the evictor of this pair moves bundles alone; A and R are only noted
     Checksum *checksum;          // NULL: none
     char note[256];
     ChunkLinks links[STAGE_MOST_CHUNKS];
     int edge_buffers; // of each link
     Queue queue;
-    // --- the run under way
+    // --- the current run
     const char *label;
     const Schedule *schedule;
     const StageSchedule *list;
-    int64_t capacity;                   // actions that times, begin and end have room for
+    int64_t capacity;                   // capacity of times, begin_events and end_events
     Event **begin_events, **end_events; // per action; of compute actions
     ActionTime *times;
     int64_t *forward_action; // per bundle, the action that was its F; -1 before
-    uint64_t *left_with;     // per bundle, its checksum where it was evicted
+    uint64_t *left_with;     // per bundle, its checksum when it was evicted
     EngineRun run;
     float scale;
-    Error error; // of a transfer that failed while compute went on
+    Error error; // of a transfer that failed during compute
 };
 
 static const Action *action_(const Engine *engine, int64_t i) {
@@ -77,7 +75,7 @@ static char *text_(const Engine *engine, const Action *action, char text[32]) {
 
 // ---------------------------------------------------------------- the queue
 
-// Where the transfer goes by a copy of ours, or NULL: by messages.
+// Returns the store that the transfer copies to or from, or NULL if it goes by messages.
 static OffloadStore *offload_store_(Engine *engine, const Action *action) {
     if (action->peer == SCHEDULE_HOST) return &engine->host;
     return engine->alone ? &engine->partners : NULL;
@@ -98,7 +96,7 @@ static Movement movement_(Engine *engine, ActionKind kind) {
     return kind == ACTION_EVICT ? evict : kind == ACTION_LOAD ? load : kind == ACTION_ACCEPT ? accept : give_back;
 }
 
-// The slot the transfer at the head of the queue needs, or NULL while it has to wait.
+// Returns the slot that the transfer at the head of the queue needs, or NULL if it has to wait.
 static Slot *transfer_slot_(Engine *engine, const Action *action, const Movement *move) {
     if (!move->sends) return slots_free(move->pool, true);
     if (action->kind == ACTION_EVICT) {
@@ -108,7 +106,7 @@ static Slot *transfer_slot_(Engine *engine, const Action *action, const Movement
     return slots_find(move->pool, bundle_(engine, action));
 }
 
-// An error of a message says which one it was: "step 12: the bundle of microbatch 5 from stage 0 to stage 3: ...".
+// Adds to an error which message it was: "step 12: the bundle of microbatch 5 from stage 0 to stage 3: ...".
 static int blame_message_(const Engine *engine, const char *what, int64_t microbatch, int from, const char *to,
                           Error *err) {
     Error whole = *err;
@@ -127,7 +125,7 @@ static int blame_transfer_(const Engine *engine, const Action *action, Error *er
     return blame_message_(engine, "the bundle", action->microbatch, evictor, to, err);
 }
 
-// 1 when the head of the queue was started, 0 when it has to wait, -1 with err.
+// Starts the head of the queue. Returns 1 if it was started, 0 if it has to wait, -1 with err.
 static int queue_start_(Engine *engine, Error *err) {
     Queue *queue = &engine->queue;
     const Action *action = action_(engine, queue->actions[queue->done]);
@@ -154,14 +152,14 @@ static int queue_start_(Engine *engine, Error *err) {
     return started == 0 ? 1 : -1;
 }
 
-// A bundle that comes back has to be the one that left, whichever way it went and wherever it stayed.
+// Compares the checksum of a bundle that was loaded with the one it was evicted with, whatever way it took.
 static int check_bundle_(Engine *engine, const Action *action, Error *err) {
     if (engine->checksum == NULL || action->kind != ACTION_LOAD) return 0;
     uint64_t back = checksum_of(engine->checksum, engine->queue.slot->memory, engine->own.slot_bytes);
     return checksum_compare(engine->left_with[bundle_(engine, action)], back, err);
 }
 
-// 1 when the transfer under way was completed, 0 when it has to go on, -1 with err.
+// Returns 1 if the transfer in progress is complete, 0 if not, -1 with err.
 static int queue_finish_(Engine *engine, Error *err) {
     Queue *queue = &engine->queue;
     const Action *action = action_(engine, queue->actions[queue->done]);
@@ -182,8 +180,7 @@ static int queue_finish_(Engine *engine, Error *err) {
     return 1;
 }
 
-// Posts action i, a transfer. A and R have nothing to wait for, and nothing to do but to keep the books, where the
-// evictor moves bundles by itself.
+// Posts action i, a transfer. If the evictor moves bundles alone, A and R are only noted.
 static int engine_post_(Engine *engine, int64_t i, Error *err) {
     const Action *action = action_(engine, i);
     bool accept = action->kind == ACTION_ACCEPT;
@@ -201,7 +198,7 @@ static int engine_post_(Engine *engine, int64_t i, Error *err) {
 
 // ---------------------------------------------------------------- progress
 
-// All ends of this stage, one after another; NULL after the last.
+// Returns the links of this stage one after another; NULL after the last.
 static P2pLink *link_(Engine *engine, int i) {
     ChunkLinks *links = &engine->links[i / (2 * P2P_WAYS)];
     if (i >= 2 * P2P_WAYS * engine->stage->at.chunks) return NULL;
@@ -216,7 +213,7 @@ static void blame_link_(const Engine *engine, const P2pLink *link, bool forward,
                    link->sends ? engine->index : link->peer, to, err);
 }
 
-// Moves everything that can be moved beside compute. The first error stays; the run ends at the next look at it.
+// Advances everything that goes on beside compute. The first error is kept; the run ends when it is next checked.
 static void engine_progress_(void *argument) {
     Engine *engine = (Engine *)argument;
     Queue *queue = &engine->queue;
@@ -229,7 +226,7 @@ static void engine_progress_(void *argument) {
         moved = queue->under_way ? queue_finish_(engine, err) : queue_start_(engine, err);
 }
 
-// The same from inside compute, where a call means that something got done.
+// Does the same from inside compute; being called means that compute has made progress.
 static void engine_poll_(void *argument) {
     status_page_progress(((Engine *)argument)->status_page);
     engine_progress_(argument);
@@ -237,7 +234,7 @@ static void engine_poll_(void *argument) {
 
 // ---------------------------------------------------------------- compute
 
-// The ends that a compute action reads and writes; W has none.
+// Returns the links that a compute action reads and writes; W has none.
 static void action_links_(Engine *engine, const Action *action, P2pLink **in, P2pLink **out) {
     ChunkLinks *links = &engine->links[action->chunk];
     P2pWay way = action->kind == ACTION_FORWARD ? P2P_FORWARD : P2P_BACKWARD;
@@ -256,7 +253,7 @@ static Lack lack_(Engine *engine, const Action *action) {
     return slot != NULL && slot->state == SLOT_HELD ? LACK_NOTHING : LACK_LOAD;
 }
 
-// Publishes what a wait is for: "B14 from stage 3".
+// Publishes what the stage waits for: "B14 from stage 3".
 static void say_lack_(Engine *engine, const Action *action, Lack lack) {
     const Queue *queue = &engine->queue;
     P2pLink *in, *out;
@@ -278,7 +275,7 @@ static void say_lack_(Engine *engine, const Action *action, Lack lack) {
     status_page_set_wait(engine->status_page, lack == LACK_NOTHING ? NULL : what, peer);
 }
 
-// Waits until the action can run, moving transfers meanwhile.
+// Waits until the action can run, advancing transfers meanwhile.
 static int await_(Engine *engine, const Action *action, Error *err) {
     double since = 0.0;
     int tries = 0;
@@ -300,14 +297,14 @@ static int await_(Engine *engine, const Action *action, Error *err) {
     }
 }
 
-// Publishes what this rank is at.
+// Publishes what this rank is doing.
 static void engine_say_(Engine *engine, const char *what) {
     char text[96];
     snprintf(text, sizeof text, "%s %s", engine->label, what);
     status_page_set_action(engine->status_page, text);
 }
 
-// Runs action i, a compute action, as soon as it has all it needs.
+// Runs action i, a compute action, as soon as it has everything it needs.
 static int engine_compute_(Engine *engine, int64_t i, Error *err) {
     const Action *action = action_(engine, i);
     Backend *be = engine->be;
@@ -431,7 +428,7 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
     for (int64_t i = 0; i < engine->list->count; i++) {
         bool computes = action_computes(action_(engine, i)->kind);
         if ((computes ? engine_compute_(engine, i, err) : engine_post_(engine, i, err)) != 0) return -1;
-        engine_progress_(engine); // what was made or posted can be on its way before the next action is looked at
+        engine_progress_(engine); // send what was just made or posted, before the next action is checked
     }
     if (drain_(engine, err) != 0) return -1;
     collect_(engine, run);
@@ -477,8 +474,8 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
 
 // ---------------------------------------------------------------- life
 
-// One end of the way over the boundary between virtual stages g and g+1. A boundary within this stage has both its ends
-// here; they are made where the sending one is asked for.
+// Creates one end of one direction over the boundary between virtual stages g and g+1. If both are on this stage, both
+// ends are created when the sending one is asked for.
 static int create_link_(Engine *engine, const Schedule *schedule, Comm *const *lanes, int chunk, int g, P2pWay way,
                         Error *err) {
     int ends[2][2]; // of the boundary: stage and chunk of g and of g+1
@@ -508,16 +505,15 @@ static int create_links_(Engine *engine, const Schedule *schedule, Comm *const *
     return 0;
 }
 
-// Prepares what goes over boundaries to other stages: first those with an even number, which no two have in common
-// where stages stand in a row, then the others. This order is the same on all stages, so that each finds the other end
-// there.
+// Connects the boundaries to other stages: first the even ones, of which no two share a stage if stages are in a row,
+// then the odd ones. The order is the same on all stages, so that each finds its peer at the same boundary.
 static int connect_links_(Engine *engine, const Schedule *schedule, Error *err) {
     for (int parity = 0; parity < 2; parity++)
         for (int end = 0; end < 2 * schedule->chunks; end++) {
             ChunkLinks *links = &engine->links[end / 2];
             bool above = end % 2 == 1; // the boundary after the chunk's virtual stage
             int g = schedule_virtual(schedule, engine->index, end / 2) - !above;
-            if (g % 2 != parity) continue; // -1, which is none, too
+            if (g % 2 != parity) continue; // also true of -1, which is no boundary
             P2pLink *forward = above ? &links->out[P2P_FORWARD] : &links->in[P2P_FORWARD];
             P2pLink *backward = above ? &links->in[P2P_BACKWARD] : &links->out[P2P_BACKWARD];
             if (p2p_connect(forward, err) != 0 || p2p_connect(backward, err) != 0) return -1;

@@ -1,8 +1,8 @@
 // Runs one stage's list of a schedule, word for word.
 //
 // Compute actions run in list order on the compute stream; E, A, R and L go through one queue, in list order, beside
-// them. The engine waits on the host for what an action needs, keeps everything else moving while it waits, and gives
-// up its core in between. The rules are those of bpipe.h, which the schedule was proved under.
+// them. The host waits for what an action needs, keeps everything else moving while it waits, and yields its core in
+// between. The rules are those of bpipe.h, under which the schedule was proved.
 #ifndef ENGINE_H
 #define ENGINE_H
 
@@ -14,8 +14,8 @@
 #include "slots.h"
 #include "stage.h"
 
-// When an action ran, on this host's clock_seconds(). Transfers: from the head of the queue having what it needs, to
-// complete.
+// When an action ran, on this host's clock_seconds(). A transfer begins when it is at the head of the queue and has
+// what it needs, and ends when it is complete.
 typedef struct ActionTime {
     double begin, end;
 } ActionTime;
@@ -24,8 +24,8 @@ typedef struct EngineRun {
     ActionTime *times; // one per action of the list; the engine's, valid until the next run
     int64_t count;
     double busy;       // seconds in F, B, I and W
-    double begin, end; // first start, last end of those
-    double exposed;    // seconds in which one of those had its input and waited for a load or a slot
+    double begin, end; // first start and last end of those
+    double exposed;    // seconds in which one of those had its input but waited for a load or a slot
     int64_t evictions; // E actions
     int slots_used, slots_lent;
 } EngineRun;
@@ -34,31 +34,31 @@ typedef struct Engine Engine;
 
 typedef struct EngineGroups {
     Comm *const *lanes; // [p2p_lanes of the schedule], rank = stage in each; may be NULL with one stage
-    Comm *pair;         // this stage and its partner, the evictor first; NULL where there is none
+    Comm *pair;         // this stage and its partner, the evictor first; NULL if there is none
     Comm *pair_control; // the same two, messages in host memory; NULL: bundles go over `pair`
-    Checksum *checksum; // of evicted bundles, from where they leave to where they are back; NULL: none
+    Checksum *checksum; // of bundles, compared from eviction to load; NULL: none
 } EngineGroups;
 
-// Allocates slots and buffers for messages. `schedule`: any that places chunks as those of engine_run will, with as
-// many edge buffers as any of them. status_page may be NULL.
+// Allocates slots and message buffers. `schedule`: any that places chunks as those of engine_run will, with at least as
+// many edge buffers. status_page may be NULL.
 Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *slots, const EngineGroups *groups,
                       StatusPage *status_page, Error *err);
-// Both stages of a pair call this at the end of a run in which nothing failed, before engine_destroy. -1 with err.
+// Ends the lending of a pair. Both stages call it after a run without errors, before engine_destroy. -1 with err.
 int engine_part(Engine *engine, Error *err);
 void engine_destroy(Engine *engine);
 
-// One sentence about how this stage's transfers go where it is not the quickest way; empty otherwise.
+// Returns why this stage uses a slower transfer path, as one sentence; empty if it does not.
 const char *engine_note(const Engine *engine);
 
-// Whether this stage moves what it evicts to its partner by itself, without the partner's help.
+// Returns whether this stage evicts to its partner without the partner's help.
 bool engine_alone(const Engine *engine);
-// Bundles go over this group from now on, as over EngineGroups.pair: for one that is only made if engine_alone says
-// that it is needed.
+// Sends bundles over this group from now on, like EngineGroups.pair: for a group that is created only if engine_alone
+// says that it is needed.
 void engine_use_pair(Engine *engine, Comm *pair);
 
 // Runs the stage's list of `schedule`, whose slots must not exceed the plan's. scale: of the loss's gradient; 0 for
 // forward-only lists. label ("step 12") prefixes the action in status messages. On return everything is complete on the
-// device and all messages have arrived. -1 with err: the sentence names the action.
+// device and all messages have arrived. Returns -1 with err, which names the action.
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err);
 
 // Runs on the device what a step of `schedule` will run on this rank: a forward and a backward of every chunk, in one

@@ -1,6 +1,6 @@
-// The end of a step, see optimizer.h. Two decisions keep the numbers the same for every partition: the two gradients of
-// a tied weight have a buffer each and are added once, embedding first, also where they are on one rank; and squares
-// are summed per tensor and then added in the table's order, whichever rank holds the tensor.
+// The end of a step (optimizer.h). Two decisions keep the numbers the same for every partition. The two gradients of a
+// tied weight have a buffer each and are added once, embedding first, even if they are on one rank. Squares are summed
+// per tensor and then added in the table's order, whichever rank holds the tensor.
 #include "optimizer.h"
 #include "base/alloc.h"
 
@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One tensor of which this rank owns a piece.
+// One tensor that this rank owns a piece of.
 typedef struct Owned {
     int64_t table_index;
-    bool counted; // its squares enter the norm here and nowhere else
+    bool counted; // its squares are counted here and on no other rank
 } Owned;
 
 struct Optimizer {
@@ -21,9 +21,9 @@ struct Optimizer {
     OptimizerGroups groups;
     Zero *zero;
     AdamwTensor *list; // what this rank owns, in table order
-    Owned *owned;      // alike
+    Owned *owned;      // parallel to `list`
     int64_t count;
-    double *squares; // (tensor ranks, table entries): who holds a tensor fills its place, the others leave zero
+    double *squares; // (tensor ranks, table entries): the holder of a tensor fills its entry, the others leave zero
     double *own;     // of the list
 };
 
@@ -117,9 +117,9 @@ static void add_alias_(const Stage *stage, const Tensor *head) {
     stage->be->zero(stage->be, head->gradient, head->count * 4);
 }
 
-// Gradients of one weight that was used in two places: the embedding's and the head's, each with a buffer of its own
-// wherever they are, added once, embedding first. Of each rank's piece, after the sum over data ranks, so that the
-// order of additions is the same for every number of stages.
+// Adds the two gradients of a tied weight, the embedding's and the head's. Each has a buffer of its own wherever they
+// are, and they are added once, embedding first, in each rank's piece after the sum over data ranks, so that the order
+// of additions is the same for every number of stages.
 static int meet_tied_(Optimizer *optimizer, Error *err) {
     Stage *stage = optimizer->stage;
     const Tensor *alias = tied_alias_(stage);
@@ -132,7 +132,7 @@ static int meet_tied_(Optimizer *optimizer, Error *err) {
                : 0;
 }
 
-// Weights of norms saw only this rank's rows or heads.
+// Sums the gradients of norms, which saw only this rank's rows or heads, over the tensor ranks.
 static int meet_shards_(Optimizer *optimizer, Error *err) {
     Stage *stage = optimizer->stage;
     for (int64_t i = 0; stage->at.shape.tensor_ranks > 1 && i < stage->tensors.count; i++) {
@@ -145,8 +145,8 @@ static int meet_shards_(Optimizer *optimizer, Error *err) {
     return 0;
 }
 
-// squares[tensor rank][table entry] of what `list` has as gradients: data ranks add up their pieces first. Behind that
-// every place has one contributor, so the sum over the world is exact in any order.
+// Fills squares[tensor rank][table entry] with the squares of the gradients in `list`. Data ranks add up their pieces
+// first; after that every entry has one contributor, so the sum over the world is exact in any order.
 static int gather_squares_(Optimizer *optimizer, const AdamwTensor *list, Error *err) {
     Stage *stage = optimizer->stage;
     Comm *data = optimizer->groups.data;
@@ -179,7 +179,7 @@ int optimizer_norm(Optimizer *optimizer, double *norm, Error *err) {
     return 0;
 }
 
-// Squares of one table entry, over tensor ranks.
+// Returns the squares of one table entry, over tensor ranks.
 static double squares_(const Optimizer *optimizer, int64_t entry) {
     const Stage *stage = optimizer->stage;
     double sum = 0.0;
@@ -241,7 +241,7 @@ int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double
                         clip > 0.0 && norm > clip ? clip / norm : 1.0,
                         step - skipped};
     stage->be->adamw(stage->be, optimizer->list, optimizer->count, &update);
-    // adamw cleared what it read; the pieces of other data ranks, which only fed their sums, are cleared here.
+    // adamw zeroed what it read; zero the other data ranks' pieces here, which only fed their sums
     if (optimizer->groups.data != NULL) optimizer_skip(optimizer);
     if (stage->be->synchronize(stage->be, err) != 0) return -1;
     return zero_gather_weights(optimizer->zero, err);

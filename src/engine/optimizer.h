@@ -1,4 +1,4 @@
-// What happens between two pipelines: gradients of shared weights meet, their norm is taken over the whole model,
+// The end of a step: gradients of shared weights are summed, their norm is taken over the whole model, they are
 // clipped, and every rank updates what it owns.
 #ifndef OPTIMIZER_H
 #define OPTIMIZER_H
@@ -10,7 +10,7 @@ typedef struct OptimizerGroups {
     World *world;
     Comm *tensor; // NULL: one tensor rank
     Comm *data;   // NULL: one data rank
-    Comm *tied;   // the stages with embedding and head of one tensor and data rank, if those are one weight; else NULL
+    Comm *tied;   // the stages with embedding and head, per tensor and data rank, if these are one weight; else NULL
 } OptimizerGroups;
 
 typedef struct Optimizer Optimizer;
@@ -18,39 +18,40 @@ typedef struct Optimizer Optimizer;
 Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups);
 void optimizer_destroy(Optimizer *optimizer);
 
-// Whether a tensor counts on this rank: a weight that lives on several ranks counts once, replicas on tensor rank 0, a
-// tied head where the embedding is.
+// Returns whether a tensor counts on this rank. A weight held by several ranks counts once: replicas on tensor rank 0,
+// a tied head where the embedding is.
 bool optimizer_counts(const Stage *stage, const Tensor *tensor);
 
-// Learning rate of step 1 .. steps: linear warm-up over warmup_steps, then from lr to lr * min_lr_ratio by cosine or a
-// line, constant, or constant with a linear descent over the last tenth (wsd; Hu et al. 2024). A run shorter than its
-// warm-up ends inside it.
+// Returns the learning rate of step 1 .. steps: linear warm-up over warmup_steps, then from lr to lr * min_lr_ratio by
+// cosine or a line, constant, or constant with a linear descent over the last tenth (wsd; Hu et al. 2024). A run
+// shorter than its warm-up ends inside it.
 double optimizer_lr(const TrainConfig *train, int64_t step);
 
-// The gradient's norm over all stages, before clipping. Adds up what shared weights got on either side first. Squares
-// are summed per tensor in fixed blocks and added in table order, whichever rank holds the tensor, so that the norm
-// does not depend on the partition into stages. Where a gradient is not finite the norm is not. Collective.
+// Computes the norm of the gradient over all stages, before clipping, after summing the gradients of shared weights.
+// Squares are summed per tensor in fixed blocks and added in table order, whichever rank holds the tensor, so that the
+// norm does not depend on the partition into stages. Not finite if a gradient is not. Collective.
 int optimizer_norm(Optimizer *optimizer, double *norm, Error *err);
 
-// Which tensor is to blame for a loss or norm that is not finite, after optimizer_norm. Collective, with one answer on
-// all ranks.
+// The tensors to blame for a loss or norm that is not finite, after optimizer_norm. Collective, with one answer on all
+// ranks.
 typedef struct Blame {
-    const TensorSpec *gradient; // the first in the order of the backward whose gradient is not finite; NULL: all are
-    const TensorSpec *weight;   // the first in the order of the forward that is not finite itself; NULL: all are
+    const TensorSpec *gradient; // the first in the order of the backward whose gradient is not finite; NULL: none
+    const TensorSpec *weight;   // the first, in the order of the forward, that is not finite itself; NULL: none
     int gradient_stage, weight_stage;
     double squares; // of that gradient: inf or nan
 } Blame;
 int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err);
 
-// One AdamW update with the gradient clipped to train.grad_clip (0: not); clears the gradients. skipped: updates left
-// out before it. The learning rate follows the step, Adam's bias correction the number of updates.
+// Makes one AdamW update with the gradient clipped to train.grad_clip (0: no clipping), and zeroes the gradients.
+// skipped: earlier updates that were left out. The learning rate follows the step, Adam's bias correction the number of
+// updates.
 int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double norm, Error *err);
 
 // On a backend that loads code late, runs what a step's norm and update run on this rank alone, once, without changing
 // weights or moments; clears the gradients. No rank is waited for. -1 with err.
 int optimizer_rehearse(Optimizer *optimizer, Error *err);
 
-// Instead of it: clears the gradients and leaves weights and moments as they are.
+// Leaves the update out: zeroes the gradients and leaves weights and moments unchanged.
 void optimizer_skip(Optimizer *optimizer);
 
 #endif

@@ -1,5 +1,5 @@
-// Messages between virtual stages, see p2p.h. A link never blocks: the engine asks whether its next message is ready
-// and lets all links make progress while it waits or computes.
+// Messages between virtual stages (p2p.h). A link never blocks: the engine asks whether its next message is ready and
+// lets all links advance while it waits or computes.
 #include "p2p.h"
 #include "base/alloc.h"
 
@@ -18,8 +18,8 @@ static int stage_of_(const Schedule *schedule, int g) {
     return stage;
 }
 
-// How many ways before this one, in order of boundaries and forward first, go from the same stage to the same other
-// one.
+// Counts the directions before this one, in order of boundaries and forward first, that go from the same stage to the
+// same other one.
 int p2p_lane(const Schedule *schedule, int g, P2pWay way) {
     int from = stage_of_(schedule, way == P2P_FORWARD ? g : g + 1), lane = 0;
     int to = stage_of_(schedule, way == P2P_FORWARD ? g + 1 : g);
@@ -47,7 +47,7 @@ int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, in
     int64_t ends = 0;
     for (int g = 0; g + 1 < virtual_stages_(schedule); g++) {
         int low = stage_of_(schedule, g), high = stage_of_(schedule, g + 1);
-        ends += (low == stage || high == stage) * P2P_WAYS; // a way within the stage counts once, too
+        ends += (low == stage || high == stage) * P2P_WAYS; // a direction within the stage also counts once
     }
     return ends * memory_pages(schedule->edge_buffers * message_bytes, page);
 }
@@ -115,7 +115,7 @@ static bool p2p_event_done_(const P2pLink *link, int64_t message) {
     return event == NULL || link->be->event_done(link->be, (Event *)event);
 }
 
-// A sender's message may go once written, a receiver's may come once its buffer's last message was read.
+// A sender's message may go once it was written, a receiver's may come once its buffer's previous message was read.
 static bool may_start_(const P2pLink *link) {
     if (link->started == link->expected) return false;
     if (link->sends) return link->started < link->opened && p2p_event_done_(link, link->started);
@@ -144,8 +144,8 @@ int p2p_progress(P2pLink *link, Error *err) {
     return 0;
 }
 
-// Between two chunks of one rank the order on the compute stream is all that is needed: who reads a buffer comes after
-// who wrote it, and who writes it again comes after who read it.
+// Between two chunks of one rank the order on the compute stream suffices: the read of a buffer is queued after its
+// write, and the next write after that read.
 bool p2p_ready(const P2pLink *link) {
     if (link->end != NULL)
         return link->sends ? link->opened < link->end->opened + link->buffers : link->opened < link->end->opened;

@@ -1,6 +1,6 @@
-// The buffers between virtual stages. A boundary has two ways: activations forward, gradients backward. Each way its
-// sender has `edge_buffers` buffers and its receiver as many (rule 6 of bpipe.h), both used in turn, so that a message
-// can travel while the next one is made. Where both virtual stages are on this rank there is no message: the receiver
+// The buffers between virtual stages. A boundary has two directions: activations forward, gradients backward. In each
+// the sender has `edge_buffers` buffers and the receiver as many (rule 6 of bpipe.h), used in turn, so that a message
+// can travel while the next one is made. If both virtual stages are on this rank there is no message: the receiver
 // reads the sender's buffer.
 #ifndef P2P_H
 #define P2P_H
@@ -9,15 +9,14 @@
 #include "bpipe.h"
 #include "comm/comm.h"
 
-// The two ways over a boundary between virtual stages g and g+1.
+// The two directions over a boundary between virtual stages g and g+1.
 typedef enum P2pWay { P2P_FORWARD, P2P_BACKWARD, P2P_WAYS } P2pWay;
 
-// One end of one way. Messages are numbered from 0 in each run; message i uses buffer i mod `buffers`. On the sending
-// end `opened` messages were written; on the receiving end `opened` are consumed. `started` and `finished` count
-// transfers.
+// One end of one direction. Messages are numbered from 0 in each run; message i uses buffer i mod `buffers`. A sender
+// has written `opened` messages, a receiver has consumed `opened`. `started` and `finished` count transfers.
 typedef struct P2pLink {
-    Comm *comm;                // NULL: no other rank at the other end
-    const struct P2pLink *end; // the other end on this rank; NULL without comm: no neighbour there
+    Comm *comm;                // NULL: the other end is not on another rank
+    const struct P2pLink *end; // the other end, if on this rank; without comm and end there is no neighbour
     int peer;                  // rank in comm, which is its stage
     bool sends;
     int buffers;
@@ -30,39 +29,41 @@ typedef struct P2pLink {
     Backend *be;
 } P2pLink;
 
-// Messages between two ranks of one group arrive in the order in which they were sent, so each way from one stage to
-// another needs a group of its own: its lane. Returns how many lanes a schedule needs, the same on all stages: 1
+// Messages between two ranks of one group arrive in the order in which they were sent, so each direction from one stage
+// to another needs a group of its own: its lane. Returns how many lanes a schedule needs, the same on all stages: 1
 // without chunks, 0 with one stage.
 int p2p_lanes(const Schedule *schedule);
-// The lane of the way over the boundary between virtual stages g and g+1.
+// Returns the lane of a direction over the boundary between virtual stages g and g+1.
 int p2p_lane(const Schedule *schedule, int g, P2pWay way);
 
-// Bytes that a stage allocates for the buffers of all its links, each link's in whole pages of the device (0: none).
+// Returns the bytes a stage allocates for the buffers of all its links, each link's in whole pages of the device (0:
+// none).
 int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, int64_t page);
 
-// `comm` and `peer`: the other rank, or NULL where there is none. -1 with err where there is no memory.
+// `comm` and `peer`: the other rank, or NULL if there is none. -1 with err if memory runs out.
 int p2p_create(P2pLink *link, Backend *be, Comm *comm, int peer, bool sends, int buffers, int64_t bytes, Error *err);
-// A way between two chunks of one rank.
+// A direction between two chunks of one rank.
 int p2p_create_local(P2pLink *from, P2pLink *to, Backend *be, int buffers, int64_t bytes, Error *err);
-// Prepares the link's messages, with the other end. All links of a schedule are connected in one order on all stages.
+// Prepares the link's messages, together with its other end. All links of a schedule are connected in one order on all
+// stages.
 int p2p_connect(P2pLink *link, Error *err);
 void p2p_destroy(P2pLink *link);
 
 // Starts a run of `expected` messages.
 void p2p_begin(P2pLink *link, int64_t expected);
 
-// Starts and finishes what can be. 0, or -1 with err.
+// Starts and finishes what it can. Returns 0, or -1 with err.
 int p2p_progress(P2pLink *link, Error *err);
 
-// Whether the next message has a buffer: free to write (sender), or arrived (receiver); and that buffer, which may not
-// be touched before p2p_ready says so. A link without a neighbour is always ready, with NULL.
+// Returns whether the next message has a buffer: free to write (sender), or arrived (receiver); and that buffer, which
+// must not be touched before. A link without a neighbour is always ready, with NULL.
 bool p2p_ready(const P2pLink *link);
 void *p2p_buffer(const P2pLink *link);
 
-// The next message was written (sender) or read (receiver) once `when` is done.
+// Says that the next message is written (sender) or read (receiver) once `when` is done.
 void p2p_used(P2pLink *link, const Event *when);
 
-// All messages of this run have gone or come.
+// Returns whether all messages of this run have been sent or received.
 bool p2p_drained(const P2pLink *link);
 
 #endif

@@ -1,4 +1,4 @@
-// Slots and their states, see slots.h.
+// Slots and their states (slots.h).
 #include "slots.h"
 #include "base/alloc.h"
 

@@ -1,9 +1,9 @@
-// One stage of the pipeline on one rank: memory for weights, temporaries, tokens and losses, and the way of one
+// One stage of the pipeline on one rank: memory for weights, temporaries, tokens and losses, and the path of one
 // microbatch through one chunk of its layers.
 //
-// Two decisions to know. Every size and layout comes from a function that is called once with no memory, to count, and
-// once with memory, to bind; that is how the plan's bytes are the bytes allocated. And the head runs inside the forward
-// of the last chunk: it leaves the gradient of its input in the bundle, so logits are workspace and never kept.
+// Two decisions to know. Every size and layout comes from a function that is called once without memory, to count, and
+// once with memory, to bind, so the plan's bytes are the bytes allocated. And the head runs inside the forward of the
+// last chunk: it leaves the gradient of its input in the bundle, so logits are workspace and never kept.
 #include "stage.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
     for (int i = 0; i < g; i++) to->first_layer += config_layers(config, virtual_stages, i);
     to->layers = config_layers(config, virtual_stages, g);
     to->before = at->layers;
-    // The stage's share of this chunk, so that the bundles of its chunks shrink alike.
+    // Each chunk recomputes the same share of its layers, so that the bundles of all chunks shrink alike.
     int64_t asked = config_recompute(config, at->stage);
     to->recomputed = asked * (chunk + 1) / schedule->chunks - asked * chunk / schedule->chunks;
     if (to->recomputed > to->layers) to->recomputed = to->layers;
@@ -26,16 +26,16 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
     at->last |= to->last;
 }
 
-// Where a layer's part of its chunk's bundle begins: the input of the layer, and all else that its backward needs,
-// unless that is made again.
+// Returns where a layer's part of its chunk's bundle begins: the input of the layer and all else that its backward
+// needs, or the input alone if the layer is recomputed.
 static int64_t layer_offset_(const StageShape *at, const StageChunk *chunk, int64_t layer) {
     int64_t recomputed = layer < chunk->recomputed ? layer : chunk->recomputed;
     return recomputed * at->message_bytes + (layer - recomputed) * at->layer_bundle;
 }
 
-// The gradient of a chunk's output lies after its layers: in the last chunk from the head, which runs with the forward,
-// until the backward; in any other from a split backward until the weights' gradients are taken. A chunk without layers
-// has that place too, so that no slot is empty.
+// The gradient of a chunk's output is kept after its layers: in the last chunk from the head, which runs with the
+// forward, to the backward; in any other from a split backward until the weights' gradients are complete. A chunk
+// without layers has that place too, so that no slot is empty.
 static int64_t chunk_bytes_(const StageShape *at, int chunk, const Schedule *schedule) {
     bool kept = at->chunk[chunk].last || schedule->split || at->chunk[chunk].layers == 0;
     return layer_offset_(at, &at->chunk[chunk], at->chunk[chunk].layers) + (kept ? at->message_bytes : 0);
@@ -89,7 +89,7 @@ int stage_holding(const Stage *stage, int64_t table_index) {
     return holder;
 }
 
-// In the table's order, since chunk after chunk of a stage lies deeper in the model.
+// In the table's order, because a stage's chunks are ever deeper in the model.
 static void layout_tensors_(StageTensors *tensors, const TensorTable *table, const StageShape *at, const Config *config,
                             int data_rank) {
     int64_t ranges[2 + STAGE_MOST_CHUNKS][2];
@@ -140,7 +140,7 @@ static int64_t layout_sums_(SumWorkspaces *workspaces, void *base, const Config 
     return at->own_sums ? sums_layout(workspaces, base, &shape, tensors) : 0;
 }
 
-// Of ranks that share a GPU.
+// Returns the bytes for ranks that share a GPU.
 static int64_t staged_bytes_(const Config *config, const StageShape *at, const StageTensors *tensors) {
     SumShape shape = sum_shape_(config, at);
     SumWorkspaces workspaces;
@@ -274,8 +274,8 @@ static const Tensor *layer_tensors_(const Stage *stage, const StageChunk *chunk,
     return stage->layers + (chunk->before + layer) * stage->table.per_layer;
 }
 
-// Returns where a layer runs: its part of the bundle, which has its input, or for a layer that is run again the stage's
-// one place for that, to which the input is copied.
+// Returns where a layer runs: its part of the bundle, which holds its input, or, if it is recomputed, the stage's one
+// place for that, after copying the input there.
 static void *layer_place_(Stage *stage, const StageChunk *chunk, void *bundle, int64_t layer) {
     void *input = layer_bundle_(stage, chunk, bundle, layer);
     if (layer >= chunk->recomputed) return input;
@@ -318,10 +318,10 @@ static void layer_complete_(Stage *stage, const StageChunk *chunk, int64_t micro
         stage->layer_done(stage->layer_done_argument, chunk->before + layer);
 }
 
-// The gradient of layer l's output goes through dx. For stage_weights it is kept as well: of the last layer at the end
-// of the bundle, where the head has put it already, of any other at the next layer's `x`, which that layer's backward
-// was the last to read. A layer that is run again has its whole backward here, split or not, since what it makes again
-// would be gone by stage_weights.
+// The gradient of layer l's output is passed in dx. stage_weights needs it too: the last layer's is at the end of the
+// bundle, where the head has put it; any other's is kept in the next layer's `x`, which that layer's backward was the
+// last to read. A recomputed layer has its whole backward here, split or not, because what it recomputes would be gone
+// by stage_weights.
 int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
                    bool split, Error *err) {
     Pass *pass = &stage->pass;
@@ -368,7 +368,7 @@ void stage_logits(Stage *stage, int64_t row, float *logits) {
     const char *from = (const char *)stage->head_work.logits + row * s->vocab_width * s->element;
     stage->be->download(stage->be, logits, from, s->vocab_count * s->element);
     if (s->element == 4) return;
-    // bf16 is the upper half of a float: widened in place, from the end, so that no value is overwritten before it was
+    // bf16 is the upper half of a float: widened in place, from the end, so that no value is overwritten before it is
     // read.
     for (int64_t i = s->vocab_count - 1; i >= 0; i--) {
         uint16_t half;

@@ -15,19 +15,19 @@ enum { STAGE_MOST_CHUNKS = 64 };
 // Consecutive layers of a stage, one virtual stage of the schedule (bpipe.h).
 typedef struct StageChunk {
     int64_t first_layer, layers; // in the model
-    int64_t before;              // layers of this stage in the chunks before this one
-    int64_t recomputed;          // of its layers, the first ones: only their inputs are in the bundle
+    int64_t before;              // layers of this stage in earlier chunks
+    int64_t recomputed;          // the first of its layers, so many: the bundle keeps only their inputs
     bool first, last;            // the model's first chunk, which has the embedding; its last, which has the head
 } StageChunk;
 
-// Where a stage lies in the pipeline and on which tensor rank, and what sizes follow. Needs no memory of the device.
+// Where a stage is in the pipeline and on which tensor rank, and the sizes that follow. Needs no device memory.
 typedef struct StageShape {
     int stage, stages, chunks;
     Placement placement;
     StageChunk chunk[STAGE_MOST_CHUNKS];
     int64_t first_layer, layers; // the first layer of chunk 0; layers of all chunks
     bool first, last;            // one of its chunks has the embedding, the head
-    int64_t recomputed;          // of its layers, those that run forward again in the backward
+    int64_t recomputed;          // of its layers, those whose forward is run again in the backward
     bool own_sums;               // of the backend
     Shape shape;
     int64_t layer_bundle;  // bytes of one layer's part of a bundle
@@ -46,35 +46,35 @@ typedef struct Stage {
         *head; // into tensors.tensors; embedding and head may be NULL; layers chunk by chunk
     Pass pass;
     void *workspace, *head_workspace, *sums_memory;
-    void *op_workspace;       // of the backend's operations, in the workspace
-    SumWorkspaces workspaces; // in sums_memory; lent to the groups that sum in them
+    void *op_workspace;       // for the backend's operations, part of the workspace
+    SumWorkspaces workspaces; // in sums_memory; lent to the groups that use them
     HeadWork head_work;
-    void *recomputed;          // one layer's part of a bundle, for layers that are run again; NULL: none are
+    void *recomputed;          // one layer's part of a bundle, for recomputed layers; NULL: there are none
     void *gradient;            // (shard_rows, hidden): the running gradient of the first chunk, which sends none on
-    int32_t *tokens, *targets; // (microbatches, rows) on the device; tokens with the embedding, targets with the head
-    float *losses;             // (microbatches, rows), with the head
+    int32_t *tokens, *targets; // (microbatches, rows) on the device; with the embedding, with the head
+    float *losses;             // (microbatches, rows), if it has the head
     int64_t microbatches;
-    // Called once the gradients of a layer's tensors are complete: in the last microbatch's backward, or in its
-    // stage_weights where backwards are split. `layer` counts all chunks' layers of this stage. May be NULL.
+    // Called when the gradients of a layer's tensors are complete: in the last microbatch's backward, or in its
+    // stage_weights if backwards are split. `layer` counts the layers of all chunks of this stage. May be NULL.
     void (*layer_done)(void *argument, int64_t layer);
     void *layer_done_argument;
 } Stage;
 
-// Of `schedule` only stages, chunks, placement and split are read. It has at most STAGE_MOST_CHUNKS chunks and no more
-// virtual stages than the model has layers.
+// Fills the shape. Reads only stages, chunks, placement and split of `schedule`, which has at most STAGE_MOST_CHUNKS
+// chunks and no more virtual stages than the model has layers.
 void stage_shape(StageShape *at, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int stage, int tensor_rank);
 
 enum { STAGE_LAYERS_TEXT = 64 };
-// Writes the layers of its chunks, 0-based and inclusive: "0-9", "0-4,35-39"; of many chunks the first ones and "...".
-// Returns `text`.
+// Writes the layers of its chunks, 0-based and inclusive: "0-9", "0-4,35-39"; if there are many chunks, the first ones
+// and "...". Returns `text`.
 char *stage_layers_text(const StageShape *at, char text[STAGE_LAYERS_TEXT]);
 
-// The stage of the pipeline that holds an entry of the tensor table.
+// Returns the pipeline stage that holds an entry of the tensor table.
 int stage_holding(const Stage *stage, int64_t table_index);
 
-// Bytes that stage_create takes of the model with this table, added to `bytes` by category (slots and edges are the
-// engine's), and those of its states by kind. -1 only when host memory is out.
+// Adds the bytes that stage_create takes for the model with this table to `bytes` by category (slots and message
+// buffers are the engine's), and those of its states by kind.
 void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
                  const Config *config, const StageShape *at);
 
@@ -84,20 +84,21 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
                  int index, Comm *tensor, int data_rank, Error *err);
 void stage_destroy(Stage *stage);
 
-// One microbatch through one chunk. bundle: its slot. input: the message of the virtual stage before (not read by the
-// first). output: where the message for the next one goes (not written by the last, which computes loss and gradient of
-// its output in the same breath; scale 0: loss only).
+// Runs one microbatch through one chunk. bundle: its slot. input: the message of the previous virtual stage (not read
+// by the first). output: where the message for the next one goes (not written by the last, which computes loss and
+// gradient of its output at once; scale 0: loss only).
 int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
                   float scale, Error *err);
-// input: gradient from the next virtual stage (not read by the last); output: gradient for the one before (not written
-// by the first). split: leaves the gradients of the layers' matrices to stage_weights, and in the bundle what that
-// needs.
+// input: gradient from the next virtual stage (not read by the last). output: gradient for the previous one (not
+// written by the first). split: leaves the gradients of the layers' matrices to stage_weights, and what that needs in
+// the bundle.
 int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
                    bool split, Error *err);
 int stage_weights(Stage *stage, int chunk, int64_t microbatch, void *bundle, Error *err);
 
-// Logits of one row (position * b + sequence) of the microbatch that ran last, with scale 0, as this tensor rank of the
-// last stage has them: vocab_count values, on the host. They stay in the head's workspace until the next forward.
+// Downloads the logits of one row (position * b + sequence) of the microbatch that ran last, with scale 0: the
+// vocab_count values that this tensor rank of the last stage has. They stay in the head's workspace until the next
+// forward.
 void stage_logits(Stage *stage, int64_t row, float *logits);
 
 #endif

@@ -1,4 +1,4 @@
-// Whether a step's update is applied, see step_guard.h.
+// The step guard (step_guard.h): a window of the last values of loss and norm, and the decision.
 #include "step_guard.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@ static double deviation_(const double *values, int count, double x) {
         most = fmax(most, values[i]);
     }
     if (least == most)
-        return 0.0; // asked of the values themselves: the rounded mean of equal ones may differ from them
+        return 0.0; // checked on the values themselves, because the rounded mean of equal values may differ from them
     double mean = sum / count;
     for (int i = 0; i < count; i++) squares += (values[i] - mean) * (values[i] - mean);
     return (x - mean) / sqrt(squares / count);
@@ -24,7 +24,7 @@ double zscore_add(ZScore *z, double x) {
     return score;
 }
 
-// Judges x and adds it.
+// Compares x with the window, then adds it.
 static bool outlier_(ZScore *window, double x, double limit, double *z) {
     bool enough = window->seen >= STEP_LEAST;
     *z = zscore_add(window, x);

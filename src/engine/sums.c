@@ -1,5 +1,4 @@
-// How much workspace sums over ranks need, see sums.h: counted once over all that a stage will ever sum, and allocated
-// once.
+// Workspace for sums over ranks (sums.h): counted over everything that a stage will ever sum, and allocated once.
 #include "sums.h"
 
 #include <string.h>
@@ -19,7 +18,8 @@ static void need_(const Need *need, CommOperation operation, int64_t count, Comm
     if (bytes > need->workspace->bytes) need->workspace->bytes = bytes;
 }
 
-// The stream's sums after products that are split over tensor ranks, one at a time; norms' gradients after the step.
+// Counts the sums of the stream after products that are split over tensor ranks, one at a time, and those of the norms'
+// gradients after the step.
 static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.tensor_ranks, shape->staged};
     workspace->sums = 1;
@@ -31,7 +31,8 @@ static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const 
     }
 }
 
-// Pieces of the gradients, and the squares of all. Weights are gathered likewise, and are no larger.
+// Counts the pieces of the gradients, and the squares of all. Weights are gathered in the same pieces, which need no
+// more.
 static void count_data_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.data_ranks, shape->staged};
     workspace->sums = tensors->unit_count < SUMS_OVER_DATA ? (int)tensors->unit_count : SUMS_OVER_DATA;
@@ -40,7 +41,7 @@ static void count_data_(SumWorkspace *workspace, const SumShape *shape, const St
     need_(&need, COMM_ALL_REDUCE, tensors->table->count, COMM_DOUBLE);
 }
 
-// The embedding's and the head's gradient of one weight, between the first stage and the last.
+// Counts the sum of the embedding's and the head's gradient of a tied weight, between the first stage and the last.
 static void count_tied_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, 2, shape->staged};
     int64_t shared = -1;

@@ -1,5 +1,5 @@
-// Chrome traces, see trace.h. A step's events are put together in memory and written with one call, so that a trace
-// whose run was killed is cut between two steps.
+// Chrome traces (trace.h). A step's events are collected in memory and written with one call, so that a trace whose run
+// was killed ends between two steps.
 #include "trace.h"
 #include "base/alloc.h"
 
@@ -13,11 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-// ns. Devices tell times to about a microsecond, so that one action may seem to begin that much before the one ahead of
-// it ended.
+// ns. Devices report times to about a microsecond, so one action may seem to begin that much before the previous one
+// ended.
 enum { CLOCK_GRAIN = 2000 };
 
-// A slot of one of the two pools is taken (+1) or let go of (-1).
+// One slot of one of the two pools is taken (+1) or freed (-1).
 typedef struct Change {
     int64_t at; // ns
     int pool;   // 0: own, 1: lent
@@ -51,7 +51,7 @@ int trace_check(const char *path, Error *err) {
     return code == 0 ? 0 : trace_file_error_(path, code, err);
 }
 
-// Hands over what was put together since the last time.
+// Writes what was collected since the last time.
 static int trace_flush_(Trace *trace, Error *err) {
     fflush(trace->text);
     if (!trace->failed && file_write_all(trace->fd, trace->bytes, (int64_t)trace->size) != 0) {
@@ -68,13 +68,14 @@ static int64_t ns_(const Trace *trace, double seconds) {
     return llround((seconds - trace->zero) * 1e9);
 }
 
-// Microseconds, as the format wants them. Whole nanoseconds, so that neighbours that touch do not overlap by rounding.
+// Writes microseconds, as the format wants them, from whole nanoseconds, so that neighbours that touch do not overlap
+// by rounding.
 static void write_us_(FILE *text, const char *key, int64_t ns) {
     fprintf(text, ",\"%s\":%s%lld.%03lld", key, ns < 0 ? "-" : "", llabs((long long)ns) / 1000,
             llabs((long long)ns) % 1000);
 }
 
-// The beginning that all events share.
+// Writes the beginning that all events share.
 static void begin_event_(Trace *trace, const char *phase, const char *name, int pid, int row, int64_t ns) {
     fputs(trace->begun ? ",\n" : "[\n", trace->text);
     trace->begun = true;
@@ -133,7 +134,7 @@ static int64_t changes_of_(Change *changes, const Action *action, int64_t begin,
     return count;
 }
 
-// A slot that is taken in the very instant in which it got free was free.
+// A slot taken at the very moment at which it was freed was free.
 static int by_time_(const void *left, const void *right) {
     const Change *a = left, *b = right;
     if (a->at != b->at) return a->at < b->at ? -1 : 1;
@@ -168,15 +169,15 @@ static void trace_reserve_(Trace *trace, int64_t actions) {
     trace->capacity = 2 * actions;
 }
 
-// Transfers are in the same order on both sides of a pair: the next one of `evictor`'s list from `at` on that is
-// stage's.
+// Finds the next transfer in `evictor`'s list, from `at` on, that involves `stage`: transfers are in the same order on
+// both sides of a pair.
 static int64_t next_of_partner_(const StageSchedule *evictor, int64_t at, int stage) {
     while (at < evictor->count && evictor->actions[at].peer != stage) at++;
     return at;
 }
 
-// When action i ran; where it was only noted, when the evictor's side of the transfer did. partners: how far its list
-// has been read.
+// Returns when action i ran; if it was only noted, when the evictor's side of the transfer ran. partners: how far its
+// list has been read.
 static ActionTime time_of_(const Trace *trace, const Schedule *schedule, const ActionTime *const *times, int pid,
                            int64_t i, int64_t *partners) {
     int stage = pid / trace->columns;
