@@ -4,7 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 plans=$(mktemp -d)
 trap 'rm -rf "$plans"' EXIT
-plan=(./train_gpt -c configs/gpt3_96b.yaml -o schedule.micro_batch=2 -o schedule.bpipe=on -o attention.mode=flash --plan --json)
+plan=(./train_gpt -c configs/gpt3_96b.yaml -o schedule.micro_batch=2 -o schedule.bpipe=on -o attention.mode=flash \
+      -o schedule.split_backward=off --plan --json)
 "${plan[@]}" >"$plans/plan.json"
 # Twelve microbatches in place of 64 fit on a page.
 "${plan[@]}" -o train.global_batch=24 --trace "$plans/trace.json" >/dev/null

@@ -197,8 +197,9 @@ static void print_run_(const Plan *plan, const Config *config, const Schedule *s
     fprintf(file, "step      %s tokens: %lld microbatch%s of %lld x %lld on each data rank\n",
             grid_count(config->train.global_batch * m->seq_len, tokens), (long long)microbatches,
             microbatches == 1 ? "" : "es", (long long)config->schedule.micro_batch, (long long)m->seq_len);
-    fprintf(file, "schedule  %s, at most %d slot%s a stage, %lld eviction%s a step\n", schedule->name, schedule->slots,
-            schedule->slots == 1 ? "" : "s", (long long)evictions, evictions == 1 ? "" : "s");
+    fprintf(file, "schedule  %s%s, at most %d slot%s a stage, %lld eviction%s a step\n", schedule->name,
+            schedule->split ? ", split backwards" : "", schedule->slots, schedule->slots == 1 ? "" : "s",
+            (long long)evictions, evictions == 1 ? "" : "s");
 }
 
 static int64_t category_most_(const Plan *plan, int category) {

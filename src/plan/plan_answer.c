@@ -21,10 +21,10 @@ static int make_plain_(PlanAnswer *answer, const Model *model, Error *err) {
 }
 
 // What was forecast for the verdict is this very configuration, but for BPipe that has nothing to move.
-static void take_time_(PlanAnswer *answer) {
+static const Forecast *answer_forecast_(const PlanAnswer *answer) {
     const Verdict *verdict = &answer->verdict;
     bool bpipe = answer->config.schedule.bpipe == BPIPE_ON && verdict->bpipe.possible;
-    answer->time = bpipe ? verdict->bpipe.time : verdict->plain.time;
+    return bpipe ? &verdict->bpipe : &verdict->plain;
 }
 
 int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *model, const Log *log, Error *err) {
@@ -34,10 +34,11 @@ int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *mode
     if (verdict_make(&answer->verdict, &answer->planner, err) != 0) return -1;
     if (config->schedule.bpipe == BPIPE_AUTO)
         answer->config.schedule.bpipe = answer->verdict.use_bpipe ? BPIPE_ON : BPIPE_OFF;
+    if (planner_split_open(config)) verdict_take_split(&answer->config, answer_forecast_(answer)->split_gain, log);
     answer->schedule = plan_schedule(&answer->config, err);
     if (answer->schedule == NULL) return -1;
     plan_make(&answer->plan, model, &answer->config, answer->schedule, answer->planner.be);
-    take_time_(answer);
+    answer->time = answer_forecast_(answer)->time;
     if (make_plain_(answer, model, err) != 0) return -1;
     return schedule_table_make(&answer->schedules, &answer->planner, err);
 }
@@ -67,10 +68,8 @@ int plan_answer_forecast(const PlanAnswer *answer, Variant variant, Forecast *fo
 
 bool plan_answer_fits(const PlanAnswer *answer, int stage) {
     const Hardware *hardware = &answer->planner.hardware;
-    const Verdict *verdict = &answer->verdict;
     double reserve = answer->config.hardware.reserve_gib * GIB;
     if (hardware->memory_bytes > 0)
         return (double)memory_total(&answer->plan.stage[stage].memory) + reserve <= (double)hardware->memory_bytes;
-    bool bpipe = answer->config.schedule.bpipe == BPIPE_ON && verdict->bpipe.possible;
-    return bpipe ? verdict->bpipe.fits : verdict->plain.fits; // all ranks share the host
+    return answer_forecast_(answer)->fits; // all ranks share the host
 }

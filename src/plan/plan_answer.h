@@ -7,7 +7,7 @@
 
 typedef struct PlanAnswer {
     Planner planner;
-    Config config;      // with schedule.bpipe as the verdict resolved it
+    Config config;      // with schedule.bpipe and split_backward as they were decided
     Schedule *schedule; // whole
     Plan plan;
     Plan plan_1f1b; // the same, with 1F1B and no BPipe

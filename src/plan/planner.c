@@ -183,8 +183,73 @@ static int planner_ask_(const Planner *planner, const Config *config, Timed time
     return status;
 }
 
+bool planner_split_open(const Config *config) {
+    const ScheduleConfig *schedule = &config->schedule;
+    return schedule->split_backward == SPLIT_AUTO && schedule->file[0] == '\0' &&
+           schedule->name < schedule_kind_count && !config_schedule_kind(config)->splits &&
+           config->parallel.pipeline > 1 && config->hardware.device != DEVICE_CPU;
+}
+
+// Both ways, whole backwards before split ones; times, if asked for, by the keys of `hardware` alone.
+static int forecast_both_(const Planner *planner, const Config *config, bool timed, Forecast both[2], Error *err) {
+    Planner unmeasured = *planner;
+    unmeasured.measured = false;
+    Config *decided = xmalloc(sizeof *decided);
+    *decided = *config;
+    int status = 0;
+    for (int i = 0; i < 2 && status == 0; i++) {
+        decided->schedule.split_backward = i == 0 ? SPLIT_OFF : SPLIT_ON;
+        status = planner_ask_(&unmeasured, decided, timed ? TIMED_ALWAYS : TIMED_NEVER, &both[i], err);
+    }
+    free(decided);
+    return status;
+}
+
+// Nothing is known of a GPU at hand but by the keys of `hardware`, so that machines without one say the same.
+static bool split_known_(const Planner *planner, const Config *config) {
+    return planner_split_open(config) && !planner->hardware.cpu && config->hardware.peak_tflops > 0;
+}
+
+static double split_gain_(const Forecast both[2]) {
+    static const double LEAST = 0.005; // less is within the error of the plan
+    double gain = both[1].time.known ? 1 - both[1].time.step / both[0].time.step : 0;
+    return gain > LEAST ? gain : 0;
+}
+
+int planner_decide_split(const Planner *planner, Config *config, double *gain, Error *err) {
+    Forecast both[2] = {0};
+    *gain = 0;
+    if (!planner_split_open(config)) return 0;
+    if (split_known_(planner, config) && forecast_both_(planner, config, true, both, err) != 0) return -1;
+    *gain = split_gain_(both);
+    config->schedule.split_backward = *gain > 0 ? SPLIT_ON : SPLIT_OFF;
+    return 0;
+}
+
+// Where only bytes are asked for and both ways fit or neither does, simulating them would decide nothing: the answer is
+// then that of split backwards, which take a little more.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err) {
-    return planner_ask_(planner, config, timed ? TIMED_ALWAYS : TIMED_NEVER, forecast, err);
+    Forecast both[2];
+    if (!split_known_(planner, config))
+        return planner_ask_(planner, config, timed ? TIMED_ALWAYS : TIMED_NEVER, forecast, err);
+    if (!timed && forecast_both_(planner, config, false, both, err) != 0) return -1;
+    if (!timed && both[0].possible == both[1].possible && both[0].fits == both[1].fits) {
+        *forecast = both[1];
+        return 0;
+    }
+    if (forecast_both_(planner, config, true, both, err) != 0) return -1;
+    double gain = split_gain_(both);
+    *forecast = both[gain > 0];
+    if (timed && planner->measured) {
+        Config *decided = xmalloc(sizeof *decided);
+        *decided = *config;
+        decided->schedule.split_backward = gain > 0 ? SPLIT_ON : SPLIT_OFF;
+        int status = planner_ask_(planner, decided, TIMED_ALWAYS, forecast, err);
+        free(decided);
+        if (status != 0) return -1;
+    }
+    forecast->split_gain = gain;
+    return 0;
 }
 
 int planner_forecast_fitting(const Planner *planner, const Config *config, Forecast *forecast, Error *err) {

@@ -42,14 +42,24 @@ typedef struct Forecast {
     int64_t slot_bytes; // the largest
     int slots;          // of the schedule, own and lent together
     int load_ahead;     // with evictions; else 0
+    double split_gain;  // where split_backward was open and is on: the fraction of a step that this saves; else 0
 } Forecast;
 
 // Bytes, and time if asked for, of a whole configuration. possible: false where it would be refused, or is to evict and
 // has nothing to. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);
 
-// The same, and the time only where it fits. -1 with err.
+// The same, and the time only where it fits; a split_backward that is open counts as off. -1 with err.
 int planner_forecast_fitting(const Planner *planner, const Config *config, Forecast *forecast, Error *err);
+
+// Whether schedule.split_backward auto can mean anything but off: no list from a file, whole backwards to split, stages
+// between which a gradient can leave earlier, and perhaps GPUs.
+bool planner_split_open(const Config *config);
+
+// Decides an open split_backward: on where GPUs are known by the keys of `hardware`, and a step then is quicker by more
+// than 0.5 %; a profile and the GPU at hand have no say, so that every machine decides alike. gain: Forecast.split_gain.
+// planner_forecast_config does the same for every variant. -1 with err.
+int planner_decide_split(const Planner *planner, Config *config, double *gain, Error *err);
 
 // The same for variants of the planner's configuration. Bytes alone: quick. -1 with err.
 int planner_fit(const Planner *planner, Variant variant, Forecast *forecast, Error *err);

@@ -213,13 +213,15 @@ bool verdict_names_auto(const Config *config) {
 }
 
 bool verdict_undecided(const Config *config) {
-    return config->schedule.bpipe == BPIPE_AUTO || verdict_names_auto(config);
+    return config->schedule.bpipe == BPIPE_AUTO || verdict_names_auto(config) || planner_split_open(config);
 }
 
-// Whether a row keeps to what the configuration does say: evictions off or on, and the attention.
+// Whether a row keeps to what the configuration does say: evictions off or on, backwards split or not, and the attention.
 static bool may_take_(const ScheduleRow *row, const Config *config) {
     bool evicts = row->schedule.bpipe == BPIPE_ON;
+    int split = config->schedule.split_backward;
     bool wanted = config->schedule.bpipe == BPIPE_AUTO || evicts == (config->schedule.bpipe == BPIPE_ON);
+    if (split != SPLIT_AUTO && row->schedule.split_backward != split) return false;
     return wanted && row->attention.mode == config->attention.mode && row->forecast.fits && row->forecast.time.known;
 }
 
@@ -254,6 +256,19 @@ static int resolve_name_(Config *config, const Planner *planner, const Log *log,
     return status;
 }
 
+void verdict_take_split(Config *config, double gain, const Log *log) {
+    config->schedule.split_backward = gain > 0 ? SPLIT_ON : SPLIT_OFF;
+    if (gain > 0)
+        log_status(log, "schedule.split_backward auto is on: by the plan a step takes %.1f %% less", 100 * gain);
+}
+
+static int resolve_split_(Config *config, const Planner *planner, const Log *log, Error *err) {
+    double gain;
+    if (planner_decide_split(planner, config, &gain, err) != 0) return -1;
+    verdict_take_split(config, gain, log);
+    return 0;
+}
+
 static int resolve_bpipe_(Config *config, const Planner *planner, const Log *log, Error *err) {
     Verdict *verdict = xmalloc(sizeof *verdict);
     int status = verdict_make(verdict, planner, err);
@@ -274,6 +289,8 @@ static int resolve_(Config *config, const Model *model, bool name_alone, const L
     *asked = *config;
     if (status == 0 && !name_alone && config->schedule.bpipe == BPIPE_AUTO)
         status = resolve_bpipe_(config, &planner, log, err);
+    *asked = *config;
+    if (status == 0 && !name_alone && planner_split_open(config)) status = resolve_split_(config, &planner, log, err);
     planner_free(&planner);
     free(asked);
     return status;
@@ -297,7 +314,7 @@ int verdict_agree(Config *config, const Model *model, World *world, const Log *l
         return -1;
     if (!verdict_undecided(config)) return 0;
     err->everywhere = true;
-    return error_set(err, EXIT_FAILED, "rank 0 could not decide schedule.name or schedule.bpipe");
+    return error_set(err, EXIT_FAILED, "rank 0 could not decide schedule.name, schedule.split_backward or schedule.bpipe");
 }
 
 bool verdict_reserves(const Verdict *verdict, const Planner *planner, double *plain, double *bpipe) {

@@ -28,15 +28,21 @@ typedef struct Verdict {
 // -1 with err.
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err);
 
-// Whether schedule.name is auto, and whether that or schedule.bpipe is, and not decided yet.
+// Whether schedule.name is auto, and whether that, schedule.split_backward or schedule.bpipe is, and not decided yet.
 bool verdict_names_auto(const Config *config);
 bool verdict_undecided(const Config *config);
 
-// Decides both: schedule.name auto becomes the quickest schedule that fits, with all its values, among those that evict
-// as schedule.bpipe says (auto: either); what is then left of schedule.bpipe auto becomes what the verdict says. Tells
-// `log` why. verdict_resolve_name decides the name alone. -1 with err.
+// Decides all three: schedule.name auto becomes the quickest schedule that fits, with all its values, among those that
+// evict as schedule.bpipe says (auto: either) and split backwards as schedule.split_backward says; what is then left of
+// schedule.bpipe auto becomes what the verdict says, and of split_backward auto what planner_decide_split says. Tells
+// `log` why. -1 with err.
 int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err);
+
+// The name alone.
 int verdict_resolve_name(Config *config, const Model *model, const Log *log, Error *err);
+
+// Decides an open split_backward by Forecast.split_gain.
+void verdict_take_split(Config *config, double gain, const Log *log);
 
 // The same on all ranks of a job, each of which may see another machine: rank 0 decides. Collective.
 int verdict_agree(Config *config, const Model *model, World *world, const Log *log, Error *err);

@@ -151,13 +151,13 @@ static int work_(Trainer *t, World *world, StatusPage *page) {
     const Options *options = &t->options;
     RunAsk ask = ask_of_(options);
     Error err = {0};
-    if (options->verify != NULL) {
+    int status = verdict_agree(t->config, t->model, world, &t->log, &err);
+    if (status == 0 && options->verify != NULL) {
         int code = verify_as_rank(t->config, t->model, options, world, page, &t->log, &err);
         return code < 0 ? rank_fail_(world, page, &t->log, &err) : code;
     }
     Run run;
     memset(&run, 0, sizeof run);
-    int status = verdict_agree(t->config, t->model, world, &t->log, &err);
     if (status == 0) status = run_create(&run, t->config, t->model, &ask, world, page, &t->log, &err);
     if (status == 0) status = run_trace_open(&run, options->trace, &err);
     if (status == 0)
@@ -215,7 +215,7 @@ static void trainer_pass_copy_(Trainer *t) {
 
 // What a configuration leaves to the plan.
 typedef struct Undecided {
-    bool name, bpipe;
+    bool name, split, bpipe;
 } Undecided;
 
 // Writes what was decided as overrides, at most eight, and returns how many.
@@ -224,12 +224,13 @@ static int decided_overrides_(const Config *config, const Undecided *undecided, 
     int n = 0;
     if (undecided->name || undecided->bpipe)
         snprintf(text[n++], size, "schedule.bpipe=%s", config_word("schedule.bpipe", schedule->bpipe));
+    if (undecided->name || (undecided->split && schedule->split_backward != SPLIT_AUTO))
+        snprintf(text[n++], size, "schedule.split_backward=%s",
+                 config_word("schedule.split_backward", schedule->split_backward));
     if (!undecided->name) return n;
     snprintf(text[n++], size, "schedule.name=%s", config_schedule_kind(config)->name);
     snprintf(text[n++], size, "schedule.chunks=%d", config_chunks(config));
     snprintf(text[n++], size, "schedule.evict_to=%s", config_word("schedule.evict_to", schedule->evict_to));
-    snprintf(text[n++], size, "schedule.split_backward=%s",
-             config_word("schedule.split_backward", schedule->split_backward));
     if (schedule->group > 0) snprintf(text[n++], size, "schedule.group=%lld", (long long)schedule->group);
     if (schedule->bpipe == BPIPE_ON) snprintf(text[n++], size, "schedule.slots=%lld", (long long)schedule->slots);
     if (schedule->recompute_given == 1)
@@ -277,7 +278,9 @@ static int train_main_(Trainer *t) {
     RunAsk ask = ask_of_(&t->options);
     if (!run_trains(&ask)) t->config->schedule.bpipe = BPIPE_OFF; // forwards leave nothing to balance
     bool launched = false;
-    Undecided undecided = {verdict_names_auto(t->config), t->config->schedule.bpipe == BPIPE_AUTO};
+    Undecided undecided = {.name = verdict_names_auto(t->config),
+                           .split = t->config->schedule.split_backward == SPLIT_AUTO,
+                           .bpipe = t->config->schedule.bpipe == BPIPE_AUTO};
     if (world_under_launcher(&launched, &err) != 0) return trainer_fail_(&t->log, &err);
     if (t->options.verify != NULL && !launched && !verify_is_run()) {
         int code = verify_command(t->model, &t->options, check_start_, &t->log, t->argv, &err);

@@ -119,7 +119,10 @@ static void expect_alike(const char *const *overrides, int count, bool bpipe) {
     Variant variant = {1, bpipe, ATTENTION_FLASH};
     Forecast shortened = forecast(&asked, variant);
     static Config config;
+    double gain;
     planner_config(&asked.planner, variant, &config);
+    assert_int_equal(planner_decide_split(&asked.planner, &config, &gain, &err), 0);
+    near(shortened.split_gain, gain, 1e-9);
     Schedule *whole = plan_schedule(&config, &err);
     Plan plan;
     PlanTime time;

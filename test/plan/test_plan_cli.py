@@ -217,6 +217,40 @@ def test_a_schedule_that_is_left_open_evicts_as_bpipe_says():
         assert plan(LLAMA, *asked)["step_ms"] == pytest.approx(quickest, rel=1e-9)
 
 
+NARROW = ["parallel.tensor=1", "parallel.sequence=false", "model.layers=16"]
+
+
+@pytest.mark.parametrize(
+    "overrides, splits",
+    [
+        (NARROW, True),
+        ([*NARROW, "schedule.bpipe=on", "schedule.micro_batch=2"], True),
+        ([*NARROW, "train.global_batch=8192"], False),  # 1F1B is idle for less than 0.5 % of such a step
+        ([], False),  # gradients are gathered twice more, which costs more than it brings
+        ([*NARROW, "hardware.peak_tflops=auto"], False),
+        ([*NARROW, "hardware.device=cpu", "hardware.peak_tflops=0.1"], False),
+    ],
+    ids=["gpu", "bpipe", "many", "sequence", "unknown", "cpu"],
+)
+def test_backwards_are_split_where_that_makes_a_gpu_s_step_shorter(overrides, splits):
+    """Whoever is asked: the plan, the list, and with a profile at hand, which may not decide it."""
+    steps = {split: plan(LLAMA, *overrides, f"schedule.split_backward={split}")["step_ms"] for split in ("off", "on", "auto")}
+    assert steps["auto"] == steps["on" if splits else "off"]
+    if "hardware.device=cpu" not in overrides and steps["on"] is not None:
+        assert (steps["on"] < 0.995 * steps["off"]) == splits
+    options = [part for override in overrides for part in ("-o", override)]
+    text = command("llama", "-c", LLAMA, "--schedule", *options)
+    assert (" I0" in text.stdout) == splits and ("split_backward auto is on" in text.stderr) == splits
+
+
+def test_an_open_schedule_splits_as_split_backward_says():
+    rows = plan(LLAMA)["schedules"]
+    for split in ("on", "off"):
+        quickest = min(row["step_ms"] for row in rows if row["fits"] and row["split_backward"] == split)
+        told = plan(LLAMA, "schedule.name=auto", "schedule.bpipe=auto", f"schedule.split_backward={split}")
+        assert told["step_ms"] == pytest.approx(quickest, rel=1e-9)
+
+
 def test_the_best_schedule_is_the_quickest_that_fits():
     for overrides in ((), ("schedule.micro_batch=4", "hardware.memory_gib=66"), ("hardware.memory_gib=30",)):
         answer = plan(LLAMA, *overrides)
