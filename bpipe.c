@@ -1,5 +1,5 @@
 // Schedules by hand: GPipe, 1F1B and forward-only lists, and the BPipe pass that levels the memory of any of them. The
-// other makers, the text form, the proof and the simulator are in src/schedule. The proof shares nothing with this
+// other makers, the text form, the proof and the simulator are in src/schedule; the proof shares no code with this
 // file.
 #include "bpipe.h"
 
@@ -15,7 +15,7 @@ static int least_(int a, int b) {
     return a < b ? a : b;
 }
 
-// GPipe and 1F1B differ in one number: how many forwards a stage runs before its first backward.
+// GPipe and 1F1B differ in one number: the forwards that a stage runs before its first backward.
 static int stage_fill_(StageSchedule *stage, int microbatches, int warm_up, bool forward_only, Error *err) {
     ActionList list = {0};
     for (int i = 0; i < warm_up; i++) list_compute(&list, ACTION_FORWARD, 0, i);
@@ -66,7 +66,7 @@ Schedule *schedule_1f1b(int stages, int microbatches, Error *err) {
 }
 
 Schedule *schedule_forward(int stages, int microbatches, Error *err) {
-    // Too few microbatches to fill the stages are fine here, no microbatch or no stage is not.
+    // Fewer microbatches than stages are allowed here; no microbatch or no stage is not.
     if ((stages < 1 || microbatches < 1) && schedule_possible(stages, microbatches, err) != 0) return NULL;
     return schedule_make_("forward", stages, microbatches, 1, microbatches, err);
 }
@@ -96,16 +96,16 @@ int schedule_split(Schedule *schedule, Error *err) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The BPipe pass
 //
-// In its steady state an evictor of 1F1B has no idle moment: F(k) B(i) F(k+1) B(i+1) ... touch each other, and all its
-// slots are full. If i+1 is away, it has to be back when F(k+1) ends. The newest bundle is the one needed last, so it
-// goes, which keeps transfers few (Belady); and F(k) is the newest whose slot can still change hands in time. Hence the
-// swap E(k) L(i+1), listed before B(i): it has B(i) and F(k+1) to hide behind, and as L only takes what E has just
-// freed, F(k+1) always gets the slot of B(i).
+// In its steady state an evictor of 1F1B has no idle moment: F(k) B(i) F(k+1) B(i+1) ... follow without a gap, and all
+// its slots are full. If bundle i+1 was evicted, it has to be back when F(k+1) ends. The newest bundle is needed last,
+// so it is the one to evict, which keeps transfers few (Belady); and F(k)'s is the newest whose slot can still change
+// hands in time. Hence the swap E(k) L(i+1), listed before B(i): B(i) and F(k+1) hide it, and because L only takes the
+// slot that E freed, F(k+1) always gets the slot of B(i).
 //
 // The same holds for any other list, with "newest" and "next" read off the list: a bundle's *turn* is the place of its
-// B or I among all B and I of the stage, the newest bundle is the one with the last turn, the next one has the turn
-// after this. What frees a slot is B or W. Where more forwards than B and W come before the turn of a bundle that is
-// loaded, they need slots too (`walk_rise_`), or L would find its slot taken by one of them.
+// B or I among all B and I of the stage; the newest bundle is the one with the last turn, and the next one has the
+// following turn. B or W frees the slot. If more forwards than B and W come before the turn of a bundle that is loaded,
+// they need slots too (`walk_rise_`), or L would find its slot taken by one of them.
 
 int bpipe_partner(int stages, int stage) {
     int partner = stages - 1 - stage;
@@ -122,18 +122,18 @@ int bpipe_min_slots_host(int stages) {
 
 typedef enum BundleState { BUNDLE_TO_COME, BUNDLE_HOME, BUNDLE_AWAY, BUNDLE_USED } BundleState;
 
-// The walk along the compute actions of one stage: what would be in its slots.
+// The walk along the compute actions of one stage: what its slots would hold.
 typedef struct Walk {
     ActionList list;
     const StageSchedule *base;
     int64_t *place;     // [turns] of the B or I of this turn in the base list
     int *turn;          // [chunks*microbatches] of a bundle
     BundleState *state; // [turns]
-    int64_t at;         // the place in hand
+    int64_t at;         // the current place
     int64_t last_forward;
     int turns, microbatches;
     int now;    // turns done
-    int newest; // no later turn has been at home so far
+    int newest; // no later turn has been here so far
     int used;   // own slots taken, in list order
     int slots;
     int ahead;
@@ -178,8 +178,8 @@ static void walk_load_(Walk *walk, int turn) {
     if (turn > walk->newest) walk->newest = turn;
 }
 
-// Before a forward there has to be a free slot. Where no slot is freed before the forward after it, the slot of that
-// one is freed during this one, so that compute does not wait for it.
+// Before a forward there has to be a free slot. If no slot is freed before the forward after it, that one's slot is
+// freed during this one, so that compute does not wait for it.
 static void walk_before_forward_(Walk *walk) {
     bool follows = walk->at < walk->last_forward;
     for (int64_t i = walk->at + 1; follows && walk->base->actions[i].kind != ACTION_FORWARD; i++) {
@@ -189,7 +189,7 @@ static void walk_before_forward_(Walk *walk) {
     if (!walk_make_room_(walk, 1, walk->now)) walk->failed = true;
 }
 
-// The most slots that the actions before a turn take at a time beyond those that they free.
+// Returns the most slots that the actions before a turn take at a time beyond those that they free.
 static int walk_rise_(const Walk *walk, int turn) {
     int rise = 0, most = 0;
     for (int64_t i = walk->at; i < walk->place[turn]; i++) {
@@ -200,7 +200,7 @@ static int walk_rise_(const Walk *walk, int turn) {
     return most;
 }
 
-// Before a turn, the first of the next `ahead` that is away comes home, into the slot of the newest.
+// Before a turn, loads the first evicted bundle of the next `ahead` turns into the slot of the newest.
 static void walk_swap_(Walk *walk) {
     int next = walk->now + 1, last = walk->now + least_(walk->ahead, walk->newest - walk->now);
     while (next <= last && walk->state[next] != BUNDLE_AWAY) next++;
@@ -215,8 +215,8 @@ static bool freed_before_(const Walk *walk, int turn) {
     return false;
 }
 
-// After the last forward little has to leave: each B or W frees a slot, and the next bundle that is away takes it. Only
-// where none comes before the next turn does the newest bundle make room.
+// After the last forward little has to be evicted: each B or W frees a slot, and the next evicted bundle takes it. Only
+// if no slot is freed before the next turn does the newest bundle make room.
 static void walk_home_(Walk *walk) {
     int next = walk->now;
     for (; next <= walk->newest && walk->used < walk->slots; next++) {
@@ -227,7 +227,7 @@ static void walk_home_(Walk *walk) {
     if (walk_make_room_(walk, 1, next)) walk_load_(walk, next);
 }
 
-// The bundle of this very turn, where room for it came too late to load it earlier.
+// Loads the bundle of this very turn, if a slot for it came too late to load it earlier.
 static void walk_late_(Walk *walk) {
     if (walk->state[walk->now] != BUNDLE_AWAY) return;
     if (walk_make_room_(walk, 1, walk->now))
@@ -276,7 +276,7 @@ static void walk_free_(Walk *walk) {
     free(walk->state);
 }
 
-// Walks stage s of the base with as many slots. walk_free_ in any case. -1: memory ran out.
+// Walks stage s of the base with as many slots. Call walk_free_ in any case. -1: memory ran out.
 static int walk_stage_(Walk *walk, const Schedule *base, int s) {
     if (walk_prepare_(walk, base, s) != 0) return -1;
     for (walk->at = 0; walk->at < walk->base->count && !walk->failed; walk->at++) {
@@ -330,8 +330,8 @@ static int balance_acceptor_(Schedule *schedule, int s, Error *err) {
     return list_finish(&list, acceptor, err);
 }
 
-// The fewest slots with which the walk to host memory gets through, where fewer than it keeps in flight will do. What
-// waits for its W cannot leave, so with split backwards that may be many.
+// Returns the fewest slots with which the walk to host memory succeeds, if fewer than the stage keeps in flight will
+// do. A bundle that waits for its W cannot be evicted, so split backwards may need many.
 static int host_needs_(const Schedule *base, int s) {
     int in_flight = schedule_in_flight(&base->stage[s]);
     for (int slots = 2; slots < in_flight; slots++) {
@@ -343,7 +343,7 @@ static int host_needs_(const Schedule *base, int s) {
     return in_flight;
 }
 
-// With a partner: both in-flight counts and one place to move to, over two stages.
+// To a partner: both in-flight counts and one slot to move to, over two stages.
 static int balance_needs_(const Schedule *base, int s, EvictTarget target) {
     if (target == EVICT_TO_HOST) return host_needs_(base, s);
     int in_flight = schedule_in_flight(&base->stage[s]), partner = bpipe_partner(base->stages, s);

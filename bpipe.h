@@ -72,16 +72,16 @@ typedef enum ActionKind {
     ACTION_BACKWARD = 'B', // the whole backward: I and W in one
     ACTION_INPUT = 'I',    // the gradient of the input
     ACTION_WEIGHT = 'W',   // the gradients of the weights, after I
-    ACTION_EVICT = 'E',    // send an own bundle away
+    ACTION_EVICT = 'E',    // send an own bundle to the peer
     ACTION_ACCEPT = 'A',   // lend a slot to the peer's bundle
     ACTION_RETURN = 'R',   // send the peer's bundle back
-    ACTION_LOAD = 'L',     // take an own bundle back
+    ACTION_LOAD = 'L',     // receive an own bundle back
 } ActionKind;
 
 enum {
     SCHEDULE_HOST = -2,       // the peer of an eviction to host memory
     SCHEDULE_NO_PEER = -1,    // the peer of F, B, I and W
-    SCHEDULE_EDGE_BUFFERS = 2 // edge_buffers where a maker has no reason for another number
+    SCHEDULE_EDGE_BUFFERS = 2 // edge_buffers unless a maker has a reason for another number
 };
 
 typedef struct Action {
@@ -99,7 +99,7 @@ typedef struct StageSchedule {
     int lent_slots; // own_slots + lent_slots <= Schedule.slots
 } StageSchedule;
 
-// Where chunk c of stage s lies among the virtual stages.
+// Which virtual stage chunk c of stage s is.
 typedef enum Placement {
     PLACEMENT_LOOP, // c*p + s
     PLACEMENT_V,    // c*p + s for even c, c*p + p-1-s for odd c
@@ -111,29 +111,29 @@ typedef struct Schedule {
     int chunks; // per stage
     Placement placement;
     int microbatches;
-    int slots;        // the bound every stage keeps to, own and lent together; one slot holds one chunk's bundle
+    int slots;        // the bound for every stage, own and lent together; one slot holds one chunk's bundle
     int edge_buffers; // per boundary between virtual stages, side and direction
     bool forward_only;
     bool split;           // some backward is I and W
     StageSchedule *stage; // [stages]
 } Schedule;
 
-// The virtual stage of a chunk, 0 .. stages*chunks-1, and the other way round.
+// The virtual stage of a chunk, 0 .. stages*chunks-1, and the inverse.
 int schedule_virtual(const Schedule *schedule, int stage, int chunk);
 void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int *chunk);
 
-// Whether an action computes (F, B, I, W) rather than moves a bundle (E, A, R, L).
+// Returns whether an action computes (F, B, I, W) or moves a bundle (E, A, R, L).
 bool action_computes(ActionKind kind);
 
-// Where bpipe_balance sends bundles.
+// Where bpipe_balance evicts to.
 typedef enum EvictTarget {
     EVICT_TO_PEER, // stage s to stage p-1-s: E and L on one side, A and R on the other
     EVICT_TO_HOST, // every stage to its own host memory: E and L alone
 } EvictTarget;
 
-// Makers; src/schedule/kinds.h has all of them by name. The caller owns what comes back (schedule_free). NULL and err
-// (code 2) where the arguments make no schedule: stages or microbatches < 1, fewer microbatches than stages; code 1
-// when memory runs out.
+// Makers; src/schedule/kinds.h lists all of them by name. The caller owns the result (schedule_free). NULL and err
+// (code 2) if the arguments make no schedule: stages or microbatches < 1, fewer microbatches than stages; code 1 if
+// memory runs out.
 
 // All forwards, then all backwards in microbatch order. Slots: microbatches.
 Schedule *schedule_gpipe(int stages, int microbatches, Error *err);
@@ -141,71 +141,70 @@ Schedule *schedule_gpipe(int stages, int microbatches, Error *err);
 // Stage s starts min(p-s, m) forwards, then alternates backward and forward (PipeDream-Flush). Slots: p.
 Schedule *schedule_1f1b(int stages, int microbatches, Error *err);
 
-// Forwards alone, for validation; one slot, used by one microbatch after the other. Fewer microbatches than stages are
-// fine.
+// Forwards alone, for validation; one slot, used by one microbatch after another. Fewer microbatches than stages are
+// allowed.
 Schedule *schedule_forward(int stages, int microbatches, Error *err);
 
-// The same on the chunks, the placement and the edge buffers of another schedule. microbatches >= 1.
+// The same with the chunks, the placement and the edge buffers of another schedule. microbatches >= 1.
 Schedule *schedule_forward_like(const Schedule *like, int microbatches, Error *err);
 
-// bpipe_balance of 1F1B, evicting to the partner.
+// Returns bpipe_balance of 1F1B, evicting to the partner.
 Schedule *schedule_bpipe(int stages, int microbatches, int slots, Error *err);
 
 // Replaces every B by I and W, one right after the other: gradients leave for the previous stage before those of the
-// weights are computed. Slots stay as they are. -1 with err (code 1); the schedule is then fit for schedule_free alone.
+// weights are computed. Slots do not change. -1 with err (code 1); the schedule may then only be freed.
 int schedule_split(Schedule *schedule, Error *err);
 
-// The BPipe pass: a copy of `base` in which no stage needs more than `slots` slots, its compute actions untouched. The
-// base may be any schedule that moves no bundles yet; to a partner only with loop placement. Fewer slots than
-// bpipe_least_slots is an error that names that number; with as many as the base needs, nothing is evicted.
+// The BPipe pass: returns a copy of `base` in which no stage needs more than `slots` slots, with the same compute
+// actions. The base may be any schedule that moves no bundles yet; eviction to a partner needs loop placement. Fewer
+// slots than bpipe_least_slots is an error that names that number; with as many as the base needs, nothing is evicted.
 // docs/bpipe.md says how it chooses and what that costs.
 Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, Error *err);
 
-// The same for slow transfers: bundles come home up to `ahead` (>= 1; bpipe_balance: 1) backwards before their own, so
-// that a swap overlaps `ahead` times a forward and a backward, and more bundles are on the way. With slots to
-// spare this is the better use of them where 2 transfers take longer than a forward and a backward; see docs/bpipe.md.
+// The same for slow transfers: bundles are loaded up to `ahead` (>= 1; bpipe_balance: 1) backwards before their own, so
+// that a swap overlaps `ahead` times a forward and a backward, and more bundles are in transit. If slots are to spare,
+// this is the better use of them when 2 transfers take longer than a forward and a backward; see docs/bpipe.md.
 Schedule *bpipe_balance_ahead(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err);
 
-// The smallest `slots` for this base. To a partner: what the pair needs and one place to move to, over two stages. To
-// the host: what the pass gets through with; 2 where no backward is split, one slot for compute and one that changes
-// hands.
+// Returns the smallest `slots` for this base. To a partner: what the pair needs and one slot to move to, over two
+// stages. To the host: what the pass succeeds with; 2 if no backward is split, one slot for compute and one that
+// changes hands.
 int bpipe_least_slots(const Schedule *base, EvictTarget target);
 
-// The same for 1F1B: ceil((p+2)/2) to a partner; 2 to the host, 1 with one stage.
+// Return the same for 1F1B: ceil((p+2)/2) to a partner; 2 to the host, 1 with one stage.
 int bpipe_min_slots(int stages);
 int bpipe_min_slots_host(int stages);
 
-// How far ahead bundles come home where nothing else is asked for: 1; 2 where backwards are split, where a swap
-// overlaps less compute; 3 to the host with V placement, where forwards and backwards alternate less evenly.
+// Returns how far ahead bundles are loaded by default: 1; 2 if backwards are split, since a swap then overlaps less
+// compute; 3 to the host with V placement, where forwards and backwards alternate less evenly.
 int bpipe_load_ahead(const Schedule *base, EvictTarget target);
 
-// The other stage of the pair: p-1-s; SCHEDULE_NO_PEER for the middle of an odd p.
+// Returns the other stage of the pair: p-1-s; SCHEDULE_NO_PEER for the middle of an odd p.
 int bpipe_partner(int stages, int stage);
 
 void schedule_free(Schedule *schedule);
 
-// The proof. 0 when the schedule is sound, otherwise -1 and one sentence (code 2) that names stage and action:
+// The proof. Returns 0 if the schedule is sound, otherwise -1 and one sentence (code 2) that names stage and action:
 //   complete   every chunk of every stage runs F, and B or I and W, once per microbatch, each in microbatch order
 //              (forward-only: F alone)
 //   paired     E and L of a stage are A and R of its partner, in the same order
 //   resident   B, I, E and R only of what is there, L only of what was evicted, no E after I, none away at the end
 //   bounded    own and lent slots suffice in list order, and together stay within `slots`
-//   live       whatever the durations, and whichever action gets a slot that two wait for, no stage ever waits for good
+//   live       whatever the durations, and whichever action gets a slot that two wait for, no stage ever waits forever
 // Time O(actions) for schedules whose queue follows compute closely, as those made here do.
 int schedule_check(const Schedule *schedule, Error *err);
 
-// The text form: a header line, then one line per stage. Version 1, which has no chunk numbers, where a schedule has
-// one chunk, no I and W, and SCHEDULE_EDGE_BUFFERS; version 2 for all others. schedule_write returns -1 when the stream
-// fails.
+// The text form: a header line, then one line per stage. Version 1, without chunk numbers, if a schedule has one chunk,
+// neither I nor W, and SCHEDULE_EDGE_BUFFERS; otherwise version 2. schedule_write returns -1 if the stream fails.
 int schedule_write(const Schedule *schedule, FILE *file);
 
 // Reads either version. NULL and err (code 2, "schedule, line 3: ...") for anything else; a schedule that parses may
-// still fail the check. Slots per stage are not in the text: lent is the most that is lent at a time, own the most
-// between F and B or W, within the rest.
+// still fail the check. The text does not give slots per stage: lent is the most that is lent at a time, own the most
+// between F and B or W, up to the rest of the bound.
 Schedule *schedule_parse(const char *text, Error *err);
 
-// Writes an action to `text`, as it is written in this schedule's text form: F3, E3>0, L3<h, or with chunk numbers
-// F3.1, E3.1>0. Returns `text`.
+// Writes an action to `text` in this schedule's text form: F3, E3>0, L3<h, or with chunk numbers F3.1, E3.1>0. Returns
+// `text`.
 char *action_text(const Schedule *schedule, Action action, char text[32]);
 
 #ifdef __cplusplus

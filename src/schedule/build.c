@@ -72,7 +72,7 @@ void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int 
     *stage = schedule->placement == PLACEMENT_V && *chunk % 2 == 1 ? schedule->stages - 1 - at : at;
 }
 
-// The most that the actions of kind `takes` are ahead of those of kind `frees` and `frees_too`.
+// Returns how far the actions of kind `takes` are at most ahead of those of kinds `frees` and `frees_too`.
 static int most_open_(const StageSchedule *stage, ActionKind takes, ActionKind frees, ActionKind frees_too) {
     int open = 0, most = 0;
     for (int64_t i = 0; i < stage->count; i++) {

@@ -42,8 +42,8 @@ typedef struct Proof {
     const Schedule *schedule;
     Chains *chains; // [stages]
     int *counts;    // what the forwards and gradients of all chains point into
-    int *weights;   // [chunks] B or W of the stage in hand
-    int *home;     // [chunks*microbatches] where a bundle of the stage in hand is: a stage, SCHEDULE_HOST, or one below
+    int *weights;   // [chunks] B or W of the current stage
+    int *home;     // [chunks*microbatches] where a bundle of the current stage is: a stage, SCHEDULE_HOST, or a value below
     int64_t *load; // [chunks*microbatches] place in the queue, plus one, of its last load
     bool *lent;    // [chunks*microbatches] whether the partner's bundle is here
     Error *err;
@@ -71,8 +71,8 @@ typedef struct Used {
     int lent;
 } Used;
 
-// Where one stage holds two virtual stages that follow each other, its list alone says whether the second one finds its
-// input (and, backwards, the first one its gradient), and whether there is a buffer for its output.
+// If one stage holds two consecutive virtual stages, its list alone says whether the second finds its input (and,
+// backwards, the first its gradient), and whether there is a buffer for its output.
 static int prove_turn_(const Proof *proof, int s, Action action, const int *done) {
     const Schedule *schedule = proof->schedule;
     bool forward = action.kind == ACTION_FORWARD;
@@ -105,7 +105,7 @@ static int prove_forward_(Proof *proof, int s, Action action, Used *used) {
     return 0;
 }
 
-// B or I.
+// Proves a B or I.
 static int prove_gradient_(Proof *proof, int s, Action action) {
     Chains *chains = &proof->chains[s];
     int64_t bundle = bundle_(proof, action);
@@ -122,7 +122,7 @@ static int prove_gradient_(Proof *proof, int s, Action action) {
     return 0;
 }
 
-// B or W: the gradients of the weights add up in microbatch order, and the slot is free.
+// Proves a B or W: the gradients of the weights are added in microbatch order, and the slot becomes free.
 static int prove_weights_(Proof *proof, int s, Action action, Used *used) {
     Chains *chains = &proof->chains[s];
     int64_t bundle = bundle_(proof, action);
@@ -237,7 +237,7 @@ static int prove_complete_(const Proof *proof, int s) {
     return 0;
 }
 
-// Order, residency and slots in list order; splits the list into its two chains.
+// Proves order, residency and slots in list order, and splits the list into its two chains.
 static int prove_stage_(Proof *proof, int s) {
     const Schedule *schedule = proof->schedule;
     const StageSchedule *stage = &schedule->stage[s];
@@ -267,13 +267,13 @@ static bool two_sides_(Action a, Action b) {
     return (evict || load) && a.microbatch == b.microbatch && a.chunk == b.chunk;
 }
 
-// The next transfer with the partner, from place `at` of the queue on.
+// Returns the next transfer with the partner, from place `at` of the queue on.
 static int64_t next_paired_(const Chains *chains, int64_t at) {
     while (at < chains->transfers && chains->queue[at].action.peer == SCHEDULE_HOST) at++;
     return at;
 }
 
-// Both stages of a pair list the same transfers in the same order.
+// Proves that both stages of a pair list the same transfers in the same order.
 static int prove_pair_(const Proof *proof, int s) {
     const Chains *one = &proof->chains[s], *two = &proof->chains[bpipe_partner(proof->schedule->stages, s)];
     for (int64_t i = 0, j = 0;; i++, j++) {
@@ -302,7 +302,7 @@ typedef struct ActionGrid {
     Proof *proof;
     int stage;
     int in_flight; // F less B and W among the first c
-    int *away;     // [transfers+1] own bundles evicted and not back, after so many transfers
+    int *away;     // [transfers+1] own bundles evicted and not back, after this many transfers
     Row row, next;
 } ActionGrid;
 
@@ -312,14 +312,15 @@ static void row_add_(Row *row, int64_t q) {
     if (q > row->high) row->high = q;
 }
 
-// What comes next in one reachable state, and what waits for what.
+// Visits one reachable state: what comes next in it, and what waits for what.
 static int grid_visit_(ActionGrid *grid, int64_t c, int64_t q) {
     const Chains *chains = &grid->proof->chains[grid->stage];
     bool full = grid->in_flight - grid->away[q] >= grid->proof->schedule->stage[grid->stage].own_slots;
     if (q < chains->transfers) {
         const Link *head = &chains->queue[q];
         ActionKind kind = head->action.kind;
-        // Lent slots are taken and given back in queue order, so A and R hold up nothing here that order does not.
+        // Lent slots are taken and given back in queue order, so A and R wait for nothing here that order does not
+        // settle.
         if (kind == ACTION_ACCEPT || kind == ACTION_RETURN) return row_add_(&grid->row, q + 1), 0;
         bool posted = head->needs <= c;
         if (posted && kind == ACTION_LOAD && full) {
@@ -331,8 +332,8 @@ static int grid_visit_(ActionGrid *grid, int64_t c, int64_t q) {
     if (c == chains->computes) return 0;
     Link *next = &chains->compute[c];
     bool forward = next->action.kind == ACTION_FORWARD;
-    // In list order F finds a slot, so something that stands before F is still in the queue; and after the lines above
-    // what is at the head can only be an E that is posted. In the end F needs the latest such E of all states.
+    // In list order F finds a slot, so something listed before F is still in the queue; after the lines above, its head
+    // can only be an E that is posted. In the end F needs the latest such E of all states.
     if (forward && full && next->needs < q + 1) next->needs = q + 1;
     if (forward ? !full : next->needs <= q) row_add_(&grid->next, q);
     return 0;
@@ -388,14 +389,14 @@ static int prove_states_(Proof *proof, int s) {
 // ---------------------------------------------------------------------------------------------------------------------
 // All stages: the chains run as far as they go
 
-// A stage at whose progress a chain's next action is held up, and in which chain.
+// The stage, and which of its chains, that a chain's next action waits for.
 typedef struct Cause {
-    int stage; // -1: nothing holds it up
+    int stage; // -1: it waits for nothing
     bool queue;
 } Cause;
 
-// What has to be done at virtual stage `from` and `to` before this action: its input is there, and the message `ahead`
-// of it has been consumed. Within one stage the list has settled that (prove_turn_).
+// Returns what an action waits for at virtual stages `from` and `to`: its input, and the consumption of the message
+// `ahead` of it. Within one stage the list has settled that (prove_turn_).
 static Cause edge_cause_(const Proof *proof, int s, bool forward, int i, int from, int to) {
     const Schedule *schedule = proof->schedule;
     int stage, chunk, last = schedule->stages * schedule->chunks - 1;
@@ -407,7 +408,8 @@ static Cause edge_cause_(const Proof *proof, int s, bool forward, int i, int fro
     if (to >= 0 && to <= last) {
         schedule_home(schedule, to, &stage, &chunk);
         const Chains *sink = &proof->chains[stage];
-        // A message sits in a send buffer until a receive buffer takes it, and there until its consumer is complete.
+        // A message occupies a send buffer until a receive buffer takes it, and that one until its consumer is
+        // complete.
         int64_t needed = (int64_t)i - 2 * (int64_t)schedule->edge_buffers;
         if (stage != s && (forward ? sink->forwards : sink->gradients)[chunk] <= needed) return (Cause){stage, false};
     }
@@ -434,7 +436,7 @@ static Cause transfer_cause_(const Proof *proof, int s) {
     if (next->action.peer == SCHEDULE_HOST) return (Cause){-1, false};
     const Chains *peer = &proof->chains[next->action.peer];
     const Link *other = &peer->queue[peer->q];
-    // Both sides list their transfers in the same order, so a peer that has this one at its head is at the other side.
+    // Both sides list their transfers in the same order, so a peer that has this one at its head has reached it.
     if (!two_sides_(next->action, other->action)) return (Cause){next->action.peer, true};
     return other->needs > peer->c ? (Cause){next->action.peer, false} : (Cause){-1, false};
 }
@@ -459,7 +461,7 @@ static bool advance_stage_(Proof *proof, int s) {
     return moved;
 }
 
-// The action at the front of a chain, and the chain that holds it up.
+// Returns the first action left in a chain.
 static Action front_(const Proof *proof, Cause at) {
     const Chains *chains = &proof->chains[at.stage];
     return at.queue ? chains->queue[chains->q].action : chains->compute[chains->c].action;
@@ -469,10 +471,10 @@ static Cause cause_(const Proof *proof, Cause at) {
     return at.queue ? transfer_cause_(proof, at.stage) : compute_cause_(proof, at.stage);
 }
 
-// Names the circle of waiting, from some action on it back to itself (or as much of it as a sentence holds).
+// Names the circle of waiting, from one action back to itself (or as much of it as a sentence holds).
 static int refuse_circle_(const Proof *proof, int s) {
     Cause first = {s, proof->chains[s].c == proof->chains[s].computes};
-    // There are two chains a stage: after so many steps back the walk is on the circle.
+    // There are two chains per stage, so after that many steps the walk is on the circle.
     for (int step = 0; step < 2 * proof->schedule->stages; step++) first = cause_(proof, first);
     char text[700], name[32];
     size_t used = (size_t)snprintf(text, sizeof text, "%s of stage %d",
@@ -557,7 +559,7 @@ int schedule_check(const Schedule *schedule, Error *err) {
         return error_set(err, EXIT_USAGE, "schedule %s has no stages, chunks, microbatches or edge buffers",
                          schedule->name);
     }
-    // Said before anything is allocated by the number of microbatches, which a text may put at will.
+    // Checked before anything is allocated by the number of microbatches, which a text may set at will.
     for (int s = 0; s < schedule->stages; s++) {
         int64_t each = (schedule->forward_only ? 1 : 2) * (int64_t)schedule->microbatches, chunks = schedule->chunks;
         if (schedule->stage[s].count / chunks >= each) continue;

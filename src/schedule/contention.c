@@ -1,7 +1,7 @@
-// A resource keeps a clock of its own, which advances by min(1, capacity / n) for every second: the work that each of
-// its users has had since then is the same, so a user is done when that clock shows the time it came plus what it
-// needs, however many come and go meanwhile. Which resource is next is played out as in a knockout tournament, so that
-// one that changes asks only those on its way to the final.
+// A resource keeps a clock of its own, which advances by min(1, capacity / n) per second: all its users receive the
+// same work meanwhile, so a user is done when that clock shows its start plus its need, however many others come and
+// go. The next resource to have a user done is kept as in a knockout tournament: a change replays only the games on its
+// path to the final.
 #include "contention.h"
 
 #include <stdlib.h>
@@ -69,13 +69,13 @@ static int sooner_(const Contention *contention, int a, int b) {
     return first < second || (first == second && a < b) ? a : b;
 }
 
-// After users came or went: who is first, and when.
+// After users came or went, finds which is done first, and when.
 static void contention_settle_(Contention *contention, Share *share) {
     share->first = 0;
     for (int i = 1; i < share->count; i++)
         if (share->users[i].done < share->users[share->first].done) share->first = i;
     if (share->count > 0) {
-        double left = share->users[share->first].done - share->clock; // rounding may leave a little less than nothing
+        double left = share->users[share->first].done - share->clock; // rounding may leave slightly less than zero
         share->next = share->since + (left > 0 ? left : 0) / speed_(share);
     }
     int resource = (int)(share - contention->share);
@@ -107,7 +107,7 @@ ContentionUser contention_pop(Contention *contention) {
     Share *share = &contention->share[soonest_(contention)];
     Entry first = share->users[share->first];
     share->since = share->next;
-    share->clock = first.done; // exactly, so that users who came together are done together
+    share->clock = first.done; // exactly, so that users who started together end together
     share->users[share->first] = share->users[--share->count];
     contention_settle_(contention, share);
     return first.user;

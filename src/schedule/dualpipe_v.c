@@ -1,12 +1,12 @@
-// DualPipeV (DeepSeek-AI, DualPipe, 2025), here without running a forward and a backward at the same time: two chunks
-// in a V, whole backwards in the steady phase, and split ones where a stage would wait, first because the gradient has
-// to leave soon and at the end because W can wait. Needs at least 2p microbatches.
+// DualPipeV (DeepSeek-AI, DualPipe, 2025), without running a forward and a backward at the same time: two chunks in a
+// V, whole backwards in the steady phase, and split ones where a stage would otherwise wait: at the start because the
+// gradient has to leave soon, at the end because W can wait. Needs at least 2p microbatches.
 #include "build.h"
 #include "makers.h"
 
 #include <stdlib.h>
 
-// A list in which every action is the next microbatch of its kind and chunk, and W takes what has waited longest.
+// A list in which every action is the next microbatch of its kind and chunk, and W takes the oldest that waits.
 typedef struct Counted {
     ActionList list;
     int forwards[2], backwards[2]; // [chunk] done; backwards: B and I
@@ -34,7 +34,7 @@ static void weight_(Counted *counted) {
     list_push(&counted->list, action);
 }
 
-// The six phases of stage s.
+// Writes the six phases of stage s.
 static void fill_(Counted *counted, int p, int m, int s) {
     int later = p - s - 1;
     for (int i = 0; i < 2 * later; i++) forward_(counted, 0);
@@ -58,7 +58,7 @@ static void fill_(Counted *counted, int p, int m, int s) {
         forward_(counted, 1);
         backward_(counted, 0);
     }
-    // 2(s+1) backwards, chunk 1 and 0 in turn: the first half whole, the second half without their W.
+    // 2(s+1) backwards, chunks 1 and 0 in turn: the first half whole, the second half without their W.
     for (int i = 0; i < 2 * (s + 1); i++) {
         if (i < s + 1)
             backward_(counted, 1 - i % 2);

@@ -1,7 +1,7 @@
 // Forward-only schedules for chunks of any placement: validation and sampling run the same stages as training, without
-// backwards. The order comes from playing the forwards through in units of time: each stage takes the ready one of its
-// last chunk, so that microbatches leave the pipeline as early as they can. Since the order has been played through
-// with the buffers there are, it cannot hang.
+// backwards. The order comes from playing the forwards in units of time: each stage takes the ready one of its last
+// chunk, so that microbatches leave the pipeline as early as they can. Because the order was played with the actual
+// number of buffers, it cannot hang.
 #include "build.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 typedef struct Play {
     const Schedule *schedule;
     int *done;        // [virtual stages] forwards done before this unit
-    int *started;     // [virtual stages] and with those of this unit
+    int *started;     // [virtual stages] and including those of this unit
     ActionList *list; // [stages]
 } Play;
 
@@ -24,7 +24,7 @@ static bool ready_(const Play *play, int at) {
     return play->done[at + 1] > next - depth;
 }
 
-// One unit of time. Returns how many forwards ran.
+// Plays one unit of time. Returns how many forwards ran.
 static int play_unit_(Play *play) {
     const Schedule *schedule = play->schedule;
     int ran = 0;

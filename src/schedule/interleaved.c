@@ -1,6 +1,6 @@
 // Interleaved 1F1B (Narayanan et al., SC 2021) and GIS, generalized interleaving (PipeOffload, Wan et al., 2025). Both
 // take the microbatches in groups of g: all of a group on chunk 0, then all of it on chunk 1, and so on; backwards go
-// the other way round. They differ in the number of forwards before the first backward:
+// in the opposite order. They differ in the number of forwards before the first backward:
 //
 //   interleaved   (v-1)g + 2(p-1-s)    g = p, whole backwards
 //   gis           (v-1)g + (p-1-s)     ceil(p/2) <= g <= p, split backwards, W right after I
@@ -10,7 +10,7 @@
 #include "build.h"
 #include "makers.h"
 
-// Chunk and microbatch of the k-th forward: groups of g in a row, the last one possibly shorter.
+// Returns chunk and microbatch of the k-th forward: consecutive groups of g, the last one possibly shorter.
 static Action forward_at_(const ScheduleSpec *spec, int k) {
     int group = k / (spec->group * spec->chunks), first = group * spec->group;
     int size = spec->microbatches - first < spec->group ? spec->microbatches - first : spec->group;
@@ -37,7 +37,7 @@ static int fill_stage_(const ScheduleSpec *spec, int warm_up, StageSchedule *sta
     return list_finish(&list, stage, err);
 }
 
-// drain: forwards in the warm-up of a stage for each stage after it.
+// drain: forwards in the warm-up of a stage for each later stage.
 static Schedule *make_groups_(const char *name, const ScheduleSpec *spec, int drain, Error *err) {
     Schedule *schedule = schedule_new(name, spec->stages, spec->microbatches, err);
     if (schedule == NULL) return NULL;
@@ -58,7 +58,7 @@ Schedule *make_interleaved(const ScheduleSpec *spec, Error *err) {
 }
 
 // The backward of a chunk on the last stage starts a whole group after its forward on the first one, so with groups
-// longer than p/2 more messages than usual are on their way; with two buffers, large p would hang.
+// longer than p/2 more messages than usual are in flight; with two buffers, a large p would hang.
 static int gis_edge_buffers_(const ScheduleSpec *spec) {
     int messages = spec->group - spec->stages / 2 + 1;
     return ((messages > 4 ? messages : 4) + 1) / 2;

@@ -1,4 +1,4 @@
-// The table of schedules, and what it takes to make one from it.
+// The table of schedules, and the way from a row of it to a schedule.
 #include "makers.h"
 
 #include <string.h>
@@ -62,7 +62,7 @@ static int slots_dualpipe_v_(const ScheduleSpec *spec) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The fewest slots of the BPipe pass
 
-// All bundles of GPipe are in use at once on every stage, so nothing can go to a partner.
+// All bundles of GPipe are in use at once on every stage, so no partner has a free slot.
 static int least_gpipe_(const ScheduleSpec *spec, EvictTarget target) {
     return target == EVICT_TO_PEER ? spec->microbatches : minimum_(spec->microbatches, 2);
 }
@@ -84,7 +84,7 @@ static const char *refuse_interleaved_(const ScheduleSpec *spec, Error *err) {
     return "microbatches";
 }
 
-// Groups shorter than half of the stages hang: the first stages wait for a backward that the last ones cannot reach.
+// With groups shorter than half of the stages, the first stages wait for a backward that the last ones cannot reach.
 static const char *refuse_gis_(const ScheduleSpec *spec, Error *err) {
     int p = spec->stages, m = spec->microbatches, g = spec->group, rest = m % g;
     if (g < half_(p) || g > p) {

@@ -1,5 +1,5 @@
-// All schedules that have a name, one row each: how to make one, what it takes and what it refuses. Configuration, plan
-// and search ask this table and never for a particular name, so a new schedule is one maker and one row in kinds.c.
+// All schedules that have a name, one row each: how to make one, what it accepts and refuses. Configuration, plan and
+// search ask this table and never for a particular name, so a new schedule is one maker and one row in kinds.c.
 #ifndef KINDS_H
 #define KINDS_H
 
@@ -14,11 +14,11 @@ enum {
     SCHEDULE_DELAY_MOST = -1, // p-1
 };
 
-// What a schedule is made for. Zeroes are defaults, but for delay.
+// What a schedule is made for. Zeroes are defaults, except for delay.
 typedef struct ScheduleSpec {
     int stages, microbatches;
-    int chunks; // 0: what the kind has
-    int group;  // microbatches that go through a chunk one after the other; 0: p; SCHEDULE_GROUP_HALF
+    int chunks; // 0: the kind's default
+    int group;  // microbatches that pass a chunk one after another; 0: p; SCHEDULE_GROUP_HALF
     int delay;  // backwards by which W comes after its I; SCHEDULE_DELAY_MOST
     bool split; // write every B as I and W; schedules that need I and W have them anyway
 } ScheduleSpec;
@@ -27,16 +27,16 @@ typedef struct ScheduleKind {
     const char *name;    // schedule.name, and Schedule.name
     const char *title;   // as people write it: "1F1B"
     const char *meaning; // for help, a few words
-    // Makes the lists from a spec that schedule_complete has accepted. Code 1 where memory runs out.
+    // Makes the lists from a spec that schedule_complete has accepted. Code 1 if memory runs out.
     Schedule *(*make)(const ScheduleSpec *spec, Error *err);
-    // What else is wrong with a completed spec: the key of ScheduleSpec to blame ("microbatches"), and why in err (code
-    // 2). NULL: nothing. No function: it takes everything.
+    // Returns the key of ScheduleSpec to blame ("microbatches") for whatever else is wrong with a completed spec, and
+    // why in err (code 2). NULL: nothing is. No function: every spec is accepted.
     const char *(*refuse)(const ScheduleSpec *spec, Error *err);
-    // The most slots that any stage needs, a bound that a test holds the lists to.
+    // Returns the most slots that any stage needs, a bound that a test holds the lists to.
     int (*slots)(const ScheduleSpec *spec);
-    int chunks, most_chunks; // the default, which is also the least, and the most
+    int chunks, most_chunks; // the default, which is also the minimum, and the maximum
     Placement placement;
-    // The fewest slots for the BPipe pass, where a formula has them; otherwise the lists tell.
+    // Returns the fewest slots for the BPipe pass, if there is a formula; otherwise they follow from the lists.
     int (*least)(const ScheduleSpec *spec, EvictTarget target);
     bool splits;    // its backwards are I and W, whatever the spec says
     bool grouped;   // has a group
@@ -51,17 +51,17 @@ extern const int schedule_kind_count;
 // Their names in the same order, then "auto" and NULL: for the table of configuration keys.
 extern const char *const schedule_words[];
 
-// The row of a name, -1 where there is none.
+// Returns the row of a name, -1 if there is none.
 int schedule_kind_index(const char *name);
 
-// Fills in the defaults of a spec and says what is illegal in it. 0, or -1 with err (code 2) and, in *key where that is
-// not NULL, the field to blame: "stages", "microbatches", "chunks", "group", "delay" or "split".
+// Fills in the defaults of a spec and refuses what is illegal. 0, or -1 with err (code 2) and, in *key if that is not
+// NULL, the field to blame: "stages", "microbatches", "chunks", "group", "delay" or "split".
 int schedule_complete(const ScheduleKind *kind, ScheduleSpec *spec, const char **key, Error *err);
 
-// The schedule of this kind. The caller owns it (schedule_free). NULL and err as schedule_complete, or code 1.
+// Makes the schedule of this kind. The caller owns it (schedule_free). NULL and err as schedule_complete, or code 1.
 Schedule *schedule_make(const ScheduleKind *kind, const ScheduleSpec *spec, Error *err);
 
-// The fewest slots that the BPipe pass needs for it, 1 where the spec is illegal or memory runs out.
+// Returns the fewest slots that the BPipe pass needs for it; 1 if the spec is illegal or memory runs out.
 int schedule_least_slots(const ScheduleKind *kind, const ScheduleSpec *spec, EvictTarget target);
 
 #ifdef __cplusplus

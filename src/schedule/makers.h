@@ -1,5 +1,5 @@
 // The makers of the table in kinds.c, by file. Each takes a spec that schedule_complete has accepted, and returns NULL
-// with err (code 1) where memory runs out.
+// with err (code 1) if memory runs out.
 #ifndef MAKERS_H
 #define MAKERS_H
 
@@ -20,7 +20,7 @@ Schedule *make_dualpipe_v(const ScheduleSpec *spec, Error *err);
 Schedule *make_v_half(const ScheduleSpec *spec, Error *err);
 Schedule *make_v_min(const ScheduleSpec *spec, Error *err);
 
-// The most chunk bundles that V-Half and V-Min keep on a stage.
+// Returns the most chunk bundles that V-Half and V-Min keep on a stage.
 int v_half_slots(int stages);
 int v_min_slots(int stages);
 

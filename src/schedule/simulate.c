@@ -1,6 +1,7 @@
-// Time stops while everything that ends at one instant ends; then every stage concerned starts what it can; then time
-// moves to the next end. Ends are kept in a heap. At most one compute action and one transfer per stage, and one
-// message per direction of a boundary between virtual stages are under way, which bounds the heap.
+// The discrete-event loop. Time does not move while everything that ends at one instant ends; then every stage concerned
+// starts what it can; then time moves to the next end. Ends are kept in a heap. At most one compute action and one
+// transfer per stage, and one message per direction of a boundary between virtual stages are in progress, which bounds
+// the heap.
 #include "simulate.h"
 
 #include "contention.h"
@@ -8,32 +9,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Messages across one boundary in one direction, in microbatch order. The sender's F (or B, or I) makes them. Where
-// sender and receiver are one stage nothing travels: a message is there when it is made, in the sender's buffer.
+// Messages across one boundary in one direction, in microbatch order. The sender's F (or B, or I) makes them. If sender
+// and receiver are one stage nothing travels: a message arrives when it is made, in the sender's buffer.
 typedef struct Edge {
     int from, to; // stages
     int made;     // actions of the sender that are complete
     int reserved; // actions of the sender that have started: each holds a send buffer until its message arrives
-    int left;     // messages that have left, and hold a receive buffer until they are consumed
+    int left;     // messages that have left, each in a receive buffer until it is consumed
     int arrived;  // messages that have arrived
     int consumed; // actions of the receiver that are complete
     double time;  // of one message
-    int share;    // resource it uses on its way, -1: none
+    int share;    // resource it uses in transit, -1: none
     bool sending;
 } Edge;
 
 typedef struct SimStage {
     int64_t *compute; // places of F, B, I and W in the list
     int64_t *queue;   // places of E, A, R and L in the list
-    int64_t *posted;  // [transfers] how many compute actions stand before it
+    int64_t *posted;  // [transfers] how many compute actions come before it
     int64_t computes, transfers;
     int64_t c, q; // complete so far
     bool computing, transferring;
-    bool *here;    // [chunks*microbatches] the bundle is in an own slot, whole
+    bool *here;    // [chunks*microbatches] the bundle is in an own slot, complete
     int own, lent; // slots taken
     double waiting_since;
     bool waiting;
-    bool stirred; // something changed: look again for what can start
+    bool stirred; // something changed: check again what can start
 } SimStage;
 
 typedef enum EndKind { END_COMPUTE_, END_TRANSFER_, END_FORWARD_MESSAGE_, END_BACKWARD_MESSAGE_ } EndKind;
@@ -53,7 +54,7 @@ typedef struct SimRun {
     Edge *up;   // [stages*chunks] B or I from virtual stage g+1 to g
     End *ends;  // heap, earliest first
     int ends_count;
-    int *stirred; // [stages] those with something to look at
+    int *stirred; // [stages] those with something to check
     int stirred_count;
     double now;
     Contention *shares; // NULL: nothing is shared
@@ -92,7 +93,7 @@ static End ends_pop_(SimRun *run) {
     }
 }
 
-// Something that takes `duration` has started; `share`: the resource it has to share meanwhile, -1 for none.
+// Starts something that takes `duration`; `share`: the resource it shares meanwhile, -1 for none.
 static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind kind, int where) {
     if (share < 0)
         ends_push_(run, duration, kind, where);
@@ -115,7 +116,7 @@ static int boundaries_(const SimRun *run) {
     return run->schedule->stages * run->schedule->chunks - 1;
 }
 
-// Where an action's input comes from and where its output goes; NULL: nowhere, as with every W.
+// Return where an action's input comes from and where its output goes; NULL: nowhere, as for every W.
 static Edge *edge_in_(SimRun *run, int s, Action action) {
     int g = schedule_virtual(run->schedule, s, action.chunk);
     if (action.kind == ACTION_FORWARD) return g > 0 ? &run->down[g - 1] : NULL;
@@ -150,7 +151,7 @@ static double duration_(const SimRun *run, int s, Action action) {
     return of[s * run->schedule->chunks + action.chunk];
 }
 
-// Waiting for a slot or a load counts from the moment when nothing else is missing.
+// A wait for a slot or a load counts from the moment when nothing else is missing.
 static void note_wait_(SimRun *run, SimStage *stage) {
     if (!stage->waiting) stage->waiting_since = run->now;
     stage->waiting = true;
@@ -190,7 +191,7 @@ static void start_compute_(SimRun *run, int s) {
     simulate_ends_in_(run, duration_(run, s, action), share, END_COMPUTE_, s);
 }
 
-// The transfer at the head of stage s's queue, if it has been posted.
+// Returns the transfer at the head of stage s's queue, if it has been posted.
 static bool simulate_head_(const SimRun *run, int s, Action *action) {
     const SimStage *stage = &run->stages[s];
     if (stage->transferring || stage->q == stage->transfers || stage->posted[stage->q] > stage->c) return false;
@@ -198,7 +199,7 @@ static bool simulate_head_(const SimRun *run, int s, Action *action) {
     return true;
 }
 
-// Whether the peer stands at the other side of the evictor's transfer, with a place for it.
+// Returns whether the peer has reached the evictor's transfer and has a place for it.
 static bool peer_ready_(const SimRun *run, int evictor, Action action) {
     if (action.peer == SCHEDULE_HOST) return true;
     Action other;
@@ -214,7 +215,7 @@ static void occupy_queue_(SimRun *run, int s) {
     run->timeline->stage[s].start[stage->queue[stage->q]] = run->now;
 }
 
-// Looks at a transfer from the evictor's side, whichever side has been stirred.
+// Checks a transfer from the evictor's side, whichever side changed.
 static void simulate_start_transfer_(SimRun *run, int s) {
     Action action;
     if (!simulate_head_(run, s, &action)) return;
@@ -251,7 +252,7 @@ static void start_message_(SimRun *run, int boundary, bool forward) {
     simulate_ends_in_(run, edge->time, edge->share, forward ? END_FORWARD_MESSAGE_ : END_BACKWARD_MESSAGE_, boundary);
 }
 
-// What the chunks of a stage have to send: forward from g to g+1, backward from g to g-1.
+// Starts what the chunks of a stage have to send: forward from g to g+1, backward from g to g-1.
 static void start_messages_(SimRun *run, int s) {
     for (int c = 0; c < run->schedule->chunks; c++) {
         int g = schedule_virtual(run->schedule, s, c);
@@ -295,7 +296,7 @@ static void end_compute_(SimRun *run, int s) {
     }
     line->end[place] = run->now;
     line->busy += run->now - line->start[place];
-    // This stage may send what it has made, and the stage its input came from has a receive buffer again.
+    // this stage may send what it has made, and the sender of its input has a receive buffer again
     stir_(run, s);
     if (out != NULL) out->made++;
     if (in == NULL) return;
@@ -343,7 +344,7 @@ static void simulate_end_(SimRun *run, End end) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The run
 
-// The link that leads from stage `from` up to the next one, or down again: which it is and in which direction.
+// Sets which link leads from stage `from` to the next virtual stage, and in which direction.
 static void prepare_edge_(SimRun *run, Edge *edge, int from, int to) {
     const SimulateCosts *costs = run->costs;
     bool onward = to == from + 1 || (to == 0 && from != 1);
@@ -428,7 +429,7 @@ static void run_free_(SimRun *run) {
     contention_free(run->shares);
 }
 
-// Moves time to the next end of anything; false when nothing is under way.
+// Moves time to the next end of anything; returns false if nothing is in progress.
 static bool next_end_(SimRun *run) {
     double shared = run->shares == NULL ? -1 : contention_next(run->shares);
     if (run->ends_count == 0 && shared < 0) return false;

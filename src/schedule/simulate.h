@@ -1,7 +1,7 @@
-// A discrete-event simulator of a schedule: who would work and wait when, given the time of every action.
+// A discrete-event simulator of a schedule: when each stage works and waits, given the time of every action.
 //
 // It follows the six rules at the top of bpipe.h, edge depth included, and shares no code with the proof and the
-// engine, so that each can be held against the other. The plan reads its makespan, the trace draws its actions, the
+// engine, so that each can be held against the other. The plan reads its makespan, the trace draws its actions, and the
 // tests count lost time with it.
 #ifndef SIMULATE_H
 #define SIMULATE_H
@@ -9,7 +9,7 @@
 #include "bpipe.h"
 
 // What actions share with others, each given by the number of a resource or -1 for none. While n users of a resource
-// are under way, each runs at min(1, capacity / n) of the speed it has alone, which is what SimulateCosts says. Arrays
+// are active, each runs at min(1, capacity / n) of the speed it has alone, which is the one in SimulateCosts. Arrays
 // may be NULL: nothing of that kind shares.
 typedef struct SimulateShares {
     int count;               // resources
@@ -19,9 +19,9 @@ typedef struct SimulateShares {
     const int *evict, *load; // [stages] by evictor, of a bundle leaving and of one coming back
 } SimulateShares;
 
-// Durations in any one unit (seconds, or forwards). Arrays belong to the caller. Those of compute are [stages*chunks],
-// that of chunk c on stage s at s*chunks + c. The link after the last stage leads to the first one: chunks in a loop
-// use it, a schedule without does not, and then its entry may be missing.
+// Durations in any one unit (seconds, or forwards). The caller owns the arrays. Those of compute are [stages*chunks],
+// with chunk c on stage s at s*chunks + c. The link after the last stage leads to the first one; only chunks in a loop
+// use it, and without them its entry may be missing.
 typedef struct SimulateCosts {
     const double *forward;
     const double *backward;       // of B, recompute included; NULL in a schedule without B
@@ -29,7 +29,7 @@ typedef struct SimulateCosts {
     const double *transfer;       // [stages] one bundle, either way, by evictor; NULL: 0
     const double *edge;           // [stages] one message between s and s+1, either way; NULL: 0
     bool queue_first;             // which of F and L gets a slot that both ask for in the same instant: F unless set
-    const SimulateShares *shares; // NULL: everybody has everything alone
+    const SimulateShares *shares; // NULL: nothing is shared
 } SimulateCosts;
 
 typedef struct StageTimeline {
@@ -37,7 +37,7 @@ typedef struct StageTimeline {
     double *end;
     double busy;          // in F, B, I and W
     double wait_slot;     // F had its input and a send buffer, but no slot
-    double wait_load;     // B or I had its gradient and a send buffer, but its bundle was not back
+    double wait_load;     // B or I had its gradient and a send buffer, but its bundle was not loaded
     double transfer_busy; // the transfer queue in use
     int64_t evictions;
     int64_t loads;
@@ -53,8 +53,9 @@ typedef struct Timeline {
     StageTimeline *stage; // [stages]
 } Timeline;
 
-// The caller owns the result (timeline_free). NULL and err (code 1) when the schedule stops half-way: the sentence
-// names a stage and the action it waits at. The schedule must be well-formed (schedule_check), but need not be live.
+// Simulates a run. The caller owns the result (timeline_free). NULL and err (code 1) if the schedule cannot go on: the
+// sentence names a stage and the action it waits at. The schedule must be well-formed (schedule_check), but need not be
+// live.
 Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Error *err);
 
 void timeline_free(Timeline *timeline);

@@ -1,6 +1,6 @@
-// The text form of schedules, written and read. Version 1 has F, B, E, A, R and L and one chunk on every stage. Version
-// 2 adds chunk numbers to every action, I and W, and says placement and edge buffers in its header. A schedule that
-// version 1 can express is written so.
+// Writes and reads the text form of schedules. Version 1 has F, B, E, A, R and L and one chunk on every stage. Version
+// 2 adds chunk numbers to every action, I and W, and gives placement and edge buffers in its header. A schedule that
+// version 1 can express is written in version 1.
 #include "build.h"
 
 #include <ctype.h>
@@ -53,7 +53,7 @@ int schedule_write(const Schedule *schedule, FILE *file) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Reading
 
-// Where the reader is. Every text_take_ moves past what it names, or leaves `at` where it was and says no.
+// Where the reader is. Every text_take_ moves past what it names, or leaves `at` unchanged and returns false.
 typedef struct Reader {
     const char *at;
     int line;
@@ -201,7 +201,7 @@ static int text_read_stage_(Reader *reader, int s, StageSchedule *stage) {
     return list_finish(&list, stage, reader->err) != 0 ? -1 : status;
 }
 
-// Room for the stages grows with the lines that are there, not with the number that the header promises.
+// Memory for the stages grows with the lines that exist, not with the number in the header.
 static int read_stages_(Reader *reader, Schedule *schedule, int promised) {
     for (int capacity = 0; schedule->stages < promised; schedule->stages++) {
         if (schedule->stages == capacity) {

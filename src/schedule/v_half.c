@@ -7,7 +7,7 @@
 //   1. lays the pattern of all microbatches on a grid of stages and units, and puts W into the holes, oldest I first;
 //   2. pulls what is outside the stable phase into earlier holes, as far as its inputs and the bound of bundles allow,
 //      and then closes up the gaps;
-//   3. takes W out again and does the same once more for F and I behind the stable phase, with W in the holes as they
+//   3. takes W out again and does the same once more for F and I after the stable phase, with W in the holes as they
 //      come.
 // For V-Half this reaches the bound of the paper, 6p-3k-1 idle units with k slots, for every p and m; V-Min comes
 // within 4 units of it. The order is then used for any durations.
@@ -27,7 +27,7 @@ typedef struct Grid {
     int *time;   // [passes] when it runs, -1: not on the grid
     int *pass;   // [stages*length] what runs then, or NO_PASS
     int *in_use; // [stages*length] bundles in slots then, those of the running pass included
-    int *order;  // [passes] room for a list of passes
+    int *order;  // [passes] space for a list of passes
     int *free;   // [stages] the first unit after what has been placed
 } Grid;
 
@@ -106,7 +106,7 @@ static int later_(int a, int b) {
     return a > b ? a : b;
 }
 
-// The first unit in which a pass finds its inputs and is behind the pass before it of its kind and chunk.
+// Returns the first unit in which a pass finds its inputs and comes after the previous pass of its kind and chunk.
 static int ready_(const Grid *grid, int pass) {
     int stage = grid_stage_(grid, pass), chunk = grid_chunk_(grid, pass), i = grid_microbatch_(grid, pass);
     int at = chunk == 0 ? stage : 2 * grid->stages - 1 - stage, time = 0;
@@ -118,7 +118,7 @@ static int ready_(const Grid *grid, int pass) {
     return later_(time, end_of_(grid, PASS_F, at, i));
 }
 
-// All passes on the grid in order of time into `order`; returns how many.
+// Writes all passes on the grid in order of time into `order`; returns how many.
 static int list_passes_(const Grid *grid) {
     int count = 0;
     for (int t = 0; t < grid->length; t++) {
@@ -162,8 +162,8 @@ static void remove_weights_(Grid *grid) {
     }
 }
 
-// The holes of one stage, from where the last call stopped, take the W whose I are done, oldest first. `order` has its
-// part of W that wait, a queue from `first` to `count`.
+// Fills the holes of one stage, from where the last call stopped, with those W whose I are done, oldest first. `order`
+// has the stage's W that wait, a queue from `first` to `count`.
 typedef struct Filler {
     int time;
     int *waiting; // [CHUNKS*microbatches]
@@ -202,8 +202,8 @@ static void stable_phase_(const Grid *grid, int *first, int *last) {
     }
 }
 
-// Moves a pass to the earliest hole in which it finds its inputs, and, if it is an F, that leaves all units up to its
-// old place within the bound.
+// Moves a pass to the earliest hole in which it finds its inputs and, if it is an F, in which all units up to its old
+// place stay within the bound.
 static void pull_(Grid *grid, int pass) {
     int stage = grid_stage_(grid, pass), from = grid->time[pass], to = ready_(grid, pass);
     int *in_use = grid->in_use + (int64_t)stage * grid->length;
@@ -230,7 +230,7 @@ static void pull_outside_(Grid *grid) {
     }
 }
 
-// Every pass as early as its inputs and its place in its stage's order allow.
+// Moves every pass as early as its inputs and its place in its stage's order allow.
 static void close_up_(Grid *grid) {
     int count = list_passes_(grid);
     memset(grid->free, 0, (size_t)grid->stages * sizeof *grid->free);
@@ -243,8 +243,8 @@ static void close_up_(Grid *grid) {
     }
 }
 
-// Places F and I behind the stable phase anew, in their order, each in the first unit that is left when W has had the
-// holes before it.
+// Places F and I after the stable phase anew, in their order, each in the first unit left once W have filled the
+// earlier holes.
 static void repack_(Grid *grid, Filler *filler) {
     int first, last, count, passes = 0;
     stable_phase_(grid, &first, &last);
@@ -295,7 +295,7 @@ static int arrange_(Grid *grid, PatternStart (*start)(int, int)) {
 // ---------------------------------------------------------------------------------------------------------------------
 
 static int grid_allocate_(Grid *grid) {
-    // The pattern ends within 6(p+m), and what is left of W after it within a few more p.
+    // The pattern ends within 6(p+m), and the W left after it within a few more p.
     grid->length = PERIOD * grid->microbatches + 14 * grid->stages + 16;
     size_t passes = (size_t)grid_passes_(grid), units = (size_t)grid->stages * (size_t)grid->length;
     grid->time = malloc(passes * sizeof *grid->time);

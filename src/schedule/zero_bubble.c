@@ -1,4 +1,5 @@
-// Zero-bubble schedules (Qi et al., ICLR 2024), which split backwards so that a stage can do W while others wait for I.
+// Zero-bubble schedules (Qi et al., ICLR 2024), which split backwards so that a stage can do W while it would wait for
+// I.
 //
 // zb-d is 1F1B with every W moved back by d = min(s, delay) microbatches on stage s. delay 0 is 1F1B with split
 // backwards; delay p-1 is ZB-H1, where every stage keeps p bundles. Each microbatch of delay costs a slot on the later
@@ -51,7 +52,7 @@ static void next_backward_(Counting *counting, int chunk) {
     next_(counting, ACTION_WEIGHT, chunk);
 }
 
-// Counts are of n >= 2p-1 microbatches; those that do not exist are left out.
+// Counts are for n >= 2p-1 microbatches; those that do not exist are left out.
 static int zb_v_stage_(const ScheduleSpec *spec, int s, StageSchedule *stage, Error *err) {
     int p = spec->stages, m = spec->microbatches, n = m > 2 * p - 1 ? m : 2 * p - 1;
     Counting counting = {.microbatches = m};
