@@ -27,8 +27,8 @@ typedef struct Emulation {
     int64_t scratch_bytes, scratch_counted; // as asked for, and with what the device adds
 } Emulation;
 
-// Allocates stage `plan->at.stage` as `plan` has it; evictions are paced at hardware->cost.pair. moves: the stage's list
-// sends bundles to a partner or takes them. -1 with err; emulation_destroy in both cases.
+// Allocates stage `plan->at.stage` as `plan` has it; evictions are paced at hardware->cost.pair. moves: the stage's
+// list sends bundles to a partner or takes them. -1 with err; emulation_destroy in both cases.
 int emulation_create(Emulation *emulation, const Config *config, const Model *model, const Schedule *schedule,
                      const PlanStage *plan, bool moves, const Hardware *hardware, Backend *be, Error *err);
 void emulation_destroy(Emulation *emulation);

@@ -1,6 +1,6 @@
 // What a device is believed to do where nothing was measured: seconds of every part of a model, from what its single
-// pieces cost (device/cost.h, which has the assumptions) and from how often a layer makes each of them. Attention `none`
-// and `recompute` compute all s*s pairs as products over the head dimension and pass over the scores in memory.
+// pieces cost (device/cost.h, which has the assumptions) and from how often a layer makes each of them. Attention
+// `none` and `recompute` compute all s*s pairs as products over the head dimension and pass over the scores in memory.
 #ifndef HARDWARE_MODEL_H
 #define HARDWARE_MODEL_H
 

@@ -216,7 +216,8 @@ bool verdict_undecided(const Config *config) {
     return config->schedule.bpipe == BPIPE_AUTO || verdict_names_auto(config) || planner_split_open(config);
 }
 
-// Whether a row keeps to what the configuration does say: evictions off or on, backwards split or not, and the attention.
+// Whether a row keeps to what the configuration does say: evictions off or on, backwards split or not, and the
+// attention.
 static bool may_take_(const ScheduleRow *row, const Config *config) {
     bool evicts = row->schedule.bpipe == BPIPE_ON;
     int split = config->schedule.split_backward;

@@ -1,7 +1,7 @@
-// The discrete-event loop. Time does not move while everything that ends at one instant ends; then every stage concerned
-// starts what it can; then time moves to the next end. Ends are kept in a heap. At most one compute action and one
-// transfer per stage, and one message per direction of a boundary between virtual stages are in progress, which bounds
-// the heap.
+// The discrete-event loop. Time does not move while everything that ends at one instant ends; then every stage
+// concerned starts what it can; then time moves to the next end. Ends are kept in a heap. At most one compute action
+// and one transfer per stage, and one message per direction of a boundary between virtual stages are in progress, which
+// bounds the heap.
 #include "simulate.h"
 
 #include "contention.h"
