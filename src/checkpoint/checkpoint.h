@@ -1,11 +1,11 @@
-// Checkpoints: saving while training goes on, and going on from one with any other layout of ranks.
+// Checkpoints: saving while training goes on, and resuming from one with any other layout of ranks.
 //
-// Saving. At a step's end every rank copies what it writes into host memory; the copy is all that training waits for. A
-// thread of each rank then writes the rank's own parts into files that are split by layer (checkpoint_layout.h), at
-// their offsets, so no rank ever gathers a model. Ranks that share a file add up its checksum without reading it again
-// (crc64.h). The threads never talk to each other: the ranks ask at every step's end whether all are through, and then
-// rank 0's thread writes the manifest and gives the directory its name (checkpoint_files.h). What fails is said, and
-// training goes on; the next checkpoint is a new attempt.
+// Saving. At a step's end every rank copies what it will write into host memory; training waits only for this copy. A
+// thread of each rank then writes the rank's parts into files that are split by layer (checkpoint_layout.h), at their
+// offsets, so no rank ever gathers a model. Ranks that share a file add up its checksum without reading it again
+// (crc64.h). The threads never communicate: at every step's end the ranks ask whether all threads are done, and then
+// rank 0's thread writes the manifest and gives the directory its name (checkpoint_files.h). If something fails, the
+// run says so and training goes on; the next checkpoint is a new attempt.
 //
 // Loading. Ranks share the work of checking every byte, then each reads the parts it holds.
 #ifndef CHECKPOINT_H
@@ -16,59 +16,59 @@
 #include "engine/stage.h"
 #include "ranks/world.h"
 
-// Where a run goes on.
+// Where a run continues.
 typedef struct ResumePoint {
     bool found;
     char dir[CHECKPOINT_PATH]; // the checkpoint that was taken
     uint64_t run;              // the run it belongs to
     int64_t step, samples;
-    StepGuard step_guard; // of a checkpoint that has none: as at the start
+    StepGuard step_guard; // if the checkpoint has none: as at the start
 } ResumePoint;
 
 // --- saving
 
 typedef struct Checkpoint Checkpoint;
 
-// Bytes of host memory that a rank with these states keeps for the copy (an upper bound, equal but for padding): its
-// share of the weights and its optimizer states. 0 where nothing is saved at intervals.
+// Returns the bytes of host memory that a rank with these states keeps for the copy (an upper bound, exact but for
+// padding): its share of the weights and its optimizer states. 0 if nothing is saved at intervals.
 int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank);
-// And for the threads that write it.
+// Returns those for the threads that write it.
 int64_t checkpoint_buffer_bytes(const Config *config);
 
-// Collective. Makes checkpoint.dir, removes what an earlier run left half written in it, and allocates the copy. Sets
-// *checkpoint to NULL where checkpoint.dir is empty. from: where the run goes on. If that lies in checkpoint.dir, the
-// checkpoints there are this run's and count towards checkpoint.keep; otherwise a new run begins. No checkpoint of
-// another run is removed unless checkpoint.overwrite says so, and then only after this run's first one is complete. -1
-// with err.
+// Collective. Creates checkpoint.dir, removes what an earlier run left half written in it, and allocates the copy. Sets
+// *checkpoint to NULL if checkpoint.dir is empty. from: where the run continues. If that is in checkpoint.dir, the
+// checkpoints there are this run's and count towards checkpoint.keep; otherwise a new run begins. Checkpoints of
+// another run are removed only if checkpoint.overwrite says so, and then only after this run's first one is complete.
+// -1 with err.
 int checkpoint_create(Checkpoint **checkpoint, Stage *stage, World *world, const ResumePoint *from, const Log *log,
                       Error *err);
-// Ends a write that is under way: what is not complete is left to the next run's sweep.
+// Ends a write in progress; the next run sweeps away what is not complete.
 void checkpoint_destroy(Checkpoint *checkpoint);
 
-// All of these are collective, and take NULL for no checkpoints. -1 with err only where ranks cannot reach each other:
-// a checkpoint that cannot be written is said on stderr and is no error.
+// All of these are collective and accept NULL for no checkpoints. -1 with err only if ranks cannot reach each other: a
+// checkpoint that cannot be written is reported on stderr and is no error.
 
-// Copies the state after `step`, which took `samples` samples from the data so far, and starts writing. Waits for the
-// one before.
+// Copies the state after `step`, when `samples` samples had been taken from the data, and starts writing. Waits for the
+// previous checkpoint.
 int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const StepGuard *step_guard, Error *err);
-// At every step's end: takes a write under way further.
+// Advances a write in progress; call at every step's end.
 int checkpoint_poll(Checkpoint *checkpoint, Error *err);
-// Waits until nothing is under way.
+// Waits until no write is in progress.
 int checkpoint_finish(Checkpoint *checkpoint, Error *err);
 
-// Step of the newest checkpoint that this run completed, or -1.
+// Returns the step of the newest checkpoint that this run completed, or -1.
 int64_t checkpoint_saved(const Checkpoint *checkpoint);
 
 // --- loading
 
-// Goes on from `dir`, which is a checkpoint or a directory of checkpoints; of those the newest that is whole. Says
-// which one it took, and what is wrong with newer ones. Not found: there is no complete one, training starts at step 0.
-// -1 with err where there are only damaged ones, where it is another model's, or where a tensor is missing.
-// checkpoint_check_resume comes before it.
+// Resumes from `dir`, a checkpoint or a directory of checkpoints, of which it takes the newest that is whole. Says
+// which one it took, and what is wrong with newer ones. found is false if there is no complete one: training starts at
+// step 0. -1 with err if there are only damaged ones, if it is another model's, or if a tensor is missing. Call
+// checkpoint_check_resume first.
 int checkpoint_resume(ResumePoint *point, const char *dir, Stage *stage, World *world, const Log *log, Error *err);
 
-// Weights alone, from a model as transformers saves it: model.safetensors, or an index with its files; fp32, bf16 or
-// fp16.
+// Loads only weights, from a model as transformers saves it: model.safetensors, or an index with its files; fp32, bf16
+// or fp16.
 int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log *log, Error *err);
 
 #endif

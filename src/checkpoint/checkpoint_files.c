@@ -1,4 +1,6 @@
-// Checkpoints as directories, first part: names and what lies on the disk.
+// Checkpoints as directories: names, locks, publishing and removing. The manifest is in checkpoint_manifest.c. Every
+// directory is opened without following links and written below its descriptor, so that a name cannot be exchanged for
+// another user's link meanwhile.
 #include "checkpoint_files.h"
 #include "base/alloc.h"
 
@@ -37,10 +39,10 @@ int checkpoint_partial_path(char path[CHECKPOINT_PATH], const char *dir, int64_t
     return path_join(path, dir, name, err);
 }
 
-// A checkpoint that gives its name to a newer one, on file systems that cannot exchange two names at once.
+// A checkpoint that is being replaced by a newer one, on file systems that cannot exchange two names at once.
 #define REPLACED ".replaced"
 
-// The step that a directory's name says, or -1.
+// Returns the step in a directory's name, or -1.
 static int64_t step_of_name_(const char *name) {
     if (strncmp(name, "step_", 5) != 0) return -1;
     size_t digits = strspn(name + 5, "0123456789");
@@ -98,7 +100,7 @@ int checkpoint_file_path(char path[CHECKPOINT_PATH], const char *dir, const char
                               path);
 }
 
-// --- what is written, down to the disk
+// --- writing, down to the disk
 
 static int io_error_(const char *path, const char *what, Error *err) {
     int code = errno;
@@ -164,8 +166,8 @@ int directory_check_writable(const char *path, Error *err) {
     return access(path, W_OK | X_OK) == 0 ? 0 : io_error_(path, "written to", err);
 }
 
-// Kept as long as the open directory is, however the process ends, and by nothing that lies in it. A run that has been
-// killed may take a moment to go.
+// The lock is tied to the open directory: it ends with the process, however that ends, and leaves no file. A run that
+// was killed may take a moment to release it.
 int directory_lock(const char *path, int *lock, Error *err) {
     enum { PATIENCE_MS = 5000, LOOK_MS = 100 };
     const struct timespec nap = {0, LOOK_MS * 1000000L};
@@ -191,7 +193,7 @@ int directory_lock(const char *path, int *lock, Error *err) {
 int directory_sync(const char *path, Error *err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return io_error_(path, "synchronized", err);
-    // Some file systems do not know this for directories; they have nothing to make up for.
+    // Some file systems do not support this for directories; they need not.
     int status = fsync(fd) != 0 && errno != EINVAL ? io_error_(path, "synchronized", err) : 0;
     close(fd);
     return status;
@@ -213,8 +215,8 @@ static void hidden_path_(char hidden[CHECKPOINT_PATH + 16], const char *path, co
     snprintf(hidden, CHECKPOINT_PATH + 16, "%.*s.%s%s", (int)(name - path), path, name + (name[0] == '.'), end);
 }
 
-// Where the file system cannot exchange two names at once, the old checkpoint waits under a hidden name until the new
-// one has its own; a run that ends between the two leaves it to the next one's sweep, which gives its name back.
+// If the file system cannot exchange two names at once, the old checkpoint waits under a hidden name until the new one
+// has its own. If the run ends between the two, the next run's sweep gives the name back.
 static int files_replace_(const char *partial, const char *path, Error *err) {
     char hidden[CHECKPOINT_PATH + 16];
     if (renameat2(AT_FDCWD, partial, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
@@ -243,7 +245,7 @@ static int files_keep_(const char *path, Error *err) {
 int directory_publish(const char *partial, const char *path, bool replace, Error *err) {
     if (directory_sync(partial, err) != 0) return -1;
     if (rename(partial, path) != 0) {
-        // ENOTDIR: a file or a symbolic link has the name.
+        // ENOTDIR: the name is a file's or a symbolic link's.
         if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return io_error_(path, "named", err);
         if (replace) {
             if (files_replace_(partial, path, err) != 0) return -1;
@@ -254,9 +256,9 @@ int directory_publish(const char *partial, const char *path, bool replace, Error
     return sync_parent_(path, err);
 }
 
-// --- what is there
+// --- reading directories
 
-// A kill in the middle must not leave half a checkpoint under a checkpoint's name.
+// Removes the manifest first: a kill in the middle must not leave half a checkpoint under a checkpoint's name.
 static int files_remove_entry_(const char *path, const struct stat *status, int kind, struct FTW *place) {
     (void)status, (void)kind, (void)place;
     remove(path);
@@ -286,7 +288,7 @@ static void files_look_(CheckpointName *entry, const char *dir, const Crc64 *crc
     manifest_free(&manifest);
 }
 
-// The step of a checkpoint's directory, or of one that was to be replaced and whose name no other has; -1 for all else.
+// Returns the step of a checkpoint's directory, or of one that was being replaced and whose name is free; else -1.
 static int64_t step_of_entry_(const char *dir, const char *name) {
     if (!replaced_(name)) return step_of_name_(name);
     char hidden[CHECKPOINT_PATH], path[CHECKPOINT_PATH];

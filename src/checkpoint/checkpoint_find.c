@@ -1,5 +1,5 @@
-// What a start finds on the disk before anything is loaded or written. These functions only read, so the process that
-// starts the ranks can ask them too, and a slip on the command line is answered at once.
+// Looks at what a start finds on the disk before anything is loaded or written. These functions only read, so the
+// process that starts the ranks can call them too, and a slip on the command line is answered at once.
 #include "checkpoint_find.h"
 
 #include "checkpoint_model.h"
@@ -19,7 +19,7 @@ static bool find_has_(const char *dir, const char *name) {
 
 // --- what a directory offers
 
-// The first complete checkpoint of another run than the newest's; -1: all are of one run.
+// Returns the first complete checkpoint that belongs to another run than the newest's; -1: all are of one run.
 static int64_t first_of_another_run_(const Candidates *candidates) {
     int64_t newest = candidates->count - candidates->complete;
     for (int64_t i = newest + 1; i < candidates->count; i++)
@@ -79,7 +79,7 @@ bool checkpoint_lies_in(const char *checkpoint, const char *dir) {
 uint64_t run_id_draw(void) {
     uint64_t id = 0;
     if (getrandom(&id, sizeof id, 0) != sizeof id || id == 0) {
-        struct timespec now; // a kernel without random numbers: different is enough
+        struct timespec now; // a kernel without random numbers: any number that differs will do
         clock_gettime(CLOCK_REALTIME, &now);
         id = ((uint64_t)now.tv_sec << 32) ^ (uint64_t)now.tv_nsec ^ ((uint64_t)getpid() << 16) ^ 1;
     }
@@ -130,7 +130,7 @@ static int refuse_(const Config *config, const CheckpointName *found, bool mixed
                         dir, found->name, dir);
 }
 
-// NULL: nothing of another run is there.
+// Returns NULL if there is nothing of another run.
 static const CheckpointName *find_others_(const CheckpointName *list, int64_t count, ResumePlace place, uint64_t run) {
     const CheckpointName *newest = NULL;
     for (int64_t i = 0; i < count; i++) {
@@ -141,7 +141,7 @@ static const CheckpointName *find_others_(const CheckpointName *list, int64_t co
     return newest;
 }
 
-// Of a folder that is gone on from candidates_find has already told that it holds one run alone.
+// If the run resumes from the folder, candidates_find has checked that it holds one run only.
 int checkpoint_check_dir(const Config *config, const char *resume, Error *err) {
     const char *dir = config->checkpoint.dir;
     CheckpointName *list = NULL;

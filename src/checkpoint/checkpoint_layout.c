@@ -1,3 +1,5 @@
+// Computes the layout: headers first, because they decide where data begin, then the offset of every tensor's states,
+// and the rectangles in which a rank's part of a tensor is contiguous in its file.
 #include "checkpoint_layout.h"
 #include "base/alloc.h"
 
@@ -105,7 +107,7 @@ void layout_write_index(const CheckpointLayout *layout, FILE *file) {
 
 // --- parts of tensors
 
-// Whole rows from `row` on, at most `most`, that follow each other in the whole tensor too.
+// Returns how many whole rows from `row` on, at most `most`, are consecutive in the whole tensor too.
 static int64_t rows_together_(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t row, int64_t most) {
     int64_t first = tensor_global_row(tensor, row, tensor_rank, tensor_ranks), count = 1;
     while (count < most) {

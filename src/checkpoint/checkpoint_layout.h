@@ -1,4 +1,4 @@
-// Where a model's state lies in the files of a checkpoint. This follows from the table of tensors and the precision
+// Where a model's state is in the files of a checkpoint. This follows from the table of tensors and the precision
 // alone, so all ranks know it without asking each other, and it is the same for every partition: files are split by
 // layer and never by rank.
 //
@@ -6,9 +6,9 @@
 //   optimizer-0000k-of-0000n.safetensors   NAME.exp_avg, NAME.exp_avg_sq; in bf16 NAME.master (fp32 weights)
 // k = 1: the embedding, 2 ... n-1: one layer each, n: the head.
 //
-// Tensors lie in files as Hugging Face has them: whole, without the padding of the vocabulary, GPT-2's matrices
-// transposed, a tied head left out. Everything below speaks of runs of elements and not of ranks, so it does not matter
-// who holds which part of a state.
+// Tensors are stored in Hugging Face's form: whole, without the padding of the vocabulary, GPT-2's matrices transposed,
+// a tied head left out. Everything below speaks of runs of elements and not of ranks, so it does not matter which rank
+// holds which part of a state.
 #ifndef CHECKPOINT_LAYOUT_H
 #define CHECKPOINT_LAYOUT_H
 
@@ -20,9 +20,9 @@ typedef enum StateKind { STATE_WEIGHT, STATE_MASTER, STATE_M, STATE_V, STATE_KIN
 // Ends of the names: "", ".master", ".exp_avg", ".exp_avg_sq".
 extern const char *const state_suffix[STATE_KINDS];
 
-// --- the tensor a weight is stored as
+// --- the tensor under which a weight is stored
 
-// The spec whose weight it is: its own, or the embedding's for a tied head.
+// Returns the spec whose weight it is: its own, or the embedding's for a tied head.
 const TensorSpec *spec_stored(const TensorTable *table, const TensorSpec *spec);
 bool spec_is_vector(const TensorSpec *spec);
 
@@ -53,7 +53,7 @@ void layout_write_index(const CheckpointLayout *layout, FILE *file);
 
 // --- parts of tensors
 
-// Elements of a rank's tensor that are a rectangle of it and of the whole tensor too.
+// Elements of a rank's tensor that form a rectangle in it and in the whole tensor too.
 typedef struct Block {
     int64_t first;      // element of the rank's tensor; rows are tensor->cols apart
     int64_t rows, cols; // of the rectangle
@@ -62,13 +62,13 @@ typedef struct Block {
 
 typedef int (*BlockVisitor)(void *context, const Block *block);
 
-// Calls `visit` for the rectangles that together are the elements [begin, end) of the rank's tensor, padding left out.
-// Stops and returns what visit returned where that is not 0.
+// Calls `visit` for the rectangles that together are the elements [begin, end) of the rank's tensor, without padding.
+// Stops if visit does not return 0, and returns its result.
 int tensor_blocks(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t begin, int64_t end,
                   BlockVisitor visit, void *context);
 
-// A rectangle as it lies in a file: `rows` runs of `run` bytes, `stride` bytes apart (from beginning to beginning:
-// where the two are equal it is one run), the first at `offset` behind the tensor's beginning.
+// A rectangle in its file: `rows` runs of `run` bytes, `stride` bytes apart (from start to start: if the two are equal
+// it is one run), the first `offset` bytes after the tensor's beginning.
 typedef struct FileBlock {
     int64_t offset, rows, run, stride;
 } FileBlock;

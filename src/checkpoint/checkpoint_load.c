@@ -1,6 +1,6 @@
-// Loading: which checkpoint, whether it is whole and this model's, and a rank's part of it. Nothing is loaded before
-// everything was checked on every rank, and an error of one rank is everybody's: no rank trains on what others do not
-// have.
+// Loading: finds a checkpoint, checks that it is whole and this model's, and reads a rank's part of it. Nothing is
+// loaded before everything was checked on every rank, and an error of one rank is an error of all, so that no rank
+// trains on a state that others lack.
 #include "checkpoint.h"
 #include "base/alloc.h"
 
@@ -14,9 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-// --- one answer of all ranks
+// --- one answer for all ranks
 
-// Collective. Where any rank has an error, -1 and the lowest such rank's everywhere.
+// Collective. If any rank has an error, returns -1 and the lowest such rank's error on all.
 static int load_agree_(World *world, const Error *mine, Error *err) {
     int ranks = world_size(world);
     double first = mine->code != 0 ? ranks - world_rank(world) : 0;
@@ -29,7 +29,7 @@ static int load_agree_(World *world, const Error *mine, Error *err) {
     return -1;
 }
 
-// One line for all ranks.
+// Logs one line for all ranks.
 static void __attribute__((format(printf, 3, 4))) load_say_(World *world, const Log *log, const char *format, ...) {
     if (world_rank(world) != 0) return;
     Log all = log_of_all(log);
@@ -63,10 +63,10 @@ typedef struct Load {
     Stage *stage;
     bool states; // masters and moments too
     char
-        strange[320]; // the first value that is not finite, in words, where train.skip_bad_steps allows it; empty: none
+        strange[320]; // the first value that is not finite, as words, if train.skip_bad_steps allows it; empty: none
 } Load;
 
-// The tensor that holds one state of a spec; with `optional`, NULL without error where there is none.
+// Finds the tensor with one state of a spec; with `optional`, NULL without error if there is none.
 static SourceTensor *load_find_(Load *load, const TensorSpec *spec, StateKind kind, bool optional, Error *err) {
     const TensorTable *table = &load->stage->table;
     const TensorSpec *stored = spec_stored(table, spec);
@@ -98,7 +98,7 @@ static bool ends_with_(const char *text, const char *end) {
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
-// What is no weight: masks and tables that older files hold, and a tied head that is written out.
+// Returns whether a tensor is not a weight: masks and tables in older files, and a tied head that is written out.
 static bool harmless_(const TensorTable *table, const char *name) {
     static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     for (int i = 0; i < 3; i++)
@@ -108,8 +108,8 @@ static bool harmless_(const TensorTable *table, const char *name) {
     return false;
 }
 
-// A weight that this model has no place for means that the other one computes something else, as with biases or a third
-// norm.
+// A weight that this model has no place for, as a bias or a third norm, means that the file's model computes something
+// else.
 static int check_rest_(const Load *load, Error *err) {
     const Source *source = &load->source;
     for (int64_t i = 0; i < source->tensor_count; i++) {
@@ -128,13 +128,13 @@ typedef struct Range {
     int64_t begin, end;
 } Range;
 
-// Up to SOURCE_PIECE elements from `at` on, ending with a whole row where that can be.
+// Returns up to SOURCE_PIECE elements from `at` on, ending with a whole row if possible.
 static Range load_next_(const Tensor *tensor, int64_t at, int64_t end) {
     int64_t most = (at + SOURCE_PIECE) / tensor->cols * tensor->cols;
     return (Range){at, most > at && most < end ? most : end};
 }
 
-// What was read into source->values. A value that no token and no gradient touches would be trained on, and saved,
+// Checks the values just read. One that no token and no gradient touches would otherwise be trained on and saved
 // unseen.
 static int check_values_(Load *load, const Tensor *tensor, StateKind kind, Range range, Error *err) {
     const float *values = load->source.values;
@@ -155,7 +155,7 @@ static int check_values_(Load *load, const Tensor *tensor, StateKind kind, Range
     return 0;
 }
 
-// The fp32 value of a weight: the master where there is one, whichever precision either run has.
+// Loads the fp32 value of a weight: the master if there is one, whichever precision either run has.
 static int load_weight_(Load *load, int64_t index, Error *err) {
     StageTensors *tensors = &load->stage->tensors;
     const Tensor *tensor = &tensors->tensors[index];
@@ -219,7 +219,7 @@ static bool lists_(const Manifest *manifest, const char *name) {
     return false;
 }
 
-// A manifest can be sealed anew by hand; then its checksum says nothing about what it leaves out.
+// A manifest can be resealed by hand; its checksum then says nothing about what it leaves out.
 static int check_manifest_(const Manifest *manifest, const TrainingState *state, const char *dir, Error *err) {
     const char *const small[] = {CHECKPOINT_CONFIG, CHECKPOINT_TRAINING};
     for (int i = 0; i < 2; i++)
@@ -271,7 +271,7 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Stage *stage, W
     return 0;
 }
 
-// Collective: rank 0's answer everywhere.
+// Collective: distributes rank 0's answer.
 static int load_find_candidates_(Candidates *candidates, const char *dir, bool any_run, World *world, Error *err) {
     Error mine = {0};
     if (world_rank(world) == 0) candidates_find(candidates, dir, any_run, &mine);
@@ -298,7 +298,7 @@ static int candidate_path_(char path[CHECKPOINT_PATH], const Candidates *candida
     return world_broadcast(world, 0, path, CHECKPOINT_PATH, err);
 }
 
-// The first one that is whole is taken; what is wrong with those before it is said.
+// Takes the first checkpoint that is whole and says what is wrong with those before it.
 static int try_candidates_(const Candidates *candidates, ResumePoint *point, const char *dir, Stage *stage,
                            World *world, const Log *log, Error *err) {
     Log all = log_of_all(log);
@@ -307,7 +307,7 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
         Error damage = {0};
         if (candidate_path_(path, candidates, i, dir, world, err) != 0) return -1;
         if (verify_(path, world, &damage) == 0) return load_checkpoint_(point, path, stage, world, log, err);
-        if (!damage.everywhere || candidates->itself) { // the ranks cannot talk, or there is no other
+        if (!damage.everywhere || candidates->itself) { // the ranks cannot communicate, or there is no other
             *err = damage;
             return -1;
         }
@@ -345,7 +345,7 @@ static int open_model_(Load *load, const char *dir, Error *err) {
 }
 
 int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log *log, Error *err) {
-    // Our own checkpoints say what their bytes have to be, others do not.
+    // Our own checkpoints say what their bytes must be; others do not.
     Error mine = {0};
     char manifest[CHECKPOINT_PATH];
     double own = path_join(manifest, dir, CHECKPOINT_MANIFEST, NULL) == 0 && access(manifest, F_OK) == 0;

@@ -1,4 +1,4 @@
-// Checkpoints as directories, second part: the manifest.
+// Reads, writes and checks manifests. The text ends with its own checksum, so a torn or edited manifest is never taken.
 #include "checkpoint_files.h"
 #include "base/alloc.h"
 
@@ -11,13 +11,13 @@
 #include <string.h>
 #include <unistd.h>
 
-// The last line holds the checksum of all that stands before it.
+// The last line has the checksum of everything before it.
 #define TAIL_FORMAT "  \"crc64\": \"%016" PRIx64 "\"\n}\n"
 enum { TAIL_BYTES = 32, MANIFEST_VERSION = 1 };
 
-// What checkpoints are that were written before runs had a number.
+// The run of checkpoints written by versions without run ids.
 #define RUN_ID_NONE "0000000000000000"
-// One is added to it for each checkpoint, and JSON's numbers are doubles.
+// Each checkpoint adds one, and JSON's numbers are doubles.
 static const int64_t MOST_SEQUENCE = (int64_t)1 << 52;
 
 static void write_files_(const Manifest *manifest, FILE *file) {

@@ -1,3 +1,5 @@
+// Writes and reads training.json. Numbers are written so that they read back as the same bits, because a resumed run
+// has to decide as the first one would have.
 #include "checkpoint_model.h"
 
 #include "checkpoint_files.h"
@@ -10,7 +12,7 @@ static int held_(const ZScore *window) {
     return window->seen < ZSCORE_WINDOW ? (int)window->seen : ZSCORE_WINDOW;
 }
 
-// 17 digits are read back as the same bits; values stand in their places of the window, so that they add up in the same
+// 17 digits read back as the same bits; values keep their places in the window, so that they are added in the same
 // order.
 static void write_window_(const char *key, const ZScore *window, FILE *file) {
     fprintf(file, "  \"%s\": {\"seen\": %lld, \"values\": [", key, (long long)window->seen);
@@ -35,12 +37,12 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
 
 // --- reading
 
-// Counts are added to and multiplied: what no training reaches must not overflow.
+// Counts are added to and multiplied, so values that no training reaches are refused before they overflow.
 static bool in_reach_(int64_t count) {
     return count >= 0 && count <= 1000000000000;
 }
 
-// What is not there stays empty: checkpoints of earlier versions have none.
+// A missing window stays empty: checkpoints of earlier versions have none.
 static int read_window_(ZScore *window, const JsonValue *found) {
     const JsonValue *values = json_find(found, "values");
     int count = 0;

@@ -1,5 +1,5 @@
-// The small files of a checkpoint: config.json, which is Hugging Face's description of the model, and training.json,
-// which is ours of the run.
+// The small files of a checkpoint: config.json, Hugging Face's description of the model, and training.json, our own of
+// the run.
 #ifndef CHECKPOINT_MODEL_H
 #define CHECKPOINT_MODEL_H
 
@@ -11,7 +11,7 @@
 #define CHECKPOINT_INDEX    "model.safetensors.index.json"
 #define CHECKPOINT_TRAINING "training.json"
 
-// Where a run was.
+// How far a run had come.
 typedef struct TrainingState {
     uint64_t run; // this and the next as in the manifest
     int64_t sequence;

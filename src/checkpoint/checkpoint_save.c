@@ -2,8 +2,7 @@
 //
 //   idle -- save: copy, start the thread --> writing -- all done --> committing (rank 0's thread) -- done --> idle
 //
-// The threads only touch files. What they found is exchanged by checkpoint_poll, which all ranks call at the same
-// steps.
+// The threads only touch files. Their results are exchanged by checkpoint_poll, which all ranks call at the same steps.
 #include "checkpoint.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -34,9 +33,9 @@ struct Checkpoint {
     SavePhase phase;
     TrainingState state; // what is being saved
     int64_t saved;       // step of the newest complete one, -1: none yet
-    uint64_t run;        // the run that checkpoints belong to; this and the next on rank 0
+    uint64_t run;        // the run that checkpoints belong to; this and the next only on rank 0
     int64_t sequence;    // of the newest one in checkpoint.dir
-    int lock;            // of checkpoint.dir, on rank 0: two runs would clear away what the other is writing; -1: none
+    int lock;            // of checkpoint.dir, on rank 0: two runs would sweep away each other's files; -1: none
     char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
     Manifest manifest;     // of all files, on rank 0
     HfTokenizer tokenizer; // written into every checkpoint by rank 0
@@ -58,7 +57,7 @@ int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank) {
 int64_t checkpoint_buffer_bytes(const Config *config) {
     bool saves = config->checkpoint.every > 0 && config->checkpoint.dir[0] != '\0';
     return saves ? (int64_t)WRITER_LANES * 2 * RANGE_FILE_STAGING
-                 : 0; // rows that lie transposed, and what goes to the file
+                 : 0; // transposed rows, and what goes to the file
 }
 
 // --- threads
@@ -67,7 +66,7 @@ static int thread_start_(Checkpoint *checkpoint, void *(*work)(void *)) {
     sigset_t all, before;
     atomic_store(&checkpoint->ended, false);
     memset(&checkpoint->failure, 0, sizeof checkpoint->failure);
-    sigfillset(&all); // requests to stop are the main thread's to hear
+    sigfillset(&all); // requests to stop are handled by the main thread
     pthread_sigmask(SIG_SETMASK, &all, &before);
     checkpoint->running = pthread_create(&checkpoint->thread, NULL, work, checkpoint) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -143,7 +142,7 @@ static void *saver_write_(void *argument) {
 
 // --- committing: rank 0's thread
 
-// What other ranks wrote has to be seen from here. On disks that hosts have for themselves it is not.
+// Files that other ranks wrote must be visible here. On disks local to each host they are not.
 static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
     for (int64_t i = 0; i < checkpoint->manifest.count; i++) {
         const ManifestFile *file = &checkpoint->manifest.file[i];
@@ -158,7 +157,7 @@ static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
     return 0;
 }
 
-// What has this checkpoint's name gives way if it is of this run, which then went back to an earlier step.
+// A checkpoint with this one's name is replaced if it is of this run, which then went back to an earlier step.
 static bool may_replace_(const Checkpoint *checkpoint) {
     Manifest there;
     bool ours =
@@ -178,8 +177,8 @@ static void *commit_(void *argument) {
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
     double start = clock_seconds();
     if (commit_files_(checkpoint, &checkpoint->failure) == 0) {
-        // One too many harms nobody. What an attempt left that failed and could not be cleared away at once, as on a
-        // disk that was read-only for a while, is nobody's work in progress: all ranks are through.
+        // A checkpoint too many does no harm. What a failed attempt could not clear away at once, as on a disk that was
+        // read-only for a while, is not in use by any rank: all are done.
         checkpoint_prune(config->dir, &checkpoint->writer.crc, checkpoint->run, config->keep,
                          strrchr(checkpoint->path, '/') + 1, config->overwrite);
         checkpoint_sweep(config->dir);
@@ -195,7 +194,7 @@ static int64_t saver_now_(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-// Adds up what the ranks put into each file. A byte that nobody wrote would show here, in the sum of lengths.
+// Adds up what the ranks put into each file. A byte that no rank wrote would show here, in the sum of lengths.
 static int fill_manifest_(Checkpoint *checkpoint, const WriteShare *all, int ranks, Error *err) {
     const Writer *writer = &checkpoint->writer;
     checkpoint->manifest.step = checkpoint->state.step;
@@ -220,7 +219,7 @@ static int fill_manifest_(Checkpoint *checkpoint, const WriteShare *all, int ran
     return 0;
 }
 
-// Collective. Sums of all ranks' shares at rank 0, whose thread then goes on.
+// Collective. Sums all ranks' shares at rank 0, whose thread then commits.
 static int start_commit_(Checkpoint *checkpoint, Error *err) {
     int ranks = world_size(checkpoint->world), files = checkpoint->writer.layout.files;
     bool first = world_rank(checkpoint->world) == 0;
@@ -236,7 +235,7 @@ static int start_commit_(Checkpoint *checkpoint, Error *err) {
 
 // --- ends
 
-// Collective. What the lowest of the ranks that failed has to say, everywhere.
+// Collective. Gives all ranks the error of the lowest rank that failed.
 static int share_failure_(Checkpoint *checkpoint, Error *err) {
     int ranks = world_size(checkpoint->world);
     double first = checkpoint->failure.code != 0 ? ranks - world_rank(checkpoint->world) : 0;
@@ -293,7 +292,7 @@ int checkpoint_poll(Checkpoint *checkpoint, Error *err) {
 
 int checkpoint_finish(Checkpoint *checkpoint, Error *err) {
     while (checkpoint != NULL && checkpoint->phase != SAVE_IDLE) {
-        thread_join_(checkpoint); // so that the next look finds this rank through
+        thread_join_(checkpoint); // so that the next poll finds this rank done
         if (checkpoint_poll(checkpoint, err) != 0) return -1;
     }
     return 0;
@@ -311,7 +310,8 @@ static int wait_for_last_(Checkpoint *checkpoint, Error *err) {
     return 0;
 }
 
-// Collective. The hidden name is easy to guess: what another user may have put there is removed before any rank writes.
+// Collective. The hidden name is easy to guess, so anything that another user put there is removed before a rank
+// writes.
 static int clear_partial_(Checkpoint *checkpoint, Error *err) {
     struct stat there;
     if (world_rank(checkpoint->world) == 0 && lstat(checkpoint->partial, &there) == 0)
@@ -349,7 +349,7 @@ int64_t checkpoint_saved(const Checkpoint *checkpoint) {
 
 // --- life
 
-// The number of the run, and where its sequence goes on.
+// Determines the number of the run, and where its sequence continues.
 static int claim_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *err) {
     const char *dir = checkpoint->config->checkpoint.dir;
     CheckpointName *list;
@@ -372,7 +372,7 @@ static int prepare_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *
         // Check now, rather than hours later at the first save.
         if (config->every > 0) directory_check_writable(config->dir, &wrong);
     }
-    // The other ranks wait until rank 0 has swept: they write there.
+    // The other ranks wait until rank 0 has swept the directory they write to.
     if (world_broadcast(checkpoint->world, 0, &wrong, sizeof wrong, err) != 0) return -1;
     if (wrong.code == 0) return 0;
     err->everywhere = true;
@@ -396,7 +396,7 @@ int checkpoint_create(Checkpoint **out, Stage *stage, World *world, const Resume
     if (world_rank(world) == 0) hf_tokenizer_load(&checkpoint->tokenizer, stage->config);
     manifest->count = checkpoint->writer.layout.files + SMALL_FILES + checkpoint->tokenizer.count;
     manifest->file = xcalloc((size_t)manifest->count, sizeof *manifest->file);
-    // Where nothing is saved at intervals, memory for the copy is only wanted if someone asks the run to stop.
+    // If nothing is saved at intervals, memory for the copy is only needed when the run is asked to stop.
     return stage->config->checkpoint.every > 0 ? writer_allocate(&checkpoint->writer, err) : 0;
 }
 

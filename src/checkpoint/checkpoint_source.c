@@ -1,3 +1,5 @@
+// Opens a directory of safetensors files, our own or transformers', indexes its tensors by name, and reads rectangles
+// of them into a rank's order of elements.
 #include "checkpoint_source.h"
 #include "base/alloc.h"
 
@@ -10,7 +12,7 @@
 
 // --- opening
 
-// Only the headers are kept: a model may have more files than a process may hold open.
+// Keeps only the header: a model may have more files than a process may hold open.
 static int add_file_(Source *source, const char *name, Error *err) {
     char path[CHECKPOINT_PATH];
     if (checkpoint_file_path(path, source->dir, name, err) != 0) return -1;
@@ -71,7 +73,7 @@ static bool has_file_(const Source *source, const char *name) {
     return false;
 }
 
-// Every file of the index once, and every tensor where the index says.
+// Opens every file of the index once, and takes every tensor from the file that the index names.
 static int open_index_(Source *source, const JsonValue *map, const char *path, Error *err) {
     if (map == NULL || map->type != JSON_OBJECT) return error_set(err, EXIT_FAILED, "%s: has no weight_map", path);
     source->files = xcalloc((size_t)map->count + 1, sizeof *source->files);
@@ -183,7 +185,7 @@ static int read_raw_(const Reading *reading, const FileBlock *at) {
     return 0;
 }
 
-// The block as it lies in the file goes through `raw`; in the rank's tensor its rows are tensor->cols apart.
+// Reads a block through `raw` in the file's order; in the rank's tensor its rows are tensor->cols apart.
 static void source_place_(const Reading *reading, const Block *block) {
     const SafeTensor *from = reading->found->tensor;
     const char *raw = reading->source->raw;

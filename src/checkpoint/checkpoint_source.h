@@ -8,7 +8,7 @@
 typedef struct SourceTensor {
     const SafeTensor *tensor;
     int64_t file;
-    bool asked; // somebody looked for it
+    bool asked; // some caller looked for it
 } SourceTensor;
 
 typedef struct Source {
@@ -18,23 +18,23 @@ typedef struct Source {
     SourceTensor *tensors; // by name
     int64_t tensor_count;
     int64_t open; // the one file that is open, or -1
-    void *raw;    // SOURCE_PIECE elements as they lie in a file
+    void *raw;    // SOURCE_PIECE elements in the file's order
     float *values;
 } Source;
 
-// Elements that are read at a time: what loading takes of host memory is 12 times as many bytes.
+// Elements read at a time: loading takes 12 times as many bytes of host memory.
 enum { SOURCE_PIECE = 4 << 20 };
 
-// The files a manifest lists. -1 with err; source_close in every case.
+// Opens the files that a manifest lists. -1 with err; source_close in every case.
 int source_open_manifest(Source *source, const char *dir, const Manifest *manifest, Error *err);
-// The model in a directory: its index, or model.safetensors.
+// Opens the model in a directory: its index, or model.safetensors.
 int source_open_model(Source *source, const char *dir, Error *err);
 void source_close(Source *source);
 
-// NULL where there is none of that name. Names may lack the model's prefix ("transformer.", "model.").
+// Returns NULL if there is none of that name. Names may lack the model's prefix ("transformer.", "model.").
 SourceTensor *source_find(Source *source, const char *name);
 
-// Compares a tensor's shape with what the spec is stored as, and its type with numbers. -1 with err that names both
+// Checks that a tensor has the shape under which the spec is stored, and a numeric type. -1 with err that names both
 // shapes.
 int source_check(const Source *source, const SourceTensor *found, const TensorSpec *spec, Error *err);
 

@@ -1,3 +1,5 @@
+// Writes one rank's part of a checkpoint. What a rank writes is decided once, when the writer is created; each save
+// copies it into one piece of host memory, and two lanes bring that into the files.
 #include "checkpoint_write.h"
 #include "base/alloc.h"
 
@@ -11,8 +13,8 @@
 
 // --- what this rank writes
 
-// Replicas are written by the first tensor rank, a weight that is tied to the embedding where the embedding is. Data
-// ranks write the piece whose states they own.
+// Returns whether this rank writes the tensor: replicas are written by the first tensor rank, a tied weight where the
+// embedding is. Data ranks write the piece whose states they own.
 static bool writes_(const Stage *stage, const Tensor *tensor) {
     bool replica = tensor->spec->split == SPLIT_NONE && stage->at.shape.tensor_rank > 0;
     return tensor->spec->tied_to < 0 && !replica;
@@ -57,7 +59,7 @@ void writer_create(Writer *writer, const Stage *stage, World *world) {
     writer->parts = xcalloc((size_t)stage->tensors.count * STATE_KINDS, sizeof *writer->parts);
     writer->shares = xcalloc((size_t)writer->layout.files, sizeof *writer->shares);
     find_parts_(writer);
-    if (writer->image_bytes == 0) writer->image_bytes = MEMORY_ALIGN; // a rank that writes nothing has a place for it
+    if (writer->image_bytes == 0) writer->image_bytes = MEMORY_ALIGN; // a rank that writes nothing has an address too
 }
 
 void writer_free(Writer *writer) {
@@ -73,7 +75,7 @@ void writer_free(Writer *writer) {
     }
 }
 
-// Large pages and pinned ones make the copy faster, which training waits for. Without them it is as right.
+// Large and pinned pages make the copy faster, which training waits for. They only affect speed.
 static char *map_image_(Backend *be, int64_t bytes) {
     void *image = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (image == MAP_FAILED) return NULL;
@@ -132,14 +134,14 @@ static int writer_put_(const OpenFile *file, int64_t offset, const char *data, i
     return 0;
 }
 
-// Rows of at->run bytes that follow each other in memory, at->stride apart in the file.
+// Writes rows of at->run bytes that are consecutive in memory, at->stride apart in the file.
 static int put_rows_(const OpenFile *file, const FileBlock *at, const char *data) {
     const Crc64 *crc = &file->writer->crc;
     bool together = at->run == at->stride;
     int64_t rows = together ? 1 : at->rows, run = together ? at->rows * at->run : at->run;
     uint64_t raw = 0, step = rows > 1 ? crc64_shift(crc, at->stride) : 0;
     for (int64_t r = 0; r < rows; r++) {
-        // Behind what is there already lie the gap and the new run, together one stride.
+        // Appends to the checksum the gap and the new run, together one stride.
         uint64_t own = 0;
         if (writer_put_(file, at->offset + r * at->stride, data + r * run, run, &own) != 0) return -1;
         raw = (r == 0 ? 0 : crc64_times(raw, step)) ^ own;
@@ -150,8 +152,8 @@ static int put_rows_(const OpenFile *file, const FileBlock *at, const char *data
     return 0;
 }
 
-// to (cols, rows) = transpose of from (rows, cols), whose rows are `stride` elements apart. In tiles, so that the rows
-// read stay in the cache until they are used up.
+// to (cols, rows) = transpose of from (rows, cols), whose rows are `stride` elements apart. In tiles, so that rows stay
+// in the cache until all their elements are used.
 enum { TILE = 32 };
 
 static void transpose4_(uint32_t *to, const uint32_t *from, int64_t rows, int64_t cols, int64_t stride) {
@@ -166,7 +168,7 @@ static void transpose2_(uint16_t *to, const uint16_t *from, int64_t rows, int64_
             for (int64_t r = r0; r < rows && r < r0 + TILE; r++) to[c * rows + r] = from[r * stride + c];
 }
 
-// A few columns at a time become rows of the file.
+// Writes a few columns at a time as rows of the file.
 static int put_transposed_(const OpenFile *file, const Block *block, FileBlock at, const char *data) {
     int64_t stride = file->part->tensor->cols, most = file->writer->scratch_bytes / at.run, rows = at.rows;
     void *scratch = file->writer->scratch[file->lane];
@@ -184,7 +186,7 @@ static int put_transposed_(const OpenFile *file, const Block *block, FileBlock a
 
 // --- values that are not finite
 
-// All bits of the exponent are set, in fp32 and bf16 alike.
+// Finds values with all bits of the exponent set, in fp32 and bf16 alike.
 static int64_t find_strange4_(const uint32_t *values, int64_t count) {
     for (int64_t i = 0; i < count; i++)
         if ((values[i] & 0x7F800000u) == 0x7F800000u) return i;
@@ -198,7 +200,7 @@ static int64_t find_strange2_(const uint16_t *values, int64_t count) {
 }
 
 // A gradient that is not finite stops a step before its update. A value that no gradient touches, as in an embedding
-// row that no token uses, shows only where it is looked at: here, when everything is read anyway.
+// row that no token uses, is only found by looking at it: here, where everything is read anyway.
 static int check_finite_(const OpenFile *file, const Block *block, const char *data) {
     const WritePart *part = file->part;
     Writer *writer = file->writer;
@@ -229,7 +231,7 @@ static int put_block_(void *context, const Block *block) {
 
 // --- all files
 
-// The header is written by the rank that has the file's first tensor from its first element on.
+// The header is written by the rank that has the first element of the file's first tensor.
 static bool owns_header_(const Writer *writer, int file) {
     const StageTensors *tensors = &writer->stage->tensors;
     if (tensors->split.tensor_rank > 0 || tensors->split.data_rank > 0) return false;
@@ -273,7 +275,7 @@ static int write_file_(Writer *writer, int lane, int index, Error *err) {
     return range_file_close(&range, status == 0 ? err : NULL) == 0 ? status : -1;
 }
 
-// --- lanes: while one waits for the disk, the other makes checksums and transposes
+// --- lanes: while one waits for the disk, the other computes checksums and transposes
 
 typedef struct Lane {
     Writer *writer;
@@ -292,7 +294,7 @@ static void *run_lane_(void *argument) {
     }
 }
 
-// Lane 0 is the caller's thread, and does it all where no other could be started.
+// Lane 0 is the caller's thread, and does all the work if no other could be started.
 static void run_lanes_(Lane *lane) {
     pthread_t thread[WRITER_LANES];
     bool runs[WRITER_LANES] = {false};

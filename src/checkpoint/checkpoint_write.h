@@ -1,5 +1,4 @@
-// The part of a checkpoint that one rank writes: which elements, their copy in host memory, and the thread's work on
-// them.
+// The part of a checkpoint that one rank writes: which elements, their copy in host memory, and writing them to files.
 #ifndef CHECKPOINT_WRITE_H
 #define CHECKPOINT_WRITE_H
 
@@ -27,7 +26,7 @@ typedef struct WriteShare {
     int64_t bytes;
 } WriteShare;
 
-// Threads that write, a file each at a time.
+// Threads that write, one file each at a time.
 enum { WRITER_LANES = 2 };
 
 typedef struct Writer {
@@ -38,34 +37,34 @@ typedef struct Writer {
     int64_t part_count;
     char *image;
     int64_t image_bytes;
-    void *scratch[WRITER_LANES]; // for rows of matrices that lie transposed in files; at least one
+    void *scratch[WRITER_LANES]; // for rows of matrices that are transposed in files; at least one
     int64_t scratch_bytes;
     void *staging[WRITER_LANES]; // range_file.h
     WriteShare *shares;          // (layout.files)
-    World *world;                // is told that bytes were written
+    World *world;                // informed when bytes were written
     atomic_bool cancel;          // ends writer_write early
-    // --- of the write under way
+    // --- of the write in progress
     const char *dir;
     int dir_fd;
-    atomic_int next; // file that no lane has taken yet
+    atomic_int next; // the first file that no lane has taken
     atomic_bool failed;
     atomic_flag strange_taken;
-    char strange[256]; // the first value found that is not finite, in words; empty: none
+    char strange[256]; // the first value found that is not finite, as words; empty: none
 } Writer;
 
 void writer_create(Writer *writer, const Stage *stage, World *world);
 void writer_free(Writer *writer);
 
-// Allocates the copy where it is not there yet, and takes it.
+// Makes the copy, allocating it the first time.
 int writer_allocate(Writer *writer, Error *err);
 void writer_copy(Writer *writer);
 
-// The code of an error that must end the run: what is to be saved is not worth it.
+// The code of an error that must end the run: the state is not worth saving.
 enum { WRITER_BROKEN = 64 };
 
-// Writes the copy into the files of `dir`, which is made where it is not there, down to the disk, and fills `shares`.
+// Writes the copy into the files of `dir`, which is created if necessary, down to the disk, and fills `shares`.
 // Symbolic links are not followed: neither `dir` nor a file in it may be one. A value that is not finite fails with
-// WRITER_BROKEN, or is told in `strange` where train.skip_bad_steps lets a run go on with such values.
+// WRITER_BROKEN, or is described in `strange` if train.skip_bad_steps allows a run to continue with such values.
 int writer_write(Writer *writer, const char *dir, Error *err);
 
 #endif

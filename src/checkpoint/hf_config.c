@@ -1,6 +1,6 @@
-// config.json, both ways. A file is read into a ModelConfig, so that one loop over the model's keys finds every
-// difference. What the keys are called there, and which values mean something that is not computed here, is in the
-// family's row.
+// Reads and writes config.json. A file is read into a ModelConfig, so that one loop over the model's keys finds every
+// difference. The family's row has the names of the keys there, and which values mean something that is not
+// implemented.
 #include "hf_config.h"
 
 #include "checkpoint_files.h"
@@ -15,7 +15,7 @@
 
 // --- scaled rotations
 
-// A number of rope_scaling, the kinds of scaling that have it, and its value in a file without it (negative: required).
+// A number of rope_scaling, the kinds of scaling that have it, and its value if a file lacks it (negative: required).
 typedef struct RopeNumber {
     const char *key, *word;
     size_t offset; // in ModelConfig
@@ -27,8 +27,8 @@ typedef struct RopeNumber {
 #define ROPE_NUMBER(field, word, real, linear, llama3, yarn, absent)                                                   \
     { "model." #field, word, offsetof(ModelConfig, field), real, {false, linear, llama3, yarn}, absent }
 
-// transformers also knows yarn's original_max_position_embeddings, but its versions disagree on what it does beside
-// max_position_embeddings: it is read where it is there, and max_position_embeddings written in its place.
+// transformers also knows yarn's original_max_position_embeddings, but its versions disagree on what it means next to
+// max_position_embeddings: it is read if present, and max_position_embeddings is written in its place.
 static const RopeNumber rope_numbers[] = {
     ROPE_NUMBER(rope_factor, "factor", true, true, true, true, -1),
     ROPE_NUMBER(rope_original, "original_max_position_embeddings", false, false, true, false, -1),
@@ -56,7 +56,7 @@ static void put_(ModelConfig *model, size_t offset, bool real, double value) {
 
 // --- writing
 
-// The first architecture with these keys. There is always one: config_check refuses other combinations.
+// Returns the first architecture with these keys. There is always one: config_check refuses other combinations.
 static const FamilyForm *form_of_(const ModelConfig *m) {
     const FamilyForm *form = families[m->family].forms;
     while (form[1].model_type != NULL && (form->qkv_bias != m->qkv_bias || form->qk_norm != m->qk_norm)) form++;
@@ -73,7 +73,7 @@ static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
         const RopeNumber *row = &rope_numbers[i];
         if (!row->kind[m->rope_scaling]) continue;
         double value = get_(m, row->offset, row->real);
-        // As a float where it is one: transformers warns about integers there.
+        // Written as a float if it is one, because transformers warns about integers there.
         if (row->real && value == floor(value))
             fprintf(file, ", \"%s\": %.1f", row->word, value);
         else
@@ -82,7 +82,7 @@ static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
     fputs("},\n", file);
 }
 
-// Without a known token null is written: the defaults of transformers would be wrong for most vocabularies.
+// If the token is unknown, null is written: transformers' defaults would be wrong for most vocabularies.
 static void write_ends_(int64_t end, FILE *file) {
     const char *const words[] = {"bos_token_id", "eos_token_id"};
     for (int i = 0; i < 2; i++) {
@@ -156,7 +156,7 @@ static int check_demands_(const Found *found, const Family *family, Error *err) 
     return 0;
 }
 
-// Attention that sees only so many tokens back is the same as attention to all where sequences are no longer.
+// A sliding window makes no difference if no sequence is longer.
 static int check_window_(const Found *found, int64_t seq_len, Error *err) {
     const JsonValue *use = json_find(found->root, "use_sliding_window");
     int64_t window = json_integer(found->root, "sliding_window", 0);
@@ -167,7 +167,7 @@ static int check_window_(const Found *found, int64_t seq_len, Error *err) {
                      found->path, (long long)window, (long long)window);
 }
 
-// The architecture with this model_type, or NULL with err.
+// Returns the architecture with this model_type, or NULL with err.
 static const FamilyForm *find_form_(const Found *found, const Config *config, Error *err) {
     static const char *const experts[] = {"num_local_experts", "num_experts", "n_routed_experts", "moe_layer_freq"};
     const char *type = json_text(found->root, "model_type", "");
@@ -190,7 +190,7 @@ static const FamilyForm *find_form_(const Found *found, const Config *config, Er
     return NULL;
 }
 
-// Newer files keep rope_theta in an object of its own. A file without the word has the family's default.
+// Newer files keep rope_theta in an object of its own. A file without it has the family's default.
 static double found_number_(const JsonValue *root, const FamilyNumber *row) {
     const JsonValue *value = json_find(root, row->word);
     if (value == NULL && strcmp(row->word, "rope_theta") == 0)
@@ -199,7 +199,8 @@ static double found_number_(const JsonValue *root, const FamilyNumber *row) {
     return row->times == NULL ? row->absent : row->absent * (double)json_integer(root, row->times, -1);
 }
 
-// The object that describes scaled rotations: newer files name it rope_parameters, and have it for plain ones too.
+// Reads the object that describes scaled rotations: newer files call it rope_parameters, and have it for plain ones
+// too.
 static int read_rope_(Found *found, Error *err) {
     ModelConfig *m = &found->model;
     const JsonValue *scaling = json_find(found->root, "rope_scaling");
@@ -265,7 +266,7 @@ static void value_text_(char *text, size_t size, const ConfigKey *key, const voi
         snprintf(text, size, "%s", key->words[*(const int *)field]);
 }
 
-// Some files hold constants that went through fp32.
+// Some files contain constants that went through fp32.
 static bool same_value_(const ConfigKey *key, const void *there, const void *here) {
     if (key->type != KEY_NUMBER) return memcmp(there, here, key->size) == 0;
     double a = *(const double *)there, b = *(const double *)here;
@@ -277,7 +278,7 @@ typedef struct Differences {
     size_t used;
 } Differences;
 
-// Appends "model.hidden is 256 there and 128 here" where it is so.
+// Appends "model.hidden is 256 there and 128 here" if they differ.
 static void compare_key_(Differences *list, const char *name, const ModelConfig *there, const ModelConfig *here) {
     const ConfigKey *key = config_find(name);
     size_t at = key->offset - offsetof(Config, model);
@@ -294,7 +295,7 @@ static void compare_models_(Differences *list, const ModelConfig *there, const M
     static const char *const rotary[] = {"model.head_dim", "model.qkv_bias", "model.qk_norm", "model.rope_scaling"};
     const Family *family = &families[here->family];
     for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) {
-        // Rotations reach any length, and a file of YaRN's says another one.
+        // Rotations work for any length, and YaRN's files give another one.
         bool length = row->offset == offsetof(ModelConfig, seq_len) && family->rotary;
         if (length && (!exact || here->rope_scaling == ROPE_YARN)) continue;
         compare_key_(list, row->key, there, here);

@@ -1,4 +1,4 @@
-// config.json, by which transformers knows a model: written into checkpoints, and compared where a run starts from one.
+// config.json, by which transformers knows a model: written into checkpoints, and compared if a run starts from one.
 #ifndef HF_CONFIG_H
 #define HF_CONFIG_H
 
@@ -11,12 +11,12 @@
 extern "C" {
 #endif
 
-// end: the token that ends a text and begins the next; -1: not known.
+// Writes config.json. end: the token that ends a text and begins the next; -1: unknown.
 void hf_config_write(const Config *config, int64_t end, FILE *file);
 
 // Compares config.json in `dir` with the configuration. -1 with err (code 2) that lists every size and constant that
-// differs, or names what the file's model computes and this program does not. exact: the sequence length too, where it
-// is no tensor's size. A directory without the file passes: the tensors' shapes will tell.
+// differs, or names what the file's model computes and this program does not. exact: the sequence length must agree
+// even if no tensor depends on it. A directory without the file passes; the tensors' shapes are compared later.
 int hf_config_compare(const Config *config, const char *dir, bool exact, Error *err);
 
 #ifdef __cplusplus

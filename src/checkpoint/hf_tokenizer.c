@@ -1,4 +1,4 @@
-// Makes tokenizer_config.json, and tokenizer.json or tokenizer.model beside it, in memory.
+// Makes tokenizer_config.json, and tokenizer.json or tokenizer.model, in memory.
 #include "hf_tokenizer.h"
 
 #include "base/alloc.h"
@@ -14,7 +14,7 @@ enum { BYTES_END_TOKEN = 256 };
 
 // --- bytes
 
-// GPT-2's alphabet: a byte that prints is its own character, the others are the characters from U+0100 on, in order.
+// GPT-2's alphabet: a printable byte is its own character, the others are the characters from U+0100 on, in order.
 static int alphabet_(int byte) {
     int others = 0;
     bool prints = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
@@ -23,7 +23,7 @@ static int alphabet_(int byte) {
     return 256 + others;
 }
 
-// Byte-level BPE without a merge is one token a byte.
+// Byte-level BPE without merges is one token a byte.
 static void write_bytes_tokenizer_(FILE *file) {
     fputs(
         "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [{\"id\": 256, \"content\": "
@@ -58,7 +58,7 @@ static void add_config_(HfTokenizer *tokenizer, const Config *config, const char
     FILE *file = begin_(tokenizer, "tokenizer_config.json");
     fprintf(file, "{\n  \"tokenizer_class\": \"%s\",\n  \"model_max_length\": %lld,\n", class,
             (long long)config->model.seq_len);
-    // Documents here are preceded by what ends them, so it is both; it is not put in front of prompts.
+    // Documents here are preceded by the token that ends them, so it is both; it is not put before prompts.
     const char *const keys[] = {"bos_token", "eos_token"};
     for (int i = 0; i < 2 && end != NULL; i++) {
         fprintf(file, "  \"%s\": ", keys[i]);
@@ -70,7 +70,7 @@ static void add_config_(HfTokenizer *tokenizer, const Config *config, const char
     xmemstream_close(file);
 }
 
-// A file of any length and content; false where it cannot be read whole.
+// Adds a file of any length and content; false if it cannot be read whole.
 static bool add_copy_(HfTokenizer *tokenizer, const char *name, const char *path) {
     FILE *from = fopen(path, "rb");
     if (from == NULL) return false;
@@ -83,7 +83,7 @@ static bool add_copy_(HfTokenizer *tokenizer, const char *name, const char *path
     return whole;
 }
 
-// The text of a token that was added to a tokenizer.json, such as "<|end_of_text|>", written to `text`; NULL: none has
+// Writes the text of a token that was added to a tokenizer.json, such as "<|end_of_text|>", to `text`; NULL: none has
 // this id.
 static const char *added_token_(const char *json_text_, size_t length, int64_t id, char text[80]) {
     Json json = {0};

@@ -10,17 +10,17 @@
 enum { HF_TOKENIZER_FILES = 2 };
 
 typedef struct HfTokenizer {
-    int count; // files; 0 where the data do not say which tokenizer made them
+    int count; // files; 0 if the data do not name their tokenizer
     struct {
         const char *name; // in the checkpoint
         char *text;
         size_t length;
     } file[HF_TOKENIZER_FILES];
-    int64_t end; // the token that ends a text and begins the next; -1: not known
+    int64_t end; // the token that ends a text and begins the next; -1: unknown
 } HfTokenizer;
 
-// Reads the tokenizer's file into memory. One that is missing or damaged costs the checkpoint its tokenizer, never the
-// run.
+// Reads the tokenizer's file into memory. If it is missing or damaged, checkpoints have no tokenizer and the run goes
+// on.
 void hf_tokenizer_load(HfTokenizer *tokenizer, const Config *config);
 void hf_tokenizer_free(HfTokenizer *tokenizer);
 

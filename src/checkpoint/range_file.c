@@ -1,3 +1,4 @@
+// Writes ranges of one file from several processes, past the page cache if the file system allows it.
 #include "range_file.h"
 
 #include <errno.h>
@@ -5,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// Below this a direct write, which waits for the disk, costs more than the cache does; above it the disk is told to
-// begin at once.
+// Below this a direct write, which waits for the disk, costs more than the cache; above it the disk is told to start at
+// once.
 enum { LARGE = 1 << 20 };
 
 static int write_error_(const RangeFile *file, Error *err) {
@@ -27,13 +28,13 @@ int range_file_open(RangeFile *file, int dir, const char *name, const char *path
 static ssize_t put_cached_(RangeFile *file, int64_t offset, const void *data, int64_t bytes) {
     if (bytes > RANGE_FILE_STAGING) bytes = RANGE_FILE_STAGING;
     ssize_t put = pwrite(file->fd, data, (size_t)bytes, (off_t)offset);
-    // The disk begins now and not at the sync; where the file system cannot, the sync does it all.
+    // The disk starts now instead of at the sync; if the file system cannot, the sync does all of it.
     if (put >= LARGE) sync_file_range(file->fd, (off_t)offset, (off_t)put, SYNC_FILE_RANGE_WRITE);
     return put;
 }
 
-// As many whole blocks as the staging memory takes. A file system that opens files for direct writes and then refuses
-// them is asked no further; that it took part of a block, at the disk's end say, is for the cache to finish.
+// Writes as many whole blocks as the staging memory holds. A file system that opens files for direct writes and then
+// refuses them is not asked again; if it writes part of a block, as at the disk's end, the cache writes the rest.
 static ssize_t put_direct_(RangeFile *file, int64_t offset, const void *data, int64_t bytes) {
     int64_t piece = bytes < RANGE_FILE_STAGING ? bytes / RANGE_FILE_BLOCK * RANGE_FILE_BLOCK : RANGE_FILE_STAGING;
     memcpy(file->staging, data, (size_t)piece);
@@ -57,7 +58,7 @@ int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_
 }
 
 int range_file_sync(RangeFile *file, Error *err) {
-    return fsync(file->fd) != 0 ? write_error_(file, err) : 0; // of the file, whichever way its bytes came
+    return fsync(file->fd) != 0 ? write_error_(file, err) : 0; // of the file, in whichever way its bytes were written
 }
 
 int range_file_close(RangeFile *file, Error *err) {

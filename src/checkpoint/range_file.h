@@ -1,7 +1,6 @@
-// A file that is written in ranges, by several processes at once, down to the disk. What is large goes past the page
-// cache (O_DIRECT) where the file system knows how: the cache costs a copy, memory that training may need, and on the
-// machines measured half of the disk's rate (docs/performance.md). What does not fill a block of the disk goes through
-// the cache.
+// A file that several processes write in ranges, down to the disk. Large ranges go past the page cache (O_DIRECT) if
+// the file system supports it: the cache costs a copy, memory that training may need, and on the machines measured half
+// of the disk's rate (docs/performance.md). Parts of a disk block go through the cache.
 #ifndef RANGE_FILE_H
 #define RANGE_FILE_H
 
@@ -17,20 +16,21 @@ enum {
 typedef struct RangeFile {
     const char *path; // the caller's, for errors
     int fd;
-    int direct; // the same file past the page cache, -1: not possible here
+    int direct; // the same file past the page cache, -1: not possible
     char *staging;
 } RangeFile;
 
-// Opens a file for writing, makes it where it is not there, and keeps what others wrote. staging: RANGE_FILE_STAGING
-// bytes aligned to RANGE_FILE_BLOCK, of this file until it is closed. The file is `name` in the open directory `dir`
-// (AT_FDCWD: here); a symbolic link of that name is not followed. path: for errors, kept by the caller. -1 with err.
+// Opens a file for writing, creates it if necessary, and keeps what others wrote. staging: RANGE_FILE_STAGING bytes
+// aligned to RANGE_FILE_BLOCK, used by this file until it is closed. The file is `name` in the open directory `dir`
+// (AT_FDCWD: the working directory); a symbolic link of that name is not followed. path: for errors; the caller keeps
+// it. -1 with err.
 int range_file_open(RangeFile *file, int dir, const char *name, const char *path, void *staging, Error *err);
 
 // Writes the beginning of a range and returns how many bytes that were, at least one; -1 with err. Two processes may
-// write ranges that share a block; of the ranges themselves no byte belongs to two.
+// write ranges that share a block, but no byte belongs to two ranges.
 int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_t bytes, Error *err);
 
-// Down to the disk. Then range_file_close, which follows every open that returned 0.
+// Flushes to the disk. Then call range_file_close, as after every open that returned 0.
 int range_file_sync(RangeFile *file, Error *err);
 int range_file_close(RangeFile *file, Error *err);
 

@@ -1,3 +1,4 @@
+// Reads and writes safetensors files. The header is checked completely before any tensor is offered.
 #include "safetensors.h"
 #include "base/alloc.h"
 
@@ -43,7 +44,7 @@ static int read_type_(const SafeFile *file, SafeTensor *tensor, const JsonValue 
     return bad_(file, err, tensor->name, "no dtype that is known");
 }
 
-// Also counts the bytes, none of which may pass what the file has: so no product can leave 64 bits.
+// Reads the shape and counts the bytes; no product may exceed the file's length, so none can overflow 64 bits.
 static int read_shape_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, Error *err) {
     const JsonValue *shape = json_find(entry, "shape");
     if (shape == NULL || shape->type != JSON_ARRAY) return bad_(file, err, tensor->name, "no shape");
@@ -90,8 +91,8 @@ static int compare_offsets_(const void *a, const void *b) {
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-// One behind the other from the header to the file's end, as the format demands: no byte twice, none that nobody
-// checks.
+// Tensors must follow one another from the header to the file's end, as the format demands: no byte twice, none
+// unchecked.
 static int check_cover_(const SafeFile *file, int64_t data, Error *err) {
     int64_t at = data;
     for (int64_t i = 0; i < file->count; i++) {
@@ -209,8 +210,7 @@ void safetensors_to_float(float *to, const void *from, SafeType type, int64_t co
 
 // --- writing
 
-// The length word is filled in at the end. Loaders ask for the metadata: without the format, transformers refuses the
-// file.
+// The length word is filled in at the end. transformers refuses a file whose metadata does not name the format.
 void safetensors_header_begin(SafeHeader *header) {
     memset(header, 0, sizeof *header);
     header->file = xmemstream(&header->text, &header->bytes);
@@ -236,7 +236,7 @@ int64_t safetensors_header_add(SafeHeader *header, const char *name, SafeType ty
     return offset;
 }
 
-// Filled up with spaces, so that the data begins at a multiple of eight bytes.
+// Pads with spaces, so that the data begin at a multiple of eight bytes.
 void safetensors_header_end(SafeHeader *header) {
     fputc('}', header->file);
     fflush(header->file);

@@ -2,8 +2,8 @@
 // little-endian; the header, a JSON object {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...};
 // the tensors' bytes.
 //
-// Nothing a file says about sizes is believed before it was checked against the file's length: lengths, offsets and
-// shapes agree with each other and cover the data exactly, or the file is refused with a sentence that names it.
+// Nothing that a file says about sizes is believed before it was checked against the file's length: lengths, offsets
+// and shapes agree with each other and cover the data exactly, or the file is refused with a sentence that names it.
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 
@@ -44,20 +44,20 @@ typedef struct SafeFile {
 int safetensors_open(SafeFile *file, const char *path, Error *err);
 void safetensors_close(SafeFile *file);
 
-// Closes the descriptor and keeps the table; and opens it again for reading, if the file is as long as it was.
+// Closes the descriptor and keeps the table; reopen opens it again for reading if the file has the same length.
 void safetensors_release(SafeFile *file);
 int safetensors_reopen(SafeFile *file, Error *err);
 
-// Reads bytes [offset, offset + bytes) of the file. -1 with err where the file ends before or cannot be read.
+// Reads bytes [offset, offset + bytes) of the file. -1 with err if the file ends earlier or cannot be read.
 int safetensors_read(const SafeFile *file, int64_t offset, void *to, int64_t bytes, Error *err);
 
-// Numbers as fp32: `count` elements of `type` (not SAFE_OTHER) as they lie in a file.
+// Converts `count` elements of `type` (not SAFE_OTHER) from a file to fp32.
 void safetensors_to_float(float *to, const void *from, SafeType type, int64_t count);
 
-// "[2, 3]"; returns text.
+// Writes "[2, 3]" and returns text.
 const char *safetensors_shape(const SafeTensor *tensor, char *text, int64_t size);
 
-// A header under construction. Tensors are placed one behind the other.
+// A header under construction. Tensors are placed one after another.
 typedef struct SafeHeader {
     FILE *file;
     char *text; // the file's beginning, length word included, once finished; the caller frees it
