@@ -230,7 +230,7 @@ class Job:
 
     def end(self):
         try:
-            stdout, stderr = self.parent.communicate(timeout=TIME_LIMIT)
+            stdout, stderr = self.parent.communicate(timeout=patience(TIME_LIMIT))
         except subprocess.TimeoutExpired:
             self.parent.kill()
             raise
