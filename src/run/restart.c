@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 bool restart_allowed(Restarts *restarts, const LaunchEnd *end, char why[256]) {
     bool further = end->step > restarts->furthest || !restarts->again;
@@ -37,51 +36,35 @@ bool restart_allowed(Restarts *restarts, const LaunchEnd *end, char why[256]) {
 
 // --- where the ranks go on
 
-// Checkpoints that were there before the run, which may be another run's. They are told by their inodes, since names
-// are used again.
-typedef struct Before {
-    ino_t *inode;
-    int64_t count;
-} Before;
-
-static ino_t restart_inode_(const char *dir, const char *name, time_t *made) {
-    char path[CONFIG_TEXT + 64];
-    struct stat status;
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    if (stat(path, &status) != 0) return 0;
-    if (made != NULL) *made = status.st_mtime;
-    return status.st_ino;
-}
-
-static void restart_list_(const Config *config, CheckpointName **names, int64_t *count) {
+// The complete checkpoints of checkpoint.dir, the newest first. The caller frees them.
+static CheckpointName *restart_list_(const Config *config, int64_t *count) {
+    CheckpointName *names = NULL;
+    int64_t all = 0;
     Crc64 crc;
     crc64_init(&crc);
-    *names = NULL, *count = 0;
-    if (config->checkpoint.dir[0] != '\0') checkpoint_list(config->checkpoint.dir, &crc, names, count, NULL);
+    if (config->checkpoint.dir[0] != '\0') checkpoint_list(config->checkpoint.dir, &crc, &names, &all, NULL);
+    *count = 0;
+    for (int64_t i = 0; i < all; i++)
+        if (names[i].complete) names[(*count)++] = names[i];
+    return names;
 }
 
-static Before restart_look_(const Config *config) {
-    CheckpointName *names;
-    Before before;
-    restart_list_(config, &names, &before.count);
-    before.inode = xcalloc((size_t)before.count + 1, sizeof *before.inode);
-    for (int64_t i = 0; i < before.count; i++)
-        before.inode[i] = restart_inode_(config->checkpoint.dir, names[i].name, NULL);
+int64_t restart_sequence(const Config *config) {
+    int64_t count;
+    CheckpointName *names = restart_list_(config, &count);
+    int64_t sequence = count > 0 ? names[0].sequence : 0;
     free(names);
-    return before;
+    return sequence;
 }
 
-// The step of the newest complete checkpoint that this run made, and its path; -1: none yet.
-static int64_t restart_newest_(const Config *config, const Before *before, time_t *made, char *path, size_t size) {
-    CheckpointName *names;
+int64_t restart_newest(const Config *config, int64_t before, time_t *made, char *path, size_t size) {
     int64_t count, step = -1;
-    restart_list_(config, &names, &count);
-    for (int64_t i = 0; i < count && step < 0; i++) {
-        ino_t inode = restart_inode_(config->checkpoint.dir, names[i].name, made);
-        bool ours = names[i].complete && inode != 0;
-        for (int64_t k = 0; k < before->count; k++) ours = ours && before->inode[k] != inode;
-        if (ours) step = names[i].step;
-        if (ours) snprintf(path, size, "%s/%s", config->checkpoint.dir, names[i].name);
+    struct stat status;
+    CheckpointName *names = restart_list_(config, &count);
+    if (count > 0 && names[0].sequence > before) {
+        step = names[0].step;
+        snprintf(path, size, "%s/%s", config->checkpoint.dir, names[0].name);
+        if (stat(path, &status) == 0) *made = status.st_mtime;
     }
     free(names);
     return step;
@@ -105,6 +88,7 @@ static char **restart_arguments_(char **argv, char *path) {
 
 static void restart_say_(const Log *log, const Restarts *restarts, const LaunchEnd *end, int64_t saved,
                          double seconds) {
+    if (seconds < 0) seconds = 0; // the clock went back
     int64_t lost = end->step - 1 - (saved > 0 ? saved : 0);
     char from[64] = "where this start began";
     if (saved > 0) snprintf(from, sizeof from, "step %lld", (long long)saved);
@@ -115,7 +99,7 @@ static void restart_say_(const Log *log, const Restarts *restarts, const LaunchE
 int restart_launch(const Log *log, const Config *config, const Job *job, char **argv, Error *err) {
     Restarts restarts = {.left = config->train.max_restarts};
     Job watched = *job;
-    Before before = restart_look_(config);
+    int64_t before = restart_sequence(config);
     char path[CONFIG_TEXT + 64], why[256], **with = NULL;
     if (restarts.left > 0) watched.remedy = "the ranks end";
     int code;
@@ -124,7 +108,7 @@ int restart_launch(const Log *log, const Config *config, const Job *job, char **
         time_t began = time(NULL), made = 0;
         code = launch_ranks(log, &watched, with != NULL ? with : argv, &end, err);
         if (code <= EXIT_DONE || !end.lost || config->train.max_restarts == 0) break;
-        int64_t saved = restart_newest_(config, &before, &made, path, sizeof path);
+        int64_t saved = restart_newest(config, before, &made, path, sizeof path);
         if (!restart_allowed(&restarts, &end, why)) {
             log_line(log, "%s; %s", why, job->remedy);
             break;
@@ -133,6 +117,5 @@ int restart_launch(const Log *log, const Config *config, const Job *job, char **
         if (saved >= 0 && with == NULL) with = restart_arguments_(argv, path);
     }
     free(with);
-    free(before.inode);
     return code;
 }

@@ -5,6 +5,8 @@
 #include "config/config.h"
 #include "launch/launch.h"
 
+#include <time.h>
+
 // How often ranks may still be started again, and what was known at the last loss.
 typedef struct Restarts {
     int64_t left;
@@ -18,6 +20,13 @@ typedef struct Restarts {
 // furthest was reached, it counts double. The same action of the same rank twice in a row is no accident. `why`: not,
 // as a sentence without an end.
 bool restart_allowed(Restarts *restarts, const LaunchEnd *end, char why[256]);
+
+// The sequence number of the newest complete checkpoint in checkpoint.dir, 0 where there is none. What a run saves has
+// a higher one than what was there when it began, which may be another run's.
+int64_t restart_sequence(const Config *config);
+// The step of the newest complete checkpoint with a higher number than `before`, its path, and when it was made (for
+// people). -1: none.
+int64_t restart_newest(const Config *config, int64_t before, time_t *made, char *path, size_t size);
 
 // Starts the ranks (launch_ranks) with the arguments argv, and again from the newest complete checkpoint while that is
 // allowed. Returns the exit code, or -1 with err.

@@ -4,6 +4,7 @@ complete is harmed, and training goes on where it can."""
 import json
 import os
 import shutil
+import signal
 import socket
 import stat
 import struct
@@ -11,7 +12,8 @@ import subprocess
 
 import pytest
 
-from trainer_runs import LLAMA, Trainer, checkpoint_names, layout, saving, verify, wait_for_lines, wait_until, without_mpi
+from harm import rank_process, small_config
+from trainer_runs import LLAMA, Job, Trainer, checkpoint_names, layout, saving, verify, wait_for_lines, wait_until, without_mpi
 
 TINY = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq_len=8)
 SOON = 60  # seconds in which everything here has to have ended; a run that waits for a named pipe never does
@@ -244,6 +246,27 @@ def test_a_failed_checkpoint_is_tried_again_at_the_next_interval(tmp_path, fault
         last = max(result.steps)
         assert result.code == 3 and verify(saved / f"step_{last:08}") is None, result.stderr
         assert all(name.startswith("step_") for name in checkpoint_names(saved))
+
+
+@several_ranks
+def test_a_restart_on_a_full_disk_happens_once_and_trains_on(tmp_path):
+    """Nothing can be saved after it: a loop of restarts would come back to the same step for ever."""
+    config = small_config(tmp_path)
+    with Disk(tmp_path / "disk", "8m") as disk:
+        saved = disk.folder / "saved"
+        keys = ("parallel.pipeline=4", "train.steps=100000", "train.max_restarts=5", f"log.metrics={disk.folder}/metrics.jsonl")
+        job = Job(config, *keys, f"checkpoint.dir={saved}", "checkpoint.every=5", "checkpoint.keep=2", stdout=subprocess.DEVNULL)
+        wait_for(job.parent, "saved ", "/step_")
+        disk.fill()
+        os.kill(wait_until(lambda: rank_process(job, 2), "no rank"), signal.SIGKILL)
+        wait_for(job.parent, "starting the ranks again from step")
+        assert "No space left on device" in wait_for(job.parent, "the checkpoint of step", "could not be written")
+        job.parent.terminate()
+        said = job.parent.stderr.read()
+        assert job.parent.wait() == 1 and "starting the ranks again" not in said and "could not be written" in said, said
+        whole = [name for name in checkpoint_names(saved) if name.startswith("step_")]
+        assert whole and [verify(saved / name) for name in whole] == [None] * len(whole)
+        job.parent.stderr.close()
 
 
 def test_a_read_only_place_for_checkpoints_is_refused_at_the_start(small, tmp_path):

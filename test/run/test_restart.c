@@ -1,11 +1,16 @@
 // When ranks may be started again. Whole runs: test_restarts.py.
 #include "run/restart.h"
 
+#include "checkpoint/checkpoint_files.h"
+#include "scratch_folder.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <cmocka.h>
 
 static bool allowed_(Restarts *restarts, int rank, int64_t step, const char *action) {
@@ -43,11 +48,42 @@ static void the_same_action_twice_in_a_row_stops_it(void **state) {
     assert_true(allowed_(&others, 2, 10, "step 10 F3")); // of another rank
 }
 
+static void save_(const char *dir, int64_t step, int64_t sequence) {
+    char path[CHECKPOINT_PATH];
+    Crc64 crc;
+    Manifest manifest = {.step = step, .run = 7, .sequence = sequence};
+    crc64_init(&crc);
+    assert_int_equal(checkpoint_path(path, dir, step, NULL), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(manifest_write(&manifest, &crc, path, NULL), 0);
+}
+
+static void the_newest_checkpoint_of_the_run_is_the_one_with_the_highest_number(void **state) {
+    (void)state;
+    char path[CHECKPOINT_PATH];
+    const char *dir = test_folder();
+    time_t made = 0;
+    Config *config = calloc(1, sizeof *config);
+    assert_non_null(config);
+    snprintf(config->checkpoint.dir, sizeof config->checkpoint.dir, "%s", dir);
+    assert_int_equal(restart_sequence(config), 0);
+    save_(dir, 10, 3);
+    int64_t before = restart_sequence(config);
+    assert_int_equal(before, 3);
+    assert_int_equal(restart_newest(config, before, &made, path, sizeof path), -1);
+    save_(dir, 7, 5); // the run went back to an earlier step
+    save_(dir, 9, 4);
+    assert_int_equal(restart_newest(config, before, &made, path, sizeof path), 7);
+    assert_string_equal(strrchr(path, '/'), "/step_00000007");
+    free(config);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_loss_after_new_steps_costs_one_restart),
         cmocka_unit_test(a_loss_without_a_new_step_counts_double),
         cmocka_unit_test(the_same_action_twice_in_a_row_stops_it),
+        cmocka_unit_test(the_newest_checkpoint_of_the_run_is_the_one_with_the_highest_number),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, test_folder_create, test_folder_remove);
 }
