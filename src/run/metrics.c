@@ -1,6 +1,6 @@
-// A line of the file is put together in memory and written at once, so that a reader never sees half of one and a crash
-// tears at most the last. All lines of a run begin with their type and step: cutting the file at a step needs no JSON
-// parser.
+// Step lines and log.metrics. A line of the file is built in memory and written at once, so that a reader never sees
+// half of one and a crash tears at most the last. All lines of a run begin with their type and step: cutting the file
+// at a step needs no JSON parser.
 #include "metrics.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -23,7 +23,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// The time left is judged by as many of the last steps as this.
+// Steps from which the time left is estimated.
 enum { PACE_WINDOW = 32 };
 
 struct Metrics {
@@ -34,8 +34,8 @@ struct Metrics {
     bool terminal, progress_shown, say_all;
     bool unheard;                 // standard output cannot be written
     double ended[PACE_WINDOW];    // when the latest steps ended; [i % PACE_WINDOW]
-    int64_t paced;                // how many entries were made; the first is the start of the first step
-    bool (*waits)(void *context); // NULL: whoever reads is waited for
+    int64_t paced;                // entries made; the first is the start of the first step
+    bool (*waits)(void *context); // NULL: writes wait for the reader
     void *context;
 };
 
@@ -81,19 +81,19 @@ static int metrics_file_error_(const Metrics *metrics, const char *what, Error *
                                                       : "name a file that can be written, or \"\" for none");
 }
 
-// What an earlier run left in the file: where to cut it.
+// What to keep of an earlier run's lines in the file.
 typedef struct Kept {
     off_t end;     // of the last line to keep
     int64_t step;  // of the last step line before it
-    bool finished; // a step behind after_step was met: nothing from there on is kept
-    bool foreign;  // the torn tail is none of ours
+    bool finished; // a step after after_step was met: nothing from there on is kept
+    bool foreign;  // the torn tail was not written by us
 } Kept;
 
-// A file may hold several runs one after another. A step that is not behind the one before it begins another run, and
-// only the last run is cut.
+// A file may hold several runs. A step that does not come after the previous one begins another run, and only the last
+// run is cut.
 static void keep_line_(Kept *kept, const char *line, off_t end, int64_t after_step) {
     long long number;
-    bool any = sscanf(line, "{\"type\":\"%*[a-z]\",\"step\":%lld", &number) == 1; // all that belongs to a step
+    bool any = sscanf(line, "{\"type\":\"%*[a-z]\",\"step\":%lld", &number) == 1; // lines that belong to a step
     bool step = sscanf(line, "{\"type\":\"step\",\"step\":%lld", &number) == 1;
     if (step && number <= kept->step) kept->finished = false;
     if (step) kept->step = number;
@@ -116,7 +116,7 @@ static void keep_all_(Kept *kept, FILE *file, int64_t after_step) {
     free(line);
 }
 
-// A fresh start keeps every whole line of earlier runs; a resume goes on behind after_step.
+// A fresh start keeps every whole line of earlier runs; a resume continues after after_step.
 static int metrics_cut_(Metrics *metrics, int64_t after_step, Error *err) {
     FILE *file = fopen(metrics->path, "r");
     if (file == NULL) return metrics_file_error_(metrics, "cannot read", err);
@@ -140,8 +140,8 @@ static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
     return S_ISREG(status.st_mode) ? metrics_cut_(metrics, after_step, err) : 0;
 }
 
-// mpirun gives its first rank a terminal of its own, wherever that rank's output goes in the end: only a parent that
-// sees a terminal itself can say so. A dumb terminal cannot take a line back.
+// mpirun gives its first rank a terminal of its own, wherever that rank's output ends up; only a parent that sees a
+// terminal itself knows. A dumb terminal cannot overwrite a line.
 static bool writes_to_terminal_(void) {
     const char *parent = getenv(LAUNCH_TERMINAL_VARIABLE), *kind = getenv("TERM");
     bool under = false;
@@ -176,7 +176,8 @@ bool metrics_unheard(const Metrics *metrics) {
     return metrics->unheard;
 }
 
-// What is not ready for a line within so long would hold us up: a pipe that is ready takes PIPE_BUF bytes at once.
+// Returns whether the reader takes a line within so many milliseconds: a pipe that is ready takes PIPE_BUF bytes at
+// once.
 static bool ready_(int ms) {
     struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
     return poll(&out, 1, ms) != 0;
@@ -211,7 +212,7 @@ static int metrics_append_(Metrics *metrics, const char *text, size_t length, Er
         if (written < 0 && errno == EINTR) continue;
         if (written < 0) {
             metrics_file_error_(metrics, "cannot write to", err);
-            // The next line would be glued to a torn one. Where this fails too, the next resume cuts it.
+            // The next line would be joined to a torn one. If this fails too, the next resume cuts it.
             bool cut = before >= 0 && ftruncate(metrics->fd, before) == 0;
             (void)cut;
             return -1;
@@ -230,7 +231,7 @@ static int line_end_(Line *line, Metrics *metrics, Error *err) {
     return status;
 }
 
-// JSON has no word for what is not a number.
+// JSON has no NaN and no infinity; they become null.
 static void metrics_number_(Line *line, const char *key, double value, int digits) {
     if (isfinite(value))
         fprintf(line->file, ",\"%s\":%.*g", key, digits, value);
@@ -242,7 +243,7 @@ static void count_(Line *line, const char *key, int64_t value) {
     fprintf(line->file, ",\"%s\":%lld", key, (long long)value);
 }
 
-// Digits of a double that has to be read back as the same bits, and of figures that only say how fast or how far.
+// Digits of a double that must read back as the same bits, and of figures that describe speed or progress.
 enum { EXACT = 17, CLEAR = 9 };
 
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err) {
@@ -275,7 +276,7 @@ static void write_stages_(Line *line, const StepFigures *figures) {
     fputc(']', line->file);
 }
 
-// MFU, or NAN where the peak is unknown.
+// Returns the MFU, or NAN if the peak is unknown.
 static double mfu_(const Metrics *metrics, double flops_per_token, const StepFigures *figures) {
     return metrics->peak.peak_tflops > 0.0 ? metrics_utilization_(&metrics->peak, flops_per_token, figures) : NAN;
 }
@@ -323,7 +324,7 @@ static int metrics_say_(Metrics *metrics, const char *text, Error *err) {
     if (!wait_for_reader_(metrics)) return 0;
     if (metrics->progress_shown) fputs("\r\033[K", stdout);
     metrics->progress_shown = false;
-    // Flushed line by line: as one write, and seen as soon as it is known.
+    // Flushed line by line: one write, visible at once.
     metrics->unheard = fprintf(stdout, "%s\n", text) < 0 || fflush(stdout) != 0;
     if (metrics->unheard) return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
     return 0;
@@ -343,7 +344,7 @@ static char *duration_(double seconds, char text[48]) {
     return text;
 }
 
-// Seconds from one step to the next by the clock, so that validation and saving count; 0 while it is unknown.
+// Returns the seconds from one step to the next by the clock, which includes validation and saving; 0 while unknown.
 static double pace_(const Metrics *metrics) {
     int64_t known = metrics->paced < PACE_WINDOW ? metrics->paced : PACE_WINDOW;
     if (known < 2) return 0.0;
@@ -373,7 +374,7 @@ typedef struct StepLine {
     char field[FIELDS][64]; // empty: not in the line
 } StepLine;
 
-// "loss 3.2145", and its deviation where that is unusual. What is not a number has a sign too, which says nothing.
+// Writes "loss 3.2145", and its deviation if that is unusual. A NaN's sign means nothing and is left out.
 static void deviating_(char field[64], const char *name, int digits, double value, double z, bool always) {
     double plain = isnan(value) ? fabs(value) : value;
     int length = snprintf(field, 64, fabs(plain) < 1e4 ? "%s %.*f" : "%s %.*e", name, digits, plain);
@@ -382,7 +383,7 @@ static void deviating_(char field[64], const char *name, int digits, double valu
              isnan(z) ? fabs(z) : z);
 }
 
-// The fullest stage; with `all` the emptiest too.
+// Writes the fullest stage; with `all` the emptiest too.
 static void memory_field_(char field[64], const StepFigures *figures, bool all) {
     int fullest = 0, emptiest = 0;
     for (int s = 1; s < figures->stages; s++) {
@@ -409,7 +410,7 @@ static void fill_(StepLine *line, const Metrics *metrics, const StepFigures *fig
     snprintf(line->field[FIELD_LR], 64, "lr %.1e", figures->lr);
     snprintf(line->field[FIELD_TIME], 64, ms < 100.0 ? "%.1f ms" : "%.0f ms", ms);
     snprintf(line->field[FIELD_RATE], 64, "%.0f tok/s", (double)figures->tokens / figures->seconds);
-    // More than the peak allows: it was measured too low, or a configuration gives another device's.
+    // More than the peak allows: the peak was measured too low, or a configuration gives another device's.
     if (mfu > 1.0)
         strcpy(line->field[FIELD_MFU], "MFU ? (peak too low)");
     else
@@ -429,7 +430,7 @@ static size_t line_width_(const StepLine *line) {
     return width;
 }
 
-// A line that says too much loses what changes least from step to step; the file has it all.
+// A line that is too long loses the fields that change least from step to step; the file has all of them.
 static void cut_to_width_(StepLine *line) {
     const Field spared[] = {FIELD_LR, FIELD_LEFT, FIELD_BUBBLE, FIELD_TRANSFER, FIELD_RATE};
     for (size_t i = 0; i < sizeof spared / sizeof spared[0] && line_width_(line) > GRID_WIDTH; i++)
@@ -492,7 +493,7 @@ static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *
         if (*at == '\n' && at[1] != '\0') fputs("    ", line.file);
     }
     xmemstream_close(line.file);
-    // A text may end in a newline of its own.
+    // The text may end in a newline of its own.
     while (line.length > 0 && line.text[line.length - 1] == '\n') line.text[--line.length] = '\0';
     line.text[text_make_printable(line.text, line.length, "\n\t")] = '\0';
     int said = metrics_say_(metrics, line.text, err);

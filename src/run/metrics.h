@@ -1,5 +1,5 @@
-// What a run says about itself: the step line, the JSON lines of log.metrics.
-// Units: seconds and bytes inside, milliseconds and GiB for people; fractions for MFU and bubble.
+// What a run reports: the step line, and the JSON lines of log.metrics. Units: seconds and bytes inside, milliseconds
+// and GiB for people; fractions for MFU and bubble.
 #ifndef METRICS_H
 #define METRICS_H
 
@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// One pipeline stage in one step; of several ranks of a stage the fullest and slowest, busy their mean.
+// One pipeline stage in one step: the fullest and slowest of its ranks, except that busy is their mean.
 typedef struct StageFigures {
-    int64_t peak_bytes;       // all that the rank has allocated, at its highest
+    int64_t peak_bytes;       // the most that the rank has had allocated
     int64_t activation_bytes; // own and lent slots
     int slots_used;           // most own slots in use at once
     int slots_lent;           // most lent slots in use at once
@@ -26,20 +26,20 @@ typedef struct StepFigures {
     double loss;  // mean over the step's tokens
     double norm;  // of the whole gradient, before clipping
     double lr;
-    double seconds; // the step: loading data, pipeline, reduction, optimizer
+    double seconds; // of the step: loading data, pipeline, reduction, optimizer
     int64_t tokens;
     int stages;
     const StageFigures *stage;
-    double loss_z, norm_z; // deviations from the last steps (step_guard.h)
+    double loss_z, norm_z; // deviations from recent steps (step_guard.h)
     bool skipped;          // the update was left out
 } StepFigures;
 
-// Idle time of the stages in the pipeline phase over p times that phase.
+// Returns the idle time of the stages in the pipeline phase over p times that phase.
 double figures_bubble(const StepFigures *figures);
 double figures_exposed(const StepFigures *figures); // seconds, the largest of the stages
 int64_t figures_evictions(const StepFigures *figures);
 
-// What MFU is counted against.
+// What MFU is relative to.
 typedef struct Peak {
     double flops_per_token_full, flops_per_token_causal;
     double peak_tflops; // of one rank; 0: unknown
@@ -48,30 +48,31 @@ typedef struct Peak {
 
 typedef struct Metrics Metrics;
 
-// Opens log.metrics for appending (its folder is made), or a stream to nowhere where the path is empty. On resume
-// (`after_step` >= 0) a torn last line and the steps behind `after_step` are cut away. NULL with err where the file
+// Opens log.metrics for appending and creates its folder, or, if the path is empty, a stream that goes nowhere. On
+// resume (`after_step` >= 0) cuts off a torn last line and the steps after `after_step`. NULL with err if the file
 // cannot be written.
 Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step, Error *err);
-// From now on lines for people hold all figures, as --verbose asks.
+// Puts all figures into lines for people from now on, as --verbose asks.
 void metrics_say_all(Metrics *metrics);
-// The line of type run.
+// Writes the line of type run.
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err);
-// The step: one line on stdout and one of type step in the file. The line for people fits 120 columns; a deviation is
-// in it if it exceeds 3, and xfer if compute waited.
+// Writes a step: one line on stdout and one of type step in the file. The line for people fits 120 columns; it has a
+// deviation only if that exceeds 3, and xfer only if compute waited.
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err);
-// Validation after a step: a line for people and one of type val, with the perplexity exp(loss).
+// Writes validation after a step: a line for people and one of type val, with the perplexity exp(loss).
 int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err);
-// Multiple choice after a step: a line for people and one of type eval with accuracy, correct, examples and left_out.
+// Writes multiple choice after a step: a line for people and one of type eval with accuracy, correct, examples,
+// left_out.
 int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t examples, int64_t left_out, Error *err);
-// A text of the model's after a step, the index-th from 0: a block for people, whose further lines are indented, and
-// one of type sample. text: UTF-8, as tokenizer_decode makes it.
+// Writes a generated text after a step, the index-th from 0: a block for people, with further lines indented, and one
+// of type sample. text: UTF-8, as tokenizer_decode makes it.
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err);
-// On a terminal, a line with the time left that overwrites itself, while a step runs; elsewhere nothing.
+// Writes, on a terminal, a line with the time left that overwrites itself during a step; elsewhere nothing.
 void metrics_progress(Metrics *metrics, int64_t step, int64_t steps);
-// Called a few times a second while whoever reads standard output has stopped to (a pager, Ctrl-S); false leaves the
-// line out. Without it a line waits until it is read.
+// Sets a function that is called a few times a second while the reader of standard output pauses (a pager, Ctrl-S); if
+// it returns false, the line is left out. Without it a line waits until it is read.
 void metrics_wait_with(Metrics *metrics, bool (*waits)(void *context), void *context);
-// Whether the last line failed for standard output, and not for the file.
+// Returns whether the last line failed because of standard output, not of the file.
 bool metrics_unheard(const Metrics *metrics);
 void metrics_close(Metrics *metrics);
 

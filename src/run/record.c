@@ -1,3 +1,5 @@
+// Records checksums while a run trains, gathers them on rank 0, and compares two records. Gradients are summed up after
+// the norm was taken and weights after the update, when all ranks agree on both.
 #include "record.h"
 #include "base/alloc.h"
 
@@ -157,7 +159,7 @@ typedef struct Part {
     uint64_t raw;
 } Part;
 
-// `count` values from element `from` of the rank's tensor, which are those from element `to` of the whole one.
+// Adds `count` values from element `from` of the rank's tensor, which are elements `to` onwards of the whole one.
 static void add_run_(Part *part, int64_t from, int64_t to, int64_t count) {
     Checksum *checksum = part->recorder->checksum;
     const TensorSpec *spec = part->tensor->spec;

@@ -1,17 +1,17 @@
-// What a run came to, as one number each: per step the loss, the gradient's norm, and a checksum of every tensor's
-// gradient and of every updated weight. A checksum is of the whole tensor, unpadded: ranks work out those of their
-// parts at their places, and these add up (crc64.h), so that it does not depend on the partition.
+// What a run computed, as one number each: per step the loss, the gradient's norm, and a checksum of every tensor's
+// gradient and of every updated weight. A checksum is of the whole tensor, unpadded: ranks compute those of their parts
+// at their places, and these add up (crc64.h), so that it does not depend on the partition.
 #ifndef RECORD_H
 #define RECORD_H
 
 #include "run.h"
 
-// A table of 64-bit words: a step's are loss and norm as they lie in memory, then gradients, then weights, in table
-// order (of a tied tensor: 0).
+// A table of 64-bit words: for each step the bits of loss and norm, then gradients, then weights, in table order (0 for
+// a tied tensor).
 typedef struct Record {
     int64_t first, steps; // numbers of the steps: first .. first + steps - 1
     int64_t entries;      // of the tensor table
-    uint64_t *words;      // (steps, 2 + 2 * entries); NULL but on rank 0
+    uint64_t *words;      // (steps, 2 + 2 * entries); NULL except on rank 0
 } Record;
 
 static inline int64_t record_width(const Record *record) {
@@ -19,11 +19,11 @@ static inline int64_t record_width(const Record *record) {
 }
 void record_free(Record *record);
 
-// The first thing that differs, in the order in which a step makes it: loss, gradients from the last tensor to the
-// first, norm, weights. 0: nothing does. Else 1, and in text "step 2: the gradient of NAME is 0123... and 4567...".
+// Finds the first difference, in the order in which a step computes: loss, gradients from the last tensor to the first,
+// norm, weights. Returns 0: none, or 1, and in text "step 2: the gradient of NAME is 0123... and 4567...".
 int record_compare(const Record *one, const Record *other, const TensorTable *table, char *text, size_t size);
 
-// To and from a file. -1 with err.
+// Write and read a file. -1 with err.
 int record_write(const Record *record, const char *path, Error *err);
 int record_read(Record *record, int file, Error *err);
 
@@ -31,16 +31,16 @@ int record_read(Record *record, int file, Error *err);
 
 typedef struct Recorder Recorder;
 
-// run->recorder: for the next `steps` steps, not beyond train.steps. -1 with err.
+// Creates run->recorder for the next `steps` steps, at most up to train.steps. -1 with err.
 int recorder_create(Run *run, int64_t steps, Error *err);
-void recorder_destroy(Recorder *recorder); // takes NULL
+void recorder_destroy(Recorder *recorder); // accepts NULL
 int64_t recorder_last_step(const Recorder *recorder);
 
-// Collective. After the norm was taken, and after the update. -1 with err.
+// Collective. Call the first after the norm was computed, the second after the update. -1 with err.
 int recorder_gradients(Run *run, double loss, double norm, Error *err);
 int recorder_weights(Run *run, Error *err);
 
-// What was recorded so far; the caller's from here on.
+// Returns what was recorded so far; the caller owns it.
 Record recorder_take(Recorder *recorder);
 
 #endif

@@ -70,7 +70,7 @@ int64_t restart_newest(const Config *config, int64_t before, time_t *made, char 
     return step;
 }
 
-// The arguments without an option that says where to go on, and with one that does. The caller frees the list.
+// Builds the arguments without the option that says where to resume, plus one that does. The caller frees the list.
 static char **restart_arguments_(char **argv, char *path) {
     static char option[] = "--resume";
     int count = 0, kept = 0;

@@ -1,4 +1,4 @@
-// Starting ranks again after one of them died or fell silent, as often as train.max_restarts says.
+// Starts ranks again after one of them died or fell silent, as often as train.max_restarts says.
 #ifndef RESTART_H
 #define RESTART_H
 

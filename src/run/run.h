@@ -28,15 +28,15 @@ typedef struct RunAsk {
     const char *resume;   // a checkpoint or a directory of them; NULL: none
     const char *generate; // a prompt: text is written and nothing trained; NULL: no text
     bool validate;        // the loss of data.val is printed and nothing trained
-    bool resume_if_any;   // where `resume` holds no checkpoint the run starts at step 0
+    bool resume_if_any;   // if `resume` holds no checkpoint, the run starts at step 0
 } RunAsk;
 
 bool run_trains(const RunAsk *ask);
 
 enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS };
 
-// Refuses, with code 2, a start without the checkpoint it is to go on from, or among another run's checkpoints. Reads
-// files only.
+// Refuses, with code 2, a start without the checkpoint to resume from, or among another run's checkpoints. Reads files
+// only.
 int run_check_checkpoints(const Config *config, const RunAsk *ask, Error *err);
 
 typedef struct Run {
@@ -50,8 +50,8 @@ typedef struct Run {
     Device device;
     int lanes;                       // groups of the pipeline, one for each lane of messages (engine/p2p.h)
     Comm *lane[RUN_MOST_LANES];      // [lanes]
-    Comm *tensor, *data, *tied;      // NULL where the group would be this rank alone
-    Checksum *checksum;              // NULL without comm.checksum, as are the groups beside it
+    Comm *tensor, *data, *tied;      // NULL if the group would be this rank alone
+    Checksum *checksum;              // NULL without comm.checksum, like the two groups below
     Comm *lane_sums[RUN_MOST_LANES]; // [lanes], of the checksums of messages
     Comm *pair_sums, *tensor_sums, *data_sums, *tied_sums;
     Comm *pair, *pair_bundles; // messages in host memory; bundles, NULL unless they go as messages
@@ -184,9 +184,8 @@ int run_open_validation(const Config *config, Dataset **val, Error *err);
 // tokenizers.
 void run_tell_data(const Run *run);
 
-// ---------------------------------------------------------------- --verbose
-// What was found and chosen, and where the time until the first step goes. Rank 0 speaks, except about what each
-// evicting stage chose for itself.
+// ---------------------------------------------------------------- --verbose What was detected and chosen, and how long
+// each phase of the start takes. Rank 0 reports, except what each evicting stage chose for itself.
 
 // Phases follow one another; the first begins with details_begin.
 typedef struct Details {

@@ -1,4 +1,5 @@
-// Run, first part: taking a place in the world.
+// Creates a run: takes the rank's place in the world, opens its device and groups, allocates, and initializes or loads.
+// Every step that can fail on one rank ends with an exchange, so that all ranks fail together with one message.
 #include "checkpoint/checkpoint_find.h"
 #include "comm/comm_checked.h"
 #include "ranks/affinity.h"
@@ -23,9 +24,8 @@ static int check_world_(const Run *run, Error *err) {
                      (long long)p->tensor, (long long)p->data);
 }
 
-// Collective. Where any rank failed, all do, with the error of the lowest that did: said once, and no rank is left
-// waiting for one that has gone. Ranks of one host look at the same files and the same memory, but not at the same
-// instant.
+// Collective. If any rank failed, all do, with the error of the lowest that did, printed once, so that no rank waits
+// for one that has left. Ranks of one host check the same files and the same memory, but not at the same instant.
 static int fail_together_(World *world, int status, Error *err) {
     int size = world_size(world), rank = world_rank(world);
     double failed = status == 0 ? 0.0 : size - rank;
@@ -48,7 +48,7 @@ static int threads_(double cores) {
     return cores < 1.0 ? 1 : (int)(cores + 1e-6); // thirds may not add up to a whole
 }
 
-// A GPU that is here counts with its own peak, whatever GPU the configuration was planned for.
+// Returns whether the GPU at hand, whose own peak counts, is not the one that the configuration was planned for.
 static bool planned_for_another_gpu_(const Run *run) {
     const HardwareConfig *hardware = &run->config->hardware;
     const Gpu *planned = gpu_row(hardware->gpu), *here = gpu_by_name(run->be->device);
@@ -116,15 +116,15 @@ static int create_groups_(Run *run, Error *err) {
     return create_split_(run, &run->tied_sums, "tied sums", tied && end ? column : -1, at.stage, err);
 }
 
-// The same groups for the device's memory, again in one order. The tensor group's results are read by the next
-// operation; those of the others are waited for.
+// Creates the same groups for the device's memory, again in one order on all ranks. The next operation on the stream
+// reads the tensor group's results; the host waits for those of the others.
 static int convert_(Run *run, Comm **comm, DeviceUse use, Error *err) {
     if (*comm == NULL) return 0;
     *comm = device_comm(&run->device, run->be, *comm, use, true, err);
     return *comm == NULL ? -1 : 0;
 }
 
-// Messages of a group get their checksums where comm.checksum asks for it.
+// Gives a group's messages their checksums if comm.checksum asks for it.
 static void create_check_(Run *run, Comm **comm, bool owns, Comm *sums) {
     if (*comm != NULL && sums != NULL) *comm = comm_checked_create(*comm, owns, sums, run->checksum);
 }
@@ -145,7 +145,7 @@ static int convert_groups_(Run *run, Error *err) {
     return 0;
 }
 
-// The pair has a group for the device's memory only if bundles go as messages, which its two stages know alike.
+// Creates the pair's group for the device's memory, only if bundles go as messages, which both of its stages know.
 static int convert_pair_(Run *run, Error *err) {
     run->pair_bundles = device_comm(&run->device, run->be, run->pair, USE_NEIGHBOURS, false, err);
     if (run->pair_bundles == NULL) return -1;
@@ -157,7 +157,7 @@ static int convert_pair_(Run *run, Error *err) {
     return 0;
 }
 
-// Whether bundles go from this stage to its partner or back.
+// Returns whether bundles go from this stage to its partner or back.
 static bool pair_evicts_(const Run *run) {
     int stage = run->at.stage, partner = bpipe_partner((int)run->config->parallel.pipeline, stage);
     if (run->pair == NULL || partner == SCHEDULE_NO_PEER) return false;
@@ -180,7 +180,7 @@ static int create_check_host_(Run *run, const Roster *roster, Error *err) {
     return plan_check_fit(&run->plan, run->config, run->log->program, &machine, of_stage, err);
 }
 
-// Bundles over the network are allowed, and slow.
+// Warns about pairs whose bundles go over the network, which is allowed but slow.
 static void tell_pairs_(const Run *run, const Roster *roster) {
     int pairs, apart = roster_pairs_apart(roster, &run->config->parallel, &pairs);
     bool to_peers = run->config->schedule.evict_to == EVICT_TO_PEER && plan_evictions(run->schedule) > 0;
@@ -207,7 +207,7 @@ Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
                            : schedule_forward((int)config->parallel.pipeline, microbatches, err);
 }
 
-// What the run will be, and who does what in it: checked on every host, then told once.
+// Determines what the run will be and which rank does what: checked on every host, then printed once.
 static int create_settle_(Run *run, Error *err) {
     plan_make(&run->plan, run->model, run->config, run->schedule, run->be);
     Roster roster = {0};
@@ -252,7 +252,7 @@ static int create_rehearse_(Run *run, Details *details, Error *err) {
     return 0;
 }
 
-// A checkpoint to go on from comes before weights to start from.
+// Loads a checkpoint to resume from, else weights to start from.
 static int create_load_(Run *run, const char *resume, const Log *log, Error *err) {
     const char *model = run->config->checkpoint.init_from;
     if (resume != NULL || model[0] != '\0') status_page_set_action(run->status_page, "loading");
@@ -265,10 +265,10 @@ static int create_load_(Run *run, const char *resume, const Log *log, Error *err
     return checkpoint_init_from(model, &run->stage, run->world, log, err);
 }
 
-// Initial weights have nothing to say.
+// Loads trained weights, because generating from initial ones is an error.
 static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
     Log quiet = *run->log, all = log_of_all(run->log);
-    quiet.level = LOG_QUIET; // it would speak of training
+    quiet.level = LOG_QUIET; // it would report training
     if (create_load_(run, ask->resume, &quiet, err) != 0) return -1;
     if (ask->resume != NULL && !run->from.found && run->config->checkpoint.init_from[0] == '\0') {
         err->everywhere = true;
@@ -280,8 +280,7 @@ static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
     return ask->generate != NULL ? run_sampler_create(run, ask->generate, err) : 0;
 }
 
-// Alone, nothing but this process would notice that whoever reads its lines has paused. Of several ranks the parent
-// does.
+// Alone, only this process can notice that the reader of its lines has paused; of several ranks, the parent does.
 static bool waits_for_reader_(void *context) {
     Run *run = context;
     status_page_progress(run->status_page);
@@ -378,14 +377,14 @@ void run_destroy(Run *run) {
     metrics_close(run->metrics);
     batch_destroy(&run->batch);
     optimizer_destroy(run->optimizer);
-    // Whoever comes here has ended in order, as all others have: a rank that fails alone takes the job down instead.
+    // Only reached on a clean, collective exit: a rank that fails alone ends the job.
     if (run->engine != NULL) engine_part(run->engine, NULL);
     engine_destroy(run->engine);
     stage_destroy(&run->stage);
     plan_free(&run->plan);
     schedule_free(run->validation);
     schedule_free(run->schedule);
-    // Groups of a device's memory hold streams of it.
+    // Groups of a device's memory hold streams of it, so they go before the device.
     if (run->pair_bundles != run->pair) create_destroy_comm_(run->pair_bundles);
     create_destroy_comm_(run->tied);
     create_destroy_comm_(run->pair);

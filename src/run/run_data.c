@@ -1,7 +1,7 @@
-// Run: the data it reads.
+// Opens the data sets of a run and compares their tokenizers.
 #include "run.h"
 
-// The first side file of a data set that names another tokenizer than `first`; the first of all becomes `first`.
+// Returns the first side file of a data set that names another tokenizer than `first`, which becomes the first of all.
 static const SideFile *other_tokenizer_(const Dataset *dataset, const SideFile **first) {
     for (int i = 0; i < 2; i++) {
         const SideFile *side = dataset_side(dataset, i);
@@ -12,7 +12,7 @@ static const SideFile *other_tokenizer_(const Dataset *dataset, const SideFile *
     return NULL;
 }
 
-// Tokens of two tokenizers mean different text, and a model that learns both learns neither.
+// Refuses data of two tokenizers: equal tokens would mean different text, and the model would learn neither.
 static int check_tokenizers_(const Config *config, Blend *train, const Dataset *val, Error *err) {
     const SideFile *first = NULL, *other = NULL;
     for (int i = 0; other == NULL && i < blend_sources(train); i++)

@@ -1,3 +1,4 @@
+// The lines of --verbose at the start of a run.
 #include "run.h"
 #include "base/clock.h"
 

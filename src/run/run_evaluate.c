@@ -1,3 +1,5 @@
+// Multiple choice (data/evaluate.h) by the pipeline's forwards: each rank of the last stage fills in the means of its
+// rows, and a sum over all ranks brings them together.
 #include "run.h"
 #include "base/alloc.h"
 
@@ -11,7 +13,7 @@ int run_open_evaluation(const Config *config, bool validate, Evaluation **evalua
     return *evaluation == NULL ? -1 : 0;
 }
 
-// The means of this rank's rows of a batch, which begins with row `first`; other ranks fill in theirs.
+// Writes the means of this rank's rows of a batch, which begins with row `first`; other ranks fill in theirs.
 static void take_means_(const Run *run, int64_t first, float *losses, double *means) {
     const Stage *stage = &run->stage;
     if (!stage->at.last || run->at.tensor > 0) return;
@@ -24,7 +26,7 @@ static void take_means_(const Run *run, int64_t first, float *losses, double *me
                 means[row] = evaluation_mean(run->hellaswag, row, losses + i * rows + j, b);
 }
 
-// What every rank has to know between two batches.
+// Exchanges between two batches whether any rank was asked to stop.
 static int agree_to_stop_(Run *run, bool *stop, Error *err) {
     double asked = run_stop_requested() ? 1.0 : 0.0;
     if (world_max(run->world, &asked, 1, err) != 0) return -1;
@@ -43,7 +45,7 @@ static int run_batches_(Run *run, float *losses, double *means, bool *stop, Erro
         if (engine_run(run->engine, "evaluation", run->validation, 0.0f, &unused, err) != 0) return -1;
         take_means_(run, i * batch, losses, means);
     }
-    // Each row is one rank's, zero on all others: the sum is exact.
+    // Each row has one rank's value and zero from all others, so the sum is exact.
     return world_sum(run->world, means, rows, err);
 }
 

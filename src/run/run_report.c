@@ -1,5 +1,5 @@
-// What a step says about itself: every rank's figures travel to rank 0, which writes the step line and the line of
-// metrics. If the metrics file's disk is full, training continues without; if standard output is gone, the run ends.
+// What a step reports: every rank's figures travel to rank 0, which writes the step line and the line of metrics. If
+// the metrics file's disk is full, training continues without; if standard output is gone, the run ends.
 #include "base/alloc.h"
 #include "run.h"
 
@@ -54,7 +54,7 @@ static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *st
 void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
     bool failing = trouble->code != 0;
     if (metrics_unheard(run->metrics)) {
-        // Nobody can read this run any more: end it as if asked to, with a checkpoint. A closed terminal asks by
+        // No reader is left: end the run as if asked to, with a checkpoint. A closed terminal sends a request by
         // itself.
         if (run_stop_requested()) return;
         run->unheard = *trouble;

@@ -1,3 +1,5 @@
+// Generates text with the pipeline: one forward-only run of a microbatch for each token. Rank 0 chooses the token from
+// the candidates of all tensor ranks of the last stage, and broadcasts it.
 #include "run.h"
 #include "base/alloc.h"
 
@@ -8,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One text under way, the prompt first.
+// One text in progress, the prompt first.
 typedef struct Text {
-    int32_t *tokens; // room for prompt and sample.tokens
+    int32_t *tokens; // capacity for the prompt and sample.tokens
     int64_t count;
     bool ended;
 } Text;
@@ -27,7 +29,7 @@ typedef struct Sampler {
     float *logits;    // one row's on this rank
     SampleCandidate *mine, *all,
         *merged;     // (b, room); on rank 0 (world, b, room) and one text's of all ranks; token -1: none
-    int32_t *chosen; // [b], and behind it whether anyone wants to stop
+    int32_t *chosen; // [b], followed by whether a rank was asked to stop
 } Sampler;
 
 static int spell_(const Tokenizer *tokenizer, const Config *config, const char *prompt, Tokens *tokens, Error *err) {
@@ -102,7 +104,7 @@ void run_sampler_destroy(Run *run) {
 
 // ---------------------------------------------------------------- one token for each of b texts
 
-// The last seq_len tokens of a text; what stands behind them no earlier position sees.
+// Fills in the last seq_len tokens of a text; no position sees what comes after it, so the rest may be anything.
 static void fill_window_(Sampler *sampler, const Shape *s) {
     memset(sampler->window, 0, (size_t)s->rows * sizeof *sampler->window);
     for (int64_t j = 0; j < s->batch; j++) {
@@ -135,7 +137,7 @@ static void name_candidates_(Run *run, int64_t first_text) {
     }
 }
 
-// On rank 0.
+// Chooses a token for each text, on rank 0.
 static void sampler_choose_(Run *run) {
     Sampler *sampler = run->sampler;
     int64_t b = run->stage.at.shape.batch, capacity = sampler->capacity;
@@ -189,8 +191,8 @@ static bool all_ended_(const Run *run) {
     return true;
 }
 
-// Texts first ... of sample.count, as many as share a microbatch. *stop: someone was asked to stop, and the texts are
-// cut short.
+// Writes texts first ... of sample.count, as many as share a microbatch. *stop: a rank was asked to stop, and the texts
+// are cut short.
 static int write_texts_(Run *run, int64_t first, bool *stop, Error *err) {
     Sampler *sampler = run->sampler;
     int64_t b = run->stage.at.shape.batch;
@@ -244,7 +246,7 @@ static int say_plain_(Run *run, int64_t step, int64_t index, const char *text, E
     return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
 }
 
-// A request to stop ends the sample, and then the run, after the step that follows.
+// A request to stop ends the sample, and the run after the next step.
 int run_sample(Run *run, int64_t step, Error *err) {
     bool stop = false;
     return sample_all_(run, step, say_metrics_, &stop, err);

@@ -1,4 +1,4 @@
-// Requests to stop: SIGUSR1, SIGTERM, SIGINT and SIGHUP are noted here, and the loop over steps looks at the note after
+// Requests to stop: handlers note SIGUSR1, SIGTERM, SIGINT and SIGHUP, and the loop over steps reads the note after
 // every step, together with all other ranks. A second request ends the process at once.
 #include "base/clock.h"
 #include "run.h"

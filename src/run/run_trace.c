@@ -1,3 +1,4 @@
+// Writes --trace: after each step the times of all ranks' actions are gathered on rank 0, which has every rank's list.
 #include "run.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -33,7 +34,7 @@ static void run_trace_allocate_(RunTrace *trace, const Run *run) {
     trace->times = xcalloc((size_t)world, sizeof *trace->times);
 }
 
-// One process of the trace per rank: those of a stage stand together, whatever the placement.
+// Starts one process of the trace per rank; the ranks of a stage are consecutive, whatever the placement.
 static int run_trace_start_(RunTrace *trace, const Run *run, const char *path, Error *err) {
     const ParallelConfig *parallel = &run->config->parallel;
     int t = (int)parallel->tensor, columns = t * (int)parallel->data;

@@ -1,8 +1,8 @@
 // Training: the loop over steps and what one step is.
 //
-// The loop is one function, run_train, and a step is one function, train_step_: read these two first. All ranks walk
-// through both together; what one of them finds out (a request to stop, a loss that is not finite) is exchanged before
-// anyone acts on it, so that all ranks leave the loop after the same step.
+// The loop is one function, run_train, and a step is one function, train_step_: read these two first. All ranks run
+// both together. What one of them finds out (a request to stop, a loss that is not finite) is exchanged before any rank
+// acts on it, so that all ranks leave the loop after the same step.
 #include "base/clock.h"
 #include "record.h"
 #include "run.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// Runs one step: data, pipeline, loss, gradient norm, update, and what the step says about itself.
+// Runs one step: data, pipeline, loss, gradient norm, update, and its report.
 static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     double start = clock_seconds();
     double tokens = (double)config_step_tokens(run->config);
@@ -21,7 +21,7 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     if (run->metrics != NULL) metrics_progress(run->metrics, step, run->config->train.steps);
     status_page_set_step(run->status_page, step);
     status_page_set_action(run->status_page, label);
-    if (run->be->range_begin != NULL) run->be->range_begin(run->be, label); // where profilers may be told to begin
+    if (run->be->range_begin != NULL) run->be->range_begin(run->be, label); // tells profilers where the step begins
 
     if (batch_train(&run->batch, run->train, step, err) != 0) return -1;
     if (engine_run(run->engine, label, run->schedule, (float)(1.0 / tokens), &pipeline, err) != 0) return -1;
@@ -42,7 +42,7 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     return run_trace_step(run, label, run->schedule, &pipeline, start, err);
 }
 
-// Whether something is due after `step` that happens `every` steps (0: never) and after the last one.
+// Returns whether something is due after `step` that happens every `every` steps (0: never) and after the last one.
 static bool is_due_(const Run *run, int64_t step, int64_t every) {
     return every > 0 && (step % every == 0 || step == run->config->train.steps);
 }
@@ -72,7 +72,7 @@ static int end_on_request_(Run *run, int64_t step, Error *err) {
     return error_set(err, code, "stopped on request after step %lld; %s", (long long)step, said);
 }
 
-// Waits for the checkpoint that is still being written, also if training ends with an error that all ranks found.
+// Waits for the checkpoint that is still being written, even if training ended with an error that all ranks found.
 static int train_end_(Run *run, int status, Error *err) {
     int64_t steps = run->config->train.steps;
     Error failure = {0};

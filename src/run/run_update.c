@@ -1,5 +1,5 @@
-// The end of a step: the step guard decides, from what all ranks know alike, whether the weights change. A step whose
-// loss or gradient is not finite never changes them; it is skipped, or stops the run with the tensor it came from.
+// The end of a step: from what all ranks know alike, the step guard decides whether the weights change. A step whose
+// loss or gradient is not finite never changes them; it is skipped, or stops the run and names the tensor at fault.
 #include "run.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-// The loss of a pipeline's forwards: after a step, over data.val at its intervals, and alone (--validate).
+// The loss of a pipeline's forwards over data.val: after a step at its intervals, and alone (--validate).
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "run.h"
@@ -28,8 +28,8 @@ int run_loss(Run *run, double *loss, bool *stop, Error *err) {
     return 0;
 }
 
-// Computes the mean loss over data.val_batches batches. With `ends` a request to stop is an error: the loss is all that
-// was asked for.
+// Computes the mean loss over data.val_batches batches. With `ends` a request to stop is an error, because the loss is
+// all that was asked for.
 static int validation_loss_(Run *run, double *mean, bool ends, Error *err) {
     double total = 0.0;
     int64_t batches = run->config->data.val_batches;

@@ -1,3 +1,4 @@
+// Picks candidates on each tensor rank and chooses among them (sample.h).
 #include "sample.h"
 
 #include "base/random.h"
@@ -6,7 +7,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-// Apart from the numbers that initial weights and the order of samples are drawn from, also where the seeds are equal.
+// Separates these random numbers from those of initial weights and of the order of samples, even with equal seeds.
 static const uint64_t OTHER_NUMBERS = 0x53616D706C657221;
 
 int64_t sample_capacity(const SampleRule *rule) {
@@ -23,7 +24,7 @@ static double gumbel_(const SampleRule *rule, uint64_t stream, int64_t token) {
     return -log(-log(((double)bits + 0.5) * 0x1p-52));
 }
 
-// Orders of candidates: by likelihood for top-k, by key for the choice.
+// Order candidates: by likelihood for top-k, by key for the choice.
 static bool likelier_(const SampleCandidate *a, const SampleCandidate *b) {
     return a->logit > b->logit || (a->logit == b->logit && a->token < b->token);
 }
@@ -31,7 +32,7 @@ static bool wins_(const SampleCandidate *a, const SampleCandidate *b) {
     return a->key > b->key || (a->key == b->key && a->token < b->token);
 }
 
-// Into its place among the likeliest, of which there are at most `room`.
+// Inserts a candidate at its place among the likeliest, of which there are at most `capacity`.
 static int64_t insert_(SampleCandidate *out, int64_t held, int64_t capacity, const SampleCandidate *one) {
     if (held == capacity && !likelier_(one, &out[held - 1])) return held;
     int64_t at = held < capacity ? held : capacity - 1;
@@ -66,7 +67,7 @@ static int by_likelihood_(const void *a, const void *b) {
 
 int64_t sample_choose(const SampleRule *rule, SampleCandidate *candidates, int64_t count) {
     if (count == 0) return -1;
-    // Each part named its own likeliest; only those of the whole count.
+    // Each part named its own likeliest; only the likeliest of all count.
     if (rule->temperature > 0.0 && rule->top_k > 0 && count > rule->top_k) {
         qsort(candidates, (size_t)count, sizeof *candidates, by_likelihood_);
         count = rule->top_k;

@@ -1,9 +1,9 @@
-// Choosing a token from one position's logits: greedy, or at random by temperature and top-k.
+// Chooses a token from one position's logits: greedy, or at random by temperature and top-k.
 //
-// A random choice takes the largest of logit / temperature + g, where g is Gumbel noise of the token's own: token i
-// then wins with probability softmax(logits / temperature)[i]. The noise is counter-based, keyed by (seed, sequence,
-// position, token), so each tensor rank judges its part of the vocabulary alone, and only a few candidates travel; the
-// whole distribution is nowhere in one place.
+// A random choice takes the largest of logit / temperature + g, where g is Gumbel noise for the token: token i then
+// wins with probability softmax(logits / temperature)[i]. The noise is counter-based, keyed by (seed, sequence,
+// position, token), so each tensor rank handles its part of the vocabulary alone and only a few candidates travel; no
+// rank needs the whole distribution.
 #ifndef SAMPLE_H
 #define SAMPLE_H
 
@@ -21,16 +21,17 @@ typedef struct SampleCandidate {
     int64_t token;
 } SampleCandidate;
 
-// Candidates that one part of the vocabulary has to name at most.
+// Returns the most candidates that one part of the vocabulary names.
 int64_t sample_capacity(const SampleRule *rule);
 
-// Candidates among the tokens first ... first + count - 1, whose logits these are; written to `out`, which has
-// sample_capacity entries. Returns how many: fewer where there are fewer finite logits. stream: which sequence, and
-// which of its positions (sample_stream).
+// Writes candidates among the tokens first ... first + count - 1, with these logits, to `out`, which has
+// sample_capacity entries. Returns how many: fewer if there are fewer finite logits. stream: which sequence, and which
+// of its positions (sample_stream).
 int64_t sample_candidates(const SampleRule *rule, uint64_t stream, const float *logits, int64_t first, int64_t count,
                           SampleCandidate *out);
 
-// The token chosen among the candidates of all parts, in any order; -1 where there are none. Equals: the lowest token.
+// Returns the token chosen among the candidates of all parts, in any order; -1 if there are none. Ties: the lowest
+// token.
 int64_t sample_choose(const SampleRule *rule, SampleCandidate *candidates, int64_t count);
 
 uint64_t sample_stream(int64_t sequence, int64_t position);

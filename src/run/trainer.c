@@ -1,6 +1,6 @@
-// The program: reads the command line and the configuration, answers questions alone, and starts, joins or is the ranks
-// that train. From here the way of a step is run_train (run_train.c), engine_run (engine.c), stage_forward (stage.c),
-// and the model's layer (train_llama.cu, train_gpt.cu).
+// The program: reads the command line and the configuration, answers questions by itself, and starts, joins or is the
+// ranks that train. From here the way of a step is run_train (run_train.c), engine_run (engine.c), stage_forward
+// (stage.c), and layer_forward (layer.c) with the model's part (train_llama.cu, train_gpt.cu).
 #include "trainer.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -33,15 +33,15 @@ static int trainer_say_(const Log *log, const Error *err) {
     return err->code;
 }
 
-// What is wrong before ranks know each other is wrong on all ranks of a host, and the first one reports it. The others
-// leave after it, since mpirun ends all ranks when one has left.
+// An error found before ranks know each other occurs on all ranks of a host, and the first one reports it. The others
+// leave after it, because mpirun ends all ranks when one has left.
 static int trainer_fail_(const Log *log, const Error *err) {
     if (world_speaks()) return trainer_say_(log, err);
     sleep(1);
     return err->code;
 }
 
-// What ranks, and the processes that look after them, have to know of the job.
+// Describes the job for ranks and for the processes that supervise them.
 static Job trainer_job_(const Config *config, char *remedy, size_t size) {
     if (config->checkpoint.dir[0] != '\0')
         snprintf(remedy, size, "the job ends; go on with --resume %s", config->checkpoint.dir);
@@ -120,7 +120,7 @@ static int check_start_(const Config *config, const char *program, const Model *
     return status;
 }
 
-// Says why this rank fails: through the parent of all ranks, or on stderr; once where all ranks found the same.
+// Reports why this rank fails: through the parent of all ranks, or on stderr; once if all ranks found the same.
 static int rank_fail_(World *world, StatusPage *page, const Log *log, const Error *err) {
     bool speaks = !err->everywhere || world_rank(world) == 0;
     if (speaks && !status_page_report(page, err->code, err->text)) log_line(log, "%s", err->text);
@@ -128,7 +128,7 @@ static int rank_fail_(World *world, StatusPage *page, const Log *log, const Erro
     return err->code;
 }
 
-// What the program was asked, and what it needs to answer.
+// The command line, and what it takes to answer it.
 typedef struct Trainer {
     const Model *model;
     Options options;
@@ -146,7 +146,7 @@ static RunAsk ask_of_(const Options *options) {
                     .resume_if_any = if_any};
 }
 
-// Does what the ranks were started for. Returns the exit code.
+// Does the rank's work: training, or one of the other modes. Returns the exit code.
 static int work_(Trainer *t, World *world, StatusPage *page) {
     const Options *options = &t->options;
     RunAsk ask = ask_of_(options);
@@ -178,7 +178,7 @@ static int rank_main_(Trainer *t, bool launched) {
     Job job = trainer_job_(t->config, remedy, sizeof remedy);
     double began = clock_seconds();
     job.one_host = world_on_one_host();
-    // From here on this is the rank; the process that was started is its supervisor.
+    // From here on this is the rank; the process that the launcher started is its supervisor.
     Supervisor *supervisor = supervisor_start(t->log.program, &job, launched, &err);
     StatusPage *page = supervisor_page(supervisor);
     World *world = err.code != 0 ? NULL : world_join(&t->argc, &t->argv, &err);
@@ -198,7 +198,7 @@ static int rank_main_(Trainer *t, bool launched) {
     return supervisor_leave(supervisor, code);
 }
 
-// A configuration that came through a pipe is read by ranks, and by the runs of --verify, from this process's copy.
+// Lets ranks, and the runs of --verify, read a configuration that came through a pipe from this process's copy.
 static void trainer_pass_copy_(Trainer *t) {
     char *path = NULL;
     for (int i = 1; t->config->copy > 0 && i < t->argc; i++) {
@@ -238,8 +238,7 @@ static int decided_overrides_(const Config *config, const Undecided *undecided, 
     return n;
 }
 
-// This process is the parent of ranks on this machine. They get the command line as it was given, followed by what was
-// decided for them.
+// Runs the parent of ranks on this machine. They get the command line as it was given, plus what was decided for them.
 static int parent_main_(Trainer *t, const Undecided *undecided, Error *err) {
     enum { DECIDED = 8, TEXT = 96 };
     char option[] = "-o", text[DECIDED][TEXT];
@@ -271,8 +270,8 @@ static int check_before_ranks_(Trainer *t, Error *err) {
     return 0;
 }
 
-// Training, --validate, --generate and --verify: by ranks that a launcher started, by this process if it is the only
-// rank, else by ranks that this process starts.
+// Runs training, --validate, --generate and --verify: in ranks that a launcher started, in this process if it is the
+// only rank, else in ranks that this process starts.
 static int train_main_(Trainer *t) {
     Error err = {0};
     RunAsk ask = ask_of_(&t->options);
@@ -288,7 +287,7 @@ static int train_main_(Trainer *t) {
     }
     if (!launched && check_before_ranks_(t, &err) != 0) return trainer_fail_(&t->log, &err);
     bool alone = config_world(t->config) == 1 && t->config->train.max_restarts == 0;
-    // A reader of step lines that goes away (head) is then an error of write, and the run ends with a checkpoint.
+    // A reader of step lines that goes away (head) is then a write error, and the run ends with a checkpoint.
     if (alone && !launched && run_trains(&ask)) signal(SIGPIPE, SIG_IGN);
     if (launched || alone) return rank_main_(t, launched);
     return parent_main_(t, &undecided, &err);
@@ -316,7 +315,7 @@ static bool answer_(const Options *options, const char *program) {
     return true;
 }
 
-// Questions about a configuration that this process answers alone. Returns false if none was asked; *status as usual.
+// Answers questions about a configuration in this process. Returns false if none was asked; *status as usual.
 static bool question_(Trainer *t, int *status, Error *err) {
     const Options *options = &t->options;
     *status = 0;
@@ -332,7 +331,7 @@ static bool question_(Trainer *t, int *status, Error *err) {
     return options->plan || options->profile || options->schedule;
 }
 
-// Below these the program crashes, or libraries fail without a reason.
+// Below these limits the program crashes, or libraries fail without a reason.
 static int trainer_check_limits_(Error *err) {
     enum { LEAST_STACK_KIB = 512, LEAST_FILES = 32 };
     struct rlimit limit;
@@ -350,7 +349,7 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
     Error err = {0};
     int code, status;
     file_reserve_standard();
-    signal(SIGXFSZ, SIG_IGN); // exceeding a limit on a file's size is then an error of write, which we report
+    signal(SIGXFSZ, SIG_IGN); // exceeding a limit on a file's size is then a write error, which we report
     if (trainer_check_limits_(&err) != 0 || options_parse(&t.options, argc, argv, &err) != 0) {
         code = trainer_fail_(&t.log, &err);
     } else if (answer_(&t.options, program)) {

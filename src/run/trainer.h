@@ -1,4 +1,4 @@
-// The program: reads the command line, starts or joins the ranks, and trains. What main() of each trainer calls.
+// What main() of each trainer calls: reads the command line, starts or joins the ranks, and trains.
 #ifndef TRAINER_H
 #define TRAINER_H
 

@@ -1,3 +1,5 @@
+// --verify: the parent starts the program once for each way of running, with a file for the record, and compares the
+// records; ranks of a launcher run their two ways one after another in the same processes.
 #include "verify.h"
 #include "base/alloc.h"
 
@@ -25,7 +27,7 @@ int verify_steps(const Options *options, int64_t *steps, Error *err) {
                      MOST_STEPS);
 }
 
-// What a run writes, and what it does beside training, is left out.
+// Switches off what a run writes and what it does in addition to training.
 static void verify_reduce_(Config *config) {
     config->checkpoint.dir[0] = config->log.metrics[0] = '\0';
     config->data.val[0] = config->data.hellaswag[0] = '\0';
@@ -42,7 +44,7 @@ typedef struct Way {
     Record record;
 } Way;
 
-// "1 stage", "4 stages, BPipe", "4 stages, gis, no BPipe": the schedule is said where it is not 1F1B.
+// Writes "1 stage", "4 stages, BPipe", "4 stages, gis, no BPipe": the schedule is named unless it is 1F1B.
 static void verify_name_(Way *way, const Config *given, int64_t stages, int bpipe) {
     bool file = given->schedule.file[0] != '\0';
     const char *name = file ? "schedule.file" : config_schedule_kind(given)->name;
@@ -56,7 +58,7 @@ static void verify_name_(Way *way, const Config *given, int64_t stages, int bpip
                                  : ", no BPipe");
 }
 
-// --- what they came to
+// --- comparing
 
 static int tensors_(const TensorTable *table) {
     int count = 0;
@@ -64,9 +66,8 @@ static int tensors_(const TensorTable *table) {
     return count;
 }
 
-// Compares every way that ran with the first that did, and prints what came of it. Returns the exit code, or -1 with
-// err.
-static int step_guard_(const Way *ways, int count, const TensorTable *table, Error *err) {
+// Compares every way that ran with the first that did, and prints the result. Returns the exit code, or -1 with err.
+static int compare_ways_(const Way *ways, int count, const TensorTable *table, Error *err) {
     const Way *first = NULL;
     int differing = 0, compared = 0;
     for (int i = 0; i < count; i++) {
@@ -123,7 +124,7 @@ static int run_way_(Record *record, const Config *config, const Model *model, co
     return status;
 }
 
-// The ways that this many ranks can go, one after another.
+// Runs the ways that this number of ranks allows, one after another.
 static int run_ways_(const Config *given, const Model *model, const Options *options, World *world,
                      StatusPage *status_page, Log *log, Error *err) {
     Config *config = xmalloc(sizeof *config);
@@ -146,7 +147,7 @@ static int run_ways_(const Config *given, const Model *model, const Options *opt
     TensorTable table = {0};
     if (status == 0 && world_rank(world) == 0) {
         model_table(model, &given->model, &table);
-        code = step_guard_(ways, 2, &table, err);
+        code = compare_ways_(ways, 2, &table, err);
         table_free(&table);
         if (code < 0) status = -1;
     }
@@ -181,12 +182,12 @@ typedef struct Verify {
     const Log *log;
     char **argv;
     int file;        // of records; it has no name
-    bool on_the_cpu; // all ways, since this machine has no GPU for every rank of the largest
+    bool on_the_cpu; // all ways, because this machine lacks a GPU for every rank of the largest
 } Verify;
 
 enum { MOST_CHANGES = 10 };
 
-// What a way changes of the configuration, as overrides behind the user's own.
+// Writes what a way changes in the configuration, as overrides that follow the user's own.
 static int changes_(const Verify *verify, const Way *way, const Config *given, char changes[MOST_CHANGES][64]) {
     int count = 0;
     snprintf(changes[count++], 64, "schedule.bpipe=%s", way->bpipe == BPIPE_ON ? "on" : "off");
@@ -197,7 +198,7 @@ static int changes_(const Verify *verify, const Way *way, const Config *given, c
     snprintf(changes[count++], 64, "schedule.slots=auto");
     snprintf(changes[count++], 64, "schedule.recompute_layers=0");
     if (way->stages > 1) return count;
-    // One stage is what all others are held against: the plainest list there is.
+    // One stage is the reference for all others, with the plainest list there is.
     snprintf(changes[count++], 64, "schedule.name=1f1b");
     snprintf(changes[count++], 64, "schedule.chunks=auto");
     snprintf(changes[count++], 64, "schedule.split_backward=auto");
@@ -240,7 +241,7 @@ static int verify_launch_(const Verify *verify, const Config *config, char chang
     return code;
 }
 
-// Returns the exit code; a way that cannot be gone here is EXIT_DONE and has not run. -1 with err.
+// Returns the exit code; a way that cannot run here is EXIT_DONE and has not run. -1 with err.
 static int go_(const Verify *verify, Way *way, const Config *given, Error *err) {
     Config *config = xcalloc(1, sizeof *config);
     char changes[MOST_CHANGES][64];
@@ -282,7 +283,7 @@ static int go_all_(Verify *verify, const Config *given, Error *err) {
     if (code == EXIT_DONE) {
         TensorTable table = {0};
         model_table(verify->model, &given->model, &table);
-        code = step_guard_(ways, count, &table, err);
+        code = compare_ways_(ways, count, &table, err);
         table_free(&table);
     }
     free_ways_(ways, count);

@@ -1,10 +1,11 @@
-// --verify N: the same N steps in several ways, which all have to come to the same bits.
+// --verify N: the same N steps in several ways, which must all compute the same bits.
 //
 // Started by hand, the program runs each way as a run of its own, one after another: one stage with 1F1B; the
-// configuration's stages (four, where it has one) and schedule without BPipe; the same with BPipe. What does not fit
-// this machine is left out, and said. Tensor and data ranks, which change the order of sums, stay as configured. Each
-// run hands its record (record.h) to the parent through a file that has no name. Ranks that a launcher started cannot
-// become more or fewer: they run their stages without and with BPipe, one after another. Nothing is written anywhere.
+// configuration's stages (four, if it has one) and schedule without BPipe; the same with BPipe. A way that does not fit
+// this machine is left out, with a line that says so. Tensor and data ranks, which change the order of sums, stay as
+// configured. Each run hands its record (record.h) to the parent through a file without a name. The number of ranks
+// that a launcher started cannot change: they run their stages without and with BPipe, one after another. No file is
+// written.
 #ifndef VERIFY_H
 #define VERIFY_H
 
@@ -12,21 +13,21 @@
 #include "config/options.h"
 #include "run.h"
 
-// The number behind --verify. -1 with err (code 2).
+// Reads the number after --verify. -1 with err (code 2).
 int verify_steps(const Options *options, int64_t *steps, Error *err);
 
-// Whether a run can start on this machine; 0, or -1 with err.
+// Checks that a run can start on this machine; 0, or -1 with err.
 typedef int (*VerifyCheck)(const Config *config, const char *program, const Model *model, const RunAsk *ask,
                            Error *err);
 
-// Whether this process belongs to one of the runs that a parent compares.
+// Returns whether this process belongs to one of the runs that a parent compares.
 bool verify_is_run(void);
 
-// In the process that the user started. Returns the exit code, or -1 with err.
+// Runs in the process that the user started. Returns the exit code, or -1 with err.
 int verify_command(const Model *model, const Options *options, VerifyCheck check, const Log *log, char **argv,
                    Error *err);
 
-// In a rank, alone or with all others. Returns the exit code, the same on all ranks, or -1 with err.
+// Runs in a rank, alone or with all others. Returns the exit code, the same on all ranks, or -1 with err.
 int verify_as_rank(const Config *config, const Model *model, const Options *options, World *world,
                    StatusPage *status_page, Log *log, Error *err);
 

@@ -1,6 +1,5 @@
-// `--version`. A report of a bug has to say which libraries a program was built with, and whoever copies a program to
-// another machine wants to know what it can do there. Libraries answer for themselves where they can; no device is
-// touched.
+// `--version`. Bug reports need the libraries that a program was built with, and users who copy a program to another
+// machine want to know what it can do there. Libraries report their own versions if they can; no device is touched.
 #include "version_report.h"
 
 #include "base/version.h"

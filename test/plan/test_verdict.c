@@ -23,7 +23,7 @@ typedef struct Case {
     Verdict verdict;
 } Case;
 
-static Case *step_guard(const char *path, const Model *model, const char *overrides_text) {
+static Case *forecast_case(const char *path, const Model *model, const char *overrides_text) {
     Case *at = calloc(1, sizeof *at);
     char text[512];
     const char *overrides[16] = {"hardware.profile=", NULL};
@@ -43,7 +43,7 @@ static void drop(Case *at) {
 }
 
 static void expect(const char *path, const Model *model, const char *overrides, bool use, const char *says) {
-    Case *at = step_guard(path, model, overrides);
+    Case *at = forecast_case(path, model, overrides);
     if (at->verdict.use_bpipe != use || strstr(at->verdict.reason, says) == NULL)
         fail_msg("%s: %s\n%s", overrides, at->verdict.use_bpipe ? "used" : "not used", at->verdict.reason);
     drop(at);
@@ -55,7 +55,7 @@ static void expect(const char *path, const Model *model, const char *overrides, 
 static void gpt3_with_recomputed_attention_gains_by_a_third(void **state) {
     (void)state;
     Case *at =
-        step_guard(GPT, &gpt_model, "schedule.micro_batch=2 attention.mode=recompute attention.softmax=megatron");
+        forecast_case(GPT, &gpt_model, "schedule.micro_batch=2 attention.mode=recompute attention.softmax=megatron");
     const Verdict *v = &at->verdict;
     assert_true(v->use_bpipe && v->gains);
     assert_int_equal(v->largest_plain, 1);
@@ -72,7 +72,7 @@ static void gpt3_with_recomputed_attention_gains_by_a_third(void **state) {
 
 static void gpt3_with_flash_attention_gains_nothing(void **state) {
     (void)state;
-    Case *at = step_guard(GPT, &gpt_model, "schedule.micro_batch=2");
+    Case *at = forecast_case(GPT, &gpt_model, "schedule.micro_batch=2");
     assert_false(at->verdict.use_bpipe);
     assert_true(fabs(at->verdict.best.time.step / at->verdict.bpipe.time.step - 1) < 0.05);
     drop(at);
@@ -80,7 +80,7 @@ static void gpt3_with_flash_attention_gains_nothing(void **state) {
 
 static void llama_gets_slower_where_only_bpipe_makes_micro_batch_4_fit(void **state) {
     (void)state;
-    Case *at = step_guard(LLAMA, &llama_model, "schedule.micro_batch=4 hardware.reserve_gib=5");
+    Case *at = forecast_case(LLAMA, &llama_model, "schedule.micro_batch=4 hardware.reserve_gib=5");
     const Verdict *v = &at->verdict;
     assert_false(v->use_bpipe);
     assert_int_equal(v->largest_plain, 2);
@@ -92,7 +92,7 @@ static void llama_gets_slower_where_only_bpipe_makes_micro_batch_4_fit(void **st
 
 static void the_reserve_decides_whether_llama_needs_bpipe_at_all(void **state) {
     (void)state;
-    Case *at = step_guard(LLAMA, &llama_model, "schedule.micro_batch=4");
+    Case *at = forecast_case(LLAMA, &llama_model, "schedule.micro_batch=4");
     double plain, bpipe;
     assert_true(verdict_reserves(&at->verdict, &at->planner, &plain, &bpipe));
     drop(at);
@@ -114,7 +114,7 @@ static void bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it(voi
     char needed[160], unneeded[160];
     snprintf(needed, sizeof needed, "%s schedule.micro_batch=4 hardware.memory_gib=98", both);
     snprintf(unneeded, sizeof unneeded, "%s schedule.micro_batch=2 hardware.memory_gib=98", both);
-    Case *at = step_guard(GPT, &gpt_model, needed);
+    Case *at = forecast_case(GPT, &gpt_model, needed);
     const Verdict *v = &at->verdict;
     assert_int_equal(v->largest_plain, 3);
     assert_true(v->bpipe.time.step < v->best.time.step && v->quickest.possible);
@@ -167,7 +167,7 @@ static void slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it(void 
 static void without_a_speed_the_verdict_asks_for_one(void **state) {
     (void)state;
     Case *at =
-        step_guard(LLAMA, &llama_model, "schedule.micro_batch=4 hardware.reserve_gib=5 hardware.peak_tflops=auto");
+        forecast_case(LLAMA, &llama_model, "schedule.micro_batch=4 hardware.reserve_gib=5 hardware.peak_tflops=auto");
     assert_false(at->verdict.use_bpipe || at->verdict.gains);
     assert_non_null(strstr(at->verdict.reason, "give hardware.peak_tflops or a profile to learn which is quicker"));
     drop(at);
@@ -175,7 +175,7 @@ static void without_a_speed_the_verdict_asks_for_one(void **state) {
 
 static void memory_that_is_not_known_limits_nothing(void **state) {
     (void)state;
-    Case *at = step_guard(LLAMA, &llama_model, "hardware.memory_gib=auto schedule.micro_batch=16");
+    Case *at = forecast_case(LLAMA, &llama_model, "hardware.memory_gib=auto schedule.micro_batch=16");
     assert_true(at->verdict.plain.fits);
     assert_int_equal(at->verdict.largest_plain, 16);
     drop(at);
@@ -185,7 +185,7 @@ static void memory_that_is_not_known_limits_nothing(void **state) {
 // --------------------------------------------------------------------------------------------------------------------
 
 static int resolved(const char *path, const Model *model, const char *overrides) {
-    Case *at = step_guard(path, model, overrides);
+    Case *at = forecast_case(path, model, overrides);
     Log log = {"test", -1, -1, LOG_NORMAL};
     Error err = {0};
     at->config.schedule.bpipe = BPIPE_AUTO;
@@ -209,7 +209,7 @@ static void auto_does_what_the_verdict_says(void **state) {
 
 static void the_smallest_world_fits_and_the_next_smaller_does_not(void **state) {
     (void)state;
-    Case *at = step_guard(LLAMA, &llama_model, "parallel.pipeline=2 parallel.tensor=1");
+    Case *at = forecast_case(LLAMA, &llama_model, "parallel.pipeline=2 parallel.tensor=1");
     SmallestWorld world;
     Error err = {0};
     assert_int_equal(at->verdict.largest_plain + at->verdict.largest_bpipe, 0);
@@ -220,12 +220,12 @@ static void the_smallest_world_fits_and_the_next_smaller_does_not(void **state) 
     char overrides[96];
     snprintf(overrides, sizeof overrides, "parallel.pipeline=%d parallel.tensor=%d", (int)world.pipeline,
              (int)world.tensor);
-    at = step_guard(LLAMA, &llama_model, overrides);
+    at = forecast_case(LLAMA, &llama_model, overrides);
     assert_true(at->verdict.largest_plain + at->verdict.largest_bpipe > 0);
     drop(at);
     snprintf(overrides, sizeof overrides, "parallel.pipeline=%d parallel.tensor=%d", (int)world.pipeline - 1,
              (int)world.tensor);
-    at = step_guard(LLAMA, &llama_model, overrides);
+    at = forecast_case(LLAMA, &llama_model, overrides);
     assert_int_equal(at->verdict.largest_plain + at->verdict.largest_bpipe, 0);
     drop(at);
 }
@@ -233,9 +233,9 @@ static void the_smallest_world_fits_and_the_next_smaller_does_not(void **state) 
 // More layers than a configuration may have stages: the search stays within what can be configured.
 static void a_deep_model_has_a_smallest_world_too(void **state) {
     (void)state;
-    Case *at = step_guard(LLAMA, &llama_model,
-                          "model.layers=4096 model.hidden=512 model.ffn=2048 parallel.pipeline=2 parallel.tensor=1 "
-                          "hardware.gpus_per_node=1 hardware.memory_gib=110 train.global_batch=4096");
+    Case *at = forecast_case(LLAMA, &llama_model,
+                             "model.layers=4096 model.hidden=512 model.ffn=2048 parallel.pipeline=2 parallel.tensor=1 "
+                             "hardware.gpus_per_node=1 hardware.memory_gib=110 train.global_batch=4096");
     SmallestWorld world;
     Error err = {0};
     assert_int_equal(plan_smallest_world(&at->planner, &world, &err), 0);
