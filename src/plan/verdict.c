@@ -140,8 +140,8 @@ static void decide_unneeded_(Verdict *verdict, const Planner *planner) {
 }
 
 static void decide_impossible_(Verdict *verdict, const Planner *planner) {
-    verdict_say_(verdict, "No: micro-batch %lld does not fit even with BPipe (",
-                 (long long)verdict->plain.variant.micro_batch);
+    verdict_say_(verdict, "No: with %s micro-batch %lld does not fit even with BPipe (",
+                 plan_plain_name(planner->config), (long long)verdict->plain.variant.micro_batch);
     say_need_(verdict, planner, &verdict->bpipe);
     verdict_say_(verdict, "). ");
     if (verdict->largest_plain == 0 && verdict->largest_bpipe == 0)
@@ -158,8 +158,8 @@ static void decide_needed_(Verdict *verdict, const Planner *planner) {
     const Forecast *with = &verdict->bpipe, *best = &verdict->best;
     bool none = !best->possible, unknown = !none && !(with->time.known && best->time.known);
     verdict->use_bpipe = none || (quicker_(with, best) && !verdict->quickest.possible);
-    verdict_say_(verdict, "%s: micro-batch %lld fits only with BPipe (", verdict->use_bpipe ? "Yes" : "No",
-                 (long long)with->variant.micro_batch);
+    verdict_say_(verdict, "%s: with %s micro-batch %lld fits only with BPipe (", verdict->use_bpipe ? "Yes" : "No",
+                 plan_plain_name(planner->config), (long long)with->variant.micro_batch);
     say_need_(verdict, planner, with);
     verdict_say_(verdict, "; without it ");
     say_need_(verdict, planner, &verdict->plain);

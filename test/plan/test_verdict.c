@@ -65,7 +65,7 @@ static void gpt3_with_recomputed_attention_gains_by_a_third(void **state) {
     assert_true(v->stage_gain > 0.25 && v->stage_gain < 0.50);
     double faster = v->best.time.step / v->bpipe.time.step;
     assert_true(faster > 1.2 && faster < 1.45); // the paper: 1.35
-    assert_non_null(strstr(v->reason, "Yes: micro-batch 2 fits only with BPipe"));
+    assert_non_null(strstr(v->reason, "Yes: with 1F1B micro-batch 2 fits only with BPipe"));
     assert_non_null(strstr(v->reason, "has to gain 5.2 %"));
     drop(at);
 }
@@ -86,7 +86,7 @@ static void llama_gets_slower_where_only_bpipe_makes_micro_batch_4_fit(void **st
     assert_int_equal(v->largest_plain, 2);
     assert_true(fabs(v->required_gain - 156.0 / 142 + 1) < 1e-12);
     assert_true(v->stage_gain < v->required_gain && v->bpipe.time.step > v->best.time.step);
-    assert_non_null(strstr(v->reason, "No: micro-batch 4 fits only with BPipe"));
+    assert_non_null(strstr(v->reason, "No: with 1F1B micro-batch 4 fits only with BPipe"));
     drop(at);
 }
 
@@ -121,7 +121,7 @@ static void bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it(voi
     assert_int_equal(v->quickest.variant.micro_batch, 2);
     assert_true(v->quickest.time.step < v->bpipe.time.step);
     assert_false(v->use_bpipe);
-    assert_non_null(strstr(v->reason, "No: micro-batch 4 fits only with BPipe"));
+    assert_non_null(strstr(v->reason, "No: with 1F1B micro-batch 4 fits only with BPipe"));
     assert_non_null(strstr(v->reason, "quickest without it is micro-batch 2, "));
     drop(at);
     expect(GPT, &gpt_model, unneeded, false, "quickest without it is micro-batch 2, ");

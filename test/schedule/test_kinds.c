@@ -1,6 +1,6 @@
 // Every schedule of the table: sound, within its slots, and idle for as long as the formula says when F, B and W take
-// equal times. `test_kinds all` goes through every legal p <= 32 and m <= 256, which takes minutes; the test takes a
-// selection. `test_kinds tables` prints the figures of docs/schedules.md.
+// equal times. `test_kinds all [FIRST LAST]` goes through every m <= 256 for FIRST to LAST stages, 1 to 32 unless given; the test
+// takes a selection. `test_kinds tables` prints the figures of docs/schedules.md.
 #include "schedule/kinds.h"
 #include "schedule/simulate.h"
 
@@ -14,7 +14,7 @@
 
 enum { MOST_STAGES = 32, MOST_CHUNKS = 8 };
 
-static bool all_of_them;
+static int first_stages, last_stages; // of the long form; 0: a selection
 
 static double makespan(const Schedule *schedule, double forward, double input, double weight, double edge,
                        double transfer) {
@@ -54,11 +54,12 @@ static void assert_sound(const Schedule *schedule) {
 
 typedef void (*Look)(const ScheduleKind *kind, const ScheduleSpec *spec);
 
-// Every chunk count, group and delay that is tried with one p and m. Specs that the kind refuses are left out.
-static void look_at_variants(const ScheduleKind *kind, int p, int m, Look look) {
-    for (int chunks = kind->chunks; chunks <= kind->most_chunks && chunks <= MOST_CHUNKS; chunks *= 2) {
+// Up to `most` chunks, and every group and delay, or the smallest, the largest and, if asked for, one between. Specs that
+// the kind refuses are left out.
+static void look_at_variants(const ScheduleKind *kind, int p, int m, int most_chunks, bool all_numbers, Look look) {
+    for (int chunks = kind->chunks; chunks <= kind->most_chunks && chunks <= most_chunks; chunks *= 2) {
         int first = kind->grouped ? (p + 1) / 2 : kind->delayed ? 0 : p;
-        int last = kind->delayed ? p - 1 : p, step = all_of_them || last - first < 3 ? 1 : (last - first) / 2;
+        int last = kind->delayed ? p - 1 : p, step = all_numbers || last - first < 3 ? 1 : (last - first) / 2;
         for (int number = first; number <= last; number += step) {
             ScheduleSpec spec = {.stages = p, .microbatches = m, .chunks = chunks, .delay = number};
             if (kind->grouped) spec.group = number;
@@ -68,18 +69,28 @@ static void look_at_variants(const ScheduleKind *kind, int p, int m, Look look) 
     }
 }
 
-static void look_at_all(const ScheduleKind *kind, Look look) {
+static void look_at_some(const ScheduleKind *kind, Look look) {
     static const int stages[] = {1, 2, 3, 4, 5, 7, 8, 16, 32};
-    for (int at = 0; at < (all_of_them ? MOST_STAGES : 9); at++) {
-        int p = all_of_them ? at + 1 : stages[at];
-        for (int m = p; m <= 256; m += all_of_them ? 1 : m < 2 * p ? 1 + p / 4 : m < 4 * p ? p / 2 + 1 : 5 * p)
-            look_at_variants(kind, p, m, look);
-        look_at_variants(kind, p, 4 * p, look);
+    for (int at = 0; at < 9; at++) {
+        int p = stages[at];
+        for (int m = p; m <= 256; m += m < 2 * p ? 1 + p / 4 : m < 4 * p ? p / 2 + 1 : 5 * p)
+            look_at_variants(kind, p, m, MOST_CHUNKS, false, look);
+        look_at_variants(kind, p, 4 * p, MOST_CHUNKS, false, look);
+    }
+}
+
+// Every m, and what depends on the ends of a list alone at few: every group and delay, and the most chunks.
+static void look_at_all(const ScheduleKind *kind, Look look) {
+    for (int p = first_stages; p <= last_stages; p++) {
+        for (int m = p; m <= 256; m++) {
+            bool few = m == p || m == 2 * p || m == 4 * p || m == 4 * p + p / 2 + 1;
+            look_at_variants(kind, p, m, few ? MOST_CHUNKS : 4, few, look);
+        }
     }
 }
 
 static void look_at_every_kind(Look look) {
-    for (int k = 0; k < schedule_kind_count; k++) look_at_all(&schedule_kinds[k], look);
+    for (int k = 0; k < schedule_kind_count; k++) (last_stages > 0 ? look_at_all : look_at_some)(&schedule_kinds[k], look);
 }
 
 static Schedule *made(const ScheduleKind *kind, const ScheduleSpec *spec) {
@@ -203,7 +214,7 @@ static int pair_slots(const Schedule *base) {
 }
 
 static void look_at_pairs(const ScheduleKind *kind, const ScheduleSpec *spec) {
-    if (!kind->pairs || (spec->microbatches > 8 * spec->stages && !all_of_them)) return;
+    if (!kind->pairs || (spec->microbatches > 8 * spec->stages && last_stages == 0)) return;
     Schedule *base = made(kind, spec);
     Error err = {0};
     int slots = pair_slots(base);
@@ -229,7 +240,7 @@ static void partners_level_every_loop_schedule_and_no_time_is_lost(void **state)
 }
 
 static void look_at_host(const ScheduleKind *kind, const ScheduleSpec *spec) {
-    if (spec->microbatches > 5 * spec->stages && !all_of_them) return;
+    if (spec->microbatches > 5 * spec->stages && last_stages == 0) return;
     Schedule *base = made(kind, spec);
     Error err = {0};
     int slots = bpipe_least_slots(base, EVICT_TO_HOST);
@@ -374,7 +385,10 @@ static void print_table(int p) {
 }
 
 int main(int argc, char **argv) {
-    all_of_them = argc > 1 && strcmp(argv[1], "all") == 0;
+    if (argc > 1 && strcmp(argv[1], "all") == 0) {
+        first_stages = argc > 2 ? atoi(argv[2]) : 1;
+        last_stages = argc > 3 ? atoi(argv[3]) : MOST_STAGES;
+    }
     if (argc > 1 && strcmp(argv[1], "tables") == 0) {
         for (int p = 4; p <= 16; p *= 2) print_table(p);
         return 0;
