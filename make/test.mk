@@ -38,7 +38,7 @@ unit: $(TEST_BIN) $(EMULATED_BIN)
 test: all virtual $(TEST_BIN) $(EMULATED_BIN) $(TOOL_BIN) $(ASK_CUDNN)
 	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part promises $(TEST_BIN) $(EMULATED_BIN)
 
-test-all: all virtual $(TOOL_BIN)
+test-all: all virtual $(TOOL_BIN) $(B)/test/test_kinds
 	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part rest
 
 # On a machine with a GPU: its operations against the CPU's, and the tests of the CPU's operations once more on it.
@@ -66,7 +66,7 @@ bench: all $(BENCH_BIN)
 	$(Q)for bench in $(wildcard test/bench/bench*.py); do echo "== $$bench"; $(PYTHON) $$bench || exit 1; done
 
 # What takes minutes: the long forms of tests, one after another.
-soak: all $(TOOL_BIN)
+soak: all $(TOOL_BIN) $(B)/test/test_kinds
 	$(Q)for soak in $(wildcard test/soak/*.py); do echo "== $$soak"; \
 	  TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) $$soak || exit 1; done
 
