@@ -1,0 +1,453 @@
+#!/usr/bin/env python3
+"""Plans runs that others have measured and published (test/plan/published.json), and compares.
+
+    scripts/published.py [--bin DIR] [--only TEXT]                     a line for each run: planned, measured, error
+    scripts/published.py [--bin DIR] --write docs/published.md         the page, and its picture beside it in img/
+
+Nothing in the planner is fitted to these runs. Needs the built trainers, no GPU.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+from run_files import GIB, Failure, finish, replacing
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "test" / "plan" / "published.json"
+PEAK = {"a100-80g": 312e12, "h100": 989.5e12}  # FLOP/s that published MFU count against
+APART = 0.03  # schedules whose steps differ by less are not compared
+
+
+@dataclasses.dataclass
+class Row:
+    source: dict
+    values: dict  # of the columns, and the source's common configuration
+    plan: dict = None
+    held: float = None  # bytes of the fullest rank, counted as the measured program keeps activations
+
+    @property
+    def name(self):
+        return f"{self.values['group']}: {self.values['run']}" if self.values["run"] != self.values["group"] else self.values["run"]
+
+    @property
+    def world(self):
+        return self["parallel.pipeline"] * self["parallel.tensor"] * self["parallel.data"]
+
+    @property
+    def microbatches(self):
+        return self["train.global_batch"] // (self["schedule.micro_batch"] * self["parallel.data"])
+
+    def __getitem__(self, key):
+        return self.values.get(key, 1)
+
+    # ---- measured -----------------------------------------------------------------------------------------------------
+
+    def flops(self, factor):
+        """Of a step as Megatron-LM counts them: factor 72, or 96 with the forward once more."""
+        layers, hidden, seq, vocab = self["model.layers"], self["model.hidden"], self["model.seq_len"], self["model.vocab"]
+        head = vocab / ((12 if factor == 72 else 16) * layers * hidden)
+        return factor * self["train.global_batch"] * seq * layers * hidden**2 * (1 + seq / (6 * hidden) + head)
+
+    def measured_step(self):
+        """Seconds; None for a run that ran out of memory."""
+        batch, peak = self["train.global_batch"], PEAK[self.values["hardware.gpu"]] * self.world
+        kind = next(key for key in UNITS if key in self.values)
+        value = self.values[kind]
+        return None if value is None else {
+            "step_s": lambda: value,
+            "tflops_recompute": lambda: self.flops(96) / (self.world * value * 1e12),
+            "samples_per_s_gpu": lambda: batch / (value * self.world),
+            "tokens_per_s_gpu": lambda: batch * self["model.seq_len"] / (value * self.world),
+            "mfu_percent": lambda: self.flops(72) / (peak * value / 100),
+        }[kind]()  # fmt: skip
+
+    # ---- planned ------------------------------------------------------------------------------------------------------
+
+    def planned_step(self):
+        return self.plan["step_ms"] / 1000
+
+    def step_with_messages(self):
+        """The planned step of a program that computes nothing while a message is under way, where its time is published."""
+        exposed = 2 * self["schedule.chunks"] * self.microbatches * (self.values.get("message_ms") or 0) / 1000
+        return self.planned_step() + exposed
+
+    def error(self):
+        return self.planned_step() / self.measured_step() - 1
+
+    def planned_bytes(self):
+        return max(stage["peak_bytes"] for stage in self.plan["stages"])
+
+    def configuration(self):
+        values = {key: value for key, value in self.values.items() if "." in key}
+        parts = self["parallel.pipeline"] * self["schedule.chunks"]
+        if self["schedule.chunks"] > 1 and "schedule.name" not in values:
+            values["schedule.name"] = "interleaved"
+        if self["schedule.chunks"] == 1:
+            values.pop("schedule.chunks", None)
+        if values.get("schedule.recompute_layers") == "all":
+            values["schedule.recompute_layers"] = -(-self["model.layers"] // self["parallel.pipeline"])
+        if parts > 1 and (values["model.layers"] + 2) % parts == 0:  # embedding and head count as a layer each
+            each = (values["model.layers"] + 2) // parts
+            values["parallel.layers"] = [each - 1] + [each] * (parts - 2) + [each - 1]
+        values.setdefault("model.ffn", 4 * values["model.hidden"])
+        values |= {"train.precision": "bf16", "data.train": "none", "hardware.device": "cuda", "hardware.profile": ""}
+        sections = {}
+        for key, value in values.items():
+            section, _, short = key.partition(".")
+            sections.setdefault(section, {})[short] = value
+        return json.dumps(sections)
+
+
+UNITS = {
+    "step_s": "s", "tflops_recompute": "TFLOP/s", "samples_per_s_gpu": "samples/s/GPU", "tokens_per_s_gpu": "tokens/s/GPU", "mfu_percent": "% MFU",
+}  # fmt: skip
+
+
+def rows_of(only):
+    rows = []
+    for source in json.loads(DATA.read_text())["sources"]:
+        for cells in source["rows"]:
+            row = Row(source, source["config"] | dict(zip(source["columns"], cells, strict=True)))
+            if only in f"{source['name']} {row.name}":
+                rows.append(row)
+    return rows
+
+
+def ask(program, config, *arguments):
+    ended = subprocess.run([program, "-c", config, *arguments], capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise Failure(ended.stderr.strip())
+    return ended.stdout
+
+
+def held_bytes(row, text):
+    """Bytes of the fullest stage with the list that was planned, and activations as the source's program keeps them."""
+    kept, seq, batch = row.source["activations"], row["model.seq_len"], row["schedule.micro_batch"]
+    stream = seq * batch * row["model.hidden"]
+    whole = kept["linear"] * stream + kept["square"] * row["model.heads"] * seq**2 * batch
+    weight = min(whole, kept["weight"] * stream)  # of a layer from I to W
+    most = 0
+    for stage, line in zip(row.plan["stages"], text.splitlines()[1:], strict=True):
+        layers = [chunk["last_layer"] - chunk["first_layer"] + 1 for chunk in stage["chunks"]]
+        now = peak = 0
+        for kind, chunk in re.findall(r"\b([FBIW])\d+(?:\.(\d+))?", line):
+            count = layers[int(chunk or 0)]
+            now += count * {"F": whole, "B": -whole, "I": weight - whole, "W": -weight}[kind]
+            peak = max(peak, now)
+        most = max(most, kept["state_bytes"] * stage["parameters"] + peak)
+    return most
+
+
+def plan(row, folder, number, bin_folder):
+    config = Path(folder) / f"{number}.yaml"
+    config.write_text(row.configuration())
+    program = bin_folder / f"train_{row.values['model.family']}"
+    try:
+        row.plan = json.loads(ask(program, config, "--plan", "--json"))
+        if "activations" in row.source:
+            row.held = held_bytes(row, ask(program, config, "--schedule"))
+    except Failure as failure:
+        raise Failure(f"{row.source['name']}, {row.name}: {failure}") from None
+
+
+def plan_all(rows, bin_folder):
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for done in [pool.submit(plan, row, folder, i, bin_folder) for i, row in enumerate(rows)]:
+            done.result()
+
+
+# ---- schedules of one group against each other ------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Pair:
+    one: Row
+    other: Row
+
+    def ratio(self, seconds):
+        return seconds(self.other) / seconds(self.one)
+
+    @property
+    def measured(self):
+        return self.ratio(Row.measured_step)
+
+    @property
+    def error(self):
+        return self.ratio(Row.step_with_messages) / self.measured - 1
+
+    @property
+    def error_without_messages(self):
+        return self.ratio(Row.planned_step) / self.measured - 1
+
+    @property
+    def ordered(self):
+        return (self.ratio(Row.step_with_messages) > 1) == (self.measured > 1)
+
+
+def pairs_of(rows):
+    """Different schedules, or recomputation, of one model in one group, whose steps differ."""
+    pairs = []
+    for source in ("recomputation", "zero bubble"):
+        mine = [row for row in rows if row.source["name"] == source]
+        for i, one in enumerate(mine):
+            for other in mine[i + 1 :]:
+                if one.values["group"] == other.values["group"]:
+                    pair = Pair(one, other)
+                    if abs(pair.measured - 1) > APART:
+                        pairs.append(pair)
+    return pairs
+
+
+# ---- words ------------------------------------------------------------------------------------------------------------
+
+
+def signed(value):
+    return f"{100 * value:+.1f} %"
+
+
+def summary(rows):
+    """Median and worst of the absolute errors, by source."""
+    lines = ["| source | runs | median error | worst error | of |", "|---|---|---|---|---|"]
+    names = list(dict.fromkeys(row.source["name"] for row in rows))
+    for name in [*names, None]:
+        mine = [row for row in rows if row.measured_step() is not None and name in (None, row.source["name"])]
+        worst = max(mine, key=lambda row: abs(row.error()))
+        median = statistics.median(row.error() for row in mine)
+        lines.append(f"| {name or '**all**'} | {len(mine)} | {signed(median)} | {signed(worst.error())} | {worst.name} |")
+    return "\n".join(lines)
+
+
+def table_of_runs(rows):
+    lines = ["| run | GPUs | measured | planned | error |", "|---|---|---|---|---|"]
+    memory = any(row.values.get("peak_gb") is not None for row in rows)
+    if memory:
+        lines = [f"{lines[0]} memory measured | planned | as its program keeps it |", f"{lines[1]}---|---|---|"]
+    for row in rows:
+        step = row.measured_step()
+        cells = [row.name, str(row.world)]
+        cells += ["–", f"{row.planned_step():.2f} s", "–"] if step is None else [f"{step:.2f} s", f"{row.planned_step():.2f} s", signed(row.error())]
+        if memory:
+            cells += [f"{row.values['peak_gb']:g} GB", f"{row.planned_bytes() / GIB:.1f} GiB", "–" if row.held is None else f"{row.held / GIB:.1f} GiB"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def table_of_limits(rows):
+    """Runs that ran out of memory or did not, against what the plan says with its reserve."""
+    mine = [row for row in rows if row.source["name"] == "layouts"]
+    lines = ["| | plan: fits | plan: does not fit |", "|---|---|---|"]
+    for ran, words in ((True, "ran"), (False, "ran out of memory")):
+        fits = [all(stage["fits"] for stage in row.plan["stages"]) for row in mine if (row.measured_step() is not None) == ran]
+        lines.append(f"| {words} | {sum(fits)} | {len(fits) - sum(fits)} |")
+    wrong = [row for row in mine if all(stage["fits"] for stage in row.plan["stages"]) != (row.measured_step() is not None)]
+    said = "; ".join(f"{row.name} ({row.planned_bytes() / GIB:.1f} GiB)" for row in wrong)
+    return "\n".join(lines) + ("\n\n" + wrapped(f"The plan is wrong about {said}.") if wrong else "")
+
+
+def table_of_pairs(pairs):
+    lines = ["| group | schedules | measured ratio | planned | error | error without messages |", "|---|---|---|---|---|---|"]
+    for pair in pairs:
+        cells = [pair.one.values["group"], f"{pair.other.values['run']} : {pair.one.values['run']}", f"{pair.measured:.3f}"]
+        cells += [f"{pair.ratio(Row.step_with_messages):.3f}", signed(pair.error), signed(pair.error_without_messages)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def wrapped(text):
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def verdict_on_pairs(pairs):
+    beyond = [pair for pair in pairs if abs(pair.error) > 0.05]
+    disordered = [pair for pair in pairs if not pair.ordered]
+    worst = max(pairs, key=lambda pair: abs(pair.error))
+    return wrapped(
+        f"Of {len(pairs)} pairs of one model and batch that differ by more than {100 * APART:.0f} %, {len(pairs) - len(disordered)} are in "
+        f"the right order, and {len(pairs) - len(beyond)} ratios are within 5 %; the worst is off by {signed(worst.error)} "
+        f"({worst.one.values['group']}, {worst.other.values['run']} : {worst.one.values['run']})."
+    )
+
+
+def memory_apart(rows):
+    """(model, schedules, GiB between them measured, and as planned), once for all numbers of microbatches."""
+    apart = {}
+    for source in dict.fromkeys(row.source["name"] for row in rows):
+        mine = [row for row in rows if row.source["name"] == source and row.held is not None]
+        for i, one in enumerate(mine):
+            for other in mine[i + 1 :]:
+                model = one.values["group"].split(" m=")[0]
+                if one.values["group"] == other.values["group"] and (key := (model, f"{other.values['run']} - {one.values['run']}")) not in apart:
+                    apart[key] = (other.values["peak_gb"] - one.values["peak_gb"], (other.held - one.held) / GIB)
+    return [(*key, *values) for key, values in apart.items()]
+
+
+def within(measured, planned):
+    """15 %, or 1 GiB, which is what two figures rounded to whole GB leave open."""
+    return "15 %" if abs(planned - measured) <= 0.15 * abs(measured) else "1 GiB" if abs(planned - measured) <= 1 else "no"
+
+
+def table_of_memory(rows):
+    apart = memory_apart(rows)
+    close = [within(measured, planned) for _, _, measured, planned in apart]
+    words = wrapped(
+        f"Of {len(apart)} differences between two schedules {close.count('15 %')} are within 15 %, {close.count('1 GiB')} more within 1 GiB, "
+        f"which two figures rounded to whole GB leave open, and {close.count('no')} are not: ZB-1P was searched for each model, and uses "
+        "the memory of p microbatches on every stage, where ZB-D with delay p-1, which replaces it here, uses less."
+    )
+    lines = ["| model | schedules | GiB apart, measured | planned | within |", "|---|---|---|---|---|"]
+    for model, schedules, measured, planned in apart:
+        lines.append(f"| {model} | {schedules} | {measured:+g} | {planned:+.1f} | {within(measured, planned)} |")
+    return words + "\n\n" + "\n".join(lines)
+
+
+def page_of(rows):
+    parts = PAGE.split("@")
+    pairs = pairs_of(rows)
+    said = {"SUMMARY": summary(rows), "PAIRS": verdict_on_pairs(pairs) + "\n\n" + table_of_pairs(pairs), "LIMITS": table_of_limits(rows),
+            "MEMORY": table_of_memory(rows)}  # fmt: skip
+    sources = []
+    for name in dict.fromkeys(row.source["name"] for row in rows):
+        mine = [row for row in rows if row.source["name"] == name]
+        source = mine[0].source
+        words = wrapped(f"{source['title']}. Not in the source itself: {source['derived']}")
+        ran = [row for row in mine if row.measured_step() is not None]
+        sources.append(f"### {name}\n\n{words}\n\n{table_of_runs(ran)}")
+    said["SOURCES"] = "\n\n".join(sources)
+    return "".join(said.get(part, part) for part in parts)
+
+
+PAGE = """# Plans against published measurements
+
+After this page you can say how far to trust a plan's step time and memory: within some per cent where two schedules are
+compared, with a wide margin where the absolute figure counts. `scripts/published.py --write docs/published.md` wrote it
+from `test/plan/published.json`: runs of dense models in 16 bit whose settings are public, with their sources, each
+planned as `--plan` plans any configuration for the GPUs that it names. Nothing in the planner is fitted to these runs,
+none of which used this trainer.
+
+    scripts/published.py                            every run: planned, measured, error
+    scripts/published.py --only "zero bubble"       those of one source
+
+![planned against measured](img/published.svg)
+
+## Step times
+
+@SUMMARY@
+
+Plans are too quick, nearly all alike, because they are of an engine without gaps: products run at 85 % of the data
+sheet's peak, nothing is launched late, no rank waits for a slower one, and there is no dropout. What is measured is
+Megatron-LM and programs like it, of 2021 to 2024, on GPUs that lower their clocks under load. The worst:
+
+- *MPT on H100*: the plan takes the same share of the peak as on A100, and an H100 at its power limit reaches less of
+  it; these runs also gather every weight from all ranks (FSDP) with one or two microbatches to hide that.
+- *layouts, 30B with t=1, p=4, d=64*: sums of gradients over 64 ranks and 32 nodes, most of which the plan hides in the
+  last backward.
+- *vocabulary, 8 stages*: narrow layers (h = 3,072), for which passes over memory count most. Its authors' own rerun of
+  these rows came out 3 to 12 % quicker than the paper (artifact/run_exp.md of its code).
+- *BLOOM, 70 layers*: gradients are summed in fp32 without being sharded, and after the pipeline.
+- *SC21, 1.7B to 7.5B*: dropout and its masks, which are a larger part of narrow layers.
+
+## Schedules against each other
+
+What BPipe and its rivals bring is a ratio of two step times, in which most of that cancels out.
+
+@PAIRS@
+
+In *zero bubble* messages between stages are not overlapped with compute (`--no-overlap-p2p-communication`), which this
+trainer never does: the column *planned* adds two messages for each microbatch and chunk, of the time that the paper's
+table 9 gives for one. *error without messages* is the plan as it is: 1F1B-I, with most messages, then comes out up to
+7.4 % too quick. Of 6.2B with p=16, 14.6B with p=24 and 28.3B with b=2 no message time is published, and none is added.
+
+## Memory
+
+A plan's bytes are those of this trainer, which has no dropout and keeps no masks. To hold other programs against the
+schedules planned here, the last column of the tables below counts what each stage keeps at its fullest in the planned
+list, at the bytes a layer that Korthikanti et al. (arXiv 2205.05198) give for the measured program: 34 s b h +
+5 a s^2 b with dropout and stored attention, of which 32 s b h stay from I to W, and 32 s b h with flash attention and
+without dropout; and 16 bytes a parameter (fp16 weights and gradients, fp32 copy, two moments). GB of these sources are
+2^30 bytes, as far as they say. BLOOM's are what nvidia-smi showed, allocator's cache included.
+
+@MEMORY@
+
+Whether a layout fits in 80 GB with 4 GiB in reserve, against the runs of *layouts*:
+
+@LIMITS@
+
+These runs keep gradients in bf16 (2 bytes a parameter where this trainer has 4), and more of each layer's activations:
+with few ranks to share states the plan is too large, with long sequences too small.
+
+## All runs
+
+@SOURCES@
+"""
+
+
+def print_lines(rows):
+    for row in rows:
+        step = row.measured_step()
+        said = "out of memory" if step is None else f"{step:9.3f} s  {signed(row.error()):>8}"
+        held = "" if row.held is None else f"  {row.values['peak_gb']:6.2f} GB measured, {row.held / GIB:6.2f} GiB planned"
+        print(f"{row.source['name']:<14} {row.name:<44} {row.planned_step():9.3f} s planned, {said}{held}")
+
+
+def draw(rows, path):
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "published"
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.4), layout="constrained")
+    for name in dict.fromkeys(row.source["name"] for row in rows):
+        mine = [row for row in rows if row.source["name"] == name and row.measured_step() is not None]
+        left.scatter([row.measured_step() for row in mine], [row.planned_step() for row in mine], s=12, label=name)
+    ends = [0.5, 200]
+    left.plot(ends, ends, color="#9aa5b1", linewidth=1, zorder=0)
+    left.set(xscale="log", yscale="log", xlabel="measured step, s", ylabel="planned step, s")
+    left.legend(frameon=False, fontsize=8)
+    pairs = pairs_of(rows)
+    for name in dict.fromkeys(pair.one.source["name"] for pair in pairs):
+        mine = [pair for pair in pairs if pair.one.source["name"] == name]
+        right.scatter([pair.measured for pair in mine], [pair.ratio(Row.step_with_messages) for pair in mine], s=12, label=name)
+    ends = [0.65, 1.1]
+    right.plot(ends, ends, color="#9aa5b1", linewidth=1, zorder=0)
+    right.fill_between(ends, [0.95 * x for x in ends], [1.05 * x for x in ends], color="#9aa5b1", alpha=0.2, zorder=0)
+    right.set(xlabel="measured ratio of two schedules' steps", ylabel="planned ratio; grey: within 5 %")
+    right.legend(frameon=False, fontsize=8)
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="svg", metadata={"Date": None})
+
+
+def main(options):
+    rows = rows_of(options.only)
+    if not rows:
+        raise Failure(f"no run has {options.only!r} in its source or name; leave out --only to see all")
+    plan_all(rows, options.bin)
+    if options.write is None:
+        print_lines(rows)
+        return
+    with replacing(options.write) as temporary:
+        Path(temporary).write_text(page_of(rows))
+    if options.plot:
+        draw(rows, options.write.parent / "img" / "published.svg")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=Path, default=ROOT, help="folder of the trainers")
+    parser.add_argument("--only", default="", help="runs with this text in their source or name")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the page")
+    parser.add_argument("--plot", action=argparse.BooleanOptionalAction, default=True, help="with --write: its picture too")
+    chosen = parser.parse_args()
+    sys.exit(finish("published", main, chosen))

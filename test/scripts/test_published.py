@@ -1,0 +1,61 @@
+"""Plans against published measurements: what docs/published.md says, and that it stays so."""
+
+import sys
+
+import pytest
+from trainer_runs import BUILD, ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import published  # noqa: E402
+
+PAGE = ROOT / "docs" / "published.md"
+
+
+def planned(only):
+    rows = [row for row in published.rows_of("") if row.source["name"] == only or only in row.values["group"]]
+    published.plan_all(rows, BUILD)
+    return rows
+
+
+def hold(pairs):
+    for pair in pairs:
+        words = f"{pair.one.name} against {pair.other.name}: {pair.error:+.3f}"
+        assert pair.ordered, words
+        assert abs(pair.error) < 0.05, words
+
+
+@pytest.mark.parametrize("group", ["22B", "6.2B m=24", "6.2B p16 m=48"])
+def test_schedules_are_in_order_and_within_5_percent(group):
+    pairs = published.pairs_of(planned(group))
+    assert pairs
+    hold(pairs)
+
+
+def test_memory_between_schedules_is_within_15_percent_or_1_gib():
+    apart = published.memory_apart(planned("6.2B m=24") + planned("6.2B p16 m=48"))
+    assert len(apart) == 6
+    wrong = [row for row in apart if published.within(*row[2:]) == "no"]
+    assert [row[:2] for row in wrong] == [("6.2B", "ZB-1p - 1F1B")], wrong  # ZB-1p was searched for its memory
+
+
+def test_the_rate_of_a_row_is_its_step():
+    """30.4 samples/s, 78.6 % of the peak and the like become seconds by the definition in the source."""
+    sources = {row.source["name"]: row for row in published.rows_of("")}
+    row = sources["zero bubble"]  # the last one: 28.3B b2 m=256, ZB-V, 1.06 samples/s/GPU
+    assert abs(row.measured_step() - 512 / (1.06 * 32)) < 1e-9
+    trillion = next(row for row in published.rows_of("1008B"))
+    # Section 5.1 of the paper: 502 petaFLOP/s in all.
+    assert abs(trillion.flops(96) / trillion.measured_step() / 1e15 - 502) < 2
+
+
+@pytest.mark.thorough
+def test_the_page_is_what_the_script_writes():
+    rows = published.rows_of("")
+    published.plan_all(rows, BUILD)
+    hold(published.pairs_of(rows))
+    old, new = PAGE.read_text().splitlines(), published.page_of(rows).splitlines()
+    differ = [f"  was: {a}\n  now: {b}" for a, b in zip(old, new) if a != b]
+    assert old == new, (
+        "docs/published.md is not what plans say now. Where errors have become larger, find out why; where the new plan is right, "
+        "write the page again with scripts/published.py --write docs/published.md\n" + "\n".join(differ[:8])
+    )
