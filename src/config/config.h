@@ -24,6 +24,7 @@ typedef enum TieEmbeddings { TIE_AUTO, TIE_FALSE, TIE_TRUE } TieEmbeddings;
 typedef enum RopeScaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } RopeScaling;
 typedef enum RankPlacement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } RankPlacement;
 typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
+typedef enum Overlap { OVERLAP_AUTO, OVERLAP_OFF, OVERLAP_ON } Overlap;
 typedef enum SplitBackward { SPLIT_AUTO, SPLIT_ON, SPLIT_OFF } SplitBackward;
 typedef enum AttentionMode { ATTENTION_NONE, ATTENTION_RECOMPUTE, ATTENTION_FLASH } AttentionMode;
 typedef enum SoftmaxKind { SOFTMAX_FUSED, SOFTMAX_UNFUSED, SOFTMAX_MEGATRON } SoftmaxKind;
@@ -67,6 +68,7 @@ typedef struct ParallelConfig {
     int64_t tensor;   // t
     int64_t data;     // d
     bool sequence;
+    int overlap;                                 // Overlap
     int placement;                               // RankPlacement
     int64_t layers_given;                        // entries of the user's list; 0: auto
     int64_t layers_count;                        // p * chunks, once the whole file is read

@@ -12,10 +12,10 @@ extern "C" {
 
 // How a group is used decides which communicators and streams it gets.
 typedef enum CommUse {
-    // Sums and gathers that the next operation reads: they run in the compute stream, in the order of the calls, and
-    // `test` says complete at once: what is queued behind them waits for them on the device.
+    // Sums and gathers that compute reads: on a stream of their own, after what compute was given before the call.
+    // `test` says complete at once, and what compute is given from then on waits for them on the device.
     COMM_USE_COMPUTE,
-    // Sums and gathers beside compute, on a stream of their own: they begin behind what compute was given before the
+    // Sums and gathers beside compute, on a stream of their own: they begin after what compute was given before the
     // call, and are complete when `test` says so.
     COMM_USE_BESIDE,
     // Messages between two ranks. Every way that is connected has a communicator and a stream of its own: a receive

@@ -13,16 +13,17 @@
 #include <cstdlib>
 #include <cstring>
 
-// A communicator with a stream of its own (or the compute stream).
+// A communicator with a stream of its own.
 typedef struct Link {
     ncclComm_t nccl;
     cudaStream_t stream;
     bool owns_stream;
 } Link;
 
-// Blocks that a message, and a sum beside compute, may occupy: all that can wait at once has to fit on the smallest GPU
-// with NVLink (108 multiprocessors), or sums that wait for another rank could keep out what this one waits for.
-enum { LINK_CTAS = 4, BESIDE_CTAS = 16 };
+// Blocks that a message, a sum over data ranks and a collective over tensor ranks may occupy: all that can wait at once
+// has to fit on the smallest GPU with NVLink (108 multiprocessors), or sums that wait for another rank could keep out
+// what this one waits for. Products run beside the first two always, beside the third where parallel.overlap is on.
+enum { LINK_CTAS = 4, BESIDE_CTAS = 16, COMPUTE_CTAS = 24 };
 enum { EVENTS = 64 };               // kept for reuse
 enum { LOOKS_BETWEEN_CHECKS = 64 }; // of unfinished messages, before NCCL is asked whether it failed
 
@@ -60,10 +61,6 @@ static const char *nccl_text_(ncclResult_t status) {
 
 static int open_stream_(Group *group, Link *link) {
     int least = 0, most = 0;
-    if (group->use == COMM_USE_COMPUTE) {
-        link->stream = cuda_compute(group->cuda);
-        return 0;
-    }
     cudaDeviceGetStreamPriorityRange(&least, &most);
     link->owns_stream = cudaStreamCreateWithPriority(&link->stream, cudaStreamNonBlocking, most) == cudaSuccess;
     return link->owns_stream ? 0 : -1;
@@ -74,6 +71,7 @@ static int open_link_(Group *group, Link *link, const ncclUniqueId *id, int size
     config.blocking = 1;
     if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = LINK_CTAS;
     if (group->use == COMM_USE_BESIDE) config.maxCTAs = BESIDE_CTAS;
+    if (group->use == COMM_USE_COMPUTE) config.maxCTAs = COMPUTE_CTAS;
     if (open_stream_(group, link) != 0)
         return nccl_fail_(group, "making a stream", -1, "the device has none left", err);
     ncclResult_t status = ncclCommInitRankConfig(&link->nccl, size, *id, rank, &config);
@@ -217,7 +215,6 @@ static void keep_event_(Group *group, cudaEvent_t event) {
 // Marks the end of what was just queued on the link.
 static int mark_(Group *group, Link *link, CommRequest *request) {
     memset(request, 0, sizeof *request);
-    if (group->use == COMM_USE_COMPUTE) return 0;
     cudaEvent_t event = take_event_(group);
     cuda_note(group->cuda, cudaEventRecord(event, link->stream), "recording an event");
     request->handle[0] = event;
@@ -225,11 +222,23 @@ static int mark_(Group *group, Link *link, CommRequest *request) {
     return 0;
 }
 
+// What compute is given from here on waits on the device for the collective; the host waits for nothing.
+static int compute_waits_(Group *group, CommRequest *request, Error *err) {
+    if (request->active && !group->failed) {
+        cudaEvent_t event = (cudaEvent_t)request->handle[0];
+        cuda_note(group->cuda, cudaStreamWaitEvent(cuda_compute(group->cuda), event, 0), "ordering streams");
+        keep_event_(group, event);
+    }
+    request->active = false;
+    return nccl_check_(group, err) == 0 ? 1 : -1;
+}
+
 static int nccl_test_(Comm *comm, CommRequest *request, Error *err) {
     Group *group = nccl_group_(comm);
     enum { ON_HOST = 1 };
     if (request->active && request->detail[3] == ON_HOST) return group->host->test(group->host, request, err);
-    if (!request->active) return group->use == COMM_USE_COMPUTE && nccl_check_(group, err) != 0 ? -1 : 1;
+    if (group->use == COMM_USE_COMPUTE) return compute_waits_(group, request, err);
+    if (!request->active) return 1;
     cudaEvent_t event = (cudaEvent_t)request->handle[0];
     cudaError_t status = group->failed ? cudaSuccess : cuda_event_status(event);
     if (status == cudaErrorNotReady)
@@ -281,7 +290,6 @@ static int nccl_on_host_(int started, CommRequest *request) {
 // Beside compute, but behind what compute has been given so far.
 static int order_(Group *group, Error *err) {
     if (group->failed) return nccl_check_(group, err);
-    if (group->use == COMM_USE_COMPUTE) return 0;
     cudaError_t status = cudaEventRecord(group->ordered, cuda_compute(group->cuda));
     if (status == cudaSuccess) status = cudaStreamWaitEvent(group->all.stream, group->ordered, 0);
     return status == cudaSuccess ? 0 : give_up_(group, "ordering streams", -1, cudaGetErrorString(status), err);

@@ -105,12 +105,20 @@ static void layout_tensors_(StageTensors *tensors, const TensorTable *table, con
     tensors_layout(tensors, table, ranges, count, &split, config->train.precision);
 }
 
+static void layout_gathered_(Pass *pass, Layout *layout, const Shape *s) {
+    if (!s->sequence) return;
+    int64_t bytes = s->rows * s->hidden * s->element;
+    pass->partial = layout_take(layout, bytes);
+    for (int i = 0; i < GATHERED_COUNT; i++)
+        pass->gathered[i] = s->overlap ? layout_take(layout, bytes) : pass->partial;
+}
+
 static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     const Shape *s = &stage->at.shape;
     stage->pass.work = layout_take(layout, layer_work_layout(NULL, NULL, s));
     stage->pass.scratch = layout_take(layout, s->scratch_bytes);
     stage->op_workspace = s->workspace_bytes > 0 ? layout_take(layout, s->workspace_bytes) : NULL;
-    stage->pass.full = s->tensor_ranks > 1 ? layout_take(layout, s->rows * s->hidden * s->element) : NULL;
+    layout_gathered_(&stage->pass, layout, s);
     stage->recomputed = stage->at.recomputed > 0 ? layout_take(layout, stage->at.layer_bundle) : NULL;
     stage->gradient = stage->at.first ? layout_take(layout, stage->at.message_bytes) : NULL;
     return layout->used;
@@ -338,7 +346,7 @@ int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, co
         bool again = l < here->recomputed;
         if (again) layer_forward(pass, stage->model, tensors, place, NULL);
         pass->split = split && !again;
-        layer_backward(pass, stage->model, tensors, place, dx);
+        layer_backward(pass, stage->model, tensors, place, dx, l > 0 || here->first);
         pass->split = split;
         if (l > here->recomputed) block_keep(pass, place, dx, at->message_bytes);
         if (!split || again) layer_complete_(stage, here, microbatch, l);
@@ -355,8 +363,9 @@ int stage_weights(Stage *stage, int chunk, int64_t microbatch, void *bundle, Err
     const StageChunk *here = &stage->at.chunk[chunk];
     pass->err = err;
     for (int64_t l = here->layers - 1; l >= here->recomputed; l--) {
-        layer_weights(pass, stage->model, layer_tensors_(stage, here, l), layer_bundle_(stage, here, bundle, l),
-                      layer_bundle_(stage, here, bundle, l + 1));
+        void *place = layer_bundle_(stage, here, bundle, l);
+        layer_weights(pass, stage->model, layer_tensors_(stage, here, l), place,
+                      layer_bundle_(stage, here, bundle, l + 1), l > here->recomputed ? place : NULL);
         layer_complete_(stage, here, microbatch, l);
         stage_poll_(pass);
     }

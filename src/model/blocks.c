@@ -19,32 +19,48 @@ static void blocks_finish_(Pass *pass, int started, CommRequest *request) {
     blocks_poll_(pass);
 }
 
-// Returns the whole of x (rows, hidden): x itself if nothing is sharded, else gathered into pass->full.
-static const void *blocks_gather_(Pass *pass, const void *x) {
+static void gather_start_(Pass *pass, Gathered what, const void *x) {
     const Shape *s = pass->shape;
-    if (!s->sequence) return x;
-    CommRequest request = {0};
-    int started = pass->tensor->all_gather(pass->tensor, pass->full, x, s->shard_rows * s->hidden, comm_type_(pass),
-                                           &request, pass->err);
-    blocks_finish_(pass, started, &request);
-    return pass->full;
+    CommRequest *request = &pass->gather[what];
+    *request = (CommRequest){0};
+    int started = pass->tensor->all_gather(pass->tensor, pass->gathered[what], x, s->shard_rows * s->hidden,
+                                           comm_type_(pass), request, pass->err);
+    pass->gather_state[what] = started == 0 ? GATHER_STARTED : GATHER_FAILED;
 }
 
-// Returns where a product may put its part of a sum over tensor ranks; the second adds these parts up into `to`
-// (shard).
+void block_gather(Pass *pass, Gathered what, const void *x) {
+    if (!pass->shape->sequence || !pass->shape->overlap || pass->gather_state[what] != GATHER_NONE) return;
+    gather_start_(pass, what, x);
+}
+
+const void *block_gathered(Pass *pass, Gathered what, const void *x) {
+    if (!pass->shape->sequence) return x;
+    if (pass->gather_state[what] == GATHER_NONE) gather_start_(pass, what, x);
+    blocks_finish_(pass, pass->gather_state[what] == GATHER_STARTED ? 0 : -1, &pass->gather[what]);
+    pass->gather_state[what] = GATHER_NONE;
+    return pass->gathered[what];
+}
+
+// Returns where a product may put its part of a sum over tensor ranks whose result goes to `to` (shard).
 static void *partial_(Pass *pass, void *to) {
-    return blocks_split_(pass) && pass->shape->sequence ? pass->full : to;
+    return pass->shape->sequence ? pass->partial : to;
 }
 
-static void blocks_reduce_(Pass *pass, void *to) {
+static void sum_start_(Pass *pass, void *to) {
     const Shape *s = pass->shape;
     if (!blocks_split_(pass)) return;
-    CommRequest request = {0};
     Comm *t = pass->tensor;
-    int started = s->sequence ? t->reduce_scatter(t, to, pass->full, s->shard_rows * s->hidden, comm_type_(pass),
-                                                  &request, pass->err)
-                              : t->all_reduce(t, to, s->rows * s->hidden, comm_type_(pass), &request, pass->err);
-    blocks_finish_(pass, started, &request);
+    pass->sum = (CommRequest){0};
+    int started = s->sequence ? t->reduce_scatter(t, to, pass->partial, s->shard_rows * s->hidden, comm_type_(pass),
+                                                  &pass->sum, pass->err)
+                              : t->all_reduce(t, to, s->rows * s->hidden, comm_type_(pass), &pass->sum, pass->err);
+    pass->sum_started = started == 0;
+}
+
+void block_summed(Pass *pass) {
+    if (!blocks_split_(pass)) return;
+    blocks_finish_(pass, pass->sum_started ? 0 : -1, &pass->sum);
+    pass->sum_started = false;
 }
 
 static const void *weight_(const Tensor *tensor) {
@@ -57,24 +73,19 @@ static float *gradient_(const Tensor *tensor) {
 void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias, int64_t out,
                     Epilogue epilogue) {
     const Shape *s = pass->shape;
-    pass->be->linear_forward(pass->be, y, aux, blocks_gather_(pass, x), w->weight, weight_(bias), s->rows, s->hidden,
-                             out, epilogue);
+    pass->be->linear_forward(pass->be, y, aux, x, w->weight, weight_(bias), s->rows, s->hidden, out, epilogue);
+}
+
+void column_input(Pass *pass, void *dx, const void *dy, const Tensor *w, int64_t out) {
+    const Shape *s = pass->shape;
+    pass->be->linear_backward_input(pass->be, partial_(pass, dx), NULL, dy, w->weight, s->rows, s->hidden, out,
+                                    EPILOGUE_NONE);
+    sum_start_(pass, dx);
 }
 
 void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out) {
     const Shape *s = pass->shape;
-    pass->be->linear_backward_weight(pass->be, w->gradient, gradient_(bias), dy, blocks_gather_(pass, x), s->rows,
-                                     s->hidden, out);
-}
-
-// The weight goes first: its gathered x and the input's partial sums share pass->full.
-void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
-                     int64_t out) {
-    if (!pass->split) column_weight(pass, dy, x, w, bias, out);
-    const Shape *s = pass->shape;
-    pass->be->linear_backward_input(pass->be, partial_(pass, dx), NULL, dy, w->weight, s->rows, s->hidden, out,
-                                    EPILOGUE_NONE);
-    blocks_reduce_(pass, dx);
+    pass->be->linear_backward_weight(pass->be, w->gradient, gradient_(bias), dy, x, s->rows, s->hidden, out);
 }
 
 void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tensor *bias, int64_t in) {
@@ -82,23 +93,18 @@ void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tens
     // The bias belongs to the sum, so one of its terms brings it.
     const void *b = s->tensor_rank == 0 ? weight_(bias) : NULL;
     pass->be->linear_forward(pass->be, partial_(pass, y), NULL, x, w->weight, b, s->rows, in, s->hidden, EPILOGUE_NONE);
-    blocks_reduce_(pass, y);
+    sum_start_(pass, y);
+    block_summed(pass);
+}
+
+void row_input(Pass *pass, void *dx, const void *aux, const void *dy, const Tensor *w, int64_t in, Epilogue epilogue) {
+    const Shape *s = pass->shape;
+    pass->be->linear_backward_input(pass->be, dx, aux, dy, w->weight, s->rows, in, s->hidden, epilogue);
 }
 
 void row_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t in) {
     const Shape *s = pass->shape;
-    pass->be->linear_backward_weight(pass->be, w->gradient, gradient_(bias), blocks_gather_(pass, dy), x, s->rows, in,
-                                     s->hidden);
-}
-
-// dy is gathered once for both products, unless the backward is split: then row_weight gathers it again.
-void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
-                  const Tensor *bias, int64_t in, Epilogue epilogue) {
-    const Shape *s = pass->shape;
-    Backend *be = pass->be;
-    const void *whole = blocks_gather_(pass, dy);
-    if (!pass->split) be->linear_backward_weight(be, w->gradient, gradient_(bias), whole, x, s->rows, in, s->hidden);
-    be->linear_backward_input(be, dx, aux, whole, w->weight, s->rows, in, s->hidden, epilogue);
+    pass->be->linear_backward_weight(pass->be, w->gradient, gradient_(bias), dy, x, s->rows, in, s->hidden);
 }
 
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes) {
@@ -123,15 +129,16 @@ void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tenso
     const void *positions = model->learned_positions && s->tensor_rank == 0 ? tensors[1].weight : NULL;
     pass->be->embedding_forward(pass->be, partial_(pass, x), tokens, tensors[0].weight, positions, s->rows, s->hidden,
                                 s->batch, s->vocab_first, s->vocab_count);
-    blocks_reduce_(pass, x);
+    sum_start_(pass, x);
+    block_summed(pass);
 }
 
 void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *dx,
                               const int32_t *tokens) {
     const Shape *s = pass->shape;
     float *positions = model->learned_positions ? tensors[1].gradient : NULL;
-    pass->be->embedding_backward(pass->be, tensors[0].gradient, positions, blocks_gather_(pass, dx), tokens, s->rows,
-                                 s->hidden, s->batch, s->vocab_first, s->vocab_count);
+    pass->be->embedding_backward(pass->be, tensors[0].gradient, positions, block_gathered(pass, GATHERED_GRADIENT, dx),
+                                 tokens, s->rows, s->hidden, s->batch, s->vocab_first, s->vocab_count);
 }
 
 void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape) {
@@ -152,13 +159,24 @@ static void gather_stats_(Pass *pass, const HeadWork *work) {
     blocks_finish_(pass, started, &request);
 }
 
+// The output matrix's gradient reads what was gathered for the logits. With overlap it runs beside the sum; without, it
+// comes first, since the sum takes that buffer.
+static void head_backward_(Pass *pass, const Tensor *matrix, const HeadWork *work, const void *whole) {
+    const Shape *s = pass->shape;
+    if (!s->overlap) column_weight(pass, work->logits, whole, matrix, NULL, s->vocab_width);
+    column_input(pass, work->dnorm, work->logits, matrix, s->vocab_width);
+    if (s->overlap) column_weight(pass, work->logits, whole, matrix, NULL, s->vocab_width);
+    block_summed(pass);
+}
+
 void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
                 const int32_t *targets, float scale) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
     const Tensor *matrix = &tensors[model->head_matrix];
     model->norm_forward(pass, tensors, work->norm, NULL, x, NULL);
-    column_forward(pass, work->logits, NULL, work->norm, matrix, NULL, s->vocab_width, EPILOGUE_NONE);
+    const void *whole = block_gathered(pass, GATHERED_INPUT, work->norm);
+    column_forward(pass, work->logits, NULL, whole, matrix, NULL, s->vocab_width, EPILOGUE_NONE);
     blocks_poll_(pass);
     be->cross_entropy_stats(be, work->stats, work->logits, targets, s->rows, s->vocab_width, s->vocab_first,
                             s->vocab_count);
@@ -167,7 +185,7 @@ void head_block(Pass *pass, const Model *model, const Tensor *tensors, const Hea
                                s->vocab_width, s->vocab_first, s->vocab_count, scale);
     blocks_poll_(pass);
     if (scale == 0.0f) return;
-    column_backward(pass, work->dnorm, work->logits, work->norm, matrix, NULL, s->vocab_width);
+    head_backward_(pass, matrix, work, whole);
     int64_t stream = s->shard_rows * s->hidden * s->element;
     be->zero(be, work->dx, stream);
     model->norm_backward(pass, tensors, work->dx, work->dnorm, x);

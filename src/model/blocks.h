@@ -6,23 +6,29 @@
 
 #include "model.h"
 
-// y (rows, out) = x w^T + bias, w (out, in) cut by rows over t. x is a shard and is gathered first. aux, epilogue: as
-// linear_forward.
+// Returns the whole (rows, hidden) of what the tensor ranks hold a shard of: x itself without sequence parallelism. The
+// next call for the same `what` may overwrite it; without shape->overlap, so may any gather and column_input.
+const void *block_gathered(Pass *pass, Gathered what, const void *x);
+// With shape->overlap, starts that gather, beside whatever is computed until block_gathered waits for it. Without, and
+// where one of this kind is under way, does nothing.
+void block_gather(Pass *pass, Gathered what, const void *x);
+
+// A product whose output is split: w (out, hidden) cut by rows over t. x, dy (rows, ...): whole, see block_gathered.
+// y (rows, out) = x w^T + bias. aux, epilogue: as linear_forward.
 void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias, int64_t out,
                     Epilogue epilogue);
-// dx (shard) = sum over t of dy w; dw, dbias += . `out` columns of dy.
-void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
-                     int64_t out);
-// Adds to dw and dbias what column_backward leaves out if pass->split is set.
+// dx (shard) = sum over t of dy w, which is there once block_summed has been called. `out` columns of dy.
+void column_input(Pass *pass, void *dx, const void *dy, const Tensor *w, int64_t out);
+void block_summed(Pass *pass);
+// dw, dbias +=
 void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out);
 
-// y (shard) = sum over t of x w^T, plus bias; x (rows, in), w (hidden, in) cut by columns over t.
+// A product whose input is split: w (hidden, in) cut by columns over t. dy (rows, hidden): whole.
+// y (shard) = sum over t of x w^T, plus bias; x (rows, in).
 void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tensor *bias, int64_t in);
-// dx (rows, in) = dy w [* gelu'(aux)]; dw, dbias += ; dy is a shard and is gathered first.
-void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
-                  const Tensor *bias, int64_t in, Epilogue epilogue);
-// Adds to dw and dbias what row_backward leaves out if pass->split is set. With sequence parallelism each of the two
-// gathers dy.
+// dx (rows, in) = dy w [* gelu'(aux)]
+void row_input(Pass *pass, void *dx, const void *aux, const void *dy, const Tensor *w, int64_t in, Epilogue epilogue);
+// dw, dbias +=
 void row_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t in);
 
 // If pass->split is set, copies `made` to `kept`, a part of the bundle that the backward does not read again.

@@ -39,8 +39,10 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *shape);
 void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y);
 // dx (shard_rows, hidden): gradient of y on entry, of the input on return. Adds to the tensors' gradients. Where
 // pass->split is set it adds to those of the norms and of what is done to q and k, and leaves the others, those of
-// matrices and biases, to layer_weights. dy (shard_rows, hidden): gradient of y, as layer_backward found it in dx.
-void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx);
-void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle, const void *dy);
+// matrices and biases, to layer_weights. onward: dx is gathered next, so that this may start here.
+void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx, bool onward);
+// dy (shard_rows, hidden): gradient of y, as layer_backward found it in dx. next: the dy of the next call, or NULL.
+void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle, const void *dy,
+                   const void *next);
 
 #endif

@@ -31,6 +31,7 @@ typedef struct Shape {
     int64_t workspace_bytes; // of the backend's operations themselves
     int tensor_rank, tensor_ranks;
     bool sequence;
+    bool overlap; // collectives run beside products that need nothing of them
     bool qk_norm; // heads of q and k are normalized
     double norm_eps;
     RopeTable rope;         // filled where the family rotates
@@ -44,13 +45,24 @@ void rope_from_config(RopeTable *rope, const ModelConfig *model);
 // Fills the shape of a configuration on a stage and tensor rank. Only attention's scratch is asked of be.
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
 
+// What a product of a block reads whole while ranks hold a shard each: its input, and the gradient of its output.
+typedef enum Gathered { GATHERED_INPUT, GATHERED_GRADIENT, GATHERED_COUNT } Gathered;
+
+// Of a gather that no product has waited for yet.
+typedef enum GatherState { GATHER_NONE, GATHER_STARTED, GATHER_FAILED } GatherState;
+
 // One forward or backward in progress: where it runs and what it may use. An error of a collective is kept in `err`;
 // later operations of the pass are then harmless, and the caller ends the run.
 typedef struct Pass {
     Backend *be;
     Comm *tensor; // NULL or size 1: no tensor parallelism
     const Shape *shape;
-    void *full;           // (rows, hidden) for gathered or partial sums; NULL with one tensor rank
+    // (rows, hidden) each, NULL without sequence parallelism: what is gathered, and this rank's part of a sum. Without
+    // shape->overlap they are one buffer, since then each is read before the next is written.
+    void *gathered[GATHERED_COUNT], *partial;
+    GatherState gather_state[GATHERED_COUNT];
+    CommRequest gather[GATHERED_COUNT], sum;
+    bool sum_started;
     void *scratch;        // attention
     void *work;           // a layer's temporaries, see layer.h
     bool split;           // a backward leaves the gradients of matrices and their biases to layer_weights

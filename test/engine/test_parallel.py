@@ -64,6 +64,13 @@ def test_threads_do_not_change_a_bit(small, grid):
     assert small.train(*layout(*grid), threads="2").bits == small.train(*layout(*grid)).bits
 
 
+@pytest.mark.parametrize("schedule", ["split_backward=off", "split_backward=on", "recompute_layers=1"])
+@pytest.mark.parametrize("sequence", [True, False])
+def test_collectives_beside_products_do_not_change_a_bit(small, sequence, schedule):
+    case = (*layout(2, 2, 1, sequence), f"schedule.{schedule}")
+    assert small.train(*case, "parallel.overlap=on").bits == small.train(*case, "parallel.overlap=off").bits
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt"])
 def test_data_ranks_take_the_samples_of_one(family, tmp_path):
     """With one sequence a microbatch, the batch of a step is the same sequences whatever d is."""

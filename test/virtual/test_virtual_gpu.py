@@ -68,7 +68,11 @@ CASES = {
     "evictions into the partner's memory": ("llama", "parallel.pipeline=4", "schedule.bpipe=on"),
     "evictions to host memory": ("gpt", "parallel.pipeline=4", "schedule.bpipe=on", "schedule.evict_to=host"),
     "a GPU for all stages": ("llama", "parallel.pipeline=4", "schedule.bpipe=on", "hardware.share_gpu=true"),
-    "two tensor ranks": ("llama", "parallel.pipeline=2", "parallel.tensor=2"),
+    "two tensor ranks": ("llama", "parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true"),
+    "a split backward on two tensor ranks": (
+        "gpt", "parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true", "schedule.split_backward=on",
+    ),
+    "collectives in a row with products": ("llama", "parallel.tensor=2", "parallel.sequence=true", "parallel.overlap=off"),
     "two tensor ranks with whole sequences": ("gpt", "parallel.tensor=2", "parallel.sequence=false"),
     "two data ranks": ("llama", "parallel.pipeline=2", "parallel.data=2"),
 }
