@@ -72,6 +72,7 @@ static const Hint keys[] = {
     {"pipeline_model_parallel_size pipeline_parallel_degree pipeline_parallel pp pp_size", "set parallel.pipeline"},
     {"data_parallel_size data_parallel_replicate_degree dp dp_size", "set parallel.data"},
     {"sequence_parallel enable_sequence_parallel sp", "set parallel.sequence"},
+    {"tp_comm_overlap sequence_parallel_overlap", "set parallel.overlap"},
     {"context_parallel_size context_parallel_degree context_parallel cp", "context parallelism: " NOT_HERE},
     {"zero zero_stage use_distributed_optimizer fsdp data_parallel_shard_degree distributed_optimizer",
      "optimizer states are always divided among the parallel.data ranks (ZeRO-1); leave it out"},

@@ -156,14 +156,18 @@ static void layer_passes_(const Work *work, PartTime *time) {
     time->weight += bytes_(work, biases * qkv);
 }
 
+static void attention_(const Work *work, PartTime *time) {
+    if (work->shape->attention.mode == ATTENTION_FLASH)
+        flash_attention_(work, time);
+    else
+        stored_attention_(work, time);
+}
+
 static PartTime layer_(const Work *work) {
     PartTime time = {0};
     layer_products_(work, &time);
     layer_passes_(work, &time);
-    if (work->shape->attention.mode == ATTENTION_FLASH)
-        flash_attention_(work, &time);
-    else
-        stored_attention_(work, &time);
+    attention_(work, &time);
     return time;
 }
 
@@ -206,17 +210,56 @@ static double collective_(const Hardware *hardware, const Config *config, const 
     return cost_collective(cost, bytes, s->tensor_ranks, slower ? cost->network : cost->tensor);
 }
 
-// Counted as layer.c and blocks.c call them. With sequence parallelism the backward gathers once more what the forward
-// gathered, and a split one gathers the gradients of two products twice; without it every pair is one all-reduce.
+// What a collective adds to a step if work of `beside` seconds runs meanwhile.
+static double exposed_(const Work *work, double collective, double beside) {
+    if (!work->shape->overlap) return collective;
+    if (work->hardware->cost.flops == 0) return 0; // nothing says how long the products take; they are the longer ones
+    return collective > beside ? collective - beside : 0;
+}
+
+// The products of a layer whose weight gradients run beside collectives, and the attention's backward.
+typedef struct Beside {
+    double qkv, out, up, down, attention;
+} Beside;
+
+static Beside beside_(const Work *work) {
+    const Shape *s = work->shape;
+    PartTime core = {0};
+    if (work->hardware->cost.flops == 0) return (Beside){0};
+    attention_(work, &core);
+    return (Beside){product_(work, 1, s->rows, s->qkv_cols, s->hidden),
+                    product_(work, 1, s->rows, s->hidden, s->query_cols),
+                    product_(work, 1, s->rows, s->mlp_cols, s->hidden), product_(work, 1, s->rows, s->hidden, s->ffn),
+                    core.backward};
+}
+
+// Counted as layer.c and blocks.c call them, with the products that they run beside with overlap. With sequence
+// parallelism the backward gathers once more what the forward gathered, and a split one gathers the gradients of two
+// products twice; without it every pair is one all-reduce.
+static void layer_collectives_(const Work *work, double one, PartTime *layer) {
+    Beside b = beside_(work);
+    layer->tensor_forward = layer->tensor_input = 4 * one;
+    layer->tensor_weight = 0;
+    if (!work->shape->sequence) {
+        layer->tensor_backward = exposed_(work, 2 * one, b.down + b.up) + exposed_(work, 2 * one, b.out + b.qkv);
+        return;
+    }
+    double mlp = exposed_(work, one, b.down) + exposed_(work, one, b.down) + exposed_(work, one, b.up);
+    double attention =
+        exposed_(work, one, b.out + b.attention) + exposed_(work, one, b.out) + exposed_(work, one, b.qkv);
+    layer->tensor_backward = mlp + attention;
+    layer->tensor_weight = exposed_(work, one, b.down) + exposed_(work, one, b.up) + exposed_(work, one, b.out) +
+                           exposed_(work, one, b.qkv);
+}
+
 void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *s) {
+    Work work = {hardware, config, s};
     double one = s->tensor_ranks > 1 ? collective_(hardware, config, s) : 0;
-    times->layer.tensor_forward = 4 * one;
-    times->layer.tensor_backward = (s->sequence ? 6 : 4) * one;
-    times->layer.tensor_input = 4 * one;
-    times->layer.tensor_weight = (s->sequence ? 4 : 0) * one;
+    double head = hardware->cost.flops > 0 ? product_(&work, 1, s->rows, s->vocab_width, s->hidden) : 0;
+    layer_collectives_(&work, one, &times->layer);
     times->embedding.tensor_forward = (s->sequence ? 1 : 2) * one;
     times->embedding.tensor_backward = times->embedding.tensor_input = s->sequence ? one : 0;
-    times->head.tensor_forward = (s->sequence ? 3 : 2) * one;
+    times->head.tensor_forward = s->sequence ? one + exposed_(&work, one, head) : exposed_(&work, 2 * one, head);
     times->head.tensor_backward = 0;
 }
 

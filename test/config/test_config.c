@@ -239,7 +239,7 @@ static const char defaults[] =
     "\"seq_len\":32,\"norm_eps\":1e-05,\"qkv_bias\":false,\"qk_norm\":false,\"rope_theta\":10000,\"rope_scaling\":"
     "\"none\",\"rope_factor\":1,\"rope_original\":\"auto\",\"rope_low_freq\":1,\"rope_high_freq\":4,\"rope_beta_fast\":"
     "32,\"rope_beta_slow\":1,\"rope_attention\":1,\"tie_embeddings\":false},"
-    "\"parallel\":{\"pipeline\":1,\"tensor\":1,\"data\":1,\"sequence\":false,\"placement\":\"linear\",\"layers\":[8]},"
+    "\"parallel\":{\"pipeline\":1,\"tensor\":1,\"data\":1,\"sequence\":false,\"overlap\":\"auto\",\"placement\":\"linear\",\"layers\":[8]},"
     "\"schedule\":{\"name\":\"1f1b\",\"chunks\":\"auto\",\"group\":\"auto\",\"delay\":\"auto\",\"split_backward\":"
     "\"auto\","
     "\"file\":\"\",\"bpipe\":\"off\",\"slots\":\"auto\",\"load_ahead\":\"auto\",\"micro_batch\":1,\"evict_to\":"
