@@ -119,7 +119,7 @@ static void take_times_(const Schedule *schedule, int stage, const EngineRun *ru
     for (int c = 0; c < schedule->chunks; c++) {
         times->forward += median_time_(list, run, ACTION_FORWARD, c, &forwards);
         times->backward += median_time_(list, run, ACTION_BACKWARD, c, &others);
-        times->backward += median_time_(list, run, ACTION_INPUT, c, &others);
+        times->input += median_time_(list, run, ACTION_INPUT, c, &others);
         times->weights += median_time_(list, run, ACTION_WEIGHT, c, &others);
     }
     times->microbatches = forwards / schedule->chunks;
@@ -168,11 +168,24 @@ void emulation_optimizer(Emulation *e, double *norm, double *adamw) {
     free(squares);
 }
 
+// F0 B0 F1 I1 W1 F2 B2 ...
+static void write_list_(StageSchedule *list, int microbatches) {
+    list->actions = xrealloc(list->actions, 3 * (size_t)microbatches * sizeof *list->actions);
+    list->count = 0;
+    for (int i = 0; i < microbatches; i++) {
+        ActionKind kinds[] = {ACTION_FORWARD, i % 2 == 0 ? ACTION_BACKWARD : ACTION_INPUT, ACTION_WEIGHT};
+        for (int k = 0; k < 2 + i % 2; k++)
+            list->actions[list->count++] = (Action){.kind = kinds[k], .microbatch = i, .peer = SCHEDULE_NO_PEER};
+    }
+}
+
 Schedule *emulation_list(int stages, int stage, int microbatches, Error *err) {
     Schedule *one = schedule_1f1b(1, microbatches, err);
     if (one == NULL) return NULL;
     StageSchedule *all = xcalloc((size_t)stages, sizeof *all);
     all[stage] = one->stage[0];
+    write_list_(&all[stage], microbatches);
+    one->split = microbatches > 1;
     free(one->stage);
     one->stage = all;
     one->stages = stages;

@@ -11,8 +11,8 @@
 // Medians over the microbatches of one run, added up over chunks, in seconds, without collectives over tensor ranks.
 typedef struct EmulationTimes {
     double forward;
-    double backward; // of whole backwards, or of their first part, I, where they are split
-    double weights;  // of their second part, W
+    double backward;       // of whole backwards; 0 where all are split
+    double input, weights; // of split ones: I and W; 0 where none is
     double exposed;  // compute waited for transfers, all in all
     int64_t microbatches;
 } EmulationTimes;
@@ -42,7 +42,8 @@ MemoryBytes emulation_peak(const Emulation *emulation);
 // Seconds per element of the norm of the gradient and of AdamW over all that this rank owns.
 void emulation_optimizer(Emulation *emulation, double *norm, double *adamw);
 
-// A list for stage `stage` of `stages` of forwards and backwards in turn, which needs one slot. NULL with err.
+// A list for stage `stage` of `stages` of forwards and backwards in turn, which needs one slot. Every second backward is
+// split. NULL with err.
 Schedule *emulation_list(int stages, int stage, int microbatches, Error *err);
 
 // A backend that can compute, of the kind the configuration names. NULL with err where there is none.

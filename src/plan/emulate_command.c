@@ -85,16 +85,17 @@ static double tensor_seconds_(const Subject *subject) {
 
 static void print_times_(const Subject *subject, const EmulationTimes *times, FILE *file) {
     const Config *config = &subject->config;
-    double all = times->forward + times->backward + times->weights, tensor = tensor_seconds_(subject);
+    double backward = times->backward > 0 ? times->backward : times->input + times->weights;
+    double all = times->forward + backward, tensor = tensor_seconds_(subject);
     double share = (double)(config->parallel.pipeline * config->parallel.tensor) * subject->hardware.cost.flops;
     double flops = model_flops_per_token(config, true) * (double)(config->schedule.micro_batch * config->model.seq_len);
-    char weights[48] = "";
-    if (times->weights > 0) snprintf(weights, sizeof weights, ", gradients of weights %.3f ms", 1e3 * times->weights);
-    fprintf(file,
-            "time      forward %.3f ms, %s %.3f ms%s a microbatch, median of %lld; compute waited %.3f ms for "
-            "transfers\n",
-            1e3 * times->forward, times->weights > 0 ? "gradient of the input" : "backward", 1e3 * times->backward,
-            weights, (long long)times->microbatches, 1e3 * times->exposed);
+    fprintf(file, "time      forward %.3f ms", 1e3 * times->forward);
+    if (times->backward > 0) fprintf(file, ", backward %.3f ms", 1e3 * times->backward);
+    if (times->input > 0)
+        fprintf(file, ", gradient of the input %.3f ms, gradients of weights %.3f ms", 1e3 * times->input,
+                1e3 * times->weights);
+    fprintf(file, " a microbatch, median of %lld; compute waited %.3f ms for transfers\n",
+            (long long)times->microbatches, 1e3 * times->exposed);
     if (tensor > 0)
         fprintf(file, "tensor    collectives over %lld ranks, modelled: %.3f ms a microbatch\n",
                 (long long)config->parallel.tensor, 1e3 * tensor);

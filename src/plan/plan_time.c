@@ -41,12 +41,14 @@ static double tensor_of_(const PartTime *part, double count, bool split) {
     return count * (part->tensor_forward + backward);
 }
 
-// A profile has whole backwards; W's share of one is taken from the model of the hardware, or half without it.
-static void split_measured_(StageTime *time, double backward, const ModelTimes *model) {
+// Of a profile that has whole backwards only, W's share of one is taken from the model of the hardware, or half without it.
+static void take_measured_(StageTime *time, const ProfileTime *found, const ModelTimes *model) {
     double share = model->layer.backward > 0 ? model->layer.weight / model->layer.backward : 0.5;
-    time->backward += backward;
-    time->weight += share * backward;
-    time->input += (1 - share) * backward;
+    bool split = found->input > 0;
+    time->forward += found->forward;
+    time->backward += found->backward;
+    time->weight += split ? found->weight : share * found->backward;
+    time->input += split ? found->input : (1 - share) * found->backward;
 }
 
 // A chunk as a stage by itself.
@@ -64,8 +66,8 @@ static int chunk_compute_(const Costing *costing, int s, int c, StageTime *time,
     const Hardware *hardware = costing->source->hardware;
     const Profile *profile = costing->source->profile;
     ModelTimes parts = {0};
-    double forward, backward;
-    bool measured = profile != NULL && profile_stage_time(profile, &at, &forward, &backward);
+    ProfileTime found;
+    bool measured = profile != NULL && profile_stage_time(profile, &at, &found);
     if (!measured && hardware->cost.flops == 0)
         return error_set(err, EXIT_FAILED,
                          "nothing is known of the device: give hardware.peak_tflops, or a profile of it");
@@ -74,10 +76,7 @@ static int chunk_compute_(const Costing *costing, int s, int c, StageTime *time,
     else
         hardware_tensor_times(&parts, hardware, costing->config, &at.shape);
     *time = (StageTime){0};
-    if (measured) {
-        time->forward = forward;
-        split_measured_(time, backward, &parts);
-    }
+    if (measured) take_measured_(time, &found, &parts);
     const PartTime *part[] = {&parts.layer, &parts.embedding, &parts.head};
     double count[] = {(double)at.layers, at.first ? 1 : 0, at.last ? 1 : 0};
     for (int i = 0; i < 3; i++) {

@@ -15,8 +15,14 @@ typedef struct ProfileStage {
     int64_t micro_batch, layers;
     bool first, last;         // with the embedding, with the head
     double forward, backward; // seconds
+    double input, weight;     // of a split backward: I and W; 0 in profiles that were made before these were measured
     int64_t peak_bytes;       // with one slot
 } ProfileStage;
+
+// Seconds of one microbatch on one stage; input and weight are 0 where they were not measured.
+typedef struct ProfileTime {
+    double forward, backward, input, weight;
+} ProfileTime;
 
 typedef struct Profile {
     bool cpu;
@@ -49,10 +55,10 @@ int profile_read(Profile *profile, const char *path, Error *err);
 // differs, in `why`.
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size);
 
-// Forward and backward of one microbatch on a stage, from its like, scaled by what one layer takes where it has more or
+// The times of one microbatch on a stage, from its like, scaled by what one layer takes where it has more or
 // fewer. A micro-batch size that was not measured lies on the line through its neighbours. False where no stage of its
 // kind was measured.
-bool profile_stage_time(const Profile *profile, const StageShape *at, double *forward, double *backward);
+bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTime *time);
 
 // Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and
 // its own, as memory allows, in every attention mode; prints what it measures to `log`. On CPUs as many ranks as run at

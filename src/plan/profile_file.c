@@ -80,6 +80,10 @@ static void profile_write_stage_(FILE *file, const ProfileStage *stage) {
     write_number_(file, "forward_ms", 1e3 * stage->forward);
     fputc(',', file);
     write_number_(file, "backward_ms", 1e3 * stage->backward);
+    fputc(',', file);
+    write_number_(file, "input_ms", 1e3 * stage->input);
+    fputc(',', file);
+    write_number_(file, "weight_ms", 1e3 * stage->weight);
     fprintf(file, ",\"peak_bytes\":%lld}", (long long)stage->peak_bytes);
 }
 
@@ -172,6 +176,12 @@ static int profile_read_stage_(Profile *profile, const JsonValue *from, const ch
         .backward = 1e-3 * profile_number_(from, "backward_ms"),
         .peak_bytes = json_integer(from, "peak_bytes", 0),
     };
+    if (json_find(from, "input_ms") != NULL || json_find(from, "weight_ms") != NULL) {
+        stage.input = 1e-3 * profile_number_(from, "input_ms");
+        stage.weight = 1e-3 * profile_number_(from, "weight_ms");
+        if (stage.input <= 0 || stage.weight < 0)
+            return profile_damaged_(path, "one of its stages has no times of a split backward", err);
+    }
     if (stage.attention < 0 || stage.softmax < 0 || stage.micro_batch < 1 || stage.layers < 0 || stage.forward <= 0 ||
         stage.backward <= 0)
         return profile_damaged_(path, "one of its stages is incomplete", err);
@@ -312,36 +322,54 @@ static const ProfileStage *nearest_(const Profile *profile, const AttentionShape
     return best;
 }
 
-// Times of the kind of stage at this micro-batch size, of `layers` layers.
+enum { TIMES_ = 4 };
+
+static void stage_times_(const ProfileStage *stage, double times[TIMES_]) {
+    double all[TIMES_] = {stage->forward, stage->backward, stage->input, stage->weight};
+    memcpy(times, all, sizeof all);
+}
+
+// Times of the kind of stage at this micro-batch size, and of how many layers.
 static bool kind_time_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
-                       ProfileStage *time) {
+                       double times[TIMES_], int64_t *layers) {
     bool kernel = true;
     const ProfileStage *one = nearest_(profile, attention, first, last, kernel, NULL);
     if (one == NULL) one = nearest_(profile, attention, first, last, kernel = false, NULL);
     if (one == NULL) return false;
-    *time = *one;
+    stage_times_(one, times);
+    *layers = one->layers;
     if (one->micro_batch == attention->batch) return true;
     const ProfileStage *two = nearest_(profile, attention, first, last, kernel, one);
-    double ratio = (double)attention->batch / (double)one->micro_batch;
-    time->forward = ratio * one->forward;
-    time->backward = ratio * one->backward;
-    if (two == NULL || two->layers != one->layers) return true;
-    double along = (double)(attention->batch - one->micro_batch) / (double)(two->micro_batch - one->micro_batch);
-    double forward = one->forward + along * (two->forward - one->forward);
-    double backward = one->backward + along * (two->backward - one->backward);
-    if (forward > 0) time->forward = forward;
-    if (backward > 0) time->backward = backward;
+    bool line = two != NULL && two->layers == one->layers && (one->input > 0) == (two->input > 0);
+    double ratio = (double)attention->batch / (double)one->micro_batch, others[TIMES_];
+    if (line) stage_times_(two, others);
+    for (int i = 0; i < TIMES_; i++) {
+        double at = times[i];
+        times[i] = ratio * at;
+        if (!line) continue;
+        double along = (double)(attention->batch - one->micro_batch) / (double)(two->micro_batch - one->micro_batch);
+        double between = at + along * (others[i] - at);
+        if (between > 0) times[i] = between;
+    }
     return true;
 }
 
-bool profile_stage_time(const Profile *profile, const StageShape *at, double *forward, double *backward) {
+bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTime *time) {
     const AttentionShape *attention = &at->shape.attention;
-    ProfileStage like, layer;
-    if (!kind_time_(profile, attention, at->first, at->last, &like)) return false;
-    if (!kind_time_(profile, attention, false, false, &layer)) layer = like;
-    if (layer.layers == 0) return false; // nothing tells what a layer takes
-    double more = (double)(at->layers - like.layers) / (double)layer.layers;
-    *forward = like.forward + more * layer.forward;
-    *backward = like.backward + more * layer.backward + (double)at->recomputed * layer.forward / (double)layer.layers;
-    return *forward > 0 && *backward > 0;
+    double like[TIMES_], layer[TIMES_];
+    int64_t likes, layers;
+    if (!kind_time_(profile, attention, at->first, at->last, like, &likes)) return false;
+    if (!kind_time_(profile, attention, false, false, layer, &layers)) {
+        memcpy(layer, like, sizeof layer);
+        layers = likes;
+    }
+    if (layers == 0) return false; // nothing tells what a layer takes
+    double more = (double)(at->layers - likes) / (double)layers;
+    double again = (double)at->recomputed * layer[0] / (double)layers;
+    bool split = like[2] > 0 && layer[2] > 0;
+    *time = (ProfileTime){.forward = like[0] + more * layer[0], .backward = like[1] + more * layer[1] + again};
+    if (split) time->input = like[2] + more * layer[2] + again;
+    if (split) time->weight = like[3] + more * layer[3];
+    if (time->input <= 0 || time->weight < 0) time->input = time->weight = 0;
+    return time->forward > 0 && time->backward > 0;
 }

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 enum {
-    MICROBATCHES = 2,
+    MICROBATCHES = 4, // two whole backwards and two split ones
     MOST_RUNS = 32,
 };
 static const double ENOUGH_SECONDS = 0.4;
@@ -48,7 +48,7 @@ static double lower_median_(double *values, int count) {
 }
 
 static int measure_time_(Emulation *emulation, const Case *at, Result *result, Error *err) {
-    double forward[MOST_RUNS], backward[MOST_RUNS], start = 0;
+    double forward[MOST_RUNS], backward[MOST_RUNS], input[MOST_RUNS], weight[MOST_RUNS], start = 0;
     EmulationTimes times;
     if (emulation_run(emulation, at->list, &times, err) != 0) return -1;
     int runs = 0;
@@ -56,9 +56,13 @@ static int measure_time_(Emulation *emulation, const Case *at, Result *result, E
         if (emulation_run(emulation, at->list, &times, err) != 0) return -1;
         forward[runs] = times.forward;
         backward[runs] = times.backward;
+        input[runs] = times.input;
+        weight[runs] = times.weights;
     }
     result->stage.forward = lower_median_(forward, runs);
     result->stage.backward = lower_median_(backward, runs);
+    result->stage.input = lower_median_(input, runs);
+    result->stage.weight = lower_median_(weight, runs);
     MemoryBytes peak = emulation_peak(emulation);
     result->stage.peak_bytes = memory_total(&peak);
     emulation_optimizer(emulation, &result->norm, &result->optimizer);
@@ -170,9 +174,10 @@ static void measure_keep_(Session *session, const Case *at, Result *result) {
     session->norm += result->norm;
     session->optimizer += result->optimizer;
     session->optimized++;
-    log_status(session->log, "%s attention, micro-batch %lld, stage %d: forward %.2f ms, backward %.2f ms",
+    log_status(session->log,
+               "%s attention, micro-batch %lld, stage %d: forward %.2f ms, backward %.2f ms, split %.2f + %.2f ms",
                config_word("attention.mode", stage->attention), (long long)stage->micro_batch, at->stage,
-               1e3 * stage->forward, 1e3 * stage->backward);
+               1e3 * stage->forward, 1e3 * stage->backward, 1e3 * stage->input, 1e3 * stage->weight);
     profile_add(session->profile, stage);
 }
 

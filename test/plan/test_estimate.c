@@ -310,7 +310,9 @@ static double forward_by_profile(int heads, int64_t batch) {
                               .micro_batch = (int64_t)sizes[i][0],
                               .layers = 1,
                               .forward = sizes[i][1],
-                              .backward = 2 * sizes[i][1]};
+                              .backward = 2 * sizes[i][1],
+                              .input = 1.25 * sizes[i][1],
+                              .weight = sizes[i][1]};
         profile_add(&profile, &stage);
     }
     StageShape at = {.stage = 1, .layers = 1};
@@ -320,9 +322,20 @@ static double forward_by_profile(int heads, int64_t batch) {
                                           .head_dim = 96,
                                           .mode = ATTENTION_RECOMPUTE,
                                           .softmax = SOFTMAX_MEGATRON};
-    double forward, backward;
-    assert_true(profile_stage_time(&profile, &at, &forward, &backward));
-    near(backward, 2 * forward, 1e-12);
+    ProfileTime time;
+    assert_true(profile_stage_time(&profile, &at, &time));
+    near(time.backward, 2 * time.forward, 1e-12);
+    near(time.input, 1.25 * time.forward, 1e-12);
+    near(time.weight, time.forward, 1e-12);
+    at.layers = 3;
+    at.recomputed = 2;
+    double forward = time.forward;
+    assert_true(profile_stage_time(&profile, &at, &time));
+    near(time.input, (3 * 1.25 + 2) * forward, 1e-12);
+    near(time.weight, 3 * forward, 1e-12);
+    for (int i = 0; i < 3; i++) profile.stages[i].input = profile.stages[i].weight = 0; // an older profile
+    assert_true(profile_stage_time(&profile, &at, &time));
+    assert_true(time.input == 0 && time.weight == 0);
     profile_free(&profile);
     return forward;
 }

@@ -87,7 +87,8 @@ def test_every_stage_size_and_mode_is_measured(profile):
     assert kinds == {(True, False), (False, False), (False, True)}
     for mode in ("none", "recompute", "flash"):
         assert {entry["micro_batch"] for entry in written["stages"] if entry["attention"] == mode} == {1, 2, 4, 8}
-    assert all(entry["forward_ms"] > 0 and entry["backward_ms"] > 0 and entry["peak_bytes"] > 0 for entry in written["stages"])
+    for key in ("forward_ms", "backward_ms", "input_ms", "weight_ms", "peak_bytes"):
+        assert all(entry[key] > 0 for entry in written["stages"]), key
     assert told["source"] == "profile" and "stages measured" in said
 
 
@@ -103,6 +104,35 @@ def test_the_plan_is_made_of_what_was_measured(folder, config, profile):
     told = json.loads(ended.stdout)
     assert told["source"] == "profile"
     assert abs(told["step_ms"] / (1000 * 3 * 4 * (8 + 1)) - 1) < 0.25
+
+
+def seconds_by(folder, config, profile, change, split):
+    """A planned step of two stages, by a profile in which a forward, I and W take 1 s a layer each, and as it is changed."""
+    told = json.loads(profile[0].read_text())
+    for entry in told["stages"]:
+        layers = 1000 * entry["layers"]
+        entry.update(forward_ms=layers, backward_ms=2 * layers, input_ms=layers, weight_ms=layers)
+        change(entry)
+    path = folder / "halves.json"
+    path.write_text(json.dumps(told))
+    asked = options(f"hardware.profile={path}", "parallel.pipeline=2", f"schedule.split_backward={split}")
+    ended = command("llama", "-c", config, "--plan", "--json", *asked)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)["step_ms"] / 1000
+
+
+@pytest.mark.thorough
+def test_split_backwards_take_what_their_halves_took(folder, config, profile):
+    def slower(entry):
+        entry["weight_ms"] *= 3
+
+    def older(entry):
+        del entry["input_ms"], entry["weight_ms"]
+
+    # Eight microbatches through four layers, and what the other stage waits for meanwhile.
+    assert seconds_by(folder, config, profile, slower, "off") == pytest.approx(4 * (8 * 3 + 3), rel=0.02)
+    assert seconds_by(folder, config, profile, slower, "on") == pytest.approx(4 * (8 * 5 + 2), rel=0.02)
+    assert seconds_by(folder, config, profile, older, "on") == pytest.approx(4 * (8 * 3 + 2), rel=0.02)
 
 
 def refused(config, path, *overrides, family="llama"):
@@ -152,6 +182,7 @@ def edited(profile, folder, change):
         (lambda told: told.update(device="cpu"), "names no device"),
         (lambda told: told["device"].update(kind="abacus"), "names no device"),
         (lambda told: told.update(stages={"one": told["stages"][0]}), "incomplete"),
+        (lambda told: told["stages"][0].pop("weight_ms"), "no times of a split backward"),
     ],
 )
 def test_a_profile_of_another_make_is_refused(folder, config, profile, change, says):
