@@ -23,6 +23,7 @@ extern "C" {
 typedef enum TieEmbeddings { TIE_AUTO, TIE_FALSE, TIE_TRUE } TieEmbeddings;
 typedef enum RopeScaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } RopeScaling;
 typedef enum RankPlacement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } RankPlacement;
+typedef enum ShardGradients { SHARD_OFF, SHARD_ON, SHARD_AUTO } ShardGradients;
 typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
 typedef enum Overlap { OVERLAP_AUTO, OVERLAP_OFF, OVERLAP_ON } Overlap;
 typedef enum SplitBackward { SPLIT_AUTO, SPLIT_ON, SPLIT_OFF } SplitBackward;
@@ -69,6 +70,7 @@ typedef struct ParallelConfig {
     int64_t data;     // d
     bool sequence;
     int overlap;                                 // Overlap
+    int shard_gradients;                         // ShardGradients
     int placement;                               // RankPlacement
     int64_t layers_given;                        // entries of the user's list; 0: auto
     int64_t layers_count;                        // p * chunks, once the whole file is read
@@ -211,9 +213,10 @@ void config_help_markdown(FILE *file); // the same as the page docs/configuratio
 const char *config_word(const char *key, int value);
 
 // Derived figures.
-int64_t config_microbatches(const Config *config); // m = B / (b * d)
-int64_t config_step_tokens(const Config *config);  // B * s
-int64_t config_world(const Config *config);        // p * t * d
+int64_t config_microbatches(const Config *config);  // m = B / (b * d)
+bool config_shards_gradients(const Config *config); // parallel.shard_gradients is on, or auto and it saves memory
+int64_t config_step_tokens(const Config *config);   // B * s
+int64_t config_world(const Config *config);         // p * t * d
 // Returns the layers of virtual stage g of `virtual_stages`: those of parallel.layers if it lists that many, else an
 // even share; the remainder goes to virtual stages with neither embedding nor head.
 int64_t config_layers(const Config *config, int virtual_stages, int g);

@@ -315,6 +315,36 @@ static int check_kind_(const Config *config, const char *only, Error *err) {
     return config_error(config, blame_(config, key, "schedule.name"), err, "%s", why.text);
 }
 
+// Why gradients cannot be shared out among data ranks, as a sentence; NULL: they can.
+static const char *why_whole_(const Config *config) {
+    if (config->parallel.data == 1) return "one data rank has all gradients; use data 2 or more, or off";
+    if (config->parallel.pipeline > 1)
+        return "a gradient of a pipeline stage is complete only after the last of many microbatches, so that no layer "
+               "could give its memory to the next; use pipeline 1, or off";
+    if (config_microbatches(config) > 1)
+        return "microbatches are added up before data ranks are, which takes all gradients of the model; use one "
+               "microbatch a step (micro_batch = global_batch / data), or off";
+    if (config->schedule.split_backward == SPLIT_ON || config_schedule_kind(config)->splits ||
+        config->schedule.file[0] != '\0')
+        return "with split backwards no layer's gradient is complete before the input's gradients of all layers are; "
+               "use a schedule with whole backwards such as 1f1b, or off";
+    return NULL;
+}
+
+static int check_sharding_(const Config *config, Error *err) {
+    const char *why = config->parallel.shard_gradients == SHARD_ON ? why_whole_(config) : NULL;
+    return why == NULL ? 0 : config_error(config, "parallel.shard_gradients", err, "%s", why);
+}
+
+// Two buffers of a layer and a piece of each layer are less than all layers.
+bool config_shards_gradients(const Config *config) {
+    int64_t layers = config->model.layers, data = config->parallel.data;
+    bool saves = (layers - 2) * data > layers;
+    bool wanted =
+        config->parallel.shard_gradients == SHARD_ON || (config->parallel.shard_gradients == SHARD_AUTO && saves);
+    return wanted && why_whole_(config) == NULL;
+}
+
 // The BPipe pass over the named schedule.
 static int check_schedule_(const Config *config, Error *err) {
     const ScheduleConfig *schedule = &config->schedule;
@@ -409,7 +439,7 @@ int config_check(Config *config, Error *err) {
     if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0) return -1;
     if (check_file_(config, err) != 0 || check_kind_(config, "chunks", err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
-    if (check_kind_(config, NULL, err) != 0) return -1;
+    if (check_kind_(config, NULL, err) != 0 || check_sharding_(config, err) != 0) return -1;
     if (check_sources_(config, err) != 0 || check_stage_lists_(config, err) != 0) return -1;
     return check_schedule_(config, err);
 }

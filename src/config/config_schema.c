@@ -8,6 +8,7 @@ static const char *const tie_words[] = {[TIE_AUTO] = "auto", [TIE_FALSE] = "fals
 static const char *const rope_words[] = {
     [ROPE_NONE] = "none", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn", NULL};
 static const char *const placement_words[] = {[PLACEMENT_LINEAR] = "linear", [PLACEMENT_ADJACENT] = "adjacent", NULL};
+static const char *const shard_words[] = {[SHARD_OFF] = "off", [SHARD_ON] = "on", [SHARD_AUTO] = "auto", NULL};
 static const char *const bpipe_words[] = {[BPIPE_OFF] = "off", [BPIPE_ON] = "on", [BPIPE_AUTO] = "auto", NULL};
 static const char *const group_words[] = {"half", NULL};
 static const char *const delay_words[] = {"auto", NULL};
@@ -142,6 +143,9 @@ const ConfigKey config_keys[] = {
     INT(parallel, data, "1", 1, 65536, NULL, "d: copies of the pipeline, each with its share of the batch"),
     BOOL(parallel, sequence, "false", "split norms and residuals over the tensor ranks along the sequence"),
     WORD(parallel, overlap, "auto", overlap_words, "run collectives over tensor ranks beside products; auto: on GPUs"),
+    WORD(parallel, shard_gradients, "off", shard_words,
+         "data ranks keep only their pieces of the layers' gradients; one stage, one microbatch a step; auto: where it "
+         "saves memory"),
     WORD(parallel, placement, "linear", placement_words, "adjacent: the two stages of a BPipe pair are neighbours"),
     LIST(parallel, layers, layers_per_stage, "auto", "auto", layers_list,
          "layers of each stage, or virtual stage, such as [2, 3, 3, 2], 0 too; auto: even"),

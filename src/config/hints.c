@@ -75,7 +75,8 @@ static const Hint keys[] = {
     {"tp_comm_overlap sequence_parallel_overlap", "set parallel.overlap"},
     {"context_parallel_size context_parallel_degree context_parallel cp", "context parallelism: " NOT_HERE},
     {"zero zero_stage use_distributed_optimizer fsdp data_parallel_shard_degree distributed_optimizer",
-     "optimizer states are always divided among the parallel.data ranks (ZeRO-1); leave it out"},
+     "optimizer states are always divided among the parallel.data ranks (ZeRO-1); leave it out, or set "
+     "parallel.shard_gradients for ZeRO-2"},
     {"pipeline_parallel_schedule pipeline_schedule", "set schedule.name"},
     {"num_layers_per_virtual_pipeline_stage virtual_pipeline_model_parallel_size num_virtual_stages",
      "set schedule.chunks, the pieces of the model on a rank"},

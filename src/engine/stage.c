@@ -103,6 +103,7 @@ static void layout_tensors_(StageTensors *tensors, const TensorTable *table, con
     if (at->last) ranges[count][0] = table->head, ranges[count++][1] = table->count;
     Split split = {at->shape.tensor_rank, at->shape.tensor_ranks, data_rank, (int)config->parallel.data};
     tensors_layout(tensors, table, ranges, count, &split, config->train.precision);
+    if (config_shards_gradients(config)) tensors_shard_gradients(tensors);
 }
 
 static void layout_gathered_(Pass *pass, Layout *layout, const Shape *s) {

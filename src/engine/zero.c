@@ -1,5 +1,6 @@
-// ZeRO-1, see zero.h. Sums over data ranks start in the order in which units become complete, which the schedule makes
-// the same on all data ranks, so that the sums of one group match. At most SUMS_OVER_DATA are under way at a time.
+// ZeRO-1 and ZeRO-2, see zero.h. Sums over data ranks start in the order in which units become complete, which the
+// schedule makes the same on all data ranks, so that the sums of one group match. At most SUMS_OVER_DATA are under way
+// at a time.
 #include "zero.h"
 #include "base/alloc.h"
 
@@ -26,9 +27,8 @@ static void start_next_(Zero *zero) {
     StageTensors *tensors = &zero->stage->tensors;
     int64_t u = zero->order[zero->started];
     const Unit *unit = &tensors->units[u];
-    float *sum = unit->gradients, *piece = sum + tensors->split.data_rank * unit->piece;
-    int failed =
-        zero->data->reduce_scatter(zero->data, piece, sum, unit->piece, COMM_FLOAT, &zero->requests[u], &zero->error);
+    int failed = zero->data->reduce_scatter(zero->data, tensors_sum(tensors, unit), unit->gradients, unit->piece,
+                                            COMM_FLOAT, &zero->requests[u], &zero->error);
     zero->started += failed == 0;
 }
 
@@ -58,9 +58,18 @@ static void zero_add_(Zero *zero, int64_t u) {
     zero->order[zero->complete++] = u;
 }
 
+// The next layer's backward writes into the buffer of the one before this: its sums have to be through.
+static void free_buffer_(Zero *zero, int64_t layer) {
+    const StageTensors *tensors = &zero->stage->tensors;
+    if (tensors->buffer == 0 || zero->complete == 0) return;
+    zero_finish_(zero, NULL);
+    tensors_zero_buffer(tensors, zero->stage->be, layer + 1);
+}
+
 static void layer_done_(void *argument, int64_t layer) {
     Zero *zero = (Zero *)argument;
     const Stage *stage = zero->stage;
+    free_buffer_(zero, layer);
     int64_t first = stage->layers - stage->tensors.tensors + layer * stage->table.per_layer;
     for (int64_t u = 0; u < stage->tensors.unit_count; u++) {
         int64_t begins = stage->tensors.units[u].first;

@@ -1,6 +1,9 @@
 // Data parallelism with ZeRO-1 (Rajbhandari et al. 2020): every data rank holds all weights and gradients of its stage,
 // but sums the gradients, keeps the optimizer states and updates the weights of its piece of every unit only. Sums over
 // data ranks start as soon as a layer's gradients are complete, inside the last microbatch's backward.
+//
+// With parallel.shard_gradients (ZeRO-2) a rank keeps only its pieces of the layers' gradients: layers take turns in
+// two buffers, and the sums of one layer run beside the backward of the next. The sums are the same, in the same order.
 #ifndef ZERO_H
 #define ZERO_H
 

@@ -162,6 +162,40 @@ void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64
     place_units_(tensors);
 }
 
+static int64_t tensors_layer_(const StageTensors *tensors, const Unit *unit) {
+    return (tensors->tensors[unit->first].index - tensors->table->first_layer) / tensors->table->per_layer;
+}
+
+void tensors_shard_gradients(StageTensors *tensors) {
+    StateArenas *arenas = &tensors->arenas[STATES_OF_LAYERS];
+    int64_t layer = -1, used = 0;
+    for (int64_t u = 0; u < tensors->unit_count; u++) {
+        Unit *unit = &tensors->units[u];
+        if (unit->group != STATES_OF_LAYERS) continue;
+        used = tensors_layer_(tensors, unit) == layer ? used : 0;
+        layer = tensors_layer_(tensors, unit);
+        unit->gradient_offset = used;
+        used += unit->count;
+        tensors->buffer = used > tensors->buffer ? used : tensors->buffer;
+    }
+    for (int64_t u = 0; u < tensors->unit_count; u++) {
+        Unit *unit = &tensors->units[u];
+        if (unit->group == STATES_OF_LAYERS)
+            unit->gradient_offset += tensors_layer_(tensors, unit) % 2 * tensors->buffer;
+    }
+    arenas->gradient_elements = 2 * tensors->buffer + arenas->state_elements;
+}
+
+float *tensors_sum(const StageTensors *tensors, const Unit *unit) {
+    if (tensors->buffer == 0 || unit->group != STATES_OF_LAYERS)
+        return unit->gradients + tensors->split.data_rank * unit->piece;
+    return tensors->arenas[STATES_OF_LAYERS].gradients + 2 * tensors->buffer + unit->state_offset;
+}
+
+void tensors_zero_buffer(const StageTensors *tensors, Backend *be, int64_t layer) {
+    be->zero(be, tensors->arenas[STATES_OF_LAYERS].gradients + layer % 2 * tensors->buffer, tensors->buffer * 4);
+}
+
 static StateBytes group_bytes_(const StageTensors *tensors, int group) {
     const StateArenas *arenas = &tensors->arenas[group];
     bool masters = tensors->element != 4;
@@ -216,7 +250,7 @@ TensorPiece tensors_piece(const StageTensors *tensors, int64_t index) {
     if (piece.begin >= piece.end) return piece;
     int64_t state = unit->state_offset + (piece.begin - begin);
     piece.weight = (char *)tensor->weight + piece.begin * tensors->element;
-    piece.gradient = tensor->gradient + piece.begin;
+    piece.gradient = tensors_sum(tensors, unit) + (piece.begin - begin);
     if (tensor->alias) return piece;
     piece.master = arenas->masters == NULL ? NULL : arenas->masters + state;
     piece.m = arenas->moments + state;

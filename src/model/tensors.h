@@ -150,12 +150,21 @@ typedef struct StageTensors {
     StateArenas arenas[STATE_GROUPS];
     Split split;
     int64_t element; // bytes of one weight
+    int64_t buffer;  // elements of each of the layers' two gradient buffers; 0: every gradient has a place of its own
 } StageTensors;
 
 // Lays out the specs [begin, end) of the table for one rank without allocating device memory. A head that is tied to an
 // embedding on the same stage becomes an alias.
 void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
                     const Split *split, int precision);
+
+// Places the layers' gradients anew, before memory is allocated: layers take turns in two buffers of the largest one,
+// and after both lies what this rank keeps, its pieces of the sums.
+void tensors_shard_gradients(StageTensors *tensors);
+// Where this rank's piece of a unit's gradients is once it is summed over data ranks.
+float *tensors_sum(const StageTensors *tensors, const Unit *unit);
+// Zeroes the buffer of a layer, counted within the stage.
+void tensors_zero_buffer(const StageTensors *tensors, Backend *be, int64_t layer);
 
 // Adds the bytes that tensors_allocate takes to `bytes`, by category.
 void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes);

@@ -71,6 +71,40 @@ def test_collectives_beside_products_do_not_change_a_bit(small, sequence, schedu
     assert small.train(*case, "parallel.overlap=on").bits == small.train(*case, "parallel.overlap=off").bits
 
 
+def sharded(config, family, d, word, *more):
+    """One microbatch a step on each data rank; every run says that it allocated what the plan says."""
+    keys = ["parallel.pipeline=1", f"parallel.data={d}", f"schedule.micro_batch={8 // d}", OFF, "model.layers=5", "train.global_batch=8"]
+    ended = trained(config, *keys, f"parallel.shard_gradients={word}", *more, family=family, env=environment(OMP_NUM_THREADS="1"))
+    assert "as planned, to the byte" in ended.stderr, ended.stderr
+    return ended
+
+
+@pytest.mark.parametrize("d", [2, 4])
+@pytest.mark.parametrize("family, more", [("llama", ()), ("llama", ("model.tie_embeddings=true",)), ("gpt", ()), ("gpt", ("parallel.tensor=2", "train.precision=bf16"))])
+def test_sharded_gradients_take_less_memory_and_change_no_bit(family, more, d, tmp_path):
+    config = write_config(tmp_path, family, parallel="{pipeline: 1}")
+    whole, pieces = sharded(config, family, d, "off", *more), sharded(config, family, d, "on", *more)
+    assert pieces.bits == whole.bits and len(whole.bits) > 4
+    peaks = [ended.steps[-1]["stages"][0]["peak_bytes"] for ended in (pieces, whole)]
+    assert peaks[0] < peaks[1], peaks
+    assert sharded(config, family, d, "auto", *more).steps[-1]["stages"][0]["peak_bytes"] == peaks[0]
+
+
+@pytest.mark.parametrize(
+    "keys, why",
+    [
+        (["parallel.data=1"], "one data rank has all gradients"),
+        (["parallel.data=2", "parallel.pipeline=2"], "use pipeline 1, or off"),
+        (["parallel.data=2", "schedule.micro_batch=1"], "use one microbatch a step (micro_batch = global_batch / data), or off"),
+        (["parallel.data=2", "schedule.micro_batch=4", "schedule.split_backward=on"], "use a schedule with whole backwards"),
+    ],
+)
+def test_gradients_that_cannot_be_sharded_are_refused_with_the_reason(keys, why, tmp_path):
+    config = write_config(tmp_path, "llama", parallel="{pipeline: 1}")
+    ended = run(config, "train.global_batch=8", OFF, "parallel.shard_gradients=on", *keys)
+    assert ended.code == 2 and "-o parallel.shard_gradients: " in ended.said[-1] and why in ended.said[-1], ended.stderr
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt"])
 def test_data_ranks_take_the_samples_of_one(family, tmp_path):
     """With one sequence a microbatch, the batch of a step is the same sequences whatever d is."""
