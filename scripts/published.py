@@ -92,6 +92,8 @@ class Row:
         parts = self["parallel.pipeline"] * self["schedule.chunks"]
         if self["schedule.chunks"] > 1 and "schedule.name" not in values:
             values["schedule.name"] = "interleaved"
+        if values.get("schedule.name", "1f1b") in ("1f1b", "interleaved"):
+            values["schedule.split_backward"] = "off"
         if self["schedule.chunks"] == 1:
             values.pop("schedule.chunks", None)
         if values.get("schedule.recompute_layers") == "all":
