@@ -26,6 +26,7 @@ static void fill_from_gpu_(Config *config) {
     if (row_counts_(config, "hardware.peak_tflops")) hardware->peak_tflops = gpu_peak(gpu, config->train.precision);
     if (row_counts_(config, "hardware.memory_gib")) hardware->memory_gib = gpu->memory_gib;
     if (row_counts_(config, "hardware.memory_gb_s")) hardware->memory_gb_s = gpu->memory_gb_s;
+    if (row_counts_(config, "hardware.gpu_watts")) hardware->gpu_watts = gpu->watts;
     if (row_counts_(config, "hardware.gpus_per_node")) hardware->gpus_per_node = gpu->gpus_per_node;
     if (row_counts_(config, "hardware.pair_gb_s")) hardware->pair_gb_s = gpu->link_gb_s;
     if (row_counts_(config, "hardware.tensor_gb_s")) hardware->tensor_gb_s = gpu->link_gb_s;

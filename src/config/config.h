@@ -104,6 +104,7 @@ typedef struct AttentionConfig {
 typedef struct TrainConfig {
     int64_t global_batch; // B, sequences
     int64_t steps;
+    int64_t tokens; // of the whole training, for what a plan says of it; 0: those of `steps`
     int64_t seed;
     double lr, min_lr_ratio;
     int64_t warmup_steps;
@@ -167,6 +168,8 @@ typedef struct HardwareConfig {
     bool share_gpu;
     double pair_gb_s, tensor_gb_s, network_gb_s, host_gb_s; // 1e9 bytes/s, one direction
     double latency_us;
+    double gpu_hour;  // price of one GPU for an hour; 0: not given
+    double gpu_watts; // 0: from the row of hardware.gpu, or unknown
     char profile[CONFIG_TEXT];
 } HardwareConfig;
 

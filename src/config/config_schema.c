@@ -175,6 +175,8 @@ const ConfigKey config_keys[] = {
 
     INT(train, global_batch, "8", 1, MAX_BATCH, NULL, "B: sequences in one step, over all data ranks"),
     INT(train, steps, "100", 1, MAX_COUNT, NULL, "steps in total, also after a resume"),
+    INT(train, tokens, "auto", 1, MAX_EXACT, "auto",
+        "of the whole training, for its days and cost in plans; auto: of steps"),
     INT(train, seed, "1337", 0, MAX_EXACT, NULL, "of initial weights and of the order of samples"),
     NUMBER(train, lr, "3.0e-4", 0, 100, 0, NULL, "learning rate after the warm-up"),
     NUMBER(train, min_lr_ratio, "0.1", 0, 1, 0, NULL, "learning rate at the end over lr"),
@@ -241,6 +243,9 @@ const ConfigKey config_keys[] = {
     NUMBER(hardware, network_gb_s, "25", 0, 1e9, KEY_ABOVE_MIN, NULL, "between nodes, per node, 1e9 bytes/s one way"),
     NUMBER(hardware, host_gb_s, "25", 0, 1e9, KEY_ABOVE_MIN, NULL, "to host memory, per rank, 1e9 bytes/s one way"),
     NUMBER(hardware, latency_us, "10", 0, 1e9, 0, NULL, "of one message, microseconds"),
+    NUMBER(hardware, gpu_hour, "auto", 0, 1e9, 0, "auto", "price of one GPU for an hour, for plans; auto: not known"),
+    NUMBER(hardware, gpu_watts, "auto", 0, 1e6, KEY_ABOVE_MIN, "auto",
+           "power of one GPU, for plans; auto: the most its data sheet allows"),
     TEXT(hardware, profile, "profile.json", 0, "measured stage times, written by --profile"),
 };
 

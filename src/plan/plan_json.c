@@ -1,5 +1,6 @@
 // The plan as JSON: keys are a contract with scripts.
 #include "base/json.h"
+#include "budget.h"
 #include "plan_report.h"
 
 #include <math.h>
@@ -90,6 +91,14 @@ int plan_write_json(const PlanAnswer *answer, FILE *file) {
     json_number_(file, "transfer_exposed_ms", 1e3 * time->exposed, time->known);
     fprintf(file, ",\"source\":\"%s\",", answer->planner.measured ? "profile" : "model");
     write_verdict_(&answer->verdict, file);
+    fputc(',', file);
+    if (time->known) {
+        Budget budget;
+        budget_make(&budget, &answer->config, time->step, !answer->planner.hardware.cpu);
+        budget_write_json(&budget, file);
+    } else {
+        fputs("\"budget\":null", file);
+    }
     fputc(',', file);
     schedule_table_write_json(&answer->schedules, file);
     fputs("}\n", file);

@@ -1,4 +1,5 @@
 // The plan for people.
+#include "budget.h"
 #include "estimate.h"
 #include "base/units.h"
 #include "base/grid.h"
@@ -160,6 +161,9 @@ static void print_time_(const PlanAnswer *answer, FILE *file) {
     if (time->estimate > 0)
         grid_line(file, "", "by the paper's formula, without imbalance, messages, sums and optimizer: %.1f%%",
                   100 * time->estimate);
+    Budget budget;
+    budget_make(&budget, &answer->config, time->step, !answer->planner.hardware.cpu);
+    budget_print(&budget, &answer->config, file);
 }
 
 // ---------------------------------------------------------------- verdict

@@ -24,6 +24,7 @@ static void a_row_fills_what_the_file_leaves_open(void **state) {
     assert_true(c.hardware.peak_tflops == 989.5 && c.hardware.memory_gib == 80 && c.hardware.memory_gb_s == 3350);
     assert_true(c.hardware.pair_gb_s == 360 && c.hardware.tensor_gb_s == 360 && c.hardware.network_gb_s == 400);
     assert_int_equal(c.hardware.gpus_per_node, 8);
+    assert_true(c.hardware.gpu_watts == 700 && c.hardware.gpu_hour == 0);
     c = loaded("gpu: h100, memory_gib: 70, network_gb_s: 25", NULL, NULL);
     assert_true(c.hardware.memory_gib == 70 && c.hardware.network_gb_s == 25 && c.hardware.peak_tflops == 989.5);
 }

@@ -1,0 +1,92 @@
+// Days, GPU hours, price and energy of a training, by hand arithmetic.
+#include "plan/budget.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <cmocka.h>
+
+static void near(double value, double right) {
+    if (fabs(value - right) > 1e-9 * fabs(right)) fail_msg("%.12g is not %.12g", value, right);
+}
+
+// 64 GPUs, 4,096 tokens a step in half an hour.
+static Config sixty_four(void) {
+    Config config = {0};
+    config.parallel.pipeline = 8;
+    config.parallel.tensor = 4;
+    config.parallel.data = 2;
+    config.model.seq_len = 1024;
+    config.train.global_batch = 4;
+    config.train.steps = 96;
+    config.hardware.gpu_hour = 2.5;
+    config.hardware.gpu_watts = 700;
+    return config;
+}
+
+static void steps_cost_their_gpu_hours(void **state) {
+    (void)state;
+    Config config = sixty_four();
+    Budget budget;
+    budget_make(&budget, &config, 1800, true);
+    near(budget.tokens, 96 * 4096);
+    near(budget.step.gpu_hours, 32);
+    near(budget.step.price, 80);
+    near(budget.step.mwh, 0.0224);
+    near(budget.whole.days, 2);
+    near(budget.whole.gpu_hours, 3072);
+    near(budget.whole.price, 7680);
+    near(budget.billion.price, 80e9 / 4096);
+}
+
+static void tokens_given_replace_those_of_the_steps(void **state) {
+    (void)state;
+    Config config = sixty_four();
+    Budget budget;
+    config.train.tokens = 2000000000;
+    budget_make(&budget, &config, 1800, true);
+    near(budget.whole.price, 2 * budget.billion.price);
+    near(budget.whole.mwh, 2 * budget.billion.mwh);
+    near(budget.whole.days, 2e9 / 4096 / 48);
+}
+
+static void what_is_not_known_is_null(void **state) {
+    (void)state;
+    Config config = sixty_four();
+    Budget budget;
+    char text[1024] = "";
+    config.hardware.gpu_hour = config.hardware.gpu_watts = 0;
+    budget_make(&budget, &config, 1800, true);
+    FILE *file = fmemopen(text, sizeof text, "w");
+    budget_write_json(&budget, file);
+    fclose(file);
+    assert_non_null(strstr(text, "\"whole\":{\"days\":2,\"gpu_hours\":3072,\"price\":null,\"mwh\":null}"));
+    budget_make(&budget, &config, 1800, false); // on CPUs
+    assert_true(budget.whole.gpu_hours == 0 && budget.whole.days > 0);
+}
+
+static void lines_hold_what_is_known(void **state) {
+    (void)state;
+    Config config = sixty_four();
+    Budget budget;
+    char text[1024] = "";
+    budget_make(&budget, &config, 1800, true);
+    FILE *file = fmemopen(text, sizeof text, "w");
+    budget_print(&budget, &config, file);
+    fclose(file);
+    assert_non_null(
+        strstr(text, "run       393,216 tokens of train.steps: 2 days, 3,072 GPU hours, price 7,680, 2.15 MWh\n"));
+    assert_non_null(strstr(text, "(2.5 a GPU hour, 700 W a GPU)\n"));
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) assert_true(strlen(line) <= 120);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_cost_their_gpu_hours),
+        cmocka_unit_test(tokens_given_replace_those_of_the_steps),
+        cmocka_unit_test(what_is_not_known_is_null),
+        cmocka_unit_test(lines_hold_what_is_known),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
