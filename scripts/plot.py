@@ -2,6 +2,7 @@
 """Draws what a trainer wrote: traces (--trace FILE), plans (--plan --json) and metrics (log.metrics).
 
     scripts/plot.py timeline TRACE -o FILE          who worked on what, and when, in one step of a run or a plan
+    scripts/plot.py timelines TRACE... -o FILE      several of them, one below the other on one scale, named after their files
     scripts/plot.py memory FILE... -o FILE          peak bytes of each stage: of a plan with and without BPipe, of runs
     scripts/plot.py curves METRICS... -o FILE       loss and MFU of one or several runs, step by step
     scripts/plot.py compare PLAN METRICS -o FILE    what a plan said against what a run measured
@@ -15,9 +16,11 @@ from pathlib import Path
 
 from run_files import GIB, MIB, Failure, Metrics, Plan, Trace, finish, read_plan_or_metrics, read_text, replacing
 
-# Blue and orange that also differ for the colour-blind; transfers in green and purple, away and back.
-COLORS = {"F": "#4c8fd6", "B": "#f0a04b", "E": "#2e9e6b", "A": "#2e9e6b", "L": "#9a5fb8", "R": "#9a5fb8"}
-MEANING = {"F": "forward", "B": "backward", "E": "bundle leaves", "L": "bundle comes back"}
+# Blue and orange that also differ for the colour-blind, paler for the chunks after the first; transfers in green and
+# purple, away and back.
+COLORS = {"F": "#4c8fd6", "B": "#f0a04b", "I": "#f0a04b", "W": "#c9b458", "E": "#2e9e6b", "A": "#2e9e6b", "L": "#9a5fb8", "R": "#9a5fb8"}
+PALE = {"F": "#a9cbee", "B": "#f8d3a8", "I": "#f8d3a8", "W": "#e4dba6"}
+MEANING = {"F": "forward", "B": "backward", "I": "gradient of the input", "W": "of the weights", "E": "bundle leaves", "L": "bundle comes back"}
 SERIES = ["#9aa5b1", "#2f6fb5", "#f0a04b", "#2e9e6b", "#9a5fb8", "#c0504d"]
 
 
@@ -43,32 +46,72 @@ def legend_above(axis, *what):
     axis.legend(*what, loc="lower right", bbox_to_anchor=(1, 1), ncols=4, frameon=False, borderaxespad=0.2)
 
 
-def draw_timeline(plt, options):
-    trace = Trace(options.files[0], options.step)
+def draw_lanes(plt, axis, trace, end, numbers=True):
+    """The actions of one trace, a lane for each stage, on a scale from 0 to `end`; numbers: of microbatches."""
     pids = sorted(trace.ranks)
-    figure, axes = new_figure(plt, 10, 0.9 + 0.42 * len(pids))
-    axis = axes[0][0]
     boxes = {}
     for pid, name, begin, length, microbatch in trace.rows:
         top = pids.index(pid)
-        compute = name[0] in "FB"
+        compute = name[0] in PALE
         y, height = (top - 0.4, 0.52) if compute else (top + 0.16, 0.2)
-        boxes.setdefault(name[0], []).append((begin, y, length, height))
-        if compute and length > 0.012 * trace.end:
+        color = (PALE if compute and chunk(name) % 2 else COLORS)[name[0]]
+        boxes.setdefault((compute, color), []).append((begin, y, length, height))
+        if numbers and compute and length > 0.012 * end:
             axis.text(begin + length / 2, y + height / 2, str(microbatch), ha="center", va="center", fontsize=6.5, color="#1c2733")
-    for kind, places in boxes.items():
+    for (compute, color), places in boxes.items():
         # A transfer too short to see is drawn as a hairline.
-        edge = "white" if kind in "FB" else COLORS[kind]
-        axis.add_patch(rectangles(plt, places, facecolor=COLORS[kind], edgecolor=edge, linewidth=0.4))
+        axis.add_patch(rectangles(plt, places, facecolor=color, edgecolor="white" if compute else color, linewidth=0.4))
     axis.set_yticks(range(len(pids)), [trace.ranks[pid].replace(" (planned)", "") for pid in pids])
     axis.set_ylim(len(pids) - 0.5, -0.55)
-    axis.set_xlim(0, trace.end)
-    axis.set_xlabel(f"ms, {trace.label if trace.label != 'step' else 'one planned step'}")
+    axis.set_xlim(0, end)
     axis.spines["left"].set_visible(False)
     axis.tick_params(axis="y", length=0)
-    shown = [kind for kind in MEANING if any(name[0] == kind for _, name, *_ in trace.rows)]
+
+
+def chunk(name):
+    """Of "F3.1" 1, of "F3" 0."""
+    return int(name.partition(".")[2] or 0) if name[0] in PALE else 0
+
+
+def legend_of(plt, axis, traces):
+    shown = [kind for kind in MEANING if any(name[0] == kind for trace in traces for _, name, *_ in trace.rows)]
     patches = [plt.Rectangle((0, 0), 1, 1, facecolor=COLORS[kind]) for kind in shown]
-    legend_above(axis, patches, [MEANING[kind] for kind in shown])
+    words = [MEANING[kind] for kind in shown]
+    if any(chunk(name) for trace in traces for _, name, *_ in trace.rows):
+        patches.append(plt.Rectangle((0, 0), 1, 1, facecolor=PALE["F"]))
+        words.append("second chunk")
+    legend_above(axis, patches, words)
+
+
+def draw_timeline(plt, options):
+    trace = Trace(options.files[0], options.step)
+    figure, axes = new_figure(plt, 10, 0.9 + 0.42 * len(trace.ranks))
+    axis = axes[0][0]
+    draw_lanes(plt, axis, trace, trace.end)
+    axis.set_xlabel(f"ms, {trace.label if trace.label != 'step' else 'one planned step'}")
+    legend_of(plt, axis, [trace])
+    return figure
+
+
+def idle(trace):
+    """The share of the time from the first action to the last in which stages do not compute."""
+    busy = sum(length for _, name, _, length, _ in trace.rows if name[0] in PALE)
+    return 1 - busy / (len(trace.ranks) * trace.end)
+
+
+def draw_timelines(plt, options):
+    traces = [Trace(path, None) for path in options.files]
+    end = max(trace.end for trace in traces)
+    lanes = sum(len(trace.ranks) for trace in traces)
+    figure, axes = new_figure(plt, 10, 0.8 + 0.24 * lanes + 0.28 * len(traces), rows=len(traces))
+    for axis, path, trace in zip(axes[:, 0], options.files, traces):
+        draw_lanes(plt, axis, trace, end, numbers=False)
+        axis.set_yticks([])
+        axis.set_xticks([])
+        axis.spines["bottom"].set_visible(False)
+        axis.set_title(f"{path.stem}: idle for {100 * idle(trace):.1f} %", loc="left", fontsize=8.5, pad=2)
+    axes[-1][0].set_xlabel(f"time, one step each; the longest takes {end:.0f} ms")
+    legend_of(plt, axes[0][0], traces)
     return figure
 
 
@@ -175,8 +218,9 @@ def save(figure, path):
 
 def arguments():
     parser = argparse.ArgumentParser(prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    pictures = parser.add_subparsers(dest="picture", required=True, metavar="timeline|memory|curves|compare")
-    for name, draw, count in (("timeline", draw_timeline, 1), ("memory", draw_memory, "+"), ("curves", draw_curves, "+"), ("compare", draw_compare, 2)):
+    pictures = parser.add_subparsers(dest="picture", required=True, metavar="timeline|timelines|memory|curves|compare")
+    kinds = (("timeline", draw_timeline, 1), ("timelines", draw_timelines, "+"), ("memory", draw_memory, "+"))
+    for name, draw, count in (*kinds, ("curves", draw_curves, "+"), ("compare", draw_compare, 2)):
         picture = pictures.add_parser(name)
         picture.add_argument("files", type=Path, nargs=count, metavar="FILE")
         picture.add_argument("-o", "--output", type=Path, action="append", required=True, metavar="FILE", help="ends in .svg or .png")

@@ -27,6 +27,7 @@ def wrote(tmp_path_factory):
     (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in ended.lines))
     plan = ["-c", config, "--plan", "--json", "-o"]
     (folder / "plan4.json").write_text(command("llama", *plan, "train.steps=3", "--trace", folder / "trace4.json").stdout)
+    command("llama", *plan, "schedule.name=zb-v", "-o", "schedule.bpipe=off", "--trace", folder / "split.json")
     alone = command("llama", *plan, "parallel.pipeline=1", "-o", "schedule.bpipe=off")
     (folder / "plan1.json").write_text(alone.stdout)
     return folder
@@ -36,6 +37,7 @@ PICTURES = {
     "timeline_of_a_plan": ["timeline", "trace4.json"],
     "timeline_of_a_run": ["timeline", "run.json", "--step", "3"],
     "timeline_of_a_validation": ["timeline", "run.json", "--step", "validation"],
+    "timelines": ["timelines", "trace4.json", "split.json"],
     "memory_of_a_plan": ["memory", "plan4.json", "--limit", "0.001"],
     "memory_of_a_plan_and_a_run": ["memory", "plan1.json", "metrics.jsonl"],
     "curves": ["curves", "metrics.jsonl"],
@@ -66,6 +68,15 @@ def test_a_timeline_names_every_stage_and_shows_both_kinds_of_transfer(wrote, tm
     assert plot("timeline", wrote / "trace4.json", "-o", tmp_path / "p.svg").returncode == 0
     said = texts(tmp_path / "p.svg")
     assert {"stage 0", "stage 1", "stage 2", "stage 3", "forward", "backward", "bundle leaves", "bundle comes back"} <= set(said)
+
+
+def test_several_timelines_are_named_after_their_files_and_say_how_idle_they_are(wrote, tmp_path):
+    assert plot("timelines", wrote / "trace4.json", wrote / "split.json", "-o", tmp_path / "p.svg").returncode == 0
+    said = texts(tmp_path / "p.svg")
+    bubble = json.loads((wrote / "plan4.json").read_text())["bubble"]
+    assert f"trace4: idle for {100 * bubble:.1f} %" in said
+    assert any(text.startswith("split: idle for ") for text in said)
+    assert {"backward", "gradient of the input", "of the weights", "second chunk"} <= set(said)
 
 
 def test_memory_is_drawn_with_and_without_bpipe(wrote, tmp_path):
@@ -122,7 +133,7 @@ def wrong_files(folder):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("picture", ["timeline", "memory", "curves", "compare"])
+@pytest.mark.parametrize("picture", ["timeline", "timelines", "memory", "curves", "compare"])
 def test_wrong_input_is_one_sentence_and_leaves_no_file(wrote, picture, tmp_path):
     for name, content in wrong_files(wrote).items():
         path = tmp_path / f"{name}.json"
