@@ -170,6 +170,53 @@ def table_of_softmax(planner):
     return "\n".join(lines)
 
 
+NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "zb-d": "ZB-D", "gis": "GIS", "v-half": "V-Half", "v-min": "V-Min", "zb-v": "ZB-V", "dualpipe-v": "DualPipeV"}
+
+
+def schedule_name(row):
+    """A row of the plan's table in words: "GIS, group 4, 2 chunks, BPipe"."""
+    words = [NAMES.get(row["name"], row["name"])]
+    words += [f"group {row['group']}"] if row["group"] else []
+    words += [f"{row['chunks']} chunks"] if row["chunks"] > 1 else []
+    words += ["split backwards"] if row["split_backward"] == "on" and row["name"] in ("gpipe", "1f1b", "interleaved") else []
+    words += [{"peer": "BPipe", "host": "to the host"}[row["evict_to"]]] if row["bpipe"] == "on" else []
+    words += ["layers recomputed"] if row["recompute_layers"] else []
+    return ", ".join(words)
+
+
+def table_of_rivals(plans):
+    """The quickest schedules that fit at each run's own micro-batch and attention, with and without evictions."""
+    lines = ["| # | run | step, as the paper ran it | quickest without evictions | step | quickest with evictions | step |", "|---|---|---|---|---|---|---|"]
+    for i, run in enumerate(RUNS):
+        told = plans[run]
+        model, size, mode = describe(run)
+        attention = run.rsplit("_", 1)[1]
+        cells = []
+        for evicts in ("off", "on"):
+            rows = [row for row in told["schedules"] if row["fits"] and row["bpipe"] == evicts and row["attention"] == attention]
+            best = min(rows, key=lambda row: row["step_ms"], default=None)
+            cells += ["none fits", "–"] if best is None else [schedule_name(best), f"{best['step_ms'] / 1000:.2f} s ({signed(best['step_ms'] / told['step_ms'] - 1)})"]
+        lines.append(f"| {i + 1} | {model} b={size} {mode} | {told['step_ms'] / 1000:.2f} s | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def better(plans):
+    """How many runs another schedule makes quicker by more than half a percent, in words."""
+    steps = [(plans[run]["step_ms"], min(row["step_ms"] for row in plans[run]["schedules"] if row["fits"])) for run in RUNS]
+    count = sum(best < 0.995 * step for step, best in steps)
+    return "all ten would have been quicker" if count == len(RUNS) else f"{count} of the ten would have been quicker" if count else "none would have been quicker"
+
+
+def quickest(plans, family):
+    """The quickest run of a family as the paper ran it, and its quickest under any schedule, in words."""
+    runs = [run for run in RUNS if run.startswith(family)]
+    paper = min(runs, key=lambda run: plans[run]["step_ms"])
+    rows = [(row["step_ms"], run, row) for run in runs for row in plans[run]["schedules"] if row["fits"]]
+    step, run, row = min(rows, key=lambda entry: entry[0])
+    words = [f"{describe(which)[0]} b={describe(which)[1]} {describe(which)[2]}" for which in (paper, run)]
+    return f"{words[0]} with {plans[paper]['step_ms'] / 1000:.2f} s before, {words[1]} under {schedule_name(row)} with {step / 1000:.2f} s now ({signed(step / plans[paper]['step_ms'] - 1)})"
+
+
 LEFT_OUT = ["gpt3_96b_b1_recompute", "gpt3_96b_b2_recompute", "llama65b_b2_flash", "llama65b_b4_flash"]
 
 
@@ -257,6 +304,16 @@ fits without BPipe, only with it, or not at all; and the verdict:
 
 {reserves}
 
+## Would another schedule have been better?
+
+By the plan, {better}. The same model, cluster, micro-batch and attention under the quickest schedules that fit beside 4 GiB in reserve, among all that
+`--plan` can run ([schedules.md](schedules.md)):
+
+{rivals}
+
+The quickest of each model: {llama_quickest}; {gpt_quickest}. What the other schedules save is idle time. It grows with b, so they soften what a larger b
+costs. V schedules have embedding and head on one rank; the rows count them there.
+
 ## What the paper's formula leaves out
 
 The estimate knows neither messages between stages, nor that the last stage has the head, nor transfers, nor the optimizer. The plan does, by
@@ -319,6 +376,10 @@ def write_page(planner, reasons, path):
         softmax=table_of_softmax(planner),
         reserves=table_of_reserves(planner),
         left_out=table_of_left_out(plans, times),
+        better=better(plans),
+        rivals=table_of_rivals(plans),
+        llama_quickest=quickest(plans, "llama"),
+        gpt_quickest=quickest(plans, "gpt"),
         llama_margin=f"{left[0]:.2f} GiB (recomputed) or {left[1]:.2f} GiB (flash)",
         gpt_required=signed(required(plans, "gpt3_96b_b2_flash", "gpt3_96b_b1_flash")),
         transfer=1000 * plans["llama65b_b4_flash"]["stages"][0]["bundle_bytes"] / 240e9,

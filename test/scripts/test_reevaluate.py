@@ -46,3 +46,12 @@ def test_what_the_formula_leaves_out_adds_up():
         assert abs(pipeline - float(parts[1]) / 1000) < 0.01
         assert abs(behind - float(parts[2]) - float(parts[3])) < 1
         assert abs(step - pipeline - behind / 1000) < 0.02
+
+
+def test_the_rivals_are_the_rows_of_the_plans():
+    for number, run in ((2, "llama65b_b2_recompute"), (10, "gpt3_96b_b2_flash")):
+        cells = next(cells for line in PAGE.read_text().splitlines() if (cells := [cell.strip() for cell in line.strip("|").split("|")])[0] == str(number) and "b=" in cells[1])
+        rows = [row for row in json.loads(plan(run, "--json"))["schedules"] if row["fits"]]
+        for evicts, cell in (("off", cells[4]), ("on", cells[6])):
+            steps = [row["step_ms"] for row in rows if row["bpipe"] == evicts]
+            assert cell.startswith(f"{min(steps) / 1000:.2f} s")
