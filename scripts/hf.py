@@ -247,7 +247,7 @@ def write_tokens(path, tokens):
 
 
 class Trainer:
-    """The trainer's side: its loss over a data set, and its greedy text behind a prompt."""
+    """The trainer's side: its loss over a data set, and its greedy text after a prompt."""
 
     def __init__(self, options, model, folder, tokens):
         self.program = options.trainer or find_trainer(model["family"])
@@ -326,7 +326,7 @@ def compare_next(ours, theirs, prompt, seq_len, tolerance):
         best = int(logits.argmax())
         lead = float(logits[best] - logits[text[at]])
         if lead > tolerance:
-            return f"next token {at - len(prompt) + 1} behind {len(prompt)} tokens is {text[at]} here and {best} in transformers, whose logit is {lead:.3g} higher"
+            return f"next token {at - len(prompt) + 1} after {len(prompt)} tokens is {text[at]} here and {best} in transformers, whose logit is {lead:.3g} higher"
     return None
 
 
@@ -353,7 +353,7 @@ def check(options):
             if wrong is not None:
                 raise Failure(f"{options.folder}: {wrong}")
         asked = min(options.prompts, options.windows)
-        print(f"next tokens: the same, {options.tokens} behind each of {asked} prompts")
+        print(f"next tokens: the same, {options.tokens} after each of {asked} prompts")
 
 
 def arguments():

@@ -6,7 +6,7 @@
     scripts/metrics.py csv METRICS [-o FILE]                   one row a step; without -o on stdout
 
 Where a run was resumed, or another one wrote into the same file, a later line for a step takes the place of the earlier ones for that
-step and all behind it. A last line that is only half there is left out. Nothing but Python is needed, TensorBoard itself to look.
+step and all that follows. An incomplete last line is left out. Nothing but Python is needed, TensorBoard itself to look.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from run_files import Failure, History, Metrics, finish, form_of, number, parse_lines, read_text, replacing
 
-# Where a figure stands in TensorBoard; what is not listed stands under "step".
+# Where a figure appears in TensorBoard; those not listed are under "step".
 GROUPS = {
     "loss": "loss/train",
     "loss_z": "loss/z",

@@ -230,11 +230,11 @@ def table_of_left_out(plans, times):
         told = times[run]
         one = told["stages"][len(told["stages"]) // 2]
         formula = (plans[run]["microbatches"] + len(told["stages"]) - 1) * one
-        behind = told["step"] - told["pipeline"]
+        after = told["step"] - told["pipeline"]
         model, size, mode = describe(run)
         lines.append(
             f"| {model} b={size} {mode} | {1000 * one:.1f} ms | {formula:.2f} s | {told['pipeline']:.2f} s ({signed(told['pipeline'] / formula - 1)}) "
-            f"| {1000 * behind:.0f} ms ({signed(behind / formula)}) | {told['step']:.2f} s | {signed(told['step'] / formula - 1)} |"
+            f"| {1000 * after:.0f} ms ({signed(after / formula)}) | {told['step']:.2f} s | {signed(told['step'] / formula - 1)} |"
         )
     return "\n".join(lines)
 
@@ -299,7 +299,7 @@ done the same without BPipe.
 
 ## How the verdict turns on the reserve
 
-`hardware.reserve_gib` is what context, libraries, NCCL and fragmentation take besides what we allocate; 3 to 6 GiB are usual. Whether this micro-batch
+`hardware.reserve_gib` is what context, libraries, NCCL and fragmentation take in addition to what we allocate; 3 to 6 GiB are usual. Whether this micro-batch
 fits without BPipe, only with it, or not at all; and the verdict:
 
 {reserves}

@@ -209,7 +209,7 @@ def number(value):
 @contextlib.contextmanager
 def replacing(path):
     """A file beside `path` to write to, which takes its place at the end: `path` appears complete or not at all. Through a link the
-    file behind it is replaced; what is no file, such as /dev/stdout, is written to and stays what it is."""
+    file that it points to is replaced; what is no file, such as /dev/stdout, is written to and stays what it is."""
     place = Path(os.path.realpath(path))
     part = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:

@@ -216,7 +216,7 @@ static int check_keys_(Parser *parser, const JsonValue *object) {
         if (strcmp(keys[i - 1], keys[i]) == 0) twice = keys[i];
     free(keys);
     if (twice == NULL) return 0;
-    return error_set(parser->err, EXIT_FAILED, "%s: byte %lld: the key \"%.200s\" stands twice in one object",
+    return error_set(parser->err, EXIT_FAILED, "%s: byte %lld: the key \"%.200s\" appears twice in one object",
                      parser->name, (long long)(parser->at - parser->begin), twice);
 }
 

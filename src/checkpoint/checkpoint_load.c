@@ -61,9 +61,8 @@ static int verify_(const char *dir, World *world, Error *err) {
 typedef struct Load {
     Source source;
     Stage *stage;
-    bool states; // masters and moments too
-    char
-        strange[320]; // the first value that is not finite, as words, if train.skip_bad_steps allows it; empty: none
+    bool states;       // masters and moments too
+    char strange[320]; // the first value that is not finite, as words, if train.skip_bad_steps allows it; empty: none
 } Load;
 
 // Finds the tensor with one state of a spec; with `optional`, NULL without error if there is none.

@@ -56,8 +56,7 @@ int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank) {
 
 int64_t checkpoint_buffer_bytes(const Config *config) {
     bool saves = config->checkpoint.every > 0 && config->checkpoint.dir[0] != '\0';
-    return saves ? (int64_t)WRITER_LANES * 2 * RANGE_FILE_STAGING
-                 : 0; // transposed rows, and what goes to the file
+    return saves ? (int64_t)WRITER_LANES * 2 * RANGE_FILE_STAGING : 0; // transposed rows, and what goes to the file
 }
 
 // --- threads

@@ -39,7 +39,7 @@ static int index_tensors_(Source *source, Error *err) {
     qsort(source->tensors, (size_t)count, sizeof *source->tensors, source_compare_names_);
     for (int64_t i = 1; i < count; i++)
         if (source_compare_names_(&source->tensors[i - 1], &source->tensors[i]) == 0)
-            return error_set(err, EXIT_FAILED, "%s: tensor %.200s stands in two files", source->dir,
+            return error_set(err, EXIT_FAILED, "%s: tensor %.200s is in two files", source->dir,
                              source->tensors[i].tensor->name);
     return 0;
 }

@@ -146,8 +146,8 @@ static int put_rows_(const OpenFile *file, const FileBlock *at, const char *data
         if (writer_put_(file, at->offset + r * at->stride, data + r * run, run, &own) != 0) return -1;
         raw = (r == 0 ? 0 : crc64_times(raw, step)) ^ own;
     }
-    int64_t behind = file->bytes - (at->offset + (rows - 1) * at->stride + run);
-    file->share->raw ^= crc64_times(raw, crc64_shift(crc, behind));
+    int64_t after = file->bytes - (at->offset + (rows - 1) * at->stride + run);
+    file->share->raw ^= crc64_times(raw, crc64_shift(crc, after));
     file->share->bytes += rows * run;
     return 0;
 }

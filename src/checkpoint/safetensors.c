@@ -100,7 +100,7 @@ static int check_cover_(const SafeFile *file, int64_t data, Error *err) {
             return bad_(file, err, file->tensors[i].name, "does not begin where the one before ends");
         at += file->tensors[i].bytes;
     }
-    if (at < file->bytes) return bad_(file, err, NULL, "has bytes behind the last tensor");
+    if (at < file->bytes) return bad_(file, err, NULL, "has bytes after the last tensor");
     return 0;
 }
 

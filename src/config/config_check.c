@@ -426,7 +426,7 @@ static int check_sources_(Config *config, Error *err) {
                                 source->weight, source->path);
         for (int64_t j = 0; j < i; j++) {
             if (strcmp(source->path, data->train[j].path) == 0)
-                return config_error(config, "data.train", err, "%s stands twice; give it once, with both weights",
+                return config_error(config, "data.train", err, "%s is listed twice; give it once, with both weights",
                                     source->path);
         }
     }

@@ -208,7 +208,7 @@ const ConfigKey config_keys[] = {
 
     INT(sample, every, "0", 0, MAX_COUNT, NULL, "steps between samples of the model's text while training; 0: none"),
     TEXT(sample, prompt, "", 0, "text that samples go on from; empty: the beginning of a text"),
-    INT(sample, tokens, "100", 1, 1000000, NULL, "most tokens of one sample, behind the prompt"),
+    INT(sample, tokens, "100", 1, 1000000, NULL, "most tokens of one sample, after the prompt"),
     INT(sample, count, "1", 1, 65536, NULL, "samples from one prompt, micro_batch of them at a time"),
     NUMBER(sample, temperature, "0.8", 0, 1000, 0, NULL, "0: always the likeliest token"),
     INT(sample, top_k, "0", 0, 1000, NULL, "choose among this many of the likeliest tokens; 0: among all"),
@@ -235,7 +235,7 @@ const ConfigKey config_keys[] = {
     NUMBER(hardware, memory_gib, "auto", 0, 1e9, KEY_ABOVE_MIN, "auto", "of one rank; auto: ask the device"),
     NUMBER(hardware, memory_gb_s, "auto", 0, 1e9, KEY_ABOVE_MIN, "auto",
            "rate of the device's memory, 1e9 bytes/s; auto: by its peak"),
-    NUMBER(hardware, reserve_gib, "4", 0, 1e9, 0, NULL, "what context, libraries and NCCL take besides us"),
+    NUMBER(hardware, reserve_gib, "4", 0, 1e9, 0, NULL, "what context, libraries and NCCL use in addition"),
     INT(hardware, gpus_per_node, "8", 1, 1024, NULL, "ranks that share one node"),
     BOOL(hardware, share_gpu, "false", "let several ranks share one GPU"),
     NUMBER(hardware, pair_gb_s, "240", 0, 1e9, KEY_ABOVE_MIN, NULL, "paired stages, per rank, 1e9 bytes/s one way"),

@@ -73,7 +73,7 @@ static bool value_is_(ConfigScalar scalar, const char *word) {
 static int read_number_(const Config *config, const ConfigKey *key, ConfigScalar scalar, double *value, Error *err) {
     bool decimal = strlen(scalar.text) == scalar.length && scalar.length <= MAX_DIGITS;
     if (!decimal || !is_decimal_(scalar.text, true)) return value_refuse_(config, key, scalar, "is no number", err);
-    if (scalar.quoted) return value_refuse_(config, key, scalar, "is text, for it stands in quotes", err);
+    if (scalar.quoted) return value_refuse_(config, key, scalar, "is a quoted string", err);
     errno = 0;
     *value = strtod(scalar.text, NULL);
     if (errno == ERANGE) return value_refuse_(config, key, scalar, "does not fit a 64-bit number", err);

@@ -206,8 +206,8 @@ static int unknown_key_(Reader *r, int line, const char *name) {
 static int unknown_section_(Reader *r, const char *name) {
     if (config_find(name) != NULL) {
         int section = (int)strcspn(name, ".");
-        return config_error_at(r->config, yaml_line_(r), name, r->err,
-                               "stands outside its section; write %.*s: {%s: ...}", section, name, name + section + 1);
+        return config_error_at(r->config, yaml_line_(r), name, r->err, "is outside its section; write %.*s: {%s: ...}",
+                               section, name, name + section + 1);
     }
     char near[MAX_NAME] = "";
     int best = INT_MAX;
@@ -228,8 +228,7 @@ static int read_key_(Reader *r, const char *section) {
     if (key == NULL) return unknown_key_(r, yaml_line_(r), full);
     int32_t *place = &r->config->place[key - config_keys];
     if (*place != CONFIG_DEFAULT) {
-        return config_error_at(r->config, yaml_line_(r), full, r->err, "given twice; it stands in line %d already",
-                               *place);
+        return config_error_at(r->config, yaml_line_(r), full, r->err, "given twice; line %d has it already", *place);
     }
     *place = yaml_line_(r);
     if (yaml_next_(r) != 0 || read_value_(r, key) != 0) return -1;
@@ -262,7 +261,7 @@ static int note_section_(Reader *r, const char *section, int lines[CONFIG_MAX_KE
     while (strncmp(config_keys[first].name, section, strlen(section)) != 0) first++;
     if (lines[first] != 0) {
         return config_error_at(r->config, yaml_line_(r), section, r->err,
-                               "given twice; it stands in line %d already, put its keys there", lines[first]);
+                               "given twice; line %d has it already, put its keys there", lines[first]);
     }
     lines[first] = yaml_line_(r);
     return 0;
@@ -333,7 +332,7 @@ static ssize_t yaml_read_all_(const Config *config, int fd, char *buffer, Error 
         if (used > MAX_FILE)
             return config_error_at(config, 0, NULL, err, "is larger than 1 MiB; give a YAML file, not data");
     }
-    return config_error_at(config, 0, NULL, err, "nobody wrote into it for %d s; give a YAML file", PATIENCE_S);
+    return config_error_at(config, 0, NULL, err, "no data came from it for %d s; give a YAML file", PATIENCE_S);
 }
 
 // Keeps what came through a pipe, so that ranks can read it too.

@@ -15,7 +15,7 @@ const OptionRow option_rows[] = {
     {"resume-if-any", 0, "DIR", OPTION_TEXT, offsetof(Options, resume_if_any),
      "as --resume, and start at step 0 if DIR does not exist or has no complete checkpoint"},
     {"generate", 0, "PROMPT", OPTION_TEXT, offsetof(Options, generate),
-     "write the model's text behind PROMPT, as sample.* says, and exit; with --resume or checkpoint.init_from"},
+     "generate text continuing PROMPT, using sample.*, and exit; with --resume or checkpoint.init_from"},
     {"validate", 0, NULL, OPTION_FLAG, offsetof(Options, validate),
      "print the loss of data.val and exit; with --resume or checkpoint.init_from"},
     {"trace", 0, "FILE", OPTION_TEXT, offsetof(Options, trace),
@@ -107,7 +107,7 @@ static int store_(Options *options, const OptionRow *row, const char *value, Err
     return 0;
 }
 
-// What stands in one argument: the option, and its value where that is part of it (-cFILE, --config=FILE).
+// One argument: the option, and its value if that is part of it (-cFILE, --config=FILE).
 static const OptionRow *options_split_(const char *argument, const char **value) {
     *value = NULL;
     if (argument[1] == '-') {

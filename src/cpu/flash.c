@@ -148,7 +148,7 @@ static void add_queries_(const Block *block, int64_t d, int64_t k0, int64_t widt
     }
 }
 
-// --- columns: query j of the block stands in lane j
+// --- columns: query j of the block is in lane j
 
 // Scores of keys that come after their query: never seen.
 static void hide_later_keys_(float *scores, const Block *block, int64_t k0, int64_t width) {

@@ -1,4 +1,4 @@
-// The matrix product everything on the CPU stands on: one thread, packed panels, a kernel that keeps a block of C in
+// The matrix product that everything on the CPU rests on: one thread, packed panels, a kernel that keeps a block of C in
 // registers (the scheme of Goto & van de Geijn 2008 and BLIS). The kernel is written in vector extensions, so that one
 // source serves AVX-512, AVX2, SSE and NEON at the width the compiler is told.
 //
@@ -121,7 +121,7 @@ void gemm_multiply(int64_t m, int64_t n, int64_t depth, GemmLeft left, GemmRight
     }
 }
 
-// --- packing. A panel's element (k, w) stands at panel[k * width + w].
+// --- packing. A panel's element (k, w) is at panel[k * width + w].
 
 static inline __attribute__((always_inline)) float gemm_element_(const void *from, int64_t at, bool bf16) {
     return bf16 ? cpu_bf16_to_float(((const uint16_t *)from)[at]) : ((const float *)from)[at];

@@ -1,5 +1,5 @@
 // Memory that another process of the host can map: an anonymous file whose number the other process finds through
-// /proc. It has no name that could be left behind, and ends with the last process that has it.
+// /proc. It has no name, so no file can remain, and it ends with the last process that has it open.
 #include "cpu.h"
 
 #include <errno.h>

@@ -335,7 +335,7 @@ static int cuda_start_(Device *device, Error *err) {
         return error_set(err, EXIT_FAILED, "GPU %d%s%s cannot be used: %s", cuda->device,
                          backend->device[0] == '\0' ? "" : ", ", backend->device, cudaGetErrorString(status));
     }
-    // Two moments: what is recorded from now on lies behind the first.
+    // Two moments: what is recorded from now on comes after the first.
     set_clock_(cuda, &device->clock);
     set_clock_(cuda, &device->clock);
     return cuda_matmul_create(cuda, err);

@@ -287,7 +287,7 @@ static int nccl_on_host_(int started, CommRequest *request) {
     return started;
 }
 
-// Beside compute, but behind what compute has been given so far.
+// Beside compute, but after what was queued on compute so far.
 static int order_(Group *group, Error *err) {
     if (group->failed) return nccl_check_(group, err);
     cudaError_t status = cudaEventRecord(group->ordered, cuda_compute(group->cuda));

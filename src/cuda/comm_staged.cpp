@@ -1,6 +1,6 @@
 // Messages of GPU memory by way of pinned host memory and the host's own group: copied down, sent or summed there, and
 // copied up again, each step taken by `test`. For ranks that share one GPU. Copies have a stream of their own; sums and
-// gathers begin behind what compute was given before the call.
+// gathers begin after what was queued on compute before the call.
 #include "base/alloc.h"
 #include "comm_cuda.h"
 #include "internal.h"

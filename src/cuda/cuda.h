@@ -2,7 +2,7 @@
 // with the signature the table in backend.h expects; kernels/ holds those that are kernels of our own.
 //
 // Everything is queued on the compute stream in the order of the calls. Nothing allocates: what a kernel leaves for the
-// next launch of the same operation stands in `scratch`, which no operation may expect to find again at its next call.
+// next launch of the same operation is in `scratch`, which no operation may expect to find again at its next call.
 // An operation has no way to fail at the call, so the first failure is kept here and surfaces in `synchronize`.
 //
 // The files in kernels/ include this header, <cuda_runtime.h> and <cuda_bf16.h> and nothing else of CUDA, and launch
@@ -123,7 +123,7 @@ typedef struct CudaScores {
 } CudaScores;
 
 void cuda_softmax_forward(Backend *backend, void *p, const void *scores, const CudaScores *shape);
-// dscores = scale * p * (dp - sum over the row of p * dp). dscores may be dp. What stands in dp above the diagonal is
+// dscores = scale * p * (dp - sum over the row of p * dp). dscores may be dp. What dp holds above the diagonal is
 // not read.
 void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, const CudaScores *shape);
 

@@ -102,7 +102,7 @@ static void launch_pass_errors_(Launch *launch) {
     ssize_t count;
     while ((count = read(launch->errors, bytes, sizeof bytes)) > 0)
         for (ssize_t done = 0, wrote; done < count; done += wrote)
-            if ((wrote = write(STDERR_FILENO, bytes + done, (size_t)(count - done))) <= 0) break; // nobody reads it
+            if ((wrote = write(STDERR_FILENO, bytes + done, (size_t)(count - done))) <= 0) break; // no reader is left
 }
 
 static bool launch_results_wait_(const Launch *launch) {
@@ -118,7 +118,7 @@ static void launch_pass_results_(Launch *launch) {
         ssize_t wrote = write(STDOUT_FILENO, launch->result + launch->passed, count < PIPE_BUF ? count : PIPE_BUF);
         if (wrote > 0) launch->passed += (size_t)wrote;
         if (wrote >= 0 || errno == EINTR || errno == EAGAIN) continue;
-        // A run that nobody can read ends as if asked to, with a checkpoint.
+        // A run without a reader ends as if asked to, with a checkpoint.
         launch->unwritten = errno;
         launch->passed = launch->taken;
         launch->unread = launch->asked == 0;

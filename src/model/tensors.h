@@ -3,7 +3,7 @@
 // The table (TensorTable) lists every tensor of the whole model once, in the order embedding, layers, head. It is cheap
 // (no data) and the same on all ranks; initialization, partition, optimizer, gradient norm, checkpoint and the plan's
 // bytes all read it. The part (StageTensors) holds the tensors of one pipeline stage, cut for one tensor rank, in one
-// arena per kind of state, the layers apart from what stands outside them.
+// arena per kind of state, the layers separate from embedding and head.
 #ifndef TENSORS_H
 #define TENSORS_H
 

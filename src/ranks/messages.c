@@ -1,4 +1,4 @@
-// Sockets, addresses and the checks that a datagram has to pass before anybody believes it.
+// Sockets, addresses and the checks that a datagram has to pass before it is believed.
 #include "messages.h"
 
 #include <errno.h>

@@ -69,7 +69,7 @@ bool channel_place(const Channel *channel, const Invitation *invitation, int i, 
 // Signs and sends; does not wait. What cannot be sent is lost, as on the way.
 void channel_send(Channel *channel, const Place *to, Message *message);
 // Returns true with the next valid message about one of `ranks` ranks. Takes at most *budget datagrams from the socket
-// and lowers it by as many, so that a flood of them holds up nobody for long.
+// and lowers it by as many, so that a flood of them delays no rank for long.
 bool channel_receive(Channel *channel, int ranks, Place *from, Message *message, int *budget);
 
 // As text for an environment, and back. -1 where it is none.

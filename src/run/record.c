@@ -164,8 +164,8 @@ static void add_run_(Part *part, int64_t from, int64_t to, int64_t count) {
     Checksum *checksum = part->recorder->checksum;
     const TensorSpec *spec = part->tensor->spec;
     uint64_t raw = checksum_raw(checksum, part->values + (from - part->begin), count * 4);
-    int64_t behind = (spec->rows * spec->cols - to - count) * 4;
-    part->raw ^= crc64_times(raw, crc64_shift(checksum_crc(checksum), behind));
+    int64_t after = (spec->rows * spec->cols - to - count) * 4;
+    part->raw ^= crc64_times(raw, crc64_shift(checksum_crc(checksum), after));
 }
 
 static int add_block_(void *context, const Block *block) {

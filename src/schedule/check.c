@@ -9,9 +9,8 @@
 //     whatever running them at once does, since slots are taken at starts and given up at ends; and posting at the
 //     launch of the action before, instead of at its end, reaches nothing more.
 //   - Where a state has all slots taken and F next, the head of the queue is a posted E, and F needs that.
-//   - Where a state has all slots taken and L at the head, an F that stands after L in the list has overtaken it. That
-//     is refused: a later backward might yet make room, but nobody needs a schedule that depends on the outcome of a
-//     race.
+//   - Where a state has all slots taken and L at the head, an F that comes after L in the list has overtaken it. That
+//     is refused: a later backward might still make room, but then the schedule would depend on the outcome of a race.
 //   - These needs of F in all states, added to data, order, queues, posting and edge buffers, must leave a graph
 //     without a cycle. Then the schedule cannot hang: in a hung state every next action waits for one that is not
 //     complete and comes before it in the graph, and so on backwards for ever, in a finite graph.
@@ -325,7 +324,7 @@ static int grid_visit_(ActionGrid *grid, int64_t c, int64_t q) {
         bool posted = head->needs <= c;
         if (posted && kind == ACTION_LOAD && full) {
             return check_refuse_(grid->proof, grid->stage, head->action,
-                                 "can find its slot taken by a forward that stands after it in the list");
+                                 "can find its slot taken by a forward that comes later in the list");
         }
         if (posted) row_add_(&grid->row, q + 1);
     }

@@ -115,9 +115,9 @@ static const Bad bad[] = {
     {"{" TENSOR("a", "[1]", "0", "4") "," TENSOR("b", "[1]", "0", "4") "}", 4, "does not begin where"},
     {"{" TENSOR("a", "[1]", "0", "4") "," TENSOR("b", "[1]", "8", "12") "}", 12, "does not begin where"},
     {"{" TENSOR("a", "[2]", "0", "8") "," TENSOR("b", "[1]", "4", "8") "}", 8, "does not begin where"},
-    {"{" TENSOR("a", "[1]", "0", "4") "," TENSOR("a", "[1]", "4", "8") "}", 8, "stands twice"},
-    {"{" TENSOR("a", "[1]", "0", "4") "}", 5, "behind the last tensor"},
-    {"{}", 1, "behind the last tensor"},
+    {"{" TENSOR("a", "[1]", "0", "4") "," TENSOR("a", "[1]", "4", "8") "}", 8, "appears twice"},
+    {"{" TENSOR("a", "[1]", "0", "4") "}", 5, "after the last tensor"},
+    {"{}", 1, "after the last tensor"},
 };
 
 static void no_size_in_a_header_is_believed(void **state) {

@@ -64,13 +64,13 @@ static const struct {
     // live: on one stage ...
     {"stages 1  microbatches 2  slots 2\nstage 0: F0 F1 E0>h L0<h B0 B1\n", NULL},
     {"stages 1  microbatches 3  slots 2\nstage 0: F0 E0>h F1 L0<h E1>h F2 B0 L1<h B1 B2\n",
-     "stage 0: L0<h can find its slot taken by a forward that stands after it in the list"},
+     "stage 0: L0<h can find its slot taken by a forward that comes later in the list"},
     {"stages 1  microbatches 3  slots 2\nstage 0: F0 F1 E0>h L0<h B0 F2 E1>h L1<h B1 B2\n", NULL},
     {"stages 1  microbatches 3  slots 2\nstage 0: F0 E0>h F1 E1>h F2 L0<h B0 L1<h B1 B2\n", NULL},
     {"stages 1  microbatches 2  slots 1\nstage 0: F0 E0>h L0<h B0 F1 B1\n", NULL},
     // F2 may take the slot that E0 frees, and leave none to L0, for which B0 waits.
     {"stages 1  microbatches 3  slots 2\nstage 0: F0 F1 E0>h L0<h E1>h F2 B0 L1<h B1 B2\n",
-     "stage 0: L0<h can find its slot taken by a forward that stands after it in the list"},
+     "stage 0: L0<h can find its slot taken by a forward that comes later in the list"},
     {"stages 1  microbatches 3  slots 2\nstage 0: F0 E0>h F1 E1>h L0<h F2 B0 L1<h B1 B2\n", NULL},
     // ... and between stages.
     {"stages 2  microbatches 2  slots 2\nstage 0: B0 F0 F1 B1\nstage 1: F0 B0 F1 B1\n",

@@ -56,10 +56,10 @@ def check(capsys, folder, *arguments):
 def test_both_compute_the_same(saved, capsys, tmp_path):
     code, said, errors = check(capsys, saved)
     assert (code, errors) == (0, "")
-    assert "loss over 8 windows of" in said and "next tokens: the same, 8 behind each of 2 prompts" in said
+    assert "loss over 8 windows of" in said and "next tokens: the same, 8 after each of 2 prompts" in said
     data = write_tokens(tmp_path / "d.bin", made_tokens(1000))
     code, with_data, errors = check(capsys, saved, "--data", data, "--windows", 3, "--prompts", 1, "--tokens", 3)
-    assert (code, errors) == (0, "") and "over 3 windows" in with_data and "3 behind each of 1 prompts" in with_data
+    assert (code, errors) == (0, "") and "over 3 windows" in with_data and "3 after each of 1 prompts" in with_data
     assert with_data.split(": ")[1] != said.split(": ")[1]
 
 

@@ -14,7 +14,7 @@ enum { THREADS = 256, CHUNK = 1 << 14 };
 
 struct Entry {
     void *weight;
-    float *master, *m, *v, *gradient; // master: where the fp32 weight stands; weight NULL: nowhere else
+    float *master, *m, *v, *gradient; // master: the fp32 weight; weight NULL: there is no other
     int64_t count, first_chunk;
     int decay, aligned;
 };

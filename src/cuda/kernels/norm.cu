@@ -174,7 +174,7 @@ struct Backward {
 };
 
 // Rooms for two reductions of a row, twice: a row uses the other half than the one before, so that no thread that is
-// ahead overwrites what one behind still reads.
+// ahead overwrites what a later one still reads.
 template <typename T, int W, int UNITS, bool CENTERED>
 __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_backward_kernel(const Backward a) {
     enum { ROOM = 4 * WARP, ARRAYS = CENTERED ? 2 : 1 };

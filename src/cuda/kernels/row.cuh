@@ -36,7 +36,7 @@ static inline RowPlan row_plan(int64_t cols, int pack, bool aligned) {
     return RowPlan{units, row_threads_(pieces, units)};
 }
 
-// Calls what stands behind with W and UNITS as the plan says, T being the element type.
+// Calls what follows with W and UNITS as in the plan, T being the element type.
 #define FOR_ROW(plan, ...)                                                                                             \
     do {                                                                                                               \
         if ((plan).units == 1) {                                                                                       \
@@ -73,7 +73,7 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// --- over a block of whole warps, one barrier each. room: N * WARP floats of shared memory that nobody reads or writes
+// --- over a block of whole warps, one barrier each. room: N * WARP floats of shared memory that no thread reads or writes
 // between the last barrier before and the next one after.
 template <int N> __device__ __forceinline__ void block_sum(float (&x)[N], float *workspace) {
     int lane = threadIdx.x % WARP, warps = blockDim.x / WARP;

@@ -208,7 +208,7 @@ void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *
     int64_t count = shape->matrices * shape->rows * shape->cols;
     if (refused(cuda, shape->cols)) return;
     cuda_to_float(backend, wide, dp, count);
-    pass_launch(cuda, wide, shape, PASS_MASK_SLOPES); // what stands above the diagonal may be anything
+    pass_launch(cuda, wide, shape, PASS_MASK_SLOPES); // above the diagonal may be anything
     FOR_ELEMENT(backend, (slopes_launch<T>(cuda, wide, (const T *)p, &all)));
     pass_launch(cuda, wide, shape, PASS_SCALE);
     cuda_from_float(backend, dscores, wide, count);

@@ -112,7 +112,7 @@ static inline bool aligned_16(const void *a, const void *b = nullptr, const void
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | (uintptr_t)e) & 15) == 0;
 }
 
-// Calls what stands behind with T as the run's element type.
+// Calls what follows with T as the run's element type.
 #define FOR_ELEMENT(backend, ...)                                                                                      \
     do {                                                                                                               \
         if (cuda_is_bf16(backend)) {                                                                                   \
