@@ -5,7 +5,8 @@
 #
 # A run that was asked to stop saves its checkpoint and ends with code 3. Then, and only then, the job goes back into
 # the queue and the next start goes on from that checkpoint: what fails with another code would fail again. When a rank
-# is lost (it died, fell silent, or nothing moved), the ranks start again within the job.
+# is lost (it died, fell silent, or nothing moved), the ranks start again within the job. If the job has more nodes than
+# its ranks need, nodes that do not start the program are left out at each start.
 set -uo pipefail
 
 fail() {
@@ -31,9 +32,52 @@ srun --mpi=list 2>&1 | grep -qw pmix ||
 # there. Since Slurm 22.05 srun does not take over --cpus-per-task by itself. The ranks are waited for a minute after
 # the first has ended: one whose supervisor was stopped ends no other way.
 start_ranks() {
-    srun --mpi=pmix --kill-on-bad-exit=0 --wait=60 --distribution=block \
+    srun --mpi=pmix --kill-on-bad-exit=0 --wait=60 --distribution=block "${where[@]}" \
         ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
         "$program" -c "$config" -o "checkpoint.dir=$checkpoints" --resume-if-any "$checkpoints" "$@"
+}
+
+# How many ranks the configuration has; nothing if it cannot be told.
+count_ranks() {
+    local overrides=()
+    while [ $# -gt 0 ]; do
+        case $1 in -o) overrides+=(-o "${2:-}") ;; esac
+        shift
+    done
+    "$program" -c "$config" ${overrides[@]+"${overrides[@]}"} --plan --json 2>/dev/null |
+        grep -o '"world":[0-9]*' | head -1 | cut -d: -f2
+}
+
+# The GPU driver of a node is asked too, where there is one to ask.
+starts_on() {
+    # shellcheck disable=SC2016
+    timeout 60 srun --mpi=none --nodes=1 --ntasks=1 --nodelist="$1" bash -c '"$0" --version &&
+        { [ -z "${SLURM_GPUS_ON_NODE:-}" ] || ! command -v nvidia-smi || nvidia-smi -L; }' "$program" >/dev/null 2>&1
+}
+
+# Sets `where`: what srun has to be told if the job has nodes to spare; otherwise nothing.
+choose_nodes() {
+    local per_node=${SLURM_NTASKS_PER_NODE:-} nodes=${SLURM_JOB_NUM_NODES:-1} needed node good=() tried
+    where=()
+    [[ $per_node =~ ^[1-9][0-9]*$ ]] && [ "$nodes" -gt 1 ] && [ "${ranks:=$(count_ranks "$@")}" ] || return 0
+    needed=$(((ranks + per_node - 1) / per_node))
+    [ $needed -lt "$nodes" ] || return 0
+    tried=$(mktemp -d) || fail "cannot make a folder in ${TMPDIR:-/tmp} on $(hostname)"
+    for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+        { starts_on "$node" && : >"$tried/$node"; } &
+    done
+    wait
+    for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+        if [ -e "$tried/$node" ]; then
+            good+=("$node")
+        else
+            echo "train.sh: $node does not start $program and is left out" >&2
+        fi
+    done
+    rm -rf "$tried"
+    [ ${#good[@]} -ge $needed ] || fail "$ranks ranks take $needed nodes, and ${#good[@]} of $nodes start the program"
+    good=("${good[@]:0:needed}")
+    where=("--nodes=$needed" "--ntasks=$ranks" "--ntasks-per-node=$per_node" "--nodelist=$(IFS=,; echo "${good[*]}")")
 }
 
 # As train.max_restarts, of which these jobs have 10: when a rank died or fell silent, the ranks start again from the
@@ -48,6 +92,7 @@ export TRAINER_LOSS
 trap 'rm -f "$TRAINER_LOSS"' EXIT
 while :; do
     : >"$TRAINER_LOSS"
+    choose_nodes "$@"
     start_ranks "$@"
     code=$?
     lost=$(cat "$TRAINER_LOSS")
@@ -72,4 +117,4 @@ if [ "$code" = 3 ]; then
     echo "train.sh: stopped on request with a checkpoint in $checkpoints; job $job goes back into the queue" >&2
     scontrol requeue "$job" || echo "train.sh: job $job cannot be requeued; submit it again to go on" >&2
 fi
-exit $code
+exit "$code"

@@ -172,6 +172,27 @@ def test_every_task_sees_all_gpus_of_its_node_and_nodes_are_filled_in_order(clus
     assert said == [f"task {i} node {i // 4} gpus 0,1,2,3,4,5,6,7" for i in range(8)]
 
 
+@pytest.mark.parametrize("broken, used", [("node1", "node2"), ("node2", "node1"), ("none", "node1")])
+def test_a_node_that_does_not_start_is_left_out_where_the_job_has_one_to_spare(cluster, tmp_path, broken, used):
+    """Four ranks on two nodes of four: one is to spare. A program that does not start on a node is a script here."""
+    program = tmp_path / "program"
+    trainer = trainer_runs.trainer("llama")
+    program.write_text(f"""#!/bin/sh
+case "$*" in *--plan*) exec {trainer} "$@" ;; esac
+[ "$SLURMD_NODENAME" != {broken} ] || exit 127
+case "$*" in *--version*) exit 0 ;; esac
+echo task $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME
+""")
+    program.chmod(0o755)
+    options = ["--nodes=2", "--ntasks-per-node=4", "--wait", f"--output={tmp_path}/log"]
+    config = ROOT / "configs/llama_tiny.yaml"
+    sent = cluster.call("sbatch", *options, "--wrap", f"scripts/slurm/train.sh {program} {config} {tmp_path}/checkpoints -o train.steps=1")
+    text = (tmp_path / "log").read_text()
+    assert sent.returncode == 0, text
+    assert sorted(line for line in text.splitlines() if line.startswith("task")) == [f"task {i} of 4 on {used}" for i in range(4)]
+    assert (f"train.sh: {broken} does not start {program} and is left out" in text) == (broken != "none"), text
+
+
 def test_the_job_of_65b_asks_for_what_slurm_can_give(cluster):
     options = ["--test-only", "--nodes=2", "--time=1", "scripts/slurm/llama65b.sbatch"]
     sent = cluster.call("sbatch", *options)
