@@ -156,6 +156,11 @@ static void write_value_(FILE *file, const Config *config, const ConfigKey *key,
     }
 }
 
+void config_write_value(const Config *config, const char *name, FILE *file) {
+    const ConfigKey *key = config_find(name);
+    write_value_(file, config, key, (const char *)config + key->offset);
+}
+
 void config_write_json(const Config *config, FILE *file) {
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];

@@ -207,6 +207,8 @@ int config_error(const Config *config, const char *key, Error *err, const char *
 // metrics file's first line. `auto` is written as the number it was resolved to, or as "auto" if only the hardware can
 // tell. JSON is YAML, so config_load reads the object back to the same values.
 void config_write_json(const Config *config, FILE *file);
+// Writes the value of one key as that object has it. JSON being YAML, `key: VALUE` is a line of a configuration.
+void config_write_value(const Config *config, const char *key, FILE *file);
 
 // Prints every key with its type, default, range and meaning, for `--help-config`.
 void config_help(FILE *file);

@@ -28,7 +28,13 @@ const OptionRow option_rows[] = {
      "run stage S alone on this device, its neighbours emulated, and exit"},
     {"verify", 0, "N", OPTION_TEXT, offsetof(Options, verify),
      "run N steps with one stage, with several, and with BPipe, and compare all gradients and weights bit by bit"},
-    {"json", 0, NULL, OPTION_FLAG, offsetof(Options, json), "what --plan, --profile and --validate print, as JSON"},
+    {"search", 0, NULL, OPTION_FLAG, offsetof(Options, search),
+     "print the quickest configurations of this model for as many ranks, and exit; -o fixes a key"},
+    {"gpus", 0, "N", OPTION_TEXT, offsetof(Options, gpus),
+     "with --search: for N GPUs of hardware.gpu; without it for the ranks of the configuration"},
+    {"write", 0, "FILE", OPTION_TEXT, offsetof(Options, write), "with --search: write the best as a configuration"},
+    {"json", 0, NULL, OPTION_FLAG, offsetof(Options, json),
+     "what --plan, --search, --profile and --validate print, as JSON"},
     {"schedule", 0, NULL, OPTION_FLAG, offsetof(Options, schedule),
      "print the pipeline schedule as text and exit; starts no rank"},
     {"quiet", 'q', NULL, OPTION_FLAG, offsetof(Options, quiet), "say nothing but results and what went wrong"},
@@ -158,17 +164,28 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         return error_set(err, EXIT_USAGE, "--resume and --resume-if-any: both name a checkpoint; give one of them");
     if (options->quiet && options->verbose)
         return error_set(err, EXIT_USAGE, "--quiet: says less and --verbose more; give one of them");
-    if (options->json && !options->plan && !options->profile && !options->validate)
-        return error_set(err, EXIT_USAGE, "--json: belongs to --plan, --profile and --validate; give one of them too");
+    if (options->json && !options->plan && !options->search && !options->profile && !options->validate)
+        return error_set(err, EXIT_USAGE,
+                         "--json: belongs to --plan, --search, --profile and --validate; give one of them too");
+    if (!options->search && (options->gpus != NULL || options->write != NULL))
+        return error_set(err, EXIT_USAGE, "--%s: belongs to --search; give that too",
+                         options->gpus != NULL ? "gpus" : "write");
+    if (options->search && (options->resume != NULL || options->resume_if_any != NULL || options->trace != NULL))
+        return error_set(err, EXIT_USAGE, "--search: plans and runs nothing; leave out --%s",
+                         options->trace != NULL    ? "trace"
+                         : options->resume != NULL ? "resume"
+                                                   : "resume-if-any");
     if (options->trace != NULL && !options->plan && !options->profile &&
         (options->schedule || options->emulate_stage != NULL))
         return error_set(err, EXIT_USAGE, "--trace: belongs to training and to --plan; leave out --%s",
                          options->schedule ? "schedule" : "emulate-stage");
-    if ((options->plan || options->profile) + options->schedule + (options->emulate_stage != NULL) > 1)
-        return error_set(err, EXIT_USAGE,
-                         "--plan, --schedule and --emulate-stage: are answered one at a time; give one of them");
-    bool other = options->plan || options->profile || options->schedule || options->emulate_stage != NULL ||
-                 options->trace != NULL;
+    if ((options->plan || options->profile) + options->search + options->schedule + (options->emulate_stage != NULL) >
+        1)
+        return error_set(
+            err, EXIT_USAGE,
+            "--plan, --search, --schedule and --emulate-stage: are answered one at a time; give one of them");
+    bool other = options->plan || options->search || options->profile || options->schedule ||
+                 options->emulate_stage != NULL || options->trace != NULL;
     if (options->generate != NULL && (other || options->validate))
         return error_set(err, EXIT_USAGE, "--generate: writes text and nothing else; leave out the other action");
     if (options->validate && other)

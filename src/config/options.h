@@ -19,6 +19,9 @@ typedef struct Options {
     const char *verify;        // a number of steps; NULL: train
     bool schedule;
     bool plan, profile, json;
+    bool search;
+    const char *gpus;          // a number; NULL: the ranks of the configuration
+    const char *write;         // file for the best; NULL: none
     const char *emulate_stage; // NULL: none
     bool quiet, verbose;       // at most one
     bool help, help_config, markdown, version, man;

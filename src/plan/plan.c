@@ -155,16 +155,21 @@ int64_t plan_host_bytes(const PlanStage *stage) {
     return stage->host_slots * stage->slot_bytes + stage->copy_bytes + stage->order_bytes + stage->buffer_bytes;
 }
 
-void plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be) {
+void plan_make_from(Plan *plan, const TensorTable *table, const Model *model, const Config *config,
+                    const Schedule *schedule, Backend *be) {
     plan->stages = schedule->stages;
     plan->parameters = 0;
     plan->stage = xcalloc((size_t)schedule->stages, sizeof *plan->stage);
-    TensorTable table;
-    model_table(model, &config->model, &table);
     for (int s = 0; s < plan->stages; s++) {
-        fill_stage_(&plan->stage[s], &table, model, config, schedule, be, s);
+        fill_stage_(&plan->stage[s], table, model, config, schedule, be, s);
         plan->parameters += plan->stage[s].parameters;
     }
+}
+
+void plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be) {
+    TensorTable table;
+    model_table(model, &config->model, &table);
+    plan_make_from(plan, &table, model, config, schedule, be);
     table_free(&table);
 }
 

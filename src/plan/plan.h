@@ -43,6 +43,9 @@ bool plan_schedule_holds(int64_t stages, int64_t microbatches);
 
 // be: any backend of the kind that will run (it is asked for the attention's scratch, nothing is allocated).
 void plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be);
+// The same with the model's table at hand, for whoever makes many plans of one model.
+void plan_make_from(Plan *plan, const TensorTable *table, const Model *model, const Config *config,
+                    const Schedule *schedule, Backend *be);
 void plan_free(Plan *plan);
 
 // What the engine of the stage allocates.

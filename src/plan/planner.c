@@ -74,12 +74,14 @@ int planner_create(Planner *planner, const Config *config, const Model *model, c
     planner->model = model;
     planner->be = planner_backend(config, err);
     if (planner->be == NULL) return -1;
+    model_table(model, &config->model, &planner->table);
     hardware_describe(&planner->hardware, config, planner->be->device);
     return find_profile_(planner, log, err);
 }
 
 void planner_free(Planner *planner) {
     if (planner->be != NULL) planner->be->destroy(planner->be);
+    table_free(&planner->table);
     profile_free(&planner->profile);
     memset(planner, 0, sizeof *planner);
 }
@@ -95,21 +97,29 @@ void planner_config(const Planner *planner, Variant variant, Config *config) {
     if (config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
 }
 
-Schedule *planner_schedule(const Config *config, Error *err) {
-    int64_t enough = plan_enough_microbatches((int)config->parallel.pipeline);
+// How many of its microbatches are enough to know a configuration's schedule by.
+static int64_t planner_microbatches_(const Config *config) {
+    int64_t enough = plan_enough_microbatches((int)config->parallel.pipeline), all = config_microbatches(config);
     // Up to this many actions the whole schedule is as quick as two parts of it.
     enum { SMALL = 16384 };
-    bool small =
-        config_microbatches(config) <= enough || config_microbatches(config) * config->parallel.pipeline <= SMALL;
+    bool small = all <= enough || all * config->parallel.pipeline <= SMALL;
     // GPipe keeps a bundle of every microbatch, so that a shorter one says nothing of its memory.
-    if (small || config_schedule_kind(config)->keeps_all) return plan_schedule(config, err);
+    return small || config_schedule_kind(config)->keeps_all ? all : config_fewer_microbatches(config, enough);
+}
+
+Schedule *planner_schedule(const Config *config, Error *err) {
+    int64_t microbatches = planner_microbatches_(config);
+    if (microbatches == config_microbatches(config)) return plan_schedule(config, err);
     Config *few = xmalloc(sizeof *few);
     *few = *config;
-    few->train.global_batch =
-        config_fewer_microbatches(config, enough) * config->schedule.micro_batch * config->parallel.data;
+    few->train.global_batch = microbatches * config->schedule.micro_batch * config->parallel.data;
     Schedule *schedule = plan_schedule(few, err);
     free(few);
     return schedule;
+}
+
+ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error *err) {
+    return schedule_cache_borrow(planner->lists, config, planner_microbatches_(config), planner_schedule, err);
 }
 
 // Whether the batch can be cut into enough microbatches of this size, and BPipe has something to evict.
@@ -166,10 +176,11 @@ static int planner_ask_(const Planner *planner, const Config *config, Timed time
     forecast->variant = (Variant){asked->micro_batch, evicts, config->attention.mode};
     if (!possible_(config)) return 0;
     Plan plan = {0};
-    Schedule *schedule = planner_schedule(config, err);
+    ScheduleLoan loan = planner_borrow(planner, config, err);
+    const Schedule *schedule = loan.schedule;
     if (schedule == NULL) return -1;
     int status = 0;
-    plan_make(&plan, planner->model, config, schedule, planner->be);
+    plan_make_from(&plan, &planner->table, planner->model, config, schedule, planner->be);
     forecast->possible = !evicts || plan_evictions(schedule) > 0;
     forecast->slots = schedule->slots;
     if (evicts)
@@ -179,7 +190,7 @@ static int planner_ask_(const Planner *planner, const Config *config, Timed time
     bool wanted = timed == TIMED_ALWAYS || (timed == TIMED_WHERE_IT_FITS && forecast->fits);
     if (forecast->possible && wanted) status = planner_time_(planner, config, schedule, &plan, &forecast->time, err);
     plan_free(&plan);
-    schedule_free(schedule);
+    schedule_cache_return(&loan);
     return status;
 }
 

@@ -5,14 +5,17 @@
 #define PLANNER_H
 
 #include "plan_time.h"
+#include "schedule_cache.h"
 
 typedef struct Planner {
     const Config *config;
     const Model *model;
     Hardware hardware;
     Profile profile;
-    bool measured; // times come from `profile`
-    Backend *be;   // answers for the attention's scratch; allocates nothing
+    bool measured;        // times come from `profile`
+    Backend *be;          // answers for the attention's scratch; allocates nothing
+    TensorTable table;    // of the model
+    ScheduleCache *lists; // kept for whoever asks many questions; NULL: none are
 } Planner;
 
 // Looks at the device and for a profile. Where hardware.profile exists but is of something else, `log` says so and the
@@ -71,6 +74,8 @@ void planner_config(const Planner *planner, Variant variant, Config *config);
 
 // Schedule (as short as plan_time takes it) and bytes of a variant that is possible.
 Schedule *planner_schedule(const Config *config, Error *err);
+// The same, out of the planner's lists where it has any.
+ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error *err);
 
 // The largest micro-batch size that fits, 0 for none.
 int planner_largest(const Planner *planner, bool bpipe, int attention, int64_t *micro_batch, Error *err);

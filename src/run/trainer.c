@@ -15,6 +15,7 @@
 #include "config/manual.h"
 #include "config/options.h"
 #include "plan/plan_report.h"
+#include "search/search_command.h"
 #include "restart.h"
 #include "run.h"
 #include "engine/trace.h"
@@ -315,12 +316,17 @@ static bool answer_(const Options *options, const char *program) {
     return true;
 }
 
-// Answers questions about a configuration in this process. Returns false if none was asked; *status as usual.
+// Answers questions about a configuration in this process. Returns false if none was asked; *status: an exit code, or -1
+// with err.
 static bool question_(Trainer *t, int *status, Error *err) {
     const Options *options = &t->options;
     *status = 0;
     if (options->emulate_stage != NULL) {
         *status = emulate_command(t->config, t->model, options->emulate_stage, &t->log, err);
+        return true;
+    }
+    if (options->search) {
+        *status = search_command(t->config, t->model, options->gpus, options->json, options->write, &t->log, err);
         return true;
     }
     if (options->profile) *status = profile_command(t->config, t->model, &t->log, err);
@@ -362,7 +368,7 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
             trainer_check_family_(t.config, program, model, &err) != 0)
             code = trainer_fail_(&t.log, &err);
         else if (trainer_pass_copy_(&t), question_(&t, &status, &err))
-            code = status == 0 ? EXIT_DONE : trainer_fail_(&t.log, &err);
+            code = status >= 0 ? status : trainer_fail_(&t.log, &err);
         else
             code = train_main_(&t);
     }

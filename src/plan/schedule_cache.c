@@ -1,0 +1,104 @@
+// A hash table that only grows, up to a bound on the bytes of its lists; what is made after that is freed by its user.
+#include "schedule_cache.h"
+
+#include "base/alloc.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ENTRIES = 1 << 14, MOST_BYTES = 512 << 20 };
+
+// All that a list depends on. Compared as bytes, so it has no gaps.
+typedef struct ListKey {
+    int64_t stages, microbatches, name, chunks, group, delay, split, bpipe, evict_to, slots, load_ahead;
+} ListKey;
+
+typedef struct Entry {
+    ListKey key;
+    Schedule *schedule; // NULL: free
+} Entry;
+
+struct ScheduleCache {
+    pthread_mutex_t lock;
+    Entry *entries;
+    int64_t count, bytes;
+};
+
+ScheduleCache *schedule_cache_create(void) {
+    ScheduleCache *cache = xcalloc(1, sizeof *cache);
+    pthread_mutex_init(&cache->lock, NULL);
+    cache->entries = xcalloc(ENTRIES, sizeof *cache->entries);
+    return cache;
+}
+
+void schedule_cache_free(ScheduleCache *cache) {
+    if (cache == NULL) return;
+    for (int i = 0; i < ENTRIES; i++) schedule_free(cache->entries[i].schedule);
+    pthread_mutex_destroy(&cache->lock);
+    free(cache->entries);
+    free(cache);
+}
+
+static ListKey key_of_(const Config *config, int64_t microbatches) {
+    const ScheduleConfig *s = &config->schedule;
+    bool evicts = s->bpipe != BPIPE_OFF;
+    return (ListKey){.stages = config->parallel.pipeline,
+                     .microbatches = microbatches,
+                     .name = s->name,
+                     .chunks = config_chunks(config),
+                     .group = s->group,
+                     .delay = s->delay,
+                     .split = s->split_backward == SPLIT_ON,
+                     .bpipe = s->bpipe,
+                     .evict_to = evicts ? s->evict_to : 0,
+                     .slots = evicts ? s->slots : 0,
+                     .load_ahead = evicts ? s->load_ahead : 0};
+}
+
+// The entry of a key, or the free one where it belongs.
+static Entry *entry_of_(ScheduleCache *cache, const ListKey *key) {
+    const unsigned char *bytes = (const unsigned char *)key;
+    uint64_t hash = 1469598103934665603u; // FNV-1a
+    for (size_t i = 0; i < sizeof *key; i++) hash = (hash ^ bytes[i]) * 1099511628211u;
+    Entry *entry = &cache->entries[hash % ENTRIES];
+    while (entry->schedule != NULL && memcmp(&entry->key, key, sizeof *key) != 0)
+        entry = entry + 1 < cache->entries + ENTRIES ? entry + 1 : cache->entries;
+    return entry;
+}
+
+static int64_t bytes_of_(const Schedule *schedule) {
+    int64_t bytes = 0;
+    for (int s = 0; s < schedule->stages; s++) bytes += schedule->stage[s].count * (int64_t)sizeof(Action);
+    return bytes;
+}
+
+ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches,
+                                   Schedule *(*make)(const Config *config, Error *err), Error *err) {
+    ListKey key = key_of_(config, microbatches);
+    ScheduleLoan loan = {0};
+    if (cache != NULL) {
+        pthread_mutex_lock(&cache->lock);
+        loan.schedule = entry_of_(cache, &key)->schedule;
+        pthread_mutex_unlock(&cache->lock);
+    }
+    if (loan.schedule != NULL) return loan;
+    loan.schedule = loan.own = make(config, err);
+    if (cache == NULL || loan.own == NULL) return loan;
+    pthread_mutex_lock(&cache->lock);
+    Entry *entry = entry_of_(cache, &key);
+    // Another thread may have made it meanwhile; then there are two, and this one is freed.
+    if (entry->schedule == NULL && cache->count < ENTRIES / 2 && cache->bytes + bytes_of_(loan.own) <= MOST_BYTES) {
+        *entry = (Entry){key, loan.own};
+        cache->count++;
+        cache->bytes += bytes_of_(loan.own);
+        loan.own = NULL;
+    }
+    pthread_mutex_unlock(&cache->lock);
+    return loan;
+}
+
+void schedule_cache_return(ScheduleLoan *loan) {
+    schedule_free(loan->own);
+    *loan = (ScheduleLoan){0};
+}

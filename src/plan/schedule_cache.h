@@ -1,0 +1,26 @@
+// Schedules that were made and proved, kept for the next configuration with the same list. A list depends on stages,
+// microbatches and the keys of `schedule`, but neither on tensor and data ranks nor on what a microbatch is, so a
+// search over those asks for the same few lists again and again. Several threads may share one.
+#ifndef SCHEDULE_CACHE_H
+#define SCHEDULE_CACHE_H
+
+#include "config/config.h"
+
+typedef struct ScheduleCache ScheduleCache;
+
+ScheduleCache *schedule_cache_create(void);
+void schedule_cache_free(ScheduleCache *cache);
+
+// A list on loan. `own` is the same one where it is not kept, else NULL.
+typedef struct ScheduleLoan {
+    const Schedule *schedule; // NULL: it could not be made
+    Schedule *own;
+} ScheduleLoan;
+
+// Borrows the list of a configuration, of `microbatches` as `make` makes it, which is asked where the list is not there
+// yet; err is its. cache may be NULL. Returned with schedule_cache_return.
+ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches,
+                                   Schedule *(*make)(const Config *config, Error *err), Error *err);
+void schedule_cache_return(ScheduleLoan *loan);
+
+#endif

@@ -1,0 +1,99 @@
+// The bound of a schedule holds for the plan's figures up to BOUND_SLACK, which search.c leaves to it: of long
+// schedules the plan simulates a few rounds, and continues them with an error of a few thousandths.
+#include "bound.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *err) {
+    const Planner *planner = space->planner;
+    const ScheduleKind *kind = config_schedule_kind(config);
+    int p = (int)config->parallel.pipeline;
+    StageSchedule *stages = xcalloc((size_t)p, sizeof *stages);
+    for (int s = 0; s < p; s++) stages[s].own_slots = 1;
+    Schedule lists = {.stages = p,
+                      .chunks = config_chunks(config),
+                      .placement = kind->placement,
+                      .microbatches = (int)config_microbatches(config),
+                      .slots = 1,
+                      .edge_buffers = SCHEDULE_EDGE_BUFFERS,
+                      .split = kind->splits || config->schedule.split_backward == SPLIT_ON,
+                      .stage = stages};
+    Plan plan = {0};
+    TimeSource source = {&planner->hardware, NULL};
+    memset(cut, 0, sizeof *cut);
+    plan_make_from(&plan, &planner->table, planner->model, config, &lists, planner->be);
+    int status = plan_costs_make(&cut->costs, config, planner->model, &lists, &plan, &source, err);
+    cut->stages = p;
+    cut->chunks = lists.chunks;
+    cut->microbatches = config_microbatches(config);
+    cut->split = lists.split;
+    cut->least_bytes = memory_total(&plan.stage[plan_fullest(&plan)].memory);
+    for (int s = 0; s < p && status == 0; s++)
+        if (cut->costs.stage[s].optimizer > cut->after) cut->after = cut->costs.stage[s].optimizer;
+    cut->after += cut->costs.tied;
+    plan_free(&plan);
+    free(stages);
+    return status;
+}
+
+void cut_free(Cut *cut) {
+    plan_costs_free(&cut->costs);
+    memset(cut, 0, sizeof *cut);
+}
+
+// How many W of stage s may come after its last I: one where each follows its I at once.
+static double late_weights_(const Cut *cut, const ScheduleChoice *choice, int s) {
+    const ScheduleKind *kind = &schedule_kinds[choice->kind];
+    if (!kind->splits || kind->grouped) return 1;
+    if (kind->delayed) return 1 + (s < choice->delay ? s : choice->delay);
+    return (double)(cut->microbatches * cut->chunks); // a schedule in a V may keep them all to the end
+}
+
+double cut_bound(const Cut *cut, const ScheduleChoice *choice) {
+    const SimulateCosts *costs = &cut->costs.costs;
+    double m = (double)cut->microbatches, most = 0, before = 0, back = 0,
+           first_weight = cut->split ? costs->weight[0] : 0;
+    for (int s = 0; s < cut->stages; s++) {
+        int own = s * cut->chunks; // chunk 0, which has the first forward of the stage and its last gradient
+        double work = 0, weights = 0;
+        for (int c = 0; c < cut->chunks; c++) {
+            weights += cut->split ? costs->weight[own + c] : 0;
+            work += costs->forward[own + c] +
+                    (cut->split ? costs->input[own + c] + costs->weight[own + c] : costs->backward[own + c]);
+        }
+        double late = cut->split ? late_weights_(cut, choice, s) : 0;
+        double hidden = late == 1 ? costs->weight[own] : late * weights;
+        if (hidden > m * weights) hidden = m * weights;
+        double alone = before + m * work + cut->costs.stage[s].reduction;
+        double whole = before + m * work - hidden + back + (s > 0 || cut->split ? first_weight : 0);
+        if (s == 0) whole = m * work;
+        if (alone > most) most = alone;
+        if (whole > most) most = whole;
+        if (s + 1 == cut->stages) break;
+        before += costs->forward[own] + costs->edge[s];
+        back += (cut->split ? costs->input[own] : costs->backward[own]) + costs->edge[s];
+    }
+    return most + cut->after;
+}
+
+static double fused_seconds_(const PartTime *part) {
+    return part->forward + part->backward + part->tensor_forward + part->tensor_backward;
+}
+
+double shape_bound(const SearchSpace *space, const Candidate *shape) {
+    enum { MOST_CHUNKS = 4 };
+    ModelTimes times;
+    space_times(space, shape, &times);
+    double layers = (double)space->base->model.layers, p = (double)shape->pipeline;
+    double all = layers * fused_seconds_(&times.layer) + fused_seconds_(&times.embedding) + fused_seconds_(&times.head);
+    double m = (double)(space->base->train.global_batch / shape->data / shape->micro_batch);
+    // On average over the ranks the first forward has come through half of the stages, through a chunk of each. A split
+    // by time may leave a chunk a layer less than an even one.
+    double least = floor(layers / (p * MOST_CHUNKS)) - 1;
+    double fill = least > 0 ? (p - 1) / 2 * least * (times.layer.forward + times.layer.tensor_forward) : 0;
+    return m * all / p + fill;
+}

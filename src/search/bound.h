@@ -1,0 +1,33 @@
+// A lower bound of a step, known before its schedule is made or simulated. It sorts the search and ends it.
+//
+// On stage s all m microbatches take m (F+B+W), none of them starts before the first one's forward has come through the
+// stages before it, and after its last gradient has left, the stages before it have theirs to do. For equal stages this
+// is m (F+B+W) + (p-1)(F+B+W)/v with whole backwards, and with split ones (p-1)(F+I)/v less what W hides. Sums over
+// data ranks and the optimizer are added as the plan does.
+#ifndef BOUND_H
+#define BOUND_H
+
+#include "space.h"
+
+// Times and bytes of one way to cut the model: a shape with chunks, placement, layers, whole or split backwards, and
+// recomputed layers. Schedules of the same cut differ in their lists alone.
+typedef struct Cut {
+    PlanCosts costs;
+    int stages, chunks;
+    int64_t microbatches;
+    bool split;
+    double after;        // seconds of a step after the pipeline that nothing hides
+    int64_t least_bytes; // of the fullest rank: with one slot on every stage
+} Cut;
+
+// config: of a candidate of the space. -1 with err; cut_free in both cases.
+int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *err);
+void cut_free(Cut *cut);
+
+// Seconds that no list of this choice takes less than. choice->chunks and split are those of the cut.
+double cut_bound(const Cut *cut, const ScheduleChoice *choice);
+
+// The same for any schedule of a shape, from the times of its parts: no rank has less than its part of the work.
+double shape_bound(const SearchSpace *space, const Candidate *shape);
+
+#endif

@@ -1,0 +1,506 @@
+// A heap of nodes by their bound: shapes, and lists (a shape with a schedule and a split of layers). A shape that comes
+// up is replaced by its lists; a list that comes up is evaluated, with all its ways to keep bundles.
+#include "search.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "bound.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// The plan continues long schedules with an error of a few thousandths, so a bound is taken for so much less.
+#define BOUND_SLACK 0.995
+// Steps this near are the same.
+#define SAME_STEP 1e-9
+
+typedef struct Node {
+    Candidate candidate;
+    bool list; // with its schedule and layers; else a shape
+    double bound;
+    int64_t least_bytes;
+    int64_t order;
+} Node;
+
+typedef struct NodeList {
+    Node *nodes;
+    int64_t count, capacity;
+} NodeList;
+
+// What one node came to. Written by one thread, read when its batch is done.
+typedef struct Outcome {
+    NodeList lists; // of a shape
+    Fit *found;
+    int64_t founds;
+    Misfit *misfits;
+    int64_t misfit_count, evaluated;
+    Error err;
+    int status;
+} Outcome;
+
+// What is best so far, and no longer changes while a batch is evaluated.
+typedef struct Standing {
+    double best, tenth; // steps; INFINITY
+    Fit *front;         // by step
+    int64_t front_count, front_capacity;
+    Fit *keys; // the quickest of each cut, micro-batch size and schedule
+    int64_t key_count, key_capacity;
+} Standing;
+
+typedef struct Search {
+    const SearchSpace *space;
+    const SearchOptions *options;
+    SearchResult *result;
+    Standing standing;
+    NodeList heap;
+    int64_t orders, found_capacity, misfit_capacity;
+} Search;
+
+// ---------------------------------------------------------------- the heap
+
+static bool node_before_(const Node *a, const Node *b) {
+    return a->bound != b->bound ? a->bound < b->bound : a->order < b->order;
+}
+
+static void nodes_add_(NodeList *list, const Node *node) {
+    if (list->count == list->capacity) {
+        list->capacity = 2 * list->capacity + 64;
+        list->nodes = xrealloc(list->nodes, (size_t)list->capacity * sizeof *list->nodes);
+    }
+    list->nodes[list->count++] = *node;
+}
+
+static void heap_swap_(Node *a, Node *b) {
+    Node kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+static void heap_push_(NodeList *heap, const Node *node) {
+    nodes_add_(heap, node);
+    Node *nodes = heap->nodes;
+    for (int64_t at = heap->count - 1; at > 0 && node_before_(&nodes[at], &nodes[(at - 1) / 2]); at = (at - 1) / 2)
+        heap_swap_(&nodes[at], &nodes[(at - 1) / 2]);
+}
+
+static Node heap_pop_(NodeList *heap) {
+    Node *nodes = heap->nodes, first = nodes[0];
+    nodes[0] = nodes[--heap->count];
+    for (int64_t at = 0;;) {
+        int64_t least = at;
+        for (int64_t child = 2 * at + 1; child <= 2 * at + 2 && child < heap->count; child++)
+            if (node_before_(&nodes[child], &nodes[least])) least = child;
+        if (least == at) return first;
+        heap_swap_(&nodes[at], &nodes[least]);
+        at = least;
+    }
+}
+
+// ---------------------------------------------------------------- what can be left out
+
+// Whether something found is no slower and no larger.
+static bool dominated_(const Standing *standing, double bound, int64_t bytes) {
+    for (int64_t i = 0; i < standing->front_count && standing->front[i].step <= bound * BOUND_SLACK; i++)
+        if (standing->front[i].peak_bytes <= bytes) return true;
+    return false;
+}
+
+// Whether a candidate with this bound and at least these bytes is neither among the ten best nor on the front.
+static bool hopeless_(const Search *search, double bound, int64_t bytes) {
+    const Standing *standing = &search->standing;
+    double least = bound * BOUND_SLACK;
+    if (search->options->exhaustive || least <= standing->tenth) return false;
+    return least > SEARCH_SLOWER * standing->best || dominated_(standing, bound, bytes);
+}
+
+static bool all_hopeless_(const Search *search, double bound) {
+    const Standing *standing = &search->standing;
+    double least = bound * BOUND_SLACK;
+    return !search->options->exhaustive && least > standing->tenth && least > SEARCH_SLOWER * standing->best;
+}
+
+// ---------------------------------------------------------------- what stands so far
+
+static bool same_key_(const Candidate *a, const Candidate *b) {
+    return a->tensor == b->tensor && a->pipeline == b->pipeline && a->data == b->data &&
+           a->micro_batch == b->micro_batch && a->schedule.kind == b->schedule.kind &&
+           a->schedule.chunks == b->schedule.chunks;
+}
+
+static bool plainer_(const Candidate *a, const Candidate *b) {
+    if (a->recompute != b->recompute) return b->recompute;
+    return a->evict == SEARCH_KEEP && b->evict != SEARCH_KEEP;
+}
+
+// The quicker one; of equals the one that moves and recomputes nothing, the smaller one, and the one that was met
+// first.
+static bool found_before_(const Fit *a, const Fit *b) {
+    if (fabs(a->step - b->step) > SAME_STEP * b->step) return a->step < b->step;
+    if (plainer_(&a->candidate, &b->candidate)) return true;
+    if (plainer_(&b->candidate, &a->candidate)) return false;
+    if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;
+    return a->order < b->order;
+}
+
+static int compare_found_(const void *a, const void *b) {
+    return found_before_(a, b) ? -1 : found_before_(b, a);
+}
+
+static Fit *grow_found_(Fit *list, int64_t count, int64_t *capacity) {
+    if (count < *capacity) return list;
+    *capacity = 2 * *capacity + 64;
+    return xrealloc(list, (size_t)*capacity * sizeof *list);
+}
+
+static void stand_front_(Standing *standing, const Fit *found) {
+    int64_t kept = 0, at = 0;
+    for (int64_t i = 0; i < standing->front_count; i++) {
+        const Fit *other = &standing->front[i];
+        if (other->step <= found->step && other->peak_bytes <= found->peak_bytes) return;
+    }
+    standing->front = grow_found_(standing->front, standing->front_count + 1, &standing->front_capacity);
+    for (int64_t i = 0; i < standing->front_count; i++) {
+        const Fit *other = &standing->front[i];
+        if (other->step < found->step || other->peak_bytes < found->peak_bytes) standing->front[kept++] = *other;
+    }
+    while (at < kept && standing->front[at].step < found->step) at++;
+    memmove(&standing->front[at + 1], &standing->front[at], (size_t)(kept - at) * sizeof *standing->front);
+    standing->front[at] = *found;
+    standing->front_count = kept + 1;
+}
+
+static void stand_keys_(Standing *standing, const Fit *found) {
+    int64_t at = 0;
+    while (at < standing->key_count && !same_key_(&standing->keys[at].candidate, &found->candidate)) at++;
+    if (at < standing->key_count && !found_before_(found, &standing->keys[at])) return;
+    if (at == standing->key_count) {
+        standing->keys = grow_found_(standing->keys, standing->key_count, &standing->key_capacity);
+        standing->key_count++;
+    }
+    // Kept in order: the entry moves to its place among the quicker ones.
+    for (; at > 0 && found_before_(found, &standing->keys[at - 1]); at--) standing->keys[at] = standing->keys[at - 1];
+    standing->keys[at] = *found;
+    standing->best = standing->keys[0].step;
+    if (standing->key_count >= SEARCH_BEST) standing->tenth = standing->keys[SEARCH_BEST - 1].step;
+}
+
+// ---------------------------------------------------------------- lists of a shape
+
+// A cut that lists of a shape share.
+typedef struct CutOf {
+    int chunks;
+    Placement placement;
+    bool split, balanced;
+    Cut cut;
+} CutOf;
+
+static CutOf *cut_of_(const Search *search, const Candidate *list, CutOf *cuts, int *count, Outcome *outcome) {
+    const ScheduleKind *kind = &schedule_kinds[list->schedule.kind];
+    bool split = kind->splits || list->schedule.split;
+    for (int i = 0; i < *count; i++) {
+        CutOf *at = &cuts[i];
+        if (at->chunks == list->schedule.chunks && at->placement == kind->placement && at->split == split &&
+            at->balanced == list->balanced)
+            return at;
+    }
+    CutOf *at = &cuts[(*count)++];
+    *at = (CutOf){
+        .chunks = list->schedule.chunks, .placement = kind->placement, .split = split, .balanced = list->balanced};
+    Config *config = xmalloc(sizeof *config);
+    space_config(search->space, list, config);
+    outcome->status = cut_make(&at->cut, search->space, config, &outcome->err);
+    free(config);
+    return at;
+}
+
+static void expand_(const Search *search, const Node *shape, Outcome *outcome) {
+    ScheduleChoice choices[SCHEDULE_CHOICES];
+    CutOf cuts[2 * SCHEDULE_CHOICES];
+    int cut_count = 0, count = space_schedules(search->space, &shape->candidate, choices);
+    for (int i = 0; i < count; i++) {
+        for (int balanced = 0; balanced < 2 && outcome->status == 0; balanced++) {
+            Node node = {.candidate = shape->candidate, .list = true};
+            node.candidate.schedule = choices[i];
+            node.candidate.balanced = balanced == 1;
+            if (balanced == 1 && !space_balance_matters(search->space, &node.candidate)) continue;
+            CutOf *at = cut_of_(search, &node.candidate, cuts, &cut_count, outcome);
+            if (outcome->status != 0) break;
+            node.bound = cut_bound(&at->cut, &choices[i]);
+            node.least_bytes = at->cut.least_bytes;
+            if (!hopeless_(search, node.bound, node.least_bytes)) nodes_add_(&outcome->lists, &node);
+        }
+    }
+    for (int i = 0; i < cut_count; i++) cut_free(&cuts[i].cut);
+}
+
+// ---------------------------------------------------------------- a list, in all ways to keep its bundles
+
+typedef struct Trial {
+    const Search *search;
+    const Node *list;
+    Outcome *outcome;
+    Config *config;
+    bool front_alone; // what is tried is no quicker than something found with the same schedule
+} Trial;
+
+static double limit_(const SearchSpace *space) {
+    const Hardware *hardware = &space->planner->hardware;
+    double reserve = space->base->hardware.reserve_gib * GIB;
+    return hardware->memory_bytes > 0 ? (double)hardware->memory_bytes - reserve : INFINITY;
+}
+
+static void trial_found_(Trial *trial, const Candidate *candidate, const Forecast *forecast) {
+    Outcome *outcome = trial->outcome;
+    outcome->found = xrealloc(outcome->found, (size_t)(outcome->founds + 1) * sizeof *outcome->found);
+    outcome->found[outcome->founds++] = (Fit){.candidate = *candidate,
+                                              .step = forecast->time.step,
+                                              .mfu = forecast->time.mfu,
+                                              .bubble = forecast->time.bubble,
+                                              .peak_bytes = forecast->peak_bytes,
+                                              .fullest = forecast->fullest};
+}
+
+static void trial_misfit_(Trial *trial, const Candidate *candidate, const Forecast *forecast) {
+    Outcome *outcome = trial->outcome;
+    double excess = (double)forecast->peak_bytes - limit_(trial->search->space);
+    outcome->misfits = xrealloc(outcome->misfits, (size_t)(outcome->misfit_count + 1) * sizeof *outcome->misfits);
+    outcome->misfits[outcome->misfit_count++] = (Misfit){.candidate = *candidate,
+                                                         .bound = trial->list->bound,
+                                                         .excess = excess > 0 ? (int64_t)excess : 0,
+                                                         .fullest = forecast->fullest};
+}
+
+// Counts the bytes of a candidate and, where it fits and is of interest, simulates it. `bound` of its step may be
+// better known than that of the list. Returns whether the candidate is possible; `forecast` has what is known of it.
+static bool try_(Trial *trial, Candidate *candidate, double bound, Forecast *forecast) {
+    Outcome *outcome = trial->outcome;
+    const Search *search = trial->search;
+    memset(forecast, 0, sizeof *forecast);
+    if (outcome->status != 0 || !space_config(search->space, candidate, trial->config)) return false;
+    outcome->evaluated++;
+    const Planner *planner = search->space->planner;
+    // Where the list is quick enough for the ten best it is simulated at once; else only if its bytes are on the front.
+    bool quick = bound * BOUND_SLACK <= search->standing.tenth && !trial->front_alone;
+    if (quick || search->options->exhaustive) {
+        outcome->status = planner_forecast_fitting(planner, trial->config, forecast, &outcome->err);
+    } else if (!hopeless_(search, bound, trial->list->least_bytes)) {
+        outcome->status = planner_forecast_config(planner, trial->config, false, forecast, &outcome->err);
+        bool wanted = outcome->status == 0 && forecast->possible && forecast->fits;
+        if (wanted && !dominated_(&search->standing, bound, forecast->peak_bytes))
+            outcome->status = planner_forecast_config(planner, trial->config, true, forecast, &outcome->err);
+    }
+    if (outcome->status != 0 || !forecast->possible) return false;
+    if (candidate->evict != SEARCH_KEEP) {
+        candidate->slots = forecast->slots;
+        candidate->load_ahead = forecast->load_ahead;
+    }
+    if (forecast->fits && forecast->time.known) trial_found_(trial, candidate, forecast);
+    if (!forecast->fits) trial_misfit_(trial, candidate, forecast);
+    return true;
+}
+
+static void try_recompute_(Trial *trial, const Candidate *candidate) {
+    const SearchSpace *space = trial->search->space;
+    Candidate recomputed = *candidate;
+    Cut cut;
+    if (space->planner->hardware.memory_bytes == 0 || space_fixes(space, "schedule.recompute_layers")) return;
+    recomputed.recompute = true;
+    trial->outcome->evaluated++;
+    if (!space_config(space, &recomputed, trial->config)) return;
+    trial->outcome->status = cut_make(&cut, space, trial->config, &trial->outcome->err);
+    double bound = trial->outcome->status == 0 ? cut_bound(&cut, &candidate->schedule) : 0;
+    int64_t least = cut.least_bytes;
+    cut_free(&cut);
+    Forecast forecast;
+    if (trial->outcome->status == 0 && !hopeless_(trial->search, bound, least))
+        try_(trial, &recomputed, bound, &forecast);
+}
+
+// Evicting to one target: with the fewest slots, and where bundles have to go, with as many as fit.
+static void try_target_(Trial *trial, int target, int placement, const Forecast *plain) {
+    const SearchSpace *space = trial->search->space;
+    Candidate candidate = trial->list->candidate;
+    Forecast least, most;
+    candidate.evict = target;
+    candidate.placement = placement;
+    // No eviction makes a step shorter.
+    double bound = plain->time.known ? plain->time.step / BOUND_SLACK : trial->list->bound;
+    if (!try_(trial, &candidate, bound, &least)) return;
+    if (!least.fits) {
+        candidate.slots = candidate.load_ahead = 0;
+        try_recompute_(trial, &candidate);
+        return;
+    }
+    if (plain->fits || space_fixes(space, "schedule.slots") || least.slot_bytes <= 0) return;
+    double spare = limit_(space) - (double)least.peak_bytes;
+    int64_t slots = least.slots + (isinf(spare) ? 0 : (int64_t)(spare / (double)least.slot_bytes));
+    if (slots >= plain->slots) slots = plain->slots - 1;
+    if (slots <= least.slots) return;
+    candidate.slots = slots;
+    candidate.load_ahead = 0;
+    try_(trial, &candidate, bound, &most);
+}
+
+static bool may_evict_(const SearchSpace *space, const Candidate *list, int target) {
+    const ScheduleConfig *given = &space->base->schedule;
+    if (space_fixes(space, "schedule.bpipe") && given->bpipe == BPIPE_OFF) return false;
+    if (space_fixes(space, "schedule.evict_to") && given->evict_to != target) return false;
+    return target == EVICT_TO_HOST || (schedule_kinds[list->schedule.kind].pairs && list->pipeline > 1);
+}
+
+static void try_list_(const Search *search, const Node *list, Outcome *outcome) {
+    const SearchSpace *space = search->space;
+    const Config *base = space->base;
+    Trial trial = {search, list, outcome, xmalloc(sizeof *trial.config), false};
+    Candidate plain = list->candidate;
+    Forecast forecast = {0};
+    bool evicting = space_fixes(space, "schedule.bpipe") && base->schedule.bpipe == BPIPE_ON;
+    if (!evicting && try_(&trial, &plain, list->bound, &forecast) && !forecast.fits) try_recompute_(&trial, &plain);
+    if (evicting) forecast.slots = INT32_MAX;
+    trial.front_alone = forecast.fits;
+    bool spans = plain.pipeline * plain.tensor > base->hardware.gpus_per_node;
+    for (int placement = PLACEMENT_LINEAR; placement <= PLACEMENT_ADJACENT; placement++) {
+        bool other = placement != plain.placement;
+        if (other && (!spans || space_fixes(space, "parallel.placement"))) continue;
+        if (may_evict_(space, &plain, EVICT_TO_PEER)) try_target_(&trial, EVICT_TO_PEER, placement, &forecast);
+    }
+    if (may_evict_(space, &plain, EVICT_TO_HOST)) try_target_(&trial, EVICT_TO_HOST, plain.placement, &forecast);
+    free(trial.config);
+}
+
+// ---------------------------------------------------------------- the search
+
+static void take_outcome_(Search *search, Outcome *outcome) {
+    SearchResult *result = search->result;
+    for (int64_t i = 0; i < outcome->lists.count; i++) {
+        outcome->lists.nodes[i].order = search->orders++;
+        heap_push_(&search->heap, &outcome->lists.nodes[i]);
+    }
+    for (int64_t i = 0; i < outcome->founds; i++) {
+        Fit *found = &outcome->found[i];
+        found->order = search->orders++;
+        result->found = grow_found_(result->found, result->founds, &search->found_capacity);
+        result->found[result->founds++] = *found;
+        stand_front_(&search->standing, found);
+        stand_keys_(&search->standing, found);
+    }
+    for (int64_t i = 0; i < outcome->misfit_count; i++) {
+        if (result->misfit_count == search->misfit_capacity) {
+            search->misfit_capacity = 2 * search->misfit_capacity + 64;
+            result->misfits = xrealloc(result->misfits, (size_t)search->misfit_capacity * sizeof *result->misfits);
+        }
+        outcome->misfits[i].order = search->orders++;
+        result->misfits[result->misfit_count++] = outcome->misfits[i];
+    }
+    result->evaluated += outcome->evaluated;
+    result->simulated += outcome->founds;
+    free(outcome->lists.nodes);
+    free(outcome->found);
+    free(outcome->misfits);
+}
+
+enum { BATCH = 16 };
+
+// Pops the next nodes that are of interest.
+static int next_batch_(Search *search, Node batch[BATCH]) {
+    int count = 0;
+    while (count < BATCH && search->heap.count > 0) {
+        Node node = heap_pop_(&search->heap);
+        if (all_hopeless_(search, node.bound)) {
+            search->heap.count = 0;
+            break;
+        }
+        if (!hopeless_(search, node.bound, node.least_bytes)) batch[count++] = node;
+    }
+    return count;
+}
+
+static int search_batch_(Search *search, const Node *batch, int count, Error *err) {
+    Outcome outcomes[BATCH];
+    int status = 0;
+    memset(outcomes, 0, sizeof outcomes);
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int i = 0; i < count; i++) {
+        if (batch[i].list)
+            try_list_(search, &batch[i], &outcomes[i]);
+        else
+            expand_(search, &batch[i], &outcomes[i]);
+    }
+    for (int i = 0; i < count; i++) {
+        if (outcomes[i].status != 0 && status == 0)
+            status = error_set(err, outcomes[i].err.code, "%s", outcomes[i].err.text);
+        take_outcome_(search, &outcomes[i]);
+    }
+    return status;
+}
+
+static void push_shapes_(Search *search) {
+    Candidate *shapes;
+    int64_t count = search->result->shapes = space_shapes(search->space, &shapes);
+    for (int64_t i = 0; i < count; i++) {
+        Node node = {
+            .candidate = shapes[i], .bound = shape_bound(search->space, &shapes[i]), .order = search->orders++};
+        heap_push_(&search->heap, &node);
+    }
+    free(shapes);
+}
+
+static int index_of_(const SearchResult *result, const Fit *found) {
+    for (int64_t i = 0; i < result->founds; i++)
+        if (result->found[i].order == found->order) return (int)i;
+    return -1;
+}
+
+// The front anew, from all that was found: of equals the plainer one, which may have been met later.
+static void take_front_(SearchResult *result) {
+    Fit *sorted = xmalloc((size_t)result->founds * sizeof *sorted);
+    if (result->founds > 0) memcpy(sorted, result->found, (size_t)result->founds * sizeof *sorted);
+    qsort(sorted, (size_t)result->founds, sizeof *sorted, compare_found_);
+    int64_t least = INT64_MAX;
+    result->front = xmalloc((size_t)result->founds * sizeof *result->front);
+    for (int64_t i = 0; i < result->founds && sorted[i].step <= SEARCH_SLOWER * sorted[0].step; i++) {
+        if (sorted[i].peak_bytes >= least) continue;
+        least = sorted[i].peak_bytes;
+        result->front[result->front_count++] = index_of_(result, &sorted[i]);
+    }
+    if (result->founds > 0) result->best = index_of_(result, &sorted[0]);
+    for (int64_t i = 1; i < result->founds && sorted[i].step <= sorted[0].step * (1 + SAME_STEP); i++) result->ties++;
+    free(sorted);
+}
+
+static void take_ten_(SearchResult *result, const Standing *standing) {
+    for (int64_t i = 0; i < standing->key_count && i < SEARCH_BEST; i++)
+        result->ten[result->ten_count++] = index_of_(result, &standing->keys[i]);
+}
+
+int search_run(SearchResult *result, const SearchSpace *space, const SearchOptions *options, Error *err) {
+    Search search = {
+        .space = space, .options = options, .result = result, .standing = {.best = INFINITY, .tenth = INFINITY}};
+    double began = clock_seconds();
+    int status = 0, count;
+    Node batch[BATCH];
+    *result = (SearchResult){.best = -1};
+    push_shapes_(&search);
+    while (status == 0 && !result->stopped && (count = next_batch_(&search, batch)) > 0) {
+        status = search_batch_(&search, batch, count, err);
+        result->seconds = clock_seconds() - began;
+        if (options->progress != NULL) options->progress(options->argument, result, batch[0].bound);
+        result->stopped = options->stop != NULL && *options->stop != 0;
+    }
+    take_front_(result);
+    take_ten_(result, &search.standing);
+    free(search.heap.nodes);
+    free(search.standing.front);
+    free(search.standing.keys);
+    result->seconds = clock_seconds() - began;
+    return status;
+}
+
+void search_free(SearchResult *result) {
+    free(result->found);
+    free(result->misfits);
+    free(result->front);
+    memset(result, 0, sizeof *result);
+}

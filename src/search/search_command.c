@@ -1,0 +1,189 @@
+// --search: checks what was asked, searches, and writes the answer. The ranks to search for are those of --gpus, or
+// those of the configuration. A key in the file is where the search starts from; one that -o gives stays as it is.
+#include "search_command.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/files.h"
+#include "search_report.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+// Set by Ctrl-C, which has no other place to write to.
+static volatile sig_atomic_t interrupted_;
+
+static void interrupt_(int signal) {
+    (void)signal;
+    interrupted_ = 1;
+}
+
+// ---------------------------------------------------------------- what was asked
+
+static int read_gpus_(const char *text, int64_t *gpus, Error *err) {
+    enum { MOST = 1 << 20 };
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (*end == '\0' && errno == 0 && value >= 1 && value <= MOST) {
+        *gpus = value;
+        return 0;
+    }
+    return error_set(err, EXIT_USAGE, "--gpus: %s: is no number of GPUs; give one from 1 to %d", text, MOST);
+}
+
+static int contradicts_(const SearchSpace *space, const char *key, int64_t value, Error *err) {
+    return config_error(space->base, key, err,
+                        "%lld does not divide the %lld ranks to search for; use another, or leave "
+                        "it out",
+                        (long long)value, (long long)space->world);
+}
+
+// What -o fixes has to leave something to search for.
+static int check_fixed_(const SearchSpace *space, Error *err) {
+    const ParallelConfig *parallel = &space->base->parallel;
+    const struct {
+        const char *key;
+        int64_t value;
+    } parts[] = {{"parallel.tensor", parallel->tensor},
+                 {"parallel.pipeline", parallel->pipeline},
+                 {"parallel.data", parallel->data}};
+    int64_t product = 1, fixed = 0;
+    for (int i = 0; i < 3; i++) {
+        if (!space_fixes(space, parts[i].key)) continue;
+        if (space->world % (product * parts[i].value) != 0)
+            return contradicts_(space, parts[i].key, parts[i].value, err);
+        product *= parts[i].value;
+        fixed++;
+    }
+    if (fixed < 3 || product == space->world) return 0;
+    return config_error(space->base, "parallel.data", err,
+                        "pipeline * tensor * data = %lld ranks, and %lld are searched for; "
+                        "leave one of the three out",
+                        (long long)product, (long long)space->world);
+}
+
+static int check_keys_(const Config *config, bool gpus, Error *err) {
+    if (config->schedule.file[0] != '\0')
+        return config_error(config, "schedule.file", err,
+                            "a list from a file fixes stages and microbatches, which a "
+                            "search varies; leave it out");
+    if (gpus && config->hardware.device == DEVICE_CPU)
+        return config_error(config, "hardware.device", err,
+                            "cpu contradicts --gpus; use cuda or auto, or leave --gpus out "
+                            "to search for the ranks of the configuration");
+    if (gpus && config->hardware.share_gpu)
+        return config_error(config, "hardware.share_gpu", err,
+                            "true contradicts --gpus, which gives every rank a GPU of its "
+                            "own; use false");
+    return 0;
+}
+
+// Turns the configuration into one of as many ranks, without a profile: that belongs to one number of tensor ranks.
+static void set_world_(Config *config, int64_t ranks) {
+    config->hardware.profile[0] = '\0';
+    if (ranks == 0) return;
+    config->hardware.device = DEVICE_CUDA;
+}
+
+static int check_write_(const Config *config, const char *path, Error *err) {
+    struct stat given, there;
+    int code = file_check_to_write(path);
+    if (code != 0) return error_set(err, EXIT_FAILED, "--write: %s: %s; name another file", path, strerror(code));
+    if (stat(config->path, &given) == 0 && stat(path, &there) == 0 && given.st_ino == there.st_ino &&
+        given.st_dev == there.st_dev)
+        return error_set(err, EXIT_USAGE, "--write: %s: is the configuration given with -c; name another file", path);
+    return 0;
+}
+
+// ---------------------------------------------------------------- progress
+
+typedef struct Progress {
+    const Log *log;
+    double said; // when
+    bool shown;
+} Progress;
+
+static void progress_(void *argument, const SearchResult *result, double bound) {
+    Progress *progress = argument;
+    char best[32] = "none fits";
+    double now = clock_seconds();
+    if (now - progress->said < 0.25) return;
+    double step = 0;
+    for (int64_t i = 0; i < result->founds; i++)
+        if (step == 0 || result->found[i].step < step) step = result->found[i].step;
+    if (step > 0) snprintf(best, sizeof best, "%.1f ms", 1e3 * step);
+    progress->said = now;
+    progress->shown = true;
+    fprintf(stderr, "\r\033[K%s: searched %lld configurations in %.0f s, best so far %s, at %.1f ms of lower bound",
+            progress->log->program, (long long)result->evaluated, result->seconds, best, 1e3 * bound);
+    fflush(stderr);
+}
+
+// ---------------------------------------------------------------- the command
+
+static int run_(const SearchSpace *space, SearchResult *result, const Log *log, Error *err) {
+    Progress progress = {log, clock_seconds(), false};
+    SearchOptions options = {.stop = &interrupted_, .argument = &progress};
+    if (isatty(STDERR_FILENO) && log->level != LOG_QUIET) options.progress = progress_;
+    struct sigaction action = {.sa_handler = interrupt_}, before;
+    sigemptyset(&action.sa_mask);
+    action.sa_flags = (int)SA_RESETHAND; // a second Ctrl-C ends the program at once
+    sigaction(SIGINT, &action, &before);
+    int status = search_run(result, space, &options, err);
+    sigaction(SIGINT, &before, NULL);
+    if (progress.shown) fputs("\r\033[K", stderr);
+    return status;
+}
+
+static int answer_search_(const SearchSpace *space, const SearchResult *result, bool json, const char *write,
+                          Error *err) {
+    int status = json ? search_write_json(space, result, stdout, err) : search_report(space, result, stdout, err);
+    if (status == 0 && write != NULL && result->best >= 0) status = search_write_config(space, result, write, err);
+    if (status == 0 && fflush(stdout) != 0)
+        status = error_set(err, EXIT_FAILED, "the search could not be written to stdout");
+    if (status != 0) return -1;
+    return result->stopped ? EXIT_STOPPED : result->best >= 0 ? EXIT_DONE : EXIT_FAILED;
+}
+
+static int search_with_(const SearchSpace *space, bool json, const char *write, const Log *log, Error *err) {
+    SearchResult result = {0};
+    if (space->planner->hardware.cost.flops == 0)
+        return config_error(space->base, "hardware.gpu", err,
+                            "nothing is known of the device to search for; use one of the "
+                            "words in --help-config, or give hardware.peak_tflops and hardware.memory_gib");
+    int code = run_(space, &result, log, err);
+    if (code == 0) code = answer_search_(space, &result, json, write, err);
+    search_free(&result);
+    return code;
+}
+
+int search_command(const Config *config, const Model *model, const char *gpus, bool json, const char *write,
+                   const Log *log, Error *err) {
+    int64_t ranks = 0;
+    if (gpus != NULL && read_gpus_(gpus, &ranks, err) != 0) return -1;
+    if (check_keys_(config, gpus != NULL, err) != 0) return -1;
+    if (write != NULL && check_write_(config, write, err) != 0) return -1;
+    Config *base = xmalloc(sizeof *base), *world = xmalloc(sizeof *world);
+    Planner planner;
+    *base = *config;
+    set_world_(base, ranks);
+    // The planner reads of its own configuration what does not depend on the candidate, and how many ranks there are.
+    *world = *base;
+    if (ranks > 0) world->parallel.pipeline = world->parallel.tensor = 1, world->parallel.data = ranks;
+    SearchSpace space = {base, &planner, config_world(world)};
+    int code = check_fixed_(&space, err);
+    if (code == 0) {
+        code = planner_create(&planner, world, model, log, err);
+        planner.lists = schedule_cache_create();
+        if (code == 0) code = search_with_(&space, json, write, log, err);
+        schedule_cache_free(planner.lists);
+        planner_free(&planner);
+    }
+    free(world);
+    free(base);
+    return code;
+}

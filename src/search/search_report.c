@@ -1,0 +1,226 @@
+// The answer in sentences, then the front and the ten best as tables.
+#include "search_report.h"
+
+#include "base/alloc.h"
+#include "base/grid.h"
+#include "base/units.h"
+#include "plan/plan_schedules.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void search_found_config(const SearchSpace *space, const Fit *found, Config *config) {
+    space_config(space, &found->candidate, config);
+    if (found->candidate.evict != SEARCH_KEEP) {
+        config->schedule.slots = found->candidate.slots;
+        config->schedule.load_ahead = found->candidate.load_ahead;
+    }
+}
+
+// "ZB-V", "interleaved, host"
+static char *schedule_text_(const Config *config, char text[SCHEDULE_ROW_TEXT]) {
+    ScheduleRow row = {.schedule = config->schedule, .attention = config->attention};
+    row.schedule.recompute_of_stage[0] = 0; // has words of its own
+    return schedule_row_text(&row, text);
+}
+
+// Layers of the model that are recomputed.
+static int64_t recomputed_(const Config *config) {
+    int64_t layers = 0, all = config->model.layers;
+    for (int s = 0; s < config->parallel.pipeline; s++) layers += config_recompute(config, s);
+    return layers < all ? layers : all;
+}
+
+// "flash, seq, 3 again, by time"
+static char *rest_text_(const Config *config, char text[SCHEDULE_ROW_TEXT]) {
+    char again[48] = "";
+    int64_t layers = recomputed_(config);
+    if (layers > 0) snprintf(again, sizeof again, ", %lld again", (long long)layers);
+    snprintf(text, SCHEDULE_ROW_TEXT, "%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
+             config->parallel.sequence ? ", seq" : "", config->parallel.layers_given > 0 ? ", by time" : "", again,
+             config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
+    return text;
+}
+
+static char *time_text_(const Fit *found, char text[SCHEDULE_ROW_TEXT]) {
+    char mfu[32] = "", bytes[32];
+    if (found->mfu > 0) snprintf(mfu, sizeof mfu, ", MFU %.1f %%", 100 * found->mfu);
+    snprintf(text, SCHEDULE_ROW_TEXT, "%.1f ms a step%s, %s on the ranks of stage %d", 1e3 * found->step, mfu,
+             grid_bytes(found->peak_bytes, bytes), found->fullest);
+    return text;
+}
+
+// "pipeline 8 x tensor 4 x data 1, micro-batch 1, ZB-V, chunks 2"
+static char *cut_text_(const Config *config, char text[2 * SCHEDULE_ROW_TEXT]) {
+    char schedule[SCHEDULE_ROW_TEXT];
+    snprintf(text, 2 * SCHEDULE_ROW_TEXT, "pipeline %lld x tensor %lld x data %lld, micro-batch %lld, %s, chunks %d",
+             (long long)config->parallel.pipeline, (long long)config->parallel.tensor, (long long)config->parallel.data,
+             (long long)config->schedule.micro_batch, schedule_text_(config, schedule), config_chunks(config));
+    return text;
+}
+
+// ---------------------------------------------------------------- tables
+
+static int64_t host_bytes_(const SearchSpace *space, const Config *config) {
+    Error ignored = {0};
+    Plan plan = {0};
+    int64_t most = 0;
+    Schedule *schedule = planner_schedule(config, &ignored);
+    if (schedule == NULL) return 0;
+    plan_make(&plan, space->planner->model, config, schedule, space->planner->be);
+    for (int s = 0; s < plan.stages; s++)
+        if (plan_host_bytes(&plan.stage[s]) > most) most = plan_host_bytes(&plan.stage[s]);
+    plan_free(&plan);
+    schedule_free(schedule);
+    return most;
+}
+
+static void table_row_(Grid *grid, const SearchSpace *space, const Fit *found) {
+    Config *config = xmalloc(sizeof *config);
+    const Candidate *candidate = &found->candidate;
+    char schedule[SCHEDULE_ROW_TEXT], rest[SCHEDULE_ROW_TEXT];
+    search_found_config(space, found, config);
+    grid_cell(grid, "%lldx%lldx%lld", (long long)candidate->pipeline, (long long)candidate->tensor,
+              (long long)candidate->data);
+    grid_cell(grid, "%lld", (long long)candidate->micro_batch);
+    grid_cell(grid, "%s", schedule_text_(config, schedule));
+    grid_cell(grid, "%d", config_chunks(config));
+    grid_cell(grid, "%s", rest_text_(config, rest));
+    grid_cell(grid, "%.2f", (double)found->peak_bytes / GIB);
+    grid_cell(grid, "%.1f", (double)host_bytes_(space, config) / GIB);
+    grid_cell(grid, "%.1f", 1e3 * found->step);
+    grid_cell(grid, found->mfu > 0 ? "%.1f%%" : "-", 100 * found->mfu);
+    free(config);
+}
+
+static void table_(const SearchSpace *space, const SearchResult *result, const int *rows, int count, FILE *file) {
+    Grid grid = {.columns = 9};
+    const char *cells[] = {"p x t x d", "b",        "schedule", "chunks", "attention, layers",
+                           "rank GiB",  "host GiB", "step ms",  "MFU"};
+    for (int i = 0; i < 9; i++) grid_cell(&grid, "%s", cells[i]);
+    for (int i = 0; i < count; i++) table_row_(&grid, space, &result->found[rows[i]]);
+    grid_print(&grid, file);
+    grid_free(&grid);
+}
+
+// ---------------------------------------------------------------- sentences
+
+static void line_of_changes_(const Config *from, const Config *to, const char *label, const char *format, FILE *file) {
+    char *text;
+    size_t length;
+    FILE *changes = xmemstream(&text, &length);
+    int count = answer_changes(from, to, changes);
+    xmemstream_close(changes);
+    grid_line(file, label, format, count == 0 ? "nothing: it is the configuration given" : text);
+    free(text);
+}
+
+static void print_best_(const SearchSpace *space, const SearchResult *result, Config *config, FILE *file) {
+    const Fit *best = &result->found[result->best];
+    char cut[2 * SCHEDULE_ROW_TEXT], rest[SCHEDULE_ROW_TEXT], time[SCHEDULE_ROW_TEXT];
+    search_found_config(space, best, config);
+    grid_line(file, "best", "%s, %s: %s", cut_text_(config, cut), rest_text_(config, rest), time_text_(best, time));
+    if (result->ties > 0)
+        grid_line(file, "as quick",
+                  "%lld more candidate%s take%s the same step; of equals the search takes the one that "
+                  "evicts and recomputes nothing, then the smallest",
+                  (long long)result->ties, result->ties == 1 ? "" : "s", result->ties == 1 ? "s" : "");
+    line_of_changes_(space->base, config, "set", "%s", file);
+}
+
+// From the configuration given to the best, and how little of the way brings nine tenths.
+static int print_gain_(const SearchSpace *space, const SearchResult *result, Config *config, FILE *file, Error *err) {
+    const Fit *best = &result->found[result->best];
+    Config *given = xmalloc(sizeof *given);
+    Forecast forecast;
+    Fit cheapest;
+    char bytes[32], label[] = "given";
+    int status = answer_given(space, given, &forecast, err);
+    double step = forecast.time.known ? forecast.time.step : 0;
+    bool counts = status == 0 && forecast.possible && forecast.fits && step > 0;
+    if (status != 0) {
+        free(given);
+        return -1;
+    }
+    if (!forecast.possible)
+        grid_line(file, label, "the configuration given cannot run on %lld ranks", (long long)space->world);
+    else
+        grid_line(file, label, "%.1f ms a step, %s%s", 1e3 * step, grid_bytes(forecast.peak_bytes, bytes),
+                  forecast.fits ? "" : ": does not fit");
+    // Where the given one does not fit, nine tenths are a step within a tenth of the best.
+    double enough = counts ? step - 0.9 * (step - best->step) : 1.1 * best->step;
+    bool gains = !counts || step > 1.001 * best->step;
+    if (gains && answer_cheapest(space, result, given, enough, &cheapest)) {
+        char format[160];
+        search_found_config(space, &cheapest, config);
+        double part = counts ? 100 * (step - cheapest.step) / (step - best->step) : 0;
+        if (counts)
+            snprintf(format, sizeof format, "%.1f ms a step, %.0f %%%% of the gain, with %%s", 1e3 * cheapest.step,
+                     part);
+        else
+            snprintf(format, sizeof format, "%.1f ms a step with %%s", 1e3 * cheapest.step);
+        line_of_changes_(given, config, "cheapest", format, file);
+    }
+    free(given);
+    return 0;
+}
+
+static int print_next_(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
+    Misfit misfit;
+    double step;
+    char excess[32], what[ANSWER_TEXT], cut[2 * SCHEDULE_ROW_TEXT];
+    if (!answer_next_better(space, result, &misfit, &step, err)) return err->code != 0 ? -1 : 0;
+    const Candidate *at = &misfit.candidate;
+    Config *config = xmalloc(sizeof *config);
+    space_config(space, at, config);
+    grid_line(file, result->best >= 0 ? "next" : "nearest",
+              "%s: %.1f ms a step, and %s too much on the ranks of stage %d: %s", cut_text_(config, cut), 1e3 * step,
+              grid_bytes(misfit.excess, excess), misfit.fullest, answer_reason(space, &misfit, what));
+    free(config);
+    return 0;
+}
+
+static int print_nothing_(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
+    SearchWorld world;
+    if (result->shapes == 0)
+        grid_line(file, "best",
+                  "none: %lld ranks cannot be cut so that tensor ranks divide the heads, stages the layers "
+                  "and data ranks the batch, with what -o fixes",
+                  (long long)space->world);
+    else
+        grid_line(file, "best", "none: no configuration for %lld ranks fits", (long long)space->world);
+    if (answer_smallest_world(space, &world, err) != 0) return -1;
+    if (world.ranks > 0)
+        grid_line(file, "world", "the smallest that would do: %lld ranks, pipeline %lld x tensor %lld",
+                  (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor);
+    else
+        grid_line(file, "world", "no number of ranks with this memory would do");
+    return print_next_(space, result, file, err);
+}
+
+int search_report(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
+    Config *config = xmalloc(sizeof *config);
+    int status = 0;
+    if (result->best < 0) {
+        status = print_nothing_(space, result, file, err);
+    } else {
+        print_best_(space, result, config, file);
+        status = print_gain_(space, result, config, file, err);
+        if (status == 0) status = print_next_(space, result, file, err);
+        fprintf(file, "front: the fullest rank's memory against the step, up to %.0f %% slower than the best\n",
+                100 * (SEARCH_SLOWER - 1));
+        table_(space, result, result->front, result->front_count, file);
+        fprintf(file, "the ten quickest: each the best of its cut, micro-batch size and schedule\n");
+        table_(space, result, result->ten, result->ten_count, file);
+        fprintf(file,
+                "rank: the fullest one's memory; host: host memory of a rank; by time: layers are dealt out so that "
+                "embedding and\nhead weigh what they weigh; again: layers that are recomputed; seq: "
+                "parallel.sequence; adjacent: parallel.placement\n");
+    }
+    char evaluated[32], simulated[32];
+    grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cuts, %.2f s%s",
+              grid_count(result->evaluated, evaluated), grid_count(result->simulated, simulated),
+              (long long)result->shapes, result->seconds, result->stopped ? "; stopped before it was complete" : "");
+    free(config);
+    return status;
+}

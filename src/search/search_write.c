@@ -1,0 +1,213 @@
+// The best as a configuration with a comment on every line, and the result as JSON.
+#include "search_report.h"
+
+#include "base/alloc.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "config/config_schema.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+// ---------------------------------------------------------------- why
+
+// What a candidate has for a key of the search, as a number; -1: the key is none of them.
+static int64_t value_of_(const Candidate *c, const char *key) {
+    const struct {
+        const char *key;
+        int64_t value;
+    } values[] = {{"parallel.tensor", c->tensor},
+                  {"parallel.pipeline", c->pipeline},
+                  {"parallel.data", c->data},
+                  {"parallel.sequence", c->sequence},
+                  {"parallel.placement", c->placement},
+                  {"parallel.layers", c->balanced},
+                  {"schedule.micro_batch", c->micro_batch},
+                  {"schedule.name", c->schedule.kind},
+                  {"schedule.chunks", c->schedule.chunks},
+                  {"schedule.split_backward", c->schedule.split},
+                  {"schedule.bpipe", c->evict != SEARCH_KEEP},
+                  {"schedule.recompute_layers", c->recompute},
+                  {"attention.mode", c->attention}};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        if (strcmp(values[i].key, key) == 0) return values[i].value;
+    return -1;
+}
+
+static void value_text_(const char *key, int64_t value, char *text, size_t size) {
+    const ConfigKey *row = config_find(key);
+    if (strcmp(key, "parallel.layers") == 0)
+        snprintf(text, size, "%s", value == 1 ? "by time" : "evenly");
+    else if (strcmp(key, "schedule.recompute_layers") == 0)
+        snprintf(text, size, "%s", value == 1 ? "some" : "0");
+    else if (row->type == KEY_BOOL)
+        snprintf(text, size, "%s", value == 1 ? "true" : "false");
+    else if (row->words != NULL && row->type != KEY_INT)
+        snprintf(text, size, "%s", row->words[value]);
+    else
+        snprintf(text, size, "%lld", (long long)value);
+}
+
+// Why a key of the search has its value: what the quickest candidate with another one takes.
+static bool why_searched_(const SearchSpace *space, const SearchResult *result, const char *key, char *text,
+                          size_t size) {
+    const Fit *best = &result->found[result->best], *other = NULL;
+    int64_t own = value_of_(&best->candidate, key);
+    char value[32];
+    if (own < 0) return false;
+    if (space_fixes(space, key)) {
+        snprintf(text, size, "fixed with -o");
+        return true;
+    }
+    for (int64_t i = 0; i < result->founds; i++) {
+        const Fit *found = &result->found[i];
+        if (value_of_(&found->candidate, key) == own) continue;
+        if (other == NULL || found->step < other->step) other = found;
+    }
+    if (other == NULL) {
+        snprintf(text, size, "no other value fits and is as quick by its lower bound");
+        return true;
+    }
+    value_text_(key, value_of_(&other->candidate, key), value, sizeof value);
+    double longer = 100 * (other->step / best->step - 1);
+    if (longer < 0.005)
+        snprintf(text, size, "%s is as quick, with all else at its best", value);
+    else
+        snprintf(text, size, "%s takes %.2f %% longer, with all else at its best", value, longer);
+    return true;
+}
+
+static void why_(const SearchSpace *space, const SearchResult *result, const ConfigKey *key, char *text, size_t size) {
+    const Candidate *best = &result->found[result->best].candidate;
+    if (why_searched_(space, result, key->name, text, size)) return;
+    if (strcmp(key->name, "schedule.slots") == 0 && best->evict != SEARCH_KEEP)
+        snprintf(text, size, "with these slots it fits");
+    else if (strcmp(key->name, "hardware.profile") == 0)
+        snprintf(text, size, "the search planned from the figures above; name a profile to plan from measured times");
+    else
+        snprintf(text, size, "%s", key->meaning);
+}
+
+// ---------------------------------------------------------------- YAML
+
+static void write_head_(const SearchSpace *space, const SearchResult *result, FILE *file) {
+    const Fit *best = &result->found[result->best];
+    fprintf(file, "# The quickest configuration for %lld ranks that --search found from %s: %.1f ms a step",
+            (long long)space->world, space->base->path, 1e3 * best->step);
+    if (best->mfu > 0) fprintf(file, ", MFU %.1f %%", 100 * best->mfu);
+    fprintf(file, "\n# by the plan.%s\n", result->stopped ? " The search was stopped before it was complete." : "");
+}
+
+static void write_yaml_(const SearchSpace *space, const SearchResult *result, const Config *config, FILE *file) {
+    enum { WIDTH = 120, VALUES = 44 };
+    write_head_(space, result, file);
+    for (int i = 0; i < config_key_count; i++) {
+        const ConfigKey *key = &config_keys[i];
+        size_t section = (size_t)(config_short_name(key) - key->name), length;
+        char why[160], *line;
+        if (i == 0 || strncmp(config_keys[i - 1].name, key->name, section) != 0)
+            fprintf(file, "\n%.*s:\n", (int)section - 1, key->name);
+        FILE *stream = xmemstream(&line, &length);
+        fprintf(stream, "  %s: ", config_short_name(key));
+        config_write_value(config, key->name, stream);
+        xmemstream_close(stream);
+        why_(space, result, key, why, sizeof why);
+        // Beside the value where both fit a line, else above it.
+        if (length <= VALUES && VALUES + 3 + strlen(why) <= WIDTH)
+            fprintf(file, "%-*s # %s\n", VALUES, line, why);
+        else
+            fprintf(file, "  # %s\n%s\n", why, line);
+        free(line);
+    }
+}
+
+static void complete_config_(const SearchSpace *space, const Fit *found, Config *config) {
+    search_found_config(space, found, config);
+    config->hardware.profile[0] = '\0';
+}
+
+static int write_to_(const char *path, int flag, const char *text, size_t length) {
+    int fd = file_open_to_write(path, flag);
+    if (fd < 0) return -1;
+    int status = file_write_all(fd, text, (int64_t)length);
+    if (close(fd) != 0) status = -1;
+    return status;
+}
+
+// A regular file appears complete or not at all; what is none (a terminal, a pipe) is written to as it is.
+static int write_whole_(const char *path, const char *text, size_t length, Error *err) {
+    struct stat there;
+    char beside[4096];
+    bool regular = stat(path, &there) != 0 || S_ISREG(there.st_mode);
+    snprintf(beside, sizeof beside, "%s%s", path, regular ? ".new" : "");
+    int status = write_to_(beside, O_TRUNC, text, length);
+    if (status == 0 && regular) status = rename(beside, path);
+    if (status == 0) return 0;
+    int code = errno;
+    if (regular) remove(beside);
+    return error_set(err, EXIT_FAILED, "--write: %s: %s; name another file", path, strerror(code));
+}
+
+int search_write_config(const SearchSpace *space, const SearchResult *result, const char *path, Error *err) {
+    char *text;
+    size_t length;
+    Config *config = xmalloc(sizeof *config);
+    complete_config_(space, &result->found[result->best], config);
+    FILE *stream = xmemstream(&text, &length);
+    write_yaml_(space, result, config, stream);
+    xmemstream_close(stream);
+    int status = write_whole_(path, text, length, err);
+    free(text);
+    free(config);
+    return status;
+}
+
+// ---------------------------------------------------------------- JSON
+
+static void json_found_(const SearchSpace *space, const Fit *found, FILE *file) {
+    Config *config = xmalloc(sizeof *config);
+    complete_config_(space, found, config);
+    fputs("{\"config\":", file);
+    config_write_json(config, file);
+    fputs(",\"step_ms\":", file);
+    json_write_number(file, 1e3 * found->step);
+    fputs(",\"mfu\":", file);
+    if (found->mfu > 0)
+        json_write_number(file, found->mfu);
+    else
+        fputs("null", file);
+    fprintf(file, ",\"peak_bytes\":%lld}", (long long)found->peak_bytes);
+    free(config);
+}
+
+int search_write_json(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
+    fputs("{\"best\":", file);
+    if (result->best >= 0)
+        json_found_(space, &result->found[result->best], file);
+    else
+        fputs("null", file);
+    fputs(",\"front\":[", file);
+    for (int i = 0; i < result->front_count; i++) {
+        if (i > 0) fputc(',', file);
+        json_found_(space, &result->found[result->front[i]], file);
+    }
+    fprintf(file, "],\"evaluated\":%lld,\"seconds\":", (long long)result->evaluated);
+    json_write_number(file, result->seconds);
+    if (result->stopped) fputs(",\"complete\":false", file);
+    if (result->best < 0) {
+        SearchWorld world;
+        if (answer_smallest_world(space, &world, err) != 0) return -1;
+        fputs(",\"smallest_world\":", file);
+        if (world.ranks > 0)
+            fprintf(file, "{\"ranks\":%lld,\"pipeline\":%lld,\"tensor\":%lld}", (long long)world.ranks,
+                    (long long)world.pipeline, (long long)world.tensor);
+        else
+            fputs("null", file);
+    }
+    fputs("}\n", file);
+    return 0;
+}

@@ -1,0 +1,50 @@
+// What a search may vary, and the configuration that comes of it.
+//
+// A *shape* is how the ranks are cut up and what one microbatch is: t, p, d, b, sequence parallelism, attention. A
+// *candidate* is a shape with a schedule, a split of the layers, and a way to keep bundles: on the stage, with the
+// partner, on the host, or made again from recomputed layers. Model, global batch and hardware stay as they are. A key
+// that the command line sets with -o stays too.
+#ifndef SPACE_H
+#define SPACE_H
+
+#include "plan/planner.h"
+#include "plan/schedule_choices.h"
+
+enum { SEARCH_KEEP = -1, SEARCH_MOST_STAGES = 128 };
+
+typedef struct Candidate {
+    int64_t tensor, pipeline, data, micro_batch;
+    bool sequence;
+    int placement, attention;
+    ScheduleChoice schedule;
+    bool balanced;  // layers dealt out by time, so that embedding and head weigh what they weigh; else evenly
+    bool recompute; // on every stage as many layers as it takes to fit
+    int evict;      // EvictTarget, or SEARCH_KEEP
+    int64_t slots, load_ahead; // with evictions; 0: auto
+} Candidate;
+
+typedef struct SearchSpace {
+    const Config *base;     // what the user gave, in a world of this size
+    const Planner *planner; // of base; from the model of the hardware, never from a profile
+    int64_t world;
+} SearchSpace;
+
+// Whether -o gives the key a value other than auto.
+bool space_fixes(const SearchSpace *space, const char *key);
+
+// Writes the shapes, with a schedule that is yet to be chosen, into a list that the caller frees, and returns how many.
+int64_t space_shapes(const SearchSpace *space, Candidate **shapes);
+
+// Writes the schedules that a shape can have, and returns how many.
+int space_schedules(const SearchSpace *space, const Candidate *shape, ScheduleChoice choices[SCHEDULE_CHOICES]);
+
+// The layers of a candidate with `balanced` set and of one without are different.
+bool space_balance_matters(const SearchSpace *space, const Candidate *candidate);
+
+// The configuration of a candidate. false: where it recomputes, it does not fit even with all layers recomputed.
+bool space_config(const SearchSpace *space, const Candidate *candidate, Config *config);
+
+// Seconds of the parts of the model on one tensor rank of a shape.
+void space_times(const SearchSpace *space, const Candidate *shape, ModelTimes *times);
+
+#endif
