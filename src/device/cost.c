@@ -12,6 +12,19 @@ static double gpu_memory_rate_(const Config *config, double peak) {
     return gpu != NULL ? gpu->memory_gb_s * 1e9 : peak / 150;
 }
 
+static void take_(double *figure, double given) {
+    if (given > 0) *figure = given;
+}
+
+void cost_take_given(Cost *cost, const Config *config) {
+    const HardwareConfig *given = &config->hardware;
+    take_(&cost->efficiency, given->matmul_efficiency);
+    take_(&cost->half, given->matmul_half);
+    take_(&cost->flash_forward, given->flash_forward);
+    take_(&cost->flash_backward, given->flash_backward);
+    take_(&cost->memory_rate, given->stream_gb_s * 1e9);
+}
+
 void cost_of_gpu(Cost *cost, const Config *config, double peak) {
     const HardwareConfig *given = &config->hardware;
     *cost = (Cost){
@@ -27,6 +40,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .host = given->host_gb_s * 1e9,
         .latency = given->latency_us * 1e-6,
     };
+    cost_take_given(cost, config);
 }
 
 static double filled_(const Cost *cost, int64_t extent) {

@@ -29,6 +29,10 @@ typedef struct Cost {
     double latency; // seconds
 } Cost;
 
+// Replaces assumptions by those that the configuration gives: matmul_efficiency, matmul_half, flash_forward,
+// flash_backward and stream_gb_s of `hardware`.
+void cost_take_given(Cost *cost, const Config *config);
+
 // Fills `cost` for a GPU of `peak` FLOP/s from the configuration's keys. peak: 0 if unknown.
 void cost_of_gpu(Cost *cost, const Config *config, double peak);
 

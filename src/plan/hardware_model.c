@@ -55,6 +55,7 @@ static void describe_cpu_(Hardware *hardware, const Config *config) {
         .host = cpu_rate_(config, "hardware.host_gb_s", given->host_gb_s),
         .latency = given->latency_us * 1e-6,
     };
+    cost_take_given(&hardware->cost, config);
     hardware->memory_bytes = (int64_t)(config->hardware.memory_gib * GIB);
     Machine machine;
     machine_look(&machine, false);
@@ -64,6 +65,8 @@ static void describe_cpu_(Hardware *hardware, const Config *config) {
 void hardware_describe(Hardware *hardware, const Config *config, const char *device) {
     memset(hardware, 0, sizeof *hardware);
     hardware->cpu = hardware_is_cpu(config);
+    hardware->action = config->hardware.action_us * 1e-6;
+    hardware->step = config->hardware.step_overhead_ms * 1e-3;
     snprintf(hardware->device, sizeof hardware->device, "%s", device);
     if (hardware->cpu)
         describe_cpu_(hardware, config);
@@ -283,6 +286,9 @@ void hardware_print(const Hardware *hardware, FILE *file) {
               "fp32 passes where not",
               100 * cost->efficiency, cost->flops * 1e-12, cost->half, 100 * cost->flash_forward,
               100 * cost->flash_backward, cost->memory_rate * 1e-9);
+    if (hardware->action > 0 || hardware->step > 0)
+        grid_line(file, "", "overhead: %.4g us for every forward or backward, %.4g ms for a step",
+                  1e6 * hardware->action, 1e3 * hardware->step);
     if (hardware->cpu)
         grid_line(file, "", "%.3g rank%s of this host compute at full speed at a time, more share its cores",
                   hardware->cores_share, hardware->cores_share == 1 ? "" : "s");

@@ -12,6 +12,7 @@ typedef struct Hardware {
     char device[96]; // "" where it is not at hand
     double peak;     // FLOP/s of one rank that MFU is counted against; 0: unknown
     Cost cost;
+    double action, step;  // overhead of a forward or backward, and of a step, seconds
     double cores_share;   // CPU: ranks that compute at full speed at a time; else 0: all do
     int64_t memory_bytes; // one rank may hold; 0: unknown
     int64_t host_bytes;   // CPU: what all ranks together may hold where memory_bytes is 0; 0: unknown

@@ -90,6 +90,11 @@ static int chunk_compute_(const Costing *costing, int s, int c, StageTime *time,
     time->backward += again;
     time->input += again + moved;
     time->weight -= moved;
+    double overhead = measured ? 0 : hardware->action; // a profile has it in its times
+    time->forward += overhead;
+    time->backward += overhead;
+    time->input += overhead;
+    time->weight += overhead;
     return 0;
 }
 
@@ -399,8 +404,8 @@ static void costing_utilization_(PlanTime *time, const Config *config, const Har
         token * b * s / (time->slowest * (double)(parallel->pipeline * parallel->tensor) * hardware->cost.flops);
     if (hardware->cpu && world > hardware->cores_share) return;
     time->estimate =
-        estimate_mfu(time->stage_mfu * hardware->cost.flops / hardware->peak, config->train.global_batch / parallel->data,
-                     config->schedule.micro_batch, parallel->pipeline);
+        estimate_mfu(time->stage_mfu * hardware->cost.flops / hardware->peak,
+                     config->train.global_batch / parallel->data, config->schedule.micro_batch, parallel->pipeline);
 }
 
 int plan_time(PlanTime *time, const Config *config, const Model *model, const Schedule *schedule, const Plan *plan,
@@ -417,7 +422,7 @@ int plan_time(PlanTime *time, const Config *config, const Model *model, const Sc
         time->bubble = 1 - phase.busy / (phase.makespan * plan->stages);
         time->exposed = phase.exposed;
         time->reduction = phase.last - phase.makespan + costs.tied;
-        time->step = phase.last + costs.tied + time->optimizer;
+        time->step = phase.last + costs.tied + time->optimizer + source->hardware->step;
         costing_utilization_(time, config, source->hardware);
     }
     plan_costs_free(&costs);

@@ -9,7 +9,7 @@ import bench_plan
 import pytest
 from trainer_runs import ROOT, command, made_tokens, run, trained, trainer, write_config, write_tokens
 
-KEYS = {"schedules", "best", "model", "world", "microbatches", "stages", "step_ms", "mfu", "bubble", "transfer_exposed_ms", "source", "verdict"}
+KEYS = {"schedules", "best", "model", "world", "microbatches", "stages", "step_ms", "mfu", "bubble", "transfer_exposed_ms", "source", "budget", "verdict"}
 STAGE_KEYS = {
     "stage", "first_layer", "last_layer", "parameters", "states_bytes", "bundle_bytes", "slots", "lent", "in_flight_1f1b",
     "peak_bytes_1f1b", "peak_bytes", "memory", "host_bytes", "fits", "chunks",

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""Fits what plans assume of the hardware to runs, and writes it as a `hardware` section.
+
+    scripts/calibrate.py RUN... [-o FILE]           fit to the metrics of runs (files, or folders that hold metrics.jsonl)
+    scripts/calibrate.py RUN... --check RUN...      and predict other runs with what was fitted
+
+The model is the planner itself: `--plan` is asked for every run's step time with `hardware.matmul_efficiency`, `matmul_half`,
+`flash_forward`, `flash_backward`, `stream_gb_s`, `action_us` and `step_overhead_ms`, which are changed until the steps are
+those of the runs (Levenberg-Marquardt on the logarithms of step times). What the runs say nothing of stays as it was. Needs the
+trainers, on the machine of the runs if that was a CPU.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from run_files import Failure, find_trainer, finish, read_text, replacing
+
+ROOT = Path(__file__).resolve().parent.parent
+SETTLED = 1e-5  # largest change of a logarithm at which the fit ends
+ROUNDS = 40
+
+
+@dataclasses.dataclass
+class Run:
+    name: str
+    config: dict
+    world: int
+    peak: float  # TFLOP/s of all ranks
+    seconds: float
+
+    @property
+    def on_cpu(self):
+        return self.config["hardware"]["device"] != "cuda"
+
+
+# ---- runs -------------------------------------------------------------------------------------------------------------
+
+
+def read_run(path, skipped, quantile):
+    """The last start in a metrics file: its configuration and a quantile of its steps' times."""
+    file = path / "metrics.jsonl" if path.is_dir() else path
+    start, steps = None, []
+    for number, line in enumerate(read_text(file).splitlines(), 1):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            raise Failure(f"{file}:{number}: is no line of JSON; give the file of log.metrics") from None
+        if entry.get("type") == "run":
+            start, steps = entry, []
+        elif entry.get("type") == "step":
+            steps.append(entry["step_ms"] / 1000)
+    if start is None:
+        raise Failure(f"{file}: has no line of type run; give the file of log.metrics")
+    if len(steps) <= skipped:
+        raise Failure(f"{file}: has {len(steps)} steps, of which the first {skipped} do not count; train for more")
+    if start["peak_tflops"] is None:
+        raise Failure(f"{file}: the peak of its device is not known; set hardware.peak_tflops in its configuration")
+    times = sorted(steps[skipped:])
+    seconds = times[min(len(times) - 1, int(quantile * len(times)))]
+    return Run(str(path), start["config"], start["world"], start["peak_tflops"] * start["world"], seconds)
+
+
+class Planner:
+    """Asks `--plan` for the step times of runs."""
+
+    def __init__(self, folder, bin_folder):
+        self.folder, self.bin = Path(folder), bin_folder
+        self.peak = None  # TFLOP/s of all ranks of a CPU, the same for all runs
+        self.written = {}
+
+    def file_of(self, run):
+        if run.name not in self.written:
+            path = self.folder / f"{len(self.written)}.yaml"
+            path.write_text(json.dumps(run.config))
+            self.written[run.name] = path
+        return self.written[run.name]
+
+    def seconds(self, run, figures):
+        family = run.config["model"]["family"]
+        program = self.bin / f"train_{family}" if self.bin else find_trainer(family)
+        if program is None or not Path(program).exists():
+            raise Failure(f"train_{family} is not here; build it, or say --bin DIR")
+        given = {f"hardware.{key}": f"{value:.12g}" for key, value in figures.items()} | {"hardware.profile": ""}
+        if run.on_cpu and self.peak is not None:
+            given["hardware.peak_tflops"] = f"{self.peak / run.world:.12g}"
+        options = [part for item in given.items() for part in ("-o", "=".join(item))]
+        ended = subprocess.run([program, "-c", self.file_of(run), "--plan", "--json", *options], capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            raise Failure(f"{run.name}: {ended.stderr.strip()}")
+        return json.loads(ended.stdout)["step_ms"] / 1000
+
+    def all_seconds(self, questions):
+        with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            return list(pool.map(lambda question: self.seconds(*question), questions))
+
+
+# ---- the fit ----------------------------------------------------------------------------------------------------------
+
+
+def beginning(runs):
+    """Where the search starts: what the planner assumes. Flash attention's two shares are kept at their ratio."""
+    hardware = runs[0].config["hardware"]
+    cpu = runs[0].on_cpu
+    rate = hardware.get("memory_gb_s")
+    figures = {
+        "matmul_efficiency": 0.9 if cpu else 0.85,
+        "matmul_half": 8.0 if cpu else 128.0,
+        "stream_gb_s": 8.0 if cpu else 0.8 * rate if isinstance(rate, (int, float)) else 1600.0,
+        "action_us": 20.0,
+        "step_overhead_ms": 1.0,
+    }
+    if any(run.config["attention"]["mode"] == "flash" for run in runs):
+        figures["flash_forward"] = 0.45 if cpu else 0.5
+    return figures
+
+
+def complete(figures, cpu):
+    """The keys of a set of figures."""
+    keys = dict(figures)
+    for key in ("matmul_efficiency", "flash_forward"):
+        if key in keys:
+            keys[key] = min(keys[key], 1.0)
+    if "flash_forward" in keys:
+        keys["flash_backward"] = keys["flash_forward"] * (1.0 if cpu else 0.84)
+    return keys
+
+
+def solve(matrix, right):
+    """Gauss elimination with pivots of a small system."""
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    n = len(rows)
+    for i in range(n):
+        pivot = max(range(i, n), key=lambda r: abs(rows[r][i]))
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        for r in range(i + 1, n):
+            factor = rows[r][i] / rows[i][i]
+            rows[r] = [a - factor * b for a, b in zip(rows[r], rows[i], strict=True)]
+    found = [0.0] * n
+    for i in reversed(range(n)):
+        found[i] = (rows[i][n] - sum(rows[i][j] * found[j] for j in range(i + 1, n))) / rows[i][i]
+    return found
+
+
+class Fit:
+    def __init__(self, runs, planner):
+        self.runs, self.planner, self.cpu = runs, planner, runs[0].on_cpu
+        start = beginning(runs)
+        self.names, self.logs = list(start), [math.log(value) for value in start.values()]
+        self.off = self.errors([self.logs])[0]
+
+    def figures(self, logs):
+        return complete({name: math.exp(value) for name, value in zip(self.names, logs, strict=True)}, self.cpu)
+
+    def errors(self, points):
+        """For each point the logarithms of planned over measured step times."""
+        asked = [(run, self.figures(point)) for point in points for run in self.runs]
+        answers = iter(self.planner.all_seconds(asked))
+        return [[math.log(next(answers) / run.seconds) for run in self.runs] for _ in points]
+
+    def slopes(self):
+        """By how much each error grows with each logarithm."""
+        width = 1e-3
+        points = [[value + width * (i == j) for j, value in enumerate(self.logs)] for i in range(len(self.logs))]
+        return [[(b - a) / width for a, b in zip(self.off, errors, strict=True)] for errors in self.errors(points)]
+
+    def step(self, slopes, damping):
+        """The damped step, none of whose parts leaves what was looked at."""
+        n = len(slopes)
+        normal = [[sum(a * b for a, b in zip(slopes[i], slopes[j], strict=True)) for j in range(n)] for i in range(n)]
+        right = [-sum(a * b for a, b in zip(slopes[i], self.off, strict=True)) for i in range(n)]
+        for i in range(n):
+            normal[i][i] += damping * max(normal[i][i], 1e-12)
+        return [max(-1.0, min(1.0, part)) for part in solve(normal, right)]
+
+    def run(self):
+        damping = 1e-2
+        for _ in range(ROUNDS):
+            slopes, better = self.slopes(), False
+            while not better and damping < 1e8:
+                move = self.step(slopes, damping)
+                there = [value + part for value, part in zip(self.logs, move, strict=True)]
+                off = self.errors([there])[0]
+                better = sum(e * e for e in off) < sum(e * e for e in self.off)
+                damping *= 0.1 if better else 10
+            if not better:
+                break
+            self.logs, self.off = there, off
+            damping = max(damping, 1e-9)
+            if max(abs(part) for part in move) < SETTLED:
+                break
+        return self.figures(self.logs)
+
+
+# ---- words ------------------------------------------------------------------------------------------------------------
+
+
+def section(figures, runs, planner):
+    lines = [f"# Fitted to {len(runs)} run{'s' if len(runs) > 1 else ''} by scripts/calibrate.py; put it into a configuration."]
+    keys = {key: value for key, value in figures.items() if key not in ("action_us", "step_overhead_ms") or value >= 0.01}
+    if planner.peak is not None:
+        lines.append(f"# peak_tflops is of one of {runs[0].world} ranks: all ranks of this host together have {planner.peak:.4g}.")
+        keys = {"device": "cpu", "peak_tflops": planner.peak / runs[0].world} | keys
+    return "\n".join([*lines, "hardware:", *(f"  {key}: {value if isinstance(value, str) else f'{value:.5g}'}" for key, value in keys.items())]) + "\n"
+
+
+def compare(title, runs, seconds):
+    print(f"{title:<40}  measured   planned    error")
+    for run, planned in zip(runs, seconds, strict=True):
+        print(f"  {run.name:<38} {1000 * run.seconds:8.1f}  {1000 * planned:8.1f}  {100 * (planned / run.seconds - 1):+6.1f} %")
+
+
+def main(options):
+    runs = [read_run(path, options.skip, options.quantile) for path in options.runs]
+    others = [read_run(path, options.skip, options.quantile) for path in options.check]
+    if len({run.on_cpu for run in runs + others}) > 1:
+        raise Failure("some runs were on CPUs and some on GPUs; calibrate each by itself")
+    with tempfile.TemporaryDirectory() as folder:
+        planner = Planner(folder, options.bin)
+        if runs[0].on_cpu:
+            planner.peak = sorted(run.peak for run in runs)[len(runs) // 2]
+        fit = Fit(runs, planner)
+        compare("before", runs, [run.seconds * math.exp(error) for run, error in zip(runs, fit.off, strict=True)])
+        figures = fit.run()
+        compare("fitted", runs, [run.seconds * math.exp(error) for run, error in zip(runs, fit.off, strict=True)])
+        if others:
+            compare("predicted", others, planner.all_seconds([(run, figures) for run in others]))
+        text = section(figures, runs, planner)
+    if len(runs) < len(fit.names):
+        print(f"{len(runs)} runs for {len(fit.names)} figures: those that runs do not tell apart are near what was assumed before")
+    if options.output is None:
+        print(text, end="")
+        return
+    with replacing(options.output) as temporary:
+        Path(temporary).write_text(text)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    parser.add_argument("--check", type=Path, nargs="+", default=[], metavar="RUN", help="runs to predict with what was fitted")
+    parser.add_argument("-o", dest="output", type=Path, metavar="FILE", help="write the section here instead of to standard output")
+    parser.add_argument("--bin", type=Path, help="folder of the trainers")
+    parser.add_argument("--skip", type=int, default=2, help="first steps that do not count (default 2)")
+    parser.add_argument("--quantile", type=float, default=0.5, help="of a run's step times; 0: its quickest step (default 0.5)")
+    sys.exit(finish("calibrate", main, parser.parse_args()))

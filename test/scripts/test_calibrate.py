@@ -1,0 +1,105 @@
+"""scripts/calibrate.py finds the constants that made a set of metrics, and predicts other runs with them."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from trainer_runs import BUILD, ROOT, command
+
+CONSTANTS = {"matmul_efficiency": 0.7, "matmul_half": 200, "flash_forward": 0.4, "stream_gb_s": 1200, "action_us": 60, "step_overhead_ms": 12}
+SHAPES = {
+    "narrow": {"model": {"hidden": 1024, "heads": 8, "ffn": 4096}},
+    "wide": {"model": {"hidden": 4096, "heads": 32, "ffn": 16384}},
+    "long": {"model": {"seq_len": 8192}},
+    "two_stages": {"parallel": {"pipeline": 2}},
+    "larger_vocab": {"model": {"vocab": 100000}},
+    "stored": {"attention": {"mode": "none"}},
+    "micro_batch": {"schedule": {"micro_batch": 4}},
+    "short_step": {"train": {"global_batch": 4}},
+    "others": {"model": {"hidden": 3072, "heads": 24, "ffn": 8192}, "parallel": {"pipeline": 4}, "schedule": {"micro_batch": 2}},
+}
+
+
+def configuration(name):
+    config = {
+        "model": {"family": "gpt", "hidden": 2048, "layers": 8, "heads": 16, "ffn": 8192, "vocab": 50000, "seq_len": 2048},
+        "train": {"precision": "bf16", "global_batch": 16},
+        "data": {"train": "none"},
+        "hardware": {"gpu": "a100-80g", "device": "cuda"},
+    }
+    for section, keys in SHAPES[name].items():
+        config[section] = config.get(section, {}) | keys
+    return config | {"attention": {"mode": "flash"} | config.get("attention", {})}
+
+
+def made(folder, name):
+    """Metrics of a run on a device with these constants: the planner's own step time, with a slow first step."""
+    path = folder / f"{name}.yaml"
+    path.write_text(json.dumps(configuration(name)))
+    options = [f"hardware.{key}={value}" for key, value in CONSTANTS.items()] + ["hardware.flash_backward=0.336", "hardware.profile="]
+    ended = command("gpt", "-c", path, "--plan", "--json", *(part for option in options for part in ("-o", option)))
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    lines = [{"type": "run", "config": configuration(name), "world": told["world"], "peak_tflops": 312}]
+    lines += [{"type": "step", "step_ms": told["step_ms"] * factor} for factor in (9, 2, 1, 1, 1)]
+    (folder / name).mkdir()
+    (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder / name
+
+
+def calibrate(*arguments):
+    script = [sys.executable, ROOT / "scripts" / "calibrate.py", "--bin", BUILD, *arguments]
+    return subprocess.run(script, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    runs = {name: made(folder, name) for name in SHAPES}
+    others = runs.pop("others")
+    ended = calibrate(*runs.values(), "-o", folder / "hardware.yaml", "--check", others)
+    assert ended.returncode == 0, ended.stderr
+    return folder, ended.stdout
+
+
+def test_the_constants_are_those_that_made_the_metrics(fitted):
+    text = (fitted[0] / "hardware.yaml").read_text()
+    found = dict(re.findall(r"^  (\w+): ([0-9.]+)$", text, re.MULTILINE))
+    for key, value in CONSTANTS.items():
+        assert abs(float(found[key]) / value - 1) < 2e-3, (key, found[key])
+
+
+def test_a_run_that_was_not_fitted_is_predicted(fitted):
+    error = re.search(r"predicted.*?([+-][0-9.]+) %", fitted[1], re.DOTALL)
+    assert abs(float(error[1])) <= 0.1, fitted[1]
+
+
+def test_the_section_is_a_configuration(fitted):
+    folder, _ = fitted
+    config = configuration("wide")
+    del config["hardware"]
+    text = json.dumps(config)[1:-1].replace("}, ", "}\n").replace('"', "") + "\n"
+    path = folder / "whole.yaml"
+    path.write_text(re.sub(r": \{", ": {", text) + (folder / "hardware.yaml").read_text() + "  gpu: a100-80g\n  device: cuda\n")
+    ended = command("gpt", "-c", path, "--plan")
+    assert ended.returncode == 0, ended.stderr + path.read_text()
+    assert "matrix products at 70%" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "has no line of type run"),
+        ("x\n", ":1: is no line of JSON"),
+        ('{"type":"run","config":{"hardware":{}},"world":1,"peak_tflops":1}\n', "has 0 steps"),
+    ],
+)
+def test_files_that_do_not_serve_are_refused(tmp_path, text, says):
+    path = tmp_path / "m.jsonl"
+    path.write_text(text)
+    ended = calibrate(path)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("calibrate: ")
+    assert says in ended.stderr
