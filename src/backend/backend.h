@@ -16,6 +16,7 @@
 #include "config/config.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "memory.h"
 
 #include <stdbool.h>
@@ -209,6 +210,9 @@ struct Backend {
 
     // to[i] += from[i], fp32: adds the gradients of one weight that is used in two places.
     void (*accumulate)(Backend *, float *to, const float *from, int64_t count);
+
+    // --- initial weights: to (rows, cols), contiguous fp32.
+    void (*draw_normal)(Backend *, float *to, int64_t rows, int64_t cols, const NormalRows *draw);
 
     // --- optimizer, all tensors of a stage in one call out[i] = sum of squares of tensor i's gradient, in double over
     // fixed blocks; on the host at return. Infinities and NaN are passed on.

@@ -5,13 +5,20 @@
 
 #include <stdint.h>
 
+// Rows of normals that are `stride` apart in a stream: element (r, c) is scale * normal(seed, stream, first + r * stride
+// + c). Every device draws the same bits (normal.h).
+typedef struct NormalRows {
+    float scale;
+    uint64_t seed, stream, first, stride;
+} NormalRows;
+
 // Four uniform 32-bit words for a 128-bit counter (counter[4]) under a 64-bit key.
 void random_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
 // 64 uniform bits for (seed, stream, index).
 uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index);
 
-// One standard normal for (seed, stream, index), by Box-Muller in double, rounded to float.
+// One standard normal for (seed, stream, index), by Box-Muller in double, rounded to float (normal.h).
 float random_normal(uint64_t seed, uint64_t stream, uint64_t index);
 
 // out[i] = scale * normal(seed, stream, first + i) for i in [0, count): equal to random_normal element by element.

@@ -344,6 +344,7 @@ static void fill_table_(Backend *b) {
     b->cross_entropy_gradient = cpu_cross_entropy_gradient;
     b->squared_norms = cpu_squared_norms;
     b->adamw = cpu_adamw;
+    b->draw_normal = cpu_draw_normal;
 }
 
 // oneDNN takes its packing room from malloc for every product. Given back to the kernel each time, it comes back as

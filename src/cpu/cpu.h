@@ -222,6 +222,7 @@ void cpu_give_back(Backend *backend, void *memory, int64_t bytes);
 
 // adamw.c
 void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count);
+void cpu_draw_normal(Backend *backend, float *to, int64_t rows, int64_t cols, const NormalRows *draw);
 void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
 
 #endif

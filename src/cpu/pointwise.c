@@ -171,3 +171,14 @@ void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, const Ro
         }
     }
 }
+
+// Pieces are as long as rows allow, so that few wide rows find work for all threads as well.
+void cpu_draw_normal(Backend *backend, float *to, int64_t rows, int64_t cols, const NormalRows *draw) {
+    int64_t pieces = pieces_(cols);
+    CPU_PARALLEL_FOR(cpu_self(backend))
+    for (int64_t i = 0; i < rows * pieces; i++) {
+        int64_t row = i / pieces, at = i % pieces * PIECE;
+        random_normal_fill(to + row * cols + at, pointwise_piece_length_(cols, i % pieces), draw->scale, draw->seed,
+                           draw->stream, draw->first + (uint64_t)(row * (int64_t)draw->stride + at));
+    }
+}

@@ -283,6 +283,7 @@ static void fill_operations_(Backend *b) {
     b->cross_entropy_gradient = cuda_cross_entropy_gradient;
     b->squared_norms = cuda_squared_norms;
     b->adamw = cuda_adamw;
+    b->draw_normal = cuda_draw_normal;
 }
 
 static int attribute_(int device, cudaDeviceAttr attribute) {

@@ -105,6 +105,9 @@ void cuda_cross_entropy_gradient(Backend *backend, void *logits, float *loss, co
 void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count);
 void cuda_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
 
+// random.cu
+void cuda_draw_normal(Backend *backend, float *to, int64_t rows, int64_t cols, const NormalRows *draw);
+
 // --- what matrix products and attention need beside the products themselves
 // pointwise.cu: gelu of the tanh form, where no epilogue does it. out may be x; dx may be dout.
 void cuda_gelu_forward(Backend *backend, void *out, const void *x, int64_t count);

@@ -311,62 +311,74 @@ static uint64_t tensors_stream_(const TensorTable *table, const TensorSpec *spec
     return hash;
 }
 
-static void init_row_(const Tensor *tensor, const StageTensors *tensors, int64_t row, float scale, int64_t seed,
-                      float *out) {
-    int64_t global = tensor_global_row(tensor, row, tensors->split.tensor_rank, tensors->split.tensor_ranks);
-    if (global < 0 || tensor->spec->init == INIT_ZERO) {
-        memset(out, 0, (size_t)tensor->cols * sizeof *out);
-    } else if (tensor->spec->init == INIT_ONE) {
-        for (int64_t c = 0; c < tensor->cols; c++) out[c] = 1.0f;
-    } else {
-        int64_t first = global * tensor->spec->cols +
-                        tensor_global_col(tensor, 0, tensors->split.tensor_rank, tensors->split.tensor_ranks);
-        random_normal_fill(out, tensor->cols, scale, (uint64_t)seed, tensors_stream_(tensors->table, tensor->spec),
-                           (uint64_t)first);
-    }
+// fp32 values of a 16-bit tensor lie where its gradient will, which nothing uses yet: makes weights and masters, which
+// start as one number, of them, and clears the place.
+static void keep_values_(const StageTensors *tensors, Backend *be, int64_t index, int64_t first, int64_t last) {
+    const Tensor *tensor = &tensors->tensors[index];
+    be->from_float(be, (char *)tensor->weight + first * be->element, tensor->gradient + first, last - first);
+    TensorPiece piece = tensors_piece(tensors, index);
+    int64_t from = first > piece.begin ? first : piece.begin, to = last < piece.end ? last : piece.end;
+    if (from < to)
+        be->copy(be, STREAM_COMPUTE, piece.master + (from - piece.begin), tensor->gradient + from, (to - from) * 4);
+    be->zero(be, tensor->gradient + first, (last - first) * 4);
+}
+
+static float *values_place_(const Tensor *tensor, const Backend *be) {
+    return be->precision == PRECISION_FP32 ? (float *)tensor->weight : tensor->gradient;
 }
 
 void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const float *values, int64_t first,
                  int64_t last) {
-    const Tensor *tensor = &tensors->tensors[index];
-    if (be->precision == PRECISION_FP32) {
-        be->upload(be, (float *)tensor->weight + first, values, (last - first) * 4);
-        return;
-    }
-    // Weights and masters start as one number: the fp32 value goes through the gradient's place, which nothing uses
-    // yet.
-    be->upload(be, tensor->gradient + first, values, (last - first) * 4);
-    be->from_float(be, (char *)tensor->weight + first * be->element, tensor->gradient + first, last - first);
-    be->zero(be, tensor->gradient + first, (last - first) * 4);
-    TensorPiece piece = tensors_piece(tensors, index);
-    int64_t from = first > piece.begin ? first : piece.begin, to = last < piece.end ? last : piece.end;
-    if (from < to) be->upload(be, piece.master + (from - piece.begin), values + (from - first), (to - from) * 4);
+    be->upload(be, values_place_(&tensors->tensors[index], be) + first, values, (last - first) * 4);
+    if (be->precision != PRECISION_FP32) keep_values_(tensors, be, index, first, last);
 }
 
-// Fills the tensor in pieces of whole rows, so that the host copy is small for any size of tensor.
-static void init_tensor_(const StageTensors *tensors, int64_t index, Backend *be, int64_t seed, float scale,
-                         float *rows, int64_t most) {
-    const Tensor *tensor = &tensors->tensors[index];
-    for (int64_t begin = 0; begin < tensor->rows; begin += most) {
-        int64_t count = tensor->rows - begin < most ? tensor->rows - begin : most;
-        for (int64_t r = 0; r < count; r++) init_row_(tensor, tensors, begin + r, scale, seed, rows + r * tensor->cols);
-        tensors_put(tensors, be, index, rows, begin * tensor->cols, (begin + count) * tensor->cols);
+// The rows from `row` on that follow each other in the whole tensor, too, or are all padding.
+static int64_t rows_alike_(const Tensor *tensor, const Split *split, int64_t row) {
+    int64_t global = tensor_global_row(tensor, row, split->tensor_rank, split->tensor_ranks), count = 1;
+    while (row + count < tensor->rows) {
+        int64_t next = tensor_global_row(tensor, row + count, split->tensor_rank, split->tensor_ranks);
+        if (next != (global < 0 ? -1 : global + count)) break;
+        count++;
     }
+    return count;
+}
+
+// Draws the values on the device; padding stays zero, as the memory came.
+static void draw_(const StageTensors *tensors, int64_t index, Backend *be, int64_t seed, float scale) {
+    const Tensor *tensor = &tensors->tensors[index];
+    const Split *split = &tensors->split;
+    uint64_t stride = (uint64_t)tensor->spec->cols, stream = tensors_stream_(tensors->table, tensor->spec);
+    int64_t count, col = tensor_global_col(tensor, 0, split->tensor_rank, split->tensor_ranks);
+    for (int64_t row = 0; row < tensor->rows; row += count) {
+        int64_t global = tensor_global_row(tensor, row, split->tensor_rank, split->tensor_ranks);
+        count = rows_alike_(tensor, split, row);
+        if (global < 0) continue;
+        NormalRows draw = {scale, (uint64_t)seed, stream, (uint64_t)global * stride + (uint64_t)col, stride};
+        be->draw_normal(be, values_place_(tensor, be) + row * tensor->cols, count, tensor->cols, &draw);
+    }
+    if (be->precision != PRECISION_FP32) keep_values_(tensors, be, index, 0, tensor->count);
+}
+
+static void put_ones_(const StageTensors *tensors, int64_t index, Backend *be) {
+    int64_t count = tensors->tensors[index].count;
+    float *ones = xmalloc((size_t)count * sizeof *ones);
+    for (int64_t i = 0; i < count; i++) ones[i] = 1.0f;
+    tensors_put(tensors, be, index, ones, 0, count);
+    free(ones);
 }
 
 void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers) {
-    int64_t widest = 1;
-    for (int64_t i = 0; i < tensors->count; i++)
-        if (tensors->tensors[i].cols > widest) widest = tensors->tensors[i].cols;
-    int64_t floats = widest > (1 << 20) ? widest : 1 << 20;
-    float *rows = xmalloc((size_t)floats * sizeof *rows);
     for (int64_t i = 0; i < tensors->count; i++) {
         const Tensor *tensor = &tensors->tensors[i];
-        if (tensor->alias) continue;
-        float scale = tensor->spec->init == INIT_OUTPUT ? (float)(0.02 / sqrt(2.0 * (double)layers)) : 0.02f;
-        init_tensor_(tensors, i, be, seed, scale, rows, floats / tensor->cols);
+        int init = tensor->spec->init;
+        if (tensor->alias || init == INIT_ZERO) continue;
+        float scale = init == INIT_OUTPUT ? (float)(0.02 / sqrt(2.0 * (double)layers)) : 0.02f;
+        if (init == INIT_ONE)
+            put_ones_(tensors, i, be);
+        else
+            draw_(tensors, i, be, seed, scale);
     }
-    free(rows);
 }
 
 void tensors_zero_gradients(const StageTensors *tensors, Backend *be) {

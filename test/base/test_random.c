@@ -1,4 +1,5 @@
 // Random numbers depend on (seed, stream, index) alone, and are those of the published generator.
+#include "base/normal.h"
 #include "base/random.h"
 
 #include <math.h>
@@ -71,6 +72,21 @@ static void a_long_fill_equals_the_elements(void **state) {
     for (int64_t i = 0; i < COUNT; i++) assert_true(out[i] == random_normal(7, 9, first + (uint64_t)i));
 }
 
+// The ends of the range, both sides of every octant, and words in between.
+static void logarithm_and_turn_are_those_of_the_library(void **state) {
+    (void)state;
+    enum { COUNT = 200000 };
+    for (int64_t i = 0; i < COUNT; i++) {
+        uint32_t word = i < 64 ? (uint32_t)(i % 8 - 4) + (uint32_t)(i / 8) * 0x20000000u
+                               : (uint32_t)(random_bits(3, 4, (uint64_t)i) >> (i % 32));
+        double turn = 6.283185307179586 * (word / 4294967296.0), sine, cosine;
+        double log_of = log((word + 0.5) / 4294967296.0);
+        normal_turn(word, &sine, &cosine);
+        assert_true(fabs(normal_log(word) - log_of) <= 4e-16 * fabs(log_of));
+        assert_true(fabs(sine - sin(turn)) <= 1e-15 && fabs(cosine - cos(turn)) <= 1e-15);
+    }
+}
+
 // Bounds are four standard errors of each statistic at this count.
 static void normals_are_standard(void **state) {
     (void)state;
@@ -100,6 +116,7 @@ int main(void) {
         cmocka_unit_test(seed_stream_and_index_all_matter),
         cmocka_unit_test(fill_equals_the_elements_for_every_start),
         cmocka_unit_test(a_long_fill_equals_the_elements),
+        cmocka_unit_test(logarithm_and_turn_are_those_of_the_library),
         cmocka_unit_test(normals_are_standard),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

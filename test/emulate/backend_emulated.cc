@@ -39,6 +39,7 @@ void fill_table(Backend *b) {
     b->cross_entropy_gradient = cuda_cross_entropy_gradient;
     b->squared_norms = cuda_squared_norms;
     b->adamw = cuda_adamw;
+    b->draw_normal = cuda_draw_normal;
 }
 
 } // namespace

@@ -292,6 +292,32 @@ static int64_t run_all(Op *op, unsigned char *out) {
     return at;
 }
 
+// Rows that begin anywhere in a block of four, contiguous and with gaps between them, and a stream's far end.
+static void normals_have_the_bits_of_the_cpu(void **state) {
+    (void)state;
+    static const struct {
+        int64_t rows, cols;
+        NormalRows draw;
+    } cases[] = {{1, 1, {1, 1, 2, 3, 1}},
+                 {300, 64, {0.02f, 1337, 5, 0, 64}},
+                 {17, 37, {0.02f, 7, (uint64_t)1 << 40, 3, 101}},
+                 {5, 2050, {0.5f, (uint64_t)1 << 35, 9, ((uint64_t)1 << 33) + 2, 4099}}};
+    Op cpu = op_start(PRECISION_FP32, 2), gpu = emulated(PRECISION_FP32, 3);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t rows = cases[i].rows, cols = cases[i].cols;
+        const NormalRows *draw = &cases[i].draw;
+        Operand want = op_output(&cpu, rows * cols), got = op_output(&gpu, rows * cols);
+        cpu.backend->draw_normal(cpu.backend, want.data, rows, cols, draw);
+        gpu.backend->draw_normal(gpu.backend, got.data, rows, cols, draw);
+        assert_memory_equal(got.data, want.data, (size_t)(rows * cols * 4));
+        uint64_t last = draw->first + (uint64_t)(rows - 1) * draw->stride + (uint64_t)cols - 1;
+        assert_true(((float *)want.data)[rows * cols - 1] ==
+                    draw->scale * random_normal(draw->seed, draw->stream, last));
+    }
+    op_end(&cpu);
+    op_end(&gpu);
+}
+
 static void bits_do_not_depend_on_the_order_of_turns(void **state) {
     (void)state;
     enum { LIMIT = 4 << 20 };
@@ -320,6 +346,7 @@ int main(void) {
         cmocka_unit_test(biases_and_their_gradients_agree_with_float64),
         cmocka_unit_test(both_softmaxes_agree_with_float64),
         cmocka_unit_test(fused_softmax_follows_its_rule),
+        cmocka_unit_test(normals_have_the_bits_of_the_cpu),
         cmocka_unit_test(bits_do_not_depend_on_the_order_of_turns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
