@@ -107,7 +107,7 @@ MISTAKES = [
     # --- through host memory
     Mistake("a_message_leaves_before_its_copy_is_down", "src/cuda/comm_staged.cpp",
             "    if (status == cudaErrorNotReady) return 0;\n", "    if (status == cudaErrorNotReady) status = cudaSuccess;\n",
-            SHARED, RACE),
+            SHARED, RACE, {"VIRTUAL_GPUS": "1"}),
     # --- products and attention
     Mistake("gradients_are_not_added_to", "src/cuda/matmul.cpp",
             "beta = p->accumulate ? 1.0f : 0.0f", "beta = 0.0f", (), DIFFERS),

@@ -81,54 +81,58 @@ void touch_cells(const Access &access, const Region &region, uintptr_t at, int64
 
 // --- the kernel under way, on the device thread
 
+enum { RECENT = 4 };
 struct Running {
     bool kernel;
     Access access;
-    Region last; // the region touched last
-    uint64_t generation;
-    uintptr_t arguments, arguments_end, memory, memory_end; // of the launch; of the emulator
+    Region recent[RECENT]; // regions touched last
+    unsigned next;         // of those, to be replaced
+    uint64_t generation;   // when they were looked up
+    uintptr_t arguments, arguments_end; // of the launch
+    struct {
+        uintptr_t from, to;
+    } own[2]; // own variables of kernels
 };
 __attribute__((tls_model("initial-exec"))) thread_local Running running;
 
-// The emulator's stacks and shared memory, and data of the program: a kernel's own variables.
-bool known_to_the_emulator(uintptr_t at) {
-    static std::vector<std::pair<uintptr_t, uintptr_t>> own;
-    if (own.empty()) {
-        uintptr_t stack = (uintptr_t)__builtin_frame_address(0), code = (uintptr_t)&known_to_the_emulator;
-        std::ifstream maps("/proc/self/maps");
-        std::string line, program;
-        std::vector<std::pair<std::pair<uintptr_t, uintptr_t>, std::string>> all;
-        while (std::getline(maps, line)) {
-            unsigned long long from = 0, to = 0;
-            char file[512] = "";
-            sscanf(line.c_str(), "%llx-%llx %*s %*s %*s %*s %511s", &from, &to, file);
-            all.push_back({{(uintptr_t)from, (uintptr_t)to}, file});
-            if (code >= from && code < to) program = file;
-        }
-        for (size_t i = 0; i < all.size(); i++) {
-            const auto &[bounds, file] = all[i];
-            bool data = file == program && !program.empty();
-            // What was not initialised follows the program's data without a name.
-            bool zeroed =
-                i > 0 && file.empty() && all[i - 1].second == program && all[i - 1].first.second == bounds.first;
-            if (data || zeroed || (stack >= bounds.first && stack < bounds.second)) own.push_back(bounds);
-        }
+// Where the own variables of a kernel lie: in the memory that the emulator has for stacks and shared memory, in which this
+// runs, and in the data of the program. What is not initialised follows the data of the program without a name.
+void find_own_variables(Running &r) {
+    uintptr_t stack = (uintptr_t)__builtin_frame_address(0), code = (uintptr_t)&find_own_variables;
+    std::ifstream maps("/proc/self/maps");
+    std::string line, program;
+    std::vector<std::pair<std::string, std::pair<uintptr_t, uintptr_t>>> all;
+    while (std::getline(maps, line)) {
+        unsigned long long from = 0, to = 0;
+        char file[512] = "";
+        sscanf(line.c_str(), "%llx-%llx %*s %*s %*s %*s %511s", &from, &to, file);
+        all.push_back({file, {(uintptr_t)from, (uintptr_t)to}});
+        if (code >= from && code < to) program = file;
+        if (stack >= from && stack < to) r.own[0] = {(uintptr_t)from, (uintptr_t)to};
     }
-    for (const auto &[from, to] : own)
-        if (at >= from && at < to) return true;
-    return false;
+    for (const auto &[file, bounds] : all) {
+        bool first = r.own[1].to == 0, follows = bounds.first == r.own[1].to;
+        if (first && file == program) r.own[1] = {bounds.first, bounds.second};
+        if (!first && follows && (file == program || file.empty())) r.own[1].to = bounds.second;
+    }
 }
 
-__attribute__((noinline)) void access_slow(uintptr_t at, size_t bytes) {
+// The region of an access that is none of the recent ones; NULL: a variable of the kernel's own.
+__attribute__((noinline)) const Region *access_slow(uintptr_t at, size_t bytes) {
     Running &r = running;
+    if (r.generation != regions_generation()) {
+        for (Region &region : r.recent) region.size = 0;
+        r.generation = regions_generation();
+    }
     Region region = region_of((const void *)at);
     if (region.kind == REGION_NONE) {
-        if ((at >= r.arguments && at < r.arguments_end) || known_to_the_emulator(at)) return;
+        if (r.own[0].to == 0) find_own_variables(r);
+        for (const auto &own : r.own)
+            if (at >= own.from && at < own.to) return nullptr;
         defect("%s touches host memory, which a kernel cannot reach", r.access.what);
     }
-    range((const void *)at, (int64_t)bytes, r.access.what);
-    r.last = region;
-    r.generation = regions_generation();
+    r.recent[r.next % RECENT] = range((const void *)at, (int64_t)bytes, r.access.what);
+    return &r.recent[r.next++ % RECENT];
 }
 
 inline void access(const void *memory, size_t bytes, bool writes) {
@@ -136,13 +140,13 @@ inline void access(const void *memory, size_t bytes, bool writes) {
     uintptr_t at = (uintptr_t)memory;
     if (!r.kernel) return;
     if (at >= r.arguments && at < r.arguments_end) return;
-    if (at >= r.memory && at < r.memory_end) return;
-    bool inside = at >= r.last.base && at + bytes <= r.last.base + r.last.size;
-    if (!inside || r.generation != regions_generation()) {
-        access_slow(at, bytes);
-        if (at < r.last.base || at + bytes > r.last.base + r.last.size) return;
-    }
-    touch_cells(r.access, r.last, at, (int64_t)bytes, writes);
+    for (const auto &own : r.own)
+        if (at >= own.from && at < own.to) return;
+    const Region *found = nullptr;
+    for (const Region &region : r.recent)
+        if (at >= region.base && at + bytes <= region.base + region.size) found = &region;
+    if (found == nullptr || r.generation != regions_generation()) found = access_slow(at, bytes);
+    if (found != nullptr) touch_cells(r.access, *found, at, (int64_t)bytes, writes);
 }
 
 } // namespace
@@ -177,7 +181,7 @@ void kernel_begin(const Access &access, const void *arguments, int64_t bytes) {
     if (!options().races) return;
     r.access = access;
     r.arguments = (uintptr_t)arguments, r.arguments_end = r.arguments + (size_t)bytes;
-    r.last.size = 0, r.generation = 0;
+    r.generation = 0;
     r.kernel = true;
 }
 

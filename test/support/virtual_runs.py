@@ -1,0 +1,162 @@
+"""Runs on the virtual GPU (docs/virtual.md): a small configuration, one run of a trainer of build/virtual, and the cases
+that have to compute what a CPU computes, in every order that events permit.
+
+test/virtual runs each case in three orders with one seed, test/soak/virtual_matrix.py with five seeds.
+"""
+
+import concurrent.futures
+import subprocess
+import uuid
+from typing import NamedTuple
+
+import trainer_runs
+
+VIRTUAL = trainer_runs.ROOT / "build" / "virtual"
+FAMILIES = trainer_runs.FAMILIES
+SMALL = {
+    "llama": "{family: llama, hidden: 32, layers: 4, heads: 4, kv_heads: 2, ffn: 64, vocab: 61, seq_len: 16}",
+    "gpt": "{family: gpt, hidden: 32, layers: 4, heads: 4, ffn: 64, vocab: 61, seq_len: 16}",
+}
+ORDERS = ("fifo", "random", "newest")
+# Relative: of losses, of gradient norms.
+BOUNDS = {"fp32": (1e-6, 1e-5), "bf16": (1e-3, 1e-2)}
+
+
+class Case(NamedTuple):
+    family: str
+    options: tuple
+    environment: dict = {}
+
+    @property
+    def precision(self):
+        return "bf16" if "train.precision=bf16" in self.options else "fp32"
+
+
+def case(family, *options, **environment):
+    return Case(family, options, environment)
+
+
+BPIPE = ("parallel.pipeline=4", "schedule.bpipe=on")
+WIDE = ("parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true")
+APART = {"VIRTUAL_NODES": "2"}
+ONE_GPU = {"VIRTUAL_GPUS": "1"}
+
+CASES = {
+    f"{pipeline} of {family} in {precision}": case(family, f"parallel.pipeline={pipeline}", f"train.precision={precision}")
+    for pipeline in (2, 4, 1)
+    for family in FAMILIES
+    for precision in BOUNDS
+} | {
+    # Where evicted bundles go.
+    "evictions into the partner's memory": case("llama", *BPIPE),
+    "evictions over messages": case("llama", *BPIPE, **APART),
+    "evictions to host memory": case("gpt", *BPIPE, "schedule.evict_to=host"),
+    "evictions of two chunks": case("llama", *BPIPE, "model.layers=8", "schedule.name=interleaved", "train.precision=bf16"),
+    "evictions of groups": case(
+        "gpt", "parallel.pipeline=2", "schedule.bpipe=on", "schedule.name=gis", "schedule.evict_to=host"
+    ),
+    "evictions of a V": case("llama", "parallel.pipeline=2", "schedule.bpipe=on", "schedule.name=zb-v", "schedule.evict_to=host"),
+    "a GPU for all stages": case("llama", *BPIPE, "hardware.share_gpu=true", **ONE_GPU),
+    "a GPU for two tensor and two data ranks": case(
+        "gpt", "parallel.tensor=2", "parallel.data=2", "hardware.share_gpu=true", "train.precision=bf16", **ONE_GPU
+    ),
+    # Tensor and data ranks.
+    "two tensor ranks": case("llama", *WIDE),
+    "two tensor ranks in bf16": case("gpt", *WIDE, "train.precision=bf16"),
+    "a split backward on two tensor ranks": case("gpt", *WIDE, "schedule.split_backward=on"),
+    "collectives in a row with products": case("llama", *WIDE, "parallel.overlap=off"),
+    "two tensor ranks with whole sequences": case("gpt", "parallel.tensor=2", "parallel.sequence=false"),
+    "two tensor ranks with whole sequences in bf16": case(
+        "llama", "parallel.tensor=2", "parallel.sequence=false", "train.precision=bf16"
+    ),
+    "two data ranks": case("llama", "parallel.pipeline=2", "parallel.data=2"),
+    "two data ranks on two nodes": case("gpt", "parallel.pipeline=2", "parallel.data=2", "parallel.placement=pair", **APART),
+    "eight ranks": case("llama", *BPIPE, "parallel.tensor=2"),
+    "eight ranks of three kinds on two nodes": case("gpt", *WIDE, "parallel.data=2", "train.precision=bf16", **APART),
+    # Schedules with chunks and split backwards; at the turn of a V there is no message.
+    "gpipe": case("gpt", "parallel.pipeline=4", "schedule.name=gpipe"),
+    "interleaved": case("llama", "parallel.pipeline=2", "schedule.name=interleaved"),
+    "interleaved on two nodes": case("gpt", "parallel.pipeline=2", "schedule.name=interleaved", **APART),
+    "gis": case("llama", "parallel.pipeline=2", "schedule.name=gis"),
+    "v-half": case("gpt", "parallel.pipeline=2", "schedule.name=v-half"),
+    "v-min in bf16": case("llama", "parallel.pipeline=2", "schedule.name=v-min", "train.precision=bf16"),
+    "zb-v": case("llama", "parallel.pipeline=4", "model.layers=8", "schedule.name=zb-v"),
+    "zb-v on two nodes": case("gpt", "parallel.pipeline=2", "schedule.name=zb-v", **APART),
+    "dualpipe-v": case("gpt", "parallel.pipeline=2", "schedule.name=dualpipe-v"),
+    # Attention, and what is checked where it arrives.
+    "stored and recomputed attention": case(
+        "llama", "parallel.pipeline=2", "attention.mode=[none, flash]", "train.precision=bf16"
+    ),
+    "attention in separate passes": case("gpt", "attention.mode=none", "attention.softmax=unfused"),
+    "layers recomputed": case("llama", "parallel.pipeline=2", "schedule.recompute_layers=1"),
+    "checksums of all that travels": case("llama", *BPIPE, "parallel.tensor=2", "comm.checksum=on"),
+    "checksums between nodes": case("gpt", *BPIPE, "parallel.data=2", "comm.checksum=on", **APART),
+}
+
+
+def write_config(folder, family, **sections):
+    """A small run in `folder`; sections hold YAML text that replaces the default of the same name."""
+    for split in ("train", "val"):
+        trainer_runs.write_tokens(folder / f"{split}.bin", trainer_runs.made_tokens(4000, 61, seed=len(split)))
+    chosen = {
+        "model": SMALL[family],
+        "data": f"{{train: {folder}/train.bin}}",
+        "train": "{global_batch: 8, steps: 2, lr: 1.0e-3, warmup_steps: 1}",
+        "hardware": "{reserve_gib: 0.5}",
+        **sections,
+    }
+    path = folder / f"{family}_{uuid.uuid4().hex}.yaml"
+    path.write_text("".join(f"{section}: {text}\n" for section, text in chosen.items()))
+    return path
+
+
+def environment(**changes):
+    return trainer_runs.environment(**{"OMP_NUM_THREADS": "1", "VIRTUAL_PATIENCE": "60", **changes})
+
+
+def run(config, family, *overrides, arguments=(), timeout=300, **changes):
+    """One run of a trainer of build/virtual to its end, with its metrics; on a virtual GPU, unless an override says cpu."""
+    metrics = config.parent / f"{uuid.uuid4().hex}.jsonl"
+    options = [item for text in (f"log.metrics={metrics}", "hardware.device=cuda", *overrides) for item in ("-o", text)]
+    command = [VIRTUAL / f"train_{family}", "-c", config, *options, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment(**changes))
+    return trainer_runs.Ended(config, done.returncode, done.stdout, done.stderr).read_metrics(metrics)
+
+
+def trained(config, family, *overrides, **keywords):
+    """One run that has to end well."""
+    ended = run(config, family, *overrides, **keywords)
+    assert ended.code == 0, (overrides, keywords, ended.stderr[-2000:])
+    return ended
+
+
+def on_cpu(config, family, *overrides, **keywords):
+    kept = [option for option in overrides if not option.startswith("hardware.")]
+    return trained(config, family, *kept, "hardware.device=cpu", **keywords)
+
+
+def differences(found, wanted, precision):
+    """What two lists of steps (or validations) differ in by more than the precision allows."""
+    if len(found) != len(wanted) or not wanted:
+        return [f"{len(found)} steps and not {len(wanted)}"]
+    return [
+        f"step {a['step']}: {key} {a[key]} and not {b[key]}"
+        for a, b in zip(found, wanted)
+        for key, bound in zip(("loss", "grad_norm"), BOUNDS[precision])
+        if key in b and not (a[key] is not None and abs(a[key] - b[key]) <= bound * abs(b[key]))
+    ]
+
+
+def in_orders(folder, case, orders=ORDERS, seeds=("1",)):
+    """Runs of a case in each order with each seed, found to be those of a CPU and, among themselves, to the bit."""
+    config = write_config(folder, case.family)
+    settings = [{"VIRTUAL_ORDER": order, "VIRTUAL_SEED": seed} for order in orders for seed in seeds]
+    # Two at a time: one rank alone would leave the other core idle.
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        alone = pool.submit(on_cpu, config, case.family, *case.options)
+        runs = [pool.submit(trained, config, case.family, *case.options, **case.environment, **more) for more in settings]
+        wanted, found = alone.result(), [each.result() for each in runs]
+    for each, more in zip(found, settings):
+        assert differences(each.steps, wanted.steps, case.precision) == [], more
+        assert each.bits == found[0].bits, more
+    return found
