@@ -17,6 +17,7 @@ extern "C" {
 
 typedef struct Comm Comm;
 
+// Collectives of doubles are of host memory, on GPUs too; all others, and messages, are of the backend's memory.
 typedef enum CommType { COMM_FLOAT, COMM_BF16, COMM_DOUBLE } CommType;
 typedef enum CommOperation { COMM_ALL_REDUCE, COMM_ALL_GATHER, COMM_REDUCE_SCATTER } CommOperation;
 

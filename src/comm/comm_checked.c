@@ -15,6 +15,7 @@ typedef struct Flight {
     FlightKind kind;
     void *memory;               // received into; all ranks' parts of a gather, the sum
     int64_t bytes;              // of the message, of one part, of the sum
+    bool on_host;               // `memory` is the host's: collectives of doubles (comm.h)
     uint64_t crc;               // as sent; of our part
     bool gathers;               // the data have arrived, the checksums of all ranks are on their way
     double *all;                // (size): these checksums, as the bits of doubles
@@ -62,6 +63,13 @@ static int checked_started_(Checked *self, Flight *flight, int status, CommReque
     return status;
 }
 
+// Collectives of doubles are of host memory, on a GPU too.
+static uint64_t checked_crc_(const Checked *self, const Flight *flight, const void *memory) {
+    const Crc64 *crc = checksum_crc(self->checksum);
+    if (flight->on_host) return crc64_finish(crc, crc64_add(crc, 0, memory, (size_t)flight->bytes), flight->bytes);
+    return checksum_of(self->checksum, memory, flight->bytes);
+}
+
 static int checked_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t bytes, Error *err) {
     Comm *data = checked_self_(comm)->data;
     return data->connect == NULL ? 0 : data->connect(data, peer, sends, memory, bytes, err);
@@ -94,6 +102,7 @@ static int checked_all_reduce_(Comm *comm, void *data, int64_t count, CommType t
     Flight *flight = checked_take_(self);
     flight->kind = self->exact ? FLIGHT_PLAIN : FLIGHT_SUM;
     flight->memory = data;
+    flight->on_host = type == COMM_DOUBLE;
     flight->bytes = count * comm_type_bytes(type);
     int status = self->data->all_reduce(self->data, data, count, type, &flight->data, err);
     return checked_started_(self, flight, status, request);
@@ -105,8 +114,9 @@ static int checked_all_gather_(Comm *comm, void *out, const void *in, int64_t co
     Flight *flight = checked_take_(self);
     flight->kind = self->exact ? FLIGHT_PLAIN : FLIGHT_GATHER;
     flight->memory = out;
+    flight->on_host = type == COMM_DOUBLE;
     flight->bytes = count * comm_type_bytes(type);
-    if (!self->exact) flight->crc = checksum_of(self->checksum, in, flight->bytes);
+    if (!self->exact) flight->crc = checked_crc_(self, flight, in);
     int status = self->data->all_gather(self->data, out, in, count, type, &flight->data, err);
     return checked_started_(self, flight, status, request);
 }
@@ -129,7 +139,7 @@ static bool collects_(const Flight *flight) {
 static int exchange_(Comm *comm, Flight *flight, Error *err) {
     Checked *self = checked_self_(comm);
     if (flight->all == NULL) flight->all = xcalloc((size_t)comm->size, sizeof *flight->all);
-    if (flight->kind == FLIGHT_SUM) flight->crc = checksum_of(self->checksum, flight->memory, flight->bytes);
+    if (flight->kind == FLIGHT_SUM) flight->crc = checked_crc_(self, flight, flight->memory);
     double *own = flight->all + comm->rank;
     memcpy(own, &flight->crc, sizeof *own);
     flight->gathers = true;
@@ -145,7 +155,7 @@ static int compare_collected_(Comm *comm, const Flight *flight, Error *err) {
         uint64_t theirs, here = flight->crc;
         Error differs = {0};
         memcpy(&theirs, flight->all + q, sizeof theirs);
-        if (gather) here = checksum_of(self->checksum, (char *)flight->memory + q * flight->bytes, flight->bytes);
+        if (gather) here = checked_crc_(self, flight, (char *)flight->memory + q * flight->bytes);
         if (checksum_compare(theirs, here, &differs) == 0) continue;
         return error_set(err, differs.code,
                          gather ? "the part of a gather from rank %d to rank %d of the %s group: %s"

@@ -70,7 +70,7 @@ CASES = {
         "llama", "parallel.tensor=2", "parallel.sequence=false", "train.precision=bf16"
     ),
     "two data ranks": case("llama", "parallel.pipeline=2", "parallel.data=2"),
-    "two data ranks on two nodes": case("gpt", "parallel.pipeline=2", "parallel.data=2", "parallel.placement=pair", **APART),
+    "two data ranks on two nodes": case("gpt", "parallel.pipeline=2", "parallel.data=2", "parallel.placement=linear", **APART),
     "eight ranks": case("llama", *BPIPE, "parallel.tensor=2"),
     "eight ranks of three kinds on two nodes": case("gpt", *WIDE, "parallel.data=2", "train.precision=bf16", **APART),
     # Schedules with chunks and split backwards; at the turn of a V there is no message.
