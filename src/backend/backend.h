@@ -93,6 +93,8 @@ struct Backend {
     // bytes and what holds the rest
     void *(*allocate)(Backend *, MemoryCategory, int64_t bytes, const char *what, Error *err);
     void (*release)(Backend *, MemoryCategory, void *memory, int64_t bytes);
+    // -1 with err if the device has less than these bytes free. NULL: allocate says it.
+    int (*check_free)(Backend *, int64_t bytes, Error *err);
     void (*copy)(Backend *, Stream, void *to, const void *from, int64_t bytes); // device to device
     void (*upload)(Backend *, void *to, const void *from,
                    int64_t bytes); // host to device; `from` may be reused at return
@@ -120,6 +122,9 @@ struct Backend {
     double (*event_seconds)(Backend *,
                             const Event *);    // when it was passed, on the clock of clock_seconds(); only once done
     int (*synchronize)(Backend *, Error *err); // waits for all streams; -1 with err if the device failed
+    // Returns -1 with err if the device is known to have failed; waits for nothing. All events of such a device count
+    // as passed. NULL: it cannot fail.
+    int (*check)(Backend *, Error *err);
     // Names what the host queues until range_end, for profilers. NULL if there is no profiler.
     void (*range_begin)(Backend *, const char *name);
     void (*range_end)(Backend *);

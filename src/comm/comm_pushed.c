@@ -127,6 +127,7 @@ static int advance_send_(Pushed *self, int peer, PushWay *way, Parcel *parcel, E
     }
     if (parcel->step == PUSH_COPIES) {
         if (!be->event_done(be, parcel->copied)) return 0;
+        if (be->check != NULL && be->check(be, err) != 0) return -1; // nothing was copied
         parcel->step = PUSH_MAILS;
         return mail_(self, peer, parcel, MAIL_NOTICE, 0, err) == 0 ? 1 : -1;
     }

@@ -47,31 +47,63 @@ static void cuda_note_peak_(Backend *backend) {
     if (memory_total(&backend->held) > memory_total(&backend->peak)) backend->peak = backend->held;
 }
 
+typedef struct SizeText {
+    char text[24];
+} SizeText;
+
+// "1.20 GiB", "64.1 MiB"
+static SizeText size_text_(int64_t bytes) {
+    SizeText size;
+    bool large = bytes >= (int64_t)GIB;
+    snprintf(size.text, sizeof size.text, large ? "%.2f GiB" : "%.1f MiB", (double)bytes / (large ? GIB : MIB));
+    return size;
+}
+
 // "weights 1.20 GiB, own slots 3.00 GiB"
 static void describe_held_(const Backend *backend, char *text, size_t size) {
     size_t used = 0;
     snprintf(text, size, "nothing");
     for (int c = 0; c < MEMORY_CATEGORIES; c++) {
-        double gib = (double)backend->held.bytes[c] / GIB;
         if (backend->held.bytes[c] == 0 || used >= size) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%s %.2f GiB", used > 0 ? ", " : "",
-                                 memory_name((MemoryCategory)c), gib);
+        used += (size_t)snprintf(text + used, size - used, "%s%s %s", used > 0 ? ", " : "",
+                                 memory_name((MemoryCategory)c), size_text_(backend->held.bytes[c]).text);
     }
 }
 
-static int out_of_memory_(const Backend *backend, MemoryCategory category, int64_t bytes, const char *what,
-                          Error *err) {
-    char rest[512];
+// An error that every call returns from now on leaves the process without its device, until it ends (CUDA Runtime API,
+// cudaErrorLaunchFailure and its like).
+const char *cuda_remedy(void) {
+    return cudaFree(NULL) == cudaSuccess ? ""
+                                         : "; this process has lost the GPU: nvidia-smi and the kernel's log (dmesg, "
+                                           "Xid) say why, and --resume goes on from the last checkpoint";
+}
+
+static int cuda_fail_(const CudaBackend *cuda, const char *doing, cudaError_t status, Error *err) {
+    return error_set(err, EXIT_FAILED, "GPU %d, %s: %s failed: %s%s", cuda->device, cuda->backend.device, doing,
+                     cudaGetErrorString(status), cuda_remedy());
+}
+
+// The GPU has not these bytes left: what holds its memory, and what makes room.
+static int no_room_(const CudaBackend *cuda, int64_t bytes, const char *what, Error *err) {
+    char own[512];
     size_t left = 0, total = 0;
-    describe_held_(backend, rest, sizeof rest);
+    const Backend *backend = &cuda->backend;
+    describe_held_(backend, own, sizeof own);
     cudaMemGetInfo(&left, &total);
-    const double gib = 1 << 30;
+    int64_t others = (int64_t)(total - left) - memory_total(&backend->held);
     return error_set(err, EXIT_FAILED,
-                     "%s: no %lld bytes (%.2f GiB) left for %s (%s); this rank already holds %s; of the GPU's %.2f GiB "
-                     "%.2f are free, and libraries and other processes hold the rest; use more stages, fewer slots or "
-                     "a smaller micro-batch (--plan says what each takes)",
-                     backend->device, (long long)bytes, (double)bytes / gib, what, memory_name(category), rest,
-                     (double)total / gib, (double)left / gib);
+                     "GPU %d, %s: %s of %s are free, and %s %s more; this rank holds %s, and other programs, CUDA and "
+                     "its libraries hold %s; end other programs there (nvidia-smi lists them), or use more stages, "
+                     "fewer slots or a smaller micro-batch (--plan says what each takes)",
+                     cuda->device, backend->device, size_text_((int64_t)left).text, size_text_((int64_t)total).text,
+                     what, size_text_(bytes).text, own, size_text_(others).text);
+}
+
+static int cuda_check_free_(Backend *backend, int64_t bytes, Error *err) {
+    size_t left = 0, total = 0;
+    cudaSetDevice(cuda_self(backend)->device);
+    if (cudaMemGetInfo(&left, &total) != cudaSuccess || (int64_t)left >= bytes) return 0;
+    return no_room_(cuda_self(backend), bytes, "this stage needs", err);
 }
 
 // What another process maps is mapped in whole pages of the device, which must hold nothing else.
@@ -87,8 +119,13 @@ static void *cuda_allocate_(Backend *backend, MemoryCategory category, int64_t b
     cudaSetDevice(cuda->device);
     cudaError_t status = bytes < 0 ? cudaErrorMemoryAllocation : cudaMalloc(&memory, whole > 0 ? (size_t)whole : 1);
     if (status != cudaSuccess) {
+        char needs[160];
         cudaGetLastError();
-        out_of_memory_(backend, category, bytes, what, err);
+        snprintf(needs, sizeof needs, "%.80s (%s) need", what, memory_name(category));
+        if (status == cudaErrorMemoryAllocation)
+            no_room_(cuda, bytes, needs, err);
+        else
+            cuda_fail_(cuda, "allocating memory", status, err);
         return NULL;
     }
     cuda_note(cuda, cudaMemsetAsync(memory, 0, (size_t)bytes, cuda_compute(cuda)), "clearing memory");
@@ -190,19 +227,21 @@ static void set_clock_(CudaBackend *cuda, Clock *clock) {
     clock->latest = next;
 }
 
+static int cuda_check_(Backend *backend, Error *err) {
+    CudaBackend *cuda = cuda_self(backend);
+    if (cuda->failed_at == NULL) return 0;
+    if (cuda->status == cudaSuccess) return error_set(err, EXIT_FAILED, "%s: %s", backend->device, cuda->failed_at);
+    return cuda_fail_(cuda, cuda->failed_at, cuda->status, err);
+}
+
 static int synchronize_(Backend *backend, Error *err) {
     CudaBackend *cuda = cuda_self(backend);
     cudaSetDevice(cuda->device);
     for (int s = 0; s < STREAM_COUNT; s++)
         cuda_note(cuda, cudaStreamSynchronize(cuda->streams[s]), "work on the device");
     cuda_note(cuda, cudaGetLastError(), "a kernel's launch");
-    if (cuda->failed_at == NULL) {
-        set_clock_(cuda, clock_of_(backend));
-        if (cuda->failed_at == NULL) return 0;
-    }
-    if (cuda->status == cudaSuccess) return error_set(err, EXIT_FAILED, "%s: %s", backend->device, cuda->failed_at);
-    return error_set(err, EXIT_FAILED, "%s: %s failed: %s", backend->device, cuda->failed_at,
-                     cudaGetErrorString(cuda->status));
+    if (cuda->failed_at == NULL) set_clock_(cuda, clock_of_(backend));
+    return cuda_check_(backend, err);
 }
 
 static void range_begin_(Backend *backend, const char *name) {
@@ -238,6 +277,7 @@ static void fill_memory_(Backend *b) {
     b->destroy = cuda_destroy_;
     b->allocate = cuda_allocate_;
     b->release = cuda_release_;
+    b->check_free = cuda_check_free_;
     b->copy = cuda_copy_;
     b->upload = upload_;
     b->download = download_;
@@ -253,6 +293,7 @@ static void fill_memory_(Backend *b) {
     b->event_done = cuda_event_done_;
     b->event_seconds = event_seconds_;
     b->synchronize = synchronize_;
+    b->check = cuda_check_;
     b->range_begin = range_begin_;
     b->range_end = range_end_;
 }
@@ -333,8 +374,8 @@ static int cuda_start_(Device *device, Error *err) {
     }
     if (status != cudaSuccess) {
         cudaGetLastError();
-        return error_set(err, EXIT_FAILED, "GPU %d%s%s cannot be used: %s", cuda->device,
-                         backend->device[0] == '\0' ? "" : ", ", backend->device, cudaGetErrorString(status));
+        if (status == cudaErrorMemoryAllocation) return no_room_(cuda, CUDA_OWN_BYTES, "the start needs", err);
+        return cuda_fail_(cuda, "starting it", status, err);
     }
     // Two moments: what is recorded from now on comes after the first.
     set_clock_(cuda, &device->clock);
@@ -354,10 +395,12 @@ Backend *backend_cuda_create(int precision, int device, Error *err) {
     backend->own_bytes = CUDA_OWN_BYTES;
     backend->lent_page = CUDA_LENT_PAGE;
     backend->loads_late = true;
+    if (cuda_start_(made, err) != 0) {
+        cuda_destroy_(backend);
+        return NULL;
+    }
     backend->held.bytes[MEMORY_WORKSPACE] = backend->peak.bytes[MEMORY_WORKSPACE] = CUDA_OWN_BYTES;
-    if (cuda_start_(made, err) == 0) return backend;
-    cuda_destroy_(backend);
-    return NULL;
+    return backend;
 }
 
 // --- what is there

@@ -48,8 +48,12 @@ static int nccl_fail_(Group *group, const char *doing, int peer, const char *tex
     Comm *base = &group->base;
     char whom[32] = "";
     if (peer >= 0) snprintf(whom, sizeof whom, " %d", peer);
-    return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: %s%s failed: %s", base->name, base->rank, base->size,
-                     doing, whom, text);
+    const char *remedy = cuda_remedy();
+    return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: %s%s failed: %s%s", base->name, base->rank, base->size,
+                     doing, whom, text,
+                     remedy[0] != '\0' ? remedy
+                                       : "; look at the other ranks' hosts, GPUs and network (NCCL_DEBUG=INFO says "
+                                         "more), and go on from the last checkpoint with --resume");
 }
 
 static const char *nccl_text_(ncclResult_t status) {

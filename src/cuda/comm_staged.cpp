@@ -41,8 +41,8 @@ static Group *staged_group_(Comm *comm) {
 }
 
 static int staged_fail_(Group *group, cudaError_t status, Error *err) {
-    return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: a message through host memory failed: %s",
-                     group->base.name, group->base.rank, group->base.size, cudaGetErrorString(status));
+    return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: a message through host memory failed: %s%s",
+                     group->base.name, group->base.rank, group->base.size, cudaGetErrorString(status), cuda_remedy());
 }
 
 static void free_work_(Work *work) {

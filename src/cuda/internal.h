@@ -8,6 +8,10 @@
 extern "C" {
 #endif
 
+// --- backend_cuda.cpp
+// How a sentence about an error ends: what to do about a device that this process has lost; "" for any other error.
+const char *cuda_remedy(void);
+
 // --- matmul.cpp
 // c (m, n) = alpha * a (m, k) b (k, n), or += where `accumulate`; row-major with leading dimensions. Transposed
 // operands are stored (k, m) and (n, k). `batch` of them at strides (elements). Inputs in the run's precision; the

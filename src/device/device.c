@@ -86,6 +86,12 @@ static int ranks_on_(const Seat *seats, int ranks, const Seat *of) {
     return count;
 }
 
+static int device_ranks_(const Seat *seats, int ranks, const Seat *of) {
+    int count = 0;
+    for (int r = 0; r < ranks; r++) count += strcmp(seats[r].host, of->host) == 0;
+    return count;
+}
+
 // Sets the first reason why these GPUs cannot serve these ranks; every rank comes to the same one.
 static int device_refuse_(const Config *config, const Seat *seats, int ranks, Error *err) {
     for (int r = 0; r < ranks; r++) {
@@ -96,9 +102,10 @@ static int device_refuse_(const Config *config, const Seat *seats, int ranks, Er
                              seat->host, seat->why);
         if (there > 1 && !config->hardware.share_gpu)
             return error_set(err, EXIT_FAILED,
-                             "%d ranks on %s would share one %s; start at most as many ranks on a host as it has GPUs, "
-                             "or set hardware.share_gpu: true, which is slow",
-                             there, seat->host, seat->gpu.name);
+                             "%d ranks on %s have %d GPU%s (%s), and %d would share one; start at most as many ranks on "
+                             "a host as it has GPUs, or set hardware.share_gpu: true, which is slow",
+                             device_ranks_(seats, ranks, seat), seat->host, seat->gpus, seat->gpus == 1 ? "" : "s",
+                             seat->gpu.name, there);
         if (strcmp(seat->gpu.name, seats[0].gpu.name) != 0)
             return error_set(err, EXIT_FAILED,
                              "rank 0 on %s has a %s and rank %d on %s a %s; a pipeline waits for its slowest stage, so "

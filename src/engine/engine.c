@@ -429,6 +429,7 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
         bool computes = action_computes(action_(engine, i)->kind);
         if ((computes ? engine_compute_(engine, i, err) : engine_post_(engine, i, err)) != 0) return -1;
         engine_progress_(engine); // send what was just made or posted, before the next action is checked
+        if (engine->be->check != NULL && engine->be->check(engine->be, err) != 0) return -1;
     }
     if (drain_(engine, err) != 0) return -1;
     collect_(engine, run);

@@ -170,6 +170,16 @@ static void tell_device_(const Run *run) {
     if (run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
 }
 
+// What other programs hold of the GPU is known only here. Ranks that share a GPU find it out as they allocate.
+static int create_check_gpu_(const Run *run, Error *err) {
+    Backend *be = run->be;
+    int64_t planned = memory_total(&run->plan.stage[run->at.stage].memory), more = planned - memory_total(&be->held);
+    if (be->check_free == NULL || be->check_free(be, more, err) == 0) return 0;
+    Error why = *err;
+    snprintf(err->text, sizeof err->text, "rank %d, stage %d: %.900s", world_rank(run->world), run->at.stage, why.text);
+    return -1;
+}
+
 // Ranks that a launcher started check what their host has room for before any of them allocates.
 static int create_check_host_(Run *run, const Roster *roster, Error *err) {
     int64_t of_stage[CONFIG_MAX_STAGES];
@@ -177,7 +187,8 @@ static int create_check_host_(Run *run, const Roster *roster, Error *err) {
     roster_count(roster, world_node(run->world), of_stage, (int)run->config->parallel.pipeline);
     machine_look(&machine, run->device.cuda);
     if (run->device.cuda) machine.gpu_bytes = run->be->memory_size / run->device.ranks_on_gpu;
-    return plan_check_fit(&run->plan, run->config, run->log->program, &machine, of_stage, err);
+    if (plan_check_fit(&run->plan, run->config, run->log->program, &machine, of_stage, err) != 0) return -1;
+    return create_check_gpu_(run, err);
 }
 
 // Warns about pairs whose bundles go over the network, which is allowed but slow.

@@ -10,6 +10,13 @@
 #include <stdio.h>
 #include <string.h>
 
+// Adds to an error in which step it came, where the error does not say so itself.
+static int train_fail_(const char *label, Error *err) {
+    Error why = *err;
+    if (strncmp(why.text, "step ", 5) != 0) snprintf(err->text, sizeof err->text, "%s: %.900s", label, why.text);
+    return -1;
+}
+
 // Runs one step: data, pipeline, loss, gradient norm, update, and its report.
 static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     double start = clock_seconds();
@@ -24,15 +31,16 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     if (run->be->range_begin != NULL) run->be->range_begin(run->be, label); // tells profilers where the step begins
 
     if (batch_train(&run->batch, run->train, step, err) != 0) return -1;
-    if (engine_run(run->engine, label, run->schedule, (float)(1.0 / tokens), &pipeline, err) != 0) return -1;
+    if (engine_run(run->engine, label, run->schedule, (float)(1.0 / tokens), &pipeline, err) != 0)
+        return train_fail_(label, err);
 
     snprintf(label, sizeof label, "step %lld optimizer", (long long)step);
     status_page_set_action(run->status_page, label);
-    if (run_loss(run, &figures.loss, stop, err) != 0) return -1;
+    if (run_loss(run, &figures.loss, stop, err) != 0) return train_fail_(label, err);
     figures.loss /= tokens;
-    if (optimizer_norm(run->optimizer, &figures.norm, err) != 0) return -1;
+    if (optimizer_norm(run->optimizer, &figures.norm, err) != 0) return train_fail_(label, err);
     if (run->recorder != NULL && recorder_gradients(run, figures.loss, figures.norm, err) != 0) return -1;
-    if (run_update(run, &figures, err) != 0) return -1;
+    if (run_update(run, &figures, err) != 0) return train_fail_(label, err);
     if (run->recorder != NULL && recorder_weights(run, err) != 0) return -1;
 
     figures.seconds = clock_seconds() - start;

@@ -127,8 +127,7 @@ Outcome advance(Device *d, VirtualStream *stream, std::unique_lock<std::mutex> &
 }
 
 void inject_fault(Device *d) {
-    const std::string &fault = options().fault;
-    if (fault.rfind("lost@", 0) != 0 || ++d->steps < (uint64_t)atoll(fault.c_str() + 5)) return;
+    if (!fault_comes("lost", ++d->steps)) return;
     d->error = cudaErrorLaunchFailure;
     for (VirtualStream *stream : d->streams) stream->ops.clear();
     d->changed.notify_all();

@@ -170,6 +170,15 @@ const Options &options() {
     return read;
 }
 
+bool fault_comes(const char *kind, uint64_t count) {
+    if (options().fault.empty()) return false;
+    char named[16];
+    unsigned long long at = 0;
+    int rank = process();
+    if (sscanf(options().fault.c_str(), "%15[a-z]@%llu@%d", named, &at, &rank) < 2) return false;
+    return strcmp(named, kind) == 0 && count >= at && rank == process();
+}
+
 Job *job() {
     static Job *attached = the_job = attach();
     return attached;

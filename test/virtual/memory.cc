@@ -139,7 +139,8 @@ int64_t memory_total() {
 int64_t memory_left() {
     arena();
     JobLock lock;
-    return memory_total() - job()->held[node() * options().gpus + current_gpu()] - options().taken;
+    int64_t left = memory_total() - job()->held[node() * options().gpus + current_gpu()] - options().taken;
+    return left > 0 ? left : 0;
 }
 
 // Allocations are aligned to 256 bytes at least (CUDA C++ programming guide, "Device memory accesses"); those that are

@@ -327,7 +327,8 @@ ncclResult_t launch() {
 
 ncclResult_t call(Part part) {
     VirtualComm *comm = part.comm;
-    if (shared(comm)->aborted) return ncclInvalidUsage;
+    if (shared(comm)->aborted)
+        return last_error = "socketProgress: Connection closed by remote peer", ncclRemoteError;
     if (sticky() != cudaSuccess)
         return last_error = "Cuda failure 'unspecified launch failure'", ncclUnhandledCudaError;
     if (part.in != nullptr) range(part.in, in_count(part) * width(part.type), describe(part).c_str());
@@ -444,9 +445,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
-    static int64_t asked = 0;
-    const std::string &fault = options().fault;
-    bool fails = fault.rfind("nccl@", 0) == 0 && ++asked >= atoll(fault.c_str() + 5);
+    static uint64_t asked = 0;
+    bool fails = fault_comes("nccl", ++asked);
     if (fails) last_error = "socketPollConnect: connect to 10.0.0.2 returned Connection refused";
     *state = fails || shared(comm)->aborted ? ncclRemoteError : ncclSuccess;
     return ncclSuccess;

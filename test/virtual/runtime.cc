@@ -239,8 +239,8 @@ cudaError_t virtual_malloc(void **memory, size_t bytes) {
 // asynchronous frees contrasts the two).
 cudaError_t cudaFree(void *memory) {
     cudaError_t error;
+    if (refused(&error)) return answer(error); // of no memory, too
     if (memory == nullptr) return answer(cudaSuccess);
-    if (refused(&error)) return answer(error);
     wait_for_device("the device to drain, so that memory can be freed (cudaFree)");
     return answer(memory_free(memory));
 }

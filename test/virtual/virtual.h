@@ -50,6 +50,8 @@ struct Options {
     int64_t taken;             // bytes of the GPU that other programs hold
 };
 const Options &options();
+// VIRTUAL_FAULT=KIND@N or KIND@N@RANK: whether this fault comes at this count, or has come.
+bool fault_comes(const char *kind, uint64_t count);
 
 // Ends this process with a sentence about a mistake in the program that uses the GPU.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void defect(const char *format, ...);

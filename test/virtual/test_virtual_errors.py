@@ -1,0 +1,83 @@
+"""What a user with GPUs meets on a bad day, shown on the virtual GPU: one sentence that says what is wrong, where, and what
+to do; a code other than 0, within seconds; and no process left."""
+
+import re
+
+import pytest
+import trainer_runs
+from virtual_runs import APART, BPIPE, WIDE, run, write_config
+
+pytestmark = pytest.mark.usefixtures("ranks")
+TWO = ("parallel.pipeline=2",)
+PREFIX = re.compile(r"train_llama: (\[rank \d+ stage \d+\] )?")
+LAUNCHER = re.compile(r"train_llama: .*(starting \d+ ranks|driver for CUDA|becomes recompute)|^(run instead|note):? ")
+
+
+def sentences(ended):
+    """What the run said went wrong, without the table of its memory and what it did before."""
+    return [PREFIX.sub("", line) for line in ended.said if PREFIX.match(line) and not LAUNCHER.match(line)]
+
+
+def complaints(folder, *options, code=1, **environment):
+    """What is said by a run that has to fail, and to leave no process."""
+    config = write_config(folder, "llama")
+    ended = run(config, "llama", "train.steps=100", *options, timeout=trainer_runs.patience(60), **environment)
+    assert ended.code == code, (ended.code, ended.stdout, ended.stderr)
+    assert trainer_runs.nothing_left(config)
+    assert "virtual GPU:" not in ended.stderr, ended.stderr
+    return sentences(ended)
+
+
+def refused(*arguments, **keywords):
+    """The first sentence of these."""
+    return complaints(*arguments, **keywords)[0]
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(
+    "environment, reason",
+    [
+        ({"VIRTUAL_DRIVER": "none"}, "no NVIDIA driver is installed here"),
+        ({"VIRTUAL_DRIVER": "12020"}, r"the NVIDIA driver knows CUDA up to 12\.2, .* built with 13\.0: update the driver"),
+        ({"VIRTUAL_GPUS": "0"}, "the NVIDIA driver shows no GPU"),
+    ],
+    ids=["no driver", "an old driver", "no GPU"],
+)
+def test_without_a_usable_driver_a_run_says_what_it_needs_and_what_is_there(tmp_path, environment, reason):
+    said = refused(tmp_path, *TWO, **environment)
+    assert re.search(rf"needs 2 GPUs with [\d.]+ GiB each .*; here: no CUDA device.*\({reason}", said), said
+
+
+def test_fewer_gpus_than_ranks_are_refused_with_both_counts(tmp_path):
+    said = refused(tmp_path, "parallel.pipeline=4", VIRTUAL_GPUS="2")
+    assert re.search(r"4 ranks .* 2 GPUs", said) and "hardware.share_gpu" in said, said
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("taken, needs", [("81000", "the start needs"), ("80500", "this stage needs")], ids=["all", "most"])
+def test_memory_that_other_programs_hold_is_missing_before_anything_is_allocated(tmp_path, taken, needs):
+    said = refused(tmp_path, *TWO, VIRTUAL_TAKEN_MIB=taken)
+    free = r"GPU (\d), NVIDIA H100 80GB HBM3: [\d.]+ MiB of 79\.18 GiB are free, and " + needs + r" [\d.]+ MiB more"
+    assert re.search(free, said) and "other programs" in said and "nvidia-smi" in said, said
+    assert needs == "the start needs" or re.search(r"^rank (\d), stage \1: GPU \1, ", said), said
+
+
+@pytest.mark.parametrize("options", [TWO, BPIPE, WIDE, ()], ids=["two stages", "bpipe", "tensor ranks", "one rank"])
+def test_a_gpu_that_is_lost_ends_the_job_with_the_step_and_what_to_do(tmp_path, options):
+    rank = 1 if options else 0
+    said = complaints(tmp_path, *options, VIRTUAL_FAULT=f"lost@1500@{rank}")
+    lost = [each for each in said if "this process has lost the GPU" in each]
+    assert lost and "unspecified launch failure" in lost[0] and "--resume" in lost[0], said
+    assert re.search(rf"^step \d+.*: (GPU {rank}, |tensor group, )", lost[0]), said
+
+
+def test_a_gpu_that_is_lost_while_memory_is_allocated_is_not_short_of_memory(tmp_path):
+    said = refused(tmp_path, VIRTUAL_FAULT="lost@10")
+    assert "allocating memory failed: unspecified launch failure; this process has lost the GPU" in said, said
+
+
+@pytest.mark.parametrize("options, environment", [(TWO, APART), (WIDE, {})], ids=["messages", "sums"])
+def test_an_error_of_nccl_ends_the_job_with_its_group_and_what_to_do(tmp_path, options, environment):
+    said = refused(tmp_path, *options, VIRTUAL_FAULT="nccl@5@1", **environment)
+    assert re.search(r"(pipeline|tensor) group, rank \d of \d: .* failed: .*Connection refused", said), said
+    assert "NCCL_DEBUG=INFO" in said and "--resume" in said, said
