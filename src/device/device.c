@@ -101,11 +101,12 @@ static int device_refuse_(const Config *config, const Seat *seats, int ranks, Er
             return error_set(err, EXIT_FAILED, "rank %d on %s has no GPU: %s; hardware.device: cpu computes without", r,
                              seat->host, seat->why);
         if (there > 1 && !config->hardware.share_gpu)
-            return error_set(err, EXIT_FAILED,
-                             "%d ranks on %s have %d GPU%s (%s), and %d would share one; start at most as many ranks on "
-                             "a host as it has GPUs, or set hardware.share_gpu: true, which is slow",
-                             device_ranks_(seats, ranks, seat), seat->host, seat->gpus, seat->gpus == 1 ? "" : "s",
-                             seat->gpu.name, there);
+            return error_set(
+                err, EXIT_FAILED,
+                "%d ranks on %s have %d GPU%s (%s), and %d would share one; start at most as many ranks on "
+                "a host as it has GPUs, or set hardware.share_gpu: true, which is slow",
+                device_ranks_(seats, ranks, seat), seat->host, seat->gpus, seat->gpus == 1 ? "" : "s", seat->gpu.name,
+                there);
         if (strcmp(seat->gpu.name, seats[0].gpu.name) != 0)
             return error_set(err, EXIT_FAILED,
                              "rank 0 on %s has a %s and rank %d on %s a %s; a pipeline waits for its slowest stage, so "

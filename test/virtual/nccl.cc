@@ -327,8 +327,7 @@ ncclResult_t launch() {
 
 ncclResult_t call(Part part) {
     VirtualComm *comm = part.comm;
-    if (shared(comm)->aborted)
-        return last_error = "socketProgress: Connection closed by remote peer", ncclRemoteError;
+    if (shared(comm)->aborted) return last_error = "socketProgress: Connection closed by remote peer", ncclRemoteError;
     if (sticky() != cudaSuccess)
         return last_error = "Cuda failure 'unspecified launch failure'", ncclUnhandledCudaError;
     if (part.in != nullptr) range(part.in, in_count(part) * width(part.type), describe(part).c_str());

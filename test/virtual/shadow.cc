@@ -85,9 +85,9 @@ enum { RECENT = 4 };
 struct Running {
     bool kernel;
     Access access;
-    Region recent[RECENT]; // regions touched last
-    unsigned next;         // of those, to be replaced
-    uint64_t generation;   // when they were looked up
+    Region recent[RECENT];              // regions touched last
+    unsigned next;                      // of those, to be replaced
+    uint64_t generation;                // when they were looked up
     uintptr_t arguments, arguments_end; // of the launch
     struct {
         uintptr_t from, to;

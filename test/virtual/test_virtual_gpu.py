@@ -83,9 +83,10 @@ def test_a_stage_alone_allocates_what_was_planned(tmp_path):
 
 def test_a_profile_is_measured_and_planned_with(tmp_path):
     config, profile = write_config(tmp_path, "gpt"), tmp_path / "profile.json"
-    done = trained(config, "gpt", "parallel.pipeline=2", f"hardware.profile={profile}", arguments=("--profile", "--json"))
+    options = ("parallel.pipeline=2", "train.global_batch=2", f"hardware.profile={profile}")
+    done = trained(config, "gpt", *options, arguments=("--profile", "--json"), VIRTUAL_RACES="0")
     assert json.loads(done.stdout)["source"] == "profile"
-    assert json.loads(profile.read_text())["device"] == "NVIDIA H100 80GB HBM3"
+    assert json.loads(profile.read_text())["device"]["name"] == "NVIDIA H100 80GB HBM3"
 
 
 @pytest.mark.thorough
