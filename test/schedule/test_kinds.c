@@ -1,6 +1,6 @@
 // Every schedule of the table: sound, within its slots, and idle for as long as the formula says when F, B and W take
-// equal times. `test_kinds all [FIRST LAST]` goes through every m <= 256 for FIRST to LAST stages, 1 to 32 unless given; the test
-// takes a selection. `test_kinds tables` prints the figures of docs/schedules.md.
+// equal times. `test_kinds all [FIRST LAST]` goes through every m <= 256 for FIRST to LAST stages, 1 to 32 unless given;
+// the test takes a selection. `test_kinds tables` prints the figures of docs/schedules.md and docs/bpipe.md.
 #include "schedule/kinds.h"
 #include "schedule/simulate.h"
 
@@ -356,31 +356,68 @@ static void print_row(const ScheduleKind *kind, ScheduleSpec spec, const char *l
     schedule_free(base);
 }
 
+static const struct {
+    const char *name, *label;
+    ScheduleSpec spec;
+} rows[] = {{"1f1b", "1f1b", {0}},
+            {"1f1b", "1f1b, split_backward on", {.split = true}},
+            {"zb-d", "zb-d, delay 1", {.delay = 1}},
+            {"zb-d", "zb-d (ZB-H1)", {.delay = SCHEDULE_DELAY_MOST}},
+            {"interleaved", "interleaved, chunks 2", {.chunks = 2}},
+            {"interleaved", "interleaved, chunks 4", {.chunks = 4}},
+            {"gis", "gis, chunks 2", {.chunks = 2}},
+            {"gis", "gis, chunks 4", {.chunks = 4}},
+            {"gis", "gis, chunks 2, group half", {.chunks = 2, .group = SCHEDULE_GROUP_HALF}},
+            {"gis", "gis, chunks 4, group half", {.chunks = 4, .group = SCHEDULE_GROUP_HALF}},
+            {"v-half", "v-half", {0}},
+            {"v-min", "v-min", {0}},
+            {"zb-v", "zb-v", {0}},
+            {"dualpipe-v", "dualpipe-v", {0}}};
+
+enum { ROWS = sizeof rows / sizeof rows[0] };
+
+static ScheduleSpec spec_of(int row, int p) {
+    ScheduleSpec spec = rows[row].spec;
+    spec.stages = p;
+    spec.microbatches = 8 * p;
+    return spec;
+}
+
 static void print_table(int p) {
-    static const struct {
-        const char *name, *label;
-        ScheduleSpec spec;
-    } rows[] = {{"1f1b", "1f1b", {0}},
-                {"1f1b", "1f1b, split_backward on", {.split = true}},
-                {"zb-d", "zb-d, delay 1", {.delay = 1}},
-                {"zb-d", "zb-d (ZB-H1)", {.delay = SCHEDULE_DELAY_MOST}},
-                {"interleaved", "interleaved, chunks 2", {.chunks = 2}},
-                {"interleaved", "interleaved, chunks 4", {.chunks = 4}},
-                {"gis", "gis, chunks 2", {.chunks = 2}},
-                {"gis", "gis, chunks 4", {.chunks = 4}},
-                {"gis", "gis, chunks 2, group half", {.chunks = 2, .group = SCHEDULE_GROUP_HALF}},
-                {"gis", "gis, chunks 4, group half", {.chunks = 4, .group = SCHEDULE_GROUP_HALF}},
-                {"v-half", "v-half", {0}},
-                {"v-min", "v-min", {0}},
-                {"zb-v", "zb-v", {0}},
-                {"dualpipe-v", "dualpipe-v", {0}}};
     printf("\np = %d, m = %d: step over m(F+B+W), %%; without / with messages of 0.05 F\n", p, 8 * p);
     printf("| schedule | bundles | moved | F, B, W = 1, 1, 1 | 1, 1.375, 0.75 |\n|---|---|---|---|---|\n");
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        ScheduleSpec spec = rows[i].spec;
-        spec.stages = p;
-        spec.microbatches = 8 * p;
-        print_row(&schedule_kinds[schedule_kind_index(rows[i].name)], spec, rows[i].label);
+    for (int i = 0; i < ROWS; i++)
+        print_row(&schedule_kinds[schedule_kind_index(rows[i].name)], spec_of(i, p), rows[i].label);
+}
+
+// What BPipe over one schedule costs by the time of one transfer: to the partner where it can, to the host where not.
+static void print_losses(const ScheduleKind *kind, const ScheduleSpec *spec, const char *label) {
+    static const double transfers[] = {0.5, 1, 1.5, 1.75, 2, 2.5, 3};
+    EvictTarget target = kind->pairs ? EVICT_TO_PEER : EVICT_TO_HOST;
+    Schedule *base = made(kind, spec);
+    int slots = bpipe_least_slots(base, target), half = base->slots / 2, chunks = base->chunks;
+    if (target == EVICT_TO_HOST && slots < half) slots = half;
+    Schedule *schedule = slots >= base->slots ? NULL
+                                              : bpipe_balance_ahead(base, slots, target, bpipe_load_ahead(base, target), NULL);
+    if (schedule != NULL) {
+        double plain = makespan(base, 1, 1, 1, 0, 0);
+        printf("| %s%s | %.4g | %.4g | %.4g |", label, target == EVICT_TO_HOST ? ", to the host" : "",
+               (double)base->slots / chunks, (double)slots / chunks, (double)moved(schedule) / chunks);
+        for (int i = 0; i < 7; i++)
+            printf(" %.1f %% |", 100 * (makespan(schedule, 1, 1, 1, 0, transfers[i]) / plain - 1));
+        printf("\n");
+    }
+    schedule_free(schedule);
+    schedule_free(base);
+}
+
+static void print_losses_table(int p) {
+    printf("\np = %d, m = %d, F = B = W = 1: step time lost to evicting, by the time of one transfer of a bundle\n", p, 8 * p);
+    printf("| over | bundles | with BPipe | moved | 0.5 | 1 | 1.5 | 1.75 | 2 | 2.5 | 3 |\n");
+    printf("|---|---|---|---|---|---|---|---|---|---|---|\n");
+    for (int i = 0; i < ROWS; i++) {
+        ScheduleSpec spec = spec_of(i, p);
+        print_losses(&schedule_kinds[schedule_kind_index(rows[i].name)], &spec, rows[i].label);
     }
 }
 
@@ -391,6 +428,7 @@ int main(int argc, char **argv) {
     }
     if (argc > 1 && strcmp(argv[1], "tables") == 0) {
         for (int p = 4; p <= 16; p *= 2) print_table(p);
+        for (int p = 4; p <= 16; p *= 2) print_losses_table(p);
         return 0;
     }
     const struct CMUnitTest tests[] = {

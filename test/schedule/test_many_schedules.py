@@ -1,9 +1,9 @@
-"""The long form of test_kinds for a few stages; test/soak/schedules.py has all."""
+"""The long form of test_kinds for a few stages; test/soak/schedules.py has all. And the tables that it prints."""
 
 import subprocess
 
 import pytest
-from trainer_runs import TOOLS
+from trainer_runs import ROOT, TOOLS
 
 
 @pytest.mark.thorough
@@ -11,3 +11,12 @@ from trainer_runs import TOOLS
 def test_every_number_of_microbatches_is_sound(stages):
     ended = subprocess.run([TOOLS / "test_kinds", "all", str(stages), str(stages)], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_pages_have_the_tables_that_are_printed():
+    printed = subprocess.run([TOOLS / "test_kinds", "tables"], capture_output=True, text=True, check=True).stdout
+    schedules, bpipe = ((ROOT / "docs" / name).read_text() for name in ("schedules.md", "bpipe.md"))
+    for part in printed.split("\np = ")[1:]:
+        title, *lines = part.strip().splitlines()
+        page = bpipe if "lost" in title else schedules if title.startswith("8,") else ""
+        assert not page or all(f"{line}\n" in page for line in lines), title
