@@ -358,7 +358,10 @@ bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTim
     const AttentionShape *attention = &at->shape.attention;
     double like[TIMES_], layer[TIMES_];
     int64_t likes, layers;
-    if (!kind_time_(profile, attention, at->first, at->last, like, &likes)) return false;
+    bool found = kind_time_(profile, attention, at->first, at->last, like, &likes);
+    // Of a part between first and last, a first stage tells nearly as much: an embedding takes next to no time.
+    if (!found && !at->first && !at->last) found = kind_time_(profile, attention, true, false, like, &likes);
+    if (!found) return false;
     if (!kind_time_(profile, attention, false, false, layer, &layers)) {
         memcpy(layer, like, sizeof layer);
         layers = likes;

@@ -333,6 +333,13 @@ static double forward_by_profile(int heads, int64_t batch) {
     assert_true(profile_stage_time(&profile, &at, &time));
     near(time.input, (3 * 1.25 + 2) * forward, 1e-12);
     near(time.weight, 3 * forward, 1e-12);
+    // A part in the middle that was not measured takes what the first stage does.
+    for (int i = 0; i < 3; i++) profile.stages[i].first = true;
+    assert_true(profile_stage_time(&profile, &at, &time));
+    near(time.weight, 3 * forward, 1e-12);
+    at.last = true;
+    assert_false(profile_stage_time(&profile, &at, &time));
+    at.last = false;
     for (int i = 0; i < 3; i++) profile.stages[i].input = profile.stages[i].weight = 0; // an older profile
     assert_true(profile_stage_time(&profile, &at, &time));
     assert_true(time.input == 0 && time.weight == 0);
