@@ -17,17 +17,18 @@ static void the_search_finds_the_proved_optima(void **state) {
         OptimalAsk ask;
         int idle;
     } rows[] = {
-        {{3, 6, 1, true, 2}, 7},  {{3, 6, 1, true, 3}, 2},  {{3, 6, 1, true, 6}, 2},  {{4, 8, 1, true, 3}, 7},
-        {{4, 8, 1, true, 4}, 3},  {{5, 10, 1, true, 4}, 7}, {{5, 10, 1, true, 5}, 4}, {{4, 8, 1, false, 3}, 15},
-        {{4, 8, 1, false, 4}, 9}, {{4, 8, 1, false, 6}, 9}, {{3, 6, 2, true, 2}, 27}, {{3, 6, 2, true, 3}, 16},
-        {{3, 6, 2, true, 4}, 5},  {{3, 6, 2, true, 5}, 3},  {{3, 6, 2, true, 6}, 2},
+        {{3, 6, 1, true, 2, false}, 7},  {{3, 6, 1, true, 3, false}, 2},   {{3, 6, 1, true, 6, false}, 2},
+        {{4, 8, 1, true, 3, false}, 7},  {{4, 8, 1, true, 4, false}, 3},   {{5, 10, 1, true, 4, false}, 7},
+        {{5, 10, 1, true, 5, false}, 4}, {{4, 8, 1, false, 3, false}, 15}, {{4, 8, 1, false, 4, false}, 9},
+        {{4, 8, 1, false, 6, false}, 9}, {{3, 6, 2, true, 2, false}, 27},  {{3, 6, 2, true, 3, false}, 16},
+        {{3, 6, 2, true, 4, false}, 5},  {{3, 6, 2, true, 5, false}, 3},   {{3, 6, 2, true, 6, false}, 2},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         int idle = optimal_idle(&rows[i].ask, 30, NULL);
         if (idle != rows[i].idle)
             fail_msg("p %d, %d slots: %d, not %d", rows[i].ask.stages, rows[i].ask.slots, idle, rows[i].idle);
     }
-    OptimalAsk none = {3, 6, 2, true, 1};
+    OptimalAsk none = {3, 6, 2, true, 1, false};
     assert_int_equal(optimal_idle(&none, 40, NULL), -1);
 }
 
@@ -50,7 +51,8 @@ static int behind_best(const char *name, ScheduleSpec spec) {
     Error err = {0};
     Schedule *schedule = schedule_make(kind, &spec, &err);
     if (schedule == NULL) fail_msg("%s", err.text);
-    OptimalAsk ask = {spec.stages, spec.microbatches, schedule->chunks, schedule->split, schedule->slots};
+    OptimalAsk ask = {spec.stages,     spec.microbatches, schedule->chunks,
+                      schedule->split, schedule->slots,   .loop = schedule->placement == PLACEMENT_LOOP};
     int idle = idle_of(schedule), best = optimal_idle(&ask, idle, NULL);
     if (best < 0) fail_msg("%s on %d stages is better than the best: %d", name, spec.stages, idle);
     schedule_free(schedule);
@@ -84,6 +86,24 @@ static void zb_v_is_the_best_in_a_v(void **state) {
     assert_int_equal(behind_best("zb-v", (ScheduleSpec){.stages = 3, .microbatches = 6}), 0);
 }
 
+static void interleaved_is_the_best_in_a_loop_with_whole_backwards(void **state) {
+    (void)state;
+    assert_int_equal(behind_best("interleaved", (ScheduleSpec){.stages = 2, .microbatches = 6}), 0);
+    assert_int_equal(behind_best("interleaved", (ScheduleSpec){.stages = 2, .microbatches = 4, .chunks = 4}), 0);
+    assert_int_equal(behind_best("interleaved", (ScheduleSpec){.stages = 3, .microbatches = 6}), 0);
+}
+
+// GIS does W at once. What it could save by doing W later is one W on all stages but one.
+static void gis_is_one_w_a_stage_behind_the_best_in_a_loop(void **state) {
+    (void)state;
+    for (int p = 2; p <= 3; p++) {
+        ScheduleSpec spec = {.stages = p, .microbatches = 2 * p};
+        assert_int_equal(behind_best("gis", spec), p - 1);
+    }
+    ScheduleSpec half = {.stages = 3, .microbatches = 6, .group = 2};
+    assert_int_equal(behind_best("gis", half), 2);
+}
+
 static void v_min_is_near_the_best_with_its_slots(void **state) {
     (void)state;
     assert_int_equal(behind_best("v-min", (ScheduleSpec){.stages = 3, .microbatches = 6}), 0);
@@ -97,6 +117,8 @@ int main(void) {
         cmocka_unit_test(zb_h1_is_the_best_with_split_backwards_and_p_slots),
         cmocka_unit_test(v_half_is_the_best_in_a_v_with_its_slots),
         cmocka_unit_test(zb_v_is_the_best_in_a_v),
+        cmocka_unit_test(interleaved_is_the_best_in_a_loop_with_whole_backwards),
+        cmocka_unit_test(gis_is_one_w_a_stage_behind_the_best_in_a_loop),
         cmocka_unit_test(v_min_is_near_the_best_with_its_slots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-// tool_optimal STAGES MICROBATCHES CHUNKS split|fused SLOTS: the least idle time of any such schedule, in units of one
-// F of a chunk, by exhaustive search. CHUNKS is 1, or 2 in a V.
+// tool_optimal STAGES MICROBATCHES CHUNKS split|fused SLOTS [loop]: the least idle time of any such schedule, in units of one
+// F of a chunk, by exhaustive search. Chunks lie in a V unless `loop` is given.
 #include "optimal.h"
 
 #include <stdio.h>
@@ -7,11 +7,12 @@
 #include <string.h>
 
 int main(int argc, char **argv) {
-    if (argc != 6) {
-        fprintf(stderr, "usage: tool_optimal STAGES MICROBATCHES CHUNKS split|fused SLOTS\n");
+    bool loop = argc == 7 && strcmp(argv[6], "loop") == 0;
+    if (argc != 6 && !loop) {
+        fprintf(stderr, "usage: tool_optimal STAGES MICROBATCHES CHUNKS split|fused SLOTS [loop]\n");
         return 2;
     }
-    OptimalAsk ask = {atoi(argv[1]), atoi(argv[2]), atoi(argv[3]), strcmp(argv[4], "split") == 0, atoi(argv[5])};
+    OptimalAsk ask = {atoi(argv[1]), atoi(argv[2]), atoi(argv[3]), strcmp(argv[4], "split") == 0, atoi(argv[5]), loop};
     long states;
     int idle = optimal_idle(&ask, 6 * ask.stages * ask.chunks, &states);
     if (idle < 0)

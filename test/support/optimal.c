@@ -43,7 +43,8 @@ static int gradients_(const Search *search, const Counts *at, int g) {
 }
 
 static int virtual_(const Search *search, int stage, int chunk) {
-    return chunk == 0 ? stage : 2 * search->ask.stages - 1 - stage;
+    int p = search->ask.stages;
+    return chunk % 2 == 0 || search->ask.loop ? chunk * p + stage : chunk * p + p - 1 - stage;
 }
 
 static int used_(const Search *search, const Counts *at, int stage) {

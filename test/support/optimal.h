@@ -6,9 +6,10 @@
 
 typedef struct OptimalAsk {
     int stages, microbatches; // stages * chunks <= 10, microbatches <= 100
-    int chunks;               // 1, or 2 in a V
+    int chunks;               // on each stage
     bool split;               // F, I and W of a chunk take one unit each; else F takes one and B two
     int slots;                // chunk bundles on each stage
+    bool loop;                // where the chunks lie: in a loop, else in a V
 } OptimalAsk;
 
 // Units in which a stage is idle between the start of the first pass and the end of the last, the least there is. -1
