@@ -6,14 +6,21 @@ static int64_t pad_(int64_t length, int64_t to) {
     return (length + to - 1) / to * to;
 }
 
+// Each row's statistics, and the gradients of a group's keys and values, one for each query head. A deterministic
+// backward on 80 and 90 keeps the gradient of the scores, in 16 bits; any other adds up dq in fp32, and on 80 two of
+// the three gradients, one of them in rows of 8.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability) {
     int64_t matrices = shape->batch * shape->heads, rows = matrices * shape->seq, seq = shape->seq;
-    bool grouped = shape->heads != shape->kv_heads;
-    // A row's statistics; the gradients of a group's keys and values, one for each query head.
-    int64_t bytes = rows * 4 + (grouped ? 2 * rows * shape->head_dim * 2 : 0);
-    if (capability < 90) return bytes + 2 * rows * shape->head_dim * 4 + 128;
-    if (capability < 100) return bytes + matrices * pad_(seq, 64) * pad_(seq, 128) * 2 + 256;
-    return grouped ? bytes + rows * shape->head_dim * 4 + 128 : bytes;
+    bool grouped = shape->heads != shape->kv_heads, same = attention_flash_deterministic(shape, capability);
+    int64_t wide = rows * shape->head_dim * 4, bytes = rows * 4 + (grouped ? wide : 0);
+    if (capability < 90) {
+        int64_t scores = matrices * pad_(seq, 64) * pad_(seq, 64) * 2;
+        return bytes + 128 + (same ? scores : wide + matrices * pad_(seq, 8) * shape->head_dim * 4);
+    }
+    if (capability < 100) return bytes + 256 + (same ? matrices * pad_(seq, 64) * pad_(seq, 128) * 2 : wide);
+    if (grouped) return bytes + wide + 128;
+    if (same) return bytes;
+    return seq <= 128 ? bytes + 2 * wide + 128 : bytes + wide;
 }
 
 static int64_t flash_of_gpu_(const AttentionShape *shape, int capability) {

@@ -14,10 +14,15 @@ enum {
 };
 
 // Of cuDNN's flash attention, forward and backward, the larger, in bytes to the byte: what cuDNN 9.19 asks for on a GPU
-// of compute capability 8.x, 9.x and 10.x (80, 90, 100). The backward is deterministic from 90 on, as
-// attention_cudnn.cpp builds it, which on 90 takes the gradient of the probabilities, as large as all scores in 16
-// bits. test/cuda/test_cudnn.py asks cuDNN and compares.
+// of compute capability 8.x, 9.x and 10.x (80, 90, 100). On 80 and 90 a deterministic backward takes the gradient of
+// the probabilities, as large as all scores in 16 bits. test/cuda/test_cudnn.py asks cuDNN and compares.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability);
+
+// Whether that backward is deterministic (attention.deterministic). auto: where cuDNN's documentation has it, from 90
+// on.
+static inline bool attention_flash_deterministic(const AttentionShape *shape, int capability) {
+    return shape->deterministic == DETERMINISTIC_AUTO ? capability >= 90 : shape->deterministic == DETERMINISTIC_ON;
+}
 
 // Of attention, in bytes, the larger of forward and backward; element: bytes of one activation. `none` and `recompute`
 // go through the sequences of a microbatch one by one: `none` holds the gradient of one sequence's probabilities beside

@@ -39,6 +39,7 @@ typedef struct AttentionShape {
     int64_t batch, seq, heads, kv_heads, head_dim;
     int mode;    // AttentionMode
     int softmax; // SoftmaxKind; a CPU has one form and ignores it
+    int deterministic; // Determinism of flash's backward; a CPU always is
 } AttentionShape;
 
 // How fast each pair of a head rotates (Su et al. 2021): radians per position for the first head_dim / 2 entries, and a

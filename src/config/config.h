@@ -28,6 +28,7 @@ typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
 typedef enum Overlap { OVERLAP_AUTO, OVERLAP_OFF, OVERLAP_ON } Overlap;
 typedef enum SplitBackward { SPLIT_AUTO, SPLIT_ON, SPLIT_OFF } SplitBackward;
 typedef enum AttentionMode { ATTENTION_NONE, ATTENTION_RECOMPUTE, ATTENTION_FLASH } AttentionMode;
+typedef enum Determinism { DETERMINISTIC_AUTO, DETERMINISTIC_ON, DETERMINISTIC_OFF } Determinism;
 typedef enum SoftmaxKind { SOFTMAX_FUSED, SOFTMAX_UNFUSED, SOFTMAX_MEGATRON } SoftmaxKind;
 typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule;
 typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
@@ -97,6 +98,7 @@ typedef struct ScheduleConfig {
 typedef struct AttentionConfig {
     int mode;                             // AttentionMode, of the first stage if they differ
     int softmax;                          // SoftmaxKind
+    int deterministic;                    // Determinism
     int64_t modes_given;                  // entries of the list, or 1
     int mode_of_stage[CONFIG_MAX_STAGES]; // as many; config_attention reads them
 } AttentionConfig;

@@ -19,6 +19,8 @@ static const char *const mode_words[] = {
     [ATTENTION_NONE] = "none", [ATTENTION_RECOMPUTE] = "recompute", [ATTENTION_FLASH] = "flash", NULL};
 static const char *const softmax_words[] = {
     [SOFTMAX_FUSED] = "fused", [SOFTMAX_UNFUSED] = "unfused", [SOFTMAX_MEGATRON] = "megatron", NULL};
+static const char *const deterministic_words[] = {
+    [DETERMINISTIC_AUTO] = "auto", [DETERMINISTIC_ON] = "on", [DETERMINISTIC_OFF] = "off", NULL};
 static const char *const lr_words[] = {
     [LR_COSINE] = "cosine", [LR_LINEAR] = "linear", [LR_CONSTANT] = "constant", [LR_WSD] = "wsd", NULL};
 static const char *const precision_words[] = {[PRECISION_FP32] = "fp32", [PRECISION_BF16] = "bf16", NULL};
@@ -172,6 +174,8 @@ const ConfigKey config_keys[] = {
     LIST_OF_WORDS(attention, mode, mode_of_stage, "flash", mode_words, mode_list,
                   "none: store the probabilities; recompute or flash: do not; or a list"),
     WORD(attention, softmax, "fused", softmax_words, "megatron: fused only where Megatron-LM's kernel would be"),
+    WORD(attention, deterministic, "auto", deterministic_words,
+         "flash on GPUs: the same bits at every run; auto: from compute capability 9.0 on"),
 
     INT(train, global_batch, "8", 1, MAX_BATCH, NULL, "B: sequences in one step, over all data ranks"),
     INT(train, steps, "100", 1, MAX_COUNT, NULL, "steps in total, also after a resume"),

@@ -170,12 +170,12 @@ static void stored_backward_(CudaBackend *cuda, void *dqkv, void *scratch, const
 // --- flash
 
 #ifdef HAVE_CUDNN_FRONTEND
-static int64_t flash_workspace_(CudaBackend *cuda, const AttentionShape *s, bool *deterministic, char why[256]) {
-    return cuda_flash_prepare(cuda, s, deterministic, why);
+static int64_t flash_workspace_(CudaBackend *cuda, const AttentionShape *s, char why[256]) {
+    return cuda_flash_prepare(cuda, s, why);
 }
 #else
-static int64_t flash_workspace_(CudaBackend *cuda, const AttentionShape *s, bool *deterministic, char why[256]) {
-    (void)cuda, (void)s, (void)deterministic;
+static int64_t flash_workspace_(CudaBackend *cuda, const AttentionShape *s, char why[256]) {
+    (void)cuda, (void)s;
     snprintf(why, 256, "this program was built without cuDNN's frontend headers (scripts/install_deps.sh)");
     return -1;
 }
@@ -183,17 +183,17 @@ static int64_t flash_workspace_(CudaBackend *cuda, const AttentionShape *s, bool
 
 // -1 where flash has no plan; said once through the backend's note.
 static int64_t flash_or_note_(CudaBackend *cuda, const AttentionShape *s) {
-    bool deterministic = true;
     char why[256] = "";
     Backend *backend = &cuda->backend;
-    int64_t workspace = flash_workspace_(cuda, s, &deterministic, why);
+    int64_t workspace = flash_workspace_(cuda, s, why);
     if (backend->note[0] != '\0') return workspace;
     if (workspace < 0)
         snprintf(backend->note, sizeof backend->note, "attention.mode: flash becomes recompute: %s", why);
-    else if (!deterministic)
+    else if (!attention_flash_deterministic(s, backend->capability))
         snprintf(backend->note, sizeof backend->note,
-                 "attention.mode: flash is not deterministic on this GPU (its backward is from compute capability 9.0 "
-                 "on): reruns differ in the last bits");
+                 "attention.mode: flash is not deterministic%s: reruns differ in the last bits",
+                 s->deterministic == DETERMINISTIC_OFF ? ", as attention.deterministic asks"
+                                                       : " by itself on this GPU (attention.deterministic: on)");
     return workspace;
 }
 

@@ -4,6 +4,7 @@
 //
 // The statistics are the log-sum-exp of each row, as backend.h has them. Tensors are (batch, heads, seq, head_dim) to
 // cuDNN whatever their strides; a row of ours is position * batch + sequence.
+#include "backend/attention_scratch.h"
 #include "internal.h"
 
 #include <cudnn_frontend.h>
@@ -32,18 +33,11 @@ struct CudnnPlan {
 
 struct CudaFlash {
     cudnnHandle_t handle;
-    bool deterministic;
     std::map<Key, CudnnPlan> plans;
 };
 
 int64_t cuda_flash_version(void) {
     return (int64_t)cudnnGetVersion();
-}
-
-static int compute_capability_(const CudaBackend *cuda) {
-    int major = 0;
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda->device);
-    return major;
 }
 
 static CudaFlash *flash_(CudaBackend *cuda) {
@@ -55,8 +49,6 @@ static CudaFlash *flash_(CudaBackend *cuda) {
         delete flash;
         return NULL;
     }
-    // cuDNN has a deterministic backward from Hopper on.
-    flash->deterministic = compute_capability_(cuda) >= 9;
     cuda->flash = flash;
     return flash;
 }
@@ -162,7 +154,8 @@ static CudnnPlan cudnn_make_plan_(CudaBackend *cuda, CudaFlash *flash, const Att
         plan.why = "cuDNN's flash attention computes in bf16, and train.precision is fp32";
         return plan;
     }
-    CudnnGraph forward = describe_forward_(s), backward = describe_backward_(s, flash->deterministic);
+    CudnnGraph forward = describe_forward_(s),
+               backward = describe_backward_(s, attention_flash_deterministic(s, cuda->backend.capability));
     plan.why = build_(forward, flash->handle, &plan.workspace);
     if (plan.why.empty()) plan.why = build_(backward, flash->handle, &plan.workspace);
     if (plan.why.empty()) plan.forward = forward, plan.backward = backward;
@@ -176,14 +169,13 @@ static CudnnPlan *plan_(CudaBackend *cuda, CudaFlash *flash, const AttentionShap
     return &known->second;
 }
 
-int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, bool *deterministic, char why[256]) {
+int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, char why[256]) {
     CudaFlash *flash = flash_(cuda);
     if (flash == NULL) {
         snprintf(why, 256, "cuDNN does not start on this GPU");
         return -1;
     }
     CudnnPlan *plan = plan_(cuda, flash, shape);
-    *deterministic = flash->deterministic;
     if (plan->forward != NULL) return plan->workspace;
     snprintf(why, 256, "%.255s", plan->why.c_str());
     return -1;

@@ -60,8 +60,8 @@ typedef struct CudaFlashCall {
     void *workspace;
 } CudaFlashCall;
 
-// The workspace of a shape's plans, or -1 with `why` in one clause. *deterministic: whether its backward is.
-int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, bool *deterministic, char why[256]);
+// The workspace of a shape's plans, or -1 with `why` in one clause.
+int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, char why[256]);
 void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *shape, const CudaFlashCall *call);
 void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *shape, const CudaFlashCall *call);
 void cuda_flash_destroy(CudaBackend *cuda);

@@ -45,8 +45,9 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
                        int tensor_rank) {
     const ModelConfig *m = &config->model;
     int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, s = m->seq_len, dim = m->head_dim;
+    const AttentionConfig *a = &config->attention;
     AttentionShape attention = {
-        b, s, m->heads / t, m->kv_heads / t, dim, config_attention(config, stage), config->attention.softmax};
+        b, s, m->heads / t, m->kv_heads / t, dim, config_attention(config, stage), a->softmax, a->deterministic};
     shape_places_(shape, model, m);
     shape->batch = b;
     shape->seq = s;

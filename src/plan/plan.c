@@ -4,6 +4,7 @@
 #include "engine/batch.h"
 #include "data/blend.h"
 #include "checkpoint/checkpoint.h"
+#include "backend/attention_scratch.h"
 #include "backend/checksum.h"
 #include "engine/p2p.h"
 #include "base/grid.h"
@@ -155,10 +156,20 @@ int64_t plan_host_bytes(const PlanStage *stage) {
     return stage->host_slots * stage->slot_bytes + stage->copy_bytes + stage->order_bytes + stage->buffer_bytes;
 }
 
+// A backend that holds memory of its own is a GPU's.
+static const char *flash_clause_(const Config *config, const Backend *be) {
+    AttentionShape shape = {.deterministic = config->attention.deterministic};
+    if (config->attention.mode != ATTENTION_FLASH || be->element != 2 || be->own_bytes == 0) return "";
+    if (be->capability == 0 && shape.deterministic == DETERMINISTIC_AUTO)
+        return ", deterministic from compute capability 9.0 on";
+    return attention_flash_deterministic(&shape, be->capability) ? ", deterministic" : ", not deterministic";
+}
+
 void plan_make_from(Plan *plan, const TensorTable *table, const Model *model, const Config *config,
                     const Schedule *schedule, Backend *be) {
     plan->stages = schedule->stages;
     plan->parameters = 0;
+    plan->flash = flash_clause_(config, be);
     plan->stage = xcalloc((size_t)schedule->stages, sizeof *plan->stage);
     for (int s = 0; s < plan->stages; s++) {
         fill_stage_(&plan->stage[s], table, model, config, schedule, be, s);
@@ -191,10 +202,11 @@ static void print_run_(const Plan *plan, const Config *config, const Schedule *s
     char parameters[32], tokens[32];
     int64_t microbatches = config_microbatches(config), evictions = plan_evictions(schedule);
     grid_line(file, "model",
-              "%s, %s parameters: %lld layers, hidden %lld, %lld heads, ffn %lld, vocabulary %lld, %s attention",
+              "%s, %s parameters: %lld layers, hidden %lld, %lld heads, ffn %lld, vocabulary %lld, %s attention%s",
               config_word("model.family", m->family), grid_count(plan->parameters, parameters), (long long)m->layers,
               (long long)m->hidden, (long long)m->heads, (long long)m->ffn, (long long)m->vocab,
-              config->attention.modes_given > 1 ? "various" : config_word("attention.mode", config->attention.mode));
+              config->attention.modes_given > 1 ? "various" : config_word("attention.mode", config->attention.mode),
+              plan->flash);
     fprintf(file, "world     %lld rank%s: pipeline %lld x tensor %lld x data %lld, %s\n",
             (long long)config_world(config), config_world(config) == 1 ? "" : "s", (long long)parallel->pipeline,
             (long long)parallel->tensor, (long long)parallel->data,

@@ -25,6 +25,7 @@ typedef struct Plan {
     int stages;
     PlanStage *stage;
     int64_t parameters;
+    const char *flash; // of a GPU, how its flash attention repeats, as a clause; empty: there is nothing to say
 } Plan;
 
 // The schedule a configuration asks for: gpipe, 1f1b or bpipe over it, proved. NULL with err. bpipe: auto means on

@@ -15,7 +15,8 @@ static const Sizes SIZES[] = {
 enum { SIZES_COUNT = sizeof SIZES / sizeof *SIZES };
 
 static AttentionShape shape_of(const Sizes *s, int mode) {
-    return (AttentionShape){s->batch, s->seq, s->heads, s->kv_heads, s->head_dim, mode, SOFTMAX_FUSED};
+    return (AttentionShape){s->batch,    s->seq, s->heads,      s->kv_heads,
+                            s->head_dim, mode,   SOFTMAX_FUSED, DETERMINISTIC_AUTO};
 }
 
 static int64_t qkv_count(const Sizes *s) {

@@ -51,9 +51,12 @@ int main(int argc, char **argv) {
     AttentionShape s = {};
     s.mode = ATTENTION_FLASH;
     long b, q, h, k, d;
-    while (scanf("%ld %ld %ld %ld %ld", &b, &q, &h, &k, &d) == 5) {
+    char word[8];
+    while (scanf("%ld %ld %ld %ld %ld %7s", &b, &q, &h, &k, &d, word) == 6) {
+        s.deterministic = word[1] == 'n' ? DETERMINISTIC_ON : word[1] == 'f' ? DETERMINISTIC_OFF : DETERMINISTIC_AUTO;
         s.batch = b, s.seq = q, s.heads = h, s.kv_heads = k, s.head_dim = d;
-        CudnnGraph forward = describe_forward_(&s), backward = describe_backward_(&s, capability >= 90);
+        CudnnGraph forward = describe_forward_(&s),
+                   backward = describe_backward_(&s, attention_flash_deterministic(&s, capability));
         forward->set_device_properties(properties);
         backward->set_device_properties(properties);
         int64_t workspace = 0;

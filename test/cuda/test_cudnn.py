@@ -18,6 +18,8 @@ SHAPES = [
     (2, 200, 4, 4, 64),
     (1, 1000, 6, 3, 96),
 ]
+# Lengths below one tile, with and without groups; one that is no multiple of 8.
+SHORT = [(2, 64, 4, 4, 64), (1, 128, 8, 2, 128), (3, 129, 4, 4, 96)]
 IMPOSSIBLE = [(1, 256, 4, 4, 20), (1, 256, 5, 2, 64), (1, 256, 4, 4, 264)]
 
 # Calls that hand out a kernel or a library, and calls that only have to succeed; all others fail.
@@ -45,21 +47,32 @@ def driver(tmp_path_factory):
     return folder
 
 
-def ask(driver, capability, shapes):
+def ask(driver, capability, shapes, deterministic="auto"):
     environment = os.environ | {"LD_LIBRARY_PATH": f"{driver}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
-    lines = "".join(" ".join(map(str, shape)) + "\n" for shape in shapes)
+    lines = "".join(" ".join(map(str, (*shape, deterministic))) + "\n" for shape in shapes)
     ended = subprocess.run([PROGRAM, str(capability)], input=lines, capture_output=True, text=True, timeout=600,
                            env=environment)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
 
 
-@pytest.mark.parametrize("capability", [80, 90, 100])
-def test_cudnn_builds_our_graphs_and_takes_the_workspace_that_is_planned(driver, capability):
-    for shape, answer in zip(SHAPES, ask(driver, capability, SHAPES), strict=True):
+def check(driver, capability, shapes, deterministic):
+    for shape, answer in zip(shapes, ask(driver, capability, shapes, deterministic), strict=True):
         assert not answer.startswith("none"), (shape, answer)
         workspace, planned = map(int, answer.split())
-        assert workspace == planned, shape
+        assert workspace == planned, (shape, workspace, planned)
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_cudnn_builds_our_graphs_and_takes_the_workspace_that_is_planned(driver, capability):
+    check(driver, capability, SHAPES, "auto")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("deterministic", ["on", "off"])
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_the_workspace_is_planned_for_either_backward(driver, capability, deterministic):
+    check(driver, capability, [*SHAPES, *SHORT], deterministic)
 
 
 def test_shapes_that_cudnn_does_not_know_are_refused(driver):
