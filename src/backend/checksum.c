@@ -1,8 +1,11 @@
-// Checksums of device memory, worked out on the host: pieces are downloaded into a buffer that fits a core's cache.
+// Checksums of device memory, worked out on the host: pieces come into buffers that fit a core's cache. Only the first
+// waits for compute, as every download does. What compute had written by then is all of the memory, so the others come
+// on the stream of messages, beside what compute does meanwhile, and each while the one before it is summed.
 #include "checksum.h"
 #include "base/alloc.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <stdlib.h>
 
 enum { PIECE_BYTES = 1 << 20 }; // stays in a core's cache between the copy and the sum
@@ -10,7 +13,9 @@ enum { PIECE_BYTES = 1 << 20 }; // stays in a core's cache between the copy and 
 struct Checksum {
     Backend *be;
     Crc64 crc;
-    char piece[PIECE_BYTES];
+    Event *here[2];
+    bool pinned;
+    char piece[2][PIECE_BYTES];
 };
 
 int64_t checksum_bytes(void) {
@@ -19,12 +24,19 @@ int64_t checksum_bytes(void) {
 
 Checksum *checksum_create(Backend *be) {
     Checksum *checksum = xmalloc(sizeof *checksum);
+    Error unpinned; // copies are slower then, and that is all
     checksum->be = be;
+    for (int i = 0; i < 2; i++) checksum->here[i] = be->event_create(be);
+    checksum->pinned = be->pin != NULL && be->pin(be, checksum->piece, sizeof checksum->piece, &unpinned) == 0;
     crc64_init(&checksum->crc);
     return checksum;
 }
 
 void checksum_destroy(Checksum *checksum) {
+    if (checksum == NULL) return;
+    Backend *be = checksum->be;
+    for (int i = 0; i < 2; i++) be->event_destroy(be, checksum->here[i]);
+    if (checksum->pinned) be->unpin(be, checksum->piece);
     free(checksum);
 }
 
@@ -32,12 +44,27 @@ const Crc64 *checksum_crc(const Checksum *checksum) {
     return &checksum->crc;
 }
 
+static int64_t piece_(int64_t rest) {
+    return rest < PIECE_BYTES ? rest : PIECE_BYTES;
+}
+
+// Starts to fetch piece i, if there is one.
+static void fetch_(Checksum *checksum, const void *memory, int64_t bytes, int64_t i) {
+    Backend *be = checksum->be;
+    int64_t at = i * PIECE_BYTES;
+    if (at >= bytes) return;
+    be->copy(be, STREAM_MESSAGES, checksum->piece[i % 2], (const char *)memory + at, piece_(bytes - at));
+    be->event_record(be, checksum->here[i % 2], STREAM_MESSAGES);
+}
+
 uint64_t checksum_raw(Checksum *checksum, const void *memory, int64_t bytes) {
     uint64_t raw = 0;
-    for (int64_t at = 0; at < bytes; at += PIECE_BYTES) {
-        int64_t count = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
-        checksum->be->download(checksum->be, checksum->piece, (const char *)memory + at, count);
-        raw = crc64_add(&checksum->crc, raw, checksum->piece, (size_t)count);
+    Backend *be = checksum->be;
+    if (bytes > 0) be->download(be, checksum->piece[0], memory, piece_(bytes));
+    for (int64_t i = 0; i * PIECE_BYTES < bytes; i++) {
+        fetch_(checksum, memory, bytes, i + 1);
+        while (i > 0 && !be->event_done(be, checksum->here[i % 2])) sched_yield();
+        raw = crc64_add(&checksum->crc, raw, checksum->piece[i % 2], (size_t)piece_(bytes - i * PIECE_BYTES));
     }
     return raw;
 }

@@ -439,6 +439,8 @@ void backend_cuda_identity(int device, GpuIdentity *identity) {
     snprintf(identity->name, sizeof identity->name, "%.79s", properties.name);
     for (int i = 0; i < 16; i++) snprintf(identity->id + 2 * i, 3, "%02x", (unsigned char)properties.uuid.bytes[i]);
     identity->memory_bytes = (int64_t)properties.totalGlobalMem;
+    snprintf(identity->bus, sizeof identity->bus, "%04x:%02x:%02x.0", (unsigned)properties.pciDomainID & 0xffff,
+             (unsigned)properties.pciBusID & 0xff, (unsigned)properties.pciDeviceID & 0xff);
 }
 
 void backend_cuda_versions(char *text, int64_t size) {

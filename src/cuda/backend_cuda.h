@@ -16,6 +16,7 @@ int backend_cuda_count(char why[256]);
 typedef struct GpuIdentity {
     char id[40]; // its UUID in hexadecimal, which tells it from every other
     char name[80];
+    char bus[16]; // where it is on PCI, "0000:3b:00.0"
     int64_t memory_bytes;
 } GpuIdentity;
 

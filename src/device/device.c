@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "comm/comm_pushed.h"
 #include "cuda_load.h"
+#include "numa.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -152,9 +153,19 @@ static Backend *create_gpu_(const Config *config, int gpu, Error *err) {
     return backend;
 }
 
+// Before the GPU is opened, so that the driver's threads and pinned memory are on its side, too.
+static void stay_near_(Device *device, int gpu) {
+    GpuIdentity identity;
+    loaded_()->identity(gpu, &identity);
+    int node = numa_node("/sys", identity.bus);
+    if (numa_bind("/sys", node)) device->numa_node = node;
+}
+
 static Backend *open_gpu_(Device *device, const Config *config, World *world, Error *err) {
     char why[256];
-    Backend *backend = create_gpu_(config, device_choose_(world, count_gpus_(config, why)), err);
+    int gpu = device_choose_(world, count_gpus_(config, why));
+    stay_near_(device, gpu);
+    Backend *backend = create_gpu_(config, gpu, err);
     if (backend == NULL) return NULL;
     device->cuda = loaded_();
     backend->peak_tflops /= device->ranks_on_gpu;
@@ -164,6 +175,7 @@ static Backend *open_gpu_(Device *device, const Config *config, World *world, Er
 
 Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err) {
     memset(device, 0, sizeof *device);
+    device->numa_node = -1;
     int gpus = config->hardware.device == DEVICE_CPU ? 0 : device_settle_(device, config, world, err);
     if (gpus < 0) return NULL;
     return gpus > 0 ? open_gpu_(device, config, world, err) : backend_cpu_create(config->train.precision, threads, err);

@@ -33,6 +33,8 @@ void details_found(const Details *details, const Run *run) {
                world_size(run->world), world_host(run->world), world_local_size(run->world));
     log_detail(log, "chosen: device %s", run->be->device);
     log_detail(log, "chosen: %s", run->be->kernels);
+    if (run->device.numa_node >= 0)
+        log_detail(log, "chosen: cores and memory of NUMA node %d, next to the GPU", run->device.numa_node);
     log_detail(log, "chosen: messages by %s", carrier_(run));
 }
 
