@@ -18,9 +18,9 @@ int64_t attention_flash_workspace(const AttentionShape *shape, int capability) {
         return bytes + 128 + (same ? scores : wide + matrices * pad_(seq, 8) * shape->head_dim * 4);
     }
     if (capability < 100) return bytes + 256 + (same ? matrices * pad_(seq, 64) * pad_(seq, 128) * 2 : wide);
-    if (grouped) return bytes + wide + 128;
-    if (same) return bytes;
-    return seq <= 128 ? bytes + 2 * wide + 128 : bytes + wide;
+    if (same) return grouped ? bytes + wide + 128 : bytes;
+    if (seq <= 128) return bytes + 2 * wide + 128;
+    return bytes + wide + (grouped ? 128 : 0);
 }
 
 static int64_t flash_of_gpu_(const AttentionShape *shape, int capability) {
