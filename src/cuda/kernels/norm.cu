@@ -175,8 +175,8 @@ struct Backward {
 
 // Rooms for two reductions of a row, twice: a row uses the other half than the one before, so that no thread that is
 // ahead overwrites what a later one still reads.
-template <typename T, int W, int UNITS, bool CENTERED>
-__global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_backward_kernel(const Backward a) {
+template <typename T, int W, int UNITS, bool CENTERED, int THREADS>
+__global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a) {
     enum { ROOM = 4 * WARP, ARRAYS = CENTERED ? 2 : 1 };
     SHARED(float, workspace, 2 * ROOM);
     SHARED_DYNAMIC(float, dynamic);
@@ -192,7 +192,10 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_backward_kernel(const
     int64_t begin = a.rows * blockIdx.x / gridDim.x, end = a.rows * (blockIdx.x + 1) / gridDim.x;
     for (int64_t row = begin; row < end; row++) {
         float *mine = workspace + row % 2 * ROOM;
-        int64_t at = row_begin(a.at, row, a.cols), keep = row_begin(a.keep, row, a.cols);
+        // LayerNorm's rows fill their memory, and it always adds: what the compiler knows takes no registers.
+        int64_t at = CENTERED ? row * a.cols : row_begin(a.at, row, a.cols);
+        int64_t keep = CENTERED ? at : row_begin(a.keep, row, a.cols);
+        const bool adds = CENTERED || !a.replace;
         T *dx = (T *)a.dx + at;
         Piece<T, W> x[UNITS], dout[UNITS], old[UNITS];
 #pragma unroll
@@ -201,7 +204,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_backward_kernel(const
             if (column >= a.cols) continue;
             x[u] = piece_load<W>((const T *)a.x + keep + column);
             dout[u] = piece_load<W>((const T *)a.dout + at + column);
-            if (!a.replace) old[u] = piece_load<W>(dx + column);
+            if (adds) old[u] = piece_load<W>(dx + column);
         }
         float mean[1] = {0.0f};
         if (CENTERED) {
@@ -239,7 +242,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_backward_kernel(const
             piece_repack(x[u]), piece_repack(dout[u]), piece_repack(weight[u]);
             Floats<W> value = piece_floats(x[u]), upstream = piece_floats(dout[u]), w = piece_floats(weight[u]);
             Floats<W> slope = {}, product;
-            if (!a.replace) slope = piece_floats(old[u]);
+            if (adds) slope = piece_floats(old[u]);
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 float xhat = (value.v[i] - mean[0]) * rstd;
@@ -274,6 +277,8 @@ static int backward_blocks(const CudaBackend *cuda, int64_t rows, int threads, i
     return (int)(blocks < rows ? blocks : rows);
 }
 
+enum { WIDE_THREADS = 640 };
+
 template <typename T, bool CENTERED> void backward_launch(CudaBackend *cuda, Backward &a, float *dw, float *db) {
     RowPlan plan = row_plan(a.cols, PACK<T>, aligned_16(a.dx, a.dout, a.x, a.w));
     Slots slots = slots_make(a.cols, plan.units == ROW_SCALAR_UNITS ? 1 : PACK<T>, plan.threads);
@@ -282,8 +287,16 @@ template <typename T, bool CENTERED> void backward_launch(CudaBackend *cuda, Bac
     a.slots = slots.count;
     a.sums = (float *)cuda->scratch;
     a.shared = bytes + 8192 <= cuda->shared_bytes;
-    FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)blocks, (unsigned)plan.threads, a.shared ? bytes : 0,
-                              (norm_backward_kernel<T, W, UNITS, CENTERED>), a));
+    size_t dynamic = a.shared ? (size_t)bytes : 0;
+    // LayerNorm of two pieces a thread wants more than the 64 registers that 1,024 threads leave each. From 513 threads
+    // on a multiprocessor holds one block either way, so that up to 640 of them may have 96.
+    if (CENTERED && plan.units == 2 && plan.threads > 512 && plan.threads <= WIDE_THREADS) {
+        CUDA_LAUNCH(cuda, (unsigned)blocks, (unsigned)plan.threads, dynamic,
+                    (norm_backward_kernel<T, PACK<T>, 2, true, WIDE_THREADS>), a);
+    } else {
+        FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)blocks, (unsigned)plan.threads, dynamic,
+                                  (norm_backward_kernel<T, W, UNITS, CENTERED, ROW_THREADS<UNITS>>), a));
+    }
     finish_launch(cuda, dw, CENTERED ? db : nullptr, blocks, slots, a.cols);
 }
 
