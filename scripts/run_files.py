@@ -216,6 +216,8 @@ def replacing(path):
         if path.exists() and not path.is_file() and not path.is_dir():
             yield path
             return
+        part.unlink(missing_ok=True)
+        part.touch(exist_ok=False)  # a new file: the name can be guessed, and a link there would be followed
         yield part
         os.replace(part, place)
     except OSError as error:

@@ -16,8 +16,14 @@ def part(path):
     return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
+def open_part(path):
+    """A new file: what has its name is removed, and no link is followed."""
+    part(path).unlink(missing_ok=True)
+    return open(part(path), "xb")
+
+
 def write_part(path, data):
-    with open(part(path), "wb") as file:
+    with open_part(path) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -34,7 +40,7 @@ class Split:
 
     def begin_shard(self):
         path = self.folder / f"{self.name}_{len(self.paths):03d}.bin"
-        self.file = open(part(path), "wb")
+        self.file = open_part(path)
         self.paths.append(path)
         self.file.write(bytes(HEADER_BYTES))
         self.in_shard = 0

@@ -5,6 +5,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -101,10 +103,49 @@ int file_make_folders(const char *path) {
     return code == 0 ? 0 : -1;
 }
 
+// Reads where a link leads that this process may follow; the caller frees it. NULL with errno: it may not. The link is
+// held open, so that its owner is that of the target that is read.
+static char *files_follow_(const char *path) {
+    char target[4096], *leads = NULL;
+    struct stat link;
+    int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return NULL;
+    ssize_t length = fstat(fd, &link) == 0 ? readlinkat(fd, "", target, sizeof target - 1) : -1;
+    close(fd);
+    if (length < 0 || (link.st_uid != geteuid() && link.st_uid != 0)) return errno = ELOOP, NULL;
+    target[length] = '\0';
+    const char *slash = strrchr(path, '/');
+    int folder = target[0] == '/' || slash == NULL ? 0 : (int)(slash - path) + 1;
+    return asprintf(&leads, "%.*s%s", folder, path, target) < 0 ? NULL : leads;
+}
+
 int file_open_to_write(const char *path, int flag) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | flag, 0666);
+    enum { LINKS = 16 };
+    char *place = xstrdup(path);
+    int fd = -1, open_flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | flag;
+    // What /proc shows as links are open files, which lead to no path: our own standard output, for one.
+    for (int i = 0; i < LINKS && place != NULL; i++) {
+        bool open_file = strncmp(place, "/proc/", 6) == 0;
+        fd = open(place, open_file ? open_flags & ~O_NOFOLLOW : open_flags, 0666);
+        if (fd >= 0 || errno != ELOOP) break;
+        char *leads = files_follow_(place);
+        free(place);
+        place = leads;
+    }
+    int code = errno;
+    free(place);
     if (fd >= 0) fcntl(fd, F_SETFL, flag & O_APPEND); // from here on a reader may be slow
+    errno = code;
     return fd;
+}
+
+int file_open_new(const char *path) {
+    if (unlink(path) != 0 && errno != ENOENT) return -1;
+    return open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+}
+
+const char *file_why(int code) {
+    return code == ELOOP ? "it is a symbolic link of another user, or one that goes in a circle" : strerror(code);
 }
 
 void file_reserve_standard(void) {

@@ -41,7 +41,7 @@ struct Trace {
 // ---------------------------------------------------------------- the file
 
 static int trace_file_error_(const char *path, int code, Error *err) {
-    return error_set(err, EXIT_FAILED, "--trace: cannot write %s: %s; %s", path, strerror(code),
+    return error_set(err, EXIT_FAILED, "--trace: cannot write %s: %s; %s", path, file_why(code),
                      code == ENOSPC || code == EDQUOT ? "free some space there, or name a file elsewhere"
                                                       : "name a file in a folder that is there and can be written");
 }

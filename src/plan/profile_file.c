@@ -126,7 +126,8 @@ int profile_check(const char *path, Error *err) {
 int profile_write(const Profile *profile, const char *path, Error *err) {
     char beside[CONFIG_TEXT + 16];
     snprintf(beside, sizeof beside, "%s.new", path);
-    FILE *file = fopen(beside, "w");
+    int new = file_open_new(beside);
+    FILE *file = new < 0 ? NULL : fdopen(new, "w");
     int code = errno;
     if (file != NULL) {
         write_all_(profile, file);

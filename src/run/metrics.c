@@ -76,7 +76,7 @@ static double metrics_utilization_(const Peak *peak, double flops_per_token, con
 
 static int metrics_file_error_(const Metrics *metrics, const char *what, Error *err) {
     int code = errno;
-    return error_set(err, EXIT_FAILED, "log.metrics: %s %s: %s; %s", what, metrics->path, strerror(code),
+    return error_set(err, EXIT_FAILED, "log.metrics: %s %s: %s; %s", what, metrics->path, file_why(code),
                      code == ENOSPC || code == EDQUOT ? "free some space there, or name a file elsewhere"
                                                       : "name a file that can be written, or \"\" for none");
 }

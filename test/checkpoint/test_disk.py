@@ -101,7 +101,7 @@ def test_a_configuration_that_nobody_writes_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     program = made(tmp_path).program
     result = subprocess.run([program, "-c", tmp_path / "pipe.yaml", "--plan"], capture_output=True, text=True, timeout=SOON)
-    assert result.returncode == 2 and "nobody wrote into it" in result.stderr and result.stderr.count("\n") == 1
+    assert result.returncode == 2 and "no data came from it for 5 s" in result.stderr and result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("option", ["-o", "--trace"])
@@ -153,6 +153,42 @@ def test_a_link_to_a_device_is_refused(small, tmp_path, target):
     change = model_in(tmp_path / "model", ["model-b.safetensors"], small)
     (tmp_path / "model" / "model-b.safetensors").symlink_to(target)
     assert "leads out of its directory" in last_sentence(ended(small, change, code=1))
+
+
+# --- links that others have put where we write
+
+
+def output_options(kind, path):
+    return {"metrics": ["-o", f"log.metrics={path}"], "trace": ["--trace", path], "profile": ["--profile", "-o", f"hardware.profile={path}"]}[kind]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="makes a link of another user: root")
+@pytest.mark.parametrize("kind", ["metrics", "trace", "profile"])
+def test_a_link_of_another_user_is_not_written_through(tmp_path, kind):
+    """In a folder that many can write to, anybody may put a link under a name that can be guessed."""
+    precious, path = tmp_path / "precious", tmp_path / "output"
+    precious.write_text("precious\n")
+    link = tmp_path / "output.new" if kind == "profile" else path
+    link.symlink_to(precious)
+    os.lchown(link, 65534, 65534)
+    command, _ = made(tmp_path, steps=1).prepare()
+    result = subprocess.run([*command, *output_options(kind, path)], capture_output=True, text=True, timeout=SOON)
+    assert precious.read_text() == "precious\n"
+    if kind == "profile":  # it is written beside its place and renamed: the link has gone
+        assert result.returncode == 0 and json.loads(path.read_text()) and not path.is_symlink(), result.stderr
+    else:
+        assert result.returncode == 1 and "a symbolic link of another user" in last_sentence(result), result.stderr
+
+
+@pytest.mark.parametrize("target", ["elsewhere/file", "/dev/stdout"])
+def test_a_link_of_one_s_own_is_followed(tmp_path, target):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "second").symlink_to(target)
+    (tmp_path / "output").symlink_to("second")
+    command, _ = made(tmp_path, steps=1).prepare()
+    result = subprocess.run([*command, *output_options("metrics", tmp_path / "output")], capture_output=True, text=True, timeout=SOON)
+    text = result.stdout if target == "/dev/stdout" else (tmp_path / target).read_text()
+    assert result.returncode == 0 and '{"type":"step","step":1' in text, result.stderr
 
 
 # --- disks
