@@ -275,6 +275,14 @@ static void say_lack_(Engine *engine, const Action *action, Lack lack) {
     status_page_set_wait(engine->status_page, lack == LACK_NOTHING ? NULL : what, peer);
 }
 
+// On a GPU the other stages' host waits for this one's, a hop at a time, and no core is short.
+static void engine_pause_(const Engine *engine, int *looks) {
+    if (engine->be->own_sums)
+        comm_pause(looks);
+    else
+        comm_pause_briefly(looks);
+}
+
 // Waits until the action can run, advancing transfers meanwhile.
 static int await_(Engine *engine, const Action *action, Error *err) {
     double since = 0.0;
@@ -293,7 +301,7 @@ static int await_(Engine *engine, const Action *action, Error *err) {
         since = transfer ? now : 0.0;
         if (lack != said) say_lack_(engine, action, said = lack);
         if (lack == LACK_NOTHING) return 0;
-        comm_pause(&tries);
+        engine_pause_(engine, &tries);
     }
 }
 
@@ -397,7 +405,7 @@ static int drain_(Engine *engine, Error *err) {
     status_page_set_wait(engine->status_page, "its last messages", -1);
     int tries = 0;
     for (engine_progress_(engine); engine->error.code == 0 && !drained_(engine); engine_progress_(engine))
-        comm_pause(&tries);
+        engine_pause_(engine, &tries);
     if (engine->error.code != 0) *err = engine->error;
     if (err->code != 0) return -1;
     if (engine->own.in_use + engine->lent.in_use != 0)

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <cmocka.h>
 
 static void one_rank_keeps_its_sums(void **state) {
@@ -120,8 +121,21 @@ static void launchers_are_recognised(void **state) {
     set_environment_(&CASES[0]);
 }
 
+// Sleeps of 20 microseconds are that long only if the kernel may not end them 50 later.
+static void a_brief_pause_yields_first_and_then_sleeps_without_slack(void **state) {
+    (void)state;
+    int looks = 0;
+    long before = prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL);
+    for (int i = 0; i < 1000; i++) comm_pause_briefly(&looks);
+    assert_int_equal(prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL), before);
+    comm_pause_briefly(&looks);
+    assert_int_equal(looks, 1001);
+    assert_int_equal(prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL), 1000);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_brief_pause_yields_first_and_then_sleeps_without_slack),
         cmocka_unit_test(one_rank_keeps_its_sums),
         cmocka_unit_test(one_rank_has_nobody_to_send_to),
         cmocka_unit_test(launchers_are_recognised),
