@@ -357,3 +357,15 @@ def test_auto_is_decided_once_and_said_once(config):
     assert ended.code == 0
     assert ended.stderr.count("schedule.bpipe auto is off") == 1
     assert ended.head["config"]["schedule"]["bpipe"] == "off"
+
+
+def test_memory_of_long_sequences_is_linear_in_their_length():
+    """With flash, whatever depends on the sequence grows with it and not with its square."""
+    short, *longer = (
+        plan(LLAMA, f"model.seq_len={length}", "train.global_batch=32")["stages"][0] for length in (8192, 32768, 131072)
+    )
+    for times, stage in zip((4, 16), longer):
+        assert stage["bundle_bytes"] == pytest.approx(times * short["bundle_bytes"], rel=0.01)
+        assert stage["memory"]["workspace"] <= times * short["memory"]["workspace"]
+        assert stage["memory"]["messages"] == times * short["memory"]["messages"]
+        assert stage["states_bytes"] == short["states_bytes"]
