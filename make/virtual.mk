@@ -1,17 +1,21 @@
 # The virtual GPU (test/virtual): the trainers and test_cuda with another libtrainer_cuda.so beside them, in which
 # src/cuda runs over a CUDA runtime, cuBLASLt, cuDNN and NCCL of our own. It needs neither nvcc nor CUDA's headers nor a
-# driver. The programs differ from the others in one thing: MPI's calls go through test/virtual/messages.c.
+# driver. The programs differ from the others in two things: MPI's calls go through test/virtual/messages.c, and the
+# functions of VIRTUAL_WRAP through test/virtual/dry.c, which leaves out what makes no sense in a dry run.
 VIRTUAL      := $(BUILD)/virtual
 VIRTUAL_SRC  := $(wildcard test/virtual/*.cc)
 VIRTUAL_OBJ  := $(VIRTUAL_SRC:%.cc=$(VIRTUAL)/%.o) $(VIRTUAL)/test/emulate/emulate.o \
                 $(patsubst %,$(VIRTUAL)/%.o,$(wildcard src/cuda/*.cpp src/cuda/kernels/*.cu)) \
-                $(CUDA_SHARED:%=$(VIRTUAL)/src/%.o)
+                $(patsubst %,$(VIRTUAL)/src/%.o,$(CUDA_SHARED) device/cost config/gpus)
 VIRTUAL_HOST := -fPIC -fvisibility=hidden -O3 -g $(MATH) $(WARN) $(SERIAL) -fno-strict-aliasing
 VIRTUAL_INC  := -D_GNU_SOURCE -DHAVE_CUDNN_FRONTEND -DCUDA_INTERFACE=$(CUDA_INTERFACE) -Itest/virtual/include \
                 -Itest/emulate $(INCLUDES) -MMD -MP
 # Every load and store of a kernel calls a function that test/virtual/shadow.cc defines; libtsan is not linked.
 VIRTUAL_SEEN := -DEMULATED -Wno-uninitialized -Wno-maybe-uninitialized -fsanitize=thread \
                 --param tsan-instrument-func-entry-exit=0
+VIRTUAL_NAPS := clock_gettime nanosleep sched_yield
+VIRTUAL_WRAP := $(VIRTUAL_NAPS) device_open tensors_init step_guard_decide metrics_step metrics_val run_create
+VIRTUAL_MORE := $(VIRTUAL)/test/virtual/messages.o $(VIRTUAL)/test/virtual/dry.o
 VIRTUAL_BIN  := $(TRAINERS:%=$(VIRTUAL)/%) $(VIRTUAL)/test_cuda
 
 .PHONY: virtual
@@ -44,12 +48,12 @@ $(VIRTUAL)/%.o: %.c $(VIRTUAL)/flags
 
 $(VIRTUAL)/libtrainer_cuda.so: $(VIRTUAL_OBJ)
 	$(call say,LD,$@)
-	$(Q)$(CXX) -shared -Wl,-z,defs -Wl,-Bsymbolic $(VIRTUAL_OBJ) -lpthread -o $@
+	$(Q)$(CXX) -shared -Wl,-z,defs -Wl,-Bsymbolic $(VIRTUAL_NAPS:%=-Wl,--wrap=%) $(VIRTUAL_OBJ) -lpthread -o $@
 
-# The library finds the functions of messages.o in the program.
-$(TRAINERS:%=$(VIRTUAL)/%): $(VIRTUAL)/%: $(B)/%.o $(VIRTUAL)/test/virtual/messages.o $(LIB)
+# The library finds the data of messages.o and dry.o in the program.
+$(TRAINERS:%=$(VIRTUAL)/%): $(VIRTUAL)/%: $(B)/%.o $(VIRTUAL_MORE) $(LIB)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_) -rdynamic $< $(VIRTUAL)/test/virtual/messages.o $(LIB) $(LDLIBS_) -o $@
+	$(Q)$(CC) $(LDFLAGS_) -rdynamic $(VIRTUAL_WRAP:%=-Wl,--wrap=%) $< $(VIRTUAL_MORE) $(LIB) $(LDLIBS_) -o $@
 
 $(VIRTUAL)/test_cuda: $(B)/test/cuda/test_cuda.o $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)

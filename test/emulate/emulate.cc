@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-EmulateLaunch emulate = {dim3(), dim3(), dim3(), dim3(), EMULATE_ASCENDING};
+EmulateLaunch emulate = {dim3(), dim3(), dim3(), dim3(), EMULATE_ASCENDING, -1};
 
 namespace {
 
@@ -310,7 +310,10 @@ const char *emulate_run(dim3 grid, dim3 block, int64_t shared_bytes, void (*body
     if (threads < 1 || threads > MAX_THREADS) state.failure = "a block of " + std::to_string(threads) + " threads";
     if (shared_bytes > 227 << 10) state.failure = "more shared memory than a GPU has";
     std::vector<int64_t> block_order;
-    order_fill(block_order, blocks, 1);
+    if (emulate.only >= 0)
+        block_order = {emulate.only};
+    else
+        order_fill(block_order, blocks, 1);
     if (state.failure.empty()) threads_order();
     for (int64_t i : block_order) {
         block_index(i);

@@ -38,6 +38,7 @@ enum EmulateOrder { EMULATE_ASCENDING = 1, EMULATE_DESCENDING = 2, EMULATE_SHUFF
 struct EmulateLaunch {
     dim3 grid, block, block_index, thread_index;
     EmulateOrder order;
+    int64_t only; // the one block of the grid that runs; -1: all do
 };
 extern EmulateLaunch emulate;
 

@@ -11,6 +11,7 @@
 //   loading", "Concurrent execution"); here it always does.
 // - A kernel that waits for another GPU keeps its multiprocessors; one that finds none waits (NCCL user guide, "Using
 //   multiple NCCL communicators concurrently").
+#include "clock.h"
 #include "virtual.h"
 
 #include <algorithm>
@@ -48,6 +49,12 @@ struct Device {
 
 void serve(Device *d);
 
+std::vector<int> all_lines(const Device *d) {
+    std::vector<int> lines;
+    for (const VirtualStream *stream : d->streams) lines.push_back(stream->context % CONTEXTS);
+    return lines;
+}
+
 Device &device() {
     // Never destroyed: its thread runs until the process ends.
     static Device *made = [] {
@@ -55,6 +62,7 @@ Device &device() {
         d->left.resize(CONTEXTS);
         d->random = options().seed * 6364136223846793005ull + (uint64_t)process();
         d->host.set(process() * CONTEXTS + HOST, 1);
+        if (dry()) return d; // its streams are lines of clock.cc
         std::thread thread(serve, d);
         d->thread = thread.get_id();
         thread.detach();
@@ -214,12 +222,17 @@ const char *stream_name(int context) {
     return texts[context].c_str();
 }
 
+void stream_meet(cudaStream_t stream, const Encounter &encounter) {
+    line_meet(stream->context % CONTEXTS, encounter);
+}
+
 void enqueue(cudaStream_t stream, Op op) {
     Device &d = device();
     std::unique_lock<std::mutex> lock(d.lock);
     if (std::find(d.streams.begin(), d.streams.end(), stream) == d.streams.end())
         defect("%s is queued on a stream that does not exist (the default stream is not used here)", op.what.c_str());
     if (d.error != cudaSuccess) return;
+    if (dry()) return line_work(stream->context % CONTEXTS, op.seconds);
     int host = process() * CONTEXTS + HOST;
     op.queued = d.host;
     d.host.set(host, d.host.get(host) + 1); // what the host does from here on is not ordered before it
@@ -231,6 +244,7 @@ void enqueue(cudaStream_t stream, Op op) {
 }
 
 void host_waits(const std::function<bool()> &done, const std::string &what, bool remote) {
+    if (dry()) return clock_wait(done, what);
     Device &d = device();
     std::unique_lock<std::mutex> lock(d.lock);
     d.host_waits = what;
@@ -254,6 +268,7 @@ void host_waits(const std::function<bool()> &done, const std::string &what, bool
 
 void wait_for_device(const std::string &why) {
     Device &d = device();
+    if (dry()) return clock_wait_lines(all_lines(&d), why);
     host_waits(
         [&d] {
             return std::all_of(d.streams.begin(), d.streams.end(),
@@ -316,6 +331,7 @@ struct Record {
 struct VirtualEvent {
     bool timing;
     std::shared_ptr<Record> latest; // NULL: never recorded
+    int mark = -1;                  // the same in a dry run (clock.h)
 };
 
 static std::set<cudaEvent_t> &events() {
@@ -354,6 +370,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int pri
     made->queue = d.next_queue++ % options().queues;
     made->priority = priority;
     d.streams.push_back(made);
+    if (dry()) line_open(context);
     *stream = made;
     return answer(cudaSuccess);
 }
@@ -366,19 +383,25 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
 // will be released automatically once the device has completed all work in stream". Here the call waits for that.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     Device &d = device();
-    host_waits([stream] { return stream->ops.empty(); }, "the work of a stream that it destroys", false);
+    if (dry())
+        clock_wait_lines({stream->context % CONTEXTS}, "the work of a stream that it destroys");
+    else
+        host_waits([stream] { return stream->ops.empty(); }, "the work of a stream that it destroys", false);
     std::unique_lock<std::mutex> lock(d.lock);
     auto at = std::find(d.streams.begin(), d.streams.end(), stream);
     if (at == d.streams.end()) defect("cudaStreamDestroy is given a stream that does not exist");
     d.streams.erase(at);
     d.contexts[stream->context % CONTEXTS] = false;
+    if (dry()) line_close(stream->context % CONTEXTS);
     d.left[(size_t)(stream->context % CONTEXTS)] = stream->clock;
     delete stream;
     return answer(sticky());
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-    host_waits([stream] { return stream->ops.empty(); }, "a stream to drain (cudaStreamSynchronize)", false);
+    const char *what = "a stream to drain (cudaStreamSynchronize)";
+    if (dry()) return clock_wait_lines({stream->context % CONTEXTS}, what), answer(sticky());
+    host_waits([stream] { return stream->ops.empty(); }, what, false);
     host_join(stream->clock);
     return answer(sticky());
 }
@@ -392,6 +415,7 @@ cudaError_t cudaDeviceSynchronize(void) {
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     if (sticky() != cudaSuccess) return answer(sticky());
+    if (dry()) return answer(line_idle(stream->context % CONTEXTS) ? cudaSuccess : cudaErrorNotReady);
     auto lock = device_lock();
     if (!stream->ops.empty()) return answer(cudaErrorNotReady);
     device().host.join(stream->clock);
@@ -414,6 +438,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     check_event(event, "cudaEventDestroy");
     auto lock = device_lock();
     events().erase(event);
+    if (event->mark >= 0) mark_release(event->mark);
     delete event;
     return answer(cudaSuccess);
 }
@@ -421,6 +446,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     check_event(event, "cudaEventRecord");
     if (sticky() != cudaSuccess) return answer(sticky());
+    if (dry()) {
+        if (event->mark >= 0) mark_release(event->mark);
+        event->mark = mark_make();
+        return line_record(stream->context % CONTEXTS, event->mark), answer(cudaSuccess);
+    }
     auto record = std::make_shared<Record>();
     {
         auto lock = device_lock();
@@ -444,6 +474,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     check_event(event, "cudaStreamWaitEvent");
     if (sticky() != cudaSuccess) return answer(sticky());
+    if (dry()) {
+        if (event->mark >= 0) line_wait(stream->context % CONTEXTS, event->mark);
+        return answer(cudaSuccess);
+    }
     std::shared_ptr<Record> record;
     {
         auto lock = device_lock();
@@ -469,6 +503,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     check_event(event, "cudaEventQuery");
     if (sticky() != cudaSuccess) return answer(sticky());
+    if (dry()) return answer(event->mark < 0 || mark_passed(event->mark) ? cudaSuccess : cudaErrorNotReady);
     auto lock = device_lock();
     if (event->latest == nullptr) return answer(cudaSuccess);
     if (!event->latest->done) return answer(cudaErrorNotReady);
@@ -478,6 +513,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     check_event(event, "cudaEventSynchronize");
+    if (dry() && event->mark >= 0) clock_wait_mark(event->mark, "an event (cudaEventSynchronize)");
+    if (dry()) return answer(sticky());
     std::shared_ptr<Record> record;
     {
         auto lock = device_lock();
@@ -493,6 +530,11 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) 
     check_event(start, "cudaEventElapsedTime");
     check_event(end, "cudaEventElapsedTime");
     if (sticky() != cudaSuccess) return answer(sticky());
+    if (dry() && start->timing && end->timing && start->mark >= 0 && end->mark >= 0) {
+        if (!mark_passed(start->mark) || !mark_passed(end->mark)) return answer(cudaErrorNotReady);
+        *ms = (float)(1e3 * (mark_time(end->mark) - mark_time(start->mark)));
+        return answer(cudaSuccess);
+    }
     auto lock = device_lock();
     if (!start->timing || !end->timing || start->latest == nullptr || end->latest == nullptr)
         return answer(cudaErrorInvalidResourceHandle);

@@ -24,6 +24,8 @@
 
 namespace virtual_gpu {
 
+size_t timeline_bytes(); // clock.cc
+
 namespace {
 
 enum { MAGIC = 0x76677032 };
@@ -46,7 +48,7 @@ Options read_options() {
     std::string order = word("VIRTUAL_ORDER", "fifo");
     o.order = order == "random" ? ORDER_RANDOM : order == "newest" ? ORDER_NEWEST : ORDER_FIFO;
     o.seed = (uint64_t)number("VIRTUAL_SEED", 1);
-    o.races = number("VIRTUAL_RACES", 1) != 0;
+    o.races = number("VIRTUAL_RACES", 1) != 0 && number("VIRTUAL_DRY", 0) == 0;
     o.patience = (double)number("VIRTUAL_PATIENCE", 30);
     // CUDA C++ programming guide, "CUDA environment variables": 1 to 32, 8 by default.
     o.queues = (int)number("CUDA_DEVICE_MAX_CONNECTIONS", 8);
@@ -83,11 +85,21 @@ bool anybody(const Job *job) {
     return false;
 }
 
+// The job, and from the next page on the timeline. Pages that nobody touches take no memory.
+size_t timeline_offset() {
+    return (sizeof(Job) + 4095) / 4096 * 4096;
+}
+
+size_t segment_bytes() {
+    return timeline_offset() + timeline_bytes();
+}
+
 Job *map_segment(const std::string &path, bool create, int *fd) {
     *fd = open(path.c_str(), O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0600);
     if (*fd < 0) return nullptr;
-    if (create && ftruncate(*fd, sizeof(Job)) != 0) return nullptr;
-    void *memory = mmap(nullptr, sizeof(Job), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    if (create && ftruncate(*fd, (off_t)segment_bytes()) != 0) return nullptr;
+    size_t bytes = create ? segment_bytes() : sizeof(Job);
+    void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, *fd, 0);
     return memory == MAP_FAILED ? nullptr : (Job *)memory;
 }
 
@@ -182,6 +194,10 @@ bool fault_comes(const char *kind, uint64_t count) {
 Job *job() {
     static Job *attached = the_job = attach();
     return attached;
+}
+
+void *job_timeline() {
+    return (char *)job() + timeline_offset();
 }
 
 int process() {

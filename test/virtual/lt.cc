@@ -2,6 +2,7 @@
 // D = epilogue(alpha * op(A) op(B) + beta * C). Sums are exact to double, so that what differs from the CPU's is the
 // program's doing. The heuristic knows the rules that are documented and no more: whether NVIDIA has a kernel for a
 // shape cannot be told here.
+#include "clock.h"
 #include "virtual.h"
 
 #include <cmath>
@@ -347,6 +348,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
               true);
     Op op;
     op.what = text("a product of %lld x %lld x %lld", (long long)call.m, (long long)call.n, (long long)call.k);
+    if (dry()) {
+        declare(host_access(op.what.c_str()), call);
+        op.seconds = cost_product(&dry_figures().cost, (double)call.c.batch, call.m, call.n, call.k);
+    }
     op.step = [call, workspace](const Access &access) {
         declare(access, call);
         if (workspace != nullptr) touch(access, workspace, 64, true); // shared by streams only with an order between

@@ -1,6 +1,7 @@
 // Device memory: one arena a process, in a memfd, so that other processes can map parts of it. Addresses are never used
 // twice, so what is freed stays recognisable; between allocations lie pages that nobody may touch. New memory is full
 // of NaNs. After the memory the file holds its shadow (shadow.cc), which a process that maps memory maps with it.
+#include "clock.h"
 #include "virtual.h"
 
 #include <atomic>
@@ -14,7 +15,8 @@ namespace virtual_gpu {
 
 namespace {
 
-constexpr size_t ARENA = (size_t)64 << 30, PAGE = 4096, BLOCK = 2 << 20;
+// A dry run touches next to none of it, so there it may be large.
+constexpr size_t ARENA = (size_t)64 << 30, DRY_ARENA = (size_t)512 << 30, PAGE = 4096, BLOCK = 2 << 20;
 constexpr size_t CELLS_PER_WORD = sizeof(Cell);
 constexpr int64_t CONTEXT_BYTES = (int64_t)512 << 20; // of every process on a GPU
 
@@ -34,13 +36,19 @@ std::map<uintptr_t, Region> &regions() {
     return all;
 }
 
+size_t arena_bytes() {
+    return dry() ? DRY_ARENA : ARENA;
+}
+
 Arena open_arena() {
     Arena a;
     a.fd = memfd_create("virtual-gpu", MFD_CLOEXEC);
     constexpr size_t SHADOW = ARENA / 4 * CELLS_PER_WORD;
-    if (a.fd < 0 || ftruncate(a.fd, (off_t)(ARENA + SHADOW)) != 0) defect("no memory for device memory");
-    a.memory = (char *)mmap(nullptr, ARENA, PROT_NONE, MAP_SHARED | MAP_NORESERVE, a.fd, 0);
-    a.cells = (char *)mmap(nullptr, SHADOW, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, a.fd, (off_t)ARENA);
+    size_t bytes = arena_bytes();
+    if (a.fd < 0 || ftruncate(a.fd, (off_t)(bytes + SHADOW)) != 0) defect("no memory for device memory");
+    a.memory = (char *)mmap(nullptr, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, a.fd, 0);
+    if (!dry())
+        a.cells = (char *)mmap(nullptr, SHADOW, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, a.fd, (off_t)ARENA);
     if (a.memory == MAP_FAILED || a.cells == MAP_FAILED) defect("no address space for device memory");
     job()->members[process()].arena = a.fd;
     JobLock lock;
@@ -97,7 +105,7 @@ Region region_of(const void *memory) {
     const Arena &a = arena();
     Region none = {at, 0, REGION_NONE, nullptr, process(), 0, false, 0, 0};
     // Between allocations: nobody's memory, and the device's all the same.
-    if (at >= (uintptr_t)a.memory && at < (uintptr_t)a.memory + ARENA) none.kind = REGION_FREED;
+    if (at >= (uintptr_t)a.memory && at < (uintptr_t)a.memory + arena_bytes()) none.kind = REGION_FREED;
     return none;
 }
 
@@ -133,7 +141,7 @@ Region range(const void *memory, int64_t bytes, const char *what) {
 }
 
 int64_t memory_total() {
-    return 85017493504; // what cudaGetDeviceProperties says of an H100 with 80 GB
+    return dry() ? dry_figures().memory_bytes : 85017493504; // what cudaGetDeviceProperties says of an H100 with 80 GB
 }
 
 int64_t memory_left() {
@@ -152,12 +160,12 @@ cudaError_t memory_allocate(void **memory, size_t bytes) {
     if (charged > memory_left()) return cudaErrorMemoryAllocation;
     size_t start = a.used + (bytes % BLOCK == 0 ? 0 : 256);
     size_t end = up(start + bytes, PAGE);
-    if (end + BLOCK > ARENA) defect("an arena of 64 GiB of device memory is used up: addresses are never used twice");
+    if (end + BLOCK > arena_bytes()) defect("device memory is used up: addresses are never used twice");
     a.used = up(end + PAGE, BLOCK);
     char *data = a.memory + start;
     mprotect(a.memory + start / PAGE * PAGE, end - start / PAGE * PAGE, PROT_READ | PROT_WRITE);
     // With the shadow on, what is unwritten is known without its being NaN.
-    if (!options().races || bytes < BLOCK) memset(data, 0xff, bytes);
+    if (!dry() && (!options().races || bytes < BLOCK)) memset(data, 0xff, bytes);
     {
         JobLock lock;
         job()->held[node() * options().gpus + current_gpu()] += charged;
@@ -238,8 +246,9 @@ cudaError_t memory_import(void **memory, const cudaIpcMemHandle_t *handle) {
     int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (fd < 0) return cudaErrorMapBufferObjectFailed;
     char *data = (char *)mmap(nullptr, h.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)h.offset);
-    char *cells = (char *)mmap(nullptr, h.size / 4 * CELLS_PER_WORD, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-                               fd, (off_t)(ARENA + h.offset / 4 * CELLS_PER_WORD));
+    char *cells = dry() ? nullptr
+                        : (char *)mmap(nullptr, h.size / 4 * CELLS_PER_WORD, PROT_READ | PROT_WRITE,
+                                       MAP_SHARED | MAP_NORESERVE, fd, (off_t)(ARENA + h.offset / 4 * CELLS_PER_WORD));
     close(fd);
     if (data == MAP_FAILED || cells == MAP_FAILED) return cudaErrorMapBufferObjectFailed;
     JobLock lock;
@@ -258,7 +267,7 @@ cudaError_t memory_close(void *memory) {
     if (region.kind != REGION_MAPPED || region.base != (uintptr_t)memory) return cudaErrorInvalidValue;
     erase(region.base);
     munmap(memory, region.size);
-    munmap(region.cells, region.size / 4 * CELLS_PER_WORD);
+    if (region.cells != nullptr) munmap(region.cells, region.size / 4 * CELLS_PER_WORD);
     JobLock lock;
     for (Mapping &mapping : job()->mappings)
         if (mapping.used && mapping.owner == region.owner && mapping.holder == process() &&

@@ -3,10 +3,14 @@
 // a receiver takes on all that its peer has sent it so far, which may order a little more than the message itself does.
 // Pinned memory that MPI sends from or receives into counts as read and written by the host.
 //
+// In a dry run the same calls carry virtual time instead (dry.h): a message is there when its time has come, whenever MPI
+// delivers it, and then the call waits for MPI. Groups are known by the way in which they were made.
+//
 // It is linked into the program. The library with the virtual GPU fills in virtual_messages when it is loaded; until
 // then, and in runs on CPUs, the calls go straight through.
 #ifdef HAVE_MPI
 
+#include "dry.h"
 #include "messages.h"
 
 #include <mpi.h>
@@ -17,6 +21,7 @@
 __attribute__((visibility("default"))) VirtualMessages virtual_messages;
 
 enum { WAITING = 4096 };
+extern VirtualClock virtual_clock; // dry.c
 
 // A request that has not completed: what its end means.
 typedef struct Pending {
@@ -26,13 +31,19 @@ typedef struct Pending {
     bool receives;
     void *buffer;
     int64_t bytes;
+    uint64_t channel, number; // in a dry run
 } Pending;
 
 enum { ALL = -1 };
 static Pending pending_[WAITING];
+static int most_pending_; // entries from here on were never used
+
+static bool dry_(void) {
+    return virtual_clock.now != NULL;
+}
 
 static bool live_(void) {
-    return virtual_messages.sent != NULL;
+    return virtual_messages.sent != NULL || dry_();
 }
 
 // The place in the job of a rank of `comm`.
@@ -60,6 +71,7 @@ static int64_t bytes_(int count, MPI_Datatype type) {
 }
 
 static void sends_(MPI_Comm comm, int peer) {
+    if (dry_()) return;
     for (int r = 0; r < size_(comm); r++)
         if (peer == ALL || peer == r) virtual_messages.sent(world_rank_(comm, r));
 }
@@ -67,17 +79,18 @@ static void sends_(MPI_Comm comm, int peer) {
 // A handle that is in the table already was completed by a call that is not wrapped, or is that of sends that end at
 // once.
 static void keep_(MPI_Request request, MPI_Comm comm, int peer, bool receives, void *buffer, int64_t bytes) {
-    for (int i = 0; i < WAITING; i++)
+    for (int i = 0; i < most_pending_; i++)
         if (pending_[i].request == request) memset(&pending_[i], 0, sizeof pending_[i]);
     for (int i = 0; i < WAITING; i++)
         if (pending_[i].request == 0) {
-            pending_[i] = (Pending){request, comm, peer, receives, buffer, bytes};
+            pending_[i] = (Pending){request, comm, peer, receives, buffer, bytes, 0, 0};
+            if (i == most_pending_) most_pending_++;
             return;
         }
 }
 
 static void complete_(MPI_Request request) {
-    for (int i = 0; i < WAITING; i++) {
+    for (int i = 0; i < most_pending_; i++) {
         Pending *p = &pending_[i];
         if (p->request != request) continue;
         for (int r = 0; p->receives && r < size_(p->comm); r++)
@@ -88,7 +101,145 @@ static void complete_(MPI_Request request) {
     }
 }
 
+// ---------------------------------------------------------------- virtual time
+
+// A group, by its handle here; all its ranks know it by the same id.
+typedef struct Group {
+    MPI_Comm comm;
+    uint64_t id, made; // groups that were made of it
+    bool used;
+} Group;
+
+// How many messages have gone one way through a channel, or collectives through a group.
+typedef struct Count {
+    uint64_t key, count;
+} Count;
+
+enum { GROUPS = 256, COUNTS = 1 << 16 };
+static Group groups_[GROUPS];
+static Count counts_[COUNTS];
+
+// splitmix64 (Steele, Lea and Flood 2014)
+static uint64_t mix_(uint64_t a, uint64_t b) {
+    uint64_t x = a * 0x9e3779b97f4a7c15u + b + 0x632be59bd9b4e019u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static Group *group_(MPI_Comm comm) {
+    Group *free_one = NULL;
+    for (int i = 0; i < GROUPS; i++) {
+        if (groups_[i].used && groups_[i].comm == comm) return &groups_[i];
+        if (!groups_[i].used && free_one == NULL) free_one = &groups_[i];
+    }
+    if (free_one == NULL) abort();
+    *free_one = (Group){comm, 1, 0, true}; // MPI_COMM_WORLD: all others are added when they are made
+    return free_one;
+}
+
+static int made_(int code, MPI_Comm from, const MPI_Comm *made) {
+    Group *parent = group_(from);
+    uint64_t id = mix_(parent->id, ++parent->made);
+    if (code == MPI_SUCCESS && *made != MPI_COMM_NULL) group_(*made)->id = mix_(id, (uint64_t)world_rank_(*made, 0));
+    return code;
+}
+
+static uint64_t next_(uint64_t key) {
+    uint64_t at = key % COUNTS;
+    while (counts_[at].key != 0 && counts_[at].key != key) at = (at + 1) % COUNTS;
+    counts_[at].key = key;
+    return counts_[at].count++;
+}
+
+enum { GOES = 1, COMES, MEETS };
+
+static uint64_t channel_(MPI_Comm comm, int tag) {
+    return mix_(group_(comm)->id, (uint64_t)tag + 1);
+}
+
+static void date_send_(MPI_Comm comm, int peer, int tag) {
+    int to = world_rank_(comm, peer);
+    uint64_t channel = channel_(comm, tag);
+    virtual_clock.sent(to, channel, next_(mix_(channel, (uint64_t)to * 4 + GOES)));
+}
+
+static Pending *find_pending_(MPI_Request request) {
+    for (int i = 0; i < most_pending_; i++)
+        if (pending_[i].request == request) return &pending_[i];
+    return NULL;
+}
+
+static void date_receive_(MPI_Request request, MPI_Comm comm, int peer, int tag) {
+    Pending *p = find_pending_(request);
+    if (p == NULL) abort();
+    p->peer = world_rank_(comm, peer);
+    p->channel = channel_(comm, tag);
+    p->number = next_(mix_(p->channel, (uint64_t)p->peer * 4 + COMES));
+}
+
+static void date_collective_(MPI_Request request, MPI_Comm comm) {
+    Pending *p = find_pending_(request);
+    if (p == NULL) abort();
+    p->channel = mix_(group_(comm)->id, 0);
+    p->number = next_(mix_(p->channel, MEETS));
+    virtual_clock.called(p->channel, p->number, size_(comm));
+}
+
+// What has its time is waited for; a send has none of its own, and may need its receiver's help.
+static int test_dry_(MPI_Request *request, int *done, MPI_Status *status) {
+    Pending *p = find_pending_(*request);
+    int code;
+    if (p == NULL || *request == MPI_REQUEST_NULL) {
+        code = PMPI_Test(request, done, status);
+        if (code == MPI_SUCCESS && !*done) virtual_clock.unfinished();
+        return code;
+    }
+    *done = 0;
+    if (p->peer == ALL ? !virtual_clock.met(p->channel, p->number)
+                       : !virtual_clock.arrived(p->peer, p->channel, p->number))
+        return MPI_SUCCESS;
+    do code = PMPI_Test(request, done, status);
+    while (code == MPI_SUCCESS && !*done);
+    if (p->peer == ALL)
+        virtual_clock.left(p->channel, p->number);
+    else
+        virtual_clock.taken(p->peer, p->channel, p->number);
+    memset(p, 0, sizeof *p);
+    return code;
+}
+
+static int test_all_dry_(int count, MPI_Request requests[], int *done) {
+    *done = 1;
+    for (int i = 0; i < count; i++) {
+        int this_one = 1, code = MPI_SUCCESS;
+        if (requests[i] != MPI_REQUEST_NULL) code = test_dry_(&requests[i], &this_one, MPI_STATUS_IGNORE);
+        if (code != MPI_SUCCESS) return code;
+        *done = *done && this_one;
+    }
+    return MPI_SUCCESS;
+}
+
+int MPI_Comm_split(MPI_Comm from, int color, int key, MPI_Comm *out) {
+    return made_(PMPI_Comm_split(from, color, key, out), from, out);
+}
+
+int MPI_Comm_dup(MPI_Comm from, MPI_Comm *out) {
+    return made_(PMPI_Comm_dup(from, out), from, out);
+}
+
+int MPI_Comm_free(MPI_Comm *comm) {
+    group_(*comm)->used = false;
+    return PMPI_Comm_free(comm);
+}
+
+// ---------------------------------------------------------------- the calls
+
 int MPI_Isend(const void *from, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request *request) {
+    if (dry_()) {
+        date_send_(comm, peer, tag);
+        return PMPI_Isend(from, count, type, peer, tag, comm, request);
+    }
     if (live_()) {
         virtual_messages.touched((void *)from, bytes_(count, type), false);
         sends_(comm, peer);
@@ -99,13 +250,15 @@ int MPI_Isend(const void *from, int count, MPI_Datatype type, int peer, int tag,
 }
 
 int MPI_Irecv(void *to, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request *request) {
-    if (live_()) virtual_messages.touched(to, bytes_(count, type), true);
+    if (live_() && !dry_()) virtual_messages.touched(to, bytes_(count, type), true);
     int code = PMPI_Irecv(to, count, type, peer, tag, comm, request);
     if (live_()) keep_(*request, comm, peer, true, to, bytes_(count, type));
+    if (dry_()) date_receive_(*request, comm, peer, tag);
     return code;
 }
 
 int MPI_Test(MPI_Request *request, int *done, MPI_Status *status) {
+    if (dry_()) return test_dry_(request, done, status);
     MPI_Request before = *request;
     int code = PMPI_Test(request, done, status);
     if (live_() && *done) complete_(before);
@@ -113,6 +266,7 @@ int MPI_Test(MPI_Request *request, int *done, MPI_Status *status) {
 }
 
 int MPI_Testall(int count, MPI_Request requests[], int *done, MPI_Status statuses[]) {
+    if (dry_()) return test_all_dry_(count, requests, done);
     MPI_Request *before = malloc((size_t)count * sizeof *before);
     if (before != NULL && count > 0) memcpy(before, requests, (size_t)count * sizeof *before);
     int code = PMPI_Testall(count, requests, done, statuses);
@@ -125,6 +279,7 @@ static int collective_(int code, MPI_Comm comm, MPI_Request request) {
     if (live_()) {
         sends_(comm, ALL);
         keep_(request, comm, ALL, true, NULL, 0);
+        if (dry_()) date_collective_(request, comm);
     }
     return code;
 }

@@ -11,6 +11,7 @@
 // - In place means that the rank's part of the larger buffer is the smaller one (user guide, "In-place operations").
 // - A GPU is in a communicator once (init.cc: "Duplicate GPU detected").
 // - A kernel that waits owns its blocks' multiprocessors (GROUP_BLOCKS each, or maxCTAs).
+#include "clock.h"
 #include "virtual.h"
 
 #include <cstdio>
@@ -296,7 +297,21 @@ void connect(const Part &p) {
 thread_local int depth = 0;
 thread_local std::vector<std::shared_ptr<Part>> grouped;
 
+Encounter encounter(const Part &p) {
+    bool message = p.kind == KIND_MESSAGE;
+    Encounter e = {};
+    e.comm = p.comm->index, e.kind = p.kind, e.source = message ? p.source : -1, e.target = p.target;
+    e.size = p.comm->size, e.sequence = p.sequence, e.count = p.count, e.type = p.type;
+    e.bytes = p.count * width(p.type) * (p.kind == KIND_ALL_GATHER || p.kind == KIND_REDUCE_SCATTER ? e.size : 1);
+    e.rounds = p.kind == KIND_ALL_REDUCE ? 2 : 1;
+    return e;
+}
+
 void queue(cudaStream_t stream, std::vector<std::shared_ptr<Part>> parts) {
+    if (dry()) {
+        for (const auto &part : parts) stream_meet(stream, encounter(*part));
+        return;
+    }
     Op op;
     op.what = describe(*parts[0]) + (parts.size() > 1 ? text(" and %zu more", parts.size() - 1) : "");
     op.remote = true;

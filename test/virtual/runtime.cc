@@ -1,4 +1,5 @@
 // The CUDA runtime's calls, but for streams and events (device.cc) and the bookkeeping of memory (memory.cc).
+#include "clock.h"
 #include "emulate.h"
 #include "virtual.h"
 
@@ -13,6 +14,14 @@ namespace {
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int chosen_gpu = 0;
 int first_gpu = -1;
+
+int capability() {
+    return dry() ? dry_figures().capability : 90;
+}
+
+int multiprocessors() {
+    return dry() ? dry_figures().multiprocessors : (int)MULTIPROCESSORS;
+}
 
 bool refused(cudaError_t *error) {
     *error = sticky();
@@ -54,6 +63,25 @@ Op copy_op(void *to, const void *from, size_t bytes, bool from_device, bool to_d
     return op;
 }
 
+// A copy in a dry run. What the program itself looks at is copied all the same: tokens, tables of a kernel, and the few
+// bytes by which two ranks prove that they have mapped the same memory. All else that comes from the device is zero.
+Op dry_copy(void *to, const void *from, size_t bytes, RegionKind source, RegionKind target) {
+    enum { UPLOAD = 64 << 10, DOWNLOAD = 64 };
+    const Cost &cost = dry_figures().cost;
+    auto on_host = [](RegionKind kind) { return kind == REGION_NONE || kind == REGION_PINNED; };
+    bool mapped = source == REGION_MAPPED || target == REGION_MAPPED, down = on_host(target), up = on_host(source);
+    Op op;
+    op.what = text("a copy of %zu bytes", bytes);
+    op.seconds = down || up ? (double)bytes / cost.host
+                 : mapped   ? (double)bytes / cost.pair
+                            : cost_pass(&cost, 2.0 * (double)bytes);
+    if ((up && bytes <= UPLOAD) || (down && bytes <= DOWNLOAD))
+        memcpy(to, from, bytes);
+    else if (target == REGION_NONE)
+        memset(to, 0, bytes);
+    return op;
+}
+
 } // namespace
 
 int current_gpu() {
@@ -83,6 +111,7 @@ cudaError_t virtual_launch(const VirtualLaunch &launch, cudaStream_t stream) {
     load_once(text("%s@%p", launch.name, launch.kernel), false);
     Op op;
     op.what = launch.name;
+    if (dry()) op.seconds = kernel_seconds(launch);
     op.step = [launch](const Access &access) {
         static unsigned turn = 0;
         emulate.order = options().order == ORDER_FIFO ? EMULATE_ASCENDING : (EmulateOrder)(1 + turn++ % 3);
@@ -187,20 +216,20 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
     if (error != cudaSuccess) return answer(error);
     if (device < 0 || device >= count) return answer(cudaErrorInvalidDevice);
     memset(properties, 0, sizeof *properties);
-    snprintf(properties->name, sizeof properties->name, "NVIDIA H100 80GB HBM3");
+    snprintf(properties->name, sizeof properties->name, "%s", dry() ? dry_figures().gpu : "NVIDIA H100 80GB HBM3");
     std::string uuid = text("node %2d gpu %2d    ", node(), device);
     memcpy(properties->uuid.bytes, uuid.data(), sizeof properties->uuid.bytes);
     properties->totalGlobalMem = (size_t)memory_total();
-    properties->major = 9, properties->minor = 0;
-    properties->multiProcessorCount = MULTIPROCESSORS;
+    properties->major = capability() / 10, properties->minor = capability() % 10;
+    properties->multiProcessorCount = multiprocessors();
     properties->sharedMemPerBlockOptin = 232448;
     properties->pciBusID = 16 + device;
     return answer(cudaSuccess);
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
-    *value = attribute == cudaDevAttrMultiProcessorCount            ? (int)MULTIPROCESSORS
-             : attribute == cudaDevAttrComputeCapabilityMajor       ? 9
+    *value = attribute == cudaDevAttrMultiProcessorCount            ? multiprocessors()
+             : attribute == cudaDevAttrComputeCapabilityMajor       ? capability() / 10
              : attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 232448
                                                                     : 0;
     return answer(cudaSuccess);
@@ -250,7 +279,7 @@ cudaError_t virtual_malloc_host(void **memory, size_t bytes) {
     if (refused(&error)) return answer(error);
     void *made = mmap(nullptr, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (made == MAP_FAILED) return answer(cudaErrorMemoryAllocation);
-    store(made, 0xff, bytes);
+    if (!dry()) store(made, 0xff, bytes);
     *memory = made;
     return answer(memory_pin(made, bytes, true));
 }
@@ -303,6 +332,10 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
         (kind == cudaMemcpyDeviceToDevice && (host_from || host_to)))
         defect("a copy of %zu bytes says it goes the other way: it is from %s to %s", bytes, place_of(from).c_str(),
                place_of(to).c_str());
+    if (dry()) {
+        enqueue(stream, dry_copy(to, from, bytes, source.kind, target.kind));
+        return pageable_to ? cudaStreamSynchronize(stream) : answer(cudaSuccess);
+    }
     std::shared_ptr<std::vector<char>> aside;
     if (pageable_from && !host_to)
         aside = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
@@ -318,6 +351,11 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     range(to, (int64_t)bytes, "cudaMemsetAsync");
     Op op;
     op.what = text("setting %zu bytes", bytes);
+    if (dry()) {
+        enum { SMALL = 1 << 20 }; // what a kernel counts in
+        op.seconds = cost_pass(&dry_figures().cost, (double)bytes);
+        if (bytes <= SMALL) store(to, value, bytes);
+    }
     op.step = [=](const Access &access) {
         touch(access, to, (int64_t)bytes, true);
         store(to, value, bytes);

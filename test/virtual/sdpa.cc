@@ -2,6 +2,7 @@
 // when its own heuristics are asked without a device: heads of a size that is no multiple of 8 or above 256, query
 // heads that are no multiple of the key/value heads, anything but bf16. The workspaces are figures recorded from it in
 // the same way (docs/cuda.md).
+#include "clock.h"
 #include "virtual.h"
 
 #include <cmath>
@@ -234,6 +235,9 @@ error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<int64_t, void *>
               true);
     Op op;
     op.what = options.backward ? "the backward of an attention" : "an attention";
+    if (dry())
+        op.seconds = cost_flash(&dry_figures().cost, (double)(in.q.batch * in.q.heads), in.q.seq, in.q.dim,
+                                options.backward);
     op.step = [=](const Access &access) {
         for (const View *input : {&in.q, &in.k, &in.v}) declare(access, *input, 2, false);
         if (scratch > 0) touch(access, memory, scratch, true);

@@ -5,6 +5,8 @@
 // this file, in place of the sanitizer's.
 //
 // What two blocks of one launch do to the same bytes is not judged here: test/emulate runs blocks in several orders.
+#include "clock.h"
+#include "emulate.h"
 #include "virtual.h"
 
 #include <cstdio>
@@ -146,7 +148,10 @@ inline void access(const void *memory, size_t bytes, bool writes) {
     for (const Region &region : r.recent)
         if (at >= region.base && at + bytes <= region.base + region.size) found = &region;
     if (found == nullptr || r.generation != regions_generation()) found = access_slow(at, bytes);
-    if (found != nullptr) touch_cells(r.access, *found, at, (int64_t)bytes, writes);
+    if (found != nullptr && traffic_counts())
+        traffic_touch(at, bytes, writes);
+    else if (found != nullptr)
+        touch_cells(r.access, *found, at, (int64_t)bytes, writes);
 }
 
 } // namespace
@@ -178,7 +183,7 @@ void touch_rows(const Access &access, const void *memory, int64_t rows, int64_t 
 
 void kernel_begin(const Access &access, const void *arguments, int64_t bytes) {
     Running &r = running;
-    if (!options().races) return;
+    if (!options().races && !traffic_counts()) return;
     r.access = access;
     r.arguments = (uintptr_t)arguments, r.arguments_end = r.arguments + (size_t)bytes;
     r.generation = 0;

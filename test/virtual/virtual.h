@@ -6,6 +6,7 @@
 //   device.cc    streams, events, hardware queues, and the one thread that executes
 //   runtime.cc   the CUDA runtime's calls
 //   lt.cc        matrix products (cuBLASLt)        sdpa.cc   attention (cuDNN)
+//   clock.cc     virtual time in dry runs          traffic.cc  what a kernel reads and writes, for it
 //   nccl.cc      messages and collectives (NCCL)   messages.c, host.cc   clocks on the host's messages (MPI)
 //
 // A context is whoever executes in order: a process's host thread, or a stream. Each has a vector clock. What one
@@ -119,6 +120,7 @@ struct Job {
 };
 
 Job *job();
+void *job_timeline(); // the segment of clock.cc
 int process(); // this process's place in the job: its rank
 int node();
 struct JobLock {
@@ -198,6 +200,7 @@ struct Op {
     int blocks = 1; // multiprocessors that it owns while it waits; 0: it is no kernel
     bool started = false;
     bool remote = false; // what it waits for is in another process
+    double seconds = 0;  // in a dry run (clock.h)
 };
 
 void enqueue(cudaStream_t stream, Op op);

@@ -1,0 +1,412 @@
+// Virtual time. In a dry run (VIRTUAL_DRY=1) nothing is computed and no device memory is touched, but every call is made
+// and takes the time that src/device/cost.h gives it: a product by its shape, a kernel by the bytes that it reads and
+// writes, a copy, a message and a collective by their bytes. What waits for what, and what overlaps, follows from the
+// streams, events and messages of the calls alone: nothing here knows of stages, microbatches or schedules.
+//
+// There is one time for the whole job, in the segment that its processes share. A host thread is given no time: what it
+// does between two waits happens at one instant (a launch costs the host nothing, a host message takes the latency of
+// the cost file). A host that asks whether an event has passed or a message has come, is told no, and pauses, sleeps
+// until the first thing that it asked for is there. Time moves when all hosts sleep, to the next such moment, so that no
+// host ever hears of something before all that happened earlier.
+//
+// A stream is a line of steps, each with the time at which the host queued it. A step begins when the one before it has
+// ended and it was queued; what it takes is known as soon as everything that it waits for is known, so a line may be far
+// ahead of the hosts' time. The exception is a node's network, which all that leaves the node shares: its flows begin
+// and end in the order of time, each with an equal part of the rate.
+//
+// If all hosts sleep and nothing will come, the job is deadlocked; every rank then says what it waits for.
+#include "timeline.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace virtual_gpu {
+
+size_t timeline_bytes() {
+    return sizeof(Timeline);
+}
+
+Here here;
+
+namespace {
+
+const VirtualDry *figures() {
+    static const VirtualDry *found = (const VirtualDry *)dlsym(RTLD_DEFAULT, "virtual_dry");
+    return found;
+}
+
+const Cost &cost() {
+    return figures()->cost;
+}
+
+// --- hosts
+
+Letter *find_letter(int from, int to, uint64_t channel, uint64_t number) {
+    for (Letter &letter : timeline()->mail[from][to])
+        if (letter.used && letter.channel == channel && letter.number == number) return &letter;
+    return nullptr;
+}
+
+Gathering *find_gathering(uint64_t channel, uint64_t number) {
+    for (Gathering &g : timeline()->gatherings)
+        if (g.used && g.channel == channel && g.number == number) return &g;
+    return nullptr;
+}
+
+double ends_at(const Gathering *g) {
+    return g == nullptr || g->called < g->ranks ? NEVER : g->latest + ceil(log2(g->ranks)) * cost().latency;
+}
+
+double known_time(int process, const Watch &watch) {
+    Timeline *t = timeline();
+    const Letter *letter;
+    switch (watch.kind) {
+    case WATCH_MARK:
+        return t->marks[process][watch.index].passed ? t->marks[process][watch.index].time : NEVER;
+    case WATCH_LINE:
+        return idle_from(&t->lines[process][watch.index]);
+    case WATCH_LETTER:
+        letter = find_letter(watch.index, process, watch.channel, watch.number);
+        return letter == nullptr ? NEVER : letter->arrives;
+    case WATCH_GATHERING:
+        return ends_at(find_gathering(watch.channel, watch.number));
+    case WATCH_BELL:
+        return job()->bell != (uint32_t)watch.number ? t->now : NEVER;
+    default:
+        return NEVER;
+    }
+}
+
+void watch(WatchKind kind, int index, uint64_t channel, uint64_t number) {
+    Host *host = &timeline()->hosts[here.process];
+    for (int i = 0; i < host->watches; i++) {
+        const Watch &w = host->watch[i];
+        if (w.kind == kind && w.index == index && w.channel == channel && w.number == number) return;
+    }
+    if (host->watches == WATCHES) defect("the host waits for more than %d things at once", WATCHES);
+    host->watch[host->watches++] = {kind, index, channel, number};
+}
+
+void futex_wake(uint32_t *word) {
+    __atomic_add_fetch(word, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void wake(Host *host) {
+    host->state = HOST_RUNS;
+    timeline()->awake++;
+    futex_wake(&host->wakes);
+}
+
+bool waits_for_mpi(const Host &host) {
+    for (int i = 0; i < host.watches; i++)
+        if (host.watch[i].kind == WATCH_MPI) return true;
+    return false;
+}
+
+// All hosts sleep: time goes on to the next thing that one of them waits for.
+void advance() {
+    Timeline *t = timeline();
+    double times[PROCESSES], next;
+    for (;;) {
+        bool mpi = false, any = false;
+        next = NEVER;
+        for (int p = 0; p < PROCESSES; p++) {
+            const Host &host = t->hosts[p];
+            times[p] = NEVER;
+            if (host.state != HOST_SLEEPS || !host.joined) continue;
+            any = true;
+            mpi = mpi || waits_for_mpi(host);
+            for (int i = 0; i < host.watches; i++) times[p] = std::min(times[p], known_time(p, host.watch[i]));
+            next = std::min(next, times[p]);
+        }
+        double network = network_next();
+        if (network < next) {
+            network_move(network);
+            continue;
+        }
+        if (next == NEVER) {
+            if (!mpi && any) t->deadlocked = true;
+            for (Host &host : t->hosts)
+                if (t->deadlocked && host.state == HOST_SLEEPS) futex_wake(&host.wakes);
+            return;
+        }
+        break;
+    }
+    t->now = std::max(t->now, next);
+    for (int p = 0; p < PROCESSES; p++)
+        if (times[p] <= t->now) wake(&t->hosts[p]);
+}
+
+[[noreturn]] void tell_deadlock() {
+    std::string all = text("virtual GPU: [rank %d] deadlock: all ranks wait, and nothing is under way.", here.process);
+    if (!here.what.empty()) all += " The host waits for " + here.what + ".";
+    tell_lines(all);
+    pthread_mutex_unlock(&timeline()->lock);
+    fprintf(stderr, "%s\n", all.c_str());
+    usleep(500000); // the other ranks say theirs before the launcher ends all
+    _exit(1);
+}
+
+// Sleeps until what the host watches is there. With the lock held.
+void sleep_host(bool physical) {
+    Timeline *t = timeline();
+    Host *host = &t->hosts[here.process];
+    host->state = HOST_SLEEPS;
+    if (--t->awake == 0) advance();
+    while (host->state == HOST_SLEEPS) {
+        if (t->deadlocked) tell_deadlock();
+        uint32_t seen = host->wakes;
+        pthread_mutex_unlock(&t->lock);
+        timespec limit = {0, physical ? 200000 : 5000000};
+        syscall(SYS_futex, &host->wakes, FUTEX_WAIT, seen, &limit, nullptr, 0);
+        if (here.progress != nullptr && __atomic_load_n(&host->wakes, __ATOMIC_SEQ_CST) == seen) here.progress();
+        if (pthread_mutex_lock(&t->lock) == EOWNERDEAD) pthread_mutex_consistent(&t->lock);
+        if (physical && host->state == HOST_SLEEPS) host->state = HOST_RUNS, t->awake++;
+    }
+    host->watches = here.rounds = 0;
+    progressed();
+}
+
+void leave_timeline() {
+    if (here.timeline == nullptr) return;
+    ClockLock lock;
+    Host *host = &here.timeline->hosts[here.process];
+    if (host->state == HOST_RUNS && --here.timeline->awake == 0) {
+        host->state = HOST_ENDED;
+        advance();
+    }
+    host->state = HOST_ENDED;
+}
+
+int world_ranks() {
+    const char *size = getenv("OMPI_COMM_WORLD_SIZE");
+    if (size == nullptr) size = getenv("PMI_SIZE");
+    return size == nullptr ? 1 : atoi(size);
+}
+
+double real_seconds() {
+    timespec now;
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void make_timeline(Timeline *t) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&t->lock, &attributes);
+    t->awake = world_ranks();
+    t->now = t->network_time = real_seconds();
+    t->made = true;
+}
+
+} // namespace
+
+Timeline *timeline() {
+    if (here.timeline != nullptr) return here.timeline;
+    Timeline *t = (Timeline *)job_timeline();
+    {
+        JobLock lock;
+        if (!t->made) make_timeline(t);
+    }
+    here.process = process();
+    here.timeline = t;
+    t->hosts[here.process].joined = true;
+    atexit(leave_timeline);
+    return t;
+}
+
+ClockLock::ClockLock() {
+    if (pthread_mutex_lock(&timeline()->lock) == EOWNERDEAD) pthread_mutex_consistent(&timeline()->lock);
+}
+
+ClockLock::~ClockLock() {
+    pthread_mutex_unlock(&timeline()->lock);
+}
+
+namespace {
+
+// --- what the program calls (dry.h)
+
+// A program that naps between two looks may have begun something in the first that only the second asks for, so it gets
+// a few more looks at the same instant before it sleeps.
+bool pause_program() {
+    enum { LOOKS = 3 };
+    ClockLock lock;
+    Host *host = &timeline()->hosts[here.process];
+    if (host->watches == 0) return false;
+    if (++here.rounds < LOOKS) return true;
+    here.what = "events, messages or MPI, asking for them again and again";
+    sleep_host(waits_for_mpi(*host));
+    return true;
+}
+
+void letter_sent(int to, uint64_t channel, uint64_t number) {
+    ClockLock lock;
+    here.rounds = 0;
+    for (Letter &letter : timeline()->mail[here.process][to])
+        if (!letter.used) {
+            letter = {true, channel, number, timeline()->now + cost().latency};
+            return;
+        }
+    defect("more than %d host messages from one rank to another are under way", MAIL);
+}
+
+bool letter_arrived(int from, uint64_t channel, uint64_t number) {
+    ClockLock lock;
+    const Letter *letter = find_letter(from, here.process, channel, number);
+    if (letter != nullptr && letter->arrives <= timeline()->now) return true;
+    watch(WATCH_LETTER, from, channel, number);
+    return false;
+}
+
+void letter_taken(int from, uint64_t channel, uint64_t number) {
+    ClockLock lock;
+    Letter *letter = find_letter(from, here.process, channel, number);
+    here.rounds = 0;
+    if (letter != nullptr) letter->used = false;
+}
+
+void gathering_called(uint64_t channel, uint64_t number, int ranks) {
+    ClockLock lock;
+    Gathering *found = find_gathering(channel, number);
+    for (Gathering &g : timeline()->gatherings)
+        if (found == nullptr && !g.used) *(found = &g) = {true, channel, number, ranks, 0, 0, 0};
+    if (found == nullptr) defect("more than %d collectives of hosts are under way", GATHERINGS);
+    found->called++;
+    found->latest = timeline()->now;
+}
+
+bool gathering_met(uint64_t channel, uint64_t number) {
+    ClockLock lock;
+    if (ends_at(find_gathering(channel, number)) <= timeline()->now) return true;
+    watch(WATCH_GATHERING, 0, channel, number);
+    return false;
+}
+
+void gathering_left(uint64_t channel, uint64_t number) {
+    ClockLock lock;
+    Gathering *g = find_gathering(channel, number);
+    if (g != nullptr && ++g->left == g->ranks) g->used = false;
+}
+
+void mpi_unfinished() {
+    ClockLock lock;
+    watch(WATCH_MPI, 0, 0, 0);
+}
+
+void progress_with(void (*progress)(void)) {
+    here.progress = progress;
+}
+
+VirtualClock *program() {
+    return (VirtualClock *)dlsym(RTLD_DEFAULT, "virtual_clock");
+}
+
+void join_timeline() {
+    timeline();
+    *program() = {join_timeline,    clock_now,     pause_program,  letter_sent,    letter_arrived, letter_taken,
+                  gathering_called, gathering_met, gathering_left, mpi_unfinished, progress_with};
+}
+
+__attribute__((constructor)) void offer_timeline() {
+    if (program() != nullptr) program()->join = join_timeline;
+}
+
+} // namespace
+
+bool dry() {
+    return figures() != nullptr && figures()->on;
+}
+
+const VirtualDry &dry_figures() {
+    return *figures();
+}
+
+double clock_now() {
+    return timeline()->now;
+}
+
+bool mark_passed(int mark) {
+    ClockLock lock;
+    const Mark *m = &timeline()->marks[here.process][mark];
+    if (m->passed && m->time <= timeline()->now) return true;
+    watch(WATCH_MARK, mark, 0, 0);
+    return false;
+}
+
+bool line_idle(int line) {
+    ClockLock lock;
+    if (idle_from(&timeline()->lines[here.process][line]) <= timeline()->now) return true;
+    watch(WATCH_LINE, line, 0, 0);
+    return false;
+}
+
+void clock_wait(const std::function<bool()> &done, const std::string &what) {
+    for (;;) {
+        uint32_t bell = __atomic_load_n(&job()->bell, __ATOMIC_SEQ_CST);
+        if (done()) return;
+        ClockLock lock;
+        here.what = what;
+        watch(WATCH_BELL, 0, 0, bell);
+        sleep_host(false);
+    }
+}
+
+void clock_wait_lines(const std::vector<int> &lines, const std::string &what) {
+    for (int line : lines)
+        while (!line_idle(line)) {
+            ClockLock lock;
+            here.what = what;
+            sleep_host(false);
+        }
+}
+
+void clock_wait_mark(int mark, const std::string &what) {
+    while (!mark_passed(mark)) {
+        ClockLock lock;
+        here.what = what;
+        sleep_host(false);
+    }
+}
+
+} // namespace virtual_gpu
+
+// The clock that src/cuda reads (base/clock.h) and the naps of comm_pause, of which the library has a copy: the linker
+// puts these in their place.
+static bool on_the_clock() {
+    return virtual_gpu::here.timeline != nullptr && syscall(SYS_gettid) == getpid();
+}
+
+extern "C" {
+
+int __real_clock_gettime(clockid_t clock, timespec *now);
+int __wrap_clock_gettime(clockid_t clock, timespec *now) {
+    if (clock != CLOCK_MONOTONIC || !on_the_clock()) return __real_clock_gettime(clock, now);
+    double seconds = virtual_gpu::clock_now();
+    now->tv_sec = (time_t)seconds;
+    now->tv_nsec = (long)(1e9 * (seconds - (double)now->tv_sec));
+    return 0;
+}
+
+int __real_sched_yield(void);
+int __wrap_sched_yield(void) {
+    return on_the_clock() && virtual_gpu::pause_program() ? 0 : __real_sched_yield();
+}
+
+int __real_nanosleep(const timespec *nap, timespec *left);
+int __wrap_nanosleep(const timespec *nap, timespec *left) {
+    return on_the_clock() && virtual_gpu::pause_program() ? 0 : __real_nanosleep(nap, left);
+}
+}

@@ -1,0 +1,60 @@
+// Virtual time, for runs in which nothing is computed (VIRTUAL_DRY=1). See clock.cc.
+#ifndef VIRTUAL_CLOCK_H
+#define VIRTUAL_CLOCK_H
+
+#include "dry.h"
+#include "virtual.h"
+
+struct VirtualLaunch;
+
+namespace virtual_gpu {
+
+bool dry();
+const VirtualDry &dry_figures(); // the GPU, and what work costs on it
+double clock_now();
+
+// A mark is one recording of an event. Who keeps one holds it; it can be reused when all have let go.
+int mark_make();
+void mark_hold(int mark);
+void mark_release(int mark);
+// Whether the host would find the mark passed; if not, the next pause ends when it is.
+bool mark_passed(int mark);
+double mark_time(int mark); // of one that was passed
+
+// One end of a message or one part of a collective, as a stream comes to it.
+struct Encounter {
+    int comm, kind, source, target; // target -1: collective
+    int size;                       // ranks of the communicator; a message is met by two
+    uint64_t sequence;
+    int64_t count;
+    int type;
+    int64_t bytes; // of the message; of all ranks' parts of a collective together
+    int rounds;    // 2: an all-reduce
+    bool same(const Encounter &other) const {
+        return comm == other.comm && sequence == other.sequence && source == other.source && target == other.target;
+    }
+};
+
+// What a stream is given, in the order of the calls. `line` is the stream's context.
+void line_open(int line);
+void line_close(int line);
+void line_work(int line, double seconds);
+void line_record(int line, int mark);
+void line_wait(int line, int mark);
+void line_meet(int line, const Encounter &encounter);
+void stream_meet(cudaStream_t stream, const Encounter &encounter); // device.cc
+bool line_idle(int line);                                          // as mark_passed, of all that the stream was given
+
+// Lets the host wait, in virtual time, until `done`: what other hosts do is looked at when they ring.
+void clock_wait(const std::function<bool()> &done, const std::string &what);
+void clock_wait_lines(const std::vector<int> &lines, const std::string &what);
+void clock_wait_mark(int mark, const std::string &what);
+
+// Seconds of one launch, by the memory that its first blocks touch (traffic.cc).
+double kernel_seconds(const VirtualLaunch &launch);
+void traffic_touch(uintptr_t at, size_t bytes, bool writes);
+bool traffic_counts();
+
+} // namespace virtual_gpu
+
+#endif

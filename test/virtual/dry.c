@@ -1,0 +1,165 @@
+// The program's half of a dry run (VIRTUAL_DRY=1): what a run leaves out because nothing is computed, and which time it
+// reads. The linker puts each __wrap_ function in the place of the function of the program that it names; without
+// VIRTUAL_DRY they only pass on.
+//
+//   - weights are not drawn, and loss and norm, which mean nothing, are written as null;
+//   - the step guard finds every step good;
+//   - what would save or judge the model is refused at the start;
+//   - the rank's own thread reads virtual time, and where it would nap it waits in virtual time; other threads (the
+//     supervisor's) keep the real one.
+#include "dry.h"
+
+#include "config/gpus.h"
+#include "device/cuda_load.h"
+#include "device/device.h"
+#include "engine/step_guard.h"
+#include "model/tensors.h"
+#include "run/metrics.h"
+#include "run/run.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef HAVE_MPI
+#include <mpi.h>
+#endif
+
+// The library finds both by their names.
+__attribute__((visibility("default"))) VirtualDry virtual_dry;
+__attribute__((visibility("default"))) VirtualClock virtual_clock;
+
+static bool asked_(void) {
+    const char *text = getenv("VIRTUAL_DRY");
+    return text != NULL && strcmp(text, "1") == 0;
+}
+
+// ---------------------------------------------------------------- time
+
+static bool on_the_clock_(void) {
+    static _Thread_local int own = -1;
+    if (virtual_clock.now == NULL) return false;
+    if (own < 0) own = syscall(SYS_gettid) == getpid();
+    return own == 1;
+}
+
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
+    if (clock != CLOCK_MONOTONIC || !on_the_clock_()) return __real_clock_gettime(clock, now);
+    double seconds = virtual_clock.now();
+    now->tv_sec = (time_t)seconds;
+    now->tv_nsec = (long)(1e9 * (seconds - (double)now->tv_sec));
+    return 0;
+}
+
+int __real_sched_yield(void);
+int __wrap_sched_yield(void) {
+    return on_the_clock_() && virtual_clock.pause() ? 0 : __real_sched_yield();
+}
+
+int __real_nanosleep(const struct timespec *nap, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *nap, struct timespec *left) {
+    return on_the_clock_() && virtual_clock.pause() ? 0 : __real_nanosleep(nap, left);
+}
+
+// ---------------------------------------------------------------- the device
+
+// The GPU that the configuration names, an H100 without one, and what work costs on it by the configuration's keys.
+static void choose_gpu_(const Config *config) {
+    enum { H100_BYTES_LESS = 881852416 }; // than the 80 GiB that it is sold with
+    const HardwareConfig *hardware = &config->hardware;
+    const Gpu *gpu = hardware->gpu > 0 ? gpu_row(hardware->gpu) : gpu_by_name("H100");
+    double peak = hardware->peak_tflops > 0 ? hardware->peak_tflops : gpu_peak(gpu, config->train.precision);
+    int capability = hardware->gpu > 0 ? gpu_capability(hardware->gpu) : 90;
+    virtual_dry = (VirtualDry){
+        .on = true,
+        .memory_bytes = ((int64_t)gpu->memory_gib << 30) - H100_BYTES_LESS,
+        .capability = capability,
+        .multiprocessors = capability == 80   ? 108
+                           : capability == 90 ? 132
+                                              : 148,
+    };
+    snprintf(virtual_dry.gpu, sizeof virtual_dry.gpu, "NVIDIA %s", gpu->name);
+    cost_of_gpu(&virtual_dry.cost, config, peak * 1e12);
+}
+
+#ifdef HAVE_MPI
+static void progress_(void) {
+    int some;
+    PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &some, MPI_STATUS_IGNORE);
+}
+#endif
+
+// All ranks join together, so that no message is sent in one time and received in the other.
+static void join_(const World *world) {
+    virtual_clock.join();
+#ifdef HAVE_MPI
+    if (world_size(world) == 1) return;
+    PMPI_Barrier(MPI_COMM_WORLD);
+    virtual_clock.progress_with(progress_);
+#endif
+}
+
+__typeof__(device_open) __real_device_open, __wrap_device_open;
+Backend *__wrap_device_open(Device *device, const Config *config, World *world, int threads, Error *err) {
+    char why[256];
+    if (asked_() && config->hardware.device != DEVICE_CPU) {
+        choose_gpu_(config);
+        if (cuda_load(why) != NULL && virtual_clock.join != NULL) join_(world);
+    }
+    return __real_device_open(device, config, world, threads, err);
+}
+
+// ---------------------------------------------------------------- what a run leaves out
+
+__typeof__(tensors_init) __real_tensors_init, __wrap_tensors_init;
+void __wrap_tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers) {
+    if (!virtual_dry.on) __real_tensors_init(tensors, be, seed, layers);
+}
+
+__typeof__(step_guard_decide) __real_step_guard_decide, __wrap_step_guard_decide;
+StepDecision __wrap_step_guard_decide(StepGuard *state, const TrainConfig *train, double loss, double norm,
+                                      double *loss_z, double *norm_z) {
+    if (!virtual_dry.on) return __real_step_guard_decide(state, train, loss, norm, loss_z, norm_z);
+    *loss_z = *norm_z = NAN;
+    return STEP_APPLY;
+}
+
+__typeof__(metrics_step) __real_metrics_step, __wrap_metrics_step;
+int __wrap_metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
+    StepFigures without = *figures;
+    if (virtual_dry.on) without.loss = without.norm = without.loss_z = without.norm_z = NAN;
+    return __real_metrics_step(metrics, &without, err);
+}
+
+__typeof__(metrics_val) __real_metrics_val, __wrap_metrics_val;
+int __wrap_metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) {
+    return __real_metrics_val(metrics, step, virtual_dry.on ? NAN : loss, err);
+}
+
+static int refuse_(const Config *config, const RunAsk *ask, Error *err) {
+    const char *what = ask->validate           ? "--validate would print a loss"
+                       : ask->generate != NULL ? "--generate would print text"
+                       : ask->resume != NULL   ? "--resume would load weights"
+                                               : NULL;
+    err->everywhere = true;
+    if (what != NULL) return error_set(err, EXIT_USAGE, "VIRTUAL_DRY=1 computes nothing: %s; leave it out", what);
+    if (config->checkpoint.dir[0] != '\0' && config->checkpoint.every > 0)
+        return error_set(err, EXIT_USAGE,
+                         "VIRTUAL_DRY=1 computes nothing: there are no weights to save; set checkpoint.every=0");
+    err->everywhere = false;
+    return 0;
+}
+
+__typeof__(run_create) __real_run_create, __wrap_run_create;
+int __wrap_run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world,
+                      StatusPage *status_page, Log *log, Error *err) {
+    if (!asked_()) return __real_run_create(run, config, model, ask, world, status_page, log, err);
+    memset(run, 0, sizeof *run);
+    if (refuse_(config, ask, err) != 0) return -1;
+    return __real_run_create(run, config, model, ask, world, status_page, log, err);
+}

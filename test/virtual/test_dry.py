@@ -1,0 +1,119 @@
+"""Dry runs on the virtual GPU (docs/virtual.md): every call, stream, event and message of a run is real, nothing is computed, and
+time is a clock's. The plan is the other road to the same figures: bytes have to be equal, times within 3 percent."""
+
+import json
+import re
+import subprocess
+
+import pytest
+import trainer_runs
+
+FOLDER = trainer_runs.ROOT / "test" / "virtual"
+VIRTUAL = trainer_runs.ROOT / "build" / "virtual"
+CONFIGS = {"llama": "llama65b", "gpt": "gpt3_96b"}
+WITHIN = 0.03
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    return trainer_runs.write_tokens(tmp_path_factory.mktemp("dry") / "train.bin", trainer_runs.made_tokens(150000, 30000))
+
+
+def options(tokens, metrics, overrides):
+    texts = [f"data.train={tokens}", "data.val=", "data.val_every=0", "checkpoint.every=0", "train.steps=2"]
+    texts += [f"log.metrics={metrics}", f"train.timeout_s={trainer_runs.patience(60):.0f}", *overrides]
+    return [item for text in texts for item in ("-o", text)]
+
+
+def dry(family, tokens, metrics, *overrides, nodes=1):
+    config = trainer_runs.ROOT / "configs" / f"{CONFIGS[family]}.yaml"
+    command = [VIRTUAL / f"train_{family}", "-c", config, *options(tokens, metrics, overrides)]
+    env = trainer_runs.environment(OMP_NUM_THREADS="1", VIRTUAL_DRY="1", VIRTUAL_GPUS="8", VIRTUAL_NODES=str(nodes))
+    return subprocess.run(command, capture_output=True, text=True, timeout=trainer_runs.patience(280), env=env)
+
+
+def planned(family, tokens, metrics, *overrides):
+    config = trainer_runs.ROOT / "configs" / f"{CONFIGS[family]}.yaml"
+    command = [trainer_runs.trainer(family), "-c", config, *options(tokens, metrics, overrides), "--plan", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=trainer_runs.patience(60))
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def agrees(family, tokens, folder, *overrides, nodes=1):
+    """Runs two steps, and compares the second with the plan: the first still loads kernels. Returns it."""
+    metrics = folder / "metrics.jsonl"
+    done = dry(family, tokens, metrics, *overrides, nodes=nodes)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "as planned, to the byte" in done.stderr
+    plan = planned(family, tokens, metrics, *overrides)
+    step = [line for line in map(json.loads, metrics.read_text().splitlines()) if line["type"] == "step"][-1]
+    assert [stage["peak_bytes"] for stage in step["stages"]] == [stage["peak_bytes"] for stage in plan["stages"]]
+    assert step["loss"] is None and step["grad_norm"] is None
+    assert step["step_ms"] == pytest.approx(plan["step_ms"], rel=WITHIN)
+    assert step["bubble"] == pytest.approx(plan["bubble"], abs=WITHIN * plan["bubble"] + 0.002)
+    exposed, wanted = step["transfer_exposed_ms"], plan["transfer_exposed_ms"]
+    assert exposed == pytest.approx(wanted, abs=WITHIN * wanted + 0.001 * plan["step_ms"])
+    return step
+
+
+# The models of the shipped configurations, but for their layers; 8 GPUs or fewer.
+SMALL = {
+    "evictions inside a node": (
+        "llama", 1, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "schedule.micro_batch=2",
+        "schedule.bpipe=on", "train.global_batch=16"),
+    "one rank": ("llama", 1, "model.layers=4", "parallel.pipeline=1", "parallel.tensor=1", "train.global_batch=4"),
+    "four stages": ("gpt", 1, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=1", "train.global_batch=8"),
+    "evictions between nodes": (
+        "llama", 2, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "parallel.placement=linear",
+        "schedule.bpipe=on", "hardware.gpus_per_node=4", "train.global_batch=8"),
+    "two data ranks": (
+        "llama", 2, "model.layers=8", "parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2",
+        "hardware.gpus_per_node=4", "train.global_batch=16"),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("case", SMALL.values(), ids=SMALL)
+def test_the_clock_and_the_plan_agree_about_a_few_gpus(tmp_path, tokens, case):
+    family, nodes, *overrides = case
+    step = agrees(family, tokens, tmp_path, *overrides, nodes=nodes)
+    assert sum(stage["slots_lent"] for stage in step["stages"]) > 0 or "schedule.bpipe=on" not in overrides
+    assert step["transfer_exposed_ms"] > 1 or "schedule.bpipe=on" not in overrides or nodes == 1
+
+
+# 32 GPUs in four nodes, 16 microbatches.
+FULL = {
+    "LLaMA 65B": ("llama", "train.global_batch=16"),
+    "GPT-3 96B with BPipe": ("gpt", "train.global_batch=32", "schedule.micro_batch=2", "schedule.bpipe=on"),
+    "pairs that span nodes": (
+        "gpt", "train.global_batch=32", "schedule.micro_batch=2", "schedule.bpipe=on", "parallel.placement=linear"),
+    "two data ranks": ("llama", "train.global_batch=32", "model.layers=40", "parallel.tensor=2", "parallel.data=2"),
+}  # fmt: skip
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("case", FULL.values(), ids=FULL)
+def test_the_clock_and_the_plan_agree_about_32_gpus(tmp_path, tokens, case):
+    family, *overrides = case
+    agrees(family, tokens, tmp_path, *overrides, nodes=4)
+
+
+TINY = ("model.hidden=512", "model.heads=4", "model.kv_heads=4", "model.ffn=1024", "model.layers=2")
+ALONE = (*TINY, "parallel.pipeline=1", "parallel.tensor=1", "train.global_batch=1")
+
+
+def test_saving_is_refused_in_a_dry_run(tmp_path, tokens):
+    saves = dry("llama", tokens, tmp_path / "m", *ALONE, "checkpoint.every=1", f"checkpoint.dir={tmp_path}/saved")
+    assert saves.returncode == 2 and "there are no weights to save; set checkpoint.every=0" in saves.stderr
+
+
+def test_the_virtual_gpu_knows_nothing_of_the_plan():
+    """Of the program's own the library includes what src/cuda includes, and what work costs."""
+    allowed = {"device/cost.h", "config/config.h", "config/gpus.h"}
+    for path in [*FOLDER.glob("*.cc"), *FOLDER.glob("*.h"), *(FOLDER / "include").glob("*.h")]:
+        for name in re.findall(r'^#include "([\w./]+)"', path.read_text(), re.M):
+            assert not (trainer_runs.ROOT / "src" / name).exists() or name in allowed, f"{path.name} includes {name}"
+    symbols = subprocess.run(["nm", "-C", VIRTUAL / "libtrainer_cuda.so"], capture_output=True, text=True, check=True).stdout
+    assert not re.search(r" [TtU] (plan_make|plan_time|hardware_times|schedule_|simulate_|bpipe_)", symbols)

@@ -1,0 +1,104 @@
+// What a kernel reads and writes, for the clock of a dry run. Some blocks of a launch run on the emulator, and every
+// sector of 32 bytes of device memory that a block loads or stores is counted once, as if a cache kept it. What the
+// first two blocks both touch (a norm's weights) is shared by all blocks; the rest is each block's own. So a launch moves
+//
+//     shared + own of one block * number of blocks
+//
+// Where those two do not move about as much (rows that do not divide evenly), more blocks are looked at. A launch is
+// taken to move what an earlier one did, of the same kernel with the same grid and with arguments that differ in nothing
+// but addresses, unless blocks are so unlike that their work depends on the data (an embedding's gradient). Launches of
+// a few blocks run whole, so that what they leave in memory is there for others.
+#include "clock.h"
+#include "emulate.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_set>
+
+namespace virtual_gpu {
+
+namespace {
+
+enum { SECTOR = 32 };
+typedef std::unordered_set<uint64_t> Sectors; // 2 * number, + 1 where written
+
+Sectors *counted; // of the block that runs; NULL: none does
+
+// The bytes of a launch's arguments, with 1 in place of every address of memory that devices reach.
+std::string signature(const VirtualLaunch &launch) {
+    std::string bytes((const char *)launch.held.get(), (size_t)launch.held_bytes);
+    for (size_t at = 0; at + 8 <= bytes.size(); at += 8) {
+        uint64_t word;
+        memcpy(&word, &bytes[at], sizeof word);
+        if (word < 4096 || region_of((const void *)word).kind == REGION_NONE) continue;
+        word = 1;
+        memcpy(&bytes[at], &word, sizeof word);
+    }
+    dim3 shape[2] = {launch.grid, launch.block};
+    return bytes + std::string((const char *)shape, sizeof shape) + text("%p", launch.kernel);
+}
+
+Sectors of_block(const VirtualLaunch &launch, int64_t block) {
+    Sectors sectors;
+    counted = &sectors;
+    emulate.only = block; // -1: all
+    Access access = host_access(launch.name);
+    kernel_begin(access, launch.held.get(), launch.held_bytes);
+    const char *failure =
+        emulate_run(launch.grid, launch.block, launch.shared_bytes, launch.run, launch.held.get(), launch.name);
+    kernel_end();
+    emulate.only = -1;
+    counted = nullptr;
+    if (failure != nullptr) defect("%s", failure);
+    return sectors;
+}
+
+// How much alike the two are: 1, or less; 0 if one of them does next to nothing.
+double likeness(const Sectors &first, const Sectors &second) {
+    enum { LEAST = 8 };
+    double less = (double)std::min(first.size(), second.size()), more = (double)std::max(first.size(), second.size());
+    return less < LEAST ? 0 : less / more;
+}
+
+// Bytes of a launch of many blocks. *lasts: whether the next one like it moves as many.
+double sampled_bytes(const VirtualLaunch &launch, int64_t blocks, bool *lasts) {
+    enum { SAMPLES = 16 };
+    Sectors first = of_block(launch, 0), second = of_block(launch, 1);
+    int64_t shared = 0;
+    for (uint64_t sector : second) shared += (int64_t)first.count(sector);
+    double alike = likeness(first, second);
+    *lasts = alike > 0.5;
+    double all = (double)(first.size() + second.size());
+    int64_t count = 2;
+    for (; alike < 0.9 && count < SAMPLES; count++) all += (double)of_block(launch, count * blocks / SAMPLES).size();
+    double own = std::max(0.0, all / (double)count - (double)shared);
+    return SECTOR * ((double)shared + own * (double)blocks);
+}
+
+} // namespace
+
+bool traffic_counts() {
+    return counted != nullptr;
+}
+
+void traffic_touch(uintptr_t at, size_t bytes, bool writes) {
+    for (uint64_t sector = at / SECTOR; sector <= (at + bytes - 1) / SECTOR; sector++)
+        counted->insert(2 * sector + (writes ? 1 : 0));
+}
+
+double kernel_seconds(const VirtualLaunch &launch) {
+    enum { FEW = 32 };
+    static std::map<std::string, double> known;
+    int64_t blocks = (int64_t)launch.grid.x * launch.grid.y * launch.grid.z;
+    const Cost &cost = dry_figures().cost;
+    if (blocks <= FEW) return cost_pass(&cost, SECTOR * (double)of_block(launch, -1).size());
+    std::string key = signature(launch);
+    auto found = known.find(key);
+    if (found != known.end()) return cost_pass(&cost, found->second);
+    bool lasts;
+    double bytes = sampled_bytes(launch, blocks, &lasts);
+    if (lasts) known[key] = bytes;
+    return cost_pass(&cost, bytes);
+}
+
+} // namespace virtual_gpu
