@@ -54,6 +54,7 @@ struct Engine {
     int64_t capacity;                   // capacity of times, begin_events and end_events
     Event **begin_events, **end_events; // per action; of compute actions
     ActionTime *times;
+    Event *latest;           // the end of the compute action that was queued last; NULL: none
     int64_t *forward_action; // per bundle, the action that was its F; -1 before
     uint64_t *left_with;     // per bundle, its checksum when it was evicted
     EngineRun run;
@@ -283,6 +284,12 @@ static void engine_pause_(const Engine *engine, int *looks) {
         comm_pause_briefly(looks);
 }
 
+// Whether compute has nothing left to do. The host is ahead of a GPU: while that still computes, no transfer that the
+// host waits for is exposed.
+static bool engine_idle_(const Engine *engine) {
+    return engine->latest == NULL || engine->be->event_done(engine->be, engine->latest);
+}
+
 // Waits until the action can run, advancing transfers meanwhile.
 static int await_(Engine *engine, const Action *action, Error *err) {
     double since = 0.0;
@@ -295,7 +302,7 @@ static int await_(Engine *engine, const Action *action, Error *err) {
             return -1;
         }
         Lack lack = lack_(engine, action);
-        bool transfer = lack == LACK_SLOT || lack == LACK_LOAD;
+        bool transfer = (lack == LACK_SLOT || lack == LACK_LOAD) && engine_idle_(engine);
         double now = transfer || since > 0.0 ? clock_seconds() : 0.0;
         if (since > 0.0) engine->run.exposed += now - since;
         since = transfer ? now : 0.0;
@@ -340,6 +347,7 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
         ran = stage_backward(stage, c, microbatch, slot->memory, p2p_buffer(in), p2p_buffer(out), kind == ACTION_INPUT,
                              err);
     be->event_record(be, engine->end_events[i], STREAM_COMPUTE);
+    engine->latest = engine->end_events[i];
     if (be->range_end != NULL) be->range_end(be);
     if (ran != 0) return -1;
     if (forward) engine->forward_action[bundle] = i;
@@ -382,6 +390,7 @@ static int engine_begin_(Engine *engine, const char *label, const Schedule *sche
     engine->schedule = schedule;
     engine->list = list;
     engine->scale = scale;
+    engine->latest = NULL;
     memset(&engine->run, 0, sizeof engine->run);
     memset(engine->times, 0, (size_t)list->count * sizeof *engine->times);
     for (int i = 0; i < schedule->chunks * schedule->microbatches; i++) engine->forward_action[i] = -1;
