@@ -158,8 +158,9 @@ END
 # Arguments: folder, what is lost without them, the wheels.
 install_wheels() {
     local target=$1 cost=$2
-    rm -rf "$target" "$target.new"
+    rm -rf "$target.new"
     if "$python" -m pip install -q --no-deps --disable-pip-version-check --root-user-action=ignore --target "$target.new" "${@:3}"; then
+        rm -rf "$target"
         mv "$target.new" "$target"
     else
         rm -rf "$target.new"
@@ -179,18 +180,22 @@ install_prepare_data() {
         'sentencepiece>=0.2' 'tokenizers>=0.20' 'pyarrow>=18,<21'
 }
 
-# Hugging Face's own reader of the checkpoints, for the tests. The system's PyTorch may be old, so is this version; what it needs
-# besides PyTorch and NumPy comes with it and touches nothing of the system's.
+# Hugging Face's own reader of the checkpoints, for the tests: the first version that all our models are in. The system's
+# PyTorch may be older than it wants, which old_torch.py makes up for. What it needs besides PyTorch and NumPy comes with
+# it and touches nothing of the system's.
 install_transformers() {
-    local target=.deps/transformers
-    if [ -d $target/transformers ]; then
+    local target=.deps/transformers version=4.51.3
+    if [ -d $target/transformers-$version.dist-info ] && cmp -s scripts/old_torch.py $target/old_torch.py; then
         say "transformers is there"
         return
     fi
     say "getting transformers (Python wheels, 115 MB) into $target, for the tests"
     install_wheels $target "the tests against it are skipped" \
-        transformers==4.45.2 'tokenizers>=0.20,<0.21' 'safetensors>=0.4.5' 'huggingface-hub>=0.23.2,<1' regex filelock packaging \
-        pyyaml tqdm requests urllib3 certifi idna charset-normalizer fsspec typing-extensions
+        transformers==$version 'tokenizers>=0.21,<0.22' 'safetensors>=0.4.5' 'huggingface-hub>=0.30,<1' regex filelock \
+        packaging pyyaml tqdm requests urllib3 certifi idna charset-normalizer fsspec typing-extensions
+    [ -d $target/transformers-$version.dist-info ] || return 0
+    sed -i '1i import old_torch' $target/transformers/__init__.py
+    cp scripts/old_torch.py $target/
 }
 
 # TensorBoard's own reader of event files, for the tests of scripts/metrics.py, which writes them without it.

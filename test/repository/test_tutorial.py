@@ -45,7 +45,7 @@ def checkout(tmp_path_factory):
 @pytest.mark.usefixtures("ranks")
 def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
     steps = steps_of(PAGE)
-    assert [number for number, _, _ in steps] == list(range(1, 12))
+    assert [number for number, _, _ in steps] == list(range(1, 13))
     env = {name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS", "TEST_PROGRAMS"))}
     said = {}
     for number, title, command in steps:
@@ -68,3 +68,7 @@ def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
     assert text.startswith("The plan says") and len(text) > 40
     assert said[10].stdout.strip() == text
     assert "next tokens: the same" in said[11].stdout
+    assert "was killed by signal 9" in said[12].stderr and "starting the ranks again from step" in said[12].stderr
+    lost = [json.loads(line) for line in (checkout / "out/lost/metrics.jsonl").read_text().splitlines()]
+    last = {line["step"]: line["loss"] for line in lost if line["type"] == "step"}
+    assert last == {step: loss for step, loss in losses.items() if step <= 50}

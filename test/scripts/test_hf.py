@@ -78,7 +78,7 @@ def test_a_difference_is_one_sentence_and_code_1(capsys, tmp_path):
     assert code == 1 and errors.count("\n") == 1 and "the loss is" in errors and "apart where 0.001 is allowed" in errors
     trainer = altered(tmp_path, "text", "-o sample.temperature=3")
     code, _, errors = run(capsys, "check", folder, "--trainer", trainer)
-    assert code == 1 and errors.count("\n") == 1 and "next token 1 behind 16 tokens is" in errors and "in transformers, whose logit is" in errors
+    assert code == 1 and errors.count("\n") == 1 and "next token 1 after 16 tokens is" in errors and "in transformers, whose logit is" in errors
 
 
 def test_what_cannot_be_compared_is_said(capsys, tmp_path):

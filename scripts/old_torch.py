@@ -1,0 +1,61 @@
+"""What transformers from 4.46 on looks for in PyTorch and Debian's 1.13 lacks: names of parts that are not used here.
+
+scripts/install_deps.sh puts this beside transformers in .deps and has it imported first. With a newer PyTorch it does nothing.
+"""
+
+import sys
+import types
+
+import torch
+import torch.distributed
+
+
+def module(name, **names):
+    made = types.ModuleType(name)
+    made.__dict__.update(names)
+    sys.modules[name] = made
+    return made
+
+
+def named(*names):
+    return {name: type(name, (), {}) for name in names}
+
+
+def undecorated(function=None, **_):
+    return function or (lambda later: later)
+
+
+if not hasattr(torch, "compiler"):
+    module("torch.distributed.tensor", **named("DTensor", "Placement", "Replicate", "Shard"))
+    module("torch.distributed.device_mesh", **named("DeviceMesh"))
+    torch.distributed.fsdp = module("torch.distributed.fsdp", **named("FullyShardedDataParallel"))
+    torch.compiler = module("torch.compiler", disable=undecorated, is_compiling=lambda: False)
+    torch.float8_e4m3fn = type("float8_e4m3fn", (), {})
+
+    def named_parameters(self, prefix="", recurse=True, remove_duplicate=True):
+        seen = set()
+        modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
+        for before, owner in modules:
+            for name, parameter in owner._parameters.items():
+                if parameter is None or (remove_duplicate and parameter in seen):
+                    continue
+                seen.add(parameter)
+                yield f"{before}.{name}" if before else name, parameter
+
+    torch.nn.Module.named_parameters = named_parameters
+
+    load_values = torch.nn.Module.load_state_dict
+
+    def load_state_dict(self, values, strict=True, assign=False):
+        if not assign:
+            return load_values(self, values, strict)
+        for name, value in values.items():
+            owner, _, last = name.rpartition(".")
+            places = self.get_submodule(owner)
+            if last in places._parameters:
+                places._parameters[last] = torch.nn.Parameter(value)
+            elif last in places._buffers:
+                places._buffers[last] = value
+        return None
+
+    torch.nn.Module.load_state_dict = load_state_dict
