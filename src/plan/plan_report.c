@@ -257,5 +257,10 @@ int plan_report(const PlanAnswer *answer, FILE *file, Error *err) {
     if (print_sizes_(answer, file, err) != 0) return -1;
     if (answer->time.known && !answer->planner.measured) hardware_print(&answer->planner.hardware, file);
     if (answer->schedules.count > 0) schedule_table_print(&answer->schedules, &answer->planner, file);
+    plan_formulas_print(answer, file);
+    if (schedule_table_too_long(&answer->config))
+        grid_line(file, "schedules",
+                  "not compared: simulating all of them with %lld stages and %lld microbatches is long",
+                  (long long)answer->config.parallel.pipeline, (long long)config_microbatches(&answer->config));
     return 0;
 }

@@ -10,6 +10,9 @@ int plan_write_json(const PlanAnswer *answer, FILE *file);
 // For people. -1 with err.
 int plan_report(const PlanAnswer *answer, FILE *file, Error *err);
 
+// What published schedules that this engine cannot run would take, by their formulas, in words.
+void plan_formulas_print(const PlanAnswer *answer, FILE *file);
+
 // Fewest ranks on which this model fits at micro-batch size 1, by number of stages and tensor ranks; 0: none found. -1
 // with err.
 typedef struct SmallestWorld {

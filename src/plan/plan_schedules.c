@@ -90,10 +90,15 @@ int schedule_table_quickest(const ScheduleTable *table, bool evicts) {
     return best;
 }
 
+bool schedule_table_too_long(const Config *config) {
+    enum { FEW_STAGES = 32, MOST_FORWARDS = 8192 };
+    int64_t p = config->parallel.pipeline;
+    return p > FEW_STAGES && p * config_microbatches(config) > MOST_FORWARDS;
+}
+
 int schedule_table_make(ScheduleTable *table, const Planner *planner, Error *err) {
-    enum { MOST_STAGES = 32 }; // longer lists of all kinds take seconds to simulate
     *table = (ScheduleTable){.best = -1};
-    if (planner->config->parallel.pipeline > MOST_STAGES) return 0;
+    if (schedule_table_too_long(planner->config)) return 0;
     Config *config = xmalloc(sizeof *config);
     *config = *planner->config;
     ScheduleChoice choices[SCHEDULE_CHOICES];

@@ -19,7 +19,11 @@ typedef struct ScheduleTable {
     int best; // the quickest row that fits; -1: none fits, or nothing is known of the device
 } ScheduleTable;
 
-// Forecasts every schedule at the planner's micro-batch size; none with more than 32 stages. -1 with err;
+// Whether simulating all schedules would take several seconds, so that none is: more than 32 stages, and many
+// microbatches.
+bool schedule_table_too_long(const Config *config);
+
+// Forecasts every schedule at the planner's micro-batch size, none where that is too long. -1 with err;
 // schedule_table_free in both cases.
 int schedule_table_make(ScheduleTable *table, const Planner *planner, Error *err);
 void schedule_table_free(ScheduleTable *table);

@@ -179,6 +179,26 @@ def test_the_report_says_what_is_not_counted_and_what_else_would_do():
         assert re.search(rf"^{schedule}  ", text, re.M), schedule
 
 
+def test_formulas_are_named_as_such_with_their_source_and_are_no_rows():
+    text = " ".join(report(LLAMA).split())
+    assert "formulas not run here, not simulated, not among the schedules above: Seq1F1B and SlimPipe" in text
+    assert text.count("(arXiv ") == 2 and "2406.03488" in text and "2412.19437" in text
+    told = plan(LLAMA)
+    assert not {row["name"] for row in told["schedules"]} & {"seq1f1b", "slimpipe", "dualpipe"}
+    # Four slices leave a quarter of 1F1B's idle time.
+    plain = next(row for row in told["schedules"] if (row["name"], row["split_backward"], row["bpipe"], row["recompute_layers"]) == ("1f1b", "off", "off", 0))
+    step = float(re.search(r"4 slices: 2.75 bundles, about [\d.]+ GiB on the fullest rank and ([\d.]+) ms", text)[1])
+    assert 0 < 1 - step / plain["step_ms"] < 0.76 * plain["bubble"]
+
+
+def test_many_stages_are_compared_while_that_takes_no_seconds():
+    deep = ["parallel.pipeline=40", "model.layers=80", "schedule.split_backward=off"]
+    assert len(plan(LLAMA, *deep, "train.global_batch=80")["schedules"]) > 10
+    many = plan(LLAMA, *deep, "train.global_batch=400")
+    assert many["schedules"] == [] and many["best"] is None
+    assert "schedules not compared: simulating all" in " ".join(report(LLAMA, *deep, "train.global_batch=400").split())
+
+
 def test_schedules_that_cannot_run_are_not_offered():
     # 40 layers are no two chunks for each of 32 stages; and 12 microbatches no whole rounds of 8 stages.
     names = {row["name"] for row in plan(LLAMA, "parallel.pipeline=32", "model.layers=40")["schedules"]}
