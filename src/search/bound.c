@@ -57,13 +57,16 @@ double cut_bound(const Cut *cut, const ScheduleChoice *choice) {
     const SimulateCosts *costs = &cut->costs.costs;
     double m = (double)cut->microbatches, most = 0, before = 0, back = 0,
            first_weight = cut->split ? costs->weight[0] : 0;
+    bool in_v = schedule_kinds[choice->kind].placement == PLACEMENT_V;
     for (int s = 0; s < cut->stages; s++) {
         int own = s * cut->chunks; // chunk 0, which has the first forward of the stage and its last gradient
         double work = 0, weights = 0;
         for (int c = 0; c < cut->chunks; c++) {
             weights += cut->split ? costs->weight[own + c] : 0;
-            work += costs->forward[own + c] +
-                    (cut->split ? costs->input[own + c] + costs->weight[own + c] : costs->backward[own + c]);
+            double parts = cut->split ? costs->input[own + c] + costs->weight[own + c] : costs->backward[own + c];
+            // Some lists in a V run a few backwards whole, which gather less.
+            if (in_v && costs->backward[own + c] < parts) parts = costs->backward[own + c];
+            work += costs->forward[own + c] + parts;
         }
         double late = cut->split ? late_weights_(cut, choice, s) : 0;
         double hidden = late == 1 ? costs->weight[own] : late * weights;

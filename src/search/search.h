@@ -49,7 +49,7 @@ typedef struct SearchResult {
 } SearchResult;
 
 // How much slower than the best a configuration may be and still be on the front.
-#define SEARCH_SLOWER 1.25
+#define SEARCH_SLOWER 1.10
 
 typedef struct SearchOptions {
     bool exhaustive;                   // prune nothing: for tests

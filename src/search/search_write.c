@@ -96,10 +96,23 @@ static void why_(const SearchSpace *space, const SearchResult *result, const Con
 
 static void write_head_(const SearchSpace *space, const SearchResult *result, FILE *file) {
     const Fit *best = &result->found[result->best];
-    fprintf(file, "# The quickest configuration for %lld ranks that --search found from %s: %.1f ms a step",
-            (long long)space->world, space->base->path, 1e3 * best->step);
+    fprintf(file, "# The quickest configuration for %lld ranks that --search found: %.1f ms a step",
+            (long long)space->world, 1e3 * best->step);
     if (best->mfu > 0) fprintf(file, ", MFU %.1f %%", 100 * best->mfu);
-    fprintf(file, "\n# by the plan.%s\n", result->stopped ? " The search was stopped before it was complete." : "");
+    fprintf(file, " by the plan.\n# From %s\n", space->base->path);
+    if (result->stopped) fputs("# The search was stopped before it was complete.\n", file);
+}
+
+// A comment of its own, on as many lines as it takes.
+static void write_comment_(const char *text, FILE *file) {
+    enum { WIDTH = 116 };
+    while (strlen(text) > WIDTH) {
+        int end = WIDTH;
+        while (end > 1 && text[end] != ' ') end--;
+        fprintf(file, "  # %.*s\n", end, text);
+        text += end + 1;
+    }
+    fprintf(file, "  # %s\n", text);
 }
 
 static void write_yaml_(const SearchSpace *space, const SearchResult *result, const Config *config, FILE *file) {
@@ -108,7 +121,7 @@ static void write_yaml_(const SearchSpace *space, const SearchResult *result, co
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
         size_t section = (size_t)(config_short_name(key) - key->name), length;
-        char why[160], *line;
+        char why[256], *line;
         if (i == 0 || strncmp(config_keys[i - 1].name, key->name, section) != 0)
             fprintf(file, "\n%.*s:\n", (int)section - 1, key->name);
         FILE *stream = xmemstream(&line, &length);
@@ -120,7 +133,7 @@ static void write_yaml_(const SearchSpace *space, const SearchResult *result, co
         if (length <= VALUES && VALUES + 3 + strlen(why) <= WIDTH)
             fprintf(file, "%-*s # %s\n", VALUES, line, why);
         else
-            fprintf(file, "  # %s\n%s\n", why, line);
+            write_comment_(why, file), fprintf(file, "%s\n", line);
         free(line);
     }
 }

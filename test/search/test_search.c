@@ -1,0 +1,280 @@
+// The search finds what all candidates simulated one by one have to offer: the same optimum, the same front, the same ten
+// best, whatever the number of threads; and no configuration outside its own enumeration is quicker.
+#include "search/answers.h"
+#include "search/bound.h"
+
+#include "config/config_schema.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+// A configuration in a world of `gpus`, ready to be searched; overrides are separated by spaces.
+typedef struct World {
+    Config base, ranks;
+    Planner planner;
+    SearchSpace space;
+} World;
+
+static World *open_world(const char *path, const Model *model, int64_t gpus, const char *overrides_text) {
+    World *world = calloc(1, sizeof *world);
+    char text[512];
+    const char *overrides[24] = {"hardware.profile=", "parallel.pipeline=1", "parallel.tensor=1", "parallel.data=1",
+                                 NULL};
+    int count = 4;
+    snprintf(text, sizeof text, "%s", overrides_text);
+    for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " ")) overrides[count++] = word;
+    Error err = {0};
+    if (config_load(&world->base, path, overrides, count, &err) != 0) fail_msg("%s", err.text);
+    // Only what a case fixes on purpose stays fixed.
+    const char *open[] = {"parallel.pipeline", "parallel.tensor", "parallel.data"};
+    for (int i = 0; i < 3; i++) world->base.place[config_find(open[i]) - config_keys] = CONFIG_DEFAULT;
+    world->ranks = world->base;
+    world->ranks.parallel.data = gpus;
+    if (planner_create(&world->planner, &world->ranks, model, NULL, &err) != 0) fail_msg("%s", err.text);
+    world->planner.lists = schedule_cache_create();
+    world->space = (SearchSpace){&world->base, &world->planner, gpus};
+    return world;
+}
+
+static void close_world(World *world) {
+    schedule_cache_free(world->planner.lists);
+    planner_free(&world->planner);
+    free(world);
+}
+
+static SearchResult search(const World *world, bool exhaustive) {
+    SearchResult result;
+    SearchOptions options = {.exhaustive = exhaustive};
+    Error err = {0};
+    if (search_run(&result, &world->space, &options, &err) != 0) fail_msg("%s", err.text);
+    return result;
+}
+
+static const struct Case {
+    const char *path, *overrides;
+    const Model *model;
+    int64_t gpus;
+} cases[] = {
+    // Everything fits; then nothing does without evictions or recomputed layers; then hardly anything.
+    {"configs/llama65b.yaml", "model.layers=8 train.global_batch=16", &llama_model, 4},
+    {"configs/llama65b.yaml", "model.layers=8 train.global_batch=16 hardware.memory_gib=58", &llama_model, 4},
+    {"configs/llama65b.yaml", "model.layers=12 train.global_batch=24 hardware.memory_gib=36", &llama_model, 8},
+    {"configs/llama3_70b.yaml", "model.layers=8 train.global_batch=8 hardware.memory_gib=40", &llama_model, 8},
+    {"configs/gpt3_96b.yaml", "model.layers=6 train.global_batch=12 hardware.memory_gib=60", &gpt_model, 6},
+    // Two nodes over a slow network.
+    {"configs/llama65b.yaml", "model.layers=8 train.global_batch=16 hardware.gpus_per_node=2 hardware.network_gb_s=2",
+     &llama_model, 4},
+};
+
+// ---- against all candidates, simulated -------------------------------------------------------------------------------------
+
+static char *text_of(const Fit *fit, char text[256]) {
+    const Candidate *c = &fit->candidate;
+    snprintf(text, 256,
+             "p%lld t%lld d%lld b%lld seq%d place%d mode%d %s v%d g%d split%d even%d again%d evict%d slots%lld",
+             (long long)c->pipeline, (long long)c->tensor, (long long)c->data, (long long)c->micro_batch, c->sequence,
+             c->placement, c->attention, schedule_kinds[c->schedule.kind].name, c->schedule.chunks, c->schedule.group,
+             c->schedule.split, !c->balanced, c->recompute, c->evict, (long long)c->slots);
+    return text;
+}
+
+static void assert_same_step(const Fit *one, const Fit *other) {
+    char a[256], b[256];
+    if (fabs(one->step - other->step) > 1e-9 * other->step)
+        fail_msg("%.9g s: %s\n%.9g s: %s", one->step, text_of(one, a), other->step, text_of(other, b));
+}
+
+static void compare_with_all(const struct Case *at) {
+    World *world = open_world(at->path, at->model, at->gpus, at->overrides);
+    SearchResult quick = search(world, false), all = search(world, true);
+    assert_int_equal(quick.best < 0, all.best < 0);
+    assert_true(all.simulated > quick.simulated);
+    if (all.best >= 0) {
+        assert_same_step(&quick.found[quick.best], &all.found[all.best]);
+        assert_int_equal(quick.front_count, all.front_count);
+        for (int i = 0; i < all.front_count; i++) {
+            const Fit *one = &quick.found[quick.front[i]], *other = &all.found[all.front[i]];
+            assert_same_step(one, other);
+            assert_int_equal(one->peak_bytes, other->peak_bytes);
+        }
+        assert_int_equal(quick.ten_count, all.ten_count);
+        for (int i = 0; i < all.ten_count; i++) assert_same_step(&quick.found[quick.ten[i]], &all.found[all.ten[i]]);
+    }
+    print_message("%s %s: %lld of %lld simulated\n", at->path, at->overrides, (long long)quick.simulated,
+                  (long long)all.simulated);
+    search_free(&quick);
+    search_free(&all);
+    close_world(world);
+}
+
+static void best_front_and_ten_are_those_of_all_candidates_simulated(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) compare_with_all(&cases[i]);
+}
+
+// ---- bounds ----------------------------------------------------------------------------------------------------------------
+
+static void no_step_is_shorter_than_its_bound(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        World *world = open_world(cases[i].path, cases[i].model, cases[i].gpus, cases[i].overrides);
+        SearchResult all = search(world, true);
+        Config *config = malloc(sizeof *config);
+        for (int64_t k = 0; k < all.founds; k++) {
+            Cut cut;
+            Error err = {0};
+            assert_true(space_config(&world->space, &all.found[k].candidate, config));
+            assert_int_equal(cut_make(&cut, &world->space, config, &err), 0);
+            double bound = cut_bound(&cut, &all.found[k].candidate.schedule);
+            char text[256];
+            if (bound > all.found[k].step * (1 + 1e-6))
+                fail_msg("%s: bound %.9g, step %.9g: %s", cases[i].overrides, bound, all.found[k].step,
+                         text_of(&all.found[k], text));
+            assert_true(cut.least_bytes <= all.found[k].peak_bytes);
+            if (!all.found[k].candidate.recompute)
+                assert_true(shape_bound(&world->space, &all.found[k].candidate) <= all.found[k].step * (1 + 1e-6));
+            cut_free(&cut);
+        }
+        free(config);
+        search_free(&all);
+        close_world(world);
+    }
+}
+
+// ---- against loops that know nothing of the search ----------------------------------------------------------------------------
+
+// Every p, t, d, b, sequence, attention and schedule by name, even layers, without and with evictions: by config_check and the
+// planner alone.
+static double brute_force(const World *world, int64_t gpus) {
+    double best = INFINITY;
+    Config *config = malloc(sizeof *config);
+    for (int64_t at = 0; at < gpus * gpus * 24; at++) {
+        int64_t p = at % gpus + 1, t = at / gpus % gpus + 1, rest = at / (gpus * gpus);
+        bool sequence = rest % 2;
+        int evict = (int)(rest / 2 % 4) - 1;
+        int mode = (int)(rest / 8);
+        if (gpus % (p * t) != 0 || (sequence && t == 1) || evict == 2) continue;
+        for (int64_t b = 1; b <= world->base.train.global_batch; b++) {
+            for (int kind = 0; kind < schedule_kind_count; kind++) {
+                Error ignored = {0};
+                Forecast forecast;
+                *config = world->base;
+                config->parallel.pipeline = p;
+                config->parallel.tensor = t;
+                config->parallel.data = gpus / (p * t);
+                config->parallel.sequence = sequence;
+                config->parallel.layers_given = 0;
+                config->schedule.micro_batch = b;
+                config->schedule.name = kind;
+                config->schedule.split_backward = schedule_kinds[kind].splits ? SPLIT_ON : SPLIT_OFF;
+                config->schedule.bpipe = evict < 0 ? BPIPE_OFF : BPIPE_ON;
+                config->schedule.evict_to = evict < 0 ? 0 : evict;
+                config_set_attention(config, mode);
+                if (config_check(config, &ignored) != 0) continue;
+                if (planner_forecast_config(&world->planner, config, true, &forecast, &ignored) != 0) continue;
+                if (forecast.possible && forecast.fits && forecast.time.step < best) best = forecast.time.step;
+            }
+        }
+    }
+    free(config);
+    return best;
+}
+
+static void nothing_that_plain_loops_try_is_quicker(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        World *world = open_world(cases[i].path, cases[i].model, cases[i].gpus, cases[i].overrides);
+        SearchResult result = search(world, false);
+        double best = brute_force(world, cases[i].gpus);
+        assert_true(isfinite(best) && result.best >= 0);
+        assert_true(result.found[result.best].step <= best * (1 + 1e-9));
+        search_free(&result);
+        close_world(world);
+    }
+}
+
+// ---- threads ----------------------------------------------------------------------------------------------------------------
+
+static void results_do_not_depend_on_threads(void **state) {
+    (void)state;
+#ifdef _OPENMP
+    World *world = open_world(cases[2].path, cases[2].model, cases[2].gpus, cases[2].overrides);
+    omp_set_num_threads(1);
+    SearchResult one = search(world, false);
+    omp_set_num_threads(5);
+    SearchResult many = search(world, false);
+    assert_int_equal(one.founds, many.founds);
+    assert_int_equal(one.evaluated, many.evaluated);
+    assert_int_equal(one.best, many.best);
+    for (int64_t i = 0; i < one.founds; i++) {
+        char a[256], b[256];
+        assert_string_equal(text_of(&one.found[i], a), text_of(&many.found[i], b));
+        assert_true(one.found[i].step == many.found[i].step && one.found[i].peak_bytes == many.found[i].peak_bytes);
+    }
+    assert_int_equal(one.front_count, many.front_count);
+    assert_memory_equal(one.front, many.front, (size_t)one.front_count * sizeof *one.front);
+    search_free(&one);
+    search_free(&many);
+    close_world(world);
+#else
+    skip();
+#endif
+}
+
+// ---- what else is said ---------------------------------------------------------------------------------------------------------
+
+// The search finds something in the world that it names as the smallest, and in none of half its size.
+static void the_smallest_world_is_one_that_does(void **state) {
+    (void)state;
+    Error err = {0};
+    SearchWorld smallest;
+    World *world = open_world("configs/llama65b.yaml", &llama_model, 2, "train.global_batch=32");
+    SearchResult none = search(world, false);
+    assert_int_equal(none.best, -1);
+    assert_int_equal(answer_smallest_world(&world->space, &smallest, &err), 0);
+    search_free(&none);
+    close_world(world);
+    assert_true(smallest.ranks > 2 && smallest.ranks == smallest.pipeline * smallest.tensor);
+    world = open_world("configs/llama65b.yaml", &llama_model, smallest.ranks, "train.global_batch=32");
+    SearchResult found = search(world, false);
+    assert_true(found.best >= 0);
+    search_free(&found);
+    close_world(world);
+}
+
+// What is too much for a better one is named, and is quicker.
+static void the_next_better_is_quicker_and_does_not_fit(void **state) {
+    (void)state;
+    Error err = {0};
+    char text[ANSWER_TEXT];
+    Misfit misfit;
+    double step;
+    World *world = open_world(cases[1].path, cases[1].model, cases[1].gpus, cases[1].overrides);
+    SearchResult result = search(world, false);
+    assert_true(answer_next_better(&world->space, &result, &misfit, &step, &err));
+    assert_true(step < result.found[result.best].step && misfit.excess > 0);
+    assert_true(strlen(answer_reason(&world->space, &misfit, text)) > 0);
+    search_free(&result);
+    close_world(world);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(best_front_and_ten_are_those_of_all_candidates_simulated),
+        cmocka_unit_test(no_step_is_shorter_than_its_bound),
+        cmocka_unit_test(nothing_that_plain_loops_try_is_quicker),
+        cmocka_unit_test(results_do_not_depend_on_threads),
+        cmocka_unit_test(the_smallest_world_is_one_that_does),
+        cmocka_unit_test(the_next_better_is_quicker_and_does_not_fit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
