@@ -1,6 +1,7 @@
 """What transformers from 4.46 on looks for in PyTorch and Debian's 1.13 lacks: names of parts that are not used here.
 
-scripts/install_deps.sh puts this beside transformers in .deps and has it imported first. With a newer PyTorch it does nothing.
+scripts/install_deps.sh puts this beside transformers in .deps and has it imported first. With a newer PyTorch it does
+nothing.
 """
 
 import sys

@@ -128,9 +128,8 @@ static bool same_letter_(char a, char b) {
     return (a == '-' ? '_' : tolower((unsigned char)a)) == b;
 }
 
-// Whether `word` is one of `words`.
-static bool is_one_of_(const char *word, const char *words) {
-    size_t length = strlen(word);
+// Whether the first `length` letters of `word` are one of `words`.
+static bool is_one_of_(const char *word, size_t length, const char *words) {
     for (const char *at = words; *at != '\0'; at += strspn(at, " ")) {
         size_t size = strcspn(at, " "), i = 0;
         while (size == length && i < size && same_letter_(word[i], at[i])) i++;
@@ -142,13 +141,17 @@ static bool is_one_of_(const char *word, const char *words) {
 
 const char *hint_for_key(const char *name) {
     const char *dot = strrchr(name, '.'), *word = dot == NULL ? name : dot + 1;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (is_one_of_(word, keys[i].words)) return keys[i].answer;
+    size_t count = sizeof keys / sizeof keys[0];
+    for (size_t i = 0; i < count; i++)
+        if (is_one_of_(word, strlen(word), keys[i].words)) return keys[i].answer;
+    // The section, as in torchtitan's optimizer.name.
+    for (size_t i = 0; dot != NULL && i < count; i++)
+        if (is_one_of_(name, (size_t)(dot - name), keys[i].words)) return keys[i].answer;
     return NULL;
 }
 
 const char *hint_for_word(const char *key, const char *word) {
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
-        if (strcmp(values[i].key, key) == 0 && is_one_of_(word, values[i].words)) return values[i].ours;
+        if (strcmp(values[i].key, key) == 0 && is_one_of_(word, strlen(word), values[i].words)) return values[i].ours;
     return NULL;
 }

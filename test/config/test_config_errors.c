@@ -85,6 +85,7 @@ static const BadInput unknown_names[] = {
     {BASE "model: {norm_eps: 1e-6}\n", NULL, "@:3: model: given twice", "line 1 has it"},
     {BASE "\"tra\\0in\": {steps: 5}\n", NULL, "@:3: tra?in: no such section", "did you mean train?"},
     {BASE "? ''\n: 1\n", NULL, "@:3: : no such key", ""},
+    {BASE, "optimizer.name=adam", "-o optimizer.name: no such key; it is AdamW", "train.lr"},
     {BASE "train: {grad_accum: 4}\n", NULL, "@:3: train.grad_accum: no such key; it follows from", "set that"},
     {BASE "optimizer: {name: AdamW}\n", NULL, "@:3: optimizer: no such key; it is AdamW", "train.lr"},
     {BASE, "model.dropout=0.1", "-o model.dropout: no such key; pretraining here has no dropout", "leave it out"},
