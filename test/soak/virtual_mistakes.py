@@ -14,8 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "test" / "support"), str(ROOT / "test" / "virtual")]
 
-import pytest  # noqa: E402  (approx)
-import test_virtual_gpu as virtual  # noqa: E402
+import virtual_runs  # noqa: E402
 from mistakes import DIFFERS, MISTAKES  # noqa: E402
 
 
@@ -33,27 +32,16 @@ def build(tree):
     return None if done.returncode == 0 else done.stdout + done.stderr
 
 
-def differs(found, wanted, precision):
-    bounds = virtual.BOUNDS[precision]
-    pairs = [(a[key], b[key], bound) for a, b in zip(found, wanted) for key, bound in zip(("loss", "grad_norm"), bounds)]
-    return any(a is None or a != pytest.approx(b, rel=bound) for a, b, bound in pairs)
-
-
-def outcome(folder, family, case, environment):
+def outcome(folder, mistake):
     """What the run said, with the word `differs` where its figures are not those of a CPU."""
-    config = virtual.write_config(folder, family)
-    (folder / "gpu").unlink(missing_ok=True)
-    (folder / "cpu").unlink(missing_ok=True)
-    settings = {"VIRTUAL_ORDER": "random", "VIRTUAL_PATIENCE": "20", **environment}
-    done = virtual.run(config, family, folder / "gpu", "hardware.device=cuda", *case, **settings)
-    if done.returncode != 0:
+    case = virtual_runs.Case(mistake.family, mistake.case, mistake.environment)
+    config = virtual_runs.write_config(folder, case.family)
+    settings = {"VIRTUAL_ORDER": "random", "VIRTUAL_PATIENCE": "20", **case.environment}
+    done = virtual_runs.run(config, case.family, *case.options, **settings)
+    if done.code != 0:
         return done.stderr
-    wanted = [option for option in case if not option.startswith("hardware.")]
-    alone = virtual.run(config, family, folder / "cpu", "hardware.device=cpu", *wanted)
-    assert alone.returncode == 0, alone.stderr
-    precision = "bf16" if "train.precision=bf16" in case else "fp32"
-    same = not differs(virtual.steps(folder / "gpu"), virtual.steps(folder / "cpu"), precision)
-    return "sound" if same else DIFFERS
+    wanted = virtual_runs.on_cpu(config, case.family, *case.options)
+    return DIFFERS if virtual_runs.differences(done.steps, wanted.steps, case.precision) else "sound"
 
 
 def try_mistake(tree, mistake):
@@ -67,7 +55,7 @@ def try_mistake(tree, mistake):
         failure = build(tree)
         if failure:
             return f"it does not compile: {failure[-600:]}"
-        said = outcome(tree, mistake.family, mistake.case, mistake.environment)
+        said = outcome(tree, mistake)
     finally:
         path.write_text(text)
     return None if re.search(mistake.found, said, re.S) else f"the run says: {said[-600:]}"
@@ -79,7 +67,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
         copy_tree(tree)
-        virtual.VIRTUAL = tree / "build" / "virtual"
+        virtual_runs.VIRTUAL = tree / "build" / "virtual"
         failure = build(tree)
         assert failure is None, failure
         for mistake in MISTAKES:

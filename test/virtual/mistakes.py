@@ -41,7 +41,7 @@ MISTAKES = [
             "        if (way->taken == way->mail) return 0;\n        way->taken++;\n        parcel->step = way->pushed ?",
             "        if (way->pushed && way->taken == way->mail) return 0;\n        way->taken += way->pushed;\n"
             "        parcel->step = way->pushed ?",
-            TWO, DEADLOCK, APART),
+            TWO, "before its sender had announced", APART),
     Mistake("the_rehearsal_is_left_out", "src/run/run_create.c",
             "if (!run->be->loads_late) return 0;", "if (run != NULL) return 0;",
             TWO, "launched for the first time after messages", {**APART, "VIRTUAL_LAZY": "2"}),
@@ -53,6 +53,9 @@ MISTAKES = [
             "    ncclResult_t status = ncclSend(from, (size_t)bytes,",
             "    ncclResult_t status = peer > comm->rank ? ncclSuccess : ncclSend(from, (size_t)bytes,",
             TWO, DEADLOCK, APART),
+    Mistake("links_take_as_many_blocks_as_sums", "src/cuda/comm_nccl.cpp",
+            "if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = LINK_CTAS;", "",
+            (*PAIR, "parallel.tensor=2"), "what waits keeps out what it waits for", {"VIRTUAL_NODES": "4"}),
     # --- messages between stages
     Mistake("a_copy_is_taken_for_done", "src/comm/comm_pushed.c",
             "if (!be->event_done(be, parcel->copied)) return 0;", ";", TWO, RACE),

@@ -8,9 +8,15 @@
 //   hardware, and nobody may rely on that.
 // - Calls of one communicator match in their order; a collective needs the same call, count and type on all ranks (user
 //   guide, "Collective operations").
+// - A receive that waits for long holds multiprocessors, and what drains the device waits with it. So our receives are
+//   queued when their sender has said that the message comes (docs/cuda.md, "Messages between stages"): the receiver
+//   knows by then, from its peer's messages, of all but the last few calls that the sender made before its send.
 // - In place means that the rank's part of the larger buffer is the smaller one (user guide, "In-place operations").
 // - A GPU is in a communicator once (init.cc: "Duplicate GPU detected").
 // - A kernel that waits owns its blocks' multiprocessors (GROUP_BLOCKS each, or maxCTAs).
+// - Ranks that launch the kernels of several communicators in different orders need room for all of them at once, or
+//   what waits may keep out what it waits for (user guide, "Using multiple NCCL communicators concurrently"). Here the
+//   communicators of a rank have to fit together on the smallest GPU with NVLink, in whatever order they are used.
 #include "clock.h"
 #include "virtual.h"
 
@@ -36,7 +42,7 @@ struct VirtualComm {
 namespace {
 
 enum Kind { KIND_MESSAGE, KIND_ALL_REDUCE, KIND_ALL_GATHER, KIND_REDUCE_SCATTER };
-enum { GROUP_BLOCKS = 24, TAKEN = 9 };
+enum { GROUP_BLOCKS = 24, SMALLEST_GPU = 108, LAST_CALLS = 16, TAKEN = 9 };
 const char *const KIND_NAMES[] = {"a message", "ncclAllReduce", "ncclAllGather", "ncclReduceScatter"};
 
 thread_local std::string last_error;
@@ -125,6 +131,16 @@ Outcome send(Part &p, const Access &access) {
     return OUTCOME_DONE;
 }
 
+void check_announced(const Part &p, const Access &access, int sender, int post) {
+    const SharedClock *clock = &job()->clocks[post];
+    int host = sender * CONTEXTS + HOST;
+    uint32_t made = host < (int)clock->width ? clock->at[host] : 0, known = access.clock->get(host);
+    if (p.sequence == 0 || made <= known + LAST_CALLS) return; // the first message connects
+    defect("%s was queued before its sender had announced the message: %u calls of the sender's lie between, and so "
+           "long the receive holds multiprocessors",
+           describe(p).c_str(), made - known);
+}
+
 Outcome receive(Part &p, const Access &access) {
     Post found;
     int at = -1;
@@ -139,6 +155,7 @@ Outcome receive(Part &p, const Access &access) {
     int64_t bytes = p.count * width(p.type);
     if (found.count * width(found.type) != bytes)
         defect("%s meets a send of %lld bytes", describe(p).c_str(), (long long)(found.count * width(found.type)));
+    check_announced(p, access, found.process, at);
     join_post(p, at);
     touch(access, p.out, bytes, true);
     memcpy(p.out, arena_of(found.process) + found.in, (size_t)bytes);
@@ -365,6 +382,12 @@ Part collective_part(VirtualComm *comm, Kind kind, const void *in, void *out, si
     return {comm, kind, comm->rank, -1, 0, in, out, (int64_t)count, type, stream, 0, -1, {}};
 }
 
+// Blocks of all communicators of this process that may have a kernel waiting.
+int64_t &blocks_in_use() {
+    static int64_t blocks = 0;
+    return blocks;
+}
+
 int join_communicator(const ncclUniqueId &id, int size, int rank) {
     JobLock lock;
     int found = -1;
@@ -428,6 +451,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     VirtualComm *comm = new VirtualComm();
     comm->rank = rank, comm->size = size;
     comm->blocks = config != nullptr && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : (int)GROUP_BLOCKS;
+    if ((blocks_in_use() += comm->blocks) > SMALLEST_GPU)
+        defect(
+            "ncclCommInitRank: the communicators of this rank have kernels of %lld blocks in all, of which %d fit at "
+            "once: used in different orders on two ranks, what waits keeps out what it waits for (set maxCTAs)",
+            (long long)blocks_in_use(), (int)SMALLEST_GPU);
     comm->index = join_communicator(id, size, rank);
     Communicator *all = shared(comm);
     host_waits([all] { return __atomic_load_n(&all->joined, __ATOMIC_SEQ_CST) >= all->size; },
@@ -445,6 +473,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     wait_for_device("the device to drain, so that a communicator can end (ncclCommDestroy)");
     JobLock lock;
+    blocks_in_use() -= comm->blocks;
     if (++shared(comm)->left == shared(comm)->size) shared(comm)->used = false;
     return ncclSuccess;
 }
@@ -452,6 +481,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     {
         JobLock lock;
+        blocks_in_use() -= comm->blocks;
         shared(comm)->aborted = true;
     }
     ring();
