@@ -230,14 +230,19 @@ static void events_tell_the_time_of_the_host(void **state) {
     Both b = both_open(PRECISION_FP32);
     Error err = {0};
     Event *event = b.gpu->event_create(b.gpu);
-    for (int i = 0; i < 3; i++) {
-        double before = clock_seconds();
+    // The clocks are compared at synchronize. If this process is interrupted there, times are off until the next one, so
+    // a busy machine gets more attempts.
+    int right = 0;
+    double before = 0, told = 0, after = 0;
+    for (int i = 0; i < 300 && right < 3; i++) {
+        before = clock_seconds();
         b.gpu->event_record(b.gpu, event, STREAM_COMPUTE);
         while (!b.gpu->event_done(b.gpu, event)) continue;
-        double after = clock_seconds(), told = b.gpu->event_seconds(b.gpu, event);
-        if (told < before - 1e-3 || told > after + 1e-3) fail_msg("%.6f is not in %.6f .. %.6f", told, before, after);
+        after = clock_seconds(), told = b.gpu->event_seconds(b.gpu, event);
+        right = told >= before - 1e-3 && told <= after + 1e-3 ? right + 1 : 0;
         assert_int_equal(b.gpu->synchronize(b.gpu, &err), 0);
     }
+    if (right < 3) fail_msg("%.6f is not in %.6f .. %.6f", told, before, after);
     b.gpu->event_destroy(b.gpu, event);
     both_close(&b);
 }

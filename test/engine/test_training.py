@@ -219,10 +219,15 @@ def test_mfu_is_flops_over_time_and_the_peak_of_all_ranks(small):
 
 
 def test_an_unknown_peak_is_measured_and_shared_by_the_ranks_of_the_machine(small):
-    one = small.train("parallel.pipeline=1", OFF, "hardware.peak_tflops=auto", "train.steps=1").head["peak_tflops"]
-    four = small.train("hardware.peak_tflops=auto", "train.steps=1").head["peak_tflops"]
-    assert one > 0
-    assert 0.1 < 4 * four / one < 10  # other work on this machine moves both, but not by the number of ranks
+    def ratio():
+        """Of the peaks of all ranks, of four to one: 1 on a quiet machine."""
+        one = small.train("parallel.pipeline=1", OFF, "hardware.peak_tflops=auto", "train.steps=1").head["peak_tflops"]
+        four = small.train("hardware.peak_tflops=auto", "train.steps=1").head["peak_tflops"]
+        assert one > 0
+        return 4 * four / one
+
+    # Other work on this machine may fall on either measurement, so it is repeated.
+    assert any(0.5 < ratio() < 2 for _ in range(8))
 
 
 def test_parameters_are_counted_unpadded_and_once(small):
