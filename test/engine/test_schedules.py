@@ -140,6 +140,37 @@ def test_a_sample_while_training_leaves_the_bits_alone(small):
     assert ended.bits == small.alone.bits
 
 
+WATCHED = ["train.steps=2", "data.val_every=1", "train.schedule=constant"]
+SAMPLES = ["sample.every=1", "sample.tokens=3", "sample.tokenizer=ids", "sample.prompt=1 2"]
+
+
+def vals(ended):
+    return [(entry["step"], entry["loss"]) for entry in ended.of_type("val")]
+
+
+@pytest.fixture(scope="module")
+def watched(small):
+    """What one rank says of two steps with a validation after each."""
+    return small.train(*WATCHED, "parallel.pipeline=1", OFF)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", PLAIN)
+def test_validation_samples_checkpoints_and_emulation_work_under_every_schedule(small, watched, tmp_path, name):
+    chosen = [OFF, "parallel.pipeline=2", *PLAIN[name]]
+    saves = [f"checkpoint.dir={tmp_path}", "checkpoint.every=1"]
+    ended = small.train(*WATCHED, *SAMPLES, *saves, *chosen)
+    assert ended.bits == watched.bits and vals(ended) == vals(watched)
+    assert ended.stderr.count("sample") + ended.stdout.count("sample") >= 2
+    options = [part for option in [*WATCHED, *saves, *chosen] for part in ("-o", option)]
+    told = command(small.family, "-c", small.config, *options, "--resume", str(tmp_path), "--validate", "--json")
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["loss"] == vals(watched)[-1][1]
+    for stage in "01":
+        alone = command(small.family, "-c", small.config, *options, "--emulate-stage", stage)
+        assert alone.returncode == 0 and "the same to the byte" in alone.stdout, alone.stderr
+
+
 def test_verify_compares_the_configured_schedule(small):
     options = [OFF, *PLAIN["gis_half"]]
     overrides = [part for option in options for part in ("-o", option)]

@@ -135,6 +135,29 @@ def test_split_backwards_take_what_their_halves_took(folder, config, profile):
     assert seconds_by(folder, config, profile, older, "on") == pytest.approx(4 * (8 * 3 + 2), rel=0.02)
 
 
+SCHEDULES = ["gpipe", "1f1b", "zb-d", "interleaved", "gis", "v-half", "v-min", "zb-v", "dualpipe-v"]
+
+
+@pytest.mark.thorough
+def test_every_schedule_is_planned_from_what_was_measured_alone(folder, config, profile):
+    """Ten times the profile's times make ten times the step: no chunk's time comes from the model of the hardware."""
+    steps = {}
+    for scale in (1000, 10000):
+        told = json.loads(profile[0].read_text())
+        for entry in told["stages"]:
+            entry.update({key: scale * entry[key] for key in ("forward_ms", "backward_ms", "input_ms", "weight_ms")})
+        path = folder / "scaled.json"
+        path.write_text(json.dumps(told))
+        for name in SCHEDULES:
+            asked = options(f"hardware.profile={path}", "parallel.pipeline=2", "schedule.bpipe=off", f"schedule.name={name}")
+            ended = command("llama", "-c", config, "--plan", "--json", *asked)
+            answer = json.loads(ended.stdout)
+            assert answer["source"] == "profile"
+            steps.setdefault(name, []).append(answer["step_ms"])
+    for name, (one, ten) in steps.items():
+        assert ten / one == pytest.approx(10, rel=0.01), name
+
+
 def refused(config, path, *overrides, family="llama"):
     ended = command(family, "-c", config, "--plan", *options(f"hardware.profile={path}", *overrides))
     assert ended.returncode == 2 and ended.stdout == ""
