@@ -59,7 +59,7 @@ static void train(const Model *model, const char *family, int64_t steps, bool re
     assert_int_equal(checkpoint_verify(path, &err), 0);
 }
 
-// Step lines go nowhere: what stands on stdout is the tests'.
+// Step lines go nowhere: stdout is for the tests' own lines.
 static void train_quietly(const Model *model, const char *family) {
     test_shard_write("train.bin", (ShardHeader){SHARD_GPT2, 1, 2000}, 2000, token_, NULL);
     fflush(stdout);

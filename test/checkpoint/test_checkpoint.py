@@ -290,7 +290,7 @@ def crc64(data):
 
 
 def write_manifest(saved, names=None):
-    """A manifest that agrees with the files as they are now, so that what comes behind it is tested too; names: others for some."""
+    """A manifest that agrees with the files as they are now, so that what comes after it is tested too; names: others for some."""
     manifest = json.loads((saved / "manifest.json").read_text())
     manifest.pop("crc64")
     for entry in manifest["files"]:

@@ -1,4 +1,4 @@
-// Where a rank's elements lie in a checkpoint: every element of the model in one place, whoever holds it.
+// Where a rank's elements lie in a checkpoint: every element of the model in one place, whichever rank holds it.
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_write.h"
 

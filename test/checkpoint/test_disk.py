@@ -165,7 +165,7 @@ def output_options(kind, path):
 @pytest.mark.skipif(os.getuid() != 0, reason="makes a link of another user: root")
 @pytest.mark.parametrize("kind", ["metrics", "trace", "profile"])
 def test_a_link_of_another_user_is_not_written_through(tmp_path, kind):
-    """In a folder that many can write to, anybody may put a link under a name that can be guessed."""
+    """In a folder that many can write to, any user may put a link under a name that can be guessed."""
     precious, path = tmp_path / "precious", tmp_path / "output"
     precious.write_text("precious\n")
     link = tmp_path / "output.new" if kind == "profile" else path
@@ -248,8 +248,8 @@ def test_a_full_disk_under_the_metrics_costs_lines_and_no_training(tmp_path):
         process.terminate()
         result = trainer.end(process, timeout=SOON)
         missing = set(range(1, max(result.steps) + 1)) - set(result.steps)  # reading them took whole lines of JSON
-        first, behind = (int(line.split("step ")[1].split(":")[0]) for line in (said, again))
-        assert result.code == 3 and missing == set(range(first, behind)) and missing
+        first, after = (int(line.split("step ")[1].split(":")[0]) for line in (said, again))
+        assert result.code == 3 and missing == set(range(first, after)) and missing
         assert "log.metrics" not in result.stderr  # said once
 
 

@@ -32,7 +32,7 @@ static void write_bytes(const void *data, size_t bytes) {
     fclose(file);
 }
 
-// A header and `data` bytes of zeros behind it.
+// A header, then `data` bytes of zeros.
 static void write_file(const char *header, size_t data) {
     size_t length = strlen(header);
     char *text = calloc(1, 8 + length + data + 1);

@@ -208,7 +208,7 @@ typedef struct Meeting {
     const char *in[2];
     int64_t bytes;
     bool sums;
-    int posted, flip_rank; // whose result gets a flipped bit; -1: nobody's
+    int posted, flip_rank; // whose result gets a flipped bit; -1: none's
     int64_t flip_bit;
 } Meeting;
 

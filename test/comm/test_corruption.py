@@ -123,7 +123,7 @@ def test_a_flipped_bit_of_a_collective_is_named(trainer, sizes, kind, rank):
     said = rf"the part of a {what} from rank {rank} to rank {1 - rank} of the {group} group: it left with checksum [0-9a-f]{{16}} and arrived"
     assert re.search(said, ended.stderr), ended.stderr
     off = trainer.end(trainer.start(way, environment=flips(trainer.flipper, rank=rank, size=size, at=at)))
-    assert off.code == 0  # and without checksums nobody notices
+    assert off.code == 0  # and without checksums it goes unnoticed
 
 
 @pytest.mark.parametrize("way", [layout(t=2), layout(d=2), layout(p=2, t=2, d=2, parallel_sequence=True)], ids=["t2", "d2", "all"])

@@ -262,7 +262,7 @@ static const char defaults[] =
     "node\":8,\"share_gpu\":false,\"pair_gb_s\":240,\"tensor_gb_s\":240,\"network_gb_s\":25,\"host_gb_s\":25,\"latency_"
     "us\":10,\"profile\":\"profile.json\"}}";
 
-// The defaults are part of what the program promises: whoever changes one changes other people's runs.
+// The defaults are part of what the program promises: changing one changes other people's runs.
 static void what_is_not_said_is_the_default(void **state) {
     (void)state;
     static Config c;

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-// The message starts with `starts` ('@' stands for the file's name) and contains `contains`.
+// The message starts with `starts` ('@': the file's name) and contains `contains`.
 static void expect_message(const Error *err, const char *starts, const char *contains) {
     const char *text = err->text;
     assert_int_equal(err->code, EXIT_USAGE);

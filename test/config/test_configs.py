@@ -56,7 +56,7 @@ GPT3 = {
 
 
 def gpt_parameters(layers, width, vocab=50257, positions=2048):
-    """Matrices of 3, 1, 4 and 4 widths, their biases, two norms a layer and one behind; embeddings of tokens and positions."""
+    """Matrices of 3, 1, 4 and 4 widths, their biases, two norms a layer and a final one; embeddings of tokens and positions."""
     layer = 12 * width**2 + (3 + 1 + 4 + 1) * width + 4 * width
     return layers * layer + 2 * width + (vocab + positions) * width
 

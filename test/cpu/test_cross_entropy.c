@@ -1,7 +1,7 @@
 // Vocabulary-parallel cross-entropy against the float64 softmax of the whole row.
 #include "op_check.h"
 
-// `ranks` ranks share `vocab` columns, each storing `width` of them with padding behind.
+// `ranks` ranks share `vocab` columns, each storing `width` of them, padding last.
 typedef struct Shape {
     int64_t rows, vocab, ranks, width;
     double spread;

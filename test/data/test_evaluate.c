@@ -77,7 +77,7 @@ static void the_lowest_mean_over_the_completion_is_the_choice(void **state) {
     write_file(0);
     Evaluation *evaluation = opened(SEQ);
     const float losses[2 * SEQ] = {9, 0, 1, 0, 2, 0, 6, 0, 9, 0, 9, 0};
-    assert_true(evaluation_mean(evaluation, 0, losses, 2) == 1.0); // the token behind two of context
+    assert_true(evaluation_mean(evaluation, 0, losses, 2) == 1.0); // the token after two of context
     assert_true(evaluation_mean(evaluation, 1, losses, 2) == 3.0);
     assert_true(evaluation_mean(evaluation, 2, losses, 2) == 1.5);
     assert_true(evaluation_mean(evaluation, 3, losses, 2) == 6.0);

@@ -19,7 +19,7 @@ static void configure(const char *tokenizer, int64_t vocab) {
     snprintf(config.data.train[0].path, CONFIG_TEXT, "%s", test_path("mine_train_*.bin"));
 }
 
-// The side file, and a shard that it stands beside; NULL: neither.
+// The side file, and a shard next to it; NULL: neither.
 static void write_side(const char *text) {
     const char *const names[] = {"mine.json", "mine_train_000.bin"};
     for (int i = 0; i < 2; i++) {

@@ -1,5 +1,5 @@
 // The words of CUDA that the kernels in src/cuda/kernels use, for a CPU. Found instead of the toolkit's header of the
-// same name because test/emulate stands first in the include path; see emulate.h.
+// same name because test/emulate comes first in the include path; see emulate.h.
 #ifndef EMULATED_CUDA_RUNTIME_H
 #define EMULATED_CUDA_RUNTIME_H
 

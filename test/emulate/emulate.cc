@@ -75,7 +75,7 @@ void stack_prepare(Stack *stack, char *memory, void (*start)(void)) {
 enum State { READY, AT_BARRIER, AT_EXCHANGE, DONE };
 
 struct Warp {
-    uint64_t values[2][WARP]; // alternating: a lane that is ahead writes the other half than one behind reads
+    uint64_t values[2][WARP]; // alternating: a lane that is ahead writes the other half than a later one reads
     int arrived;
 };
 
@@ -89,7 +89,7 @@ struct Block {
     State state[MAX_THREADS];
     int turn[MAX_THREADS]; // exchanges a thread has taken part in
     dim3 index[MAX_THREADS];
-    std::vector<int> order; // in which threads get their turn; a warp's stand together
+    std::vector<int> order; // in which threads get their turn; a warp's are consecutive
     int place[MAX_THREADS]; // of a thread in that order
     Warp warps[MAX_THREADS / WARP];
     int threads, running, waiting, done;
@@ -173,7 +173,7 @@ int64_t array_add(const void *key, int64_t bytes) {
     return at;
 }
 
-// All that are alive stand at the barrier, or nobody can go on.
+// All live threads have reached the barrier, or none can go on.
 bool release(void) {
     Block *b = block_now;
     if (b->waiting == 0 || b->waiting + b->done < b->threads) return false;

@@ -53,7 +53,7 @@ const char *emulate_run(dim3 grid, dim3 block, int64_t shared_bytes, void (*body
 
 // --- called by kernels
 void emulate_barrier(void);
-// Every lane of the warp gives 8 bytes; all of them stand at the result until the calling lane's next exchange.
+// Every lane of the warp gives 8 bytes; all of them stay at the result until the calling lane's next exchange.
 const uint64_t *emulate_exchange(uint64_t value);
 void *emulate_shared(const void *key, int64_t bytes); // the same memory for all threads of a block that give `key`
 void *emulate_shared_dynamic(void);

@@ -145,7 +145,7 @@ static void tensors_may_begin_anywhere(void **state) {
     }
 }
 
-// --- what stands beside matrix products
+// --- operations next to matrix products
 
 static double gelu(double x) {
     return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
@@ -223,7 +223,7 @@ static void softmax_reference(const CudaScores *s, double *p, double *ds, const 
     }
 }
 
-// What stands above the diagonal is garbage that may not be read.
+// Above the diagonal is garbage that must not be read.
 static void spoil_unseen(const Op *op, const CudaScores *s, const Operand *x) {
     for (int64_t i = 0; i < x->count; i++)
         if (i % s->cols > s->first + i / s->cols % s->rows)

@@ -1,5 +1,5 @@
 // The small files of a checkpoint, by the first byte: 'm' manifest.json (its checksum put right, or nothing would get
-// past it), 'i' the index of a model, 'c' config.json, 't' training.json. Around it stands a model of one tensor.
+// past it), 'i' the index of a model, 'c' config.json, 't' training.json. Around it is a model of one tensor.
 #include "fuzz.h"
 
 #include "checkpoint/checkpoint_model.h"

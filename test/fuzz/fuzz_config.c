@@ -1,4 +1,4 @@
-// A configuration file, whatever stands in it: what config_load does, with the defaults set once.
+// A configuration file with any content: what config_load does, with the defaults set once.
 #include "fuzz.h"
 
 static Config base, config;

@@ -12,7 +12,7 @@ static int replay_(const char *path) {
     uint8_t *data = malloc((size_t)size + 1);
     PROMISE(data != NULL && fread(data, 1, (size_t)size, file) == (size_t)size);
     fclose(file);
-    uint8_t *exact = realloc(data, size > 0 ? (size_t)size : 1); // of just that size: a byte behind it is an error
+    uint8_t *exact = realloc(data, size > 0 ? (size_t)size : 1); // of just that size: a byte after it is an error
     PROMISE(exact != NULL);
     LLVMFuzzerTestOneInput(exact, (size_t)size);
     for (long cut = 0; cut < size; cut += 1 + size / 64) LLVMFuzzerTestOneInput(exact, (size_t)cut); // torn, too

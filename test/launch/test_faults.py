@@ -22,7 +22,7 @@ PATIENCE = round(patience(2))  # seconds; the default is 10
 @pytest.fixture(scope="module")
 def harm(tmp_path_factory):
     if shutil.which("gcc") is None:
-        pytest.skip("no gcc to build what makes a rank stand still")
+        pytest.skip("no gcc to build what stops a rank")
     return build_harm(tmp_path_factory.mktemp("harm"))
 
 
@@ -155,7 +155,7 @@ def test_a_stopped_mpirun_is_missed(small, tmp_path):
 @pytest.mark.thorough
 @pytest.mark.usefixtures("open_mpi_sweeps_nothing")
 def test_a_stopped_bare_mpirun_stops_nothing_for_good(small, tmp_path):
-    """Its pipes fill, and ranks that write to them stand still."""
+    """Its pipes fill, and ranks that write to them block."""
     job = start(small, tmp_path, f"train.timeout_s={PATIENCE}", f"train.peer_timeout_s={PATIENCE}", bare=True)
     trains(job, tmp_path)
     os.kill(job.parent.pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""The parent of self-started ranks: exit codes, the last word, signals, and that nothing stays behind.
+"""The parent of self-started ranks: exit codes, the last word, signals, and that nothing stays running.
 
 The program is ranks_launch.c; `folder PATH.` on its stderr says where the files of one launch lie.
 """

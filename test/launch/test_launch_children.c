@@ -80,7 +80,7 @@ static void end_(const Scene *scene, int which) {
 #define SLEEP(rank) "OMPI_COMM_WORLD_RANK=" #rank " sleep 60 & "
 #define WAIT        "for i in 1 2 3 4 5 6 7 8; do wait; done"
 
-// Whoever it was, and though all have gone when the parent looks: as when mpirun kills the others.
+// Whichever it was, and though all have gone when the parent looks: as when mpirun kills the others.
 static void the_first_of_all_is_known(void **state) {
     (void)state;
     for (int first = 0; first < RANKS; first++) {

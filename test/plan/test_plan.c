@@ -110,7 +110,7 @@ static void states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32(void **state
         assert_int_equal(middle[MEMORY_GRADIENTS], elements * 4);
         assert_int_equal(middle[MEMORY_MASTERS], full ? 0 : elements * 4);
         assert_int_equal(middle[MEMORY_OPTIMIZER], elements * 8);
-        // What the ends carry beyond the layers stands by itself: the embedding, and the final norm and the output
+        // What the ends hold beyond the layers is counted separately: the embedding, and the final norm and the output
         // matrix.
         int64_t each = full ? 16 : 18;
         for (int c = MEMORY_WEIGHTS; c < MEMORY_EMBEDDING; c++)

@@ -253,7 +253,7 @@ NARROW = ["parallel.tensor=1", "parallel.sequence=false", "model.layers=16"]
     ids=["gpu", "bpipe", "many", "sequence", "unknown", "cpu"],
 )
 def test_backwards_are_split_where_that_makes_a_gpu_s_step_shorter(overrides, splits):
-    """Whoever is asked: the plan, the list, and with a profile at hand, which may not decide it."""
+    """The plan, the list, and a profile at hand, which must not decide it, all give one answer."""
     steps = {split: plan(LLAMA, *overrides, f"schedule.split_backward={split}")["step_ms"] for split in ("off", "on", "auto")}
     assert steps["auto"] == steps["on" if splits else "off"]
     if "hardware.device=cpu" not in overrides and steps["on"] is not None:

@@ -102,7 +102,7 @@ static void zero_is_endless_patience(void **state) {
     watchdog_free(dog);
 }
 
-// A machine that slept, or a watchdog under a debugger: everybody seems silent at once.
+// A machine that slept, or a watchdog under a debugger: all ranks seem silent at once.
 static void after_a_pause_of_its_own_patience_starts_again(void **state) {
     (void)state;
     double now = 0;

@@ -118,7 +118,7 @@ def test_the_tarball_builds_without_git_and_is_the_same_bytes_each_time(tmp_path
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
     assert files_in(source) == sorted(tracked)
 
-    # A git that fails shows whether anybody calls it.
+    # A git that fails shows whether it is called.
     tools, called = tmp_path / "tools", tmp_path / "called"
     tools.mkdir()
     (tools / "git").write_text(f"#!/bin/sh\necho \"$@\" >> {called}\nexit 1\n")

@@ -1,5 +1,5 @@
 """The command line from the outside: results on stdout, status and errors on stderr, exit codes, and that a run which ends,
-however it ends, says why in its last line and leaves nothing behind."""
+however it ends, says why in its last line and leaves nothing running or written."""
 
 import os
 import pty

@@ -368,7 +368,7 @@ def test_errors_say_what_to_do(trained, tmp_path):
 
 @pytest.mark.parametrize("ranks", [layout(), pytest.param(layout(p=2, d=2), marks=needs_ranks)], ids=["p1", "p2_d2"])
 def test_a_request_to_stop_ends_a_long_evaluation(trained, tmp_path, ranks):
-    """One that would take minutes, behind the first step: the run ends after the second, and has said nothing of either."""
+    """One that would take minutes, after the first step: the run ends after the second, and has said nothing of either."""
     choice = {"data.hellaswag": str(write_questions(tmp_path, QUESTIONS * 1000)), "data.hellaswag_every": 1}
     process = trained.start(ranks, choice, saving(tmp_path / "saved", 100))
     assert process.stdout.readline().startswith("step ")

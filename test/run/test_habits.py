@@ -72,8 +72,8 @@ def test_verbose_says_what_was_found_and_chosen_and_how_long_the_start_takes(con
     assert names[0] == "plan, machine and data checked" and names[1] == "world joined"
     assert names[-1] == "checkpoint and metrics" and "memory allocated, weights drawn" in names
     whole = re.search(r"start-up: ready to train, (\d+\.\d) ms in all", said)
-    behind = sum(float(ms) for _, ms in phases[2:])
-    assert abs(behind - float(whole[1])) <= 0.1 * len(phases) and behind > 0
+    after = sum(float(ms) for _, ms in phases[2:])
+    assert abs(after - float(whole[1])) <= 0.1 * len(phases) and after > 0
 
 
 def test_quiet_keeps_errors(config):
@@ -180,7 +180,7 @@ def test_ctrl_c_ends_the_run_after_a_whole_step_with_its_checkpoint_saved(tmp_pa
 @LAYOUTS
 def test_a_second_ctrl_c_ends_the_run_at_once(tmp_path, layout):
     config = write_config(tmp_path)
-    # A step of several seconds, which nobody waits for.
+    # A step of several seconds, whose end is not awaited.
     job = Terminal(config, "train.steps=2", *SLOW, *layout)
     job.read_until("is running")
     told = time.monotonic()

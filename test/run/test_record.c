@@ -1,4 +1,4 @@
-// What a run is compared by: checksums of whole tensors, whoever holds which part, and which difference is named.
+// What a run is compared by: checksums of whole tensors, whichever rank holds which part, and which difference is named.
 #include "run/record.h"
 
 #include "base/crc64.h"
@@ -95,7 +95,7 @@ static void checksums_are_those_of_the_whole_tensors_without_padding(void **stat
         for (int64_t i = 0; i < tensors->count; i++) {
             const Tensor *tensor = &tensors->tensors[i];
             if (tensor->alias) continue;
-            int64_t bytes = tensor->spec->rows * tensor->spec->cols * 4; // padding lies behind
+            int64_t bytes = tensor->spec->rows * tensor->spec->cols * 4; // padding comes last
             uint64_t whole = crc64_finish(&crc, crc64_add(&crc, 0, tensor->weight, (size_t)bytes), bytes);
             assert_true(weights_of(&record)[tensor->index] == whole);
             assert_true(gradients_of(&record)[tensor->index] == whole);

@@ -31,7 +31,7 @@ def small(tmp_path):
 
 
 def through_bash(script):
-    """A prefix that has a shell start the trainer; "$@" stands for it."""
+    """A prefix that has a shell start the trainer; "$@" is the trainer's command."""
     return ["bash", "-c", script, "-"]
 
 

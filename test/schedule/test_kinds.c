@@ -234,7 +234,7 @@ static void look_at_pairs(const ScheduleKind *kind, const ScheduleSpec *spec) {
     Schedule *schedule = bpipe_balance_ahead(base, slots, EVICT_TO_PEER, bpipe_load_ahead(base, EVICT_TO_PEER), &err);
     if (schedule == NULL) fail_msg("%s", err.text);
     assert_sound(schedule);
-    // With F = B = W whole backwards take 2F, split ones have two backwards to hide a swap behind. Chunks whose backwards
+    // With F = B = W whole backwards take 2F, with split ones two backwards hide a swap. Chunks whose backwards
     // are whole hide a forward for sure, and with loads one backward earlier as much as the others.
     bool whole_chunks = spec->chunks > 1 && !base->split;
     assert_nothing_is_lost(base, schedule, whole_chunks ? 1 : 1.5, spec);

@@ -69,7 +69,7 @@ def val_line(step, loss):
 
 HEAD = json.dumps({"type": "run", "config": {}})
 
-# Steps 1 to 5, then a resume behind step 2 that repeats 3 and has come to 4.
+# Steps 1 to 5, then a resume after step 2 that repeats 3 and has reached 4.
 RESUMED = [HEAD, *(step_line(s, 10.0 + s) for s in (1, 2)), val_line(2, 7.0), *(step_line(s, 10.0 + s) for s in (3, 4)), val_line(4, 6.0)]
 RESUMED += [step_line(5, 15.0), HEAD, step_line(3, 23.0), step_line(4, 24.0), val_line(4, 5.0)]
 LATER = {"loss/train": {1: 11.0, 2: 12.0, 3: 23.0, 4: 24.0}, "loss/val": {2: 7.0, 4: 5.0}}
@@ -121,7 +121,7 @@ def test_a_growing_file_is_followed_also_where_a_resume_cuts_it(tmp_path):
         wait_until(lambda: read_back(tmp_path / "board").get("loss/val") == {2: 7.0}, "not followed")
         file_of(tmp_path, *RESUMED[:8])
         wait_until(lambda: 5 in read_back(tmp_path / "board")["loss/train"], "not followed")
-        # As the trainer does: cut behind the checkpoint's step, then go on.
+        # As the trainer does: cut after the checkpoint's step, then continue.
         file_of(tmp_path, *RESUMED[:4], *RESUMED[8:])
         wait_until(lambda: read_back(tmp_path / "board")["loss/val"] == LATER["loss/val"], "not followed")
         found = read_back(tmp_path / "board")

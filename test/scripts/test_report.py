@@ -91,7 +91,7 @@ def test_its_figures_are_those_of_the_files(folder):
 
 def test_a_plan_is_made_where_none_is_given(folder, tmp_path):
     if BUILD != ROOT and not (ROOT / "train_llama").exists():
-        pytest.skip("no trainer stands beside scripts/")
+        pytest.skip("there is no trainer next to scripts/")
     assert report(folder / "metrics.jsonl", "-o", tmp_path / "r.html").returncode == 0
     assert "nothing, to the byte" in Page(tmp_path / "r.html").texts["Plan and run"]
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Kills somebody of a four-stage run a hundred times at random moments, and compares what was pieced together with an undisturbed run.
+"""Kills a process of a four-stage run a hundred times at random moments, and compares the resumed pieces with an
+undisturbed run.
 
     test/soak/kills.py [KILLS [SEED]] [--load N]
 

@@ -91,7 +91,7 @@ class Browser:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def complaints(self):
-        """Whatever went to the console, and exceptions nobody caught."""
+        """What went to the console, and uncaught exceptions."""
         named = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
         return [event for event in self.events if event.get("method") in named]
 

@@ -29,7 +29,7 @@ def small_config(folder):
 
 # ---- what a debugger, a frozen program or a cut cable would do ------------------------------------------------------
 
-# Preloaded, it makes the main thread of rank HARM_RANK stand still, or loses all datagrams that its supervisor sends, while the file
+# Preloaded, it stops the main thread of rank HARM_RANK, or loses all datagrams that its supervisor sends, while the file
 # HARM_STALL or HARM_CUT is there; with HARM_THREADS it has MPI grant no threads. With HARM_PARENT the parent has a thread of a library's own
 # from the beginning, which takes the signals that it does not block.
 HARM = r"""
@@ -125,7 +125,7 @@ FATAL = [signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS]
 
 
 class Kills:
-    """Kills somebody of a run again and again, and has it go on from its checkpoint each time, to its end."""
+    """Kills a process of a run again and again, and resumes it from its checkpoint each time, to its end."""
 
     def __init__(self, folder, seed, ranks=4):
         self.random, self.ranks = random.Random(seed), ranks
@@ -164,7 +164,7 @@ class Kills:
     def end(self, job):
         ended = job.end().read_metrics(self.metrics)
         assert ended.code == 0, ended.stderr
-        # Killed before its first checkpoint, a run starts anew, and its metrics go on behind those of the first try.
+        # Killed before its first checkpoint, a run starts anew, and its metrics follow those of the first try.
         first = max(i for i, line in enumerate(ended.lines) if '"type":"step","step":1,' in line)
         ended.lines = ended.lines[first:]
         return ended

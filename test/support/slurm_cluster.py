@@ -25,7 +25,7 @@ def why_not():
 
 
 # Two nodes of eight processors and eight GPUs, whatever this machine has. cred_expire: how long a requeued job waits before it starts
-# again, at the least what stands here.
+# again, at least what is given here.
 CONF = """
 ClusterName=one
 SlurmctldHost={hosts[0]}({addresses[0]})

@@ -17,7 +17,7 @@ import uuid
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# `make test` names the folder of the test programs; the trainers of the same build stand above it.
+# `make test` names the folder of the test programs; the trainers of the same build are in its parent.
 BUILD = Path(os.environ["TEST_PROGRAMS"]).parent if "TEST_PROGRAMS" in os.environ else ROOT
 TOOLS = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build" / "release" / "test"))
 FAMILIES = ("llama", "gpt")
@@ -262,7 +262,7 @@ class Ended:
 
     @property
     def losses(self):
-        """Everything that has to be the same whoever computes it, in order: losses, norms, validation losses."""
+        """Everything that has to be the same in every layout, in order: losses, norms, validation losses."""
         return [value for entry in map(json.loads, self.lines) for value in (entry.get("loss"), entry.get("grad_norm")) if value]
 
     @property
