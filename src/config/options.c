@@ -33,6 +33,8 @@ const OptionRow option_rows[] = {
     {"gpus", 0, "N", OPTION_TEXT, offsetof(Options, gpus),
      "with --search: for N GPUs of hardware.gpu; without it for the ranks of the configuration"},
     {"write", 0, "FILE", OPTION_TEXT, offsetof(Options, write), "with --search: write the best as a configuration"},
+    {"sweep", 0, "KEY=A,B,C", OPTION_LIST, offsetof(Options, sweeps),
+     "with --plan or --search: answer for each of these values, in one table; repeatable"},
     {"json", 0, NULL, OPTION_FLAG, offsetof(Options, json),
      "what --plan, --search, --profile and --validate print, as JSON"},
     {"schedule", 0, NULL, OPTION_FLAG, offsetof(Options, schedule),
@@ -94,7 +96,9 @@ static bool is_word_(const char *words, const char *value) {
 static int store_(Options *options, const OptionRow *row, const char *value, Error *err) {
     void *field = (char *)options + row->offset;
     if (row->kind == OPTION_LIST) {
-        options->overrides[options->override_count++] = value;
+        const char **list = *(const char ***)field;
+        int *count = list == options->overrides ? &options->override_count : &options->sweep_count;
+        list[(*count)++] = value;
         return 0;
     }
     if (row->kind == OPTION_FLAG) {
@@ -151,6 +155,7 @@ static int options_take_(Options *options, int left, char **argv, Error *err) {
 int options_parse(Options *options, int argc, char **argv, Error *err) {
     *options = (Options){0};
     options->overrides = xcalloc((size_t)argc + 1, sizeof *options->overrides);
+    options->sweeps = xcalloc((size_t)argc + 1, sizeof *options->sweeps);
     for (int i = 1; i < argc;) {
         int taken = options_take_(options, argc - i, argv + i, err);
         if (taken < 0) return -1;
@@ -170,6 +175,11 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
     if (!options->search && (options->gpus != NULL || options->write != NULL))
         return error_set(err, EXIT_USAGE, "--%s: belongs to --search; give that too",
                          options->gpus != NULL ? "gpus" : "write");
+    if (options->sweep_count > 0 &&
+        (!(options->plan || options->search) || options->profile || options->trace != NULL || options->write != NULL))
+        return error_set(err, EXIT_USAGE,
+                         "--sweep: is a table of plans or of searches; give --plan or --search, and neither --profile, "
+                         "--trace nor --write");
     if (options->search && (options->resume != NULL || options->resume_if_any != NULL || options->trace != NULL))
         return error_set(err, EXIT_USAGE, "--search: plans and runs nothing; leave out --%s",
                          options->trace != NULL    ? "trace"
@@ -201,6 +211,7 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
 
 void options_free(Options *options) {
     free(options->overrides);
+    free(options->sweeps);
     *options = (Options){0};
 }
 

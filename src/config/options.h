@@ -11,6 +11,8 @@ typedef struct Options {
     const char *config;     // points into argv; NULL only where the program answers and exits
     const char **overrides; // "key=value" in the order given, each pointing into argv; the array belongs to Options
     int override_count;
+    const char **sweeps; // "key=a,b,c" in the order given; as overrides
+    int sweep_count;
     const char *resume;        // NULL: start anew
     const char *resume_if_any; // NULL: as resume; at most one of the two is given
     const char *trace;         // file; NULL: none

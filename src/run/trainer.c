@@ -16,6 +16,7 @@
 #include "config/options.h"
 #include "plan/plan_report.h"
 #include "search/search_command.h"
+#include "search/sweep.h"
 #include "restart.h"
 #include "run.h"
 #include "engine/trace.h"
@@ -323,6 +324,10 @@ static bool question_(Trainer *t, int *status, Error *err) {
     *status = 0;
     if (options->emulate_stage != NULL) {
         *status = emulate_command(t->config, t->model, options->emulate_stage, &t->log, err);
+        return true;
+    }
+    if (options->sweep_count > 0) {
+        *status = sweep_command(options, t->model, &t->log, err);
         return true;
     }
     if (options->search) {

@@ -139,36 +139,14 @@ static int run_(const SearchSpace *space, SearchResult *result, const Log *log, 
     return status;
 }
 
-static int answer_search_(const SearchSpace *space, const SearchResult *result, bool json, const char *write,
-                          Error *err) {
-    int status = json ? search_write_json(space, result, stdout, err) : search_report(space, result, stdout, err);
-    if (status == 0 && write != NULL && result->best >= 0) status = search_write_config(space, result, write, err);
-    if (status == 0 && fflush(stdout) != 0)
-        status = error_set(err, EXIT_FAILED, "the search could not be written to stdout");
-    if (status != 0) return -1;
-    return result->stopped ? EXIT_STOPPED : result->best >= 0 ? EXIT_DONE : EXIT_FAILED;
-}
-
-static int search_with_(const SearchSpace *space, bool json, const char *write, const Log *log, Error *err) {
-    SearchResult result = {0};
-    if (space->planner->hardware.cost.flops == 0)
-        return config_error(space->base, "hardware.gpu", err,
-                            "nothing is known of the device to search for; use one of the "
-                            "words in --help-config, or give hardware.peak_tflops and hardware.memory_gib");
-    int code = run_(space, &result, log, err);
-    if (code == 0) code = answer_search_(space, &result, json, write, err);
-    search_free(&result);
-    return code;
-}
-
-int search_command(const Config *config, const Model *model, const char *gpus, bool json, const char *write,
-                   const Log *log, Error *err) {
+int search_for(const Config *config, const Model *model, const char *gpus, SearchTake *take, void *argument,
+               const Log *log, Error *err) {
     int64_t ranks = 0;
     if (gpus != NULL && read_gpus_(gpus, &ranks, err) != 0) return -1;
     if (check_keys_(config, gpus != NULL, err) != 0) return -1;
-    if (write != NULL && check_write_(config, write, err) != 0) return -1;
     Config *base = xmalloc(sizeof *base), *world = xmalloc(sizeof *world);
     Planner planner;
+    SearchResult result = {0};
     *base = *config;
     set_world_(base, ranks);
     // The planner reads of its own configuration what does not depend on the candidate, and how many ranks there are.
@@ -179,11 +157,41 @@ int search_command(const Config *config, const Model *model, const char *gpus, b
     if (code == 0) {
         code = planner_create(&planner, world, model, log, err);
         planner.lists = schedule_cache_create();
-        if (code == 0) code = search_with_(&space, json, write, log, err);
+        if (code == 0 && planner.hardware.cost.flops == 0)
+            code = config_error(base, "hardware.gpu", err,
+                                "nothing is known of the device to search for; use one of the words in --help-config, "
+                                "or give hardware.peak_tflops and hardware.memory_gib");
+        if (code == 0) code = run_(&space, &result, log, err);
+        if (code == 0) code = take(argument, &space, &result, err);
+        search_free(&result);
         schedule_cache_free(planner.lists);
         planner_free(&planner);
     }
     free(world);
     free(base);
     return code;
+}
+
+typedef struct Answer {
+    bool json;
+    const char *write;
+} Answer;
+
+static int answer_search_(void *argument, const SearchSpace *space, const SearchResult *result, Error *err) {
+    const Answer *answer = argument;
+    int status =
+        answer->json ? search_write_json(space, result, stdout, err) : search_report(space, result, stdout, err);
+    if (status == 0 && answer->write != NULL && result->best >= 0)
+        status = search_write_config(space, result, answer->write, err);
+    if (status == 0 && fflush(stdout) != 0)
+        status = error_set(err, EXIT_FAILED, "the search could not be written to stdout");
+    if (status != 0) return -1;
+    return result->stopped ? EXIT_STOPPED : result->best >= 0 ? EXIT_DONE : EXIT_FAILED;
+}
+
+int search_command(const Config *config, const Model *model, const char *gpus, bool json, const char *write,
+                   const Log *log, Error *err) {
+    Answer answer = {json, write};
+    if (write != NULL && check_write_(config, write, err) != 0) return -1;
+    return search_for(config, model, gpus, answer_search_, &answer, log, err);
 }

@@ -1,12 +1,17 @@
-// The program's --search.
+// The program's --search, and the search of a sweep.
 #ifndef SEARCH_COMMAND_H
 #define SEARCH_COMMAND_H
 
-#include "model/model.h"
+#include "search.h"
 
 // Searches and writes the answer. gpus: as given, NULL for the world of the configuration; write: a file, or NULL.
 // Returns the exit code: 0, 1 where nothing fits, 3 where Ctrl-C ended it early; -1 with err.
 int search_command(const Config *config, const Model *model, const char *gpus, bool json, const char *write,
                    const Log *log, Error *err);
+
+// Searches and hands the result to `take`, whose code it returns; -1 with err where it comes to no result.
+typedef int SearchTake(void *argument, const SearchSpace *space, const SearchResult *result, Error *err);
+int search_for(const Config *config, const Model *model, const char *gpus, SearchTake *take, void *argument,
+               const Log *log, Error *err);
 
 #endif

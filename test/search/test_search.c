@@ -1,5 +1,5 @@
-// The search finds what all candidates simulated one by one have to offer: the same optimum, the same front, the same ten
-// best, whatever the number of threads; and no configuration outside its own enumeration is quicker.
+// The search finds what all candidates, simulated one by one, have to offer: the same optimum, front and ten best, with
+// any number of threads; and nothing that plain loops try is quicker.
 #include "search/answers.h"
 #include "search/bound.h"
 
@@ -75,7 +75,7 @@ static const struct Case {
      &llama_model, 4},
 };
 
-// ---- against all candidates, simulated -------------------------------------------------------------------------------------
+// ---- against all candidates, simulated -----------------------------------------------------------------------------
 
 static char *text_of(const Fit *fit, char text[256]) {
     const Candidate *c = &fit->candidate;
@@ -121,7 +121,7 @@ static void best_front_and_ten_are_those_of_all_candidates_simulated(void **stat
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) compare_with_all(&cases[i]);
 }
 
-// ---- bounds ----------------------------------------------------------------------------------------------------------------
+// ---- bounds --------------------------------------------------------------------------------------------------------
 
 static void no_step_is_shorter_than_its_bound(void **state) {
     (void)state;
@@ -150,10 +150,10 @@ static void no_step_is_shorter_than_its_bound(void **state) {
     }
 }
 
-// ---- against loops that know nothing of the search ----------------------------------------------------------------------------
+// ---- against loops that know nothing of the search -----------------------------------------------------------------
 
-// Every p, t, d, b, sequence, attention and schedule by name, even layers, without and with evictions: by config_check and the
-// planner alone.
+// Every p, t, d, b, sequence, attention and schedule by name, even layers, without and with evictions, by config_check
+// and the planner alone.
 static double brute_force(const World *world, int64_t gpus) {
     double best = INFINITY;
     Config *config = malloc(sizeof *config);
@@ -202,7 +202,7 @@ static void nothing_that_plain_loops_try_is_quicker(void **state) {
     }
 }
 
-// ---- threads ----------------------------------------------------------------------------------------------------------------
+// ---- threads -------------------------------------------------------------------------------------------------------
 
 static void results_do_not_depend_on_threads(void **state) {
     (void)state;
@@ -230,7 +230,7 @@ static void results_do_not_depend_on_threads(void **state) {
 #endif
 }
 
-// ---- what else is said ---------------------------------------------------------------------------------------------------------
+// ---- what else is said ---------------------------------------------------------------------------------------------
 
 // The search finds something in the world that it names as the smallest, and in none of half its size.
 static void the_smallest_world_is_one_that_does(void **state) {

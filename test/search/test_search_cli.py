@@ -1,5 +1,5 @@
-"""`--search` from the outside: its JSON is the contract, what it writes is what `--plan` says of the written file, ties and what
-forbids a better one are named, and bad questions are refused by name."""
+"""`--search` and `--sweep` from the outside: the JSON is the contract, what is written is what `--plan` says of it,
+what forbids a better configuration is named, and bad questions are refused by name."""
 
 import json
 import os
@@ -31,9 +31,10 @@ def test_the_keys_are_the_contract_and_the_front_trades_memory_for_time():
     assert parallel["pipeline"] * parallel["tensor"] * parallel["data"] == 4
 
 
-@pytest.mark.parametrize("more", [[], ["-o", "hardware.memory_gib=58"], ["-o", "hardware.gpu=h100", "-o", "hardware.memory_gib=52"]])
+@pytest.mark.parametrize("more", [[], ["hardware.memory_gib=58"], ["hardware.gpu=h100", "hardware.memory_gib=52"]])
 def test_the_written_file_plans_as_the_search_said(tmp_path, more):
     best = tmp_path / "best.yaml"
+    more = [part for override in more for part in ("-o", override)]
     told = json.loads(search("--gpus", 4, "--json", "--write", best, *SMALL, *more).stdout)["best"]
     plan = command("llama", "-c", best, "--plan", "--json")
     assert plan.returncode == 0, plan.stderr
@@ -57,15 +58,17 @@ def test_people_read_the_answer_first_and_120_columns():
     assert lines[0].startswith("best      pipeline")
     assert [line for line in lines if len(line) > 120] == []
     starts = {line.split("  ")[0] for line in lines}
-    assert {"set", "given", "cheapest", "next", "front: the fullest rank's memory against the step, up to 10 % slower than the best"} <= starts
+    assert {"set", "given", "cheapest", "next", "searched"} <= starts
+    assert any(line.startswith("front: the fullest rank's memory against the step") for line in lines)
     assert "too much on the ranks of stage" in " ".join(ended.stdout.split())
 
 
 def test_a_key_on_the_command_line_stays(tmp_path):
-    fixed = ["-o", "parallel.tensor=2", "-o", "schedule.name=gis", "-o", "schedule.micro_batch=2", "-o", "schedule.bpipe=on"]
+    keys = ["parallel.tensor=2", "schedule.name=gis", "schedule.micro_batch=2", "schedule.bpipe=on"]
+    fixed = [part for key in keys for part in ("-o", key)]
     told = json.loads(search("--gpus", 4, "--json", "-o", "model.layers=16", *fixed).stdout)["best"]["config"]
     assert told["parallel"]["tensor"] == 2
-    assert told["schedule"]["name"] == "gis" and told["schedule"]["micro_batch"] == 2 and told["schedule"]["bpipe"] == "on"
+    assert (told["schedule"]["name"], told["schedule"]["micro_batch"], told["schedule"]["bpipe"]) == ("gis", 2, "on")
 
 
 def test_the_ranks_of_the_configuration_are_searched_where_no_number_is_given():
@@ -87,7 +90,7 @@ def test_where_nothing_fits_the_smallest_world_that_would_is_named():
     [
         (["--gpus", "0"], "--gpus: 0: is no number of GPUs"),
         (["--gpus", "many"], "--gpus: many: is no number of GPUs"),
-        (["--gpus", "64", "-o", "parallel.tensor=16", "-o", "parallel.pipeline=8"], "-o parallel.pipeline: 8 does not divide"),
+        (["--gpus", 64, "-o", "parallel.tensor=16", "-o", "parallel.pipeline=8"], "parallel.pipeline: 8 does not divide"),
         (["--gpus", "4", "-o", "hardware.device=cpu"], "-o hardware.device: cpu contradicts --gpus"),
         (["--gpus", "4", "-o", "hardware.share_gpu=true"], "-o hardware.share_gpu: true contradicts --gpus"),
         (["--gpus", "4", "-o", "hardware.gpu=none"], "hardware.gpu: nothing is known of the device"),
@@ -103,13 +106,51 @@ def test_bad_questions_are_refused_by_name(arguments, says):
 def test_ctrl_c_prints_the_best_so_far():
     """On a terminal the progress line says that a search is under way; then it is interrupted."""
     ours, theirs = pty.openpty()
-    line = [trainer("llama"), "-c", ROOT / "configs" / "llama3_70b.yaml", "--search", "--gpus", "96", "--json", "-o", "train.global_batch=960"]
-    process = subprocess.Popen(
-        [str(word) for word in line], stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment(OMP_NUM_THREADS="1")
-    )
+    line = [trainer("llama"), "-c", ROOT / "configs" / "llama3_70b.yaml", "--search", "--gpus", 96, "--json"]
+    line = [str(word) for word in [*line, "-o", "train.global_batch=960"]]
+    env = environment(OMP_NUM_THREADS="1")
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=theirs, text=True, env=env)
     os.read(ours, 64)  # the first progress line
     process.send_signal(signal.SIGINT)
     told = json.loads(process.communicate(timeout=120)[0])
     os.close(ours), os.close(theirs)
     assert process.returncode in (0, 3)  # 0: it was complete by then
     assert (process.returncode == 3) == (told.get("complete") is False)
+
+
+# ---- several values at once -------------------------------------------------------------------------------------------
+
+
+def test_a_row_of_a_sweep_is_the_plan_with_these_overrides():
+    sweeps = ["--sweep", "schedule.micro_batch=1,2,3", "--sweep", "parallel.data=1,2"]
+    ended = command("llama", "-c", str(LLAMA), "--plan", "--json", *sweeps)
+    assert ended.returncode == 0, ended.stderr
+    rows = json.loads(ended.stdout)["sweep"]
+    assert [list(row["set"].values()) for row in rows] == [[b, d] for b in "123" for d in "12"]
+    for row in rows:
+        overrides = [part for key, value in row["set"].items() for part in ("-o", f"{key}={value}")]
+        plan = command("llama", "-c", str(LLAMA), "--plan", "--json", *overrides)
+        assert (plan.returncode == 2) == (row["refused"] is not None)
+        if row["refused"] is None:
+            told = json.loads(plan.stdout)
+            assert row["step_ms"] == told["step_ms"] and row["mfu"] == told["mfu"]
+            assert row["peak_bytes"] == max(stage["peak_bytes"] for stage in told["stages"])
+        else:
+            assert row["refused"] in plan.stderr
+
+
+def test_a_search_is_swept_too_and_lists_are_one_value():
+    arguments = ["--gpus", 4, *SMALL, "--json", "--sweep", "hardware.memory_gib=40,58"]
+    rows = json.loads(search(*arguments).stdout)["sweep"]
+    alone = json.loads(search("--gpus", 4, *SMALL, "--json", "-o", "hardware.memory_gib=40").stdout)["best"]
+    assert [row["set"]["hardware.memory_gib"] for row in rows] == ["40", "58"]
+    assert rows[0]["step_ms"] == alone["step_ms"] >= rows[1]["step_ms"]
+    layers = "parallel.layers=[10,10,10,10,10,10,10,10],[9,10,10,10,10,10,10,11]"
+    ended = command("llama", "-c", str(LLAMA), "--plan", "--json", "--sweep", layers)
+    assert len(json.loads(ended.stdout)["sweep"]) == 2
+
+
+@pytest.mark.parametrize("words", ["--plan --sweep a", "--plan --sweep train.steps=1,,2", "--sweep train.steps=1"])
+def test_a_bad_sweep_is_refused(words):
+    ended = command("llama", "-c", str(LLAMA), *words.split())
+    assert ended.returncode == 2 and "--sweep" in ended.stderr

@@ -1,0 +1,250 @@
+// Every combination is a configuration of its own: the file, the overrides, and one value of each swept key as a
+// further override. So what a row says is what --plan, or --search, says with these overrides.
+#include "sweep.h"
+
+#include "base/alloc.h"
+#include "base/grid.h"
+#include "base/json.h"
+#include "base/units.h"
+#include "plan/verdict.h"
+#include "search_command.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_KEYS = 6, MOST_ROWS = 256, TEXT = 128 };
+
+// One swept key. Values are parts of the argument, cut at the commas outside of brackets.
+typedef struct Swept {
+    char key[64];
+    char (*values)[TEXT];
+    int count;
+} Swept;
+
+typedef struct SweepRow {
+    int value[MOST_KEYS];
+    char cut[TEXT]; // "8x4x1 b1 GIS v2"
+    bool known, fits;
+    double step, mfu, bubble;
+    int64_t peak_bytes;
+    Error refused; // code 0: it was not
+} SweepRow;
+
+typedef struct Sweep {
+    const Options *options;
+    const Model *model;
+    const Log *log;
+    Swept keys[MOST_KEYS];
+    int key_count;
+    SweepRow *rows;
+    int row_count;
+} Sweep;
+
+// ---------------------------------------------------------------- what is asked
+
+static int bad_sweep_(const char *text, const char *why, Error *err) {
+    return error_set(err, EXIT_USAGE,
+                     "--sweep: %s: %s; write --sweep KEY=A,B,C, as in --sweep schedule.micro_batch=1,2,4", text, why);
+}
+
+static int read_swept_(Swept *swept, const char *text, Error *err) {
+    size_t name = strcspn(text, "=");
+    if (text[name] == '\0' || name == 0 || name >= sizeof swept->key) return bad_sweep_(text, "has no KEY=", err);
+    snprintf(swept->key, sizeof swept->key, "%.*s", (int)name, text);
+    int depth = 0;
+    const char *begin = text + name + 1;
+    for (const char *at = begin;; at++) {
+        depth += (*at == '[' || *at == '{') - (*at == ']' || *at == '}');
+        if (*at != '\0' && (*at != ',' || depth > 0)) continue;
+        if (at == begin) return bad_sweep_(text, "has an empty value", err);
+        if (at - begin >= TEXT) return bad_sweep_(text, "has a value that is too long", err);
+        swept->values = xrealloc(swept->values, (size_t)(swept->count + 1) * sizeof *swept->values);
+        snprintf(swept->values[swept->count++], TEXT, "%.*s", (int)(at - begin), begin);
+        if (*at == '\0') return 0;
+        begin = at + 1;
+    }
+}
+
+static int read_sweep_(Sweep *sweep, Error *err) {
+    const Options *options = sweep->options;
+    int64_t rows = 1;
+    if (options->sweep_count > MOST_KEYS)
+        return error_set(err, EXIT_USAGE, "--sweep: %d keys are more than %d; give fewer", options->sweep_count,
+                         MOST_KEYS);
+    for (int i = 0; i < options->sweep_count; i++) {
+        sweep->key_count++;
+        if (read_swept_(&sweep->keys[i], options->sweeps[i], err) != 0) return -1;
+        rows *= sweep->keys[i].count;
+        if (rows > MOST_ROWS)
+            return error_set(err, EXIT_USAGE, "--sweep: more than %d combinations; give fewer values", MOST_ROWS);
+    }
+    sweep->rows = xcalloc((size_t)rows, sizeof *sweep->rows);
+    sweep->row_count = (int)rows;
+    return 0;
+}
+
+// ---------------------------------------------------------------- one combination
+
+static void row_cut_(SweepRow *row, const Config *config) {
+    const ScheduleConfig *schedule = &config->schedule;
+    snprintf(row->cut, TEXT, "%lldx%lldx%lld b%lld %s%s", (long long)config->parallel.pipeline,
+             (long long)config->parallel.tensor, (long long)config->parallel.data, (long long)schedule->micro_batch,
+             schedule->file[0] != '\0' ? "file" : config_schedule_kind(config)->title,
+             schedule->bpipe != BPIPE_ON           ? ""
+             : schedule->evict_to == EVICT_TO_PEER ? ", BPipe"
+                                                   : ", host");
+}
+
+static int plan_row_(const Sweep *sweep, Config *config, SweepRow *row, Error *err) {
+    Planner planner;
+    Forecast forecast;
+    Config *asked = xmalloc(sizeof *asked);
+    Log quiet = *sweep->log;
+    quiet.level = LOG_QUIET;
+    int status = verdict_resolve(config, sweep->model, &quiet, err);
+    *asked = *config;
+    if (status == 0) {
+        status = planner_create(&planner, asked, sweep->model, sweep->log, err);
+        if (status == 0) status = planner_forecast_config(&planner, asked, true, &forecast, err);
+        planner_free(&planner);
+    }
+    if (status == 0 && !forecast.possible)
+        status = error_set(err, EXIT_USAGE, "with these stages and slots there is nothing to evict");
+    if (status == 0) {
+        row_cut_(row, config);
+        row->known = forecast.time.known;
+        row->fits = forecast.fits;
+        row->step = forecast.time.step, row->mfu = forecast.time.mfu, row->bubble = forecast.time.bubble;
+        row->peak_bytes = forecast.peak_bytes;
+    }
+    free(asked);
+    return status;
+}
+
+static int take_row_(void *argument, const SearchSpace *space, const SearchResult *result, Error *err) {
+    SweepRow *row = argument;
+    (void)err;
+    if (result->best < 0) return 0;
+    const Fit *best = &result->found[result->best];
+    Config *config = xmalloc(sizeof *config);
+    space_config(space, &best->candidate, config);
+    row_cut_(row, config);
+    free(config);
+    row->known = row->fits = true;
+    row->step = best->step, row->mfu = best->mfu, row->bubble = best->bubble;
+    row->peak_bytes = best->peak_bytes;
+    return 0;
+}
+
+static void sweep_row_(const Sweep *sweep, int index) {
+    const Options *options = sweep->options;
+    SweepRow *row = &sweep->rows[index];
+    int count = options->override_count;
+    const char **overrides = xcalloc((size_t)(count + MOST_KEYS), sizeof *overrides);
+    char(*text)[TEXT + 80] = xcalloc(MOST_KEYS, sizeof *text);
+    Config *config = xcalloc(1, sizeof *config);
+    for (int i = 0; i < count; i++) overrides[i] = options->overrides[i];
+    for (int i = sweep->key_count - 1; i >= 0; index /= sweep->keys[i--].count) {
+        row->value[i] = index % sweep->keys[i].count;
+        snprintf(text[i], sizeof *text, "%s=%s", sweep->keys[i].key, sweep->keys[i].values[row->value[i]]);
+        overrides[count + i] = text[i];
+    }
+    Error err = {0};
+    int status = config_load(config, options->config, overrides, count + sweep->key_count, &err);
+    if (status == 0 && config->model.family != sweep->model->family)
+        status = error_set(&err, EXIT_USAGE, "model.family: each trainer plans its own; use the other one");
+    if (status == 0 && options->search)
+        status = search_for(config, sweep->model, options->gpus, take_row_, row, sweep->log, &err);
+    else if (status == 0)
+        status = plan_row_(sweep, config, row, &err);
+    if (status != 0) row->refused = err;
+    free(config);
+    free(text);
+    free(overrides);
+}
+
+// ---------------------------------------------------------------- the table
+
+static void sweep_print_(const Sweep *sweep) {
+    Grid grid = {.columns = sweep->key_count + 6};
+    const char *cells[] = {"p x t x d, b, schedule", "fits", "rank GiB", "bubble", "step ms", "MFU"};
+    for (int i = 0; i < sweep->key_count; i++)
+        grid_cell(&grid, "%s",
+                  strchr(sweep->keys[i].key, '.') != NULL ? strchr(sweep->keys[i].key, '.') + 1 : sweep->keys[i].key);
+    for (int i = 0; i < 6; i++) grid_cell(&grid, "%s", cells[i]);
+    for (int r = 0; r < sweep->row_count; r++) {
+        const SweepRow *row = &sweep->rows[r];
+        bool known = row->known && row->refused.code == 0;
+        for (int i = 0; i < sweep->key_count; i++) grid_cell(&grid, "%s", sweep->keys[i].values[row->value[i]]);
+        grid_cell(&grid, "%s", row->refused.code != 0 ? "refused" : row->cut);
+        grid_cell(&grid, "%s", row->fits ? "yes" : "no");
+        grid_cell(&grid, row->peak_bytes > 0 ? "%.2f" : "-", (double)row->peak_bytes / GIB);
+        grid_cell(&grid, known ? "%.1f%%" : "-", 100 * row->bubble);
+        grid_cell(&grid, known ? "%.1f" : "-", 1e3 * row->step);
+        grid_cell(&grid, known && row->mfu > 0 ? "%.1f%%" : "-", 100 * row->mfu);
+    }
+    grid_print(&grid, stdout);
+    grid_free(&grid);
+    for (int r = 0; r < sweep->row_count; r++) {
+        char label[32];
+        if (sweep->rows[r].refused.code == 0) continue;
+        snprintf(label, sizeof label, "row %d", r + 1);
+        grid_line(stdout, label, "%s", sweep->rows[r].refused.text);
+    }
+}
+
+static void json_known_(const char *key, double value, bool known) {
+    printf(",\"%s\":", key);
+    if (known)
+        json_write_number(stdout, value);
+    else
+        fputs("null", stdout);
+}
+
+static void sweep_json_(const Sweep *sweep) {
+    fputs("{\"sweep\":[", stdout);
+    for (int r = 0; r < sweep->row_count; r++) {
+        const SweepRow *row = &sweep->rows[r];
+        fputs(r > 0 ? ",{\"set\":{" : "{\"set\":{", stdout);
+        for (int i = 0; i < sweep->key_count; i++) {
+            if (i > 0) putchar(',');
+            json_write_text(stdout, sweep->keys[i].key);
+            putchar(':');
+            json_write_text(stdout, sweep->keys[i].values[row->value[i]]);
+        }
+        printf("},\"fits\":%s", row->fits ? "true" : "false");
+        json_known_("step_ms", 1e3 * row->step, row->known);
+        json_known_("mfu", row->mfu, row->known && row->mfu > 0);
+        json_known_("bubble", row->bubble, row->known);
+        json_known_("peak_bytes", (double)row->peak_bytes, row->peak_bytes > 0);
+        fputs(",\"refused\":", stdout);
+        if (row->refused.code != 0)
+            json_write_text(stdout, row->refused.text);
+        else
+            fputs("null", stdout);
+        putchar('}');
+    }
+    fputs("]}\n", stdout);
+}
+
+int sweep_command(const Options *options, const Model *model, const Log *log, Error *err) {
+    Sweep sweep = {.options = options, .model = model, .log = log};
+    int code = read_sweep_(&sweep, err), refused = 0, fits = 0;
+    for (int r = 0; r < sweep.row_count && code == 0; r++) {
+        sweep_row_(&sweep, r);
+        refused += sweep.rows[r].refused.code != 0;
+        fits += sweep.rows[r].fits;
+    }
+    if (code == 0 && refused == sweep.row_count) {
+        const Error *first = &sweep.rows[0].refused;
+        code = error_set(err, first->code, "%s", first->text);
+    } else if (code == 0) {
+        options->json ? sweep_json_(&sweep) : sweep_print_(&sweep);
+        code = fflush(stdout) != 0 ? error_set(err, EXIT_FAILED, "the sweep could not be written to stdout")
+               : fits > 0          ? EXIT_DONE
+                                   : EXIT_FAILED;
+    }
+    for (int i = 0; i < sweep.key_count; i++) free(sweep.keys[i].values);
+    free(sweep.rows);
+    return code;
+}
