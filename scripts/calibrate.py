@@ -6,8 +6,8 @@
 
 The model is the planner itself: `--plan` is asked for every run's step time with `hardware.matmul_efficiency`, `matmul_half`,
 `flash_forward`, `flash_backward`, `stream_gb_s`, `action_us` and `step_overhead_ms`, which are changed until the steps are
-those of the runs (Levenberg-Marquardt on the logarithms of step times). What the runs say nothing of stays as it was. Needs the
-trainers, on the machine of the runs if that was a CPU.
+those of the runs (Levenberg-Marquardt on the logarithms of step times). What the runs say nothing of stays as it was, and what
+they say little of near it, the more so the larger --noise is. Needs the trainers, on the machine of the runs if that was a CPU.
 """
 
 import argparse
@@ -26,6 +26,8 @@ from run_files import Failure, find_trainer, finish, read_text, replacing
 ROOT = Path(__file__).resolve().parent.parent
 SETTLED = 1e-5  # largest change of a logarithm at which the fit ends
 ROUNDS = 40
+KNOWN = math.log(2)  # figures are known to a factor of two before any run is looked at
+FARTHEST = math.log(20)  # and are not looked for farther away than this
 
 
 @dataclasses.dataclass
@@ -150,20 +152,22 @@ def solve(matrix, right):
 
 
 class Fit:
-    def __init__(self, runs, planner):
+    def __init__(self, runs, planner, noise):
         self.runs, self.planner, self.cpu = runs, planner, runs[0].on_cpu
         start = beginning(runs)
-        self.names, self.logs = list(start), [math.log(value) for value in start.values()]
+        self.names, self.start = list(start), [math.log(value) for value in start.values()]
+        self.logs, self.pull = list(self.start), noise / KNOWN
         self.off = self.errors([self.logs])[0]
 
     def figures(self, logs):
         return complete({name: math.exp(value) for name, value in zip(self.names, logs, strict=True)}, self.cpu)
 
     def errors(self, points):
-        """For each point the logarithms of planned over measured step times."""
+        """For each point the logarithms of planned over measured step times, then how far it is from the start."""
         asked = [(run, self.figures(point)) for point in points for run in self.runs]
         answers = iter(self.planner.all_seconds(asked))
-        return [[math.log(next(answers) / run.seconds) for run in self.runs] for _ in points]
+        away = [[self.pull * (a - b) for a, b in zip(point, self.start, strict=True)] for point in points]
+        return [[math.log(next(answers) / run.seconds) for run in self.runs] + away[i] for i in range(len(points))]
 
     def slopes(self):
         """By how much each error grows with each logarithm."""
@@ -186,7 +190,10 @@ class Fit:
             slopes, better = self.slopes(), False
             while not better and damping < 1e8:
                 move = self.step(slopes, damping)
-                there = [value + part for value, part in zip(self.logs, move, strict=True)]
+                there = [
+                    max(start - FARTHEST, min(start + FARTHEST, value + part))
+                    for start, value, part in zip(self.start, self.logs, move, strict=True)
+                ]
                 off = self.errors([there])[0]
                 better = sum(e * e for e in off) < sum(e * e for e in self.off)
                 damping *= 0.1 if better else 10
@@ -226,10 +233,10 @@ def main(options):
         planner = Planner(folder, options.bin)
         if runs[0].on_cpu:
             planner.peak = sorted(run.peak for run in runs)[len(runs) // 2]
-        fit = Fit(runs, planner)
-        compare("before", runs, [run.seconds * math.exp(error) for run, error in zip(runs, fit.off, strict=True)])
+        fit = Fit(runs, planner, options.noise)
+        compare("before", runs, [run.seconds * math.exp(error) for run, error in zip(runs, fit.off)])
         figures = fit.run()
-        compare("fitted", runs, [run.seconds * math.exp(error) for run, error in zip(runs, fit.off, strict=True)])
+        compare("fitted", runs, [run.seconds * math.exp(error) for run, error in zip(runs, fit.off)])
         if others:
             compare("predicted", others, planner.all_seconds([(run, figures) for run in others]))
         text = section(figures, runs, planner)
@@ -249,5 +256,6 @@ if __name__ == "__main__":
     parser.add_argument("-o", dest="output", type=Path, metavar="FILE", help="write the section here instead of to standard output")
     parser.add_argument("--bin", type=Path, help="folder of the trainers")
     parser.add_argument("--skip", type=int, default=2, help="first steps that do not count (default 2)")
+    parser.add_argument("--noise", type=float, default=0.02, help="by how much equal runs differ, a fraction (default 0.02)")
     parser.add_argument("--quantile", type=float, default=0.5, help="of a run's step times; 0: its quickest step (default 0.5)")
     sys.exit(finish("calibrate", main, parser.parse_args()))
