@@ -1,3 +1,4 @@
+// The nearest of a list of words by edit distance, for "did you mean".
 #include "suggest.h"
 
 #include <limits.h>

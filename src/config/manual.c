@@ -1,3 +1,4 @@
+// Writes the manual page (troff) from the tables of options and configuration keys.
 #include "manual.h"
 
 #include "config_schema.h"

@@ -1,3 +1,4 @@
+// The table of options, and parsing a command line with it.
 #include "options_schema.h"
 #include "base/alloc.h"
 #include "base/suggest.h"

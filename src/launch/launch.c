@@ -1,5 +1,5 @@
-// One launch: a loop that passes on what ranks write and signals that come, listens to the coordinator, and ends
-// everything once the job is over; then the last word.
+// One launch: a loop that passes on output of the ranks and signals from outside, listens to the coordinator, and ends
+// everything once the job is over; then the final message.
 #include "launch_private.h"
 
 #include "base/alloc.h"
@@ -30,22 +30,22 @@ typedef struct Launch {
     int errors;    // what ranks write to stderr
     int words;     // a file with what mpirun says
     int unwritten; // errno of our stdout; 0: all is written
-    bool unread;   // that is why the ranks were asked to stop
+    bool unread;   // this is why the ranks were asked to stop
     char result[1 << 14];
-    size_t passed, taken; // bytes of `result` that our stdout has, and that came
+    size_t passed, taken; // bytes of `result` that our stdout has taken, and that arrived
     pid_t mpirun;
     bool ended;
-    int status;       // of mpirun, as waitpid says it
-    double stopped;   // since when mpirun is; 0: it runs
+    int status;       // of mpirun, from waitpid
+    double stopped;   // since when mpirun is stopped; 0: it runs
     int asked;        // how often we were told to stop
     double first;     // when for the first time
-    bool forwarded;   // the ranks know
-    double force;     // when everything is killed, after the second time
-    bool forced;      // it was
-    double last;      // when all ranks had ended in order; 0: not yet
+    bool forwarded;   // the ranks were told
+    double force;     // when to kill everything, after the second time
+    bool forced;      // everything was killed
+    double last;      // when all ranks had ended cleanly; 0: not yet
     bool expects;     // all ranks have joined
-    bool over;        // the coordinator, or what follows, says that the job has to end
-    char reason[256]; // where the coordinator has none
+    bool over;        // the coordinator, or what follows, decided that the job has to end
+    char reason[256]; // if the coordinator has none
 } Launch;
 
 // --- signals
@@ -88,14 +88,14 @@ static void launch_pass_on_stop_(Launch *launch) {
     launch->forwarded = true;
 }
 
-// Stopped processes too, which would not hear of anything else.
+// Includes stopped processes, which would not react to anything else.
 static void launch_kill_(Launch *launch) {
     launch->forced = true;
     if (!launch->ended) kill(-launch->mpirun, SIGKILL);
     launch_folder_signal(&launch->folder, SIGKILL);
 }
 
-// --- what ranks write
+// --- output of the ranks
 
 static void launch_pass_errors_(Launch *launch) {
     char bytes[1 << 14];
@@ -109,7 +109,7 @@ static bool launch_results_wait_(const Launch *launch) {
     return launch->passed < launch->taken;
 }
 
-// As much as our stdout takes now. If its reader pauses (a pager), signals and ranks are looked after all the same: a
+// Writes as much as our stdout takes now. If its reader pauses (a pager), signals and ranks are handled all the same: a
 // pipe that is ready takes PIPE_BUF bytes at once.
 static void launch_pass_results_(Launch *launch) {
     struct pollfd ready = {STDOUT_FILENO, POLLOUT, 0};
@@ -126,7 +126,7 @@ static void launch_pass_results_(Launch *launch) {
     }
 }
 
-// mpirun would swallow that its stdout cannot be written.
+// mpirun would hide that its stdout cannot be written.
 static void launch_take_results_(Launch *launch) {
     ssize_t count = -1;
     while (!launch_results_wait_(launch) &&
@@ -140,7 +140,7 @@ static void launch_take_results_(Launch *launch) {
     launch->results = -1;
 }
 
-// After mpirun's end. A second signal ends the wait for a reader.
+// Writes the rest after mpirun's end. A second signal ends the wait for a reader.
 static void launch_pass_last_results_(Launch *launch) {
     for (;;) {
         if (launch->results >= 0) launch_take_results_(launch);
@@ -156,7 +156,7 @@ static void launch_pass_last_results_(Launch *launch) {
 
 // --- the loop
 
-// Whether the job has to end, or is held up by mpirun.
+// Returns whether the job has to end, or mpirun holds it up.
 static bool launch_is_over_(Launch *launch, double now) {
     enum { MPIRUN_ENDS_WITHIN_S = 2 };
     const Patience *patience = &launch->job->patience;
@@ -177,7 +177,7 @@ static bool launch_is_over_(Launch *launch, double now) {
     return true;
 }
 
-// Whatever ends first, all ranks tell how they ended, which is the reason of the job if one of them reported it.
+// Whatever ends first, all ranks report how they ended; if one of them gave a reason, that is the job's.
 static void launch_end_ranks_(Launch *launch) {
     enum { TRIES = 20 };
     const struct timespec nap = {0, 50000000};
@@ -196,7 +196,7 @@ static void launch_end_ranks_(Launch *launch) {
 }
 
 static int launch_patience_ms_(const Launch *launch) {
-    // Of several children that end between two looks the first cannot be told, unless they are known.
+    // If several children end between two polls, the first is unknown, unless we already watch them.
     enum { STARTING_MS = 5, STOPPING_MS = 50, WATCHING_MS = 200 };
     if (!launch_children_complete(&launch->children)) return STARTING_MS;
     bool waiting = (launch->asked > 0 && !launch->forwarded) || launch->asked > 1 || launch->children.first >= 0;
@@ -229,14 +229,14 @@ static void launch_watch_(Launch *launch) {
     launch_pass_errors_(launch);
 }
 
-// --- the last word
+// --- the final message
 
 static int launch_say_(const Launch *launch, const char *what) {
     log_line(launch->log, "%s; %s", what, launch->job->remedy);
     return EXIT_FAILED;
 }
 
-// A rank whose supervisor ended before it could say so: mpirun's code has the signal, unless we killed it.
+// Reports a rank whose supervisor ended before it could: mpirun's code has the signal, unless we killed it.
 static int launch_say_lost_(const Launch *launch) {
     int rank = launch_children_lost(&launch->children),
         number = WIFEXITED(launch->status) ? WEXITSTATUS(launch->status) - 128 : 0;
@@ -265,11 +265,11 @@ static int launch_say_mpirun_(const Launch *launch) {
     return EXIT_FAILED;
 }
 
-// A rank reported why it failed.
+// Reports a rank that gave its reason.
 static int launch_say_reported_(const Launch *launch, const JobEnd *why) {
     Log voice = {launch->log->program, why->rank, why->stage, LOG_NORMAL};
     log_line(&voice, "%s", why->text);
-    // Killed by somebody else, mpirun is the reason, and what a rank says of it (its standard output has gone) a
+    // If mpirun was killed by another process, that is the reason, and what a rank reports (its stdout is gone) a
     // consequence.
     bool killed = WIFSIGNALED(launch->status) && !launch->forced && launch->asked < 2;
     return killed ? launch_say_mpirun_(launch) : why->code;
@@ -313,7 +313,7 @@ static int launch_open_(Launch *launch, int ends[2], Error *err) {
     if (mkfifo(path, 0600) != 0 || (launch->errors = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC)) < 0)
         return error_set(err, EXIT_FAILED, "cannot make %s: %s; is there space left?", path, strerror(errno));
     snprintf(path, sizeof path, "%s/mpirun", launch->folder.path);
-    // As long as a segment of Open MPI's, which says nothing where it cannot make one.
+    // As large as a segment of Open MPI's, which prints nothing if it cannot create one.
     enum { SEGMENT = 5 << 20 };
     launch->words = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     int failed = launch->words < 0 ? errno : posix_fallocate(launch->words, 0, SEGMENT);

@@ -1,10 +1,10 @@
 // Started by hand with a configuration of several ranks, the program starts them through mpirun on this machine and
 // stays as their parent. It holds the coordinator (ranks/coordinator.h), so that it knows what every rank is doing and
-// how it ends, whatever mpirun does; mpirun's own words are shown only where no rank said why the job failed.
+// how it ends, whatever mpirun does; mpirun's own output is shown only if no rank said why the job failed.
 //
-// All files of a launch are in one folder: Open MPI's session and shared memory, and a pipe for what ranks write to
-// stderr. It is removed at the end. A second small process, the caretaker, kills the ranks and removes the folder where
-// the parent is killed.
+// All files of a launch are in one folder: Open MPI's session and shared memory, and a pipe for the stderr of ranks. It
+// is removed at the end. A second small process, the caretaker, kills the ranks and removes the folder if the parent is
+// killed.
 //
 // Signals: TERM, INT, HUP and USR1 to the parent reach the ranks as SIGUSR1 (mpirun would kill them on TERM), once all
 // of them handle it; a second one ends everything at once. Everything that ranks write passes through the parent.
@@ -13,20 +13,20 @@
 
 #include "ranks/coordinator.h"
 
-// In the ranks' environment, "1" where the parent's stdout is a terminal; theirs always looks like one.
+// In the ranks' environment: "1" if the parent's stdout is a terminal; theirs always looks like one.
 #define LAUNCH_TERMINAL_VARIABLE "TRAINER_TTY"
 
 // How a launch ended. `lost`: a rank died or fell silent, or nothing moved, so that another start may get further.
 typedef struct LaunchEnd {
     bool lost;
-    int rank;                   // that was lost; -1: not known
+    int rank;                   // that was lost; -1: unknown
     int64_t step;               // that was trained; 0: none
     char action[STATUS_ACTION]; // of the rank
 } LaunchEnd;
 
 // Starts this program again as job->ranks ranks with the arguments argv[1...] and returns when all have ended. Returns
-// the exit code (EXIT_DONE ... EXIT_STOPPED) after having said on stderr, in log's name, why it is not 0. -1 with err
-// where the ranks could not be started. end: filled, or NULL.
+// the exit code (EXIT_DONE ... EXIT_STOPPED), after a message on stderr in log's name if it is not 0. -1 with err if
+// the ranks could not be started. end: filled, or NULL.
 int launch_ranks(const Log *log, const Job *job, char **argv, LaunchEnd *end, Error *err);
 
 #endif

@@ -1,5 +1,5 @@
 // The folder of a launch, the processes that belong to it, and the caretaker. A process belongs to the launch if it was
-// started with the folder's path in its environment, so that none is missed whoever its parent is now.
+// started with the folder's path in its environment, which holds whatever process its parent is now.
 #include "launch_private.h"
 
 #include "ranks/supervisor.h"
@@ -107,14 +107,14 @@ static int launch_caretaker_start_(LaunchFolder *folder, Error *err) {
 
 // --- making
 
-// Open MPI maps a segment of 4 MiB for each rank, and ends with a page of its own where there is no space for it.
+// Open MPI maps a segment of 4 MiB for each rank, and crashes (SIGBUS) if there is no space for it.
 static bool launch_has_space_(const char *base, int ranks) {
     struct statvfs space;
     return statvfs(base, &space) == 0 && (uint64_t)space.f_bavail * space.f_frsize >= ((uint64_t)ranks * 5 << 20);
 }
 
 static int launch_folder_make_(LaunchFolder *folder, const char *base, int ranks) {
-    // With the parent's id in its name, so that people see whose it is.
+    // The parent's id in its name tells people which run it belongs to.
     int length = snprintf(folder->path, sizeof folder->path, "%s/trainer-%d-XXXXXX", base, (int)getpid());
     if (length >= (int)sizeof folder->path || !launch_has_space_(base, ranks)) return -1;
     return mkdtemp(folder->path) != NULL ? 0 : -1;
@@ -123,7 +123,7 @@ static int launch_folder_make_(LaunchFolder *folder, const char *base, int ranks
 int launch_folder_create(LaunchFolder *folder, int ranks, Error *err) {
     const char *temporary = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
     memset(folder, 0, sizeof *folder);
-    // Messages between ranks go through it, so memory is the place for it.
+    // Messages between ranks go through it, so it should be in memory.
     if (launch_folder_make_(folder, "/dev/shm", ranks) != 0 && launch_folder_make_(folder, temporary, ranks) != 0)
         return error_set(
             err, EXIT_FAILED,

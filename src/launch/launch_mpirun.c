@@ -1,5 +1,5 @@
-// How mpirun is called, and which processes it has started. It gets our decisions as arguments and not in the
-// environment, except for the key of the coordinator, which others may not see.
+// Calls mpirun, and knows which processes it has started. Our decisions are arguments, not environment variables,
+// except for the key of the coordinator, which other users must not see.
 #include "launch_private.h"
 
 #include "base/alloc.h"
@@ -20,7 +20,7 @@
 
 // --- mpirun and its arguments
 
-// Debian's name for Open MPI's own first: another MPI's mpirun would start ranks that do not see each other.
+// Prefers Debian's name for Open MPI's own: another MPI's mpirun would start ranks that do not see each other.
 static int mpirun_find_(char *path, size_t size, Error *err) {
     static const char *const names[] = {"mpirun.openmpi", "mpirun"};
     const char *search = getenv("PATH") != NULL ? getenv("PATH") : "/usr/local/bin:/usr/bin:/bin";
@@ -43,8 +43,8 @@ static int mpirun_find_self_(char *path, size_t size, Error *err) {
     return error_set(err, EXIT_FAILED, "cannot find this program's own file to start its ranks; start it again");
 }
 
-// With fewer files mpirun does not hear ranks that join, says nothing, and all wait. Seen to do for 2 to 8 ranks: 36,
-// 44, 64.
+// With fewer files mpirun never hears ranks that join, prints nothing, and all wait. Found sufficient for 2, 4 and 8
+// ranks: 36, 44, 64.
 static int mpirun_check_limits_(int ranks, Error *err) {
     char here[4096];
     rlim_t needed = 32 + 5 * (rlim_t)ranks;
@@ -55,7 +55,7 @@ static int mpirun_check_limits_(int ranks, Error *err) {
                          strerror(errno));
     for (int i = 0; i < 2; i++) {
         bool space = i == 0;
-        rlim_t least = (rlim_t)(space ? 256 : 64) << 20; // what mpirun was seen to need, which says nothing of it
+        rlim_t least = (rlim_t)(space ? 256 : 64) << 20; // what mpirun was found to need; it does not say so itself
         if (getrlimit(space ? RLIMIT_AS : RLIMIT_DATA, &limit) == 0 && limit.rlim_cur < least)
             return error_set(err, EXIT_FAILED, "mpirun needs %lld MiB of %s and may have %lld; raise ulimit %s",
                              (long long)least >> 20, space ? "address space" : "data", (long long)limit.rlim_cur >> 20,
@@ -71,7 +71,7 @@ static int mpirun_check_limits_(int ranks, Error *err) {
 }
 
 typedef struct Arguments {
-    char **list; // ends with NULL; all entries are ours
+    char **list; // ends with NULL; we own all entries
     size_t count;
 } Arguments;
 
@@ -106,7 +106,7 @@ static void mpirun_describe_(Arguments *arguments, int ranks, const LaunchFolder
     mpirun_add_variable_(arguments, LAUNCH_TERMINAL_VARIABLE, isatty(STDOUT_FILENO) ? "1" : "0", true);
     mpirun_add_variable_(arguments, "OMP_NUM_THREADS", threads, false);
     mpirun_add_variable_(arguments, "OMP_WAIT_POLICY", "passive", false);
-    // Everything Open MPI writes is in our folder and goes with it.
+    // Everything that Open MPI writes is in our folder and is removed with it.
     mpirun_add_parameter_(arguments, "orte_tmpdir_base", folder->path, true);
     mpirun_add_parameter_(arguments, "btl_vader_backing_directory", folder->path, true);
     // One machine: no ssh, no batch system, no port that other hosts reach, and no search for networks, which takes 0.2
@@ -127,7 +127,7 @@ static void mpirun_free_(Arguments *arguments) {
     free(arguments->list);
 }
 
-// In the child. The parent may have gone before it was asked to be told.
+// Runs in the child. The parent may have died before the child asked to be told.
 static void mpirun_become_(const char *mpirun, char **arguments, const sigset_t *mask, int results, int words,
                            pid_t parent) {
     struct sigaction action;
@@ -159,7 +159,7 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const In
     invitation_write(invitation, secret);
     setenv(SUPERVISOR_VARIABLE, secret, 1);
     setenv(SUPERVISOR_FOLDER, folder->path, 1);
-    // A signal to the child is none to the parent, whose handlers it has until exec.
+    // A signal to the child must not reach the parent's handlers, which the child has until exec.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pid_t parent = getpid(), child = fork();
@@ -235,7 +235,7 @@ static void children_find_(LaunchChildren *children, pid_t mpirun, const Coordin
     }
 }
 
-// Those that were known come out of epoll in the order in which they ended.
+// epoll returns the children that we watch in the order in which they ended.
 static int children_take_ended_(LaunchChildren *children, const Coordinator *coordinator, double now) {
     struct epoll_event event;
     int count = 0;
@@ -255,7 +255,7 @@ void launch_children_look(LaunchChildren *children, pid_t mpirun, const Coordina
     if (none && children->first >= 0) children->sure = late == 1;
 }
 
-// A child whose environment was not read in time is the rank that is missing, where all others are known.
+// A child whose environment could not be read in time is the missing rank, if all others are known.
 int launch_children_lost(const LaunchChildren *children) {
     int missing = -1;
     if (children->first < 0 || !children->sure) return -1;

@@ -8,7 +8,7 @@
 
 // --- launch_folder.c
 
-// The folder; its path is in the environment of every process of the launch (SUPERVISOR_FOLDER), by which strays are
+// The folder. Its path is in the environment of every process of the launch (SUPERVISOR_FOLDER), by which strays are
 // found.
 typedef struct LaunchFolder {
     char path[256];
@@ -16,14 +16,14 @@ typedef struct LaunchFolder {
     int caretaker_end; // closing it wakes the caretaker
 } LaunchFolder;
 
-// Makes the folder in /dev/shm, else in TMPDIR or /tmp, and starts its caretaker.
+// Creates the folder in /dev/shm, else in TMPDIR or /tmp, and starts its caretaker.
 int launch_folder_create(LaunchFolder *folder, int ranks, Error *err);
 // Sends a signal to every process of this launch other than this one; 0: none. Returns how many there are.
 int launch_folder_signal(const LaunchFolder *folder, int number);
 // Kills what is left of the launch and removes the folder.
 void launch_folder_remove(LaunchFolder *folder);
-// A variable of the environment with which a process was started. False where there is none, where it is longer than
-// `value`, and where the process has ended or is another user's.
+// Reads a variable of the environment with which a process was started. Returns false if there is none, if it is longer
+// than `value`, or if the process has ended or is another user's.
 bool launch_process_variable(pid_t pid, const char *name, char *value, size_t size);
 
 // --- launch_mpirun.c
@@ -45,17 +45,17 @@ typedef struct LaunchChildren {
     LaunchChild *child; // [ranks] in the order in which they were found
     int ranks, count;
     int ends;  // epoll, of all `file`: readable if one has ended
-    int first; // child that ended first without the coordinator having heard of its end; -1: none
+    int first; // child that ended first without the coordinator hearing of it; -1: none
     double when;
-    bool sure; // that it was the first: no other had ended when it was seen
+    bool sure; // it is certain: no other had ended when it was found
 } LaunchChildren;
 
 int launch_children_open(LaunchChildren *children, int ranks, Error *err);
 void launch_children_close(LaunchChildren *children);
-// Looks which have come and which have ended. To be called often until all are known, and where `ends` is readable.
+// Polls which have started and which have ended. Call often until all are known, and when `ends` is readable.
 void launch_children_look(LaunchChildren *children, pid_t mpirun, const Coordinator *coordinator, double now);
 bool launch_children_complete(const LaunchChildren *children);
-// The rank of the child that ended first, without a word; -1: none, or not known.
+// Returns the rank of the child that ended first without a report; -1: none, or unknown.
 int launch_children_lost(const LaunchChildren *children);
 
 // --- launch_signals.c

@@ -1,7 +1,7 @@
-// Signals to the parent, one byte each, in a pipe that it polls. They are caught and not blocked: libraries start
-// threads before ranks are started (planning for schedule.bpipe: auto does), a thread blocks only what it was born
-// with, and a signal to the process goes to any thread that does not block it; the end of mpirun would be lost there.
-// PIPE is among them so that a reader of results that goes away is an error of write, after which the ranks end with a
+// Signals to the parent, one byte each, in a pipe that it polls. They are caught, not blocked: libraries start threads
+// before ranks are started (planning for schedule.bpipe: auto does), a thread blocks only what was blocked at its
+// birth, and a signal to the process goes to any thread that does not block it, where mpirun's SIGCHLD would be lost.
+// PIPE is among them so that a reader of results that goes away is a write error, after which the ranks end with a
 // checkpoint.
 #include "launch_private.h"
 
@@ -11,11 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-// What the ranks understand, their parent does too: #SBATCH --signal=USR1@300
+// The parent handles the same signals as the ranks: #SBATCH --signal=USR1@300
 static const int launch_signal_numbers_[] = {SIGCHLD, SIGPIPE, SIGTERM, SIGUSR1, SIGINT, SIGHUP};
 enum { LAUNCH_SIGNALS = sizeof launch_signal_numbers_ / sizeof *launch_signal_numbers_ };
 
-// A handler is told nothing but its signal.
+// A handler receives nothing but its signal.
 static struct LaunchCaught {
     int ends[2];
     bool changed[LAUNCH_SIGNALS];
@@ -25,7 +25,7 @@ static struct LaunchCaught {
 static void launch_note_signal_(int number) {
     int kept = errno;
     unsigned char byte = (unsigned char)number;
-    // Where the pipe is full there is enough to be read already.
+    // If the pipe is full, there is enough to read already.
     if (write(launch_caught_.ends[1], &byte, 1) < 0) errno = 0;
     errno = kept;
 }
@@ -37,7 +37,7 @@ int launch_signals_open(Error *err) {
     sigfillset(&action.sa_mask);
     for (int i = 0; i < LAUNCH_SIGNALS; i++) {
         sigaction(launch_signal_numbers_[i], NULL, &launch_caught_.before[i]);
-        // nohup, and commands in the background of a script
+        // nohup, and background commands of a script
         bool ignored = launch_caught_.before[i].sa_handler == SIG_IGN &&
                        (launch_signal_numbers_[i] == SIGINT || launch_signal_numbers_[i] == SIGHUP);
         launch_caught_.changed[i] = !ignored && sigaction(launch_signal_numbers_[i], &action, NULL) == 0;

@@ -1,3 +1,5 @@
+// Runs one stage's list alone. The groups of the other ranks are emulated ones (comm_emulated.h), and the scratch that
+// messages are copied to and from loads memory as real ones would.
 #include "emulate.h"
 #include "base/alloc.h"
 #include "base/clock.h"

@@ -1,3 +1,4 @@
+// The formulas of estimate.h.
 #include "estimate.h"
 
 double estimate_filled(int64_t batch, int64_t micro_batch, int64_t stages) {

@@ -1,3 +1,4 @@
+// Compares what a run needs with what the machine has free, cgroup limits included, and names what would fit.
 #include "fits.h"
 #include "base/alloc.h"
 #include "base/units.h"

@@ -1,3 +1,5 @@
+// Describes the device of a configuration, and adds up what the pieces of a layer, the embedding and the head cost on
+// it. What a single product, pass or collective costs is in device/cost.c.
 #include "hardware_model.h"
 #include "base/grid.h"
 #include "backend/attention_scratch.h"

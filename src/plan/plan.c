@@ -1,3 +1,5 @@
+// Makes a plan: for each stage the layouts that a run would allocate, run once without memory so that they only count,
+// and the tables that print it.
 #include "plan.h"
 #include "base/alloc.h"
 

@@ -1,3 +1,6 @@
+// Turns stage times into a step: durations of every action for the simulator, the resources that messages share, and
+// what follows the pipeline. If a list is long, two shorter ones are simulated and the steady state between them is
+// repeated.
 #include "plan_time.h"
 #include "base/alloc.h"
 

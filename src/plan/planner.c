@@ -1,3 +1,5 @@
+// Answers what-if questions by planning a changed copy of the configuration. Each answer is made in three steps, and a
+// question stops after the one it needs: is it possible, does it fit, how long does a step take.
 #include "planner.h"
 #include "config/gpus.h"
 #include "base/alloc.h"

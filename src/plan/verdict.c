@@ -1,3 +1,5 @@
+// Finds the forecasts that the verdict compares, decides, and writes the reason as one sentence; and resolves `auto` of
+// schedule.name, split_backward and bpipe with the same forecasts, so that a run does what the plan says.
 #include "verdict.h"
 #include "base/alloc.h"
 #include "base/units.h"

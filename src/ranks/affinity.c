@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// A host with more cores than the set has room for: all of them, as far as it goes.
+// Looks up the cores; on a host with more cores than the set can hold, as many as fit.
 static void affinity_look_(cpu_set_t *allowed) {
     CPU_ZERO(allowed);
     if (sched_getaffinity(0, sizeof *allowed, allowed) == 0 && CPU_COUNT(allowed) > 0) return;
@@ -61,7 +61,7 @@ void affinity_spin_briefly(char **argv) {
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     if (length <= 0) return;
     self[length] = '\0';
-    // Some tens of microseconds: longer than from one operation to the next, shorter than what a scheduler hands out.
+    // Some tens of microseconds: longer than from one operation to the next, shorter than a scheduler's time slice.
     setenv("GOMP_SPINCOUNT", "2000", 1);
     execv(self, argv);
 #else

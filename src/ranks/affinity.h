@@ -1,6 +1,5 @@
-// The cores of a host and which of them a rank may count as its own. Launchers differ: srun and a bare mpirun bind a
-// rank to cores, others leave all cores to all ranks. Threads beyond a rank's part wait for each other instead of
-// computing.
+// The cores of a host, and which of them count as a rank's own. Launchers differ: srun and a bare mpirun bind a rank to
+// cores, others leave all cores to all ranks. Threads beyond a rank's share wait for each other instead of computing.
 #ifndef AFFINITY_H
 #define AFFINITY_H
 
@@ -14,21 +13,22 @@ typedef struct CoresOfRank {
     cpu_set_t allowed;
 } CoresOfRank;
 
-// Cores this process may run on, at least 1.
+// Returns the cores this process may run on, at least 1.
 int affinity_allowed(void);
 
-// Threads for each of `ranks` ranks of this host: an even share of its cores, or OMP_NUM_THREADS where it is set.
+// Returns the threads for each of `ranks` ranks of this host: an even share of its cores, or OMP_NUM_THREADS if it is
+// set.
 int affinity_threads(int ranks);
 
-// Cores that are rank `rank`'s part: each core it may run on counts 1/n where n ranks of its host may. Above 0.
+// Returns rank `rank`'s share of cores: each core it may run on counts 1/n if n ranks of its host may. Above 0.
 double affinity_part(const CoresOfRank *ranks, int count, int rank);
 
-// Collective: this rank's part. -1 with err.
+// Collective: this rank's share. -1 with err.
 int affinity_share(World *world, double *part, Error *err);
 
-// Before anything else in main: the OpenMP library reads how long an idle thread spins from the environment, before
-// main begins, and by default that is milliseconds. With another program on the machine a step then takes up to eight
-// times as long. Where the environment says nothing about it, this program starts anew with an environment that does.
+// Call first in main. The OpenMP library reads before main how long an idle thread spins, by default milliseconds; with
+// another program on the machine a step then takes up to eight times as long. If the environment does not set it, this
+// program starts itself again with an environment that does.
 void affinity_spin_briefly(char **argv);
 
 #endif

@@ -1,8 +1,8 @@
-// One entry a rank: where its supervisor sends from, the last counter, and how it ended. What ranks are doing is in the
-// watchdog.
+// One entry per rank: where its supervisor sends from, its last counter, and how it ended. The watchdog has what ranks
+// are doing.
 //
-// The rank that decides what is said is the first that died; one that reported why it fails goes before those that were
-// only seen to die, since their deaths may be a consequence.
+// The first rank that died decides what is said; but a rank that reported why it fails takes precedence over those that
+// were only seen to die, because their deaths may be consequences.
 #include "coordinator.h"
 
 #include "base/alloc.h"
@@ -26,12 +26,12 @@ struct Coordinator {
     Invitation invitation;
     Watchdog *dog;
     Peer *peers;              // [ranks]
-    int open, ready, left;    // ranks that were heard and have not ended; that are ready; that left in order
+    int open, ready, left;    // ranks that were heard and have not ended; that are ready; that left cleanly
     double next;              // look
     int first, worth;         // the rank that decides what is said, and why it does; -1: none
     int64_t when;             // it ended
-    bool over;                // a rank ended without having left in order
-    bool died;                // the first of those, without having said why
+    bool over;                // a rank ended without leaving cleanly
+    bool died;                // the first of those gave no reason
     bool begun;               // a rank has met all others
     bool found;               // the watchdog found something, and `reason` says what
     int silent;               // rank; -1: none
@@ -78,15 +78,15 @@ void coordinator_settle(Coordinator *coordinator) {
         if (!coordinator->peers[rank].heard) watchdog_excuse(coordinator->dog, rank);
 }
 
-// --- what comes in
+// --- messages
 
-// How much the end of a rank says about why the job ends.
+// Returns how much the end of a rank says about why the job ends.
 static int coordinator_worth_(const Peer *peer, const char *text) {
     return text[0] != '\0' ? 2 : peer->ending == ENDING_DIED ? 1 : 0;
 }
 
-// Whether a launcher ended a rank that was leaving after others had: mpirun kills all once one has left with an error.
-// Such a rank is no reason for anything.
+// Returns whether a launcher ended a rank that was leaving after others had: mpirun kills all ranks once one has left
+// with an error. Such a rank is not the reason.
 static bool coordinator_hurried_(const Coordinator *coordinator, const Message *message) {
     const RankStatus *status = watchdog_status(coordinator->dog, message->rank);
     return message->ending == ENDING_DIED && message->signal > 0 && coordinator->left > 0 &&
@@ -142,7 +142,7 @@ void coordinator_take(Coordinator *coordinator, double now) {
     }
 }
 
-// --- what follows from it
+// --- decisions
 
 bool coordinator_look(Coordinator *coordinator, const Log *log, double now) {
     char text[WATCHDOG_TEXT];
@@ -150,7 +150,7 @@ bool coordinator_look(Coordinator *coordinator, const Log *log, double now) {
     if (now < coordinator->next) return false;
     coordinator->next = now + watchdog_interval(coordinator->job.patience) / 2;
     Found found = watchdog_look(coordinator->dog, now, &coordinator->silent);
-    // If nothing moves while ranks leave, one of them has not left, and that one will fall silent.
+    // If nothing moves while ranks leave, one of them has not left, and it will fall silent.
     if (found == FOUND_WELL || (found == FOUND_STUCK && coordinator->left > 0)) return false;
     coordinator->found = true, coordinator->worth = 0;
     for (int i = 0; watchdog_line(coordinator->dog, i, now, text); i++) log_line(log, "%s", text);
@@ -202,7 +202,7 @@ void coordinator_end(Coordinator *coordinator) {
     }
 }
 
-// --- what is known
+// --- questions
 
 bool coordinator_begun(const Coordinator *coordinator) {
     return coordinator->begun;

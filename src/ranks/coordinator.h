@@ -1,8 +1,8 @@
-// The end of all messages (messages.h) of one job: it hears every rank's supervisor, knows which rank is doing what,
-// which has ended and how, decides when the job has to end, and says why. One process of a job holds it: the program
-// that a user started by hand, or the supervisor of rank 0 under mpirun or srun.
+// The receiver of all messages (messages.h) of one job: it hears every rank's supervisor, knows what each rank is
+// doing, which has ended and how, decides when the job has to end, and says why. One process of a job holds it: the
+// program that a user started by hand, or the supervisor of rank 0 under mpirun or srun.
 //
-// Its work and memory grow with the number of ranks, each supervisor's do not.
+// Its work and memory grow with the number of ranks; each supervisor's do not.
 #ifndef COORDINATOR_H
 #define COORDINATOR_H
 
@@ -14,7 +14,7 @@ typedef struct Coordinator Coordinator;
 typedef struct Job {
     int ranks;
     Patience patience;
-    bool one_host;      // all ranks share this host: listen on its loopback alone
+    bool one_host;      // all ranks share this host: listen only on its loopback
     const char *remedy; // what follows from a failure: "the job ends; go on with --resume out"
 } Job;
 
@@ -24,20 +24,20 @@ void coordinator_close(Coordinator *coordinator);
 const Invitation *coordinator_invitation(const Coordinator *coordinator);
 int coordinator_file(const Coordinator *coordinator); // to poll
 
-// From now on each rank has to be heard within the patience; after `settle` those that were not heard yet are excused.
+// From now on each rank has to be heard within its timeout; after `settle` those not heard yet are excused.
 void coordinator_expect(Coordinator *coordinator, double now);
 void coordinator_settle(Coordinator *coordinator);
 
-// Takes what has come, up to a few thousand datagrams.
+// Takes what has arrived, up to a few thousand datagrams.
 void coordinator_take(Coordinator *coordinator, double now);
-// A message of the rank whose supervisor is this process.
+// Takes a message of the rank whose supervisor is this process.
 void coordinator_hear(Coordinator *coordinator, const Message *message, double now);
 
-// Looks at all ranks where it is time to. Returns true once the job has to end; if a rank fell silent or nothing moves,
-// it has then said in log's name what every stage is doing.
+// Checks all ranks if it is time to. Returns true once the job has to end; if a rank fell silent or nothing moves, it
+// has then logged what every stage is doing.
 bool coordinator_look(Coordinator *coordinator, const Log *log, double now);
-// Why, as one sentence, and the exit code. `spoken`: the failing rank printed the sentence itself where nobody prints
-// it for all ranks.
+// Why, as one sentence, and the exit code. `spoken`: the failing rank printed the sentence itself, because no process
+// prints it for all ranks.
 typedef struct JobEnd {
     int code;
     int rank, stage; // -1: the job as a whole
@@ -47,11 +47,11 @@ typedef struct JobEnd {
 } JobEnd;
 JobEnd coordinator_why(const Coordinator *coordinator);
 
-// Tells all supervisors that are left to kill their ranks. To be repeated until coordinator_open_ranks is 0.
+// Tells all remaining supervisors to kill their ranks. Repeat until coordinator_open_ranks is 0.
 void coordinator_end(Coordinator *coordinator);
 
-bool coordinator_begun(const Coordinator *coordinator);     // a rank knows its stage, so that all have joined
-bool coordinator_all_ready(const Coordinator *coordinator); // to hear SIGUSR1
+bool coordinator_begun(const Coordinator *coordinator);     // a rank knows its stage, so all have joined
+bool coordinator_all_ready(const Coordinator *coordinator); // to handle SIGUSR1
 int coordinator_open_ranks(const Coordinator *coordinator); // that were heard and have not ended
 bool coordinator_ended(const Coordinator *coordinator, int rank);
 int coordinator_code(

@@ -13,7 +13,7 @@
 
 static Place channel_any_(int family, bool loopback) {
     Place place = {.length = family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in)};
-    place.address.ss_family = (sa_family_t)family; // and zeros: any address, any port
+    place.address.ss_family = (sa_family_t)family; // zeros: any address, any port
     if (loopback && family == AF_INET) ((struct sockaddr_in *)&place.address)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (loopback && family == AF_INET6) ((struct sockaddr_in6 *)&place.address)->sin6_addr = in6addr_loopback;
     return place;
@@ -55,7 +55,7 @@ static bool channel_add_(Invitation *invitation, const struct sockaddr *address)
     struct in6_addr *to = &invitation->address[invitation->count];
     if (address->sa_family == AF_INET6) {
         *to = ((const struct sockaddr_in6 *)address)->sin6_addr;
-        // Addresses of one link mean nothing without the name that the other host has for it.
+        // Link-local addresses mean nothing without the other host's name for the link.
         return !IN6_IS_ADDR_LINKLOCAL(to) && !IN6_IS_ADDR_LOOPBACK(to);
     }
     channel_map_(to, &((const struct sockaddr_in *)address)->sin_addr);

@@ -1,6 +1,6 @@
 // Signed datagrams between the supervisors of ranks and the coordinator that hears them all (coordinator.h): UDP, over
-// IPv4 or IPv6, whichever gets through. Nothing is repeated or acknowledged here, and anything may come in: what lacks
-// the right signature, was seen before, or has a field out of range is dropped.
+// IPv4 or IPv6, whichever gets through. Nothing is repeated or acknowledged here, and anything may come in: a datagram
+// that lacks the right signature, was seen before, or has a field out of range is dropped.
 //
 //     supervisor -- BEAT ---> coordinator   its rank lives; once a second, at first to every address of the coordinator
 //     supervisor <- ANSWER -- coordinator   to each BEAT and ENDED
@@ -18,19 +18,19 @@
 
 typedef enum MessageKind { MESSAGE_BEAT = 1, MESSAGE_ANSWER, MESSAGE_ENDED, MESSAGE_END } MessageKind;
 
-// How a rank ended: in order with a code, with an error that it reported, or without a word by a signal or a code.
+// How a rank ended: cleanly with a code, with an error that it reported, or without a report, by a signal or a code.
 typedef enum Ending { ENDING_NONE, ENDING_LEFT, ENDING_REPORTED, ENDING_DIED } Ending;
 
 typedef struct Message {
     uint64_t signature; // of all that follows
-    uint64_t counter;   // grows with every message of its sender, so that none counts twice
+    uint64_t counter;   // grows with every message of its sender, so that none is taken twice
     int32_t kind, rank; // rank: of the supervisor that sends or receives it
-    int32_t address;    // of the coordinator's addresses, the one this went to; an answer repeats it
+    int32_t address;    // which of the coordinator's addresses this was sent to; an answer repeats it
     int32_t stage, wait_stage, ready;
     int32_t ending, code, signal; // ENDED; in an ANSWER `ending` repeats what was heard
     int64_t step, progress, when;
     char action[STATUS_ACTION], wait[STATUS_WAIT];
-    char text[STATUS_TEXT]; // travels with ENDED alone
+    char text[STATUS_TEXT]; // sent only with ENDED
 } Message;
 
 // Where a message came from or goes to.
@@ -41,8 +41,8 @@ typedef struct Place {
 
 enum { MESSAGES_ADDRESSES = 16 };
 
-// What a supervisor has to know of its coordinator: the key, which never travels in a datagram, its addresses (IPv4 as
-// IPv6 writes it) and its port.
+// What a supervisor needs to reach its coordinator: the key, which no datagram contains, its addresses (IPv4 in IPv6's
+// form) and its port.
 typedef struct Invitation {
     SipKey key;
     struct in6_addr address[MESSAGES_ADDRESSES];
@@ -56,28 +56,28 @@ typedef struct Channel {
     SipKey key;
 } Channel;
 
-// Opens a socket at a free port, of this host's loopback alone where `loopback`. 0, or -1 with err.
+// Opens a socket at a free port, only on this host's loopback if `loopback`. 0, or -1 with err.
 int channel_open(Channel *channel, bool loopback, Error *err);
 void channel_close(Channel *channel);
 
-// A new key, and every address under which this host, or another one, reaches the channel. The channel takes the key.
-// -1 with err.
+// Draws a key and lists every address under which this host, or another one, reaches the channel. The channel keeps the
+// key. -1 with err.
 int channel_invite(Channel *channel, Invitation *invitation, Error *err);
-// Entry i of an invitation's addresses. False where this channel cannot reach its kind.
+// Fills entry i of an invitation's addresses. Returns false if this channel cannot reach addresses of that kind.
 bool channel_place(const Channel *channel, const Invitation *invitation, int i, Place *place);
 
-// Signs and sends; does not wait. What cannot be sent is lost, as on the way.
+// Signs and sends without waiting. A message that cannot be sent is lost.
 void channel_send(Channel *channel, const Place *to, Message *message);
 // Returns true with the next valid message about one of `ranks` ranks. Takes at most *budget datagrams from the socket
 // and lowers it by as many, so that a flood of them delays no rank for long.
 bool channel_receive(Channel *channel, int ranks, Place *from, Message *message, int *budget);
 
-// As text for an environment, and back. -1 where it is none.
+// To text for an environment, and back. -1 if it is none.
 enum { INVITATION_TEXT = 64 };
 void invitation_write(const Invitation *invitation, char text[INVITATION_TEXT]);
 int invitation_read(Invitation *invitation, const char *text);
 
-// A rank's status as a message, and back.
+// A rank's status to a message, and back.
 void message_set_status(Message *message, const RankStatus *status);
 RankStatus message_status(const Message *message);
 

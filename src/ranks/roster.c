@@ -1,3 +1,4 @@
+// Gathers host, device and coordinates of every rank at start-up, and answers questions about them.
 #include "roster.h"
 
 #include "base/alloc.h"

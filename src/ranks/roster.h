@@ -1,4 +1,4 @@
-// Who is where: host, device and coordinates of every rank, known to all after start-up.
+// Where each rank is: host, device and coordinates, known to all ranks after start-up.
 #ifndef ROSTER_H
 #define ROSTER_H
 
@@ -19,13 +19,14 @@ typedef struct Roster {
 int roster_make(Roster *roster, World *world, Coordinates at, const char *device, Error *err);
 void roster_free(Roster *roster);
 
-// Ranks of each stage on one host, into of_stage[stages].
+// Counts the ranks of each stage on one host into of_stage[stages].
 void roster_count(const Roster *roster, int node, int64_t *of_stage, int stages);
 
-// Evictors whose partner is on another host, so that bundles cross the network; *pairs: how many evictors there are.
+// Returns the number of evictors whose partner is on another host, so that bundles cross the network; *pairs: all
+// evictors.
 int roster_pairs_apart(const Roster *roster, const ParallelConfig *parallel, int *pairs);
 
-// The start-up table; of a large job the ranks of the first nodes.
+// Prints the start-up table; for a large job the ranks of the first nodes.
 void roster_print(const Roster *roster, FILE *file);
 
 #endif

@@ -1,5 +1,5 @@
-// The page of one rank: atomics for numbers, and for texts two places of which a counter names the valid one. A text is
-// written into the other place before the counter moves, so that a kill at any instruction leaves a whole text.
+// The page of one rank: atomics for numbers, and two buffers per text with a counter that says which is valid. A text
+// is written into the other buffer before the counter moves, so that a kill at any instruction leaves a whole text.
 #include "status_page.h"
 
 #include <stdatomic.h>
@@ -106,7 +106,7 @@ int status_page_leave(StatusPage *page, int code) {
     return code;
 }
 
-// The rank may write while the text is copied; after two more texts it writes into this very place.
+// The rank may write while the text is copied; after two more texts it writes into this very buffer.
 static void page_read_doing_(const StatusPage *page, RankStatus *to) {
     uint32_t before, after;
     do {

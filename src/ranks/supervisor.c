@@ -1,8 +1,8 @@
-// One loop: see how the rank is, tell the coordinator, do what it says. Where this process holds the coordinator, the
-// same loop looks after all ranks.
+// One loop: look at the rank, tell the coordinator, obey it. If this process holds the coordinator, the same loop runs
+// it.
 //
-// Whoever dies takes the rank along: the kernel kills the rank when its supervisor ends, and the supervisor kills it
-// when its own parent has gone, or when the coordinator is not heard any more.
+// Neither process outlives the other: the kernel kills the rank when its supervisor ends, and the supervisor kills the
+// rank when its own parent is gone, or when the coordinator is no longer heard.
 #include "supervisor.h"
 
 #include "base/alloc.h"
@@ -25,9 +25,9 @@
 
 enum { NOT_ANSWERED = -1 };
 
-// What a rank and its supervisor say to each other besides the page.
+// What a rank and its supervisor exchange, apart from the page.
 typedef struct Meeting {
-    Invitation invitation; // of the coordinator; count 0: there is none
+    Invitation invitation; // of the coordinator; count 0: none
     _Atomic int invited, answered, settled;
 } Meeting;
 
@@ -35,13 +35,13 @@ struct Supervisor {
     const char *program;
     Job job;
     int rank;     // -1: alone
-    bool by_hand; // a program started by hand holds the coordinator and has the last word
+    bool by_hand; // a program started by hand holds the coordinator and prints the reason
     StatusPage *page;
     Meeting *meeting; // shared memory
-    pthread_t thread; // where there is no supervisor process
+    pthread_t thread; // if there is no supervisor process
     bool threaded;
 
-    // In the supervisor process alone.
+    // Only in the supervisor process.
     pid_t launcher, child;
     Coordinator *coordinator;
     Channel channel;
@@ -67,7 +67,7 @@ int supervisor_launched_rank(void) {
     return -1;
 }
 
-// --- words
+// --- lines
 
 static Log supervisor_log_(const Supervisor *supervisor, bool of_all) {
     RankStatus status;
@@ -76,14 +76,14 @@ static Log supervisor_log_(const Supervisor *supervisor, bool of_all) {
     return of_all ? log_of_all(&log) : log;
 }
 
-// Nobody may read stderr any more, and a pipe that is full holds up who writes to it: SIGALRM then ends this process.
+// stderr may have no reader, and a full pipe would block us: SIGALRM then ends this process.
 static void supervisor_begin_words_(void) {
     enum { LONGEST_S = 5 };
     signal(SIGALRM, SIG_DFL);
     alarm(LONGEST_S);
 }
 
-// Where nothing moves and nobody else would notice: true, after having said so.
+// Returns true, after a line that says so, if nothing moves and no other process would notice.
 static bool supervisor_is_stuck_(Supervisor *supervisor, double now) {
     RankStatus status;
     char text[WATCHDOG_TEXT];
@@ -105,9 +105,9 @@ static bool supervisor_is_stuck_(Supervisor *supervisor, double now) {
 
 // --- the launcher, if it waits for a host that is cut off
 
-// Open MPI's mpirun and its daemons wait for each other for as long as TCP does, a quarter of an hour. Daemons clean up
-// when they are told to end; mpirun does not hear a second request. Other launchers, as Slurm's daemon, notice a lost
-// host by themselves.
+// Open MPI's mpirun and its daemons wait for each other until TCP times out, a quarter of an hour. Daemons clean up
+// when told to end; mpirun ignores a second request. Other launchers, such as Slurm's daemon, notice a lost host by
+// themselves.
 static int supervisor_launcher_signal_(pid_t launcher) {
     static const char *const daemons[] = {"orted", "prted"}, *const starters[] = {"mpirun", "mpiexec", "orterun",
                                                                                   "prte"};
@@ -123,7 +123,7 @@ static int supervisor_launcher_signal_(pid_t launcher) {
     return 0;
 }
 
-// Leaves a process that ends the launcher in some seconds, should it not end by itself.
+// Forks a process that ends the launcher in some seconds, unless it ends by itself.
 static void supervisor_end_launcher_(pid_t launcher) {
     enum { GRACE_MS = 5000, LAST_MS = 2000, FILES = 4096 };
     int number = supervisor_launcher_signal_(launcher), file = (int)syscall(SYS_pidfd_open, launcher, 0);
@@ -167,7 +167,7 @@ static void supervisor_see_rank_(Supervisor *supervisor) {
     }
     if (supervisor->ended || getppid() == supervisor->launcher) return;
     supervisor_kill_(supervisor);
-    if (supervisor->by_hand) _exit(EXIT_FAILED); // its caretaker has the rest done
+    if (supervisor->by_hand) _exit(EXIT_FAILED); // the caretaker does the rest
     supervisor_begin_words_();
     Log log = supervisor_log_(supervisor, false);
     log_line(&log, "the process that started this rank has gone, so %s", supervisor->job.remedy);
@@ -220,7 +220,7 @@ static void supervisor_take_(Supervisor *supervisor, double now) {
     }
 }
 
-// Without the coordinator every rank speaks for itself. The launcher would end the others at the first one's end.
+// Without the coordinator every rank reports for itself. The launcher would end the others when the first one ends.
 static void supervisor_miss_coordinator_(Supervisor *supervisor, double now) {
     char text[WATCHDOG_TEXT], own[WATCHDOG_TEXT];
     RankStatus status;
@@ -238,7 +238,7 @@ static void supervisor_miss_coordinator_(Supervisor *supervisor, double now) {
     _exit(EXIT_FAILED);
 }
 
-// For the job script that may start the ranks again: which rank was lost, the step, and what the rank was doing.
+// Notes, for the job script that may start the ranks again, which rank was lost, the step, and what the rank was doing.
 static void supervisor_note_loss_(const Coordinator *coordinator, int rank) {
     const char *path = getenv(SUPERVISOR_LOSS);
     FILE *file = path == NULL ? NULL : fopen(path, "we");
@@ -248,7 +248,7 @@ static void supervisor_note_loss_(const Coordinator *coordinator, int rank) {
     fclose(file);
 }
 
-// All ranks, where this process holds the coordinator.
+// Supervises all ranks, if this process holds the coordinator.
 static void supervisor_coordinate_(Supervisor *supervisor, double now) {
     enum { TRIES = 20, CONNECT_S = 3 };
     Coordinator *coordinator = supervisor->coordinator;
@@ -265,7 +265,7 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
     supervisor_begin_words_();
     if (!why.spoken) log_line(&log, "%s", why.text);
     if (why.lost) supervisor_note_loss_(coordinator, why.rank);
-    if (why.silent) supervisor_end_launcher_(supervisor->launcher); // which may end this process before long
+    if (why.silent) supervisor_end_launcher_(supervisor->launcher); // the launcher may soon end this process
     supervisor_kill_(supervisor);
     for (int try = 0; try < TRIES && coordinator_open_ranks(coordinator) > 0; try++) {
         coordinator_end(coordinator);
@@ -285,7 +285,7 @@ static double supervisor_interval_(const Supervisor *supervisor) {
     bool answered = supervisor->coordinator != NULL || atomic_load(&supervisor->meeting->answered) != NOT_ANSWERED;
     if (supervisor->ended) return 0.05;
     status_page_read(supervisor->page, &status);
-    // Quicker until it is heard; by hand, until the parent knows that it may send SIGUSR1.
+    // More often until it is heard; if started by hand, until the parent knows that it may send SIGUSR1.
     return (answered && (status.ready || !supervisor->by_hand)) || interval < 0.1 ? interval : 0.1;
 }
 
@@ -305,7 +305,8 @@ static void supervisor_beat_(Supervisor *supervisor, double now) {
     _exit(EXIT_FAILED);
 }
 
-// The rank has ended and all know it who should; or there is nobody to tell, or he does not answer.
+// Returns whether the rank has ended and every process that must know does, or there is none to tell, or it does not
+// answer.
 static bool supervisor_may_end_(Supervisor *supervisor, double now) {
     enum { LONGEST_S = 1 };
     if (!supervisor->ended) return false;
@@ -340,7 +341,7 @@ static int supervisor_watch_(Supervisor *supervisor, pid_t child) {
         if (supervisor_may_end_(supervisor, now)) break;
     }
     if (rank_file >= 0) close(rank_file);
-    // By hand the parent knows all; mpirun need not say anything.
+    // If started by hand, the parent knows all, and mpirun need not report anything.
     return supervisor->by_hand ? EXIT_DONE : supervisor->code;
 }
 
@@ -353,7 +354,7 @@ static void *supervisor_live_(void *argument) {
     _exit(EXIT_FAILED);
 }
 
-// A thread, without signals: requests to stop are the main thread's to hear.
+// Starts a thread without signals, because the main thread handles requests to stop.
 static int supervisor_start_thread_(Supervisor *supervisor, Error *err) {
     sigset_t all, before;
     if (supervisor->alone == NULL) return 0;
@@ -366,13 +367,13 @@ static int supervisor_start_thread_(Supervisor *supervisor, Error *err) {
                : error_set(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end others");
 }
 
-// The rank dies with its supervisor, which may have gone already.
+// The rank dies with its supervisor, which may already be gone.
 static void supervisor_become_rank_(pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(EXIT_FAILED);
 }
 
-// Launchers send requests to stop to all processes of a rank, where they are the rank's alone to hear.
+// Launchers send requests to stop to all processes of a rank, but only the rank itself may handle them.
 static void __attribute__((noreturn)) supervisor_become_supervisor_(Supervisor *supervisor, pid_t rank) {
     static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
@@ -380,13 +381,13 @@ static void __attribute__((noreturn)) supervisor_become_supervisor_(Supervisor *
     _exit(supervisor_watch_(supervisor, rank));
 }
 
-// So that mpirun's own words can be told from those of ranks.
+// Separates mpirun's own lines from those of ranks.
 static void supervisor_redirect_errors_(void) {
     char path[300];
     const char *folder = getenv(SUPERVISOR_FOLDER);
     if (folder == NULL) return;
     snprintf(path, sizeof path, "%s/%s", folder, SUPERVISOR_ERRORS);
-    int file = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK); // an error, and no wait, where nobody reads it
+    int file = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK); // without a reader an error, not a wait
     if (file < 0) return;
     fcntl(file, F_SETFL, 0);
     dup2(file, STDERR_FILENO);
@@ -399,7 +400,7 @@ static int supervisor_fork_(Supervisor *supervisor, Error *err) {
     supervisor->by_hand = invitation != NULL && invitation_read(&supervisor->meeting->invitation, invitation) == 0;
     atomic_store(&supervisor->meeting->invited, supervisor->by_hand);
     if (!supervisor->by_hand && supervisor->rank == 0) {
-        supervisor->coordinator = coordinator_open(&supervisor->job, NULL); // without one rank 0 says so
+        supervisor->coordinator = coordinator_open(&supervisor->job, NULL); // without a coordinator rank 0 says so
         if (supervisor->coordinator != NULL)
             supervisor->meeting->invitation = *coordinator_invitation(supervisor->coordinator);
     }
@@ -456,7 +457,7 @@ static void supervisor_say_unheard_(const Supervisor *supervisor, const int *hea
 static int supervisor_settle_(Supervisor *supervisor, World *world, const Log *log, Error *err) {
     enum { CONNECT_S = 3 };
     int looks = 0, rank = world_rank(world), size = world_size(world);
-    if (size != supervisor->job.ranks) return 0; // refused in a moment, and ranks beyond the job's are not heard
+    if (size != supervisor->job.ranks) return 0; // such a job is refused in a moment, and ranks beyond the job's are not heard
     double until = clock_seconds() + CONNECT_S;
     while (rank > 0 && atomic_load(&supervisor->meeting->answered) == NOT_ANSWERED && clock_seconds() < until)
         comm_pause(&looks);
@@ -493,5 +494,5 @@ int supervisor_leave(Supervisor *supervisor, int code) {
         pthread_cancel(supervisor->thread);
         pthread_join(supervisor->thread, NULL);
     }
-    return code; // the pages are read by the supervisor up to the end of this process
+    return code; // the supervisor reads the pages until this process ends
 }

@@ -26,28 +26,28 @@
 #define SUPERVISOR_FOLDER "TRAINER_FOLDER"
 #define SUPERVISOR_ERRORS "errors"
 
-// A file into which a lost rank is noted under mpirun or srun: "RANK STEP ACTION" on one line, rank -1 for none in
-// particular.
+// A file into which a lost rank is noted under mpirun or srun: "RANK STEP ACTION" on one line; rank -1: no particular
+// one.
 #define SUPERVISOR_LOSS "TRAINER_LOSS"
 
-// What a rank is doing until there is a world.
+// What a rank is doing before there is a world.
 #define SUPERVISOR_JOINING "joining the other ranks"
 
 typedef struct Supervisor Supervisor;
 
-// `launched`: by mpirun or srun, as one of job->ranks ranks. Then this forks and returns in the rank alone; to be
-// called before any thread is started. NULL with err.
+// Starts supervision. `launched`: by mpirun or srun, as one of job->ranks ranks; then this forks and returns only in
+// the rank. Call before any thread is started. NULL with err.
 Supervisor *supervisor_start(const char *program, const Job *job, bool launched, Error *err);
 StatusPage *supervisor_page(const Supervisor *supervisor);
 
 // Collective, as soon as there is a world: under mpirun or srun, the ranks learn from rank 0 where the coordinator is.
-// Rank 0 says which of them it does not hear.
+// Rank 0 says which of them it cannot hear.
 int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error *err);
 
-// For the end of main: the rank ends in order. Returns `code`.
+// Ends the rank cleanly, at the end of main. Returns `code`.
 int supervisor_leave(Supervisor *supervisor, int code);
 
-// The rank that the launcher's environment names; -1: none.
+// Returns the rank that the launcher's environment names; -1: none.
 int supervisor_launched_rank(void);
 
 #endif

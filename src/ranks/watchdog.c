@@ -1,4 +1,4 @@
-// What was heard of each rank and when, and the sentences about it. With its own clock in test_watchdog.c.
+// What each rank last said and when, and the sentences about it. It reads no clock; test_watchdog.c sets its own.
 #include "watchdog.h"
 
 #include "base/alloc.h"
@@ -15,12 +15,12 @@ typedef struct Watched {
 struct Watchdog {
     Patience patience;
     int ranks;
-    double looked, moved; // last look; last time that anything got done anywhere
+    double looked, moved; // last check; last time that any rank made progress
     int64_t progress;     // of all ranks
     Watched rank[];
 };
 
-// A look that comes this much later than it should: the watchdog itself did not run.
+// If a check comes this much too late, the watchdog itself did not run.
 enum { OVERSLEPT_S = 3 };
 
 Watchdog *watchdog_create(int ranks, Patience patience, double now) {
@@ -90,7 +90,7 @@ Found watchdog_look(Watchdog *dog, double now, int *rank) {
     return dog->patience.progress_s > 0 && now - dog->moved > dog->patience.progress_s ? FOUND_STUCK : FOUND_WELL;
 }
 
-// --- words
+// --- sentences
 
 const char *watchdog_action(const RankStatus *status) {
     return status->action[0] != '\0' ? status->action : "start-up";
@@ -105,7 +105,7 @@ void watchdog_name(int rank, int stage, char name[WATCHDOG_NAME]) {
 
 void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, char text[WATCHDOG_TEXT]) {
     char name[WATCHDOG_NAME], others[48] = "";
-    int more = -1; // than the one that is named
+    int more = -1; // silent ranks other than the one that is named
     if (found == FOUND_STUCK) {
         snprintf(text, WATCHDOG_TEXT, "nothing has moved on any rank for %.0f s (train.timeout_s)", now - dog->moved);
         return;
@@ -127,8 +127,8 @@ void watchdog_describe(const RankStatus *status, char text[WATCHDOG_TEXT]) {
         snprintf(text, WATCHDOG_TEXT, "is at %s and waits for %s", watchdog_action(status), status->wait);
 }
 
-// The rank that speaks for its stage: one that is silent, else one that does not wait, else the lowest. -1: none has
-// this stage.
+// Returns the rank that represents its stage: one that is silent, else one that does not wait, else the lowest. -1: no
+// rank has this stage.
 static int watchdog_speaker_(const Watchdog *dog, int stage, double now) {
     int best = -1, best_worth = -1;
     for (int i = 0; i < dog->ranks; i++) {

@@ -1,8 +1,8 @@
-// The control plane: over MPI where a launcher started this process, else one rank alone, for which everything has
-// happened already.
+// The control plane: over MPI if a launcher started this process, else one rank alone, for which every collective is
+// already complete.
 //
-// After MPI_Init nothing here waits inside MPI while others may be late, since Open MPI would spin: operations are
-// started, and tested between sleeps. Making groups has no such form; a barrier goes before it.
+// After MPI_Init nothing here waits inside MPI while others may be late, because Open MPI would spin: operations are
+// started, and tested between sleeps. Creating groups has no such form, so a barrier precedes it.
 #include "world.h"
 
 #include "base/alloc.h"
@@ -25,20 +25,21 @@ struct World {
     double clock_offset;
     char host[256], library[96];
 #ifdef HAVE_MPI
-    MPI_Comm control; // of the operations below
+    MPI_Comm control; // for the operations below
     Comm *messages;   // the same ranks, for sums in rank order and clocks
     CommMpiWork work; // of all groups
 #endif
 };
 
-// --- who started this process
+// --- launchers
 
 static int world_number_(const char *name) {
     const char *text = getenv(name);
     return text == NULL ? 0 : atoi(text);
 }
 
-// Tasks of the Slurm step this process runs in; 0 outside of one, as in a batch script, where SLURM_NTASKS is set too.
+// Returns the tasks of the Slurm step this process runs in; 0 outside of one, as in a batch script, where SLURM_NTASKS
+// is set too.
 static int world_slurm_tasks_(void) {
     if (getenv("SLURM_STEP_ID") == NULL) return 0;
     return getenv("SLURM_STEP_NUM_TASKS") != NULL ? world_number_("SLURM_STEP_NUM_TASKS")
@@ -68,7 +69,7 @@ int world_under_launcher(bool *under, Error *err) {
     int tasks = world_slurm_tasks_();
     bool mpirun = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
     bool pmi = getenv("PMIX_RANK") != NULL || getenv("PMI_RANK") != NULL;
-    // A shell that srun opened is a step of one task: what is typed there was started by hand.
+    // An interactive shell under srun is a step of one task: a program typed there was started by hand.
     bool shell = tasks == 1 && !mpirun;
     *under = mpirun || (pmi && !shell);
     return !mpirun && !pmi && tasks > 1 ? world_slurm_error_(tasks, err) : 0;
@@ -86,7 +87,7 @@ static int world_fail_(const World *world, int code, const char *doing, Error *e
                      doing, text);
 }
 
-// Ends what `code` says was started.
+// Completes the operation that `code` reports as started.
 static int world_finish_(const World *world, int code, MPI_Request *request, const char *doing, Error *err) {
     int looks = 0, done = 0;
     while (code == MPI_SUCCESS) {
@@ -97,7 +98,7 @@ static int world_finish_(const World *world, int code, MPI_Request *request, con
     return world_fail_(world, code, doing, err);
 }
 
-// MPI counts in int: what is longer goes through in pieces.
+// MPI counts in int, so longer data are sent in pieces.
 enum { WORLD_PIECE = 1 << 30 };
 
 static int world_piece_(int64_t at, int64_t count) {
@@ -148,7 +149,7 @@ static int world_start_groups_(World *world, Error *err) {
     return world->messages == NULL ? -1 : 0;
 }
 
-// Hosts in the order of their lowest ranks; leaders (size): the lowest rank on each rank's host.
+// Numbers hosts in the order of their lowest ranks; leaders (size): the lowest rank on each rank's host.
 static void world_count_hosts_(World *world, const int *leaders) {
     world->node = world->nodes = 0;
     for (int q = 0; q < world->size; q++) {
@@ -158,7 +159,7 @@ static void world_count_hosts_(World *world, const int *leaders) {
     }
 }
 
-// The clock of each host is that of its lowest rank, measured one host after another against rank 0.
+// Each host uses the clock of its lowest rank, measured one host after another against rank 0.
 static int world_measure_clocks_(World *world, const int *leaders, MPI_Comm host, Error *err) {
     MPI_Request request;
     for (int q = 1; q < world->size; q++) {
@@ -196,7 +197,7 @@ static int world_start_hosts_(World *world, Error *err) {
     return failed;
 }
 
-// The first words of what the library says of itself: "Open MPI v4.1.4".
+// Writes the beginning of the library's own description: "Open MPI v4.1.4".
 static void world_describe_(World *world) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;
@@ -205,7 +206,7 @@ static void world_describe_(World *world) {
 }
 
 static int world_start_(World *world, int *argc, char ***argv, Error *err) {
-    // Open MPI's handler of crashes allocates memory, and hangs for ever if the crash came in the middle of that.
+    // Open MPI's crash handler allocates memory, and hangs forever if the crash came inside malloc.
     setenv("OMPI_MCA_opal_signal", "", 0);
     int provided, code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
     if (code != MPI_SUCCESS) return world_fail_(world, code, "starting MPI", err);
@@ -267,7 +268,7 @@ void world_abort(World *world, int code) {
     fflush(stdout);
     fflush(stderr);
 #ifdef HAVE_MPI
-    // Over a broken network MPI may not come back. Where one program started all ranks, it ends the others.
+    // Over a broken network MPI may never return. If one program started all ranks, it ends the others.
     signal(SIGALRM, SIG_DFL);
     alarm(LONGEST_ABORT_S);
     if (world != NULL && world->over_mpi && !status_page_printed(world->page)) MPI_Abort(MPI_COMM_WORLD, code);
@@ -276,7 +277,7 @@ void world_abort(World *world, int code) {
     _exit(code);
 }
 
-// --- what is known
+// --- questions
 
 int world_rank(const World *world) {
     return world->rank;
@@ -322,9 +323,9 @@ void world_progress(World *world) {
     if (world != NULL) status_page_progress(world->page);
 }
 
-// --- what all ranks do together
+// --- collectives
 
-// What the rank waits for is on its page meanwhile.
+// Publishes what the rank waits for.
 static void world_waits_(World *world, const char *what) {
     status_page_set_wait(world->page, what, -1);
 }

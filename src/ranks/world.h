@@ -1,5 +1,5 @@
-// The control plane: all ranks of the job, over MPI where it was built in, else one rank alone. Small, blocking, and
-// patient: waiting ranks sleep between looks, so that they do not burn the cores that computing ranks need.
+// The control plane: all ranks of the job, over MPI if it is built in, else one rank alone. Its messages are small and
+// blocking; waiting ranks sleep between polls, so that they leave the cores to ranks that compute.
 #ifndef WORLD_H
 #define WORLD_H
 
@@ -13,18 +13,18 @@
 
 typedef struct World World;
 
-// Joins the job this process was started in (mpirun, srun), or is alone. argc/argv as main got them.
+// Joins the job this process was started in (mpirun, srun), or is alone. argc/argv as main received them.
 World *world_join(int *argc, char ***argv, Error *err);
 
-// True where a launcher started this process as one of several ranks, decided from the environment before MPI is
-// touched. err is filled (and -1 returned) for a Slurm step whose tasks MPI cannot see, naming srun --mpi=pmix.
+// Sets *under if a launcher started this process as one of several ranks, judged by the environment before MPI is
+// touched. Returns -1 with err for a Slurm step whose tasks MPI cannot see, naming srun --mpi=pmix.
 int world_under_launcher(bool *under, Error *err);
 
-// Whether the launcher's environment says that all ranks run on this host.
+// Returns whether the launcher's environment says that all ranks run on this host.
 bool world_on_one_host(void);
 
-// False on all ranks of a host but the first, by what the launcher says: so that one of them speaks before there is a
-// world.
+// Returns false on all ranks of a host but the first, by the launcher's environment, so that only one of them prints
+// before there is a world.
 bool world_speaks(void);
 
 int world_rank(const World *);
@@ -34,11 +34,11 @@ int world_local_size(const World *);
 int world_node(const World *); // hosts numbered by their lowest rank
 int world_nodes(const World *);
 const char *world_host(const World *);
-const char *world_library(const World *); // what carries the control plane, with its version
+const char *world_library(const World *); // the library that carries the control plane, with its version
 
-// The page on which waits and progress are published; NULL: none.
+// Sets the page on which waits and progress are published; NULL: none.
 void world_set_status_page(World *, StatusPage *page);
-// Something got done that the engine's actions do not show, such as a file read. Any thread; NULL: does nothing.
+// Counts progress that the engine's actions do not show, such as a file read. Any thread; NULL: does nothing.
 void world_progress(World *);
 
 // Every rank of the job calls these in the same order.
@@ -48,17 +48,18 @@ int world_gather(World *, int root, void *all, const void *mine, int64_t bytes, 
 int world_sum(World *, double *data, int64_t count, Error *); // in rank order, result everywhere
 int world_max(World *, double *data, int64_t count, Error *); // result everywhere
 
-// Seconds to add to this host's clock_seconds() to get rank 0's; measured once at start. Zero on rank 0's host.
+// Returns the seconds to add to this host's clock_seconds() to get rank 0's, measured once at start; zero on rank 0's
+// host.
 double world_clock_offset(const World *);
 
-// A group from `color` (equal numbers join; -1: none, returns NULL without error) ordered by `key`. All ranks call it
-// in the same order.
+// Makes a group from `color` (equal numbers join; -1: none, returns NULL without error) ordered by `key`. All ranks
+// call it in the same order.
 Comm *world_split(World *, const char *name, int color, int key, Error *err);
 
-// Takes the whole job down: never returns. Peers end within seconds.
+// Ends the whole job: never returns. Peers end within seconds.
 void world_abort(World *, int code) __attribute__((noreturn));
 
-// Leaves in order (collective).
+// Leaves cleanly (collective).
 void world_leave(World *);
 
 #endif

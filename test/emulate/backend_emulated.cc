@@ -1,3 +1,5 @@
+// A backend in host memory whose operations are the CUDA kernels on the emulator, for the tests of the CPU's
+// operations.
 #include "backend_emulated.h"
 
 #include "cuda/cuda.h"

@@ -1,3 +1,4 @@
+// A GPU backend in managed memory, so that the tests of the CPU's operations run on it unchanged.
 #include "managed.h"
 
 #include "device/cuda_load.h"

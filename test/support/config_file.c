@@ -1,3 +1,4 @@
+// Writes a configuration to a temporary file and loads it, for unit tests.
 #include "config_file.h"
 
 #include <setjmp.h>
