@@ -66,7 +66,7 @@ bench: all $(BENCH_BIN)
 	$(Q)for bench in $(wildcard test/bench/bench*.py); do echo "== $$bench"; $(PYTHON) $$bench || exit 1; done
 
 # What takes minutes: the long forms of tests, one after another.
-soak: all $(TOOL_BIN) $(B)/test/test_kinds
+soak: all virtual virtual-tsan $(TOOL_BIN) $(B)/test/test_kinds
 	$(Q)for soak in $(wildcard test/soak/*.py); do echo "== $$soak"; \
 	  TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) $$soak || exit 1; done
 

@@ -71,6 +71,7 @@ inline void write_cell(const Access &access, Cell *cell, uint64_t now, const voi
 }
 
 void touch_cells(const Access &access, const Region &region, uintptr_t at, int64_t bytes, bool writes) {
+    if (tsan_judges()) return tsan_touch((const void *)at, bytes, writes);
     uint64_t now = epoch(access);
     Cell *first = region.cells + (at / 4 - region.base / 4);
     int64_t words = (int64_t)((at + (size_t)bytes + 3) / 4 - at / 4);
@@ -112,10 +113,14 @@ void find_own_variables(Running &r) {
         if (code >= from && code < to) program = file;
         if (stack >= from && stack < to) r.own[0] = {(uintptr_t)from, (uintptr_t)to};
     }
+    // A library's debugging sections may be mapped elsewhere: what counts is the part with this code.
+    auto &data = r.own[1];
     for (const auto &[file, bounds] : all) {
-        bool first = r.own[1].to == 0, follows = bounds.first == r.own[1].to;
-        if (first && file == program) r.own[1] = {bounds.first, bounds.second};
-        if (!first && follows && (file == program || file.empty())) r.own[1].to = bounds.second;
+        bool follows = bounds.first == data.to && (file == program || file.empty());
+        if (follows)
+            data.to = bounds.second;
+        else if (file == program && !(code >= data.from && code < data.to))
+            data = {bounds.first, bounds.second};
     }
 }
 

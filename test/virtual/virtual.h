@@ -7,6 +7,7 @@
 //   runtime.cc   the CUDA runtime's calls
 //   lt.cc        matrix products (cuBLASLt)        sdpa.cc   attention (cuDNN)
 //   clock.cc     virtual time in dry runs          traffic.cc  what a kernel reads and writes, for it
+//   fibers.cc    a second opinion about races, by ThreadSanitizer
 //   nccl.cc      messages and collectives (NCCL)   messages.c, host.cc   clocks on the host's messages (MPI)
 //
 // A context is whoever executes in order: a process's host thread, or a stream. Each has a vector clock. What one
@@ -121,7 +122,7 @@ struct Job {
 
 Job *job();
 void *job_timeline(); // the segment of clock.cc
-int process(); // this process's place in the job: its rank
+int process();        // this process's place in the job: its rank
 int node();
 struct JobLock {
     JobLock();
@@ -199,8 +200,9 @@ struct Op {
     uint64_t issue;
     int blocks = 1; // multiprocessors that it owns while it waits; 0: it is no kernel
     bool started = false;
-    bool remote = false; // what it waits for is in another process
-    double seconds = 0;  // in a dry run (clock.h)
+    bool remote = false;                                   // what it waits for is in another process
+    std::shared_ptr<char> call = std::make_shared<char>(); // where the host's call and its execution meet (fibers.cc)
+    double seconds = 0;                                    // in a dry run (clock.h)
 };
 
 void enqueue(cudaStream_t stream, Op op);
@@ -219,6 +221,14 @@ void fail_device(cudaError_t error);
 bool on_device_thread();
 
 enum { MULTIPROCESSORS = 132 };
+
+// --- fibers.cc: ThreadSanitizer's opinion, in programs that are linked with it; elsewhere nothing
+bool tsan_judges();
+void tsan_touch(const void *memory, int64_t bytes, bool writes);
+// Runs a step in a stream's fiber (NULL: made now): after what was released at `from`, and released at `to`.
+void fiber_run(void **fiber, void *from, void *to, const std::function<void()> &step);
+void edge_release(void *token);
+void edge_acquire(void *token);
 
 // --- host.cc
 void connect_messages();
