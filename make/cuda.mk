@@ -52,6 +52,12 @@ $(B)/test/libtrainer_cuda.so $(B)/gpu/libtrainer_cuda.so: $(CUDA_LIB)
 	@ln -sf ../libtrainer_cuda.so $@
 $(B)/test/test_cuda: | $(B)/test/libtrainer_cuda.so
 
+# Rules that the virtual GPU imitates, over the real libraries (scripts/cuda_check.sh).
+$(B)/test/api_rules: test/cuda/api_rules.cc $(B)/cuda_flags
+	$(call say,CXX,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CUDA_CACHE) $(CXX) -std=c++17 -O1 $(WARN) $(CUDA_INC) -I$(CUDA_HOME)/include -MMD -MP -MF $@.d $< $(CUDA_LIBS) -o $@
+
 # Asks cuDNN about our graphs without a device (test/cuda/test_cudnn.py).
 ifneq ($(FRONTEND),)
 ASK_CUDNN := $(B)/test/ask_cudnn

@@ -41,9 +41,10 @@ libraries() {
 pack() {
     local to=$1 file openmpi
     # The bare machine's processor may be another one.
-    make_cuda MARCH=x86-64-v3 programs gpu "$build/test/test_cuda" "${gpu_tests[@]/#/$build/gpu/test_gpu_}"
+    make_cuda MARCH=x86-64-v3 programs gpu "$build/test/test_cuda" "$build/test/api_rules" "${gpu_tests[@]/#/$build/gpu/test_gpu_}"
     mkdir -p "$to/lib" "$to/bin" "$to/openmpi"
-    cp "$build"/libtrainer_cuda.so "$build"/train_* "$build/test/test_cuda" "${gpu_tests[@]/#/$build/gpu/test_gpu_}" "$to/bin/"
+    cp "$build"/libtrainer_cuda.so "$build"/train_* "$build/test/test_cuda" "$build/test/api_rules" \
+        "${gpu_tests[@]/#/$build/gpu/test_gpu_}" "$to/bin/"
     rm -f "$to"/bin/*.o "$to"/bin/*.d
     strip "$to"/bin/*
     if command -v mpirun >/dev/null; then
@@ -86,7 +87,7 @@ use_packed() {
 }
 
 use_built() {
-    make_cuda programs gpu "$build/test/test_cuda" "${gpu_tests[@]/#/$build/gpu/test_gpu_}" tiny-data
+    make_cuda programs gpu "$build/test/test_cuda" "$build/test/api_rules" "${gpu_tests[@]/#/$build/gpu/test_gpu_}" tiny-data
     programs=$build tests=$build/test gpu=$build/gpu
 }
 
@@ -171,6 +172,7 @@ stage() {
 main() {
     mkdir -p "$logs"
     check 'device' nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv
+    check 'rules that the virtual GPU imitates' "$tests/api_rules"
     check 'operations against the CPU' gpu_family
     check 'fp32 losses like the CPU, 1e-4' fp32_like_cpu
     check 'bf16 losses near the CPU' bf16_close
