@@ -210,6 +210,17 @@ install_tensorboard() {
         tensorboard==2.16.2 protobuf==4.25.8 absl-py==2.1.0 six packaging
 }
 
+# cuobjdump and nvdisasm, which a toolkit may lack: scripts/machine_code.py reads the kernels' machine code with them.
+install_cuda_tools() {
+    local target=.deps/cuda_tools
+    if command -v cuobjdump nvdisasm >/dev/null || [ -d $target/nvidia ]; then
+        say "cuobjdump and nvdisasm are there"
+        return
+    fi
+    say "getting cuobjdump and nvdisasm (Python wheels, 6 MB) into $target, for scripts/machine_code.py"
+    install_wheels $target "the tests of the kernels' machine code are skipped" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
+}
+
 dev=0
 tests=1
 case "${1:-}" in
@@ -233,3 +244,4 @@ if [ "$tests" = 1 ]; then
     install_transformers
     install_tensorboard
 fi
+if [ "$dev" = 1 ] && [ -n "$nvcc" ]; then install_cuda_tools; fi

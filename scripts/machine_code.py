@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Reads the machine code of our kernels out of libtrainer_cuda.so: registers, stack, spills and the widest access to
+device memory, for each GPU generation that the library is built for.
+
+    scripts/machine_code.py                     the kernels that large models run, as a table
+    scripts/machine_code.py --all               every kernel
+    scripts/machine_code.py --write             puts the table into docs/cuda.md
+
+It needs cuobjdump and nvdisasm: of the CUDA toolkit, or of scripts/install_deps.sh --dev.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "cuda.md"
+BEGIN, END = "<!-- scripts/machine_code.py writes from here -->\n", "<!-- to here -->\n"
+GENERATIONS = ("sm_80", "sm_90")
+BF16 = "__nv_bfloat16"
+
+# The instances that bf16 models of configs/ launch. Rows of up to 2,048 columns take one piece of 8 a thread, up to
+# 16,384 two (row.cuh); scores of 2,048 columns take one.
+LARGE = {
+    "adamw_kernel<bf16>": "AdamW, fp32 masters beside bf16 weights",
+    "squares_kernel": "squared norms of gradients",
+    "norms_kernel": "their sums, in double",
+    "stats_kernel<bf16, 8>": "cross-entropy, statistics",
+    "gradient_kernel<bf16, 8>": "cross-entropy, gradient",
+    "embedding_kernel<bf16, 8>": "embedding",
+    "embedding_backward_kernel<bf16, 8>": "its gradient",
+    "position_backward_kernel<bf16, 8>": "gradient of positions",
+    "norm_kernel<bf16, 8, 1, false>": "RMSNorm, up to 2,048 columns",
+    "norm_kernel<bf16, 8, 2, false>": "RMSNorm, up to 16,384",
+    "norm_kernel<bf16, 8, 1, true>": "LayerNorm, up to 2,048 columns",
+    "norm_kernel<bf16, 8, 2, true>": "LayerNorm, up to 16,384",
+    "norm_backward_kernel<bf16, 8, 1, false, 256>": "RMSNorm backward, up to 2,048 columns",
+    "norm_backward_kernel<bf16, 8, 2, false, 1024>": "RMSNorm backward, up to 16,384",
+    "norm_backward_kernel<bf16, 8, 1, true, 256>": "LayerNorm backward, up to 2,048 columns",
+    "norm_backward_kernel<bf16, 8, 2, true, 640>": "LayerNorm backward, 8,200 to 10,240 (GPT-3 96B)",
+    "norm_backward_kernel<bf16, 8, 2, true, 1024>": "LayerNorm backward, other rows up to 16,384",
+    "column_sums_kernel<bf16, 8>": "gradients of biases",
+    "finish_kernel": "sums of blocks",
+    "swiglu_kernel<bf16, 8>": "SwiGLU",
+    "swiglu_backward_kernel<bf16, 8>": "its backward",
+    "map_kernel<Gelu, bf16, bf16, bf16, 8>": "GELU",
+    "map_kernel<GeluSlope, bf16, bf16, bf16, 8>": "its backward",
+    "bias_kernel<bf16, 8>": "bias",
+    "map_kernel<Sum, bf16, bf16, bf16, 8>": "sum of two",
+    "rope_kernel<bf16, 8>": "rotations",
+    "softmax_kernel<bf16, 8, 1>": "softmax of stored scores",
+    "softmax_backward_kernel<bf16, bf16, 8, 1>": "its backward",
+}
+
+
+class Kernel(NamedTuple):
+    name: str  # "norm_kernel<bf16, 8, 2, false>"
+    registers: int
+    stack: int  # bytes a thread
+    spills: int  # instructions that read or write it
+    load: int  # bytes of the widest access to device memory
+    store: int
+
+
+def find_tool(name):
+    """The path of a tool of the CUDA toolkit, or None."""
+    folders = [*os.environ.get("PATH", "").split(":"), "/usr/local/cuda/bin",
+               *map(str, ROOT.glob(".deps/cuda_tools/nvidia/*/bin"))]
+    return shutil.which(name, path=":".join(folders))
+
+
+def short_name(mangled):
+    """`norm_kernel<bf16, 8, 2, false>` of what the compiler calls it."""
+    plain = subprocess.run(["c++filt", mangled], capture_output=True, text=True, check=True).stdout.strip()
+    plain = re.sub(r"\(anonymous namespace\)::|^void ", "", plain).split("(")[0]
+    plain = re.sub(r"\(\w+\)", "", plain)  # (int)8, (bool)0 of other versions of c++filt
+    return plain.replace(BF16, "bf16").strip()
+
+
+def dump(library, generation, *options):
+    environment = os.environ | {"PATH": f"{Path(find_tool('nvdisasm') or '/').parent}:{os.environ.get('PATH', '')}"}
+    command = [find_tool("cuobjdump"), "-arch", generation, *options, str(library)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+
+
+def read_kernels(library, generation):
+    """All kernels of a library, by name."""
+    usage = dump(library, generation, "-res-usage")
+    sizes = {name: (int(registers), int(stack)) for name, registers, stack in
+             re.findall(r"Function (\S+?):\s+REG:(\d+) STACK:(\d+)", usage)}
+    kernels = {}
+    for part in re.split(r"\n\s*Function : ", dump(library, generation, "-sass"))[1:]:
+        mangled, code = part.split("\n", 1)
+        if mangled.strip() not in sizes:
+            continue
+
+        found = {access: [int(bits or 32) // 8 for bits in
+                          re.findall(rf"\b{access}G?\.E(?:\.(?!64|128)\w+)*(?:\.(64|128))?", code)]
+                 for access in ("LD", "ST")}  # also generic, where a pointer was read from a table
+        spills = len(re.findall(r"\b(?:LDL|STL)\b", code))
+        name = short_name(mangled.strip())
+        kernels[name] = Kernel(name, *sizes[mangled.strip()], spills, max(found["LD"] or [0]), max(found["ST"] or [0]))
+    return kernels
+
+
+def table(rows):
+    """Markdown of [(what, {generation: Kernel})]."""
+    lines = ["| kernel | what | registers | stack | spills | load | store |", "|---|---|---|---|---|---|---|"]
+    for name, what, kernels in rows:
+        cells = [" / ".join(str(getattr(kernels[g], field)) for g in GENERATIONS)
+                 for field in ("registers", "stack", "spills", "load", "store")]
+        cells = [cell.split(" / ")[0] if len(set(cell.split(" / "))) == 1 else cell for cell in cells]
+        lines.append(f"| `{name}` | {what} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def large_rows(library):
+    found = {generation: read_kernels(library, generation) for generation in GENERATIONS}
+    missing = [name for name in LARGE if any(name not in found[g] for g in GENERATIONS)]
+    if missing:
+        sys.exit(f"{library} has no {missing[0]}: it was built from other sources than this script knows")
+    return [(name, what, {g: found[g][name] for g in GENERATIONS}) for name, what in LARGE.items()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", type=Path, default=ROOT / "build/release/libtrainer_cuda.so")
+    parser.add_argument("--all", action="store_true", help="every kernel of the library")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/cuda.md")
+    asked = parser.parse_args()
+    for tool in ("cuobjdump", "nvdisasm"):
+        if find_tool(tool) is None:
+            sys.exit(f"{tool} is missing: scripts/install_deps.sh --dev fetches it")
+    if not asked.library.exists():
+        sys.exit(f"{asked.library} is missing: make gpu builds it")
+    if asked.all:
+        found = {generation: read_kernels(asked.library, generation) for generation in GENERATIONS}
+        rows = [(name, "", {g: found[g][name] for g in GENERATIONS}) for name in sorted(found["sm_90"])]
+    else:
+        rows = large_rows(asked.library)
+    if not asked.write:
+        print(table(rows), end="")
+        return
+    text = PAGE.read_text()
+    before, rest = text.split(BEGIN)
+    PAGE.write_text(before + BEGIN + "\n" + table(rows) + "\n" + END + rest.split(END)[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""The machine code of the kernels that large models run: 16-byte accesses and no spills, but for the ones listed."""
+
+import sys
+
+import pytest
+from trainer_runs import ROOT, TOOLS
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import machine_code  # noqa: E402
+
+LIBRARY = TOOLS.parent / "libtrainer_cuda.so"
+# Bytes of stack a thread, at most. LayerNorm's backward shares a multiprocessor with other blocks where rows are
+# shorter than 8,200 columns, and more registers would cost a block.
+SPILLS = {"norm_backward_kernel<bf16, 8, 2, true, 1024>": 80}
+# Doubles in a tree, and sums of blocks, a few thousand each: neither is a pass over a tensor.
+NARROW = {"norms_kernel", "finish_kernel"}
+
+pytestmark = [
+    pytest.mark.skipif(not LIBRARY.exists(), reason="libtrainer_cuda.so was not built (make gpu)"),
+    pytest.mark.skipif(not all(map(machine_code.find_tool, ("cuobjdump", "nvdisasm"))),
+                       reason="cuobjdump or nvdisasm is missing (scripts/install_deps.sh --dev)"),
+    pytest.mark.thorough,
+]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return machine_code.large_rows(LIBRARY)
+
+
+def test_no_kernel_of_the_models_spills_but_those_that_are_listed(rows):
+    for name, _, kernels in rows:
+        for generation, kernel in kernels.items():
+            assert kernel.stack <= SPILLS.get(name, 0), (generation, kernel)
+            assert kernel.spills == 0 or name in SPILLS, (generation, kernel)
+
+
+def test_tensors_are_read_and_written_16_bytes_at_a_time(rows):
+    for name, _, kernels in rows:
+        for generation, kernel in kernels.items():
+            if name not in NARROW:
+                assert kernel.load == 16, (generation, kernel)
+
+
+def test_the_page_has_the_table_that_the_script_writes(rows):
+    table = machine_code.PAGE.read_text().split(machine_code.BEGIN)[1].split(machine_code.END)[0]
+    assert table.strip() == machine_code.table(rows).strip(), "run scripts/machine_code.py --write"
