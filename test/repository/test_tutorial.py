@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from trainer_runs import ROOT, environment
+from trainer_runs import ROOT, environment, patience
 
 pytestmark = pytest.mark.thorough
 
@@ -49,7 +49,7 @@ def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
     env = {name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS", "TEST_PROGRAMS"))}
     said = {}
     for number, title, command in steps:
-        ended = subprocess.run(["bash", "-e"], input=command, cwd=checkout, env=env, capture_output=True, text=True, timeout=300)
+        ended = subprocess.run(["bash", "-e"], input=command, cwd=checkout, env=env, capture_output=True, text=True, timeout=patience(300))
         assert ended.returncode == 0, f"{number}. {title}\n{ended.stdout}\n{ended.stderr}"
         said[number] = ended
     assert "mine_train: " in said[2].stdout
