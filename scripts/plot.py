@@ -1,11 +1,12 @@
 #!/usr/bin/python3
-"""Draws what a trainer wrote: traces (--trace FILE), plans (--plan --json) and metrics (log.metrics).
+"""Draws what a trainer wrote: traces (--trace FILE), plans and searches (--plan, --search with --json) and metrics.
 
     scripts/plot.py timeline TRACE -o FILE          who worked on what, and when, in one step of a run or a plan
     scripts/plot.py timelines TRACE... -o FILE      several of them, one below the other on one scale, named after their files
     scripts/plot.py memory FILE... -o FILE          peak bytes of each stage: of a plan with and without BPipe, of runs
     scripts/plot.py curves METRICS... -o FILE       loss and MFU of one or several runs, step by step
     scripts/plot.py compare PLAN METRICS -o FILE    what a plan said against what a run measured
+    scripts/plot.py search SEARCH... -o FILE        the fronts of searches: memory of the fullest rank against the step
 
 FILE ends in .svg or .png; -o may be given several times. A picture appears complete or not at all.
 """
@@ -14,7 +15,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from run_files import GIB, MIB, Failure, Metrics, Plan, Trace, finish, read_plan_or_metrics, read_text, replacing
+from run_files import GIB, MIB, Failure, Metrics, Plan, Search, Trace, finish, read_plan_or_metrics, read_text, replacing
 
 # Blue and orange that also differ for the colour-blind, paler for the chunks after the first; transfers in green and
 # purple, away and back.
@@ -194,6 +195,25 @@ def draw_compare(plt, options):
     return figure
 
 
+def draw_search(plt, options):
+    figure, axes = new_figure(plt, 7.5, 4)
+    axis = axes[0][0]
+    for i, path in enumerate(options.files):
+        search = Search(path, read_text(path))
+        color = SERIES[(i + 1) % len(SERIES)]
+        sizes = [peak / GIB for peak in search.peak]
+        # Between two of the front there is nothing: less memory costs the whole of the next step.
+        axis.step(sizes, search.step, where="pre", color=color, linewidth=1, alpha=0.5)
+        axis.plot(sizes, search.step, "o", color=color, markersize=4, label=search.name)
+        for x, y, label in zip(sizes, search.step, search.label):
+            axis.annotate(label, (x, y), xytext=(3, 4), textcoords="offset points", fontsize=6.5, rotation=25)
+    axis.set_xlabel("GiB of the fullest rank")
+    axis.set_ylabel("s a step")
+    axis.margins(x=0.15, y=0.2)
+    legend_above(axis)
+    return figure
+
+
 # ---- writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -218,9 +238,9 @@ def save(figure, path):
 
 def arguments():
     parser = argparse.ArgumentParser(prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    pictures = parser.add_subparsers(dest="picture", required=True, metavar="timeline|timelines|memory|curves|compare")
+    pictures = parser.add_subparsers(dest="picture", required=True, metavar="timeline|timelines|memory|curves|compare|search")
     kinds = (("timeline", draw_timeline, 1), ("timelines", draw_timelines, "+"), ("memory", draw_memory, "+"))
-    for name, draw, count in (*kinds, ("curves", draw_curves, "+"), ("compare", draw_compare, 2)):
+    for name, draw, count in (*kinds, ("curves", draw_curves, "+"), ("compare", draw_compare, 2), ("search", draw_search, "+")):
         picture = pictures.add_parser(name)
         picture.add_argument("files", type=Path, nargs=count, metavar="FILE")
         picture.add_argument("-o", "--output", type=Path, action="append", required=True, metavar="FILE", help="ends in .svg or .png")

@@ -132,6 +132,26 @@ class Plan:
             self.reason = str(plan["verdict"]["reason"])
 
 
+class Search:
+    """What --search --json wrote: the front, quickest first, and a few words on each of its configurations."""
+
+    def __init__(self, path, text):
+        with form_of(path, "search; make one with --search --json"):
+            front = json.loads(text)["front"]
+            self.name = path.stem
+            self.step = [float(each["step_ms"]) / 1e3 for each in front]
+            self.peak = [int(each["peak_bytes"]) for each in front]
+            self.label = [self.words(each["config"]["parallel"], each["config"]["schedule"]) for each in front]
+        if not front:
+            raise Failure(f"{path}: has no front, since nothing fits")
+
+    @staticmethod
+    def words(parallel, schedule):
+        cut = "x".join(str(parallel[key]) for key in ("pipeline", "tensor", "data"))
+        evicts = {"on": f", {schedule['evict_to']}"}.get(schedule["bpipe"], "")
+        return f"{cut} b{schedule['micro_batch']} {schedule['name']}{evicts}"
+
+
 class History:
     """Steps, validations and evaluations as they are added. A step that comes again, as after a resume or of a new run in the same file, takes the place
     of its earlier self and of all that was behind that."""

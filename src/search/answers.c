@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "bound.h"
 #include "config/config_schema.h"
+#include "plan/verdict.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -148,9 +149,10 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
     int64_t part = given->parallel.pipeline * given->parallel.tensor;
     if (space->world % part != 0) return 0;
     given->parallel.data = space->world / part;
-    if (given->schedule.name == schedule_kind_count) given->schedule.name = schedule_kind_index("1f1b");
-    if (given->schedule.bpipe == BPIPE_AUTO) given->schedule.bpipe = BPIPE_OFF;
+    // What is open is what a plan makes of it.
+    Log quiet = {.program = "", .rank = -1, .stage = -1, .level = LOG_QUIET};
     if (config_check(given, &ignored) != 0) return 0;
+    if (verdict_resolve(given, space->planner->model, &quiet, err) != 0) return -1;
     return planner_forecast_config(space->planner, given, true, forecast, err);
 }
 

@@ -30,6 +30,8 @@ def wrote(tmp_path_factory):
     command("llama", *plan, "schedule.name=zb-v", "-o", "schedule.bpipe=off", "--trace", folder / "split.json")
     alone = command("llama", *plan, "parallel.pipeline=1", "-o", "schedule.bpipe=off")
     (folder / "plan1.json").write_text(alone.stdout)
+    small = ["-o", "model.layers=8", "-o", "train.global_batch=16", "--search", "--gpus", "4", "--json"]
+    (folder / "search.json").write_text(command("llama", "-c", ROOT / "configs/llama65b.yaml", *small).stdout)
     return folder
 
 
@@ -37,6 +39,7 @@ PICTURES = {
     "timeline_of_a_plan": ["timeline", "trace4.json"],
     "timeline_of_a_run": ["timeline", "run.json", "--step", "3"],
     "timeline_of_a_validation": ["timeline", "run.json", "--step", "validation"],
+    "search": ["search", "search.json"],
     "timelines": ["timelines", "trace4.json", "split.json"],
     "memory_of_a_plan": ["memory", "plan4.json", "--limit", "0.001"],
     "memory_of_a_plan_and_a_run": ["memory", "plan1.json", "metrics.jsonl"],
@@ -133,7 +136,7 @@ def wrong_files(folder):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("picture", ["timeline", "timelines", "memory", "curves", "compare"])
+@pytest.mark.parametrize("picture", ["timeline", "timelines", "memory", "curves", "compare", "search"])
 def test_wrong_input_is_one_sentence_and_leaves_no_file(wrote, picture, tmp_path):
     for name, content in wrong_files(wrote).items():
         path = tmp_path / f"{name}.json"
