@@ -153,6 +153,9 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
     Log quiet = {.program = "", .rank = -1, .stage = -1, .level = LOG_QUIET};
     if (config_check(given, &ignored) != 0) return 0;
     if (verdict_resolve(given, space->planner->model, &quiet, err) != 0) return -1;
+    // Left open it need not be set for schedules that split anyway; a plan takes it for off.
+    bool open = space->base->schedule.split_backward == SPLIT_AUTO && given->schedule.split_backward == SPLIT_OFF;
+    if (open) given->schedule.split_backward = SPLIT_AUTO;
     return planner_forecast_config(space->planner, given, true, forecast, err);
 }
 

@@ -20,7 +20,9 @@ void search_found_config(const SearchSpace *space, const Fit *found, Config *con
 // "ZB-V", "interleaved, host"
 static char *schedule_text_(const Config *config, char text[SCHEDULE_ROW_TEXT]) {
     ScheduleRow row = {.schedule = config->schedule, .attention = config->attention};
-    row.schedule.recompute_of_stage[0] = 0; // has words of its own
+    // These have words of their own.
+    row.schedule.recompute_of_stage[0] = 0;
+    row.attention.mode = ATTENTION_FLASH;
     return schedule_row_text(&row, text);
 }
 

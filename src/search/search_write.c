@@ -29,7 +29,7 @@ static int64_t value_of_(const Candidate *c, const char *key) {
                   {"schedule.micro_batch", c->micro_batch},
                   {"schedule.name", c->schedule.kind},
                   {"schedule.chunks", c->schedule.chunks},
-                  {"schedule.split_backward", c->schedule.split},
+                  {"schedule.split_backward", c->schedule.split ? SPLIT_ON : SPLIT_OFF},
                   {"schedule.bpipe", c->evict != SEARCH_KEEP},
                   {"schedule.recompute_layers", c->recompute},
                   {"attention.mode", c->attention}};
