@@ -159,6 +159,9 @@ static void layer_passes_(const Work *work, PartTime *time) {
     time->forward += bytes_(work, 9 * hardware_stream_(s) + up * inner + rotations * qkv);
     time->backward += bytes_(work, 8 * hardware_stream_(s) + down * inner + (rotations + biases) * qkv);
     time->weight += bytes_(work, biases * qkv);
+    // Read and written: the gradients of both column products, and of the stream after each half of the layer.
+    double columns = (double)(s->rows * (s->mlp_cols + s->qkv_cols) * s->element);
+    time->kept += bytes_(work, 2 * (columns + 2 * hardware_stream_(s)));
 }
 
 static void attention_(const Work *work, PartTime *time) {

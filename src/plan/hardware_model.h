@@ -30,10 +30,11 @@ void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tf
 bool hardware_is_cpu(const Config *config);
 
 // One microbatch through one part of a model on one tensor rank, in seconds. `weight` is the part of `backward` that W
-// takes where a backward is split into I and W. tensor_*: what collectives over the tensor ranks add to the above, with
+// takes where a backward is split into I and W, which adds `kept` to I: gradients are copied into the bundle for W.
+// tensor_*: what collectives over the tensor ranks add to the above, with
 // parallel.overlap less than they take; a split backward takes tensor_input + tensor_weight instead of tensor_backward.
 typedef struct PartTime {
-    double forward, backward, weight;
+    double forward, backward, weight, kept;
     double tensor_forward, tensor_backward, tensor_input, tensor_weight;
 } PartTime;
 

@@ -31,7 +31,7 @@ typedef struct ComputeTimes {
 
 // Adds `count` parts to the time of a chunk. Without `compute` only their collectives, where compute was measured.
 static void costing_add_part_(StageTime *time, const PartTime *part, double count, bool compute) {
-    double input = part->backward - part->weight;
+    double input = part->backward - part->weight + part->kept;
     time->forward += count * ((compute ? part->forward : 0) + part->tensor_forward);
     time->backward += count * ((compute ? part->backward : 0) + part->tensor_backward);
     time->input += count * ((compute ? input : 0) + part->tensor_input);
