@@ -296,6 +296,13 @@ static void stage_poll_(Pass *pass) {
     if (pass->poll != NULL) pass->poll(pass->poll_argument);
 }
 
+// A layer leaves its output to the norm of the next, or of the head. A layer that will run again needs its input in the
+// bundle before it starts.
+static LayerOutput layer_output_(const StageChunk *chunk, int64_t layer) {
+    if (layer == chunk->layers - 1) return chunk->last ? LAYER_LEAVES : LAYER_WRITES;
+    return layer + 1 < chunk->recomputed ? LAYER_WRITES : LAYER_LEAVES;
+}
+
 int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
                   float scale, Error *err) {
     Pass *pass = &stage->pass;
@@ -313,7 +320,7 @@ int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, con
     for (int64_t l = 0; l < here->layers; l++) {
         void *place = layer_place_(stage, here, bundle, l);
         void *next = l + 1 < here->layers ? layer_bundle_(stage, here, bundle, l + 1) : final;
-        layer_forward(pass, stage->model, layer_tensors_(stage, here, l), place, next);
+        layer_forward(pass, stage->model, layer_tensors_(stage, here, l), place, next, layer_output_(here, l));
         stage_poll_(pass);
     }
     if (here->last)
@@ -345,7 +352,7 @@ int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, co
         const Tensor *tensors = layer_tensors_(stage, here, l);
         void *place = layer_place_(stage, here, bundle, l);
         bool again = l < here->recomputed;
-        if (again) layer_forward(pass, stage->model, tensors, place, NULL);
+        if (again) layer_forward(pass, stage->model, tensors, place, NULL, LAYER_NO_OUTPUT);
         pass->split = split && !again;
         layer_backward(pass, stage->model, tensors, place, dx, l > 0 || here->first);
         pass->split = split;

@@ -111,6 +111,14 @@ void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes) {
     if (pass->split) pass->be->copy(pass->be, STREAM_COMPUTE, kept, made, bytes);
 }
 
+void block_norm_forward(Pass *pass, const Model *model, const Tensor *norm, void *out, void *x) {
+    if (pass->residual == NULL)
+        model->norm_forward(pass, norm, out, NULL, x, NULL);
+    else
+        model->norm_forward(pass, norm, out, x, pass->residual, pass->delta);
+    pass->residual = NULL;
+}
+
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv) {
     blocks_poll_(pass);
     pass->be->attention_forward(pass->be, out, saved, pass->scratch, qkv, &pass->shape->attention);
@@ -174,7 +182,7 @@ void head_block(Pass *pass, const Model *model, const Tensor *tensors, const Hea
     const Shape *s = pass->shape;
     Backend *be = pass->be;
     const Tensor *matrix = &tensors[model->head_matrix];
-    model->norm_forward(pass, tensors, work->norm, NULL, x, NULL);
+    block_norm_forward(pass, model, tensors, work->norm, x);
     const void *whole = block_gathered(pass, GATHERED_INPUT, work->norm);
     column_forward(pass, work->logits, NULL, whole, matrix, NULL, s->vocab_width, EPILOGUE_NONE);
     blocks_poll_(pass);

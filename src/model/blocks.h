@@ -34,6 +34,9 @@ void row_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, cons
 // If pass->split is set, copies `made` to `kept`, a part of the bundle that the backward does not read again.
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
 
+// out = norm(x), both shards. If the layer before has left its output, that is added up into x first, in the same pass.
+void block_norm_forward(Pass *pass, const Model *model, const Tensor *norm, void *out, void *x);
+
 // Attention over qkv (rows, qkv_cols), already rotated if the model has rope. `saved` as in backend.h.
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv);
 void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const void *out, const void *saved,
@@ -56,7 +59,7 @@ typedef struct HeadWork {
 void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape);
 
 // Final norm, logits, loss (rows) and, if scale is not 0, their whole backward at once: x (shard) is replaced by its
-// own gradient, loss gradients scaled by `scale`. With scale 0 x does not change.
+// own gradient, loss gradients scaled by `scale`. With scale 0 x holds the output of the layers.
 void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
                 const int32_t *targets, float scale);
 

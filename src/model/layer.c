@@ -59,14 +59,14 @@ static Layer layer_open_(const Pass *pass, const Model *model, const Tensor *ten
     return layer;
 }
 
-void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y) {
+void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y, LayerOutput output) {
     const Shape *s = pass->shape;
     Layer layer = layer_open_(pass, model, tensors, bundle);
     const Tensor **t = layer.t;
     const LayerBundle *a = &layer.a;
     void *delta = layer.work.delta;
 
-    model->norm_forward(pass, t[LAYER_NORM1], a->norm1, NULL, a->x, NULL);
+    block_norm_forward(pass, model, t[LAYER_NORM1], a->norm1, a->x);
     column_forward(pass, a->qkv, NULL, block_gathered(pass, GATHERED_INPUT, a->norm1), t[LAYER_QKV], t[LAYER_QKV_BIAS],
                    s->qkv_cols, EPILOGUE_NONE);
     if (model->heads_forward != NULL) model->heads_forward(pass, t, a->qkv, a->kept);
@@ -78,9 +78,12 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
                    block_gathered(pass, GATHERED_INPUT, a->norm2), t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols,
                    layer.epilogue);
     if (!layer.fused) model->activation_forward(pass, a->act, a->mlp);
-    if (y == NULL) return;
+    if (output == LAYER_NO_OUTPUT) return;
     row_forward(pass, delta, a->act, t[LAYER_DOWN], t[LAYER_DOWN_BIAS], s->ffn);
-    pass->be->add(pass->be, y, a->x2, delta, s->shard_rows * s->hidden);
+    if (output == LAYER_WRITES)
+        pass->be->add(pass->be, y, a->x2, delta, s->shard_rows * s->hidden);
+    else
+        pass->residual = a->x2, pass->delta = delta;
 }
 
 // One of the layer's two ways past the residual stream, x + row(inner(column(norm(x)))), as its backward sees it.

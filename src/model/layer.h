@@ -34,9 +34,13 @@ typedef struct LayerWork {
 int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *shape);
 int64_t layer_work_layout(LayerWork *work, void *base, const Shape *shape);
 
-// `tensors` are the layer's, in table order. Reads the input from the bundle, writes y (shard_rows, hidden). y NULL:
-// makes the rest of the bundle, which is all that a backward needs.
-void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y);
+// What a forward makes of its output y (shard_rows, hidden): writes it, leaves it to the norm that reads it next, which
+// then adds in passing (block_norm_forward), or makes the rest of the bundle alone, which is all that a backward needs.
+typedef enum LayerOutput { LAYER_WRITES, LAYER_LEAVES, LAYER_NO_OUTPUT } LayerOutput;
+
+// `tensors` are the layer's, in table order. Reads the input from the bundle, unless the layer before has left it. y is
+// used by LAYER_WRITES alone.
+void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y, LayerOutput output);
 // dx (shard_rows, hidden): gradient of y on entry, of the input on return. Adds to the tensors' gradients. Where
 // pass->split is set it adds to those of the norms and of what is done to q and k, and leaves the others, those of
 // matrices and biases, to layer_weights. onward: dx is gathered next, so that this may start here.

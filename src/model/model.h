@@ -63,6 +63,8 @@ typedef struct Pass {
     GatherState gather_state[GATHERED_COUNT];
     CommRequest gather[GATHERED_COUNT], sum;
     bool sum_started;
+    // What the layer before left to the next norm: its output is residual + delta. NULL: it has been written.
+    const void *residual, *delta;
     void *scratch;        // attention
     void *work;           // a layer's temporaries, see layer.h
     bool split;           // a backward leaves the gradients of matrices and their biases to layer_weights
