@@ -1,11 +1,13 @@
 // Speed of the matrix products at the shapes of GPT-2 124M (4 sequences of 64), and of flash against stored attention,
-// with the bytes each keeps for the backward. An argument sets the number of threads.
+// with the bytes each keeps for the backward; flash alone over long sequences, beside the products that it consists of.
+// The first argument sets the number of threads (0: as OpenMP says), a second one, linear, attention or long, the part.
 #include "backend/backend.h"
 #include "base/clock.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct Bench {
     Backend *backend;
@@ -145,7 +147,8 @@ static void bench_attention(Backend *backend, int64_t head_dim) {
     for (int64_t seq = 256; seq <= 2048; seq *= 2) {
         Timing t[MODES];
         for (int mode = 0; mode < MODES; mode++)
-            t[mode] = timing_start(backend, (AttentionShape){2048 / seq, seq, 12, 12, head_dim, mode, SOFTMAX_FUSED, DETERMINISTIC_AUTO});
+            t[mode] = timing_start(
+                backend, (AttentionShape){2048 / seq, seq, 12, 12, head_dim, mode, SOFTMAX_FUSED, DETERMINISTIC_AUTO});
         for (int i = 0; i < ROUNDS * MODES; i++) timing_run(&t[i % MODES]);
         for (int mode = 0; mode < MODES; mode++) {
             double ratio = (t[0].forward + t[0].backward) / (t[mode].forward + t[mode].backward);
@@ -159,6 +162,28 @@ static void bench_attention(Backend *backend, int64_t head_dim) {
     printf("\n");
 }
 
+// One head after another, as long as a core allows: its time a score should not grow, and what it holds grows with seq.
+static void bench_long(Backend *backend, double peak) {
+    enum { HEADS = 2, WIDE = 128 };
+    printf("flash, %d heads of %d, one sequence; GFLOP/s of the causal half (share of %.0f, the measured peak)\n",
+           HEADS, WIDE, peak);
+    for (int64_t seq = 2048; seq <= 32768; seq *= 4) {
+        Timing t =
+            timing_start(backend, (AttentionShape){1, seq, HEADS, HEADS, WIDE, ATTENTION_FLASH, SOFTMAX_FUSED, 1});
+        for (int64_t i = 0; i < 32768 / seq; i++) timing_run(&t);
+        double forward = 2.0 * HEADS * (double)seq * (double)seq * WIDE * 1e-9, backward = 2.5 * forward;
+        printf("%6ld  forward %.3f s, %.0f (%.0f%%)  backward %.3f s, %.0f (%.0f%%)  scratch %.1f MiB\n", (long)seq,
+               t.forward, forward / t.forward, 100 * forward / t.forward / peak, t.backward, backward / t.backward,
+               100 * backward / t.backward / peak, (double)t.counts[5] * 4 / (1 << 20));
+        for (int o = 0; o < 6; o++) dropped(backend, *operands_of(&t.bench, o), t.counts[o]);
+    }
+    printf("\n");
+}
+
+static bool wanted(int argc, char **argv, const char *part) {
+    return argc < 3 || strcmp(argv[2], part) == 0;
+}
+
 int main(int argc, char **argv) {
     Error err = {0};
     Backend *backend = backend_cpu_create(PRECISION_FP32, argc > 1 ? atoi(argv[1]) : 0, &err);
@@ -169,9 +194,10 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0); // a line when it is known, into pipes too
     double peak = 1e3 * backend_cpu_measure_peak(PRECISION_FP32, argc > 1 ? atoi(argv[1]) : 0);
     printf("%s\n", backend->device);
-    bench_linear(backend, peak);
-    bench_attention(backend, 64);
-    bench_attention(backend, 128);
+    if (wanted(argc, argv, "linear")) bench_linear(backend, peak);
+    if (wanted(argc, argv, "attention")) bench_attention(backend, 64);
+    if (wanted(argc, argv, "attention")) bench_attention(backend, 128);
+    if (wanted(argc, argv, "long")) bench_long(backend, peak);
     backend->destroy(backend);
     return 0;
 }
