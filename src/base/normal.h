@@ -1,7 +1,7 @@
-// Philox 4x32-10 (Salmon et al., SC 2011) and normals made of its words, in arithmetic that gives the same bits on a CPU
-// and on a GPU: integers, and of doubles only what IEEE 754 rounds correctly (+, *, /, fma, sqrt). The logarithm, sine
-// and cosine of a mathematics library differ in their last bits between libraries, and so are series of our own here.
-// No sum takes a product that is not an fma already, so that a compiler which contracts changes nothing.
+// Philox 4x32-10 (Salmon et al., SC 2011) and normals made of its words, in arithmetic that gives the same bits on a
+// CPU and on a GPU: integers, and of doubles only what IEEE 754 rounds correctly (+, *, /, fma, sqrt). The logarithm,
+// sine and cosine of a mathematics library differ in their last bits between libraries, and so are series of our own
+// here. No sum takes a product that is not an fma already, so that a compiler which contracts changes nothing.
 #ifndef NORMAL_H
 #define NORMAL_H
 

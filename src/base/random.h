@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-// Rows of normals that are `stride` apart in a stream: element (r, c) is scale * normal(seed, stream, first + r * stride
-// + c). Every device draws the same bits (normal.h).
+// Rows of normals that are `stride` apart in a stream: element (r, c) is scale * normal(seed, stream, first + r *
+// stride + c). Every device draws the same bits (normal.h).
 typedef struct NormalRows {
     float scale;
     uint64_t seed, stream, first, stride;

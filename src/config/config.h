@@ -170,7 +170,8 @@ typedef struct HardwareConfig {
     bool share_gpu;
     double pair_gb_s, tensor_gb_s, network_gb_s, host_gb_s; // 1e9 bytes/s, one direction
     double latency_us;
-    // What a plan assumes where nothing was profiled; 0: the model's own figures. scripts/calibrate.py fits them to runs.
+    // What a plan assumes where nothing was profiled; 0: the model's own figures. scripts/calibrate.py fits them to
+    // runs.
     double matmul_efficiency, matmul_half, flash_forward, flash_backward, stream_gb_s;
     double action_us, step_overhead_ms;
     double gpu_hour;  // price of one GPU for an hour; 0: not given

@@ -1,8 +1,8 @@
 // The table of GPUs. Sources: the data sheets of NVIDIA A100 (2021), A800, A30, A40, A10, L4, L40, L40S, H100, H800,
 // H20, H200, GH200, HGX B200, GB200 NVL72, the RTX series, and of AMD Instinct MI250X, MI300X and MI355X; reference
 // systems are DGX A100, DGX H100, DGX B200 and the other vendors' equivalents. Rates between devices are those of long
-// transfers, taken as four fifths of the wire's. Watts are the highest power that the same data sheets allow a GPU; in a
-// superchip, GH200's is of both its chips, GB200's and GB300's of a GPU alone.
+// transfers, taken as four fifths of the wire's. Watts are the highest power that the same data sheets allow a GPU; in
+// a superchip, GH200's is of both its chips, GB200's and GB300's of a GPU alone.
 #include "gpus.h"
 
 #include <math.h>

@@ -20,8 +20,8 @@
 #define CPU_PRAGMA_(text) _Pragma(#text)
 // A region run by cpu->threads threads; inside it cpu_thread() is 0..threads-1.
 #define CPU_PARALLEL(cpu) CPU_PRAGMA_(omp parallel num_threads((cpu)->threads))
-// Loop iterations are dealt out in equal contiguous shares, or (DYNAMIC) to the thread that is free. Use the latter where
-// iterations differ in cost; neither may carry a sum from one iteration to the next.
+// Loop iterations are dealt out in equal contiguous shares, or (DYNAMIC) to the thread that is free. Use the latter
+// where iterations differ in cost; neither may carry a sum from one iteration to the next.
 #define CPU_PARALLEL_FOR(cpu) CPU_PRAGMA_(omp parallel for num_threads((cpu)->threads) schedule(static))
 #define CPU_PARALLEL_FOR_DYNAMIC(cpu) CPU_PRAGMA_(omp parallel for num_threads((cpu)->threads) schedule(dynamic, 1))
 static inline int cpu_thread(void) {

@@ -1,6 +1,6 @@
-// The matrix product that everything on the CPU rests on: one thread, packed panels, a kernel that keeps a block of C in
-// registers (the scheme of Goto & van de Geijn 2008 and BLIS). The kernel is written in vector extensions, so that one
-// source serves AVX-512, AVX2, SSE and NEON at the width the compiler is told.
+// The matrix product that everything on the CPU rests on: one thread, packed panels, a kernel that keeps a block of C
+// in registers (the scheme of Goto & van de Geijn 2008 and BLIS). The kernel is written in vector extensions, so that
+// one source serves AVX-512, AVX2, SSE and NEON at the width the compiler is told.
 //
 // op(A) is cut into panels of MR rows, op(B) into panels of NR columns; a panel stores, for each k, its MR (NR)
 // elements side by side, so that the kernel streams both. Packing also undoes transposition and widens bf16, so the

@@ -523,8 +523,8 @@ static int create_links_(Engine *engine, const Schedule *schedule, Comm *const *
     return 0;
 }
 
-// Connects the boundaries to other stages: first the even ones, since no two of them share a stage if stages are in a row,
-// then the odd ones. The order is the same on all stages, so that each finds its peer at the same boundary.
+// Connects the boundaries to other stages: first the even ones, since no two of them share a stage if stages are in a
+// row, then the odd ones. The order is the same on all stages, so that each finds its peer at the same boundary.
 static int connect_links_(Engine *engine, const Schedule *schedule, Error *err) {
     for (int parity = 0; parity < 2; parity++)
         for (int end = 0; end < 2 * schedule->chunks; end++) {

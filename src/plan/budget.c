@@ -1,5 +1,5 @@
-// Days, GPU hours, price and energy of a training, from the time of one planned step. Validation, saving, restarts and the
-// power of hosts, network and cooling are not in it.
+// Days, GPU hours, price and energy of a training, from the time of one planned step. Validation, saving, restarts and
+// the power of hosts, network and cooling are not in it.
 #include "budget.h"
 
 #include "base/grid.h"

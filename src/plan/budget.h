@@ -23,8 +23,8 @@ void budget_make(Budget *budget, const Config *config, double step_seconds, bool
 // Writes the lines for people, 120 columns wide at most.
 void budget_print(const Budget *budget, const Config *config, FILE *file);
 
-// Writes `"budget":{...}`: tokens, and of a step, a billion tokens and the whole {"days","gpu_hours","price","mwh"}, null
-// for what is not known.
+// Writes `"budget":{...}`: tokens, and of a step, a billion tokens and the whole {"days","gpu_hours","price","mwh"},
+// null for what is not known.
 void budget_write_json(const Budget *budget, FILE *file);
 
 #endif

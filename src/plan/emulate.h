@@ -42,8 +42,8 @@ MemoryBytes emulation_peak(const Emulation *emulation);
 // Seconds per element of the norm of the gradient and of AdamW over all that this rank owns.
 void emulation_optimizer(Emulation *emulation, double *norm, double *adamw);
 
-// A list for stage `stage` of `stages` of forwards and backwards in turn, which needs one slot. Every second backward is
-// split. NULL with err.
+// A list for stage `stage` of `stages` of forwards and backwards in turn, which needs one slot. Every second backward
+// is split. NULL with err.
 Schedule *emulation_list(int stages, int stage, int microbatches, Error *err);
 
 // A backend that can compute, of the kind the configuration names. NULL with err where there is none.

@@ -44,7 +44,8 @@ static double tensor_of_(const PartTime *part, double count, bool split) {
     return count * (part->tensor_forward + backward);
 }
 
-// Of a profile that has whole backwards only, W's share of one is taken from the model of the hardware, or half without it.
+// Of a profile that has whole backwards only, W's share of one is taken from the model of the hardware, or half without
+// it.
 static void take_measured_(StageTime *time, const ProfileTime *found, const ModelTimes *model) {
     double share = model->layer.backward > 0 ? model->layer.weight / model->layer.backward : 0.5;
     bool split = found->input > 0;

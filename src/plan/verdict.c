@@ -317,7 +317,8 @@ int verdict_agree(Config *config, const Model *model, World *world, const Log *l
         return -1;
     if (!verdict_undecided(config)) return 0;
     err->everywhere = true;
-    return error_set(err, EXIT_FAILED, "rank 0 could not decide schedule.name, schedule.split_backward or schedule.bpipe");
+    return error_set(err, EXIT_FAILED,
+                     "rank 0 could not decide schedule.name, schedule.split_backward or schedule.bpipe");
 }
 
 bool verdict_reserves(const Verdict *verdict, const Planner *planner, double *plain, double *bpipe) {

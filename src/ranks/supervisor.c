@@ -457,7 +457,7 @@ static void supervisor_say_unheard_(const Supervisor *supervisor, const int *hea
 static int supervisor_settle_(Supervisor *supervisor, World *world, const Log *log, Error *err) {
     enum { CONNECT_S = 3 };
     int looks = 0, rank = world_rank(world), size = world_size(world);
-    if (size != supervisor->job.ranks) return 0; // such a job is refused in a moment, and ranks beyond the job's are not heard
+    if (size != supervisor->job.ranks) return 0; // refused in a moment; ranks beyond the job's are not heard
     double until = clock_seconds() + CONNECT_S;
     while (rank > 0 && atomic_load(&supervisor->meeting->answered) == NOT_ANSWERED && clock_seconds() < until)
         comm_pause(&looks);

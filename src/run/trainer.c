@@ -317,8 +317,8 @@ static bool answer_(const Options *options, const char *program) {
     return true;
 }
 
-// Answers questions about a configuration in this process. Returns false if none was asked; *status: an exit code, or -1
-// with err.
+// Answers questions about a configuration in this process. Returns false if none was asked; *status: an exit code, or
+// -1 with err.
 static bool question_(Trainer *t, int *status, Error *err) {
     const Options *options = &t->options;
     *status = 0;
