@@ -66,12 +66,12 @@ void grid_print(const Grid *grid, FILE *file) {
     }
 }
 
-// Returns the bytes of `text` on the next line: up to the last space within `room` columns, or a whole word if it is
+// Returns the bytes of `text` on the next line: up to the last space within `columns` columns, or a whole word if it is
 // longer than that.
-static int grid_fitting_(const char *text, int room) {
+static int grid_fitting_(const char *text, int columns) {
     int end = (int)strlen(text);
-    if (end <= room) return end;
-    for (end = room; end > 0 && text[end] != ' ';) end--;
+    if (end <= columns) return end;
+    for (end = columns; end > 0 && text[end] != ' ';) end--;
     return end > 0 ? end : (int)strcspn(text, " ");
 }
 

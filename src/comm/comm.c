@@ -18,7 +18,7 @@ int64_t comm_piece(CommOperation operation, int64_t rest, CommType type, int siz
 
 bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type, int size) {
     int64_t bytes = piece * comm_type_bytes(type);
-    return operation == COMM_ALL_REDUCE && bytes <= COMM_DIRECT_BYTES && (size - 1) * bytes <= COMM_DIRECT_ROOM;
+    return operation == COMM_ALL_REDUCE && bytes <= COMM_DIRECT_BYTES && (size - 1) * bytes <= COMM_DIRECT_WORKSPACE;
 }
 
 int64_t comm_piece_workspace(CommOperation operation, int64_t piece, CommType type, int size) {

@@ -77,7 +77,7 @@ int64_t comm_type_bytes(CommType type);
 // comm_piece returns the elements of the next piece if `rest` are left; comm_piece_is_direct whether every rank
 // gets every rank's whole piece, which takes one trip (else rank q gets block q of every rank, and a second trip
 // spreads the sums); comm_piece_workspace the bytes that others send to a rank meanwhile.
-enum { COMM_PIECE_BYTES = 16 << 20, COMM_DIRECT_BYTES = 32 << 10, COMM_DIRECT_ROOM = 1 << 20 };
+enum { COMM_PIECE_BYTES = 16 << 20, COMM_DIRECT_BYTES = 32 << 10, COMM_DIRECT_WORKSPACE = 1 << 20 };
 int64_t comm_piece(CommOperation operation, int64_t rest, CommType type, int size);
 bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type, int size);
 int64_t comm_piece_workspace(CommOperation operation, int64_t piece, CommType type, int size);

@@ -221,7 +221,7 @@ static int take_workspace_(CommMpi *comm, Collective *work, int64_t bytes, Error
     while (place < workspace->sums && (workspace->taken >> place & 1) != 0) place++;
     if (place == workspace->sums || bytes > workspace->bytes)
         return error_set(err, EXIT_FAILED,
-                         "%s group: a sum needs %lld bytes beside %d others under way, and there is room for %d of "
+                         "%s group: a sum needs %lld bytes beside %d others under way, and there is space for %d of "
                          "%lld; this is a defect of the plan",
                          comm->base.name, (long long)bytes, place, workspace->sums, (long long)workspace->bytes);
     workspace->taken |= 1u << place;

@@ -129,31 +129,31 @@ static int64_t blocks_of_(int64_t seq) {
     return (seq + QUERIES - 1) / QUERIES;
 }
 
-// A thread's own room, in one piece.
-typedef struct Room {
+// A thread's own workspace, in one piece.
+typedef struct Workspace {
     float *gemm;
     float *p;      // (QUERIES, KEYS): probabilities kept as bf16, widened
     float *slopes; // (QUERIES, KEYS): gradients of the scores
     float *sums;   // (QUERIES, head_dim): out or dq
-} Room;
+} Workspace;
 
 static int64_t stored_workspace_(const AttentionShape *s) {
-    return CPU_GEMM_ROOM + 2 * QUERIES * KEYS + QUERIES * s->head_dim;
+    return CPU_GEMM_WORKSPACE + 2 * QUERIES * KEYS + QUERIES * s->head_dim;
 }
 
 int64_t cpu_attention_workspace(const AttentionShape *s) {
     return s->mode == ATTENTION_FLASH ? flash_workspace_floats(s) : stored_workspace_(s);
 }
 
-static Room attention_workspace_take_(const Head *h) {
+static Workspace attention_workspace_take_(const Head *h) {
     int64_t tile = QUERIES * KEYS;
     float *at = cpu_scratch(cpu_self((Backend *)h->backend), stored_workspace_(h->shape));
-    return (Room){at, at + CPU_GEMM_ROOM, at + CPU_GEMM_ROOM + tile, at + CPU_GEMM_ROOM + 2 * tile};
+    return (Workspace){at, at + CPU_GEMM_WORKSPACE, at + CPU_GEMM_WORKSPACE + tile, at + CPU_GEMM_WORKSPACE + 2 * tile};
 }
 
 // Whole rows of probabilities, zero beyond the diagonal up to column `cols`.
-static void block_probabilities_(const Head *h, const Room *workspace, const void *qkv, const Block *block, float *p,
-                                 int64_t stride, int64_t cols) {
+static void block_probabilities_(const Head *h, const Workspace *workspace, const void *qkv, const Block *block,
+                                 float *p, int64_t stride, int64_t cols) {
     cpu_gemm(workspace->gemm, block->count, block->keys, h->shape->head_dim, head_query(h, qkv, block->first),
              transposed(head_key(h, qkv, 0)), false, p, stride);
     for (int64_t r = 0; r < block->count; r++) {
@@ -171,7 +171,7 @@ static void attention_block_forward_(const Head *h, void *out, void *saved, floa
     int64_t seq = h->shape->seq, d = h->shape->head_dim, at = (head_index(h) * seq + block->first) * seq;
     bool keep = h->shape->mode == ATTENTION_NONE;
     float *p = keep && !cpu_is_bf16(h->backend) ? (float *)saved + at : rows;
-    Room workspace = attention_workspace_take_(h);
+    Workspace workspace = attention_workspace_take_(h);
     block_probabilities_(h, &workspace, qkv, block, p, seq, keep ? seq : block->keys);
     cpu_gemm(workspace.gemm, block->count, d, block->keys, floats(p, seq), head_value(h, qkv, 0), false, workspace.sums,
              d);
@@ -180,7 +180,7 @@ static void attention_block_forward_(const Head *h, void *out, void *saved, floa
 }
 
 // p (block, width) for the chunk of keys at k0, wherever it comes from; *stride tells its rows' distance.
-static const float *chunk_probabilities_(const Head *h, const Room *workspace, const AttentionBackward *b,
+static const float *chunk_probabilities_(const Head *h, const Workspace *workspace, const AttentionBackward *b,
                                          const Block *block, int64_t k0, int64_t width, int64_t *stride) {
     int64_t seq = h->shape->seq, at = (head_index(h) * seq + block->first) * seq + k0;
     *stride = seq;
@@ -192,7 +192,7 @@ static const float *chunk_probabilities_(const Head *h, const Room *workspace, c
     return workspace->p;
 }
 
-static void attention_block_backward_(const Head *h, const Room *workspace, const AttentionBackward *b,
+static void attention_block_backward_(const Head *h, const Workspace *workspace, const AttentionBackward *b,
                                       const Block *block) {
     int64_t d = h->shape->head_dim, n = block->count, stride;
     float delta[QUERIES];
@@ -220,7 +220,7 @@ static void attention_stored_backward_(const Backend *backend, const AttentionSh
     int64_t group = shape->heads / shape->kv_heads;
     for (int64_t g = 0; g < group; g++) {
         Head h = {backend, shape, sequence, kv_head * group + g};
-        Room workspace = attention_workspace_take_(&h);
+        Workspace workspace = attention_workspace_take_(&h);
         for (int64_t i = 0; i < blocks_of_(shape->seq); i++) {
             Block block = attention_block_at_(shape->seq, i);
             attention_block_backward_(&h, &workspace, b, &block);

@@ -347,7 +347,7 @@ static void fill_table_(Backend *b) {
     b->draw_normal = cpu_draw_normal;
 }
 
-// oneDNN takes its packing room from malloc for every product. Given back to the kernel each time, it comes back as
+// oneDNN takes its packing buffers from malloc for every product. Given back to the kernel each time, it comes back as
 // pages to clear, which cost a few percent of a step.
 static void keep_freed_memory_(void) {
 #if defined(__GLIBC__)

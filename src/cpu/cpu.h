@@ -94,10 +94,10 @@ static inline uint16_t cpu_float_to_bf16(float value) {
 }
 
 // `count` elements that start at element `offset` of `from` (run precision) as floats: a pointer into `from` where the
-// run is fp32, else `room` after conversion.
+// run is fp32, else `workspace` after conversion.
 const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count);
 
-// Where to compute `count` floats that belong at element `offset` of `to`: there where the run is fp32, else `room`.
+// Where to compute `count` floats that belong at element `offset` of `to`: there where the run is fp32, else `workspace`.
 // cpu_store then finishes: nothing to do for fp32, rounding for bf16.
 static inline float *cpu_place(const Backend *backend, float *workspace, void *to, int64_t offset) {
     return cpu_is_bf16(backend) ? workspace : (float *)to + offset;
@@ -147,9 +147,9 @@ typedef struct CpuOperand {
 // Blocks that fit a core's second-level cache; a caller that cuts C into tiles of at most ROWS x COLS packs nothing
 // twice. DEPTH: how much of k is summed in registers before C is updated.
 enum { CPU_GEMM_ROWS = 256, CPU_GEMM_COLS = 384, CPU_GEMM_DEPTH = 256 };
-enum { CPU_GEMM_ROOM = (CPU_GEMM_ROWS + CPU_GEMM_COLS) * CPU_GEMM_DEPTH }; // floats
+enum { CPU_GEMM_WORKSPACE = (CPU_GEMM_ROWS + CPU_GEMM_COLS) * CPU_GEMM_DEPTH }; // floats
 
-// C (m, n) fp32, rows `stride` apart, = or += op(A) op(B) with op(A) (m, k), op(B) (k, n). room: CPU_GEMM_ROOM floats
+// C (m, n) fp32, rows `stride` apart, = or += op(A) op(B) with op(A) (m, k), op(B) (k, n). workspace: CPU_GEMM_WORKSPACE floats
 // of this thread's own. C's bits depend on k, not on m, n or the strides.
 void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
               int64_t stride);
@@ -165,7 +165,7 @@ bool cpu_gemm_bf16(CpuProducts *products, int64_t m, int64_t n, int64_t k, CpuOp
 // --- operations (see backend.h)
 // linear.c
 bool cpu_linear_by_library(int precision); // are products oneDNN's?
-// C (m, n), rows `stride` apart, = or += op(a) op(b) for one tile, on this thread alone. workspace: CPU_GEMM_ROOM
+// C (m, n), rows `stride` apart, = or += op(a) op(b) for one tile, on this thread alone. workspace: CPU_GEMM_WORKSPACE
 // floats.
 void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
                       bool accumulate, float *c, int64_t stride);

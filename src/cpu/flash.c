@@ -77,23 +77,23 @@ static Packed pack_backward_(const Head *h, float *scratch, const void *qkv) {
     return packed;
 }
 
-// --- a thread's room for one block
-typedef struct Room {
+// --- a thread's workspace for one block
+typedef struct Workspace {
     float *scores, *slopes;  // (KEYS, Q)
     float *query, *dout;     // (head_dim, Q): right factors of scores and of their gradients
     float *query_t, *dout_t; // (Q, head_dim) packed as right factors of dk and dv
     float *sums;             // (head_dim, Q): out or dq, transposed
     float *rows;             // (Q, head_dim)
-} Room;
+} Workspace;
 
 int64_t flash_workspace_floats(const AttentionShape *s) {
     return 2 * KEYS * Q + 2 * s->head_dim * Q + 4 * round_up_(s->head_dim, GEMM_COLS) * Q;
 }
 
-static Room flash_workspace_take_(const Head *h) {
+static Workspace flash_workspace_take_(const Head *h) {
     int64_t tile = KEYS * Q, narrow = h->shape->head_dim * Q, wide = round_up_(h->shape->head_dim, GEMM_COLS) * Q;
     float *at = cpu_scratch(cpu_self((Backend *)h->backend), flash_workspace_floats(h->shape));
-    Room workspace = {.scores = at, .slopes = at + tile};
+    Workspace workspace = {.scores = at, .slopes = at + tile};
     workspace.query = at + 2 * tile, workspace.dout = workspace.query + narrow;
     workspace.query_t = workspace.dout + narrow, workspace.dout_t = workspace.query_t + wide;
     workspace.sums = workspace.dout_t + wide, workspace.rows = workspace.sums + wide;
@@ -101,7 +101,7 @@ static Room flash_workspace_take_(const Head *h) {
 }
 
 // The block's transposed result becomes rows of what `to` views.
-static void store_block_(const Head *h, const Room *workspace, const Block *block, CpuOperand to) {
+static void store_block_(const Head *h, const Workspace *workspace, const Block *block, CpuOperand to) {
     int64_t d = h->shape->head_dim;
     gemm_pack(workspace->rows, (int)d, d, block->count, floats(workspace->sums, Q));
     head_store(h, to, workspace->rows, block->count);
@@ -204,7 +204,7 @@ static void softmax_chunk_(Softmax *s, float *scores, int64_t width, float scale
     column_exp_(scores, s->total, s->shift, scale, width);
 }
 
-static void flash_block_forward_(const Head *h, const Room *workspace, const Packed *packed, void *out, float *lse,
+static void flash_block_forward_(const Head *h, const Workspace *workspace, const Packed *packed, void *out, float *lse,
                                  const void *qkv, const Block *block) {
     int64_t d = h->shape->head_dim;
     Softmax s = {.total = {0}};
@@ -227,7 +227,7 @@ static void flash_block_forward_(const Head *h, const Room *workspace, const Pac
 
 void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span) {
     int64_t first = span * SPAN * Q, end = first + SPAN * Q < h->shape->seq ? first + SPAN * Q : h->shape->seq;
-    Room workspace = flash_workspace_take_(h);
+    Workspace workspace = flash_workspace_take_(h);
     Packed packed = pack_forward_(h, scratch, qkv, end);
     for (; first < end; first += Q) {
         Block block = flash_block_at_(h->shape->seq, first);
@@ -242,7 +242,7 @@ typedef struct BlockStatistics {
 } BlockStatistics;
 
 // Packs the block's queries and output gradients. Lanes without a query compute zeros times something finite.
-static BlockStatistics block_start_(const Head *h, const Room *workspace, const AttentionBackward *b,
+static BlockStatistics block_start_(const Head *h, const Workspace *workspace, const AttentionBackward *b,
                                     const Block *block) {
     BlockStatistics s = {.lse = {0}};
     int64_t d = h->shape->head_dim, n = block->count;
@@ -257,7 +257,7 @@ static BlockStatistics block_start_(const Head *h, const Room *workspace, const 
     return s;
 }
 
-static void flash_block_backward_(const Head *h, const Room *workspace, const Packed *packed,
+static void flash_block_backward_(const Head *h, const Workspace *workspace, const Packed *packed,
                                   const AttentionBackward *b, const Block *block) {
     int64_t d = h->shape->head_dim;
     int vectors = gemm_vectors(d);
@@ -285,7 +285,7 @@ void flash_backward(const Backend *backend, const AttentionShape *shape, const A
     Head h = {backend, shape, sequence, kv_head * group};
     Packed packed = pack_backward_(&h, b->scratch, b->qkv);
     for (int64_t g = 0; g < group; g++, h.head++) {
-        Room workspace = flash_workspace_take_(&h);
+        Workspace workspace = flash_workspace_take_(&h);
         for (int64_t first = 0; first < shape->seq; first += Q) {
             Block block = flash_block_at_(shape->seq, first);
             flash_block_backward_(&h, &workspace, &packed, b, &block);

@@ -135,17 +135,17 @@ static void finish_forward_(const Backend *backend, const Forward *f, const Tile
     }
 }
 
-// Where a tile of C is summed: in C itself, or in the thread's room where C is bf16.
+// Where a tile of C is summed: in C itself, or in the thread's workspace if C is bf16.
 static float *tile_place_(const Backend *backend, float *workspace, void *c, int64_t n, const Tile *t,
                           int64_t *stride) {
     *stride = cpu_is_bf16(backend) ? t->cols : n;
-    return cpu_place(backend, workspace + CPU_GEMM_ROOM, c, t->row * n + t->col);
+    return cpu_place(backend, workspace + CPU_GEMM_WORKSPACE, c, t->row * n + t->col);
 }
 
-enum { TILE_ROOM = CPU_GEMM_ROOM + CPU_GEMM_ROWS * CPU_GEMM_COLS };
+enum { TILE_WORKSPACE = CPU_GEMM_WORKSPACE + CPU_GEMM_ROWS * CPU_GEMM_COLS };
 
 int64_t cpu_linear_workspace(void) {
-    return TILE_ROOM;
+    return TILE_WORKSPACE;
 }
 
 void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
@@ -155,7 +155,7 @@ void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, con
     Forward forward = {y, epilogue == EPILOGUE_GELU ? aux : NULL, bias, out};
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
-        float *workspace = cpu_scratch(cpu, TILE_ROOM);
+        float *workspace = cpu_scratch(cpu, TILE_WORKSPACE);
         Tile t = tile_at_(&tiles, i, rows, out);
         int64_t stride;
         float *sums = tile_place_(backend, workspace, forward.aux != NULL ? aux : y, out, &t, &stride);
@@ -183,7 +183,7 @@ void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, cons
     const void *gelu_at = epilogue == EPILOGUE_GELU ? aux : NULL;
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
-        float *workspace = cpu_scratch(cpu, TILE_ROOM);
+        float *workspace = cpu_scratch(cpu, TILE_WORKSPACE);
         Tile t = tile_at_(&tiles, i, rows, in);
         int64_t stride;
         float *sums = tile_place_(backend, workspace, dx, in, &t, &stride);
@@ -212,7 +212,7 @@ void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, const
     Tiles tiles = tiles_of_(out, in);
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
-        float *workspace = cpu_scratch(cpu, TILE_ROOM);
+        float *workspace = cpu_scratch(cpu, TILE_WORKSPACE);
         Tile t = tile_at_(&tiles, i, out, in);
         cpu_tile_product(cpu, workspace, t.rows, t.cols, rows, operand_part_(backend, dy, out, 0, t.row, true),
                          operand_part_(backend, x, in, 0, t.col, false), true, dw + t.row * in + t.col, in);

@@ -77,7 +77,7 @@ static void normalize_row_(const Norm *norm, float *restrict out, const float *r
         for (int64_t i = 0; i < cols; i++) out[i] = (x[i] - mean) * rstd * w[i];
 }
 
-enum { FORWARD_ROOM = 5 }; // rows
+enum { FORWARD_WORKSPACE = 5 }; // rows
 
 // Of backward: the blocks' sums, and 4 rows for each thread.
 static int64_t backward_workspace_(const Norm *norm, int threads) {
@@ -86,14 +86,15 @@ static int64_t backward_workspace_(const Norm *norm, int threads) {
 
 int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread) {
     Norm norm = {.rows = rows, .cols = cols};
-    int64_t forward = FORWARD_ROOM * stride_(&norm), backward = thread == 0 ? backward_workspace_(&norm, threads) : 0;
+    int64_t forward = FORWARD_WORKSPACE * stride_(&norm),
+            backward = thread == 0 ? backward_workspace_(&norm, threads) : 0;
     return forward > backward ? forward : backward;
 }
 
 static void forward_block_(Backend *backend, const Norm *norm, int64_t block, void *out, void *sum, const void *x,
                            const void *delta) {
     int64_t cols = norm->cols, stride = stride_(norm);
-    float *workspace = cpu_scratch(cpu_self(backend), FORWARD_ROOM * stride);
+    float *workspace = cpu_scratch(cpu_self(backend), FORWARD_WORKSPACE * stride);
     const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
     const float *b = norm->b ? cpu_load(backend, workspace + stride, norm->b, 0, cols) : NULL;
     for (int64_t row = block * FORWARD_ROWS; row < block_end_(norm, block, FORWARD_ROWS); row++) {
@@ -156,7 +157,7 @@ static void backward_row_(const Norm *norm, float *restrict dx, float *restrict 
     }
 }
 
-// room: the thread's, 4 rows for bf16. dw, db: the block's own sums, one after the other.
+// workspace: the thread's, 4 rows for bf16. dw, db: the block's own sums, one after the other.
 static void backward_block_(Backend *backend, const Norm *norm, int64_t block, float *workspace, float *dw, void *dx,
                             const void *dout, const void *x) {
     int64_t cols = norm->cols, stride = stride_(norm), rows = backward_rows_(norm);
@@ -210,7 +211,7 @@ static HeadNorm head_norm_(const AttentionShape *s, const void *w, bool keys, do
 static void heads_forward_block_(Backend *backend, const HeadNorm *heads, int64_t block, void *qkv, void *kept) {
     const Norm *norm = &heads->norm;
     int64_t cols = norm->cols, stride = stride_(norm);
-    float *workspace = cpu_scratch(cpu_self(backend), FORWARD_ROOM * stride);
+    float *workspace = cpu_scratch(cpu_self(backend), FORWARD_WORKSPACE * stride);
     const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
     for (int64_t row = block * FORWARD_ROWS; row < block_end_(norm, block, FORWARD_ROWS); row++) {
         for (int64_t head = heads->first; head < heads->first + heads->count; head++) {

@@ -84,14 +84,14 @@ static CudaScores scores_of_(const AttentionShape *s) {
     return CudaScores{s->heads, s->seq, s->seq, 0, (float)(1.0 / std::sqrt((double)s->head_dim))};
 }
 
-// --- scratch: probabilities where they are not kept, their gradient, and fp32 room for the unfused softmax
+// --- scratch: probabilities where they are not kept, their gradient, and fp32 workspace for the unfused softmax
 
-typedef struct Room {
+typedef struct Workspace {
     void *p, *dp;
     float *wide;
-} Room;
+} Workspace;
 
-static int64_t workspace_(Room *workspace, void *base, CudaBackend *cuda, const AttentionShape *s) {
+static int64_t workspace_(Workspace *workspace, void *base, CudaBackend *cuda, const AttentionShape *s) {
     Layout layout = {(char *)base, 0};
     int64_t bytes = scores_(s) * cuda->backend.element;
     workspace->p = s->mode == ATTENTION_NONE ? NULL : layout_take(&layout, bytes);
@@ -118,7 +118,7 @@ static void probabilities_(CudaBackend *cuda, const AttentionShape *s, int64_t s
 
 static void stored_forward_(CudaBackend *cuda, void *out, void *saved, void *scratch, const void *qkv,
                             const AttentionShape *s) {
-    Room workspace;
+    Workspace workspace;
     workspace_(&workspace, scratch, cuda, s);
     for (int64_t i = 0; i < s->batch; i++) {
         void *p = s->mode == ATTENTION_NONE ? (char *)saved + i * scores_(s) * cuda->backend.element : workspace.p;
@@ -132,7 +132,7 @@ static void stored_forward_(CudaBackend *cuda, void *out, void *saved, void *scr
 }
 
 static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64_t sequence, void *dqkv, const void *p,
-                               const Room *workspace, const void *dout, const void *qkv) {
+                               const Workspace *workspace, const void *dout, const void *qkv) {
     for (int64_t member = 0; member < attention_group_(s); member++) {
         Part part = {cuda, s, sequence, member};
         multiply_(&part, attention_key_(&part, dqkv, true), turned_(square_(&part, p)), output_(&part, dout), s->seq,
@@ -157,7 +157,7 @@ static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64
 
 static void stored_backward_(CudaBackend *cuda, void *dqkv, void *scratch, const void *dout, const void *saved,
                              const void *qkv, const AttentionShape *s) {
-    Room workspace;
+    Workspace workspace;
     workspace_(&workspace, scratch, cuda, s);
     for (int64_t i = 0; i < s->batch; i++) {
         const void *p =
@@ -205,7 +205,7 @@ int64_t cuda_attention_scratch(Backend *backend, const AttentionShape *shape) {
     CudaBackend *cuda = cuda_self(backend);
     int64_t planned = attention_scratch_cuda(shape, backend->element, backend->capability);
     AttentionShape as = *shape;
-    Room workspace;
+    Workspace workspace;
     int64_t needed = -1;
     if (shape->mode == ATTENTION_FLASH) needed = flash_or_note_(cuda, shape);
     if (needed < 0) {

@@ -180,7 +180,7 @@ static int create_check_gpu_(const Run *run, Error *err) {
     return -1;
 }
 
-// Ranks that a launcher started check what their host has room for before any of them allocates.
+// Ranks that a launcher started check what fits into their host before any of them allocates.
 static int create_check_host_(Run *run, const Roster *roster, Error *err) {
     int64_t of_stage[CONFIG_MAX_STAGES];
     Machine machine;
@@ -365,7 +365,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     details_phase(&details, "peak known");
     if (create_settle_(run, err) != 0) return -1;
     details_found(&details, run);
-    details_phase(&details, "schedule, plan and room checked");
+    details_phase(&details, "schedule, plan and memory checked");
     if (create_stage_(run, err) != 0) return -1;
     batch_create(&run->batch, &run->stage, run->at.data);
     details_bundles(run);

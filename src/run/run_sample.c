@@ -28,7 +28,7 @@ typedef struct Sampler {
     int32_t *window;  // (rows) as the first stage reads them
     float *logits;    // one row's on this rank
     SampleCandidate *mine, *all,
-        *merged;     // (b, room); on rank 0 (world, b, room) and one text's of all ranks; token -1: none
+        *merged;     // (b, capacity); on rank 0 (world, b, capacity) and one text's of all ranks; token -1: none
     int32_t *chosen; // [b], followed by whether a rank was asked to stop
 } Sampler;
 

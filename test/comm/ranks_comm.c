@@ -283,7 +283,7 @@ static void collectives_(Test *t) {
     done_(t, "scratch memory stays within one piece");
 }
 
-// One sum of each kind in exactly the room that is counted for it.
+// One sum of each kind in exactly the workspace that is counted for it.
 static void sums_in_workspace_(Test *t, CommType type, int64_t count) {
     enum { GUARD = 64 };
     for (int reduce = 0; reduce < 2; reduce++) {
@@ -294,7 +294,7 @@ static void sums_in_workspace_(Test *t, CommType type, int64_t count) {
         t->all->use_workspace(t->all, workspace, bytes, 1);
         reduce ? all_reduce_(t, type, count) : reduce_scatter_(t, type, count, true);
         t->all->use_workspace(t->all, NULL, 0, 0);
-        for (int i = 0; i < GUARD; i++) EQUAL(t, "a sum keeps to its room", workspace[bytes + i], 0xa5);
+        for (int i = 0; i < GUARD; i++) EQUAL(t, "a sum keeps to its workspace", workspace[bytes + i], 0xa5);
         EQUAL(t, "and uses it to the end", workspace[bytes - 1] == 0xa5 && t->rank == 0, false);
         free(workspace);
     }
@@ -305,14 +305,14 @@ static void workspace_(Test *t) {
     int64_t before = comm_mpi_scratch_bytes(t->all);
     for (CommType type = COMM_FLOAT; type <= COMM_DOUBLE; type++)
         for (int i = 0; i < 5; i++) sums_in_workspace_(t, type, counts[i]);
-    EQUAL(t, "with room nothing else is allocated", comm_mpi_scratch_bytes(t->all), before);
+    EQUAL(t, "with a workspace nothing else is allocated", comm_mpi_scratch_bytes(t->all), before);
 
     float data[2][2000] = {{0}};
     char workspace[8 * 2000 * 4];
     CommRequest first = {0}, second = {0};
     Error err = {0};
     t->all->use_workspace(t->all, workspace, comm_sum_workspace(COMM_ALL_REDUCE, 1000, COMM_FLOAT, t->size), 1);
-    EQUAL(t, "a sum beyond the room", t->all->all_reduce(t->all, data[0], 2000, COMM_FLOAT, &first, &err), -1);
+    EQUAL(t, "a sum beyond the workspace", t->all->all_reduce(t->all, data[0], 2000, COMM_FLOAT, &first, &err), -1);
     EQUAL(t, "its error names the group and the plan",
           strstr(err.text, t->all->name) != NULL && strstr(err.text, "defect of the plan") != NULL, true);
     EQUAL(t, "all_reduce", t->all->all_reduce(t->all, data[0], 1000, COMM_FLOAT, &first, &t->error), 0);
@@ -321,7 +321,7 @@ static void workspace_(Test *t) {
     EQUAL(t, "then again", t->all->all_reduce(t->all, data[1], 1000, COMM_FLOAT, &second, &t->error), 0);
     wait_(t, &second);
     t->all->use_workspace(t->all, NULL, 0, 0);
-    done_(t, "sums keep to the room that is counted for them");
+    done_(t, "sums keep to the workspace that is counted for them");
 }
 
 static void collectives_at_once_(Test *t) {

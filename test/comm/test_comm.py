@@ -16,7 +16,7 @@ PROMISES = [
     "a message of another length than expected is an error that names group and peer",
     "sums in rank order: the bits of a serial sum on every rank",
     "scratch memory stays within one piece",
-    "sums keep to the room that is counted for them",
+    "sums keep to the workspace that is counted for them",
     "many sums under way at once, finished in any order",
     "a waiting rank uses less than a fifth of a core",
     "gather, broadcast, sum, max, hosts and clocks",

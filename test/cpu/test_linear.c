@@ -45,7 +45,7 @@ static void check_product(int64_t m, int64_t n, int64_t k, int form) {
     Operand c = keep ? op_operand(&op, m * sc, 3, 0, 1) : op_output(&op, m * sc);
     double *want = op_hold(&op, m * n * 8);
     reference_product(want, m, n, k, a.value, ta ? 1 : sa, ta ? sa : 1, b.value, tb ? 1 : sb, tb ? sb : 1);
-    cpu_gemm(cpu_scratch(cpu_self(op.backend), CPU_GEMM_ROOM), m, n, k, (CpuOperand){a.data, sa, ta, bf16},
+    cpu_gemm(cpu_scratch(cpu_self(op.backend), CPU_GEMM_WORKSPACE), m, n, k, (CpuOperand){a.data, sa, ta, bf16},
              (CpuOperand){b.data, sb, tb, bf16}, keep, c.data, sc);
     for (int64_t i = 0; i < m; i++) {
         double got[1024];
@@ -73,7 +73,7 @@ static void nothing_is_written_beside_the_product(void **state) {
     Op op = op_start(PRECISION_FP32, 1);
     Operand a = op_operand(&op, M * K, 1, 0, 1), b = op_operand(&op, K * N, 2, 0, 1);
     float *c = op_poison(&op, (M + 1) * STRIDE * 4);
-    cpu_gemm(cpu_scratch(cpu_self(op.backend), CPU_GEMM_ROOM), M, N, K, (CpuOperand){a.data, K, false, false},
+    cpu_gemm(cpu_scratch(cpu_self(op.backend), CPU_GEMM_WORKSPACE), M, N, K, (CpuOperand){a.data, K, false, false},
              (CpuOperand){b.data, N, false, false}, false, c, STRIDE);
     for (int64_t i = 0; i <= M; i++)
         for (int64_t j = 0; j < STRIDE; j++) assert_int_equal(isnan(c[i * STRIDE + j]) != 0, i == M || j >= N);

@@ -177,8 +177,8 @@ struct Backward {
 // ahead overwrites what a later one still reads.
 template <typename T, int W, int UNITS, bool CENTERED, int THREADS>
 __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a) {
-    enum { ROOM = 4 * WARP, ARRAYS = CENTERED ? 2 : 1 };
-    SHARED(float, workspace, 2 * ROOM);
+    enum { WORKSPACE = 4 * WARP, ARRAYS = CENTERED ? 2 : 1 };
+    SHARED(float, workspace, 2 * WORKSPACE);
     SHARED_DYNAMIC(float, dynamic);
     float *kept = a.sums + (int64_t)blockIdx.x * ARRAYS * a.slots;
     float *dw = a.shared ? dynamic : kept, *db = dw + a.slots;
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
 
     int64_t begin = a.rows * blockIdx.x / gridDim.x, end = a.rows * (blockIdx.x + 1) / gridDim.x;
     for (int64_t row = begin; row < end; row++) {
-        float *mine = workspace + row % 2 * ROOM;
+        float *mine = workspace + row % 2 * WORKSPACE;
         // LayerNorm's rows fill their memory, and it always adds: what the compiler knows takes no registers.
         int64_t at = CENTERED ? row * a.cols : row_begin(a.at, row, a.cols);
         int64_t keep = CENTERED ? at : row_begin(a.keep, row, a.cols);
@@ -268,7 +268,7 @@ template <typename T, bool CENTERED> void forward_launch(CudaBackend *cuda, cons
 }
 
 // Blocks for the backward: what a multiprocessor holds at once (1,024 threads of 64 registers, or what shared memory
-// takes), no more than there are rows, and no more sums than the scratch has room for.
+// takes), no more than there are rows, and no more sums than fit into the scratch.
 static int backward_blocks(const CudaBackend *cuda, int64_t rows, int threads, int64_t sums_bytes) {
     int64_t resident = 1024 / threads, fits = cuda->shared_bytes / (sums_bytes + 1024 + 2048);
     if (resident > fits) resident = fits;
