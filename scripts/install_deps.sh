@@ -213,7 +213,7 @@ install_tensorboard() {
 # cuobjdump and nvdisasm, which a toolkit may lack: scripts/machine_code.py reads the kernels' machine code with them.
 install_cuda_tools() {
     local target=.deps/cuda_tools
-    if command -v cuobjdump nvdisasm >/dev/null || [ -d $target/nvidia ]; then
+    if { command -v cuobjdump && command -v nvdisasm; } >/dev/null || [ -d $target/nvidia ]; then
         say "cuobjdump and nvdisasm are there"
         return
     fi
