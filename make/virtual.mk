@@ -72,6 +72,6 @@ $(VIRTUAL)/test_cuda: $(B)/test/cuda/test_cuda.o $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
 # Rules of CUDA and NCCL, over the virtual ones; $(B)/test/api_rules tries the same over the real ones.
 $(VIRTUAL)/api_rules: $(VIRTUAL)/test/cuda/api_rules.o $(VIRTUAL_OBJ)
 	$(call say,LD,$@)
-	$(Q)$(CXX) $^ -lpthread -o $@
+	$(Q)$(CXX) $(VIRTUAL_NAPS:%=-Wl,--wrap=%) $^ -lpthread -o $@
 
 -include $(shell find $(VIRTUAL) -name '*.d' 2>/dev/null)
