@@ -76,6 +76,14 @@ def test_the_ranks_of_the_configuration_are_searched_where_no_number_is_given():
     assert told["pipeline"] * told["tensor"] * told["data"] == 32
 
 
+@pytest.mark.parametrize(("gpus", "batch", "most"), [(64, 512, 20000), (1024, 2048, 20000), (16384, 16384, 20000)])
+def test_a_search_counts_few_of_the_configurations_there_are(gpus, batch, most):
+    """What keeps it to seconds: bounds leave out most candidates, whatever the number of GPUs."""
+    keys = ["-o", "hardware.gpu=h100", "-o", f"train.global_batch={batch}"]
+    told = json.loads(search("--gpus", gpus, "--json", *keys, config=ROOT / "configs/llama3_70b.yaml").stdout)
+    assert told["best"] is not None and told["evaluated"] < most
+
+
 def test_where_nothing_fits_the_smallest_world_that_would_is_named():
     ended = search("--gpus", 2, "--json", "-o", "train.global_batch=32")
     told = json.loads(ended.stdout)
@@ -90,7 +98,7 @@ def test_where_nothing_fits_the_smallest_world_that_would_is_named():
     [
         (["--gpus", "0"], "--gpus: 0: is no number of GPUs"),
         (["--gpus", "many"], "--gpus: many: is no number of GPUs"),
-        (["--gpus", 64, "-o", "parallel.tensor=16", "-o", "parallel.pipeline=8"], "parallel.pipeline: 8 does not divide"),
+        (["--gpus", 64, "-o", "parallel.tensor=16", "-o", "parallel.pipeline=8"], "pipeline: 8 does not divide"),
         (["--gpus", "4", "-o", "hardware.device=cpu"], "-o hardware.device: cpu contradicts --gpus"),
         (["--gpus", "4", "-o", "hardware.share_gpu=true"], "-o hardware.share_gpu: true contradicts --gpus"),
         (["--gpus", "4", "-o", "hardware.gpu=none"], "hardware.gpu: nothing is known of the device"),
