@@ -1,5 +1,5 @@
 // Days, GPU hours, price and energy of a training, from the time of one planned step. Validation, saving, restarts and
-// the power of hosts, network and cooling are not in it.
+// the power of hosts, network and cooling are not included.
 #include "budget.h"
 
 #include "base/grid.h"
@@ -31,7 +31,7 @@ static const char *amount_(double value, char text[AMOUNT_TEXT]) {
     return text;
 }
 
-// Writes "12.3 days, 18,892 GPU hours, price 37,784, 7.6 MWh", as far as it is known.
+// Writes "12.3 days, 18,892 GPU hours, price 37,784, 7.6 MWh", as far as these are known.
 static const char *bill_text_(const Bill *bill, char text[BILL_TEXT]) {
     char amount[AMOUNT_TEXT];
     bool hours = bill->days < 1, mega = bill->mwh >= 1;

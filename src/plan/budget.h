@@ -1,15 +1,15 @@
-// What a training costs by the step time of its plan: days, GPU hours, money and energy. Prices and powers are the
-// configuration's; what it does not say is not known, and left out.
+// What a training costs by the step time of its plan: days, GPU hours, money and energy. Prices and powers come from
+// the configuration; figures that depend on missing ones are left out.
 #ifndef BUDGET_H
 #define BUDGET_H
 
 #include "config/config.h"
 
-// Of some number of tokens.
+// For some number of tokens.
 typedef struct Bill {
     double days, gpu_hours;
     double price; // in the currency of hardware.gpu_hour; 0: not known
-    double mwh;   // that the GPUs take; 0: not known
+    double mwh;   // drawn by the GPUs; 0: unknown
 } Bill;
 
 typedef struct Budget {

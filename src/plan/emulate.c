@@ -36,7 +36,7 @@ static int create_scratch_(Emulation *e, const PlanStage *plan, bool moves, Erro
     return e->scratch == NULL ? -1 : 0;
 }
 
-// Tokens as they come: all alike would meet in one row of the embedding.
+// Uploads tokens that differ: equal ones would all meet in one row of the embedding.
 static void upload_tokens_(Emulation *e) {
     Stage *stage = &e->stage;
     int64_t count = stage->microbatches * stage->at.shape.rows;
@@ -62,7 +62,7 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
     e->be = be;
     if (create_scratch_(e, plan, moves, err) != 0 || create_comms_(e, plan, hardware, err) != 0) return -1;
     if (stage_create(&e->stage, model, config, schedule, be, plan->at.stage, e->tensor, 0, err) != 0) return -1;
-    // Messages that come from nowhere are in order in one group, too.
+    // Emulated messages are in order even if all lanes are one group.
     Comm *lanes[2 * STAGE_MOST_CHUNKS];
     for (int i = 0; i < 2 * STAGE_MOST_CHUNKS; i++) lanes[i] = e->pipeline;
     EngineGroups groups = {lanes, e->pair, NULL, NULL};
@@ -155,7 +155,7 @@ void emulation_optimizer(Emulation *e, double *norm, double *adamw) {
             (AdamwTensor){piece.weight, piece.master, piece.m, piece.v, piece.gradient, piece.end - piece.begin, false};
         elements += piece.end - piece.begin;
     }
-    // A learning rate of nothing leaves the weights as they are. The first pass touches the moments for the first time.
+    // A learning rate of zero leaves the weights unchanged. The first pass touches the moments for the first time.
     AdamwStep step = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1, .gradient_scale = 1, .step = 1};
     for (int pass = 0; pass < 3 && elements > 0; pass++) {
         start = clock_seconds();

@@ -1,5 +1,5 @@
 // One stage of a pipeline alone on one device: its list of the schedule runs word for word through the engine, while
-// its neighbours, its partner and the other tensor ranks are emulated. It says what a run would find out on as many
+// its neighbours, its partner and the other tensor ranks are emulated. It measures what a run would find out on as many
 // devices as it has stages: the stage's true peak memory, and how long its forwards and backwards take.
 #ifndef EMULATE_H
 #define EMULATE_H
@@ -11,9 +11,9 @@
 // Medians over the microbatches of one run, added up over chunks, in seconds, without collectives over tensor ranks.
 typedef struct EmulationTimes {
     double forward;
-    double backward;       // of whole backwards; 0 where all are split
-    double input, weights; // of split ones: I and W; 0 where none is
-    double exposed;  // compute waited for transfers, all in all
+    double backward;       // of whole backwards; 0 if all are split
+    double input, weights; // of split ones: I and W; 0 if none is
+    double exposed;  // total time that compute waited for transfers
     int64_t microbatches;
 } EmulationTimes;
 
@@ -23,7 +23,7 @@ typedef struct Emulation {
     Stage stage;
     Engine *engine;
     Comm *pipeline, *tensor, *pair;
-    void *scratch;                          // one slot that evictions go to, outside the reported peak
+    void *scratch;                          // one slot that evictions go to, not included in the reported peak
     int64_t scratch_bytes, scratch_counted; // as asked for, and with what the device adds
 } Emulation;
 
@@ -36,7 +36,7 @@ void emulation_destroy(Emulation *emulation);
 // Runs the stage's list once. The first run on a device touches its memory for the first time, so time a later one.
 int emulation_run(Emulation *emulation, const Schedule *schedule, EmulationTimes *times, Error *err);
 
-// Bytes by category at the peak, the scratch not among them.
+// Returns the bytes by category at the peak, without the scratch.
 MemoryBytes emulation_peak(const Emulation *emulation);
 
 // Seconds per element of the norm of the gradient and of AdamW over all that this rank owns.
@@ -46,10 +46,10 @@ void emulation_optimizer(Emulation *emulation, double *norm, double *adamw);
 // is split. NULL with err.
 Schedule *emulation_list(int stages, int stage, int microbatches, Error *err);
 
-// A backend that can compute, of the kind the configuration names. NULL with err where there is none.
+// Creates a backend that can compute, of the kind the configuration names. NULL with err if there is none.
 Backend *emulation_backend(const Config *config, Error *err);
 
-// The program's --emulate-stage. 0, or -1 with err.
+// Runs the program's --emulate-stage. 0, or -1 with err.
 int emulate_command(const Config *config, const Model *model, const char *stage, const Log *log, Error *err);
 
 #endif

@@ -1,4 +1,4 @@
-// --emulate-stage S: one stage's list of the configured schedule on this device, and what came out.
+// --emulate-stage S: runs one stage's list of the configured schedule on this device, and reports the results.
 #include "emulate.h"
 #include "base/alloc.h"
 #include "fits.h"
@@ -36,7 +36,7 @@ static bool moves_(const StageSchedule *list) {
     return false;
 }
 
-// A host that is asked for more than it has free does not refuse: it ends some process.
+// A host that is asked for more memory than it has free does not refuse: it kills some process.
 static int check_workspace_(const Subject *subject, Error *err) {
     const PlanStage *stage = &subject->plan.stage[subject->stage];
     int64_t bytes = memory_total(&stage->memory) + stage->host_slots * stage->slot_bytes;

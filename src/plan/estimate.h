@@ -8,13 +8,13 @@
 
 #include <stdint.h>
 
-// Share of the time in which stages work.
+// Returns the share of the time in which stages work.
 double estimate_filled(int64_t batch, int64_t micro_batch, int64_t stages);
 
 double estimate_mfu(double stage_mfu, int64_t batch, int64_t micro_batch, int64_t stages);
 
-// By which fraction MFU_stage has to grow from micro-batch size `from` to `to` so that the pipeline is no slower: the
-// larger of the two leaves stages idle for longer. 0.052 for B = 128, p = 8, 1 to 2.
+// Returns by which fraction MFU_stage has to grow from micro-batch size `from` to `to` for the pipeline to be no
+// slower: the larger of the two leaves stages idle for longer. 0.052 for B = 128, p = 8, 1 to 2.
 double estimate_required_gain(int64_t batch, int64_t from, int64_t to, int64_t stages);
 
 #endif

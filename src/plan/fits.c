@@ -30,8 +30,8 @@ static void lower_to_file_(int64_t *bytes, const char *path) {
     fclose(file);
 }
 
-// Limits of the group and of all groups above it. Inside a container the path that /proc names may be the host's; the
-// root it sees then carries its own limit.
+// Applies the limits of the group and of all groups above it. In a container, the path in /proc may be the host's; the
+// visible root then has a limit of its own.
 static void lower_to_group_(int64_t *bytes, const char *root, const char *name, char *group) {
     for (;;) {
         char path[1400];
@@ -72,7 +72,7 @@ static const char *plural_(int64_t count) {
     return count == 1 ? "" : "s";
 }
 
-// The second line. A run that is small already has only itself to try with less.
+// Writes the second line. A run that is small already can only be tried with less.
 static void what_to_run_(char *line, size_t size, const Config *config, const char *program, bool on_cpu) {
     char tiny[48];
     snprintf(tiny, sizeof tiny, "configs/%s_tiny.yaml", config_word("model.family", config->model.family));

@@ -203,14 +203,14 @@ void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *c
 
 // ---------------------------------------------------------------- collectives over tensor ranks
 
-// Whether the tensor ranks of a stage lie on more than one node.
+// Returns whether the tensor ranks of a stage are on more than one node.
 static bool spans_nodes_(const Hardware *hardware, const Config *config) {
     int64_t t = config->parallel.tensor, node = config->hardware.gpus_per_node;
     return !hardware->cpu && config_world(config) > node && node % t != 0;
 }
 
-// One all-gather or reduce-scatter of the whole stream; an all-reduce is two. A ring over several nodes leaves each of
-// them once, so that it goes at the pace of the node's network.
+// Returns the time of one all-gather or reduce-scatter of the whole stream; an all-reduce is two. A ring over several
+// nodes leaves each of them once, so it runs at the rate of the node's network.
 static double collective_(const Hardware *hardware, const Config *config, const Shape *s) {
     const Cost *cost = &hardware->cost;
     double bytes = (double)(s->rows * s->hidden * s->element);
@@ -218,10 +218,10 @@ static double collective_(const Hardware *hardware, const Config *config, const 
     return cost_collective(cost, bytes, s->tensor_ranks, slower ? cost->network : cost->tensor);
 }
 
-// What a collective adds to a step if work of `beside` seconds runs meanwhile.
+// Returns what a collective adds to a step if work of `beside` seconds runs meanwhile.
 static double exposed_(const Work *work, double collective, double beside) {
     if (!work->shape->overlap) return collective;
-    if (work->hardware->cost.flops == 0) return 0; // nothing says how long the products take; they are the longer ones
+    if (work->hardware->cost.flops == 0) return 0; // the time of the products is unknown, and they take longer
     return collective > beside ? collective - beside : 0;
 }
 

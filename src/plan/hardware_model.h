@@ -1,6 +1,6 @@
-// What a device is believed to do where nothing was measured: seconds of every part of a model, from what its single
-// pieces cost (device/cost.h, which has the assumptions) and from how often a layer makes each of them. Attention
-// `none` and `recompute` compute all s*s pairs as products over the head dimension and pass over the scores in memory.
+// What a device is assumed to do if nothing was measured: seconds of every part of a model, from what its single pieces
+// cost (device/cost.h, which has the assumptions) and how often a layer makes each of them. Attention `none` and
+// `recompute` compute all s*s pairs as products over the head dimension and pass over the scores in memory.
 #ifndef HARDWARE_MODEL_H
 #define HARDWARE_MODEL_H
 
@@ -10,23 +10,23 @@
 typedef struct Hardware {
     bool cpu;
     char device[96]; // "" where it is not at hand
-    double peak;     // FLOP/s of one rank that MFU is counted against; 0: unknown
+    double peak;     // FLOP/s of one rank that MFU is relative to; 0: unknown
     Cost cost;
     double action, step;  // overhead of a forward or backward, and of a step, seconds
     double cores_share;   // CPU: ranks that compute at full speed at a time; else 0: all do
     int64_t memory_bytes; // one rank may hold; 0: unknown
-    int64_t host_bytes;   // CPU: what all ranks together may hold where memory_bytes is 0; 0: unknown
+    int64_t host_bytes;   // CPU: what all ranks together may hold if memory_bytes is 0; 0: unknown
 } Hardware;
 
-// Reads the configuration and, on a CPU, measures the peak (a tenth of a second) where it is not given. device: of the
-// backend the plan asks, "" for a GPU that is not here.
+// Reads the configuration and, on a CPU, measures the peak (a tenth of a second) unless it is given. device: name from
+// the backend that the plan asks, "" for a GPU that is not present.
 void hardware_describe(Hardware *hardware, const Config *config, const char *device);
 
-// Takes the peak that was found with a profile (1e12 FLOP/s of one rank that has its cores to itself, 0: unknown) where
-// the configuration gives none.
+// Takes the peak that was measured for a profile (1e12 FLOP/s of one rank with cores of its own, 0: unknown), unless
+// the configuration gives one.
 void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tflops);
 
-// Whether the configuration runs on CPUs; `auto` is what is at hand.
+// Returns whether the configuration runs on CPUs; for `auto` that depends on this machine.
 bool hardware_is_cpu(const Config *config);
 
 // One microbatch through one part of a model on one tensor rank, in seconds. `weight` is the part of `backward` that W
@@ -48,13 +48,13 @@ void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *c
 // The collectives alone, for parts whose compute was measured.
 void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);
 
-// Norm of the gradient and AdamW over `owned` elements, whose gradients and states a rank keeps.
+// Returns the seconds of the gradient's norm and AdamW over `owned` elements, whose gradients and states a rank keeps.
 double hardware_optimizer_seconds(const Hardware *hardware, const Config *config, int64_t owned);
 
-// Nodes: a CPU run is one node; else gpus_per_node neighbouring ranks are one.
+// Returns a rank's node: a CPU run is one node; else gpus_per_node consecutive ranks are one.
 int hardware_node(const Hardware *hardware, const Config *config, int rank);
 
-// The sentences behind "model", one line each, into `file`.
+// Prints the assumptions of the model, one line each.
 void hardware_print(const Hardware *hardware, FILE *file);
 
 #endif

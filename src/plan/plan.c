@@ -63,7 +63,7 @@ const char *plan_plain_name(const Config *config) {
     return config->schedule.file[0] != '\0' ? "schedule.file" : config_schedule_kind(config)->title;
 }
 
-// A list from a file may want more chunks than there are layers.
+// A list from a file may have more chunks than there are layers.
 static int check_chunks_(const Config *config, const Schedule *schedule, Error *err) {
     int64_t virtual_stages = (int64_t)schedule->stages * schedule->chunks, layers = config->model.layers;
     if (schedule->chunks > STAGE_MOST_CHUNKS)
@@ -104,7 +104,7 @@ int64_t plan_slot_bytes(const Model *model, const Config *config, const Schedule
     return others > bytes ? others : bytes;
 }
 
-// Most bundles of the stage that are away in host memory at a time, in list order.
+// Returns the most bundles of the stage in host memory at a time, in list order.
 static int most_on_host_(const StageSchedule *stage) {
     int away = 0, most = 0;
     for (int64_t i = 0; i < stage->count; i++) {
@@ -158,7 +158,7 @@ int64_t plan_host_bytes(const PlanStage *stage) {
     return stage->host_slots * stage->slot_bytes + stage->copy_bytes + stage->order_bytes + stage->buffer_bytes;
 }
 
-// A backend that holds memory of its own is a GPU's.
+// Only a GPU's backend holds memory of its own.
 static const char *flash_clause_(const Config *config, const Backend *be) {
     AttentionShape shape = {.deterministic = config->attention.deterministic};
     if (config->attention.mode != ATTENTION_FLASH || be->element != 2 || be->own_bytes == 0) return "";
@@ -267,7 +267,7 @@ static void add_stage_(Grid *grid, const PlanStage *stage, const bool *used, Gri
     grid_cell(grid, "%.*f", unit.digits, (double)memory_total(&stage->memory) / unit.bytes);
 }
 
-// What the column "other" is made of, each at the stage that needs most of it.
+// Prints the parts of the column "other", each at the stage that needs most of it.
 static void print_other_(const Plan *plan, FILE *file) {
     char text[256];
     int length = 0;

@@ -10,11 +10,11 @@
 typedef struct PlanStage {
     StageShape at;
     MemoryBytes memory; // on every tensor and data rank of the stage
-    StateBytes states;  // the same bytes of weights, gradients, masters and moments by kind, whatever they belong to
+    StateBytes states;  // the same bytes of weights, gradients, masters and moments, by kind
     int own_slots, lent_slots;
-    int host_slots;       // most bundles that are in host memory at once, where the schedule evicts there
+    int host_slots;       // most bundles in host memory at once, if the schedule evicts there
     int64_t slot_bytes;   // the larger bundle of the stage and its partner
-    int64_t copy_bytes;   // host memory of a rank for the copy that checkpoints are written from
+    int64_t copy_bytes;   // host memory of a rank for the copy from which checkpoints are written
     int64_t order_bytes;  // and for the order of a blend's sources
     int64_t buffer_bytes; // and on the way to files, from data, and between ranks that share a GPU
     // Unpadded, of the stage, whole over the tensor ranks; a tied head counts on the first stage only.
@@ -25,53 +25,53 @@ typedef struct Plan {
     int stages;
     PlanStage *stage;
     int64_t parameters;
-    const char *flash; // of a GPU, how its flash attention repeats, as a clause; empty: there is nothing to say
+    const char *flash; // on a GPU, how reproducible its flash attention is, as a clause; empty: nothing to report
 } Plan;
 
-// The schedule a configuration asks for: gpipe, 1f1b or bpipe over it, proved. NULL with err. bpipe: auto means on
-// where it evicts anything.
+// Makes and proves the schedule that a configuration asks for. NULL with err. bpipe: auto means on if it evicts
+// anything.
 Schedule *plan_schedule(const Config *config, Error *err);
 
-// Whether BPipe can relieve a stage of this schedule: through a partner only where stages are unevenly full, through
-// its own host memory always.
+// Returns whether BPipe can relieve a stage of this schedule: through a partner only if stages are unevenly full,
+// through its own host memory always.
 bool plan_can_balance(const Config *config);
 
-// The schedule without BPipe, as people write its name: "1F1B".
+// Returns the name of the schedule without BPipe as people write it: "1F1B".
 const char *plan_plain_name(const Config *config);
 
-// Whether the lists of all stages are small enough to be held, as every rank does.
+// Returns whether the lists of all stages are small enough to be held in memory, as every rank does.
 bool plan_schedule_holds(int64_t stages, int64_t microbatches);
 
-// be: any backend of the kind that will run (it is asked for the attention's scratch, nothing is allocated).
+// Makes the plan. be: any backend of the kind that will run (asked for the attention's scratch; nothing is allocated).
 void plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be);
-// The same with the model's table at hand, for whoever makes many plans of one model.
+// Does the same with the model's table at hand, for callers that make many plans of one model.
 void plan_make_from(Plan *plan, const TensorTable *table, const Model *model, const Config *config,
                     const Schedule *schedule, Backend *be);
 void plan_free(Plan *plan);
 
-// What the engine of the stage allocates.
+// Returns what the engine of the stage allocates.
 SlotCounts plan_slots(const PlanStage *stage);
 
-// The stage whose ranks hold most; the first of equals.
+// Returns the stage whose ranks hold most; the first if several do.
 int plan_fullest(const Plan *plan);
 
-// Host memory that a rank of the stage takes besides: bundles that are evicted there, the copy of a checkpoint, the
-// order of a blend, and buffers.
+// Returns the host memory of a rank of the stage: bundles evicted there, the copy of a checkpoint, the order of a
+// blend, and buffers.
 int64_t plan_host_bytes(const PlanStage *stage);
 
-// Evictions of all stages in one step.
+// Returns the evictions of all stages in one step.
 int64_t plan_evictions(const Schedule *schedule);
 
-// Bytes of the slots' bundle on a stage: the larger one of the stage and its partner where the schedule evicts to a
+// Returns the bytes of a slot on a stage: the larger bundle of the stage and its partner if the schedule evicts to a
 // partner.
 int64_t plan_slot_bytes(const Model *model, const Config *config, const Schedule *schedule, Backend *be, int stage);
 
-// The table at start-up: model, parameters, world, per stage layers, slots, bytes by category, and the most host memory
-// with its parts.
+// Prints the table at start-up: model, parameters, world, per stage layers, slots, bytes by category, and the most host
+// memory with its parts.
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file);
 
-// Whether all ranks of the run fit on this machine, as when the program starts them itself; fits.h has the rules. -1
-// with err (code 1): two lines, what is needed and there, and what to run instead.
+// Checks that all ranks of the run fit on this machine, as when the program starts them itself (fits.h). -1 with err
+// (code 1): two lines, what is needed and available, and what to run instead.
 int plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda_available, Error *err);
 
 #endif

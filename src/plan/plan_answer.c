@@ -21,7 +21,7 @@ static int make_plain_(PlanAnswer *answer, const Model *model, Error *err) {
     return status;
 }
 
-// What was forecast for the verdict is this very configuration, but for BPipe that has nothing to move.
+// Reuses the verdict's forecast: it is for this configuration, unless BPipe is on with nothing to evict.
 static const Forecast *answer_forecast_(const PlanAnswer *answer) {
     const Verdict *verdict = &answer->verdict;
     bool bpipe = answer->config.schedule.bpipe == BPIPE_ON && verdict->bpipe.possible;

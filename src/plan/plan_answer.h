@@ -7,7 +7,7 @@
 
 typedef struct PlanAnswer {
     Planner planner;
-    Config config;      // with schedule.bpipe and split_backward as they were decided
+    Config config;      // with schedule.bpipe and split_backward resolved
     Schedule *schedule; // whole
     Plan plan;
     Plan plan_1f1b; // the same, with 1F1B and no BPipe
@@ -16,14 +16,14 @@ typedef struct PlanAnswer {
     ScheduleTable schedules;
 } PlanAnswer;
 
-// -1 with err; plan_answer_free in both cases.
+// Gathers the answer. -1 with err; plan_answer_free in both cases.
 int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *model, const Log *log, Error *err);
 void plan_answer_free(PlanAnswer *answer);
 
-// planner_forecast, but for what the verdict has asked already: a long schedule takes a while to simulate.
+// Like planner_forecast, but reuses what the verdict has computed: a long schedule takes a while to simulate.
 int plan_answer_forecast(const PlanAnswer *answer, Variant variant, Forecast *forecast, Error *err);
 
-// Whether stage s fits, beside the reserve, as the answer's plan has it.
+// Returns whether stage s fits with the reserve, by the answer's plan.
 bool plan_answer_fits(const PlanAnswer *answer, int stage);
 
 #endif

@@ -10,7 +10,7 @@ int plan_command(const Config *config, const Model *model, bool json, const char
     Config *decided = xmalloc(sizeof *decided);
     *decided = *config;
     memset(answer, 0, sizeof *answer);
-    // The plan of a schedule that was left open is that of the one a run would take.
+    // If the schedule was left open, the plan is of the one that a run would take.
     int status = verdict_resolve_name(decided, model, log, err);
     if (status == 0) status = plan_answer_make(answer, decided, model, log, err);
     if (status == 0 && trace != NULL) status = plan_trace(answer, trace, err);

@@ -1,11 +1,11 @@
-// Rivals that this engine cannot run, by the formulas of those who published them, next to the table of what it can.
-// They are no rows of the table and have no say in any decision: a formula knows neither messages nor uneven stages.
+// Rivals that this engine cannot run, by their authors' formulas, printed under the table of those it can. They are not
+// rows of the table and take part in no decision: a formula knows neither messages nor uneven stages.
 #include "base/grid.h"
 #include "plan_report.h"
 
 #include <string.h>
 
-// 1F1B with whole backwards and nothing evicted, which the formulas start from; NULL: it cannot run here.
+// Returns the row of 1F1B with whole backwards and no evictions, the formulas' reference; NULL: it cannot run here.
 static const ScheduleRow *plain_row_(const PlanAnswer *answer) {
     const ScheduleTable *table = &answer->schedules;
     int kind = schedule_kind_index("1f1b");

@@ -11,7 +11,7 @@ static double report_gib_(int64_t bytes) {
     return (double)bytes / GIB;
 }
 
-// For all tables.
+// One unit for all tables.
 static GridUnit unit_(const PlanAnswer *answer) {
     const Plan *plain = &answer->plan_1f1b;
     return grid_unit(memory_total(&plain->stage[plan_fullest(plain)].memory));
@@ -60,7 +60,7 @@ static void print_limit_(const PlanAnswer *answer, FILE *file) {
 
 // ---------------------------------------------------------------- micro-batch sizes
 
-// In brackets where it does not fit, "-" where it cannot be.
+// Writes the bytes, in brackets if they do not fit, "-" if the variant is impossible.
 static void peak_cell_(Grid *grid, const Forecast *forecast, GridUnit unit) {
     if (forecast->possible)
         bytes_cell_(grid, forecast->peak_bytes, unit, !forecast->fits);
@@ -81,7 +81,7 @@ static void time_cells_(Grid *grid, const PlanTime *time) {
     }
 }
 
-// One size: bytes in three ways, and the time of what fits, 1F1B before BPipe.
+// Adds one size: bytes in three ways, and the time of what fits, 1F1B before BPipe.
 static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err) {
     const Planner *planner = &answer->planner;
     const Config *config = &answer->config;
@@ -108,7 +108,7 @@ static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err
     return 0;
 }
 
-// Powers of two up to twice what fits, and the configured size.
+// Prints powers of two up to twice what fits, and the configured size.
 static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
     Grid grid = {.columns = 11};
     const Config *config = &answer->config;
@@ -203,7 +203,7 @@ static void describe_row_(const ScheduleRow *row, char *text, size_t size) {
              grid_bytes(row->forecast.peak_bytes, bytes));
 }
 
-// Which schedule is the quickest that fits at this micro-batch size, and what evicting brings to it.
+// Prints which schedule is the quickest that fits at this micro-batch size, and what evicting adds to it.
 static void print_best_(const PlanAnswer *answer, FILE *file) {
     const ScheduleTable *table = &answer->schedules;
     if (table->best < 0) return;
@@ -247,7 +247,7 @@ static int print_verdict_(const PlanAnswer *answer, FILE *file, Error *err) {
     return 0;
 }
 
-// The answer first, then what it is made of.
+// Prints the answer first, then what it is based on.
 int plan_report(const PlanAnswer *answer, FILE *file, Error *err) {
     if (print_verdict_(answer, file, err) != 0) return -1;
     print_time_(answer, file);

@@ -21,7 +21,7 @@ static void add_row_(ScheduleTable *table, const Config *config, const Forecast 
     table->rows[table->count++] = (ScheduleRow){config->schedule, config->attention, *forecast};
 }
 
-// One schedule in one way of keeping its bundles. evict: -1 none, else EvictTarget.
+// Tries one schedule with one target of evictions. evict: -1 none, else EvictTarget.
 static int try_row_(ScheduleTable *table, const Planner *planner, Config *config, int evict, Error *err) {
     ScheduleConfig *schedule = &config->schedule;
     const ScheduleKind *kind = config_schedule_kind(config);
@@ -39,7 +39,7 @@ static int try_row_(ScheduleTable *table, const Planner *planner, Config *config
     return 0;
 }
 
-// Whole layers recomputed, or the attention: what also saves memory, without evicting anything.
+// Tries what also saves memory without evicting: recomputing whole layers, or the attention.
 static int try_recompute_(ScheduleTable *table, const Planner *planner, Config *config, Error *err) {
     config->schedule.recompute_given = 1;
     config->schedule.recompute_of_stage[0] = config->model.layers;
@@ -59,8 +59,8 @@ static int try_ways_(ScheduleTable *table, const Planner *planner, Config *confi
     return config_chunks(config) == 1 ? try_recompute_(table, planner, config, err) : 0;
 }
 
-// Layers over p * chunks virtual stages: as given if the list has as many entries, else even. false: the list is for
-// others.
+// Spreads layers over p * chunks virtual stages: as given if the list has as many entries, else evenly. Returns false
+// if the list is for another number.
 static bool spread_layers_(const Planner *planner, Config *config) {
     int64_t given = planner->config->parallel.layers_given, count = config->parallel.pipeline * config_chunks(config);
     config->parallel = planner->config->parallel;

@@ -1,5 +1,5 @@
 // Every schedule that can run with a configuration's model, world and micro-batch size, each with its bytes and its
-// simulated step: what else one could do instead of BPipe, answered by the engine's own lists instead of formulas.
+// simulated step: the alternatives to BPipe, by the engine's own lists instead of formulas.
 #ifndef PLAN_SCHEDULES_H
 #define PLAN_SCHEDULES_H
 
@@ -19,16 +19,16 @@ typedef struct ScheduleTable {
     int best; // the quickest row that fits; -1: none fits, or nothing is known of the device
 } ScheduleTable;
 
-// Whether simulating all schedules would take several seconds, so that none is: more than 32 stages, and many
-// microbatches.
+// Returns whether simulating all schedules would take several seconds, so that none is simulated: more than 32 stages,
+// and many microbatches.
 bool schedule_table_too_long(const Config *config);
 
-// Forecasts every schedule at the planner's micro-batch size, none where that is too long. -1 with err;
+// Forecasts every schedule at the planner's micro-batch size; none if that takes too long. -1 with err;
 // schedule_table_free in both cases.
 int schedule_table_make(ScheduleTable *table, const Planner *planner, Error *err);
 void schedule_table_free(ScheduleTable *table);
 
-// Index of the quickest row that fits among those with or without evictions; -1: none.
+// Returns the quickest row that fits among those with or without evictions; -1: none.
 int schedule_table_quickest(const ScheduleTable *table, bool evicts);
 
 // Writes the row's schedule as people do: "1F1B, split, BPipe". Returns `text`.

@@ -14,14 +14,14 @@
 
 // ---------------------------------------------------------------- stages
 
-// Everything a cost depends on.
+// What costs depend on.
 typedef struct Costing {
     const Config *config;
     const Model *model;
     const Schedule *schedule;
     const Plan *plan;
     const TimeSource *source;
-    int copy; // data rank whose pipeline is looked at
+    int copy; // the data rank whose pipeline is costed
 } Costing;
 
 // The simulator's arrays of compute, [stages * chunks] each.
@@ -29,7 +29,8 @@ typedef struct ComputeTimes {
     double *forward, *backward, *input, *weight;
 } ComputeTimes;
 
-// Adds `count` parts to the time of a chunk. Without `compute` only their collectives, where compute was measured.
+// Adds `count` parts to the time of a chunk. Without `compute` it adds only their collectives, because compute was
+// measured.
 static void costing_add_part_(StageTime *time, const PartTime *part, double count, bool compute) {
     double input = part->backward - part->weight + part->kept;
     time->forward += count * ((compute ? part->forward : 0) + part->tensor_forward);
@@ -38,14 +39,13 @@ static void costing_add_part_(StageTime *time, const PartTime *part, double coun
     time->weight += count * ((compute ? part->weight : 0) + part->tensor_weight);
 }
 
-// The collectives of `count` parts, as often as this schedule makes them.
+// Returns the collectives of `count` parts, as often as this schedule makes them.
 static double tensor_of_(const PartTime *part, double count, bool split) {
     double backward = split ? part->tensor_input + part->tensor_weight : part->tensor_backward;
     return count * (part->tensor_forward + backward);
 }
 
-// Of a profile that has whole backwards only, W's share of one is taken from the model of the hardware, or half without
-// it.
+// If a profile has only whole backwards, W's share is the hardware model's, or half without it.
 static void take_measured_(StageTime *time, const ProfileTime *found, const ModelTimes *model) {
     double share = model->layer.backward > 0 ? model->layer.weight / model->layer.backward : 0.5;
     bool split = found->input > 0;
@@ -55,7 +55,7 @@ static void take_measured_(StageTime *time, const ProfileTime *found, const Mode
     time->input += split ? found->input : (1 - share) * found->backward;
 }
 
-// A chunk as a stage by itself.
+// Returns a chunk as a stage of its own.
 static StageShape chunk_shape_(const StageShape *at, int c) {
     StageShape one = *at;
     one.layers = at->chunk[c].layers;
@@ -102,7 +102,7 @@ static int chunk_compute_(const Costing *costing, int s, int c, StageTime *time,
     return 0;
 }
 
-// Times of the chunks of a stage, into the arrays of the simulator, and their sum.
+// Fills the times of a stage's chunks into the simulator's arrays, and their sum.
 static int stage_compute_(const Costing *costing, int s, const ComputeTimes *times, StageTime *sum, Error *err) {
     int chunks = costing->schedule->chunks;
     for (int c = 0; c < chunks; c++) {
@@ -122,9 +122,9 @@ static int stage_compute_(const Costing *costing, int s, const ComputeTimes *tim
     return 0;
 }
 
-// Bytes/s that one rank has among the ranks that hold the same part of the model: within a node like tensor ranks, else
-// its part of the node's network, which all parts on the node use at the same time. Ranks of one part that share a node
-// send only once out of it.
+// Returns the bytes/s of one rank among those that hold the same part of the model: within a node like tensor ranks,
+// else its share of the node's network, which all parts on the node use at the same time. Ranks of one part that share
+// a node send out of it only once.
 static double data_rate_(const Costing *costing) {
     const Hardware *hardware = costing->source->hardware;
     const ParallelConfig *parallel = &costing->config->parallel;
@@ -134,8 +134,8 @@ static double data_rate_(const Costing *costing) {
     return rate < hardware->cost.tensor ? rate : hardware->cost.tensor;
 }
 
-// The sums start layer by layer inside the last backward, or the last W where backwards are split; those of the layer
-// that ends it are never hidden. backward: seconds of either.
+// The sums start layer by layer inside the last backward, or the last W if backwards are split; those of the layer that
+// ends it are never hidden. backward: seconds of either.
 static double reduction_seconds_(const Costing *costing, int s, double backward) {
     const PlanStage *stage = &costing->plan->stage[s];
     double d = (double)costing->config->parallel.data, bytes = (double)stage->states.gradients;
@@ -155,7 +155,7 @@ static double optimizer_seconds_(const Costing *costing, int s) {
     double gather = d == 1 ? 0 : (double)states->weights * (d - 1) / d / data_rate_(costing);
     double update = profile != NULL ? (profile->norm_seconds + profile->optimizer_seconds) * (double)owned
                                     : hardware_optimizer_seconds(hardware, costing->config, owned);
-    // All ranks update at the same time, also where they share cores.
+    // All ranks update at the same time, even if they share cores.
     if (hardware->cpu && world > hardware->cores_share) update *= world / hardware->cores_share;
     return gather + update;
 }
@@ -168,8 +168,8 @@ static int node_of_stage_(const Costing *costing, int stage) {
     return hardware_node(costing->source->hardware, costing->config, rank);
 }
 
-// The data rank whose stages are spread most over nodes, where copies of the pipeline do not begin with a node: all
-// wait for it.
+// Returns the data rank whose stages are spread over most nodes, if copies of the pipeline do not begin with a node:
+// all others wait for it.
 static int widest_copy_(Costing *costing) {
     int64_t node = costing->config->hardware.gpus_per_node, copies = costing->config->parallel.data;
     int widest = 0, most = 0;
@@ -183,13 +183,14 @@ static int widest_copy_(Costing *costing) {
     return widest;
 }
 
-// Ranks of a stage on one node, which send at the same time.
+// Returns the ranks of a stage on one node, which send at the same time.
 static int senders_(const Costing *costing) {
     int t = (int)costing->config->parallel.tensor, node = (int)costing->config->hardware.gpus_per_node;
     return t < node ? t : node;
 }
 
-// Seconds of a message that each tensor rank of `from` sends to its like on `to`, with nobody else on the way.
+// Returns the seconds of a message that each tensor rank of `from` sends to its counterpart on `to`, without other
+// traffic.
 static double costing_message_(const Costing *costing, int from, int to, int64_t bytes) {
     const Hardware *hardware = costing->source->hardware;
     bool near = node_of_stage_(costing, from) == node_of_stage_(costing, to);
@@ -206,8 +207,8 @@ static double transfer_(const Costing *costing, int stage) {
     return costing_message_(costing, stage, partner, bytes);
 }
 
-// The resource of what `from` sends: the network card of its node where the message leaves it, numbered by the node's
-// lowest stage.
+// Returns the resource that `from` uses for sending: the network card of its node if the message leaves it, numbered by
+// the node's lowest stage.
 static int card_(const Costing *costing, int from, int to) {
     int node = node_of_stage_(costing, from), lowest = 0;
     if (node == node_of_stage_(costing, to)) return -1;
@@ -326,7 +327,7 @@ static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs
     return 0;
 }
 
-// What `more` microbatches add, from two runs of a schedule that differ by `between` microbatches.
+// Returns what `more` microbatches add, from two runs of a schedule that differ by `between` microbatches.
 static double onward_(double fewer, double enough, double more, double between) {
     return enough + (enough - fewer) * more / between;
 }
@@ -349,15 +350,15 @@ static int phase_of_(Phase *phase, const Config *config, int64_t microbatches, c
     return status;
 }
 
-// Whether p microbatches take what the p before them took, to half a percent, and compute waits for no transfer: stages
-// evict in rounds of different lengths.
+// Returns whether p microbatches take as long as the p before them, to half a percent, and compute waits for no
+// transfer: stages evict in rounds of different lengths.
 static bool steady_(const Phase *before, const Phase *between, const Phase *now) {
     double one = between->makespan - before->makespan, next = now->makespan - between->makespan;
     return now->exposed == 0 && fabs(next - one) <= 5e-3 * next;
 }
 
-// The next microbatches take what the last 2p did, where that is steady. Where it is not, only the whole tells how long
-// all take, or very many of them where the whole is too long.
+// If the schedule is steady, the next microbatches take as long as the last 2p. If not, only the whole schedule tells
+// how long all take, or a very long part of it if the whole is too long.
 static int whole_phase_(Phase *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
                         Error *err) {
     enum { MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards
@@ -395,8 +396,8 @@ static void slowest_(PlanTime *time, const PlanCosts *costs, int stages, int64_t
     }
 }
 
-// One stage is held against what its rank computes with while it works; ranks that share cores have no formula for the
-// whole.
+// MFU of one stage is relative to what its rank computes with while it works; for ranks that share cores there is no
+// formula for the whole.
 static void costing_utilization_(PlanTime *time, const Config *config, const Hardware *hardware) {
     if (hardware->peak == 0) return;
     const ParallelConfig *parallel = &config->parallel;

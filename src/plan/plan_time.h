@@ -1,6 +1,6 @@
 // How long a step will take: stage times from a profile or from the model of the hardware, the pipeline by simulation
-// of the very schedule that would run, and what comes behind it: sums of gradients over data ranks, the tied head's,
-// norm, optimizer and gathered weights.
+// of the very schedule that would run, and what follows it: sums of gradients over data ranks, the tied head's, norm,
+// optimizer and gathered weights.
 #ifndef PLAN_TIME_H
 #define PLAN_TIME_H
 
@@ -15,18 +15,18 @@ typedef struct TimeSource {
     const Profile *profile; // NULL: the model of the hardware
 } TimeSource;
 
-// Seconds of one microbatch on one stage, all its chunks together. Collectives over tensor ranks are in forward,
-// backward, input and weight, and once more by themselves.
+// Seconds of one microbatch on one stage, all its chunks together. Collectives over tensor ranks are included in
+// forward, backward, input and weight, and also given separately.
 typedef struct StageTime {
     double forward;
-    double backward;      // of B, or of I and W together where the schedule splits backwards
+    double backward;      // of B, or of I and W together if the schedule splits backwards
     double input, weight; // of I and of W
     double tensor;
-    double reduction; // of the stage's gradients over data ranks, a step, as far as the last backward does not hide it
+    double reduction; // of the stage's gradients over data ranks, per step, as far as the last backward does not hide it
     double optimizer; // norm, AdamW, gathering the weights, a step
 } StageTime;
 
-// What the simulator wants, and owns: for the plan's step time and for the trace of a plan.
+// What the simulator needs, and its memory: for the plan's step time and for the trace of a plan.
 typedef struct PlanCosts {
     SimulateCosts costs;
     SimulateShares shares;
@@ -46,19 +46,19 @@ typedef struct PlanTime {
     bool known; // false: nothing is known of the device, and the rest is 0
     double step, pipeline, bubble, exposed;
     double tensor;               // collectives over tensor ranks, of the slowest stage
-    double reduction, optimizer; // behind the pipeline
+    double reduction, optimizer; // after the pipeline
     double slowest;              // forward and backward of one microbatch on the slowest stage
     double mfu;
     double stage_mfu; // of that stage, as if every stage were like it and never idle; 0: no peak known
     double estimate;  // MFU by the paper's formula from stage_mfu; 0: no peak known, or ranks share cores
 } PlanTime;
 
-// config_microbatches(config) microbatches are planned, which may be more than `schedule` has: a schedule of many
-// stages and microbatches repeats itself, so that from a few rounds of it the time of all follows.
+// Plans config_microbatches(config) microbatches, which may be more than `schedule` has: a schedule of many stages and
+// microbatches repeats itself, so the time of all follows from a few rounds.
 int plan_time(PlanTime *time, const Config *config, const Model *model, const Schedule *schedule, const Plan *plan,
               const TimeSource *source, Error *err);
 
-// Microbatches that are enough to know a schedule of `stages` stages by: the slots of a longer one are the same.
+// Returns the microbatches that suffice to know a schedule of `stages` stages: a longer one has the same slots.
 int plan_enough_microbatches(int stages);
 
 #endif

@@ -1,11 +1,11 @@
-// The fewest ranks that would do, for a configuration in which nothing fits.
+// Finds the fewest ranks that would do, for a configuration in which nothing fits.
 #include "config/config_schema.h"
 #include "base/alloc.h"
 #include "plan_report.h"
 
 #include <stdlib.h>
 
-// The configuration cut into p stages and t tensor ranks, at micro-batch size 1; false where it cannot be.
+// Cuts the configuration into p stages and t tensor ranks, at micro-batch size 1; false if it cannot be.
 static bool smallest_cut_(const Config *from, int64_t p, int64_t t, Config *to) {
     Error ignored = {0};
     *to = *from;
@@ -26,7 +26,7 @@ static int try_(const Planner *planner, Config *config, int64_t p, int64_t t, Sm
     for (int bpipe = 0; bpipe < 2; bpipe++) {
         Variant variant = {1, bpipe == 1, config->attention.mode};
         Forecast forecast;
-        // More microbatches never need less: what does not fit with p of them need not be made whole.
+        // Memory never shrinks with more microbatches: if p of them do not fit, skip building the full schedule.
         config->train.global_batch = p;
         if (planner_fit(&like, variant, &forecast, err) != 0) return -1;
         config->train.global_batch = planner->config->train.global_batch;
@@ -39,8 +39,8 @@ static int try_(const Planner *planner, Config *config, int64_t p, int64_t t, Sm
     return 0;
 }
 
-// More stages hold less each, so the fewest that fit lie between those that do not and those that do. Only worlds
-// smaller than the best so far are of interest.
+// More stages hold less each, so the fewest that fit are found by bisection between a number that does not fit and one
+// that does. Only worlds smaller than the best so far are tried.
 static int fewest_stages_(const Planner *planner, Config *config, int64_t t, SmallestWorld *best, Error *err) {
     int64_t batch = planner->config->train.global_batch, layers = planner->config->model.layers;
     int64_t most = layers < batch ? layers : batch;

@@ -95,17 +95,17 @@ void planner_config(const Planner *planner, Variant variant, Config *config) {
     config->schedule.micro_batch = variant.micro_batch;
     config->schedule.bpipe = variant.bpipe ? BPIPE_ON : BPIPE_OFF;
     if (variant.attention != config->attention.mode) config_set_attention(config, variant.attention);
-    // Slots that mean nothing while BPipe is off may be too few for it.
+    // `slots` is unused while BPipe is off and may be too small for it.
     if (config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
 }
 
-// How many of its microbatches are enough to know a configuration's schedule by.
+// Returns how many of a configuration's microbatches suffice to know its schedule.
 static int64_t planner_microbatches_(const Config *config) {
     int64_t enough = plan_enough_microbatches((int)config->parallel.pipeline), all = config_microbatches(config);
     // Up to this many actions the whole schedule is as quick as two parts of it.
     enum { SMALL = 16384 };
     bool small = all <= enough || all * config->parallel.pipeline <= SMALL;
-    // GPipe keeps a bundle of every microbatch, so that a shorter one says nothing of its memory.
+    // GPipe keeps a bundle of every microbatch, so a shorter schedule says nothing about its memory.
     return small || config_schedule_kind(config)->keeps_all ? all : config_fewer_microbatches(config, enough);
 }
 
@@ -124,7 +124,7 @@ ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error 
     return schedule_cache_borrow(planner->lists, config, planner_microbatches_(config), planner_schedule, err);
 }
 
-// Whether the batch can be cut into enough microbatches of this size, and BPipe has something to evict.
+// Returns whether the batch divides into enough microbatches of this size, and BPipe has something to evict.
 static bool possible_(const Config *config) {
     int64_t p = config->parallel.pipeline, unit = config->schedule.micro_batch * config->parallel.data;
     bool cut = config->train.global_batch % unit == 0 && (p == 1 || config->train.global_batch / unit >= p) &&
@@ -141,7 +141,7 @@ static int64_t host_bytes_(const Plan *plan, const Config *config) {
     return bytes;
 }
 
-// Peak and reserve within the memory of a rank; where only the host's is known, of all ranks together.
+// Returns whether peak and reserve fit the memory of a rank; if only the host's is known, those of all ranks together.
 static bool fits_(const Planner *planner, const Plan *plan) {
     const Hardware *hardware = &planner->hardware;
     double reserve = planner->config->hardware.reserve_gib * GIB;
@@ -203,7 +203,7 @@ bool planner_split_open(const Config *config) {
            config->parallel.pipeline > 1 && config->hardware.device != DEVICE_CPU;
 }
 
-// Both ways, whole backwards before split ones; times, if asked for, by the keys of `hardware` alone.
+// Forecasts both ways, whole backwards before split ones; times, if asked for, from the keys of `hardware` alone.
 static int forecast_both_(const Planner *planner, const Config *config, bool timed, Forecast both[2], Error *err) {
     Planner unmeasured = *planner;
     unmeasured.measured = false;
@@ -218,7 +218,7 @@ static int forecast_both_(const Planner *planner, const Config *config, bool tim
     return status;
 }
 
-// Nothing is known of a GPU at hand but by the keys of `hardware`, so that machines without one say the same.
+// Only the keys of `hardware` describe a GPU here, so that machines without one decide alike.
 static bool split_known_(const Planner *planner, const Config *config) {
     return planner_split_open(config) && !planner->hardware.cpu && config->hardware.peak_tflops > 0;
 }
@@ -239,8 +239,8 @@ int planner_decide_split(const Planner *planner, Config *config, double *gain, E
     return 0;
 }
 
-// Where only bytes are asked for and both ways fit or neither does, simulating them would decide nothing: the answer is
-// then that of split backwards, which take a little more.
+// If only bytes are asked for, and both ways fit or neither does, simulating them would decide nothing: the answer is
+// then that of split backwards, which take slightly more.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err) {
     Forecast both[2];
     if (!split_known_(planner, config))
@@ -288,7 +288,7 @@ int planner_forecast(const Planner *planner, Variant variant, Forecast *forecast
 
 // ---------------------------------------------------------------- the largest and the quickest micro-batch size
 
-// Sizes into which the batch of a data rank can be cut, ascending.
+// Lists the sizes that divide the batch of a data rank, ascending.
 static int64_t sizes_(const Planner *planner, int64_t *sizes, int64_t capacity) {
     const Config *config = planner->config;
     int64_t batch = config->train.global_batch / config->parallel.data, p = config->parallel.pipeline, count = 0;
@@ -302,7 +302,7 @@ enum { MOST_SIZES = 512 };
 int planner_largest(const Planner *planner, bool bpipe, int attention, int64_t *micro_batch, Error *err) {
     int64_t sizes[MOST_SIZES], fits = -1, fails = sizes_(planner, sizes, MOST_SIZES);
     *micro_batch = 0;
-    // Bytes grow with the size, so what fits is a beginning of the list.
+    // Bytes grow with the size, so the sizes that fit are a prefix of the list.
     while (fails - fits > 1) {
         int64_t at = fits + (fails - fits) / 2;
         Forecast forecast;

@@ -1,6 +1,6 @@
-// Questions to a plan: what would this configuration take and reach with another micro-batch size, with or without
-// BPipe, with another attention? Answers come from the same tables and schedules that a run would use; nothing is
-// allocated and no rank started.
+// What-if questions to a plan: what would this configuration take and reach with another micro-batch size, with or
+// without BPipe, with another attention? Answers come from the same tables and schedules that a run would use; nothing
+// is allocated and no rank is started.
 #ifndef PLANNER_H
 #define PLANNER_H
 
@@ -15,16 +15,16 @@ typedef struct Planner {
     bool measured;        // times come from `profile`
     Backend *be;          // answers for the attention's scratch; allocates nothing
     TensorTable table;    // of the model
-    ScheduleCache *lists; // kept for whoever asks many questions; NULL: none are
+    ScheduleCache *lists; // kept for callers with many questions; NULL: none
 } Planner;
 
-// Looks at the device and for a profile. Where hardware.profile exists but is of something else, `log` says so and the
-// model of the hardware is used; where it was named on the command line, that is an error, and so is its absence. -1
-// with err; planner_free in both cases.
+// Looks up the device and a profile. If hardware.profile exists but is of something else, `log` says so and the model
+// of the hardware is used; if it was named on the command line, that is an error, and so is its absence. -1 with err;
+// planner_free in both cases.
 int planner_create(Planner *planner, const Config *config, const Model *model, const Log *log, Error *err);
 void planner_free(Planner *planner);
 
-// A backend for plans: that of the CPU with the threads a run would have, or one that only knows what a GPU's would
+// Creates a backend for plans: the CPU's with the threads a run would have, or one that only knows what a GPU's would
 // allocate.
 Backend *planner_backend(const Config *config, Error *err);
 
@@ -37,26 +37,26 @@ typedef struct Variant {
 
 typedef struct Forecast {
     Variant variant;
-    bool possible;      // the batch can be cut that way and, with bpipe, something is evicted
+    bool possible;      // the batch divides that way and, with bpipe, something is evicted
     int fullest;        // stage
     int64_t peak_bytes; // its
-    bool fits;          // with the reserve; true where no limit is known
+    bool fits;          // with the reserve; true if no limit is known
     PlanTime time;      // known: false unless asked for
     int64_t slot_bytes; // the largest
     int slots;          // of the schedule, own and lent together
     int load_ahead;     // with evictions; else 0
-    double split_gain;  // where split_backward was open and is on: the fraction of a step that this saves; else 0
+    double split_gain;  // if split_backward was open and is on: the fraction of a step that this saves; else 0
 } Forecast;
 
-// Bytes, and time if asked for, of a whole configuration. possible: false where it would be refused, or is to evict and
-// has nothing to. -1 with err.
+// Forecasts bytes, and time if asked for, of a whole configuration. possible: false if it would be refused, or is to
+// evict and has nothing to. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);
 
-// The same, and the time only where it fits; a split_backward that is open counts as off. -1 with err.
+// Does the same, but times only what fits; an open split_backward counts as off. -1 with err.
 int planner_forecast_fitting(const Planner *planner, const Config *config, Forecast *forecast, Error *err);
 
-// Whether schedule.split_backward auto can mean anything but off: no list from a file, whole backwards to split, stages
-// between which a gradient can leave earlier, and perhaps GPUs.
+// Returns whether schedule.split_backward auto can mean anything but off: no list from a file, whole backwards to
+// split, stages between which a gradient can leave earlier, and perhaps GPUs.
 bool planner_split_open(const Config *config);
 
 // Decides an open split_backward: on where GPUs are known by the keys of `hardware`, and a step then is quicker by more
@@ -64,23 +64,23 @@ bool planner_split_open(const Config *config);
 // Forecast.split_gain. planner_forecast_config does the same for every variant. -1 with err.
 int planner_decide_split(const Planner *planner, Config *config, double *gain, Error *err);
 
-// The same for variants of the planner's configuration. Bytes alone: quick. -1 with err.
+// Does the same for variants of the planner's configuration. Bytes alone: quick. -1 with err.
 int planner_fit(const Planner *planner, Variant variant, Forecast *forecast, Error *err);
 // Bytes and time.
 int planner_forecast(const Planner *planner, Variant variant, Forecast *forecast, Error *err);
 
-// The configuration of a variant, into `config`.
+// Writes the configuration of a variant into `config`.
 void planner_config(const Planner *planner, Variant variant, Config *config);
 
-// Schedule (as short as plan_time takes it) and bytes of a variant that is possible.
+// Returns the schedule (as short as plan_time accepts) of a variant that is possible.
 Schedule *planner_schedule(const Config *config, Error *err);
-// The same, out of the planner's lists where it has any.
+// Does the same from the planner's lists, if it has any.
 ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error *err);
 
-// The largest micro-batch size that fits, 0 for none.
+// Finds the largest micro-batch size that fits, 0 for none.
 int planner_largest(const Planner *planner, bool bpipe, int attention, int64_t *micro_batch, Error *err);
 
-// The quickest step of the micro-batch sizes up to `largest` without BPipe; possible: false where none has a time.
+// Finds the quickest step among micro-batch sizes up to `largest` without BPipe; possible: false if none has a time.
 int planner_quickest(const Planner *planner, int64_t largest, Forecast *quickest, Error *err);
 
 #endif

@@ -15,11 +15,11 @@ typedef struct ProfileStage {
     int64_t micro_batch, layers;
     bool first, last;         // with the embedding, with the head
     double forward, backward; // seconds
-    double input, weight;     // of a split backward: I and W; 0 in profiles that were made before these were measured
+    double input, weight;     // of a split backward: I and W; 0 in profiles of versions that did not measure them
     int64_t peak_bytes;       // with one slot
 } ProfileStage;
 
-// Seconds of one microbatch on one stage; input and weight are 0 where they were not measured.
+// Seconds of one microbatch on one stage; input and weight are 0 if they were not measured.
 typedef struct ProfileTime {
     double forward, backward, input, weight;
 } ProfileTime;
@@ -28,44 +28,44 @@ typedef struct Profile {
     bool cpu;
     char device[96];
     int precision;
-    ModelConfig model; // layers aside, which may differ
+    ModelConfig model; // except for layers, which may differ
     int64_t tensor;
     bool sequence;
-    double peak_tflops;       // of one rank while no other needs its cores; 0: unknown
+    double peak_tflops;       // of one rank with cores of its own; 0: unknown
     double optimizer_seconds; // AdamW, per element whose states a rank owns
     double norm_seconds;      // norm of the gradient, per element
     ProfileStage *stages;
     int64_t count, capacity;
 } Profile;
 
-// Fills everything but the measurements.
+// Fills in everything but the measurements.
 void profile_start(Profile *profile, const Config *config, const char *device);
 // -1 when memory is out.
 void profile_add(Profile *profile, const ProfileStage *stage);
 void profile_free(Profile *profile);
 
-// Whether a profile can be written to `path`, told before a long measurement; makes its folders. -1 with err.
+// Checks that a profile can be written to `path`, before a long measurement; creates its folders. -1 with err.
 int profile_check(const char *path, Error *err);
 
-// -1 with err (code 1: cannot be written; code 2: no profile, or damaged).
+// -1 with err (code 1: cannot be written; code 2: not a profile, or damaged).
 int profile_write(const Profile *profile, const char *path, Error *err);
 int profile_read(Profile *profile, const char *path, Error *err);
 
-// NULL where the profile fits the configuration and the device ("": not at hand, any of its kind will do), else what
-// differs, in `why`.
+// Returns NULL if the profile fits the configuration and the device ("": not present, any of its kind will do), else
+// what differs, in `why`.
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size);
 
-// The times of one microbatch on a stage, from its like, scaled by what one layer takes where it has more or
-// fewer. A micro-batch size that was not measured lies on the line through its neighbours. False where no stage of its
-// kind was measured.
+// Finds the times of one microbatch on a stage from a measured stage of its kind, adjusted by the time of a layer if it
+// has more or fewer. A micro-batch size that was not measured is interpolated from its neighbours. Returns false if no
+// stage of its kind was measured.
 bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTime *time);
 
 // Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and
-// its own, as memory allows, in every attention mode; prints what it measures to `log`. On CPUs as many ranks as run at
-// a time load the cores meanwhile, as in the run. -1 with err; profile_free in both cases.
+// its own, as memory allows, in every attention mode; logs what it measures. On CPUs as many ranks as run at a time
+// load the cores meanwhile, as in the run. -1 with err; profile_free in both cases.
 int profile_measure(Profile *profile, const Config *config, const Model *model, const Log *log, Error *err);
 
-// The program's --profile: measures, writes hardware.profile. 0, or -1 with err.
+// Runs the program's --profile: measures, writes hardware.profile. 0, or -1 with err.
 int profile_command(const Config *config, const Model *model, const Log *log, Error *err);
 
 #endif

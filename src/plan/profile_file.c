@@ -118,7 +118,7 @@ int profile_check(const char *path, Error *err) {
     struct stat status;
     int code = file_check_to_write(path);
     if (code != 0) return unwritable_(path, code, err);
-    // It will be put in the place of what is there.
+    // It will replace what is there.
     if (stat(path, &status) != 0 || S_ISREG(status.st_mode)) return 0;
     return error_set(err, EXIT_FAILED, "%s: is no regular file; name another with hardware.profile", path);
 }
@@ -155,7 +155,7 @@ static double profile_number_(const JsonValue *object, const char *key) {
     return value != NULL && value->type == JSON_NUMBER ? value->number : -1;
 }
 
-// The value of a word of the configuration, -1 for none.
+// Returns the value of a word of the configuration, -1 for none.
 static int word_(const JsonValue *object, const char *member, const char *key) {
     const char *text = json_text(object, member, "");
     for (int i = 0;; i++) {
@@ -197,7 +197,7 @@ static int profile_read_model_(Profile *profile, const JsonValue *from, const ch
     Extent extents[EXTENTS_];
     extents_(m, extents);
     for (int i = 0; i < EXTENTS_; i++) {
-        // Profiles older than model.head_dim have heads that fill hidden; heads are read before it.
+        // Profiles from before model.head_dim have heads that fill hidden; heads are read before it.
         int64_t absent = fields[i] == &m->head_dim && m->heads > 0 ? m->hidden / m->heads : 0;
         *fields[i] = json_integer(from, extents[i].key, absent);
         if (*fields[i] < 1 || m->family < 0) return profile_damaged_(path, "its model is incomplete", err);
@@ -257,7 +257,7 @@ static bool profile_has_(const Profile *profile, const AttentionShape *attention
     return false;
 }
 
-// A kind of stage that the run has and that was not measured as the run computes it; NULL for none.
+// Returns a kind of stage that the run has but the profile lacks; NULL for none.
 static const char *lacks_(const Profile *profile, const Config *config) {
     AttentionShape attention = {.mode = config->attention.mode, .softmax = config->attention.softmax};
     int64_t p = config->parallel.pipeline;
@@ -296,7 +296,7 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
            why;
 }
 
-// Megatron-LM's rule turns a kernel on from one micro-batch size to the next: between them lies no line.
+// Megatron-LM switches kernels at some micro-batch size; do not interpolate across the switch.
 static bool same_kernel_(const Profile *profile, const ProfileStage *entry, const AttentionShape *attention) {
     AttentionShape measured = *attention;
     int64_t element = profile->precision == PRECISION_BF16 ? 2 : 4;
@@ -305,7 +305,7 @@ static bool same_kernel_(const Profile *profile, const ProfileStage *entry, cons
            attention_softmax_fuses(&measured, element) == attention_softmax_fuses(attention, element);
 }
 
-// Of one kind of stage, the entry nearest to a micro-batch size, but for the size of `other_than`. kernel: only those
+// Returns, for one kind of stage, the entry nearest to a micro-batch size, other than `other_than`. kernel: only those
 // with its softmax.
 static const ProfileStage *nearest_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
                                     bool kernel, const ProfileStage *other_than) {
@@ -330,7 +330,7 @@ static void stage_times_(const ProfileStage *stage, double times[TIMES_]) {
     memcpy(times, all, sizeof all);
 }
 
-// Times of the kind of stage at this micro-batch size, and of how many layers.
+// Finds the times of a kind of stage at this micro-batch size, and how many layers it has.
 static bool kind_time_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
                        double times[TIMES_], int64_t *layers) {
     bool kernel = true;
@@ -360,14 +360,14 @@ bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTim
     double like[TIMES_], layer[TIMES_];
     int64_t likes, layers;
     bool found = kind_time_(profile, attention, at->first, at->last, like, &likes);
-    // Of a part between first and last, a first stage tells nearly as much: an embedding takes next to no time.
+    // For a part in the middle, a first stage is nearly as good: an embedding takes next to no time.
     if (!found && !at->first && !at->last) found = kind_time_(profile, attention, true, false, like, &likes);
     if (!found) return false;
     if (!kind_time_(profile, attention, false, false, layer, &layers)) {
         memcpy(layer, like, sizeof layer);
         layers = likes;
     }
-    if (layers == 0) return false; // nothing tells what a layer takes
+    if (layers == 0) return false; // nothing tells the time of a layer
     double more = (double)(at->layers - likes) / (double)layers;
     double again = (double)at->recomputed * layer[0] / (double)layers;
     bool split = like[2] > 0 && layer[2] > 0;

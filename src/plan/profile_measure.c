@@ -1,5 +1,5 @@
-// Measuring. Every measurement runs in a process of its own, so that none inherits another's memory or threads, and one
-// that runs out of memory takes nothing else with it; its like load the other cores until it is done.
+// Measures profiles. Every measurement runs in a process of its own, so that none inherits another's memory or threads,
+// and one that runs out of memory harms no other; identical processes load the other cores until it is done.
 #include "emulate.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -106,7 +106,7 @@ static void measure_end_(pid_t *loads, int count) {
     }
 }
 
-// Ranks that compute at a time on this host; a GPU is loaded by its one rank.
+// Returns the ranks that compute at a time on this host; a GPU is loaded by its one rank.
 static int at_a_time_(const Case *at) {
     double share = at->hardware->cores_share, world = (double)config_world(at->config);
     return !at->hardware->cpu ? 1 : (int)(share < world ? share : world);
@@ -213,10 +213,11 @@ static int measure_size_(Session *session, int mode, int64_t b, Error *err) {
     config->schedule.recompute_given = 1;
     config->schedule.recompute_of_stage[0] = 0;
     int p = (int)config->parallel.pipeline;
-    if (config->parallel.layers_count != p) config_spread_layers(config, p); // a list of layers is for chunks
+    if (config->parallel.layers_count != p) config_spread_layers(config, p); // a list of layers for chunks does not apply
     if (measure_stage_(session, 0, err) != 0) return -1;
     if (p > 1 && measure_stage_(session, p - 1, err) != 0) return -1;
-    // Two stages with chunks have parts that are neither first nor last: they are measured as the middle one of three.
+    // Two stages with chunks have parts that are neither first nor last; they are measured as the middle one of three
+    // stages.
     if (p == 2 && config->model.layers > 2) {
         config->parallel.pipeline = 3;
         config_spread_layers(config, 3);
@@ -233,8 +234,8 @@ static int measure_mode_(Session *session, int mode, Error *err) {
     return among ? 0 : measure_size_(session, mode, own, err);
 }
 
-// The peak is measured in a process of its own too: threads that were started here would be missing in every process
-// forked later.
+// The peak is measured in a process of its own too: threads started here would be missing in every process forked
+// later.
 static double host_peak_(int precision) {
     int ends[2];
     double peak = 0;
@@ -252,7 +253,7 @@ static double host_peak_(int precision) {
     return peak;
 }
 
-// What the device itself says of its name, its peak and its memory, where the configuration does not.
+// Asks the device for its name, peak and memory, unless the configuration gives them.
 static int ask_device_(Config *config, char *name, size_t size, Error *err) {
     HardwareConfig *given = &config->hardware;
     bool cpu = hardware_is_cpu(config);
@@ -287,7 +288,7 @@ int profile_measure(Profile *profile, const Config *config, const Model *model, 
     memset(profile, 0, sizeof *profile);
     Config *plain = xmalloc(2 * sizeof *plain);
     *plain = *config;
-    plain->hardware.profile[0] = '\0'; // what was measured before is no reason to look for a profile
+    plain->hardware.profile[0] = '\0'; // an earlier profile must not influence this one
     int status = ask_device_(plain, device, sizeof device, err);
     if (status == 0) status = planner_create(&planner, plain, model, log, err);
     if (status == 0) status = measure_all_(profile, &planner, device, plain + 1, log, err);

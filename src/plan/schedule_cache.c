@@ -9,7 +9,7 @@
 
 enum { ENTRIES = 1 << 14, MOST_BYTES = 512 << 20 };
 
-// All that a list depends on. Compared as bytes, so it has no gaps.
+// Everything a list depends on. Compared as bytes, so it has no gaps.
 typedef struct ListKey {
     int64_t stages, microbatches, name, chunks, group, delay, split, bpipe, evict_to, slots, load_ahead;
 } ListKey;
@@ -56,7 +56,7 @@ static ListKey key_of_(const Config *config, int64_t microbatches) {
                      .load_ahead = evicts ? s->load_ahead : 0};
 }
 
-// The entry of a key, or the free one where it belongs.
+// Returns the entry of a key, or the free one where it belongs.
 static Entry *entry_of_(ScheduleCache *cache, const ListKey *key) {
     const unsigned char *bytes = (const unsigned char *)key;
     uint64_t hash = 1469598103934665603u; // FNV-1a
@@ -87,7 +87,7 @@ ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, i
     if (cache == NULL || loan.own == NULL) return loan;
     pthread_mutex_lock(&cache->lock);
     Entry *entry = entry_of_(cache, &key);
-    // Another thread may have made it meanwhile; then there are two, and this one is freed.
+    // Another thread may have made it meanwhile; then this one is freed by its user.
     if (entry->schedule == NULL && cache->count < ENTRIES / 2 && cache->bytes + bytes_of_(loan.own) <= MOST_BYTES) {
         *entry = (Entry){key, loan.own};
         cache->count++;

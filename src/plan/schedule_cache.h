@@ -1,6 +1,6 @@
 // Schedules that were made and proved, kept for the next configuration with the same list. A list depends on stages,
-// microbatches and the keys of `schedule`, but neither on tensor and data ranks nor on what a microbatch is, so a
-// search over those asks for the same few lists again and again. Several threads may share one.
+// microbatches and the keys of `schedule`, but not on tensor and data ranks or the size of a microbatch, so a search
+// over those needs the same few lists again and again. Several threads may share one.
 #ifndef SCHEDULE_CACHE_H
 #define SCHEDULE_CACHE_H
 

@@ -1,5 +1,5 @@
-// Few chunks, and two sizes of groups: with more chunks every message costs more than the bubble that they save, and
-// between the smallest and the largest group memory and bubble change evenly.
+// Enumerates a few numbers of chunks and two sizes of groups: with more chunks, messages cost more than the bubble they
+// save, and between the smallest and the largest group memory and bubble change evenly.
 #include "schedule_choices.h"
 
 static int add_splits_(ScheduleChoice choice, ScheduleChoice *choices, int count) {

@@ -25,7 +25,7 @@ static int forecast_(const Planner *planner, int64_t micro_batch, bool bpipe, Fo
     return planner_forecast(planner, (Variant){micro_batch, bpipe, planner->config->attention.mode}, forecast, err);
 }
 
-// Sequences a second on the slowest stage while it works.
+// Returns sequences per second on the slowest stage while it works.
 static double stage_speed_(const Forecast *forecast) {
     return (double)forecast->variant.micro_batch / forecast->time.slowest;
 }
@@ -53,7 +53,7 @@ static int find_forecasts_(Verdict *verdict, const Planner *planner, Error *err)
     return forecast_(planner, verdict->largest_bpipe, true, &verdict->larger, err);
 }
 
-// The micro-batch size that only BPipe makes fit, where there is one.
+// Returns the micro-batch size that only BPipe makes fit, if there is one.
 static const Forecast *verdict_in_question_(const Verdict *verdict) {
     return verdict->plain.fits ? &verdict->larger : &verdict->bpipe;
 }
@@ -86,7 +86,7 @@ static double verdict_gib_(int64_t bytes) {
     return (double)bytes / GIB;
 }
 
-// "stage 0 needs 74.10 GiB, 4.00 GiB are in reserve of 80.00 GiB"
+// Writes "stage 0 needs 74.10 GiB, 4.00 GiB are in reserve of 80.00 GiB".
 static void say_need_(Verdict *verdict, const Planner *planner, const Forecast *forecast) {
     char peak[32], reserve[32], all[32];
     grid_bytes(forecast->peak_bytes, peak);
@@ -103,7 +103,7 @@ static void say_mfu_(Verdict *verdict, const PlanTime *time) {
         verdict_say_(verdict, "%.1f ms a step", 1e3 * time->step);
 }
 
-// From one micro-batch size to a larger one: what a stage has to gain, what it gains, and what comes out.
+// Writes, from one micro-batch size to a larger one, what a stage has to gain, what it gains, and the resulting steps.
 static void say_gain_(Verdict *verdict, const Planner *planner, const Forecast *from, const Forecast *to) {
     const Config *config = planner->config;
     int64_t batch = config->train.global_batch / config->parallel.data;
@@ -123,7 +123,7 @@ static void say_gain_(Verdict *verdict, const Planner *planner, const Forecast *
     say_mfu_(verdict, &verdict->quickest.time);
 }
 
-// This micro-batch size does without BPipe; would a larger one with it be better?
+// Decides for a micro-batch size that fits without BPipe: would a larger one with it be better?
 static void decide_unneeded_(Verdict *verdict, const Planner *planner) {
     const Forecast *larger = &verdict->larger, *best = &verdict->best;
     verdict_say_(verdict, "No: micro-batch %lld fits without BPipe (", (long long)verdict->plain.variant.micro_batch);
@@ -155,7 +155,7 @@ static void decide_impossible_(Verdict *verdict, const Planner *planner) {
                      (long long)verdict->largest_plain);
 }
 
-// It fits only with BPipe.
+// Decides for a micro-batch size that fits only with BPipe.
 static void decide_needed_(Verdict *verdict, const Planner *planner) {
     const Forecast *with = &verdict->bpipe, *best = &verdict->best;
     bool none = !best->possible, unknown = !none && !(with->time.known && best->time.known);
@@ -218,7 +218,7 @@ bool verdict_undecided(const Config *config) {
     return config->schedule.bpipe == BPIPE_AUTO || verdict_names_auto(config) || planner_split_open(config);
 }
 
-// Whether a row keeps to what the configuration does say: evictions off or on, backwards split or not, and the
+// Returns whether a row keeps to what the configuration does say: evictions off or on, backwards split or not, and the
 // attention.
 static bool may_take_(const ScheduleRow *row, const Config *config) {
     bool evicts = row->schedule.bpipe == BPIPE_ON;
@@ -228,7 +228,7 @@ static bool may_take_(const ScheduleRow *row, const Config *config) {
     return wanted && row->attention.mode == config->attention.mode && row->forecast.fits && row->forecast.time.known;
 }
 
-// The quickest row that may be taken; NULL: none.
+// Returns the quickest row that may be taken; NULL: none.
 static const ScheduleRow *row_to_take_(const ScheduleTable *table, const Config *config) {
     const ScheduleRow *best = NULL;
     for (int i = 0; i < table->count; i++) {
@@ -286,7 +286,7 @@ static int resolve_bpipe_(Config *config, const Planner *planner, const Log *log
 static int resolve_(Config *config, const Model *model, bool name_alone, const Log *log, Error *err) {
     Planner planner;
     Config *asked = xmalloc(sizeof *asked);
-    *asked = *config; // the planner reads what was asked while `config` takes what is decided
+    *asked = *config; // the planner reads the request while `config` takes the decisions
     int status = planner_create(&planner, asked, model, log, err);
     if (status == 0 && verdict_names_auto(config)) status = resolve_name_(config, &planner, log, err);
     *asked = *config;
@@ -310,7 +310,7 @@ int verdict_resolve_name(Config *config, const Model *model, const Log *log, Err
 int verdict_agree(Config *config, const Model *model, World *world, const Log *log, Error *err) {
     if (!verdict_undecided(config)) return 0;
     if (world_rank(world) == 0) verdict_resolve(config, model, log, err);
-    // Still undecided: rank 0 has an error to tell.
+    // Still undecided means that rank 0 has an error to report.
     if (world_broadcast(world, 0, &config->schedule, sizeof config->schedule, err) != 0 ||
         world_broadcast(world, 0, &config->attention, sizeof config->attention, err) != 0 ||
         world_broadcast(world, 0, &config->parallel, sizeof config->parallel, err) != 0)

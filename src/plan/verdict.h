@@ -1,9 +1,9 @@
-// Does balancing pipeline memory with BPipe pay for this model on this hardware? A yes or no, with the numbers it rests
-// on.
+// Does balancing pipeline memory with BPipe pay for this model on this hardware? A yes or no, with the numbers behind
+// it.
 //
-// BPipe makes no step shorter by itself: it makes room for a larger micro-batch. So the question is whether this
-// micro-batch size, where it needs BPipe, beats the largest one that does without; and where it does, whether it beats
-// all smaller ones too, one of which may have a fused softmax that the largest has not.
+// BPipe makes no step shorter by itself: it makes a larger micro-batch fit. So the question is whether this micro-batch
+// size, if it needs BPipe, beats the largest one that does not; and if so, whether it beats all smaller ones too, since
+// one of them may have a fused softmax that the largest lacks.
 #ifndef VERDICT_H
 #define VERDICT_H
 
@@ -16,29 +16,29 @@ typedef struct Verdict {
     int64_t largest_plain, largest_bpipe,
         largest_recompute; // micro-batch sizes that fit with 1F1B, BPipe, BPipe and recomputed attention; 0: none
     Forecast plain, bpipe; // this micro-batch size without and with BPipe
-    Forecast best;         // the largest one that fits without it; possible: false where none does
-    Forecast larger;       // the largest one with it, where that is larger; possible: false else
+    Forecast best;         // the largest one that fits without it; possible: false if none does
+    Forecast larger;       // the largest one with it, if that is larger; else possible: false
     Forecast
-        quickest; // without it, where that is a smaller one than `best` which BPipe does not beat; possible: false else
+        quickest; // without it, if a smaller one than `best` is quicker than BPipe; else possible: false
     bool gains;   // the two below are known
     double required_gain; // of MFU_stage over best's micro-batch size, for the pipeline to be no slower (estimate.h)
     double stage_gain;    // what a stage does gain, by profile or model
 } Verdict;
 
-// -1 with err.
+// Makes the verdict. -1 with err.
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err);
 
-// Whether schedule.name is auto, and whether that, schedule.split_backward or schedule.bpipe is, and not decided yet.
+// Return whether schedule.name is auto, and whether that, schedule.split_backward or schedule.bpipe is still undecided.
 bool verdict_names_auto(const Config *config);
 bool verdict_undecided(const Config *config);
 
-// Decides all three: schedule.name auto becomes the quickest schedule that fits, with all its values, among those that
-// evict as schedule.bpipe says (auto: either) and split backwards as schedule.split_backward says; what is then left of
-// schedule.bpipe auto becomes what the verdict says, and of split_backward auto what planner_decide_split says. Tells
-// `log` why. -1 with err.
+// Decides all three. schedule.name auto becomes the quickest schedule that fits, with all its values, among those that
+// evict as schedule.bpipe says (auto: either) and split backwards as schedule.split_backward says; then schedule.bpipe
+// auto becomes what the verdict says, and split_backward auto what planner_decide_split says. Tells `log` why. -1 with
+// err.
 int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err);
 
-// The name alone.
+// Decides only the name.
 int verdict_resolve_name(Config *config, const Model *model, const Log *log, Error *err);
 
 // Decides an open split_backward by Forecast.split_gain.
