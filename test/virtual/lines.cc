@@ -187,7 +187,7 @@ void network_move(double time) {
         if (!flow.used) continue;
         if (flow.under_way) flow.bytes -= passed * cost().network / under_way[flow.node];
         if (!flow.under_way && flow.start <= time) flow.under_way = true;
-        if (!flow.under_way || flow.bytes > 0.5) continue; // less than a byte is left: rounding
+        if (!flow.under_way || flow.bytes > 1e-9 * cost().network) continue; // a nanosecond's worth is rounding
         flow.used = false;
         Meeting *m = &t->meetings[flow.meeting];
         if (--m->flows > 0) continue;
