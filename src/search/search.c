@@ -121,7 +121,7 @@ static bool all_hopeless_(const Search *search, double bound) {
     return !search->options->exhaustive && least > standing->tenth && least > SEARCH_SLOWER * standing->best;
 }
 
-// ---------------------------------------------------------------- what stands so far
+// ---------------------------------------------------------------- what is best so far
 
 static bool same_key_(const Candidate *a, const Candidate *b) {
     return a->tensor == b->tensor && a->pipeline == b->pipeline && a->data == b->data &&
@@ -154,7 +154,7 @@ static Fit *grow_found_(Fit *list, int64_t count, int64_t *capacity) {
     return xrealloc(list, (size_t)*capacity * sizeof *list);
 }
 
-static void stand_front_(Standing *standing, const Fit *found) {
+static void standing_take_front_(Standing *standing, const Fit *found) {
     int64_t kept = 0, at = 0;
     for (int64_t i = 0; i < standing->front_count; i++) {
         const Fit *other = &standing->front[i];
@@ -171,7 +171,7 @@ static void stand_front_(Standing *standing, const Fit *found) {
     standing->front_count = kept + 1;
 }
 
-static void stand_keys_(Standing *standing, const Fit *found) {
+static void standing_take_key_(Standing *standing, const Fit *found) {
     int64_t at = 0;
     while (at < standing->key_count && !same_key_(&standing->keys[at].candidate, &found->candidate)) at++;
     if (at < standing->key_count && !found_before_(found, &standing->keys[at])) return;
@@ -383,8 +383,8 @@ static void take_outcome_(Search *search, Outcome *outcome) {
         found->order = search->orders++;
         result->found = grow_found_(result->found, result->founds, &search->found_capacity);
         result->found[result->founds++] = *found;
-        stand_front_(&search->standing, found);
-        stand_keys_(&search->standing, found);
+        standing_take_front_(&search->standing, found);
+        standing_take_key_(&search->standing, found);
     }
     for (int64_t i = 0; i < outcome->misfit_count; i++) {
         if (result->misfit_count == search->misfit_capacity) {
