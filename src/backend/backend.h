@@ -37,8 +37,8 @@ typedef enum Epilogue { EPILOGUE_NONE, EPILOGUE_GELU } Epilogue;
 // Causal self-attention of one microbatch on one tensor rank.
 typedef struct AttentionShape {
     int64_t batch, seq, heads, kv_heads, head_dim;
-    int mode;    // AttentionMode
-    int softmax; // SoftmaxKind; a CPU has one form and ignores it
+    int mode;          // AttentionMode
+    int softmax;       // SoftmaxKind; a CPU has one form and ignores it
     int deterministic; // Determinism of flash's backward; a CPU always is
 } AttentionShape;
 

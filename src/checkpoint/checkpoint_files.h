@@ -40,7 +40,7 @@ typedef struct Manifest {
     int64_t step;
     uint64_t run; // the run it belongs to: a random number. 0: written by a version without run ids
     int64_t
-        sequence; // grows with every checkpoint of a folder, even if a run goes back to an earlier step. 0: as above
+        sequence;  // grows with every checkpoint of a folder, even if a run goes back to an earlier step. 0: as above
     int64_t saved; // nanoseconds since 1970, for people: clocks may go back, so no decision uses it
     ManifestFile *file;
     int64_t count;

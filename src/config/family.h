@@ -39,11 +39,11 @@ typedef struct FamilyForm {
 } FamilyForm;
 
 typedef struct Family {
-    bool rotary;  // positions rotate q and k, so head sizes are even; else positions are learned
-    bool grouped; // kv_heads may be fewer than heads
-    bool gated;   // the MLP multiplies two products and has three matrices (SwiGLU); else it has two
-    bool biased;  // every product of a layer has a bias
-    bool tied;    // model.tie_embeddings auto, and config.json without the word
+    bool rotary;                 // positions rotate q and k, so head sizes are even; else positions are learned
+    bool grouped;                // kv_heads may be fewer than heads
+    bool gated;                  // the MLP multiplies two products and has three matrices (SwiGLU); else it has two
+    bool biased;                 // every product of a layer has a bias
+    bool tied;                   // model.tie_embeddings auto, and config.json without the word
     const FamilyForm *forms;     // ends with a model_type of NULL
     const FamilyNumber *numbers; // ends with a key of NULL
     const FamilyDemand *demands; // ends with a word of NULL

@@ -97,8 +97,8 @@ static inline uint16_t cpu_float_to_bf16(float value) {
 // run is fp32, else `workspace` after conversion.
 const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count);
 
-// Where to compute `count` floats that belong at element `offset` of `to`: there where the run is fp32, else `workspace`.
-// cpu_store then finishes: nothing to do for fp32, rounding for bf16.
+// Where to compute `count` floats that belong at element `offset` of `to`: there where the run is fp32, else
+// `workspace`. cpu_store then finishes: nothing to do for fp32, rounding for bf16.
 static inline float *cpu_place(const Backend *backend, float *workspace, void *to, int64_t offset) {
     return cpu_is_bf16(backend) ? workspace : (float *)to + offset;
 }
@@ -149,8 +149,8 @@ typedef struct CpuOperand {
 enum { CPU_GEMM_ROWS = 256, CPU_GEMM_COLS = 384, CPU_GEMM_DEPTH = 256 };
 enum { CPU_GEMM_WORKSPACE = (CPU_GEMM_ROWS + CPU_GEMM_COLS) * CPU_GEMM_DEPTH }; // floats
 
-// C (m, n) fp32, rows `stride` apart, = or += op(A) op(B) with op(A) (m, k), op(B) (k, n). workspace: CPU_GEMM_WORKSPACE floats
-// of this thread's own. C's bits depend on k, not on m, n or the strides.
+// C (m, n) fp32, rows `stride` apart, = or += op(A) op(B) with op(A) (m, k), op(B) (k, n). workspace:
+// CPU_GEMM_WORKSPACE floats of this thread's own. C's bits depend on k, not on m, n or the strides.
 void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
               int64_t stride);
 

@@ -136,7 +136,6 @@ void cuda_softmax_unfused_forward(Backend *backend, void *p, const void *scores,
 void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
                                    const CudaScores *shape);
 
-
 #ifdef __cplusplus
 }
 #endif

@@ -13,7 +13,7 @@ typedef struct EmulationTimes {
     double forward;
     double backward;       // of whole backwards; 0 if all are split
     double input, weights; // of split ones: I and W; 0 if none is
-    double exposed;  // total time that compute waited for transfers
+    double exposed;        // total time that compute waited for transfers
     int64_t microbatches;
 } EmulationTimes;
 

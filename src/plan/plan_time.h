@@ -22,7 +22,8 @@ typedef struct StageTime {
     double backward;      // of B, or of I and W together if the schedule splits backwards
     double input, weight; // of I and of W
     double tensor;
-    double reduction; // of the stage's gradients over data ranks, per step, as far as the last backward does not hide it
+    double
+        reduction; // of the stage's gradients over data ranks, per step, as far as the last backward does not hide it
     double optimizer; // norm, AdamW, gathering the weights, a step
 } StageTime;
 

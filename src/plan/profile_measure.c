@@ -213,7 +213,8 @@ static int measure_size_(Session *session, int mode, int64_t b, Error *err) {
     config->schedule.recompute_given = 1;
     config->schedule.recompute_of_stage[0] = 0;
     int p = (int)config->parallel.pipeline;
-    if (config->parallel.layers_count != p) config_spread_layers(config, p); // a list of layers for chunks does not apply
+    if (config->parallel.layers_count != p)
+        config_spread_layers(config, p); // a list of layers for chunks does not apply
     if (measure_stage_(session, 0, err) != 0) return -1;
     if (p > 1 && measure_stage_(session, p - 1, err) != 0) return -1;
     // Two stages with chunks have parts that are neither first nor last; they are measured as the middle one of three

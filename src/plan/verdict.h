@@ -18,11 +18,10 @@ typedef struct Verdict {
     Forecast plain, bpipe; // this micro-batch size without and with BPipe
     Forecast best;         // the largest one that fits without it; possible: false if none does
     Forecast larger;       // the largest one with it, if that is larger; else possible: false
-    Forecast
-        quickest; // without it, if a smaller one than `best` is quicker than BPipe; else possible: false
-    bool gains;   // the two below are known
-    double required_gain; // of MFU_stage over best's micro-batch size, for the pipeline to be no slower (estimate.h)
-    double stage_gain;    // what a stage does gain, by profile or model
+    Forecast quickest;     // without it, if a smaller one than `best` is quicker than BPipe; else possible: false
+    bool gains;            // the two below are known
+    double required_gain;  // of MFU_stage over best's micro-batch size, for the pipeline to be no slower (estimate.h)
+    double stage_gain;     // what a stage does gain, by profile or model
 } Verdict;
 
 // Makes the verdict. -1 with err.

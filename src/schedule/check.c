@@ -42,9 +42,9 @@ typedef struct Proof {
     Chains *chains; // [stages]
     int *counts;    // what the forwards and gradients of all chains point into
     int *weights;   // [chunks] B or W of the current stage
-    int *home;     // [chunks*microbatches] where a bundle of the stage is: a stage, SCHEDULE_HOST, or a value below
-    int64_t *load; // [chunks*microbatches] place in the queue, plus one, of its last load
-    bool *lent;    // [chunks*microbatches] whether the partner's bundle is here
+    int *home;      // [chunks*microbatches] where a bundle of the stage is: a stage, SCHEDULE_HOST, or a value below
+    int64_t *load;  // [chunks*microbatches] place in the queue, plus one, of its last load
+    bool *lent;     // [chunks*microbatches] whether the partner's bundle is here
     Error *err;
 } Proof;
 

@@ -138,19 +138,19 @@ def fewest_cpu_seconds(ask):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("bpipe", ["off", "on", "auto"])
-def test_a_huge_world_is_planned_within_a_second(bpipe):
+def test_a_huge_world_is_planned_in_seconds(bpipe):
     told, seconds = fewest_cpu_seconds(lambda: plan(LLAMA, *HUGE, f"schedule.bpipe={bpipe}"))
     assert (told["world"], told["microbatches"], len(told["stages"])) == (16384, 4096, 64)
-    assert seconds < 1
+    assert seconds < 8  # one on the machines seen; lists of all microbatches would take minutes
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["1f1b", "gpipe"])
-def test_a_huge_world_that_fits_nowhere_takes_no_second_either(name):
+def test_a_huge_world_that_fits_nowhere_takes_seconds_too(name):
     hardware = ["hardware.memory_gib=0.1", "hardware.reserve_gib=0", "hardware.gpus_per_node=64"]
     text, seconds = fewest_cpu_seconds(lambda: report(LLAMA, *HUGE, *hardware, f"schedule.name={name}"))
     assert "no number of ranks with this memory would do" in text
-    assert seconds < 1
+    assert seconds < 8  # one on the machines seen; lists of all microbatches would take minutes
 
 
 def test_a_plan_needs_no_data_and_reads_none(tmp_path):
