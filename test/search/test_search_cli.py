@@ -52,6 +52,17 @@ def test_the_written_file_plans_as_the_search_said(tmp_path, more):
     assert json.loads(command("llama", "-c", other, "--plan", "--json").stdout)["step_ms"] == told["step_ms"]
 
 
+@pytest.mark.usefixtures("ranks")
+def test_the_written_file_runs_and_allocates_what_was_planned(tmp_path):
+    best, config = tmp_path / "best.yaml", ROOT / "configs" / "llama_tiny.yaml"
+    assert search("-q", "--write", best, config=config).returncode == 0
+    short = ["train.steps=1", "data.val_every=0", "checkpoint.every=0", f"log.metrics={tmp_path}/metrics.jsonl"]
+    overrides = [part for override in short for part in ("-o", override)]
+    ended = command("llama", "-c", str(best), *overrides)
+    assert ended.returncode == 0, ended.stderr
+    assert "as planned, to the byte, on all stages" in ended.stdout + ended.stderr
+
+
 def test_people_read_the_answer_first_and_120_columns():
     ended = search("--gpus", 4, "-o", "hardware.memory_gib=58", *SMALL)
     lines = ended.stdout.splitlines()
