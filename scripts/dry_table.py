@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Runs two steps on 32 virtual GPUs without computing (VIRTUAL_DRY=1) and prints the table of docs/virtual.md.
+"""Runs on virtual GPUs without computing (VIRTUAL_DRY=1) and prints the tables of docs/virtual.md.
 
-    scripts/dry_table.py FILE      step, bubble and exposed transfers: the clock's, and the plan's
+    scripts/dry_table.py FILE            step, bubble and exposed transfers: the clock's, and the plan's
+    scripts/dry_table.py FILE --mfu      MFU of one stage by the clock, of several GPUs, tensor ranks and micro-batches
 
 FILE: tokens, enough for two steps, below 32000. Needs `make programs virtual`, no GPU.
 """
 
 import argparse
+import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +28,18 @@ AGREEMENT = [
      ("train.global_batch=32", "model.layers=40", "parallel.tensor=2", "parallel.data=2")),
 ]  # fmt: skip
 
+# Three stages in one node: the one in the middle has neither embedding nor head.
+LAYERS = 3
+STAGES = ("parallel.pipeline=3", f"model.layers={3 * LAYERS}", "schedule.split_backward=off", "train.steps=1",
+          "hardware.gpus_per_node=24")  # fmt: skip
+GPUS = {
+    "A100": (312.0, ("hardware.gpu=a100-80g",)),
+    "H100": (989.5, ("hardware.gpu=h100",)),
+    # What was measured of H100s: products at 700 to 735 TFLOP/s, memory at 2.8 TB/s, collectives at 300 GB/s and 20 us.
+    "H100, as measured": (989.5, ("hardware.gpu=h100", "hardware.matmul_efficiency=0.78", "hardware.stream_gb_s=2800",
+                                  "hardware.tensor_gb_s=300", "hardware.latency_us=6.7")),
+}  # fmt: skip
+
 
 def command(program, name, tokens, options):
     fixed = [f"data.train={tokens}", "data.val=", "data.val_every=0", "checkpoint.every=0", "train.steps=2", "log.metrics="]
@@ -33,7 +48,7 @@ def command(program, name, tokens, options):
 
 
 def run(arguments, nodes=4):
-    env = dict(os.environ, VIRTUAL_DRY="1", VIRTUAL_GPUS="8", VIRTUAL_NODES=str(nodes), OMP_NUM_THREADS="1")
+    env = dict(os.environ, VIRTUAL_DRY="1", VIRTUAL_GPUS="8" if nodes > 1 else "24", VIRTUAL_NODES=str(nodes), OMP_NUM_THREADS="1")
     done = subprocess.run(arguments, capture_output=True, text=True, env=env)
     if done.returncode != 0:
         sys.exit(f"dry_table: {' '.join(map(str, arguments))} failed: {done.stderr[-1000:]}")
@@ -59,10 +74,49 @@ def print_agreement(tokens):
         )
 
 
+def stage_seconds(trace):
+    """Forward and backward of the stage that takes the least, which has neither embedding nor head."""
+    events = json.loads(Path(trace).read_text())
+    shortest = {}
+    for event in events["traceEvents"] if isinstance(events, dict) else events:
+        found = re.match(r"([FB])\d", event.get("name", "")) if event.get("ph") == "X" else None
+        if found:
+            times = shortest.setdefault(event["pid"], {})
+            times[found[1]] = min(times.get(found[1], 1e30), event["dur"] * 1e-6)
+    return min(sum(times.values()) for times in shortest.values() if len(times) == 2)
+
+
+def layer_flops(family, rows):
+    """Of one layer, forward and backward, with all pairs of the attention."""
+    h, ffn, s = (8192, 3 * 22016, 2048) if family == "llama" else (9984, 2 * 39936, 2048)
+    return 3 * rows * (8 * h * h + 2 * h * ffn + 4 * s * h)
+
+
+def stage_mfu(family, name, tokens, peak, t, b, options):
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder, "trace.json")
+        shape = (f"parallel.tensor={t}", f"schedule.micro_batch={b}", f"train.global_batch={3 * b}")
+        program = ROOT / "build/virtual" / f"train_{family}"
+        run([*command(program, name, tokens, (*STAGES, *shape, *options)), "--trace", trace], nodes=1)
+        return LAYERS * layer_flops(family, 2048 * b) / (stage_seconds(trace) * t * peak * 1e12)
+
+
+def print_mfu(tokens):
+    print("| model | GPU | t | overlap | b=1 | b=2 | b=4 |")
+    print("|---|---|---|---|---|---|---|")
+    for (model, (family, name)), (gpu, (peak, keys)) in itertools.product(MODELS.items(), GPUS.items()):
+        for t, overlap in itertools.product((4, 8), ("off", "on")):
+            options = (*keys, f"parallel.overlap={overlap}")
+            cells = [f"{100 * stage_mfu(family, name, tokens, peak, t, b, options):.1f} %" for b in (1, 2, 4)]
+            print(f"| {model} | {gpu} | {t} | {overlap} | {' | '.join(cells)} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tokens", metavar="FILE", type=Path)
-    print_agreement(parser.parse_args().tokens.resolve())
+    parser.add_argument("--mfu", action="store_true")
+    arguments = parser.parse_args()
+    (print_mfu if arguments.mfu else print_agreement)(arguments.tokens.resolve())
 
 
 if __name__ == "__main__":
