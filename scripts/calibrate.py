@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Fits what plans assume of the hardware to runs, and writes it as a `hardware` section.
 
-    scripts/calibrate.py RUN... [-o FILE]           fit to the metrics of runs (files, or folders that hold metrics.jsonl)
+    scripts/calibrate.py RUN... [-o FILE]           fit to the metrics of runs (files, or folders with metrics.jsonl)
     scripts/calibrate.py RUN... --check RUN...      and predict other runs with what was fitted
 
-The model is the planner itself: `--plan` is asked for every run's step time with `hardware.matmul_efficiency`, `matmul_half`,
-`flash_forward`, `flash_backward`, `stream_gb_s`, `action_us` and `step_overhead_ms`, which are changed until the steps are
-those of the runs (Levenberg-Marquardt on the logarithms of step times). What the runs say nothing of stays as it was, and what
-they say little of near it, the more so the larger --noise is. Needs the trainers, on the machine of the runs if that was a CPU.
+The model is the planner itself: `--plan` is asked for every run's step time with `hardware.matmul_efficiency`,
+`matmul_half`, `flash_forward`, `flash_backward`, `stream_gb_s`, `action_us` and `step_overhead_ms`, which are changed
+until the steps are those of the runs (Levenberg-Marquardt on the logarithms of step times). What the runs say nothing
+of stays as it was, and what they say little of near it, the more so the larger --noise is. Needs the trainers, on the
+machine of the runs if that was a CPU.
 """
 
 import argparse
@@ -43,7 +44,7 @@ class Run:
         return self.config["hardware"]["device"] != "cuda"
 
 
-# ---- runs -------------------------------------------------------------------------------------------------------------
+# ---- runs ------------------------------------------------------------------------------------------------------------
 
 
 def read_run(path, skipped, quantile):
@@ -94,7 +95,12 @@ class Planner:
         if run.on_cpu and self.peak is not None:
             given["hardware.peak_tflops"] = f"{self.peak / run.world:.12g}"
         options = [part for item in given.items() for part in ("-o", "=".join(item))]
-        ended = subprocess.run([program, "-c", self.file_of(run), "--plan", "--json", *options], capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            [program, "-c", self.file_of(run), "--plan", "--json", *options],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if ended.returncode != 0:
             raise Failure(f"{run.name}: {ended.stderr.strip()}")
         return json.loads(ended.stdout)["step_ms"] / 1000
@@ -104,7 +110,7 @@ class Planner:
             return list(pool.map(lambda question: self.seconds(*question), questions))
 
 
-# ---- the fit ----------------------------------------------------------------------------------------------------------
+# ---- the fit ---------------------------------------------------------------------------------------------------------
 
 
 def beginning(runs):
@@ -206,22 +212,42 @@ class Fit:
         return self.figures(self.logs)
 
 
-# ---- words ------------------------------------------------------------------------------------------------------------
+# ---- words -----------------------------------------------------------------------------------------------------------
 
 
 def section(figures, runs, planner):
-    lines = [f"# Fitted to {len(runs)} run{'s' if len(runs) > 1 else ''} by scripts/calibrate.py; put it into a configuration."]
-    keys = {key: value for key, value in figures.items() if key not in ("action_us", "step_overhead_ms") or value >= 0.01}
+    lines = [
+        f"# Fitted to {len(runs)} run{'s' if len(runs) > 1 else ''} by scripts/calibrate.py; put it into a"
+        " configuration."
+    ]
+    keys = {
+        key: value for key, value in figures.items() if key not in ("action_us", "step_overhead_ms") or value >= 0.01
+    }
     if planner.peak is not None:
-        lines.append(f"# peak_tflops is of one of {runs[0].world} ranks: all ranks of this host together have {planner.peak:.4g}.")
+        lines.append(
+            f"# peak_tflops is of one of {runs[0].world} ranks: all ranks of this host together have"
+            f" {planner.peak:.4g}."
+        )
         keys = {"device": "cpu", "peak_tflops": planner.peak / runs[0].world} | keys
-    return "\n".join([*lines, "hardware:", *(f"  {key}: {value if isinstance(value, str) else f'{value:.5g}'}" for key, value in keys.items())]) + "\n"
+    return (
+        "\n".join(
+            [
+                *lines,
+                "hardware:",
+                *(f"  {key}: {value if isinstance(value, str) else f'{value:.5g}'}" for key, value in keys.items()),
+            ]
+        )
+        + "\n"
+    )
 
 
 def compare(title, runs, seconds):
     print(f"{title:<40}  measured   planned    error")
     for run, planned in zip(runs, seconds, strict=True):
-        print(f"  {run.name:<38} {1000 * run.seconds:8.1f}  {1000 * planned:8.1f}  {100 * (planned / run.seconds - 1):+6.1f} %")
+        print(
+            f"  {run.name:<38} {1000 * run.seconds:8.1f}  {1000 * planned:8.1f} "
+            f" {100 * (planned / run.seconds - 1):+6.1f} %"
+        )
 
 
 def main(options):
@@ -241,7 +267,10 @@ def main(options):
             compare("predicted", others, planner.all_seconds([(run, figures) for run in others]))
         text = section(figures, runs, planner)
     if len(runs) < len(fit.names):
-        print(f"{len(runs)} runs for {len(fit.names)} figures: those that runs do not tell apart are near what was assumed before")
+        print(
+            f"{len(runs)} runs for {len(fit.names)} figures: those that runs do not tell apart are near what was"
+            " assumed before"
+        )
     if options.output is None:
         print(text, end="")
         return
@@ -252,10 +281,18 @@ def main(options):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
-    parser.add_argument("--check", type=Path, nargs="+", default=[], metavar="RUN", help="runs to predict with what was fitted")
-    parser.add_argument("-o", dest="output", type=Path, metavar="FILE", help="write the section here instead of to standard output")
+    parser.add_argument(
+        "--check", type=Path, nargs="+", default=[], metavar="RUN", help="runs to predict with what was fitted"
+    )
+    parser.add_argument(
+        "-o", dest="output", type=Path, metavar="FILE", help="write the section here instead of to standard output"
+    )
     parser.add_argument("--bin", type=Path, help="folder of the trainers")
     parser.add_argument("--skip", type=int, default=2, help="first steps that do not count (default 2)")
-    parser.add_argument("--noise", type=float, default=0.02, help="by how much equal runs differ, a fraction (default 0.02)")
-    parser.add_argument("--quantile", type=float, default=0.5, help="of a run's step times; 0: its quickest step (default 0.5)")
+    parser.add_argument(
+        "--noise", type=float, default=0.02, help="by how much equal runs differ, a fraction (default 0.02)"
+    )
+    parser.add_argument(
+        "--quantile", type=float, default=0.5, help="of a run's step times; 0: its quickest step (default 0.5)"
+    )
     sys.exit(finish("calibrate", main, parser.parse_args()))

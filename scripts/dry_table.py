@@ -42,7 +42,14 @@ GPUS = {
 
 
 def command(program, name, tokens, options):
-    fixed = [f"data.train={tokens}", "data.val=", "data.val_every=0", "checkpoint.every=0", "train.steps=2", "log.metrics="]
+    fixed = [
+        f"data.train={tokens}",
+        "data.val=",
+        "data.val_every=0",
+        "checkpoint.every=0",
+        "train.steps=2",
+        "log.metrics=",
+    ]
     texts = [item for text in (*fixed, *options) for item in ("-o", text)]
     return [program, "-c", ROOT / "configs" / f"{name}.yaml", *texts]
 
@@ -64,7 +71,9 @@ def print_agreement(tokens):
             metrics = Path(folder, "metrics.jsonl")
             run(command(ROOT / "build/virtual" / f"train_{family}", name, tokens, (*options, f"log.metrics={metrics}")))
             step = json.loads(metrics.read_text().splitlines()[-1])
-        plan = json.loads(run([*command(ROOT / "build/release" / f"train_{family}", name, tokens, options), "--plan", "--json"]))
+        plan = json.loads(
+            run([*command(ROOT / "build/release" / f"train_{family}", name, tokens, options), "--plan", "--json"])
+        )
         apart = 100 * (step["step_ms"] / plan["step_ms"] - 1)
         exposed = [f"{each['transfer_exposed_ms']:.0f} ms" for each in (step, plan)]
         print(

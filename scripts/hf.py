@@ -4,9 +4,10 @@
     scripts/hf.py info DIR                     its model section for a configuration, and every tensor
     scripts/hf.py check DIR [--data TOKENS]    does the trainer compute with it what transformers does?
 
-check compares the mean loss over some windows and the likeliest next tokens, both in fp32 on the CPU, and ends with code 1 and one sentence
-where they differ. TOKENS is a token file as the trainers read them; without it the tokens are drawn at random. info needs nothing but
-Python; check needs PyTorch and transformers: those of the Python that runs it, else .deps/transformers, where scripts/install_deps.sh puts it.
+check compares the mean loss over some windows and the likeliest next tokens, both in fp32 on the CPU, and ends with
+code 1 and one sentence where they differ. TOKENS is a token file as the trainers read them; without it the tokens are
+drawn at random. info needs nothing but Python; check needs PyTorch and transformers: those of the Python that runs it,
+else .deps/transformers, where scripts/install_deps.sh puts it.
 """
 
 import argparse
@@ -89,7 +90,7 @@ DEMANDS = {
 }
 
 
-# ---- what is in the folder ----------------------------------------------------------------------------------------------
+# ---- what is in the folder -------------------------------------------------------------------------------------------
 
 
 def read_scaling(said, path):
@@ -99,7 +100,10 @@ def read_scaling(said, path):
     if kind == "default":
         return {}
     if kind not in SCALINGS or "mscale" in scaling or not scaling.get("truncate", True):
-        raise Failure(f"{path}: rope_scaling is {kind!r}{'' if kind not in SCALINGS else ' with mscale or truncate'}, which the trainers do not compute")
+        raise Failure(
+            f"{path}: rope_scaling is {kind!r}{'' if kind not in SCALINGS else ' with mscale or truncate'}, which the"
+            " trainers do not compute"
+        )
     found = {"rope_scaling": kind}
     for key, (word, otherwise) in SCALINGS[kind].items():
         found[key] = scaling[word] if scaling.get(word) is not None else otherwise
@@ -115,7 +119,10 @@ def check_computed(said, path):
     kind = said["model_type"]
     experts = [word for word in EXPERTS if isinstance(said.get(word), int)]
     if experts:
-        raise Failure(f"{path}: is of a {kind}, a mixture of experts ({experts[0]}), which the trainers do not compute; use a dense model")
+        raise Failure(
+            f"{path}: is of a {kind}, a mixture of experts ({experts[0]}), which the trainers do not compute; use a"
+            " dense model"
+        )
     if kind not in FORMS:
         raise Failure(f"{path}: is of a {kind}; the trainers know {', '.join(list(FORMS)[:-1])} and {list(FORMS)[-1]}")
     for word, (allowed, refusal) in DEMANDS.items():
@@ -132,7 +139,11 @@ def read_config(folder):
     path = folder / "config.json"
     if not path.exists():
         inside = sorted(folder.glob("step_*/config.json"))
-        hint = f"give one of its checkpoints, such as {inside[-1].parent}" if inside else "give a folder as save_pretrained writes it, or a checkpoint"
+        hint = (
+            f"give one of its checkpoints, such as {inside[-1].parent}"
+            if inside
+            else "give a folder as save_pretrained writes it, or a checkpoint"
+        )
         raise Failure(f"{folder}: holds no config.json; {hint}")
     return path, json.loads(read_text(path))
 
@@ -190,7 +201,9 @@ def read_tensors(folder):
         with form_of(index, "index of safetensors"):
             names = sorted(set(json.loads(read_text(index))["weight_map"].values()))
     if not (folder / names[0]).exists():
-        raise Failure(f"{folder}: holds no {names[0]}; transformers writes it with save_pretrained(..., safe_serialization=True)")
+        raise Failure(
+            f"{folder}: holds no {names[0]}; transformers writes it with save_pretrained(..., safe_serialization=True)"
+        )
     tensors = []
     for name in names:
         with form_of(folder / name, "safetensors file"):
@@ -213,10 +226,13 @@ def show_info(options):
     for tensor in tensors:
         print(f"{tensor.name:{width}}  {tensor.type:5} {'x'.join(map(str, tensor.shape)):>16} {tensor.bytes:>15,}")
     files = len({tensor.file for tensor in tensors})
-    print(f"\n{len(tensors)} tensors, {sum(t.count for t in tensors):,} numbers, {sum(t.bytes for t in tensors):,} bytes in {files} file{'s' if files > 1 else ''}")
+    print(
+        f"\n{len(tensors)} tensors, {sum(t.count for t in tensors):,} numbers, {sum(t.bytes for t in tensors):,} bytes"
+        f" in {files} file{'s' if files > 1 else ''}"
+    )
 
 
-# ---- tokens -------------------------------------------------------------------------------------------------------------
+# ---- tokens ----------------------------------------------------------------------------------------------------------
 
 
 def read_tokens(path, count):
@@ -234,7 +250,10 @@ def read_tokens(path, count):
     except OSError as error:
         raise Failure(f"{path}: cannot be read: {error.strerror}") from None
     if len(tokens) < count or held < count:
-        raise Failure(f"{path}: has {min(len(tokens), held)} tokens, and {count} are asked for; use fewer --windows or a smaller --seq-len")
+        raise Failure(
+            f"{path}: has {min(len(tokens), held)} tokens, and {count} are asked for; use fewer --windows or a smaller"
+            " --seq-len"
+        )
     return list(tokens)
 
 
@@ -243,7 +262,7 @@ def write_tokens(path, tokens):
     path.write_bytes(header.tobytes() + array("I", tokens).tobytes())
 
 
-# ---- both sides ---------------------------------------------------------------------------------------------------------
+# ---- both sides ------------------------------------------------------------------------------------------------------
 
 
 class Trainer:
@@ -252,7 +271,9 @@ class Trainer:
     def __init__(self, options, model, folder, tokens):
         self.program = options.trainer or find_trainer(model["family"])
         if self.program is None or not Path(self.program).exists():
-            raise Failure(f"{self.program or 'train_' + model['family']}: is not there; run make, or name it with --trainer")
+            raise Failure(
+                f"{self.program or 'train_' + model['family']}: is not there; run make, or name it with --trainer"
+            )
         write_tokens(folder / "val.bin", tokens)
         config = {
             "model": model,
@@ -292,12 +313,16 @@ class Transformers:
         transformers.utils.logging.disable_progress_bar()
         self.torch = torch
         try:
-            self.model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32, output_loading_info=True)
+            self.model, info = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, torch_dtype=torch.float32, output_loading_info=True
+            )
         except Exception as error:
             raise Failure(f"{folder}: transformers does not take it: {str(error).splitlines()[0]}") from None
         for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
             if info[what]:
-                raise Failure(f"{folder}: transformers finds {what.replace('_', ' ')}, {sorted(map(str, info[what]))[0]} first")
+                raise Failure(
+                    f"{folder}: transformers finds {what.replace('_', ' ')}, {sorted(map(str, info[what]))[0]} first"
+                )
         self.model.eval()
 
     def logits(self, tokens):
@@ -313,11 +338,12 @@ class Transformers:
         return total / len(windows)
 
 
-# ---- check --------------------------------------------------------------------------------------------------------------
+# ---- check -----------------------------------------------------------------------------------------------------------
 
 
 def compare_next(ours, theirs, prompt, seq_len, tolerance):
-    """None, or in what our greedy text is not theirs. At each place theirs is given ours so far, so that one tie does not change the rest."""
+    """None, or in what our greedy text is not theirs. At each place theirs is given ours so far, so that one tie does
+    not change the rest."""
     text = ours.text(prompt)
     if text[: len(prompt)] != prompt or len(text) == len(prompt):
         return f"the trainer's text does not go on from its prompt: {' '.join(map(str, text[:20]))}"
@@ -326,7 +352,10 @@ def compare_next(ours, theirs, prompt, seq_len, tolerance):
         best = int(logits.argmax())
         lead = float(logits[best] - logits[text[at]])
         if lead > tolerance:
-            return f"next token {at - len(prompt) + 1} after {len(prompt)} tokens is {text[at]} here and {best} in transformers, whose logit is {lead:.3g} higher"
+            return (
+                f"next token {at - len(prompt) + 1} after {len(prompt)} tokens is {text[at]} here and {best} in"
+                f" transformers, whose logit is {lead:.3g} higher"
+            )
     return None
 
 
@@ -335,10 +364,15 @@ def check(options):
     if model["family"] == "llama":  # rotations reach any length; GPT-2's table of positions is part of the model
         model["seq_len"] = min(model["seq_len"], options.seq_len or 256)
     elif options.seq_len not in (None, model["seq_len"]):
-        raise Failure(f"--seq-len {options.seq_len}: GPT-2's positions are part of the model; its sequences have {model['seq_len']} tokens")
+        raise Failure(
+            f"--seq-len {options.seq_len}: GPT-2's positions are part of the model; its sequences have"
+            f" {model['seq_len']} tokens"
+        )
     length, count = model["seq_len"], options.windows * model["seq_len"] + 1
     draw = random.Random(1337)
-    tokens = read_tokens(options.data, count) if options.data else [draw.randrange(model["vocab"]) for _ in range(count)]
+    tokens = (
+        read_tokens(options.data, count) if options.data else [draw.randrange(model["vocab"]) for _ in range(count)]
+    )
     windows = [tokens[i * length : i * length + length + 1] for i in range(options.windows)]
     with tempfile.TemporaryDirectory() as folder:
         ours = Trainer(options, model, Path(folder), tokens)
@@ -347,7 +381,10 @@ def check(options):
         loss = theirs.loss(windows)
         print(f"loss over {options.windows} windows of {length} tokens: {mine:.6f} here, {loss:.6f} in transformers")
         if not abs(mine - loss) <= options.tolerance:
-            raise Failure(f"{options.folder}: the loss is {mine:.6f} here and {loss:.6f} in transformers, {abs(mine - loss):.3g} apart where {options.tolerance:g} is allowed")
+            raise Failure(
+                f"{options.folder}: the loss is {mine:.6f} here and {loss:.6f} in transformers, {abs(mine - loss):.3g}"
+                f" apart where {options.tolerance:g} is allowed"
+            )
         for window in windows[: options.prompts]:
             wrong = compare_next(ours, theirs, window[: max(1, length // 4)], length, options.tolerance)
             if wrong is not None:
@@ -357,18 +394,24 @@ def check(options):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="hf.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="hf.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     forms = parser.add_subparsers(dest="form", required=True, metavar="info|check")
     info = forms.add_parser("info", help="sizes and tensors")
     info.set_defaults(act=show_info)
     same = forms.add_parser("check", help="the trainer against transformers")
     same.add_argument("--data", type=Path, metavar="TOKENS", help="a token file; without it tokens drawn at random")
     same.add_argument("--windows", type=int, default=8, metavar="N", help="how many sequences (8)")
-    same.add_argument("--seq-len", type=int, metavar="N", help="llama: tokens of each (256, or fewer where the model has fewer)")
+    same.add_argument(
+        "--seq-len", type=int, metavar="N", help="llama: tokens of each (256, or fewer where the model has fewer)"
+    )
     same.add_argument("--prompts", type=int, default=2, metavar="N", help="greedy texts (2)")
     same.add_argument("--tokens", type=int, default=8, metavar="N", help="tokens of each (8)")
     same.add_argument("--tolerance", type=float, default=1e-3, metavar="X", help="of the loss and of a logit (0.001)")
-    same.add_argument("--trainer", type=Path, metavar="FILE", help="the program; without it train_llama or train_gpt beside scripts/")
+    same.add_argument(
+        "--trainer", type=Path, metavar="FILE", help="the program; without it train_llama or train_gpt beside scripts/"
+    )
     same.set_defaults(act=check)
     for form in (info, same):
         form.add_argument("folder", type=Path, metavar="DIR")

@@ -5,8 +5,9 @@
     scripts/metrics.py tensorboard METRICS -o DIR --follow     goes on while the run writes, until interrupted
     scripts/metrics.py csv METRICS [-o FILE]                   one row a step; without -o on stdout
 
-Where a run was resumed, or another one wrote into the same file, a later line for a step takes the place of the earlier ones for that
-step and all that follows. An incomplete last line is left out. Nothing but Python is needed, TensorBoard itself to look.
+Where a run was resumed, or another one wrote into the same file, a later line for a step takes the place of the earlier
+ones for that step and all that follows. An incomplete last line is left out. Nothing but Python is needed, TensorBoard
+itself to look.
 """
 
 import argparse
@@ -41,14 +42,21 @@ NO_FIGURES = ("type", "step", "stages")
 
 def figures(entry):
     """Name -> number of everything a step says about itself as a whole, then per stage; None where nothing is known."""
-    known = ((key, value) for key, value in entry.items() if key not in NO_FIGURES and not isinstance(value, (str, list, dict)))
+    known = (
+        (key, value)
+        for key, value in entry.items()
+        if key not in NO_FIGURES and not isinstance(value, (str, list, dict))
+    )
     whole = {key: int(value) if isinstance(value, int) else number(value) for key, value in known}
-    stages = {(stage["stage"], key): value for stage in entry["stages"] for key, value in stage.items() if key != "stage"}
+    stages = {
+        (stage["stage"], key): value for stage in entry["stages"] for key, value in stage.items() if key != "stage"
+    }
     return whole, stages
 
 
-# ---- TensorBoard's event files ------------------------------------------------------------------------------------------
-# A record: length (8 bytes, little-endian), its masked CRC-32C, the data, the data's. The data are a protocol buffer `Event`:
+# ---- TensorBoard's event files ---------------------------------------------------------------------------------------
+# A record: length (8 bytes, little-endian), its masked CRC-32C, the data, the data's. The data are a protocol buffer
+# `Event`:
 #   1 wall_time double, 2 step int64, 3 file_version string, 5 summary {1 value {1 tag string, 2 simple_value float}},
 #   7 session_log {1 status: 1 START}, at which readers drop all earlier events of that step and later ones.
 
@@ -116,7 +124,12 @@ def events_of(entry, wall):
         return scalars_event(wall, int(entry["step"]), {f"eval/{entry['name']}": number(entry["accuracy"])})
     whole, stages = figures(entry)
     scalars = {GROUPS.get(key, f"step/{key}"): value for key, value in whole.items()}
-    scalars.update({f"memory/{key}/stage_{stage}" if "bytes" in key else f"slots/{key}/stage_{stage}": value for (stage, key), value in stages.items()})
+    scalars.update(
+        {
+            f"memory/{key}/stage_{stage}" if "bytes" in key else f"slots/{key}/stage_{stage}": value
+            for (stage, key), value in stages.items()
+        }
+    )
     return scalars_event(wall, int(entry["step"]), scalars)
 
 
@@ -124,7 +137,8 @@ FIRST = piece(3, "brain.Event:2")
 
 
 def all_events(path, text):
-    """The file's events as they are now. Metrics have no times of day: the last step is as old as the file, the others before it."""
+    """The file's events as they are now. Metrics have no times of day: the last step is as old as the file, the others
+    before it."""
     run = Metrics(path, text)
     wall = path.stat().st_mtime - sum(entry["step_ms"] for entry in run.steps.values()) / 1e3
     yield event(wall, content=FIRST)
@@ -196,7 +210,7 @@ def make_tensorboard(options):
         part.write_bytes(data)
 
 
-# ---- CSV ----------------------------------------------------------------------------------------------------------------
+# ---- CSV -------------------------------------------------------------------------------------------------------------
 
 
 def make_csv(options):
@@ -223,11 +237,13 @@ def make_csv(options):
         part.write_text(text.getvalue(), encoding="utf-8")
 
 
-# ---- command line -------------------------------------------------------------------------------------------------------
+# ---- command line ----------------------------------------------------------------------------------------------------
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="metrics.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="metrics.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     forms = parser.add_subparsers(dest="form", required=True, metavar="tensorboard|csv")
     board = forms.add_parser("tensorboard", help="an event file for TensorBoard")
     board.add_argument("file", type=Path, metavar="METRICS")

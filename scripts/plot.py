@@ -2,7 +2,7 @@
 """Draws what a trainer wrote: traces (--trace FILE), plans and searches (--plan, --search with --json) and metrics.
 
     scripts/plot.py timeline TRACE -o FILE          who worked on what, and when, in one step of a run or a plan
-    scripts/plot.py timelines TRACE... -o FILE      several of them, one below the other on one scale, named after their files
+    scripts/plot.py timelines TRACE... -o FILE      several of them, stacked on one scale, named after their files
     scripts/plot.py memory FILE... -o FILE          peak bytes of each stage: of a plan with and without BPipe, of runs
     scripts/plot.py curves METRICS... -o FILE       loss and MFU of one or several runs, step by step
     scripts/plot.py compare PLAN METRICS -o FILE    what a plan said against what a run measured
@@ -15,17 +15,45 @@ import argparse
 import sys
 from pathlib import Path
 
-from run_files import GIB, MIB, Failure, Metrics, Plan, Search, Trace, finish, read_plan_or_metrics, read_text, replacing
+from run_files import (
+    GIB,
+    MIB,
+    Failure,
+    Metrics,
+    Plan,
+    Search,
+    Trace,
+    finish,
+    read_plan_or_metrics,
+    read_text,
+    replacing,
+)
 
 # Blue and orange that also differ for the colour-blind, paler for the chunks after the first; transfers in green and
 # purple, away and back.
-COLORS = {"F": "#4c8fd6", "B": "#f0a04b", "I": "#f0a04b", "W": "#c9b458", "E": "#2e9e6b", "A": "#2e9e6b", "L": "#9a5fb8", "R": "#9a5fb8"}
+COLORS = {
+    "F": "#4c8fd6",
+    "B": "#f0a04b",
+    "I": "#f0a04b",
+    "W": "#c9b458",
+    "E": "#2e9e6b",
+    "A": "#2e9e6b",
+    "L": "#9a5fb8",
+    "R": "#9a5fb8",
+}
 PALE = {"F": "#a9cbee", "B": "#f8d3a8", "I": "#f8d3a8", "W": "#e4dba6"}
-MEANING = {"F": "forward", "B": "backward", "I": "gradient of the input", "W": "of the weights", "E": "bundle leaves", "L": "bundle comes back"}
+MEANING = {
+    "F": "forward",
+    "B": "backward",
+    "I": "gradient of the input",
+    "W": "of the weights",
+    "E": "bundle leaves",
+    "L": "bundle comes back",
+}
 SERIES = ["#9aa5b1", "#2f6fb5", "#f0a04b", "#2e9e6b", "#9a5fb8", "#c0504d"]
 
 
-# ---- pictures ---------------------------------------------------------------------------------------------------------
+# ---- pictures --------------------------------------------------------------------------------------------------------
 
 
 def new_figure(plt, width, height, rows=1, columns=1):
@@ -58,7 +86,15 @@ def draw_lanes(plt, axis, trace, end, numbers=True):
         color = (PALE if compute and chunk(name) % 2 else COLORS)[name[0]]
         boxes.setdefault((compute, color), []).append((begin, y, length, height))
         if numbers and compute and length > 0.012 * end:
-            axis.text(begin + length / 2, y + height / 2, str(microbatch), ha="center", va="center", fontsize=6.5, color="#1c2733")
+            axis.text(
+                begin + length / 2,
+                y + height / 2,
+                str(microbatch),
+                ha="center",
+                va="center",
+                fontsize=6.5,
+                color="#1c2733",
+            )
     for (compute, color), places in boxes.items():
         # A transfer too short to see is drawn as a hairline.
         axis.add_patch(rectangles(plt, places, facecolor=color, edgecolor="white" if compute else color, linewidth=0.4))
@@ -145,7 +181,13 @@ def draw_memory(plt, options):
     axis = axes[0][0]
     unit = bars(axis, series)
     if options.limit is not None:
-        axis.axhline(options.limit * GIB / unit, color="#c0504d", linewidth=1, linestyle="--", label=f"limit: {options.limit:g} GiB")
+        axis.axhline(
+            options.limit * GIB / unit,
+            color="#c0504d",
+            linewidth=1,
+            linestyle="--",
+            label=f"limit: {options.limit:g} GiB",
+        )
     legend_above(axis)
     return figure
 
@@ -179,8 +221,14 @@ def draw_compare(plt, options):
         raise Failure("compare wants a plan and a metrics file, in this order")
     plan, run = sources
     if len(plan.peak) != len(run.peak):
-        raise Failure(f"{options.files[0]} has {len(plan.peak)} stages, {options.files[1]} {len(run.peak)}; give a plan of the same configuration")
-    pairs = [("step, ms", plan.step_ms, run.median("step_ms"), 1), ("bubble, %", plan.bubble, run.median("bubble"), 100)]
+        raise Failure(
+            f"{options.files[0]} has {len(plan.peak)} stages, {options.files[1]} {len(run.peak)}; give a plan of the"
+            " same configuration"
+        )
+    pairs = [
+        ("step, ms", plan.step_ms, run.median("step_ms"), 1),
+        ("bubble, %", plan.bubble, run.median("bubble"), 100),
+    ]
     pairs += [("MFU, %", plan.mfu, run.median("mfu"), 100)]
     pairs = [(name, a * scale, b * scale) for name, a, b, scale in pairs if a is not None and b is not None]
     figure, axes = new_figure(plt, 5.5 + 1.5 * len(pairs), 3.4, columns=1 + len(pairs))
@@ -214,17 +262,27 @@ def draw_search(plt, options):
     return figure
 
 
-# ---- writing ----------------------------------------------------------------------------------------------------------
+# ---- writing ---------------------------------------------------------------------------------------------------------
 
 
 def load_matplotlib():
     try:
         import matplotlib
     except ImportError:
-        raise Failure("matplotlib is missing; run scripts/install_deps.sh, or apt-get install python3-matplotlib") from None
+        raise Failure(
+            "matplotlib is missing; run scripts/install_deps.sh, or apt-get install python3-matplotlib"
+        ) from None
     matplotlib.use("Agg")
     # The same input gives the same bytes; text stays text, which keeps the files small.
-    matplotlib.rcParams.update({"svg.hashsalt": "plot", "svg.fonttype": "none", "font.size": 9, "font.sans-serif": ["DejaVu Sans"], "figure.dpi": 130})
+    matplotlib.rcParams.update(
+        {
+            "svg.hashsalt": "plot",
+            "svg.fonttype": "none",
+            "font.size": 9,
+            "font.sans-serif": ["DejaVu Sans"],
+            "figure.dpi": 130,
+        }
+    )
     import matplotlib.pyplot as plt
 
     return plt
@@ -237,13 +295,24 @@ def save(figure, path):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    pictures = parser.add_subparsers(dest="picture", required=True, metavar="timeline|timelines|memory|curves|compare|search")
+    parser = argparse.ArgumentParser(
+        prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    pictures = parser.add_subparsers(
+        dest="picture", required=True, metavar="timeline|timelines|memory|curves|compare|search"
+    )
     kinds = (("timeline", draw_timeline, 1), ("timelines", draw_timelines, "+"), ("memory", draw_memory, "+"))
-    for name, draw, count in (*kinds, ("curves", draw_curves, "+"), ("compare", draw_compare, 2), ("search", draw_search, "+")):
+    for name, draw, count in (
+        *kinds,
+        ("curves", draw_curves, "+"),
+        ("compare", draw_compare, 2),
+        ("search", draw_search, "+"),
+    ):
         picture = pictures.add_parser(name)
         picture.add_argument("files", type=Path, nargs=count, metavar="FILE")
-        picture.add_argument("-o", "--output", type=Path, action="append", required=True, metavar="FILE", help="ends in .svg or .png")
+        picture.add_argument(
+            "-o", "--output", type=Path, action="append", required=True, metavar="FILE", help="ends in .svg or .png"
+        )
         picture.set_defaults(draw=draw)
         if name == "timeline":
             picture.add_argument("--step", help="which one; without it the second, since the first also warms up")

@@ -90,9 +90,7 @@ def prepare(options):
         about = side_file(options, tokenizer, dtype, output)
         arguments = (options.tokenizer, options.eot, dtype, rule)
         size = sum(source.size for source in sources)
-        documents, blank, text = write_tokens(
-            numbered_jobs(sources, rule), arguments, processes, output.splits, size
-        )
+        documents, blank, text = write_tokens(numbered_jobs(sources, rule), arguments, processes, output.splits, size)
         train, val = output.splits
         # One sequence of one token needs two.
         if train.total < 2 or (options.val_fraction > 0 and val.total < 2):
@@ -109,7 +107,10 @@ def prepare(options):
     print(f"  {val.name}:   {val.total:,} tokens in {len(val.paths)} file(s); held out: {rule}")
     if not options.bible:
         place = f"{output.folder}/{output.name}"
-        print(f"train with  -o model.vocab={tokenizer.vocab} -o 'data.train={place}_train_*.bin' -o 'data.val={place}_val_*.bin'")
+        print(
+            f"train with  -o model.vocab={tokenizer.vocab} -o 'data.train={place}_train_*.bin' -o"
+            f" 'data.val={place}_val_*.bin'"
+        )
 
 
 def parser_():
@@ -122,10 +123,27 @@ def parser_():
     add("--name", help="first part of the files' names; default: bible with --bible, else text")
     add("--format", default="auto", choices=("auto", "text", "jsonl", "parquet"), help="default: by the files' names")
     add("--key", default="text", metavar="NAME", help="key or column that holds the text; default: text")
-    add("--tokenizer", default="bytes", metavar="FILE", help="a SentencePiece *.model or a tokenizer.json; default: bytes")
-    add("--eot", default="auto", metavar="TOKEN", help="begins every document: eos, bos or a name; default: eos, else bos")
+    add(
+        "--tokenizer",
+        default="bytes",
+        metavar="FILE",
+        help="a SentencePiece *.model or a tokenizer.json; default: bytes",
+    )
+    add(
+        "--eot",
+        default="auto",
+        metavar="TOKEN",
+        help="begins every document: eos, bos or a name; default: eos, else bos",
+    )
     add("--dtype", default="auto", choices=("auto", *KINDS), help="default: uint16 where the vocabulary fits")
-    add("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes; default: one a core")
+    add(
+        "-j",
+        "--jobs",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        metavar="N",
+        help="processes; default: one a core",
+    )
     add("--val-fraction", type=float, default=0.05, metavar="X", help="0 to 0.5; default: 0.05")
     add("--shard-tokens", type=int, default=100_000_000, metavar="N", help="most tokens of one file; default: 1e8")
     return parser
@@ -146,7 +164,9 @@ def parse(arguments):
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", options.name):
         parser.error(f"--name {options.name!r}: use letters, digits, '.', '_' and '-', no '.' first")
     if options.name.endswith(".tokenizer"):
-        parser.error(f"--name {options.name!r}: NAME.tokenizer is what the copy of a tokenizer is called; use another name")
+        parser.error(
+            f"--name {options.name!r}: NAME.tokenizer is what the copy of a tokenizer is called; use another name"
+        )
     return options
 
 

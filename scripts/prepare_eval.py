@@ -5,9 +5,10 @@
     scripts/prepare_eval.py hellaswag_val.jsonl -o data/hellaswag_val.bin --tokenizer FILE   SentencePiece *.model or
                                                                                              tokenizer.json
 
-Each line has "ctx", "endings" (a list of texts) and "label" (the number of the right one); any set of questions in this form
-will do. Every ending gets a blank in front. The file is of llm.c's form: 256 int32 (20240522, 1, number of examples, bytes
-of the longest), then uint16: 65535, bytes, number, label, number of endings, and context and endings as count and tokens.
+Each line has "ctx", "endings" (a list of texts) and "label" (the number of the right one); any set of questions in this
+form will do. Every ending gets a blank in front. The file is of llm.c's form: 256 int32 (20240522, 1, number of
+examples, bytes of the longest), then uint16: 65535, bytes, number, label, number of endings, and context and endings as
+count and tokens.
 """
 
 import argparse
@@ -31,10 +32,16 @@ def read_line(line, where):
         raise Failure(f"{where}: has no {error}; every line has to have ctx, endings and label") from None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise Failure(f"{where}: is not JSON with ctx, endings and label ({error})") from None
-    if not isinstance(context, str) or not isinstance(endings, list) or not all(isinstance(text, str) for text in endings):
+    if (
+        not isinstance(context, str)
+        or not isinstance(endings, list)
+        or not all(isinstance(text, str) for text in endings)
+    ):
         raise Failure(f"{where}: ctx has to be a text and endings a list of texts")
     if not context or len(endings) < 2 or not all(endings) or not 0 <= label < len(endings):
-        raise Failure(f"{where}: needs a context, two endings or more, none of them empty, and the number of one as label")
+        raise Failure(
+            f"{where}: needs a context, two endings or more, none of them empty, and the number of one as label"
+        )
     return context, endings, label
 
 
@@ -45,7 +52,9 @@ def example(tokenizer, number, line, where):
     for text in [context] + [" " + ending for ending in endings]:
         tokens = list(tokenizer.encode(as_bytes(text, where), where))
         if max(tokens, default=0) >= BEGIN:
-            raise Failure(f"{where}: token {max(tokens)} does not fit an evaluation file, whose tokens are below {BEGIN}")
+            raise Failure(
+                f"{where}: token {max(tokens)} does not fit an evaluation file, whose tokens are below {BEGIN}"
+            )
         words += [len(tokens), *tokens]
     size = 2 * (3 + len(words))
     if size >= MOST:

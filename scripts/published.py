@@ -37,7 +37,11 @@ class Row:
 
     @property
     def name(self):
-        return f"{self.values['group']}: {self.values['run']}" if self.values["run"] != self.values["group"] else self.values["run"]
+        return (
+            f"{self.values['group']}: {self.values['run']}"
+            if self.values["run"] != self.values["group"]
+            else self.values["run"]
+        )
 
     @property
     def world(self):
@@ -50,11 +54,16 @@ class Row:
     def __getitem__(self, key):
         return self.values.get(key, 1)
 
-    # ---- measured -----------------------------------------------------------------------------------------------------
+    # ---- measured ----------------------------------------------------------------------------------------------------
 
     def flops(self, factor):
         """Of a step as Megatron-LM counts them: factor 72, or 96 with the forward once more."""
-        layers, hidden, seq, vocab = self["model.layers"], self["model.hidden"], self["model.seq_len"], self["model.vocab"]
+        layers, hidden, seq, vocab = (
+            self["model.layers"],
+            self["model.hidden"],
+            self["model.seq_len"],
+            self["model.vocab"],
+        )
         head = vocab / ((12 if factor == 72 else 16) * layers * hidden)
         return factor * self["train.global_batch"] * seq * layers * hidden**2 * (1 + seq / (6 * hidden) + head)
 
@@ -71,13 +80,14 @@ class Row:
             "mfu_percent": lambda: self.flops(72) / (peak * value / 100),
         }[kind]()  # fmt: skip
 
-    # ---- planned ------------------------------------------------------------------------------------------------------
+    # ---- planned -----------------------------------------------------------------------------------------------------
 
     def planned_step(self):
         return self.plan["step_ms"] / 1000
 
     def step_with_messages(self):
-        """The planned step of a program that computes nothing while a message is under way, where its time is published."""
+        """The planned step of a program that computes nothing while a message is under way, where its time is
+        published."""
         exposed = 2 * self["schedule.chunks"] * self.microbatches * (self.values.get("message_ms") or 0) / 1000
         return self.planned_step() + exposed
 
@@ -163,12 +173,14 @@ def plan(row, folder, number, bin_folder):
 
 
 def plan_all(rows, bin_folder):
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(
+        len(os.sched_getaffinity(0))
+    ) as pool:
         for done in [pool.submit(plan, row, folder, i, bin_folder) for i, row in enumerate(rows)]:
             done.result()
 
 
-# ---- schedules of one group against each other ------------------------------------------------------------------------
+# ---- schedules of one group against each other -----------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -210,7 +222,7 @@ def pairs_of(rows):
     return pairs
 
 
-# ---- words ------------------------------------------------------------------------------------------------------------
+# ---- words -----------------------------------------------------------------------------------------------------------
 
 
 def signed(value):
@@ -225,7 +237,9 @@ def summary(rows):
         mine = [row for row in rows if row.measured_step() is not None and name in (None, row.source["name"])]
         worst = max(mine, key=lambda row: abs(row.error()))
         median = statistics.median(row.error() for row in mine)
-        lines.append(f"| {name or '**all**'} | {len(mine)} | {signed(median)} | {signed(worst.error())} | {worst.name} |")
+        lines.append(
+            f"| {name or '**all**'} | {len(mine)} | {signed(median)} | {signed(worst.error())} | {worst.name} |"
+        )
     return "\n".join(lines)
 
 
@@ -237,9 +251,17 @@ def table_of_runs(rows):
     for row in rows:
         step = row.measured_step()
         cells = [row.name, str(row.world)]
-        cells += ["–", f"{row.planned_step():.2f} s", "–"] if step is None else [f"{step:.2f} s", f"{row.planned_step():.2f} s", signed(row.error())]
+        cells += (
+            ["–", f"{row.planned_step():.2f} s", "–"]
+            if step is None
+            else [f"{step:.2f} s", f"{row.planned_step():.2f} s", signed(row.error())]
+        )
         if memory:
-            cells += [f"{row.values['peak_gb']:g} GB", f"{row.planned_bytes() / GIB:.1f} GiB", "–" if row.held is None else f"{row.held / GIB:.1f} GiB"]
+            cells += [
+                f"{row.values['peak_gb']:g} GB",
+                f"{row.planned_bytes() / GIB:.1f} GiB",
+                "–" if row.held is None else f"{row.held / GIB:.1f} GiB",
+            ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -249,17 +271,30 @@ def table_of_limits(rows):
     mine = [row for row in rows if row.source["name"] == "layouts"]
     lines = ["| | plan: fits | plan: does not fit |", "|---|---|---|"]
     for ran, words in ((True, "ran"), (False, "ran out of memory")):
-        fits = [all(stage["fits"] for stage in row.plan["stages"]) for row in mine if (row.measured_step() is not None) == ran]
+        fits = [
+            all(stage["fits"] for stage in row.plan["stages"])
+            for row in mine
+            if (row.measured_step() is not None) == ran
+        ]
         lines.append(f"| {words} | {sum(fits)} | {len(fits) - sum(fits)} |")
-    wrong = [row for row in mine if all(stage["fits"] for stage in row.plan["stages"]) != (row.measured_step() is not None)]
+    wrong = [
+        row for row in mine if all(stage["fits"] for stage in row.plan["stages"]) != (row.measured_step() is not None)
+    ]
     said = "; ".join(f"{row.name} ({row.planned_bytes() / GIB:.1f} GiB)" for row in wrong)
     return "\n".join(lines) + ("\n\n" + wrapped(f"The plan is wrong about {said}.") if wrong else "")
 
 
 def table_of_pairs(pairs):
-    lines = ["| group | schedules | measured ratio | planned | error | error without messages |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| group | schedules | measured ratio | planned | error | error without messages |",
+        "|---|---|---|---|---|---|",
+    ]
     for pair in pairs:
-        cells = [pair.one.values["group"], f"{pair.other.values['run']} : {pair.one.values['run']}", f"{pair.measured:.3f}"]
+        cells = [
+            pair.one.values["group"],
+            f"{pair.other.values['run']} : {pair.one.values['run']}",
+            f"{pair.measured:.3f}",
+        ]
         cells += [f"{pair.ratio(Row.step_with_messages):.3f}", signed(pair.error), signed(pair.error_without_messages)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -274,9 +309,10 @@ def verdict_on_pairs(pairs):
     disordered = [pair for pair in pairs if not pair.ordered]
     worst = max(pairs, key=lambda pair: abs(pair.error))
     return wrapped(
-        f"Of {len(pairs)} pairs of one model and batch that differ by more than {100 * APART:.0f} %, {len(pairs) - len(disordered)} are in "
-        f"the right order, and {len(pairs) - len(beyond)} ratios are within 5 %; the worst is off by {signed(worst.error)} "
-        f"({worst.one.values['group']}, {worst.other.values['run']} : {worst.one.values['run']})."
+        f"Of {len(pairs)} pairs of one model and batch that differ by more than {100 * APART:.0f} %,"
+        f" {len(pairs) - len(disordered)} are in the right order, and {len(pairs) - len(beyond)} ratios are within 5 %;"
+        f" the worst is off by {signed(worst.error)} ({worst.one.values['group']}, {worst.other.values['run']} :"
+        f" {worst.one.values['run']})."
     )
 
 
@@ -288,23 +324,29 @@ def memory_apart(rows):
         for i, one in enumerate(mine):
             for other in mine[i + 1 :]:
                 model = one.values["group"].split(" m=")[0]
-                if one.values["group"] == other.values["group"] and (key := (model, f"{other.values['run']} - {one.values['run']}")) not in apart:
+                if (
+                    one.values["group"] == other.values["group"]
+                    and (key := (model, f"{other.values['run']} - {one.values['run']}")) not in apart
+                ):
                     apart[key] = (other.values["peak_gb"] - one.values["peak_gb"], (other.held - one.held) / GIB)
     return [(*key, *values) for key, values in apart.items()]
 
 
 def within(measured, planned):
     """15 %, or 1 GiB, which is what two figures rounded to whole GB leave open."""
-    return "15 %" if abs(planned - measured) <= 0.15 * abs(measured) else "1 GiB" if abs(planned - measured) <= 1 else "no"
+    return (
+        "15 %" if abs(planned - measured) <= 0.15 * abs(measured) else "1 GiB" if abs(planned - measured) <= 1 else "no"
+    )
 
 
 def table_of_memory(rows):
     apart = memory_apart(rows)
     close = [within(measured, planned) for _, _, measured, planned in apart]
     words = wrapped(
-        f"Of {len(apart)} differences between two schedules {close.count('15 %')} are within 15 %, {close.count('1 GiB')} more within 1 GiB, "
-        f"which two figures rounded to whole GB leave open, and {close.count('no')} are not: ZB-1P was searched for each model, and uses "
-        "the memory of p microbatches on every stage, where ZB-D with delay p-1, which replaces it here, uses less."
+        f"Of {len(apart)} differences between two schedules {close.count('15 %')} are within 15 %,"
+        f" {close.count('1 GiB')} more within 1 GiB, which two figures rounded to whole GB leave open, and"
+        f" {close.count('no')} are not: ZB-1P was searched for each model, and uses the memory of p microbatches on"
+        " every stage, where ZB-D with delay p-1, which replaces it here, uses less."
     )
     lines = ["| model | schedules | GiB apart, measured | planned | within |", "|---|---|---|---|---|"]
     for model, schedules, measured, planned in apart:
@@ -397,7 +439,9 @@ def print_lines(rows):
     for row in rows:
         step = row.measured_step()
         said = "out of memory" if step is None else f"{step:9.3f} s  {signed(row.error()):>8}"
-        held = "" if row.held is None else f"  {row.values['peak_gb']:6.2f} GB measured, {row.held / GIB:6.2f} GiB planned"
+        held = (
+            "" if row.held is None else f"  {row.values['peak_gb']:6.2f} GB measured, {row.held / GIB:6.2f} GiB planned"
+        )
         print(f"{row.source['name']:<14} {row.name:<44} {row.planned_step():9.3f} s planned, {said}{held}")
 
 
@@ -419,7 +463,9 @@ def draw(rows, path):
     pairs = pairs_of(rows)
     for name in dict.fromkeys(pair.one.source["name"] for pair in pairs):
         mine = [pair for pair in pairs if pair.one.source["name"] == name]
-        right.scatter([pair.measured for pair in mine], [pair.ratio(Row.step_with_messages) for pair in mine], s=12, label=name)
+        right.scatter(
+            [pair.measured for pair in mine], [pair.ratio(Row.step_with_messages) for pair in mine], s=12, label=name
+        )
     ends = [0.65, 1.1]
     right.plot(ends, ends, color="#9aa5b1", linewidth=1, zorder=0)
     right.fill_between(ends, [0.95 * x for x in ends], [1.05 * x for x in ends], color="#9aa5b1", alpha=0.2, zorder=0)
@@ -450,6 +496,8 @@ if __name__ == "__main__":
     parser.add_argument("--bin", type=Path, default=ROOT, help="folder of the trainers")
     parser.add_argument("--only", default="", help="runs with this text in their source or name")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page")
-    parser.add_argument("--plot", action=argparse.BooleanOptionalAction, default=True, help="with --write: its picture too")
+    parser.add_argument(
+        "--plot", action=argparse.BooleanOptionalAction, default=True, help="with --write: its picture too"
+    )
     chosen = parser.parse_args()
     sys.exit(finish("published", main, chosen))

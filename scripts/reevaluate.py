@@ -3,8 +3,8 @@
 
     scripts/reevaluate.py [--bin DIR] [--profile] [-o FILE]
 
-With --profile the stages of each run are measured first where this machine has the device that the run names; otherwise the plans rest
-on the model of the hardware, and the page says so. Needs the built trainers, no GPU.
+With --profile the stages of each run are measured first where this machine has the device that the run names; otherwise
+the plans rest on the model of the hardware, and the page says so. Needs the built trainers, no GPU.
 """
 
 import argparse
@@ -42,10 +42,13 @@ class Planner:
         return json.loads(ended.stdout)
 
     def times(self, run):
-        """Seconds of a plan's step and of its pipeline, and of one microbatch (F and B) on each stage, from the plan's trace."""
+        """Seconds of a plan's step and of its pipeline, and of one microbatch (F and B) on each stage, from the plan's
+        trace."""
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / "trace.json"
-            ended = self.ask(run, "--plan", "--json", "--trace", str(trace), "-o", f"hardware.profile={self.profiles.get(run, '')}")
+            ended = self.ask(
+                run, "--plan", "--json", "--trace", str(trace), "-o", f"hardware.profile={self.profiles.get(run, '')}"
+            )
             if ended.returncode != 0:
                 sys.exit(f"reevaluate: {run}: {ended.stderr}")
             spans = [event for event in json.loads(trace.read_text()) if event["ph"] == "X"]
@@ -69,7 +72,7 @@ class Planner:
         return None
 
 
-# ---- figures ----------------------------------------------------------------------------------------------------------
+# ---- figures ---------------------------------------------------------------------------------------------------------
 
 
 def percent(value, digits=1):
@@ -97,7 +100,10 @@ def describe(run):
 
 def table_of_runs(plans):
     lines = [
-        "| # | model | attention | b | BPipe | fullest rank, 1F1B | as planned | fits with 4 GiB in reserve | step | bubble | MFU |",
+        (
+            "| # | model | attention | b | BPipe | fullest rank, 1F1B | as planned | fits with 4 GiB in reserve | step"
+            " | bubble | MFU |"
+        ),
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for i, run in enumerate(RUNS):
@@ -107,9 +113,9 @@ def table_of_runs(plans):
         fits = "yes" if all(stage["fits"] for stage in told["stages"]) else "no"
         plain = fullest(told, "peak_bytes_1f1b")
         lines.append(
-            f"| {i + 1} | {model} | {mode} | {size} | {'yes' if bpipe else 'no'} | {plain:.1f} GiB{' (too much)' if plain + 4 > 80 else ''} "
-            f"| {fullest(told, 'peak_bytes'):.1f} GiB | {fits} | {told['step_ms'] / 1000:.2f} s | {percent(told['bubble'])} "
-            f"| {percent(told['mfu'])} |"
+            f"| {i + 1} | {model} | {mode} | {size} | {'yes' if bpipe else 'no'} | {plain:.1f}"
+            f" GiB{' (too much)' if plain + 4 > 80 else ''} | {fullest(told, 'peak_bytes'):.1f} GiB | {fits} |"
+            f" {told['step_ms'] / 1000:.2f} s | {percent(told['bubble'])} | {percent(told['mfu'])} |"
         )
     return "\n".join(lines)
 
@@ -142,8 +148,9 @@ def table_of_statements(plans, times):
     ]
     for what, to, origin, says in rows:
         lines.append(
-            f"| {what} | {signed(required(plans, to, origin))} | {signed(stage_gain(plans, times, to, origin))} | {ratio(plans, to, origin):.3f}x "
-            f"| {percent(plans[origin]['mfu'])} to {percent(plans[to]['mfu'])} ({signed(plans[to]['mfu'] / plans[origin]['mfu'] - 1)}) | {says} |"
+            f"| {what} | {signed(required(plans, to, origin))} | {signed(stage_gain(plans, times, to, origin))} |"
+            f" {ratio(plans, to, origin):.3f}x | {percent(plans[origin]['mfu'])} to {percent(plans[to]['mfu'])}"
+            f" ({signed(plans[to]['mfu'] / plans[origin]['mfu'] - 1)}) | {says} |"
         )
     return "\n".join(lines)
 
@@ -166,11 +173,22 @@ def table_of_softmax(planner):
     for rule in ("megatron", "fused", "unfused"):
         one = planner.plan("gpt3_96b_b1_recompute", f"attention.softmax={rule}")
         two = planner.plan("gpt3_96b_b2_recompute", f"attention.softmax={rule}")
-        lines.append(f"| {rule} | {percent(one['mfu'])} | {percent(two['mfu'])} | {one['step_ms'] / two['step_ms']:.3f}x |")
+        lines.append(
+            f"| {rule} | {percent(one['mfu'])} | {percent(two['mfu'])} | {one['step_ms'] / two['step_ms']:.3f}x |"
+        )
     return "\n".join(lines)
 
 
-NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "zb-d": "ZB-D", "gis": "GIS", "v-half": "V-Half", "v-min": "V-Min", "zb-v": "ZB-V", "dualpipe-v": "DualPipeV"}
+NAMES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "zb-d": "ZB-D",
+    "gis": "GIS",
+    "v-half": "V-Half",
+    "v-min": "V-Min",
+    "zb-v": "ZB-V",
+    "dualpipe-v": "DualPipeV",
+}
 
 
 def schedule_name(row):
@@ -178,7 +196,9 @@ def schedule_name(row):
     words = [NAMES.get(row["name"], row["name"])]
     words += [f"group {row['group']}"] if row["group"] else []
     words += [f"{row['chunks']} chunks"] if row["chunks"] > 1 else []
-    words += ["split backwards"] if row["split_backward"] == "on" and row["name"] in ("gpipe", "1f1b", "interleaved") else []
+    words += (
+        ["split backwards"] if row["split_backward"] == "on" and row["name"] in ("gpipe", "1f1b", "interleaved") else []
+    )
     words += [{"peer": "BPipe", "host": "to the host"}[row["evict_to"]]] if row["bpipe"] == "on" else []
     words += ["layers recomputed"] if row["recompute_layers"] else []
     return ", ".join(words)
@@ -186,25 +206,47 @@ def schedule_name(row):
 
 def table_of_rivals(plans):
     """The quickest schedules that fit at each run's own micro-batch and attention, with and without evictions."""
-    lines = ["| # | run | step, as the paper ran it | quickest without evictions | step | quickest with evictions | step |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| # | run | step, as the paper ran it | quickest without evictions | step | quickest with evictions | step |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for i, run in enumerate(RUNS):
         told = plans[run]
         model, size, mode = describe(run)
         attention = run.rsplit("_", 1)[1]
         cells = []
         for evicts in ("off", "on"):
-            rows = [row for row in told["schedules"] if row["fits"] and row["bpipe"] == evicts and row["attention"] == attention]
+            rows = [
+                row
+                for row in told["schedules"]
+                if row["fits"] and row["bpipe"] == evicts and row["attention"] == attention
+            ]
             best = min(rows, key=lambda row: row["step_ms"], default=None)
-            cells += ["none fits", "–"] if best is None else [schedule_name(best), f"{best['step_ms'] / 1000:.2f} s ({signed(best['step_ms'] / told['step_ms'] - 1)})"]
-        lines.append(f"| {i + 1} | {model} b={size} {mode} | {told['step_ms'] / 1000:.2f} s | " + " | ".join(cells) + " |")
+            cells += (
+                ["none fits", "–"]
+                if best is None
+                else [
+                    schedule_name(best),
+                    f"{best['step_ms'] / 1000:.2f} s ({signed(best['step_ms'] / told['step_ms'] - 1)})",
+                ]
+            )
+        lines.append(
+            f"| {i + 1} | {model} b={size} {mode} | {told['step_ms'] / 1000:.2f} s | " + " | ".join(cells) + " |"
+        )
     return "\n".join(lines)
 
 
 def better(plans):
     """How many runs another schedule makes quicker by more than half a percent, in words."""
-    steps = [(plans[run]["step_ms"], min(row["step_ms"] for row in plans[run]["schedules"] if row["fits"])) for run in RUNS]
+    steps = [
+        (plans[run]["step_ms"], min(row["step_ms"] for row in plans[run]["schedules"] if row["fits"])) for run in RUNS
+    ]
     count = sum(best < 0.995 * step for step, best in steps)
-    return "all ten would have been quicker" if count == len(RUNS) else f"{count} of the ten would have been quicker" if count else "none would have been quicker"
+    return (
+        "all ten would have been quicker"
+        if count == len(RUNS)
+        else f"{count} of the ten would have been quicker" if count else "none would have been quicker"
+    )
 
 
 def quickest(plans, family):
@@ -214,7 +256,10 @@ def quickest(plans, family):
     rows = [(row["step_ms"], run, row) for run in runs for row in plans[run]["schedules"] if row["fits"]]
     step, run, row = min(rows, key=lambda entry: entry[0])
     words = [f"{describe(which)[0]} b={describe(which)[1]} {describe(which)[2]}" for which in (paper, run)]
-    return f"{words[0]} with {plans[paper]['step_ms'] / 1000:.2f} s before, {words[1]} under {schedule_name(row)} with {step / 1000:.2f} s now ({signed(step / plans[paper]['step_ms'] - 1)})"
+    return (
+        f"{words[0]} with {plans[paper]['step_ms'] / 1000:.2f} s before, {words[1]} under {schedule_name(row)} with"
+        f" {step / 1000:.2f} s now ({signed(step / plans[paper]['step_ms'] - 1)})"
+    )
 
 
 LEFT_OUT = ["gpt3_96b_b1_recompute", "gpt3_96b_b2_recompute", "llama65b_b2_flash", "llama65b_b4_flash"]
@@ -233,13 +278,14 @@ def table_of_left_out(plans, times):
         after = told["step"] - told["pipeline"]
         model, size, mode = describe(run)
         lines.append(
-            f"| {model} b={size} {mode} | {1000 * one:.1f} ms | {formula:.2f} s | {told['pipeline']:.2f} s ({signed(told['pipeline'] / formula - 1)}) "
-            f"| {1000 * after:.0f} ms ({signed(after / formula)}) | {told['step']:.2f} s | {signed(told['step'] / formula - 1)} |"
+            f"| {model} b={size} {mode} | {1000 * one:.1f} ms | {formula:.2f} s | {told['pipeline']:.2f} s"
+            f" ({signed(told['pipeline'] / formula - 1)}) | {1000 * after:.0f} ms ({signed(after / formula)}) |"
+            f" {told['step']:.2f} s | {signed(told['step'] / formula - 1)} |"
         )
     return "\n".join(lines)
 
 
-# ---- the page ---------------------------------------------------------------------------------------------------------
+# ---- the page --------------------------------------------------------------------------------------------------------
 
 PAGE = """# The re-evaluation, re-planned
 
@@ -364,7 +410,10 @@ def write_page(planner, reasons, path):
     source = (
         "All stage times come from the model of the hardware; nothing was measured."
         if not measured
-        else f"Stage times of {len(measured)} of the ten were measured on this machine's device, the others come from the model of the hardware."
+        else (
+            f"Stage times of {len(measured)} of the ten were measured on this machine's device, the others come from"
+            " the model of the hardware."
+        )
     )
     if reasons:
         source += f" (`--profile` was asked for: {sorted(set(reasons.values()))[0]})"

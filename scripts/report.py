@@ -4,8 +4,8 @@
     scripts/report.py RUN_DIR [-o FILE]        RUN_DIR holds metrics.jsonl, and maybe trace*.json and plan.json
     scripts/report.py METRICS --trace TRACE --plan PLAN -o FILE
 
-The page needs no network and no other file; it is readable on a phone, in the dark and on paper. Without a plan the trainer beside this
-folder is asked for one, with the configuration that the metrics file holds.
+The page needs no network and no other file; it is readable on a phone, in the dark and on paper. Without a plan the
+trainer beside this folder is asked for one, with the configuration that the metrics file holds.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from run_files import GIB, MIB, Failure, Metrics, Plan, Trace, find_trainer, fin
 HERE = Path(__file__).resolve().parent
 
 
-# ---- what there is ------------------------------------------------------------------------------------------------------
+# ---- what there is ---------------------------------------------------------------------------------------------------
 
 
 class Run:
@@ -39,12 +39,17 @@ class Run:
             self.head = self.metrics.head
             self.config = self.head["config"]
             self.family = self.config["model"]["family"]
-            self.activations = [int(stage["activation_bytes"]) for stage in self.metrics.steps[max(self.metrics.steps)]["stages"]]
+            self.activations = [
+                int(stage["activation_bytes"]) for stage in self.metrics.steps[max(self.metrics.steps)]["stages"]
+            ]
         traces = [options.trace] if options.trace else sorted(folder.glob("trace*.json"))[:1] if folder else []
         self.trace = Trace(traces[0], options.step) if traces else None
         self.plan = self.find_plan(options.plan, folder)
         if self.plan and len(self.plan.peak) != len(self.metrics.peak):
-            raise Failure(f"{self.plan.name}: is a plan of {len(self.plan.peak)} stages, the run has {len(self.metrics.peak)}; give a plan of the same configuration")
+            raise Failure(
+                f"{self.plan.name}: is a plan of {len(self.plan.peak)} stages, the run has {len(self.metrics.peak)};"
+                " give a plan of the same configuration"
+            )
 
     def find_plan(self, given, folder):
         path = given or (folder / "plan.json" if folder else None)
@@ -61,13 +66,15 @@ class Run:
             path = Path(folder) / "config.yaml"
             path.write_text(json.dumps(self.config), encoding="utf-8")
             try:
-                ended = subprocess.run([trainer, "-c", path, "--plan", "--json"], capture_output=True, text=True, timeout=60)
+                ended = subprocess.run(
+                    [trainer, "-c", path, "--plan", "--json"], capture_output=True, text=True, timeout=60
+                )
             except (OSError, subprocess.TimeoutExpired):
                 return None
         return Plan(Path("plan"), ended.stdout) if ended.returncode == 0 else None
 
 
-# ---- words --------------------------------------------------------------------------------------------------------------
+# ---- words -----------------------------------------------------------------------------------------------------------
 
 
 def escape(text):
@@ -100,17 +107,31 @@ def tile(value, what):
 def describe(run):
     """The model and how it is spread, in a line each."""
     model, parallel, schedule, train = (run.config[section] for section in ("model", "parallel", "schedule", "train"))
-    heads = f"{model['heads']} heads" + (f" ({model['kv_heads']} of keys and values)" if model["kv_heads"] != model["heads"] else "")
-    what = f"{model['family']}, {run.head['parameters']:,} parameters: {model['layers']} layers of {model['hidden']}, {heads}, {model['seq_len']} tokens a sequence"
-    world = f"{run.head['world']} ranks: pipeline {parallel['pipeline']} × tensor {parallel['tensor']} × data {parallel['data']}, {train['precision']}"
+    heads = f"{model['heads']} heads" + (
+        f" ({model['kv_heads']} of keys and values)" if model["kv_heads"] != model["heads"] else ""
+    )
+    what = (
+        f"{model['family']}, {run.head['parameters']:,} parameters: {model['layers']} layers of {model['hidden']},"
+        f" {heads}, {model['seq_len']} tokens a sequence"
+    )
+    world = (
+        f"{run.head['world']} ranks: pipeline {parallel['pipeline']} × tensor {parallel['tensor']} × data"
+        f" {parallel['data']}, {train['precision']}"
+    )
     bpipe = {"on": "with BPipe", "off": "without BPipe", "auto": "BPipe where it pays"}[schedule["bpipe"]]
-    return what, f"{world}; {schedule['name']} {bpipe}, {run.head['microbatches']} microbatches of {schedule['micro_batch']}"
+    return (
+        what,
+        f"{world}; {schedule['name']} {bpipe}, {run.head['microbatches']} microbatches of {schedule['micro_batch']}",
+    )
 
 
 def summary(run):
     metrics = run.metrics
     last = max(metrics.steps)
-    tiles = [tile(f"{last:,} of {run.config['train']['steps']:,}", "steps"), tile(f"{metrics.loss[max(metrics.loss)]:.4f}", "loss of the last step")]
+    tiles = [
+        tile(f"{last:,} of {run.config['train']['steps']:,}", "steps"),
+        tile(f"{metrics.loss[max(metrics.loss)]:.4f}", "loss of the last step"),
+    ]
     if metrics.vals:
         best = min(metrics.vals, key=metrics.vals.get)
         tiles.append(tile(f"{metrics.vals[best]:.4f}", f"best validation loss, step {best:,}"))
@@ -123,12 +144,14 @@ def summary(run):
     tiles.append(tile(count_of(sum(entry["tokens"] for entry in metrics.steps.values())), "tokens seen"))
     tiles.append(tile(duration(sum(entry["step_ms"] for entry in metrics.steps.values()) / 1e3), "in steps"))
     starts = f" The file holds {len(metrics.heads)} starts." if len(metrics.heads) > 1 else ""
-    medians = "Times and rates are medians of all steps but the first, which also warms up." if len(metrics.steps) > 1 else ""
+    medians = (
+        "Times and rates are medians of all steps but the first, which also warms up." if len(metrics.steps) > 1 else ""
+    )
     note = f'<p class="note">{medians}{starts}</p>'
     return f'<ul class="tiles">{"".join(tiles)}</ul>{note}'
 
 
-# ---- pictures -----------------------------------------------------------------------------------------------------------
+# ---- pictures --------------------------------------------------------------------------------------------------------
 
 
 def evaluations(run):
@@ -148,12 +171,29 @@ def curves(run):
         loss.append(charts.Series("validation", "orange", run.metrics.vals, "{:.4f}", dots=True))
     pictures = [
         charts.curves("Loss", "nats a token", loss),
-        *(charts.curves(name, "% right", [charts.Series("accuracy", "orange", values, "{:.2f} %")]) for name, values in evaluations(run).items()),
-        charts.curves("Gradient norm", "before clipping", [charts.Series("norm", "purple", of("grad_norm"), "{:.3g}")], log=True),
+        *(
+            charts.curves(name, "% right", [charts.Series("accuracy", "orange", values, "{:.2f} %")])
+            for name, values in evaluations(run).items()
+        ),
+        charts.curves(
+            "Gradient norm", "before clipping", [charts.Series("norm", "purple", of("grad_norm"), "{:.3g}")], log=True
+        ),
         charts.curves("Learning rate", "", [charts.Series("lr", "green", of("lr"), "{:.3g}")], zero=True),
-        charts.curves("MFU", "%, attention in full", [charts.Series("MFU", "blue", of("mfu", 100), "{:.1f} %")], zero=True),
-        charts.curves("Tokens a second", "all ranks", [charts.Series("tokens/s", "green", of("tokens_per_s"), "{:,.0f}")], zero=True),
-        charts.curves("Idle", "% of the pipeline's time", [charts.Series("bubble", "red", of("bubble", 100), "{:.1f} %")], zero=True),
+        charts.curves(
+            "MFU", "%, attention in full", [charts.Series("MFU", "blue", of("mfu", 100), "{:.1f} %")], zero=True
+        ),
+        charts.curves(
+            "Tokens a second",
+            "all ranks",
+            [charts.Series("tokens/s", "green", of("tokens_per_s"), "{:,.0f}")],
+            zero=True,
+        ),
+        charts.curves(
+            "Idle",
+            "% of the pipeline's time",
+            [charts.Series("bubble", "red", of("bubble", 100), "{:.1f} %")],
+            zero=True,
+        ),
     ]
     many = len(steps) > charts.MOST_POINTS
     note = '<p class="note">Means of neighbouring steps, with a band from least to most.</p>' if many else ""
@@ -205,7 +245,7 @@ def against_plan(run):
     return f'<h2>Plan and run</h2>{note}<div class="table"><table>{head}{rows}</table></div>'
 
 
-# ---- the page -----------------------------------------------------------------------------------------------------------
+# ---- the page --------------------------------------------------------------------------------------------------------
 
 
 def page(run):
@@ -223,17 +263,24 @@ def page(run):
         f'<body><main><h1>{escape(run.name)}</h1><p>{escape(what)}</p><p class="soft">{escape(spread)}</p>\n'
         + "\n".join(part for part in parts if part)
         + f"\n<details><summary>Configuration</summary><pre>{escape(config)}</pre></details></main>"
-        f'<div id="tip" role="status"></div><script>{(HERE / "report.js").read_text(encoding="utf-8")}</script></body></html>\n'
+        '<div id="tip"'
+        f' role="status"></div><script>{(HERE / "report.js").read_text(encoding="utf-8")}</script></body></html>\n'
     )
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="a folder with metrics.jsonl, or a metrics file")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="without it report.html in RUN_DIR")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="written by --trace; without it the first trace*.json in RUN_DIR")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="written by --trace; without it the first trace*.json in RUN_DIR"
+    )
     parser.add_argument("--step", help="which step of the trace; without it the second, since the first also warms up")
-    parser.add_argument("--plan", type=Path, metavar="FILE", help="written by --plan --json; without it plan.json in RUN_DIR")
+    parser.add_argument(
+        "--plan", type=Path, metavar="FILE", help="written by --plan --json; without it plan.json in RUN_DIR"
+    )
     options = parser.parse_args()
     if options.output is None:
         options.output = (options.run if options.run.is_dir() else options.run.parent) / "report.html"

@@ -1,4 +1,5 @@
-"""Pictures of a report as SVG inside HTML: drawn here, coloured by report.css, told about under the pointer by report.js."""
+"""Pictures of a report as SVG inside HTML: drawn here, coloured by report.css, told about under the pointer by
+report.js."""
 
 import html
 import json
@@ -28,7 +29,7 @@ def text(x, y, words, anchor="start"):
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
-# ---- scales -------------------------------------------------------------------------------------------------------------
+# ---- scales ----------------------------------------------------------------------------------------------------------
 
 
 def nice_step(span, most):
@@ -69,7 +70,9 @@ class Scale:
         self.low, self.high, self.begin, self.end, self.log = low, high, begin, end, log
 
     def __call__(self, value):
-        low, high, value = (math.log(v) for v in (self.low, self.high, value)) if self.log else (self.low, self.high, value)
+        low, high, value = (
+            (math.log(v) for v in (self.low, self.high, value)) if self.log else (self.low, self.high, value)
+        )
         return self.begin + (self.end - self.begin) * (value - low) / (high - low)
 
     def ticks(self):
@@ -90,7 +93,9 @@ def scale_of(values, begin, end, zero=False, log=False):
 def axes(x, y):
     body = ""
     for value in y.ticks():
-        body += f'<path class="grid" d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}"/>' + text(LEFT - 7, y(value) + 4, label(value), "end")
+        body += f'<path class="grid" d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}"/>' + text(
+            LEFT - 7, y(value) + 4, label(value), "end"
+        )
     steps = [value for value in x.ticks() if value == int(value)]
     body += text(LEFT - 7, HEIGHT - 7, "step", "end")
     for value in steps:
@@ -99,11 +104,12 @@ def axes(x, y):
     return body
 
 
-# ---- curves -------------------------------------------------------------------------------------------------------------
+# ---- curves ----------------------------------------------------------------------------------------------------------
 
 
 class Series:
-    """One curve: step -> value, or dots where there are few. Of many steps means are drawn, with a band from least to most."""
+    """One curve: step -> value, or dots where there are few. Of many steps means are drawn, with a band from least to
+    most."""
 
     def __init__(self, name, color, values, form, dots=False):
         self.name, self.color, self.form, self.dots = name, color, form, dots or len(values) == 1
@@ -111,22 +117,31 @@ class Series:
         every = max(1, -(-len(values) // MOST_POINTS))
         items = list(self.values.items())
         groups = [items[i : i + every] for i in range(0, len(items), every)]
-        self.points = [(g[-1][0], sum(v for _, v in g) / len(g), min(v for _, v in g), max(v for _, v in g)) for g in groups]
+        self.points = [
+            (g[-1][0], sum(v for _, v in g) / len(g), min(v for _, v in g), max(v for _, v in g)) for g in groups
+        ]
         self.thinned = every > 1
 
     def draw(self, x, y):
         style = f'style="--mark:var(--{self.color})"'
         if self.dots:
-            return "".join(f'<circle class="dot" {style} cx="{x(s):.1f}" cy="{y(v):.1f}" r="3.2"/>' for s, v, _, _ in self.points)
+            return "".join(
+                f'<circle class="dot" {style} cx="{x(s):.1f}" cy="{y(v):.1f}" r="3.2"/>' for s, v, _, _ in self.points
+            )
         path = "L".join(f"{x(s):.1f} {y(v):.1f}" for s, v, _, _ in self.points)
         band = ""
         if self.thinned:
-            edge = [f"{x(s):.1f} {y(high):.1f}" for s, _, _, high in self.points] + [f"{x(s):.1f} {y(low):.1f}" for s, _, low, _ in reversed(self.points)]
+            edge = [f"{x(s):.1f} {y(high):.1f}" for s, _, _, high in self.points] + [
+                f"{x(s):.1f} {y(low):.1f}" for s, _, low, _ in reversed(self.points)
+            ]
             band = f'<path class="band" {style} d="M{"L".join(edge)}Z"/>'
         return band + f'<path class="curve" {style} d="M{path}"/>'
 
     def told(self, x, y):
-        return {"name": self.name, "points": [[s, self.form.format(v), round(x(s), 1), round(y(v), 1)] for s, v, _, _ in self.points]}
+        return {
+            "name": self.name,
+            "points": [[s, self.form.format(v), round(x(s), 1), round(y(v), 1)] for s, v, _, _ in self.points],
+        }
 
 
 def curves(title, unit, series, zero=False, log=False):
@@ -136,8 +151,18 @@ def curves(title, unit, series, zero=False, log=False):
         return ""
     steps = [step for one in series for step in one.values]
     first, last = min(steps), max(steps)
-    x = Scale(first, last, LEFT, WIDTH - RIGHT - 6) if last > first else Scale(first - 1, first + 1, LEFT, WIDTH - RIGHT)
-    y = scale_of([edge for one in series for _, _, low, high in one.points for edge in (low, high)], HEIGHT - BOTTOM, TOP, zero, log)
+    x = (
+        Scale(first, last, LEFT, WIDTH - RIGHT - 6)
+        if last > first
+        else Scale(first - 1, first + 1, LEFT, WIDTH - RIGHT)
+    )
+    y = scale_of(
+        [edge for one in series for _, _, low, high in one.points for edge in (low, high)],
+        HEIGHT - BOTTOM,
+        TOP,
+        zero,
+        log,
+    )
     hair = f'<line class="hair" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
     spots = "".join(f'<circle class="spot dot" style="--mark:var(--{one.color})" r="4"/>' for one in series)
     body = axes(x, y) + "".join(one.draw(x, y) for one in series) + hair + spots
@@ -147,7 +172,7 @@ def curves(title, unit, series, zero=False, log=False):
     return figure(title, unit, keys, svg(title, WIDTH, HEIGHT, body, data))
 
 
-# ---- bars ---------------------------------------------------------------------------------------------------------------
+# ---- bars ------------------------------------------------------------------------------------------------------------
 
 
 def bars(title, series, say, limit=None):
@@ -155,10 +180,17 @@ def bars(title, series, say, limit=None):
     stages, width = len(series[0][2]), 980
     height = 260
     unit, name = (2**30, "GiB") if max(max(values) for _, _, values in series) >= 2**30 else (2**20, "MiB")
-    y = scale_of([v / unit for _, _, values in series for v in values] + [limit / unit if limit else 0], height - BOTTOM, TOP, zero=True)
+    y = scale_of(
+        [v / unit for _, _, values in series for v in values] + [limit / unit if limit else 0],
+        height - BOTTOM,
+        TOP,
+        zero=True,
+    )
     body = ""
     for value in y.ticks():
-        body += f'<path class="grid" d="M{LEFT} {y(value):.1f}H{width - RIGHT}"/>' + text(LEFT - 7, y(value) + 4, label(value), "end")
+        body += f'<path class="grid" d="M{LEFT} {y(value):.1f}H{width - RIGHT}"/>' + text(
+            LEFT - 7, y(value) + 4, label(value), "end"
+        )
     room = (width - LEFT - RIGHT) / stages
     wide = min(46, 0.78 * room / len(series))
     for stage in range(stages):
@@ -170,15 +202,31 @@ def bars(title, series, say, limit=None):
             place = f'x="{left:.1f}" y="{top:.1f}" width="{0.92 * wide:.1f}" height="{height - BOTTOM - top:.1f}"'
             body += f'<rect class="bar" style="--mark:var(--{color})" {place} rx="1.5" data-tip="{tip}"/>'
     if limit:
-        body += f'<path class="limit" d="M{LEFT} {y(limit / unit):.1f}H{width - RIGHT}"/>' + text(width - RIGHT, y(limit / unit) - 5, "memory less the reserve", "end")
-    return figure(title, name, [(what, color) for what, color, _ in series], svg(title, width, height, body), scroll=True)
+        body += f'<path class="limit" d="M{LEFT} {y(limit / unit):.1f}H{width - RIGHT}"/>' + text(
+            width - RIGHT, y(limit / unit) - 5, "memory less the reserve", "end"
+        )
+    return figure(
+        title, name, [(what, color) for what, color, _ in series], svg(title, width, height, body), scroll=True
+    )
 
 
-# ---- a step -------------------------------------------------------------------------------------------------------------
+# ---- a step ----------------------------------------------------------------------------------------------------------
 
-KINDS = {"F": ("forward", "forward"), "B": ("backward", "backward"), "E": ("bundle leaves", "green"), "L": ("bundle comes back", "purple")}
+KINDS = {
+    "F": ("forward", "forward"),
+    "B": ("backward", "backward"),
+    "E": ("bundle leaves", "green"),
+    "L": ("bundle comes back", "purple"),
+}
 SAME = {"A": "E", "R": "L"}  # the partner's side of it
-MEANING = {"F": "forward", "B": "backward", "E": "its bundle leaves", "L": "its bundle comes back", "A": "takes a bundle in", "R": "gives a bundle back"}
+MEANING = {
+    "F": "forward",
+    "B": "backward",
+    "E": "its bundle leaves",
+    "L": "its bundle comes back",
+    "A": "takes a bundle in",
+    "R": "gives a bundle back",
+}
 
 
 def timeline(trace):
@@ -188,14 +236,22 @@ def timeline(trace):
     x = Scale(0, trace.end, left, width - RIGHT)
     body = ""
     for value in ticks_of(0, trace.end, 8):
-        body += f'<path class="grid" d="M{x(value):.1f} {TOP}V{height - BOTTOM}"/>' + text(x(value), height - 7, label(value), "middle")
+        body += f'<path class="grid" d="M{x(value):.1f} {TOP}V{height - BOTTOM}"/>' + text(
+            x(value), height - 7, label(value), "middle"
+        )
     for i, pid in enumerate(pids):
         body += text(left - 9, TOP + row * i + 18, trace.ranks[pid].replace(" (planned)", ""), "end")
     for pid, name, begin, length, microbatch in trace.rows:
         top = TOP + row * pids.index(pid)
         kind, compute = SAME.get(name[0], name[0]), name[0] in "FB"
-        place = f'x="{x(begin):.2f}" y="{top + (2 if compute else 26)}" width="{max(x(begin + length) - x(begin), 0.6):.2f}" height="{22 if compute else 8}"'
-        tip = escape(f"{trace.ranks[pid]}\n{name}: microbatch {microbatch}, {MEANING[name[0]]}\n{begin:.2f} to {begin + length:.2f} ms, {length:.2f} ms")
+        place = (
+            f'x="{x(begin):.2f}" y="{top + (2 if compute else 26)}"'
+            f' width="{max(x(begin + length) - x(begin), 0.6):.2f}" height="{22 if compute else 8}"'
+        )
+        tip = escape(
+            f"{trace.ranks[pid]}\n{name}: microbatch {microbatch}, {MEANING[name[0]]}\n{begin:.2f} to"
+            f" {begin + length:.2f} ms, {length:.2f} ms"
+        )
         body += f'<rect class="box" style="--mark:var(--{KINDS[kind][1]})" {place} data-tip="{tip}"/>'
         if compute and x(begin + length) - x(begin) > 15:
             body += f'<text class="in" x="{x(begin + length / 2):.1f}" y="{top + 17}">{microbatch}</text>'

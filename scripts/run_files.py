@@ -1,4 +1,5 @@
-"""What the scripts share: reading what a trainer wrote (metrics, traces, plans), writing files whole, and ending with one sentence."""
+"""What the scripts share: reading what a trainer wrote (metrics, traces, plans), writing files whole, and ending with
+one sentence."""
 
 import contextlib
 import json
@@ -19,7 +20,8 @@ class Failure(Exception):
 
 
 def finish(program, act, *arguments):
-    """The exit code of act(): 1 and one sentence where it fails, 130 after Ctrl-C, 0 where the reader of its output goes away."""
+    """The exit code of act(): 1 and one sentence where it fails, 130 after Ctrl-C, 0 where the reader of its output
+    goes away."""
     try:
         act(*arguments)
         sys.stdout.flush()
@@ -84,7 +86,11 @@ class Trace:
     def __init__(self, path, wanted):
         with form_of(path, "trace"):
             events = read_events(path)
-            self.ranks = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name" and e["args"]["name"] != "steps"}
+            self.ranks = {
+                e["pid"]: e["args"]["name"]
+                for e in events
+                if e["name"] == "process_name" and e["args"]["name"] != "steps"
+            }
             spans = [e for e in events if e["ph"] == "X" and e["pid"] in self.ranks]
             labels = list(dict.fromkeys(e["args"]["of"] for e in spans))
             self.label = self.choose(path, labels, wanted)
@@ -92,9 +98,13 @@ class Trace:
             if self.label == "validation":
                 chosen = self.first_of_each(chosen)
             if len(chosen) > MOST_BOXES:
-                raise Failure(f"{path}: {self.label} has {len(chosen)} actions, too many for a picture; use ui.perfetto.dev")
+                raise Failure(
+                    f"{path}: {self.label} has {len(chosen)} actions, too many for a picture; use ui.perfetto.dev"
+                )
             zero = min(e["ts"] for e in chosen)
-            self.rows = [(e["pid"], e["name"], (e["ts"] - zero) / 1e3, e["dur"] / 1e3, e["args"]["microbatch"]) for e in chosen]
+            self.rows = [
+                (e["pid"], e["name"], (e["ts"] - zero) / 1e3, e["dur"] / 1e3, e["args"]["microbatch"]) for e in chosen
+            ]
             self.stage = {pid: int(re.match(r"stage (\d+)", name)[1]) for pid, name in self.ranks.items()}
         self.end = max(begin + length for _, _, begin, length, _ in self.rows)
 
@@ -153,8 +163,8 @@ class Search:
 
 
 class History:
-    """Steps, validations and evaluations as they are added. A step that comes again, as after a resume or of a new run in the same file, takes the place
-    of its earlier self and of all that was behind that."""
+    """Steps, validations and evaluations as they are added. A step that comes again, as after a resume or of a new run
+    in the same file, takes the place of its earlier self and of all that was behind that."""
 
     def __init__(self):
         self.heads, self.steps, self.vals = [], {}, {}
@@ -173,7 +183,9 @@ class History:
             again = bool(self.steps) and step <= next(reversed(self.steps))
             if again:
                 tables = (self.steps, self.vals, self.evals)
-                self.steps, self.vals, self.evals = ({at: value for at, value in table.items() if at < step} for table in tables)
+                self.steps, self.vals, self.evals = (
+                    {at: value for at, value in table.items() if at < step} for table in tables
+                )
             self.steps[step] = entry
             return step if again else None
         return None
@@ -228,8 +240,9 @@ def number(value):
 
 @contextlib.contextmanager
 def replacing(path):
-    """A file beside `path` to write to, which takes its place at the end: `path` appears complete or not at all. Through a link the
-    file that it points to is replaced; what is no file, such as /dev/stdout, is written to and stays what it is."""
+    """A file beside `path` to write to, which takes its place at the end: `path` appears complete or not at all.
+    Through a link the file that it points to is replaced; what is no file, such as /dev/stdout, is written to and stays
+    what it is."""
     place = Path(os.path.realpath(path))
     part = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Text to token numbers and back, with the tokenizer's own library: for prompts and samples where sample.tokenizer is ids.
+"""Text to token numbers and back, with the tokenizer's own library: for prompts and samples where sample.tokenizer is
+ids.
 
     scripts/tokens.py encode --tokenizer data/mine_tokenizer.json "Once upon a time"
     ./train_llama -c mine.yaml --resume out/mine --generate "7454 2402 257 640" | scripts/tokens.py decode --tokenizer ...
 
-The tokenizer is "bytes", a SentencePiece *.model or a tokenizer.json (GPT-2's, Llama 3's, ...). Without text, standard input is read.
+The tokenizer is "bytes", a SentencePiece *.model or a tokenizer.json (GPT-2's, Llama 3's, ...). Without text, standard
+input is read.
 """
 
 import argparse
@@ -56,7 +58,11 @@ def main(arguments):
     parser.add_argument("action", choices=["encode", "decode", "describe"])
     parser.add_argument("text", nargs="?", metavar="TEXT", help="default: standard input")
     parser.add_argument("--tokenizer", required=True, metavar="NAME", help="bytes, a *.model or a tokenizer.json")
-    parser.add_argument("--eot", default="auto", help="as prepare_data.py has it, where a tokenizer has no usual one; none: there is none")
+    parser.add_argument(
+        "--eot",
+        default="auto",
+        help="as prepare_data.py has it, where a tokenizer has no usual one; none: there is none",
+    )
     options = parser.parse_intermixed_args(arguments)
     return finish("tokens.py", translate, options)
 

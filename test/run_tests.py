@@ -3,8 +3,8 @@
 
     test/run_tests.py [--pytest DIR [--part promises|rest]] [--no-aslr] PROGRAM...
 
-Programs run two at a time, then pytest. Skipped cases are named with their reason and counted apart. The exit code is 0 when nothing failed and something
-passed.
+Programs run two at a time, then pytest. Skipped cases are named with their reason and counted apart. The exit code is 0
+when nothing failed and something passed.
 """
 
 import argparse

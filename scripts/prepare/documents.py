@@ -85,7 +85,9 @@ class Rule:
     def __str__(self):
         if self.fraction == 0:
             return "none"
-        return f"every {self.every}th document" if self.whole else f"the last {100 * self.fraction:g} % of every document"
+        return (
+            f"every {self.every}th document" if self.whole else f"the last {100 * self.fraction:g} % of every document"
+        )
 
     def parts(self, document, number):
         """(split, start, end) of each part: split 0 is training, 1 validation. number: from 1."""
@@ -102,9 +104,11 @@ def pieces(document, number, rule):
         for low, high in cuts(document, start, end):
             yield document, split, low, high, low == start
 
+
 #
-# A source has a size in bytes, count(limit), and jobs(first number, rule), which yields (bytes of it done, job) and returns
-# the number behind its last document. A job is what a process is given at a time: small to send, with pieces(rule).
+# A source has a size in bytes, count(limit), and jobs(first number, rule), which yields (bytes of it done, job) and
+# returns the number behind its last document. A job is what a process is given at a time: small to send, with
+# pieces(rule).
 
 
 class Pieces:
@@ -307,17 +311,22 @@ def size_of(path):
 
 
 def unpack(path, options):
-    """An open file with what `path` unpacks to, beside the output; it goes when it is closed. Work is given out by places in
-    the text, which a compressed file does not have."""
+    """An open file with what `path` unpacks to, beside the output; it goes when it is closed. Work is given out by
+    places in the text, which a compressed file does not have."""
     program = UNPACKED[Path(path).suffix.lower()]
     file = tempfile.NamedTemporaryFile(dir=options.output, prefix=f".{options.name}.", suffix=f".{os.getpid()}.part")
     try:
         ended = subprocess.run([program, "-dc", "--", path], stdout=file, stderr=subprocess.PIPE, check=False)
     except FileNotFoundError:
-        raise Failure(f"{path}: the program {program}, which unpacks it, is not installed; run scripts/install_deps.sh") from None
+        raise Failure(
+            f"{path}: the program {program}, which unpacks it, is not installed; run scripts/install_deps.sh"
+        ) from None
     if ended.returncode != 0:
         said = ended.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise Failure(f"{path}: does not unpack ({said[-1] if said else f'{program} ended with {ended.returncode}'}); fetch it again")
+        raise Failure(
+            f"{path}: does not unpack ({said[-1] if said else f'{program} ended with {ended.returncode}'}); fetch it"
+            " again"
+        )
     if os.path.getsize(file.name) == 0:
         raise Failure(f"{path}: unpacks to nothing; leave it out or name another file")
     return file

@@ -1,7 +1,7 @@
 """What turns bytes of text into tokens.
 
-Each tokenizer has a kind, a vocabulary (one more than the largest token), the token that begins a document, and encode():
-bytes to a list of tokens.
+Each tokenizer has a kind, a vocabulary (one more than the largest token), the token that begins a document, and
+encode(): bytes to a list of tokens.
 """
 
 import contextlib
@@ -44,7 +44,9 @@ def as_bytes(text, where):
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:
-        raise Failure(f"{where}: holds half of a surrogate pair, which is no character; repair or remove the row") from None
+        raise Failure(
+            f"{where}: holds half of a surrogate pair, which is no character; repair or remove the row"
+        ) from None
 
 
 class Bytes:
@@ -88,7 +90,8 @@ class SentencePiece:
 
 
 class Tokenizers:
-    """A tokenizer.json. What the end of text is called stands in tokenizer_config.json, or is one of the usual names."""
+    """A tokenizer.json. What the end of text is called stands in tokenizer_config.json, or is one of the usual
+    names."""
 
     kind = "tokenizers"
     USUAL = {

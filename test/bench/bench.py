@@ -123,7 +123,9 @@ def gpt2():
 
 def main():
     gpt2()
-    pairs("BPipe, four ranks", "train_llama", LLAMA_BPIPE, ("on", ["schedule.bpipe=on"]), ("off", ["schedule.bpipe=off"]))
+    pairs(
+        "BPipe, four ranks", "train_llama", LLAMA_BPIPE, ("on", ["schedule.bpipe=on"]), ("off", ["schedule.bpipe=off"])
+    )
     checked = ("on", ["schedule.bpipe=on", "comm.checksum=on"]), ("off", ["schedule.bpipe=on"])
     pairs("checksums of bundles and messages, four ranks", "train_llama", LLAMA_BPIPE, *checked)
     for seq in (512, 1024):

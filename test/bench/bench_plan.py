@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """How far a plan is from the run it predicts: profile, plan, train, and the differences. `make bench` runs it.
 
-Two stages with one thread each, 8 microbatches. Profiles and runs alternate; a run counts where the profiles before and after it agree within 5 %,
-since otherwise the machine was not the same one for both, and the median over the runs that count is told. Memory: the planned bytes against the bytes allocated, and against what the processes took from
-the kernel (VmHWM less what they had before), at a size where activations dominate.
+Two stages with one thread each, 8 microbatches. Profiles and runs alternate; a run counts where the profiles before and
+after it agree within 5 %, since otherwise the machine was not the same one for both, and the median over the runs that
+count is told. Memory: the planned bytes against the bytes allocated, and against what the processes took from the
+kernel (VmHWM less what they had before), at a size where activations dominate.
 """
 
 import json
@@ -80,8 +81,8 @@ def speed(folder):
         idle = (before["bubble"] + after["bubble"]) / 2
         counts = abs(before["step_ms"] / after["step_ms"] - 1) < 0.05
         print(
-            f"{before['step_ms']:14.1f} {after['step_ms']:9.1f} {step:12.1f} {100 * (planned / step - 1):+6.1f}% {100 * idle:14.1f}% "
-            f"{100 * bubble:15.1f}%{'' if counts else '  disturbed, does not count'}",
+            f"{before['step_ms']:14.1f} {after['step_ms']:9.1f} {step:12.1f} {100 * (planned / step - 1):+6.1f}%"
+            f" {100 * idle:14.1f}% {100 * bubble:15.1f}%{'' if counts else '  disturbed, does not count'}",
             flush=True,
         )
         if counts:
@@ -91,12 +92,16 @@ def speed(folder):
     if not times:
         print("every round was disturbed: others use this machine, and nothing can be said")
         return
-    print(f"step time: planned against measured {100 * statistics.median(times):+.1f}% (median of {len(times)}; wanted within 8%)")
+    print(
+        f"step time: planned against measured {100 * statistics.median(times):+.1f}% (median of {len(times)}; wanted"
+        " within 8%)"
+    )
     print(f"bubble: {statistics.median(bubbles):+.1f} points (wanted within 3)")
 
 
 class Peaks(threading.Thread):
-    """Looks at the ranks of a run while it lasts: how much memory each took before its stage was allocated, and at most."""
+    """Looks at the ranks of a run while it lasts: how much memory each took before its stage was allocated, and at
+    most."""
 
     def __init__(self, mark):
         super().__init__(daemon=True)
@@ -146,16 +151,19 @@ def memory(folder):
         told = ask(path, "--plan", "--json", *options(["hardware.profile=", *overrides]))
         planned = [stage["peak_bytes"] for stage in told["stages"]]
         allocated, processes = observed(folder, path, *overrides)
-        # Lent slots are shared memory: pages count for the stage that writes them, so only pairs can be held against the plan.
+        # Lent slots are shared memory: pages count for the stage that writes them, so only pairs can be held against
+        # the plan.
         for group in ([0], [1], [2], [3]) if overrides else ([0, 3], [1, 2]):
             plan, held = sum(planned[s] for s in group), sum(allocated[s] for s in group)
             process = sum(processes[s] - base[s] for s in group)
             name = "+".join(map(str, group))
             print(
-                f"{name:>6} {'off' if overrides else 'on':>6} {plan / 2**20:12.1f} {held / 2**20:14.1f} {process / 2**20:12.1f} {'':27s}"
-                f"{100 * (plan / process - 1):+6.1f}%"
+                f"{name:>6} {'off' if overrides else 'on':>6} {plan / 2**20:12.1f} {held / 2**20:14.1f}"
+                f" {process / 2**20:12.1f} {'':27s}{100 * (plan / process - 1):+6.1f}%"
             )
-        print("(wanted within 3%) planned and allocated bytes are " + ("equal" if planned == allocated else "NOT equal"))
+        print(
+            "(wanted within 3%) planned and allocated bytes are " + ("equal" if planned == allocated else "NOT equal")
+        )
 
 
 def main():

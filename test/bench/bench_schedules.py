@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""How far every schedule's step is from its own plan, and whether the plan ranks the schedules as they run. `make bench` runs it.
+"""How far every schedule's step is from its own plan, and whether the plan ranks the schedules as they run. `make
+bench` runs it.
 
-Two stages with one thread each: step times, wanted within 5 %. Four stages: the order, where the plan sees more than 3 % between
-two schedules, and the bubble, wanted within 2 points. Plans rest on a profile, which is of emulated stages. A profile is
-made before and after the runs, and a schedule counts in a round where its plans by the two agree within 5 %. Bubbles are
-compared where every rank has a core: one that waits for a core counts as busy.
+Two stages with one thread each: step times, wanted within 5 %. Four stages: the order, where the plan sees more than 3
+% between two schedules, and the bubble, wanted within 2 points. Plans rest on a profile, which is of emulated stages. A
+profile is made before and after the runs, and a schedule counts in a round where its plans by the two agree within 5 %.
+Bubbles are compared where every rank has a core: one that waits for a core counts as busy.
 """
 
 import itertools
@@ -89,7 +90,11 @@ def show(told, stages):
     print(f"{stages} stages: schedule, planned and measured ms, error, planned and measured bubble")
     medians = {name: [statistics.median(column) for column in zip(*entries)] for name, entries in told.items()}
     for name, (planned, step, idle, bubble) in medians.items():
-        print(f"  {name:18s} {planned:9.1f} {step:9.1f} {100 * (planned / step - 1):+7.1f}% {100 * idle:7.1f}% {100 * bubble:7.1f}%", flush=True)
+        print(
+            f"  {name:18s} {planned:9.1f} {step:9.1f} {100 * (planned / step - 1):+7.1f}% {100 * idle:7.1f}%"
+            f" {100 * bubble:7.1f}%",
+            flush=True,
+        )
     for name in set(possible(stages)) - set(told):
         print(f"  {name:18s} every round was disturbed: others use this machine")
     return medians
@@ -99,7 +104,10 @@ def order(medians):
     """Of the pairs that the plan sees more than 3 % between, those that ran the other way round."""
     pairs = [(a, b) for a, b in itertools.permutations(medians, 2) if medians[a][0] < 0.97 * medians[b][0]]
     wrong = [f"{a} / {b}" for a, b in pairs if medians[a][1] > medians[b][1]]
-    print(f"order: {len(pairs) - len(wrong)} of {len(pairs)} pairs as planned{': but ' + ', '.join(wrong) if wrong else ''}")
+    print(
+        f"order: {len(pairs) - len(wrong)} of {len(pairs)} pairs as"
+        f" planned{': but ' + ', '.join(wrong) if wrong else ''}"
+    )
 
 
 def main():

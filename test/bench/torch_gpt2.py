@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Median milliseconds of a training step of GPT-2 124M in PyTorch, the work of GPT2_124M in bench.py: 4 sequences of 64.
+"""Median milliseconds of a training step of GPT-2 124M in PyTorch, the work of GPT2_124M in bench.py: 4 sequences of
+64.
 
-    python3 test/bench/torch_gpt2.py [bf16] [compile]
+python3 test/bench/torch_gpt2.py [bf16] [compile]
 """
 
 import statistics

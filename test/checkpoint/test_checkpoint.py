@@ -71,7 +71,8 @@ def test_resume_continues_alike_where_sums_are_split_differently(trained, change
     numpy.testing.assert_allclose(resumed.curve(), trained.whole.curve(first=5), rtol=1e-5)
 
 
-# Rank r of t has the r-th part of a matrix, and rank r of d the r-th piece of an optimizer state: what is written is one model.
+# Rank r of t has the r-th part of a matrix, and rank r of d the r-th piece of an optimizer state: what is written is
+# one model.
 SPLITS = {"tensor": layout(p=2, t=2), "data": layout(p=2, d=2), "both": layout(t=2, d=2), "four": layout(d=4)}
 
 
@@ -140,7 +141,8 @@ def test_steps_are_a_total_and_a_finished_run_has_nothing_to_do(tmp_path):
 
 
 def test_a_larger_batch_goes_on_where_the_samples_ended(tmp_path):
-    """The position in the data is one number: 4 steps of 8 samples and 2 of 16 take the same samples as 8 steps of 8."""
+    """The position in the data is one number: 4 steps of 8 samples and 2 of 16 take the same samples as 8 steps of
+    8."""
     trainer = Trainer(tmp_path, LLAMA)
     trainer.run(saving(tmp_path / "saved", 4), {"train.steps": 4, "train.lr": 0})
     smaller = trainer.run({"train.lr": 0}, resume=tmp_path / "saved")
@@ -240,7 +242,13 @@ def truncate(path):
 
 
 DAMAGE = {"flipped": flip, "torn": truncate, "gone": lambda path: path.unlink()}
-FILES = ["model-00002-of-00004.safetensors", "optimizer-00004-of-00004.safetensors", "config.json", "training.json", "manifest.json"]
+FILES = [
+    "model-00002-of-00004.safetensors",
+    "optimizer-00004-of-00004.safetensors",
+    "config.json",
+    "training.json",
+    "manifest.json",
+]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -290,7 +298,8 @@ def crc64(data):
 
 
 def write_manifest(saved, names=None):
-    """A manifest that agrees with the files as they are now, so that what comes after it is tested too; names: others for some."""
+    """A manifest that agrees with the files as they are now, so that what comes after it is tested too; names: others
+    for some."""
     manifest = json.loads((saved / "manifest.json").read_text())
     manifest.pop("crc64")
     for entry in manifest["files"]:
@@ -437,7 +446,9 @@ def test_a_full_disk_stops_no_training_and_harms_no_checkpoint(small, tmp_path):
         assert result.code == 1 and sorted(result.steps) == [2, 3, 4]
         assert "checkpoint of step 2 could not be written" in result.stderr and "No space left" in result.stderr
         assert "its last checkpoint could not be written" in result.stderr
-        assert checkpoint_names(disk / "saved") == ["step_00000001"] and verify(disk / "saved" / "step_00000001") is None
+        assert (
+            checkpoint_names(disk / "saved") == ["step_00000001"] and verify(disk / "saved" / "step_00000001") is None
+        )
         (disk / "ballast").unlink()
         small.run(saving(disk / "saved", 2), {"train.steps": 4}, resume=disk / "saved")
         assert "step_00000004" in checkpoint_names(disk / "saved")

@@ -166,7 +166,8 @@ def test_a_copied_checkpoint_of_another_run_is_not_gone_on_from_by_accident(smal
 
 
 def test_overwrite_replaces_the_old_run_only_once_the_new_one_has_saved(small, saved):
-    """A new run that ends before its first checkpoint leaves the old ones; the first one that is complete removes them."""
+    """A new run that ends before its first checkpoint leaves the old ones; the first one that is complete removes
+    them."""
     before = contents(saved)
     small.run(saving(saved, 0), OVERWRITE, {"train.steps": 3})
     assert contents(saved) == before

@@ -1,5 +1,5 @@
-"""Files that are none, files from elsewhere, and disks that are full, read-only or lose what was on them. Nothing hangs, nothing that was
-complete is harmed, and training goes on where it can."""
+"""Files that are none, files from elsewhere, and disks that are full, read-only or lose what was on them. Nothing
+hangs, nothing that was complete is harmed, and training goes on where it can."""
 
 import json
 import os
@@ -13,7 +13,18 @@ import subprocess
 import pytest
 
 from harm import rank_process, small_config
-from trainer_runs import LLAMA, Job, Trainer, checkpoint_names, layout, saving, verify, wait_for_lines, wait_until, without_mpi
+from trainer_runs import (
+    LLAMA,
+    Job,
+    Trainer,
+    checkpoint_names,
+    layout,
+    saving,
+    verify,
+    wait_for_lines,
+    wait_until,
+    without_mpi,
+)
 
 TINY = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq_len=8)
 SOON = 60  # seconds in which everything here has to have ended; a run that waits for a named pipe never does
@@ -84,7 +95,9 @@ def test_a_checkpoint_s_file_that_is_none_is_refused_and_not_waited_for(small, t
     shutil.copytree(small.saved / saved.name, saved)
     replace(saved / name, kind)
     said = last_sentence(ended(small, code=1, resume=saved))
-    assert f"{saved}/{name}: " in said and ("is no regular file" in said or kind == "socket" and "No such device" in said)
+    assert f"{saved}/{name}: " in said and (
+        "is no regular file" in said or kind == "socket" and "No such device" in said
+    )
     assert kind == "device" or stat.S_IFMT((saved / name).stat().st_mode) != stat.S_IFREG
 
 
@@ -100,7 +113,9 @@ def test_a_shard_that_is_none_is_refused_and_not_waited_for(tmp_path, kind):
 def test_a_configuration_that_nobody_writes_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     program = made(tmp_path).program
-    result = subprocess.run([program, "-c", tmp_path / "pipe.yaml", "--plan"], capture_output=True, text=True, timeout=SOON)
+    result = subprocess.run(
+        [program, "-c", tmp_path / "pipe.yaml", "--plan"], capture_output=True, text=True, timeout=SOON
+    )
     assert result.returncode == 2 and "no data came from it for 5 s" in result.stderr and result.stderr.count("\n") == 1
 
 
@@ -130,7 +145,18 @@ def model_in(folder, files, small):
 
 
 @pytest.mark.parametrize(
-    "name", ["../elsewhere.safetensors", "/etc/hostname", "..", ".", ".hidden", "", "a/b", "model-\x1b[2Ja.safetensors", "x" * 300]
+    "name",
+    [
+        "../elsewhere.safetensors",
+        "/etc/hostname",
+        "..",
+        ".",
+        ".hidden",
+        "",
+        "a/b",
+        "model-\x1b[2Ja.safetensors",
+        "x" * 300,
+    ],
 )
 def test_an_index_names_no_file_elsewhere(small, tmp_path, name):
     result = ended(small, model_in(tmp_path / "model", [name], small), code=1)
@@ -159,7 +185,11 @@ def test_a_link_to_a_device_is_refused(small, tmp_path, target):
 
 
 def output_options(kind, path):
-    return {"metrics": ["-o", f"log.metrics={path}"], "trace": ["--trace", path], "profile": ["--profile", "-o", f"hardware.profile={path}"]}[kind]
+    return {
+        "metrics": ["-o", f"log.metrics={path}"],
+        "trace": ["--trace", path],
+        "profile": ["--profile", "-o", f"hardware.profile={path}"],
+    }[kind]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="makes a link of another user: root")
@@ -186,7 +216,9 @@ def test_a_link_of_one_s_own_is_followed(tmp_path, target):
     (tmp_path / "second").symlink_to(target)
     (tmp_path / "output").symlink_to("second")
     command, _ = made(tmp_path, steps=1).prepare()
-    result = subprocess.run([*command, *output_options("metrics", tmp_path / "output")], capture_output=True, text=True, timeout=SOON)
+    result = subprocess.run(
+        [*command, *output_options("metrics", tmp_path / "output")], capture_output=True, text=True, timeout=SOON
+    )
     text = result.stdout if target == "/dev/stdout" else (tmp_path / target).read_text()
     assert result.returncode == 0 and '{"type":"step","step":1' in text, result.stderr
 
@@ -200,7 +232,9 @@ class Disk:
     def __init__(self, folder, size):
         self.folder = folder
         folder.mkdir()
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], capture_output=True, text=True)
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], capture_output=True, text=True
+        )
         if mounted.returncode != 0:
             pytest.skip(f"needs the right to mount a small tmpfs: {mounted.stderr.strip()}")
 
@@ -213,7 +247,9 @@ class Disk:
     def remount(self, option):
         """Waits while a run has a file open to write, which keeps a disk from becoming read-only."""
         command = ["mount", "-o", f"remount,{option}", self.folder]
-        wait_until(lambda: subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0, f"{self.folder} stays busy")
+        wait_until(
+            lambda: subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0, f"{self.folder} stays busy"
+        )
 
     def fill(self):
         with open(self.folder / "ballast", "wb", buffering=0) as file:
@@ -255,7 +291,9 @@ def test_a_full_disk_under_the_metrics_costs_lines_and_no_training(tmp_path):
 
 def test_a_file_size_limit_under_the_metrics_costs_lines_and_no_training(tmp_path):
     command, metrics = made(tmp_path, steps=20).prepare()
-    result = subprocess.run(["bash", "-c", 'ulimit -f 4; exec "$@"', "-", *command], capture_output=True, text=True, timeout=SOON)
+    result = subprocess.run(
+        ["bash", "-c", 'ulimit -f 4; exec "$@"', "-", *command], capture_output=True, text=True, timeout=SOON
+    )
     lines = metrics.read_text().splitlines()
     assert result.returncode == 0 and result.stdout.count("step ") == 20, result.stderr
     assert result.stderr.count("log.metrics: cannot write to") == 1 and "File too large" in result.stderr
@@ -290,8 +328,20 @@ def test_a_restart_on_a_full_disk_happens_once_and_trains_on(tmp_path):
     config = small_config(tmp_path)
     with Disk(tmp_path / "disk", "8m") as disk:
         saved = disk.folder / "saved"
-        keys = ("parallel.pipeline=4", "train.steps=100000", "train.max_restarts=5", f"log.metrics={disk.folder}/metrics.jsonl")
-        job = Job(config, *keys, f"checkpoint.dir={saved}", "checkpoint.every=5", "checkpoint.keep=2", stdout=subprocess.DEVNULL)
+        keys = (
+            "parallel.pipeline=4",
+            "train.steps=100000",
+            "train.max_restarts=5",
+            f"log.metrics={disk.folder}/metrics.jsonl",
+        )
+        job = Job(
+            config,
+            *keys,
+            f"checkpoint.dir={saved}",
+            "checkpoint.every=5",
+            "checkpoint.keep=2",
+            stdout=subprocess.DEVNULL,
+        )
         wait_for(job.parent, "saved ", "/step_")
         disk.fill()
         os.kill(wait_until(lambda: rank_process(job, 2), "no rank"), signal.SIGKILL)
@@ -299,7 +349,9 @@ def test_a_restart_on_a_full_disk_happens_once_and_trains_on(tmp_path):
         assert "No space left on device" in wait_for(job.parent, "the checkpoint of step", "could not be written")
         job.parent.terminate()
         said = job.parent.stderr.read()
-        assert job.parent.wait() == 1 and "starting the ranks again" not in said and "could not be written" in said, said
+        assert (
+            job.parent.wait() == 1 and "starting the ranks again" not in said and "could not be written" in said
+        ), said
         whole = [name for name in checkpoint_names(saved) if name.startswith("step_")]
         assert whole and [verify(saved / name) for name in whole] == [None] * len(whole)
         job.parent.stderr.close()
@@ -313,14 +365,22 @@ def test_a_read_only_place_for_checkpoints_is_refused_at_the_start(small, tmp_pa
             result = ended(small, saving(place, 1), code=1)
             assert f"checkpoint.dir: {place}: cannot be" in last_sentence(result) and result.steps == {}
             assert "Read-only file system" in last_sentence(result)
-        assert "resumed" not in ended(small, saving(disk.folder / "saved", 0), code=0).stderr  # nothing is to be written there
+        assert (
+            "resumed" not in ended(small, saving(disk.folder / "saved", 0), code=0).stderr
+        )  # nothing is to be written there
 
 
 def without_rights(command):
     """The command in front of which root's right to read and write everything is dropped; as it is for other users."""
     if os.getuid() != 0:
         return command
-    kept = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search,-dac_override", "--inh-caps", "-dac_override,-dac_read_search"]
+    kept = [
+        "setpriv",
+        "--bounding-set",
+        "-dac_override,-dac_read_search,-dac_override",
+        "--inh-caps",
+        "-dac_override,-dac_read_search",
+    ]
     return [*kept, *command]
 
 
@@ -333,7 +393,9 @@ def test_files_without_permission_are_named(tmp_path):
         command, _ = trainer.prepare(saving(folder, 1))
         result = subprocess.run(without_rights(command), capture_output=True, text=True, timeout=SOON)
         (tmp_path / part).chmod(0o755)
-        assert result.returncode == place and f"{name}: " in result.stderr and "Permission denied" in result.stderr, result.stderr
+        assert (
+            result.returncode == place and f"{name}: " in result.stderr and "Permission denied" in result.stderr
+        ), result.stderr
 
 
 # --- data that changes under a run
@@ -347,7 +409,9 @@ def test_a_shard_that_shrinks_under_a_run_ends_it_with_a_sentence(tmp_path, p):
     os.truncate(tmp_path / "train.bin", 1024)
     result = trainer.end(process, timeout=SOON)
     said = last_sentence(result)
-    assert result.code == 1 and f"{tmp_path}/train.bin: ends before byte " in said and "restore it" in said, result.stderr
+    assert (
+        result.code == 1 and f"{tmp_path}/train.bin: ends before byte " in said and "restore it" in said
+    ), result.stderr
     assert result.stderr.count("ends before byte") == 1
     assert p == 1 or "[rank " in said
     whole = [name for name in checkpoint_names(tmp_path / "saved") if name.startswith("step_")]

@@ -1,4 +1,5 @@
-"""What earlier versions wrote loads after every change: checkpoints, configurations and profiles of test/kept, one folder a version."""
+"""What earlier versions wrote loads after every change: checkpoints, configurations and profiles of test/kept, one
+folder a version."""
 
 import json
 import shutil

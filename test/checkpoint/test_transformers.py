@@ -1,6 +1,7 @@
 """Models go to transformers and come from there: the same losses, the same next tokens, the same names.
 
-transformers is looked for in .deps/transformers, where scripts/install_deps.sh puts it, and among the system's packages.
+transformers is looked for in .deps/transformers, where scripts/install_deps.sh puts it, and among the system's
+packages.
 """
 
 import json
@@ -22,16 +23,69 @@ torch.set_num_threads(1)
 
 # Heads, kv_heads and ffn all differ, so that a matrix that is transposed, or whose heads are mixed up, shows.
 MODELS = {
-    "llama": {"family": "llama", "hidden": 48, "layers": 3, "heads": 6, "kv_heads": 2, "ffn": 80, "vocab": 257, "seq_len": 32},
-    "llama31": {"family": "llama", "hidden": 48, "layers": 3, "heads": 6, "kv_heads": 2, "head_dim": 12, "ffn": 80, "vocab": 257, "seq_len": 32}
-    | {"rope_scaling": "llama3", "rope_factor": 8, "rope_original": 16, "tie_embeddings": True},
-    "yarn": {"family": "llama", "hidden": 48, "layers": 3, "heads": 6, "kv_heads": 2, "ffn": 80, "vocab": 257, "seq_len": 32}
-    | {"rope_scaling": "yarn", "rope_factor": 4, "rope_original": 16},
-    "qwen2": {"family": "llama", "hidden": 48, "layers": 3, "heads": 6, "kv_heads": 2, "ffn": 80, "vocab": 257, "seq_len": 32}
-    | {"qkv_bias": True, "rope_theta": 1000000},
-    "qwen3": {"family": "llama", "hidden": 48, "layers": 3, "heads": 6, "kv_heads": 2, "head_dim": 16, "ffn": 80, "vocab": 257, "seq_len": 32}
-    | {"qk_norm": True, "rope_theta": 1000000},
-    "mistral": {"family": "llama", "hidden": 48, "layers": 3, "heads": 6, "kv_heads": 2, "head_dim": 10, "ffn": 80, "vocab": 257, "seq_len": 32},
+    "llama": {
+        "family": "llama",
+        "hidden": 48,
+        "layers": 3,
+        "heads": 6,
+        "kv_heads": 2,
+        "ffn": 80,
+        "vocab": 257,
+        "seq_len": 32,
+    },
+    "llama31": {
+        "family": "llama",
+        "hidden": 48,
+        "layers": 3,
+        "heads": 6,
+        "kv_heads": 2,
+        "head_dim": 12,
+        "ffn": 80,
+        "vocab": 257,
+        "seq_len": 32,
+    } | {"rope_scaling": "llama3", "rope_factor": 8, "rope_original": 16, "tie_embeddings": True},
+    "yarn": {
+        "family": "llama",
+        "hidden": 48,
+        "layers": 3,
+        "heads": 6,
+        "kv_heads": 2,
+        "ffn": 80,
+        "vocab": 257,
+        "seq_len": 32,
+    } | {"rope_scaling": "yarn", "rope_factor": 4, "rope_original": 16},
+    "qwen2": {
+        "family": "llama",
+        "hidden": 48,
+        "layers": 3,
+        "heads": 6,
+        "kv_heads": 2,
+        "ffn": 80,
+        "vocab": 257,
+        "seq_len": 32,
+    } | {"qkv_bias": True, "rope_theta": 1000000},
+    "qwen3": {
+        "family": "llama",
+        "hidden": 48,
+        "layers": 3,
+        "heads": 6,
+        "kv_heads": 2,
+        "head_dim": 16,
+        "ffn": 80,
+        "vocab": 257,
+        "seq_len": 32,
+    } | {"qk_norm": True, "rope_theta": 1000000},
+    "mistral": {
+        "family": "llama",
+        "hidden": 48,
+        "layers": 3,
+        "heads": 6,
+        "kv_heads": 2,
+        "head_dim": 10,
+        "ffn": 80,
+        "vocab": 257,
+        "seq_len": 32,
+    },
     "gpt": {"family": "gpt", "hidden": 48, "layers": 3, "heads": 6, "ffn": 80, "vocab": 257, "seq_len": 32},
 }
 
@@ -62,7 +116,13 @@ def load(folder):
 # What transformers calls these models. The same words describe one to us and to it.
 ARCHITECTURES = {"gpt": "GPT2", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}
 SCALINGS = {
-    "llama31": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "llama31": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "original_max_position_embeddings": 16,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    },
     "yarn": {"rope_type": "yarn", "factor": 4.0},
 }
 
@@ -105,7 +165,9 @@ def test_transformers_computes_the_same_loss(trained):
 def next_tokens(trained, folder, row, *changes):
     command, _ = trained.prepare(layout(), {"train.global_batch": 1}, *changes)
     words = [str(token) for token in row.tolist()]
-    result = subprocess.run([TOOLS / "tool_next", command[2], folder, *words], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [TOOLS / "tool_next", command[2], folder, *words], capture_output=True, text=True, check=True
+    )
     return [int(word) for word in result.stdout.split()]
 
 
@@ -156,7 +218,10 @@ def make_model(trained, **more):
     size = trained.config["model"]
     if size["family"] == "llama":
         name = architecture(trained.name)
-        more = {"rope_theta": size.get("rope_theta", 10000.0), "tie_word_embeddings": size.get("tie_embeddings", False)} | more
+        more = {
+            "rope_theta": size.get("rope_theta", 10000.0),
+            "tie_word_embeddings": size.get("tie_embeddings", False),
+        } | more
         if "head_dim" in size:
             more = {"head_dim": size["head_dim"]} | more
         if trained.name in SCALINGS:
@@ -243,7 +308,9 @@ def rewrite(folder, change):
     from safetensors.torch import load_file, save_file
 
     tensors = change(load_file(folder / "model.safetensors"))
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"}
+    )
 
 
 def saved_model(trained, folder, **more):
@@ -256,7 +323,10 @@ def saved_model(trained, folder, **more):
 @FILES
 def test_names_may_lack_the_models_prefix(trained, tmp_path):
     model = saved_model(trained, tmp_path)
-    rewrite(tmp_path, lambda tensors: {name.removeprefix("transformer.").removeprefix("model."): t for name, t in tensors.items()})
+    rewrite(
+        tmp_path,
+        lambda tensors: {name.removeprefix("transformer.").removeprefix("model."): t for name, t in tensors.items()},
+    )
     assert first_loss(trained, tmp_path) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
 
 
@@ -289,7 +359,9 @@ def test_a_head_of_its_own_is_read(trained, tmp_path):
 def test_the_other_kind_of_head_is_refused_by_name(trained, tmp_path, tied):
     saved_model(trained, tmp_path, tie_word_embeddings=tied)
     there, here = str(tied).lower(), str(not tied).lower()
-    refuse(trained, tmp_path, f"model.tie_embeddings is {there} there and {here} here", {"model.tie_embeddings": not tied})
+    refuse(
+        trained, tmp_path, f"model.tie_embeddings is {there} there and {here} here", {"model.tie_embeddings": not tied}
+    )
 
 
 @FILES
@@ -307,7 +379,9 @@ def test_either_kind_of_head_is_saved_as_transformers_has_it(trained, tmp_path, 
 @LLAMA
 def test_slower_rotations_are_those_of_transformers(trained, tmp_path):
     model = saved_model(trained, tmp_path, rope_theta=500000.0)
-    assert first_loss(trained, tmp_path, {"model.rope_theta": 500000}) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+    assert first_loss(trained, tmp_path, {"model.rope_theta": 500000}) == pytest.approx(
+        loss_of(model, trained.rows), abs=1e-3
+    )
     refuse(trained, tmp_path, "model.rope_theta is 500000 there and 10000 here")
 
 
@@ -319,7 +393,9 @@ def test_plain_rotations_may_be_described_as_newer_files_do(trained, tmp_path):
         config.pop(word, None)
     config["rope_parameters"] = {"rope_type": "default", "rope_theta": 500000.0}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert first_loss(trained, tmp_path, {"model.rope_theta": 500000}) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+    assert first_loss(trained, tmp_path, {"model.rope_theta": 500000}) == pytest.approx(
+        loss_of(model, trained.rows), abs=1e-3
+    )
 
 
 SCALED = {
@@ -342,7 +418,10 @@ def test_rotations_scaled_in_another_way_are_refused_by_name(trained, tmp_path, 
 def test_what_old_files_hold_besides_weights_is_passed_over(trained, tmp_path):
     gpt = trained.config["model"]["family"] == "gpt"
     model = saved_model(trained, tmp_path)
-    mask = {"transformer.h.0.attn.bias": torch.ones(1, 1, 32, 32).bool(), "transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}
+    mask = {
+        "transformer.h.0.attn.bias": torch.ones(1, 1, 32, 32).bool(),
+        "transformer.h.0.attn.masked_bias": torch.tensor(-1e4),
+    }
     table = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
     rewrite(tmp_path, lambda tensors: {**tensors, **(mask if gpt else table)})
     assert first_loss(trained, tmp_path) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)

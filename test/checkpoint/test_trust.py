@@ -1,5 +1,5 @@
-"""What a checkpoint is not trusted with: symbolic links in its way, values that are not finite, manifests sealed by hand, names that
-move the cursor."""
+"""What a checkpoint is not trusted with: symbolic links in its way, values that are not finite, manifests sealed by
+hand, names that move the cursor."""
 
 import json
 import os

@@ -46,12 +46,17 @@ def test_checksums_do_not_change_a_bit_of_training(trainer, way):
 # Eight microbatches a step: message 13 of an edge is the sixth of step 2.
 @pytest.mark.parametrize(
     "rank,at,what",
-    [(0, 13, "the activation of microbatch 5 from stage 0 to stage 1"), (3, 8, "the gradient of microbatch 0 from stage 3 to stage 2")],
+    [
+        (0, 13, "the activation of microbatch 5 from stage 0 to stage 1"),
+        (3, 8, "the gradient of microbatch 0 from stage 3 to stage 2"),
+    ],
 )
 def test_a_flipped_bit_of_a_message_between_stages_is_named(trainer, rank, at, what):
     ended = damaged(trainer, ON, rank=rank, size=MESSAGE, at=at)
     assert ended.code == 1
-    assert re.search(rf"\[rank \d stage \d\] step 2: {what}: it left with checksum [0-9a-f]{{16}} and arrived with", ended.stderr)
+    assert re.search(
+        rf"\[rank \d stage \d\] step 2: {what}: it left with checksum [0-9a-f]{{16}} and arrived with", ended.stderr
+    )
     assert sorted(ended.steps) == [1]
 
 
@@ -59,7 +64,9 @@ def test_a_flipped_bit_of_a_message_between_stages_is_named(trainer, rank, at, w
 def test_a_flipped_bit_of_a_bundle_sent_as_message_is_named(trainer, rank, what):
     ended = damaged(trainer, ON, rank=rank, size=trainer.bundle, at=4, lent=False)
     assert ended.code == 1
-    assert re.search(rf"step [12]: the bundle of microbatch \d from {what}: it left with checksum", ended.stderr), ended.stderr
+    assert re.search(
+        rf"step [12]: the bundle of microbatch \d from {what}: it left with checksum", ended.stderr
+    ), ended.stderr
 
 
 def test_without_checksums_the_same_bit_changes_losses_and_nobody_notices(trainer):
@@ -84,7 +91,10 @@ def test_a_bundle_that_changes_while_it_is_away_is_named(trainer):
     process.terminate()
     ended = trainer.end(process)
     assert ended.code == 1
-    said = re.search(r"step (\d+): the bundle of microbatch (\d+) from stage ([01]) to stage ([32]) and back: it left with", ended.stderr)
+    said = re.search(
+        r"step (\d+): the bundle of microbatch (\d+) from stage ([01]) to stage ([32]) and back: it left with",
+        ended.stderr,
+    )
     assert said and int(said[3]) + int(said[4]) == 3, ended.stderr
     assert max(ended.steps) == int(said[1]) - 1
 
@@ -102,8 +112,11 @@ COLLECTIVES = {
 
 @pytest.fixture(scope="module")
 def sizes(trainer):
-    """Bytes of the messages between two data ranks: half of each tensor group's parameters, as the library saw them pass."""
-    seen = trainer.run(layout(d=2), {"train.steps": 1}, environment={"LD_PRELOAD": str(trainer.flipper), "TELL_BYTES": "1"}).stderr
+    """Bytes of the messages between two data ranks: half of each tensor group's parameters, as the library saw them
+    pass."""
+    seen = trainer.run(
+        layout(d=2), {"train.steps": 1}, environment={"LD_PRELOAD": str(trainer.flipper), "TELL_BYTES": "1"}
+    ).stderr
     counts = {}
     for size in map(int, re.findall(r"^isend (\d+)$", seen, re.M)):
         counts[size] = counts.get(size, 0) + 1
@@ -120,13 +133,18 @@ def test_a_flipped_bit_of_a_collective_is_named(trainer, sizes, kind, rank):
     at = {"data_sum": 0, "data_gather": sizes.get(size, 0) // 4}.get(kind, 3)
     ended = trainer.end(trainer.start(way, ON, environment=flips(trainer.flipper, rank=rank, size=size, at=at)))
     assert ended.code == 1, ended.stderr
-    said = rf"the part of a {what} from rank {rank} to rank {1 - rank} of the {group} group: it left with checksum [0-9a-f]{{16}} and arrived"
+    said = (
+        rf"the part of a {what} from rank {rank} to rank {1 - rank} of the {group} group: it left with checksum"
+        r" [0-9a-f]{16} and arrived"
+    )
     assert re.search(said, ended.stderr), ended.stderr
     off = trainer.end(trainer.start(way, environment=flips(trainer.flipper, rank=rank, size=size, at=at)))
     assert off.code == 0  # and without checksums it goes unnoticed
 
 
-@pytest.mark.parametrize("way", [layout(t=2), layout(d=2), layout(p=2, t=2, d=2, parallel_sequence=True)], ids=["t2", "d2", "all"])
+@pytest.mark.parametrize(
+    "way", [layout(t=2), layout(d=2), layout(p=2, t=2, d=2, parallel_sequence=True)], ids=["t2", "d2", "all"]
+)
 def test_checked_collectives_do_not_change_a_bit(trainer, way):
     on, off = (trainer.run(way, change) for change in (ON, {}))
     assert on.curve() == off.curve() and "as planned, to the byte" in on.stderr

@@ -8,8 +8,8 @@ from trainer_runs import ROOT, command
 
 CONFIGS = {path.stem: path for path in sorted((ROOT / "configs").rglob("*.yaml"))}
 
-# Parameters as published, or as Hugging Face counts them in the published weights. GPT-3's weights are not public and the paper rounds,
-# so those follow from its table 2.1: see gpt_parameters.
+# Parameters as published, or as Hugging Face counts them in the published weights. GPT-3's weights are not public and
+# the paper rounds, so those follow from its table 2.1: see gpt_parameters.
 PUBLISHED = {
     "tinyllama_1.1b": 1_100_048_384,
     "llama2_7b": 6_738_415_616,
@@ -42,7 +42,8 @@ PUBLISHED = {
     "gpt2_1558m": 1_557_611_200,
 }
 
-# Layers, width, heads, and the size in the paper's table; the two rows it prints with heads that do not make the width are mended.
+# Layers, width, heads, and the size in the paper's table; the two rows it prints with heads that do not make the width
+# are mended.
 GPT3 = {
     "gpt3_125m": (12, 768, 12, 125e6),
     "gpt3_350m": (24, 1024, 16, 350e6),
@@ -56,7 +57,8 @@ GPT3 = {
 
 
 def gpt_parameters(layers, width, vocab=50257, positions=2048):
-    """Matrices of 3, 1, 4 and 4 widths, their biases, two norms a layer and a final one; embeddings of tokens and positions."""
+    """Matrices of 3, 1, 4 and 4 widths, their biases, two norms a layer and a final one; embeddings of tokens and
+    positions."""
     layer = 12 * width**2 + (3 + 1 + 4 + 1) * width + 4 * width
     return layers * layer + 2 * width + (vocab + positions) * width
 
@@ -91,7 +93,9 @@ def test_gpt_3_has_the_sizes_of_the_paper(name):
     assert re.search(rf"\n  heads: {heads}\n", CONFIGS[name].read_text()) and width % heads == 0
 
 
-@pytest.mark.parametrize("name", [name for name, path in CONFIGS.items() if path.parent.name == "configs" and "tiny.yaml" not in path.name])
+@pytest.mark.parametrize(
+    "name", [name for name, path in CONFIGS.items() if path.parent.name == "configs" and "tiny.yaml" not in path.name]
+)
 def test_what_a_configuration_says_may_be_changed_may_be_changed(name):
     changes = re.findall(r"^#     ((?:-o \S+ ?)+)", CONFIGS[name].read_text(), re.MULTILINE)
     assert len(changes) >= 2

@@ -22,7 +22,9 @@ KEYS = [
 
 
 def needs(program):
-    return pytest.mark.skipif(shutil.which(program) is None, reason=f"{program} is not installed (scripts/install_deps.sh)")
+    return pytest.mark.skipif(
+        shutil.which(program) is None, reason=f"{program} is not installed (scripts/install_deps.sh)"
+    )
 
 
 def face(*arguments, family="llama"):
@@ -55,9 +57,9 @@ def test_every_option_and_every_key_stands_in_every_face():
 
 
 def test_the_committed_page_of_keys_is_what_the_program_prints():
-    assert (ROOT / "docs/configuration.md").read_text() == face("--help-config", "--markdown"), (
-        "docs/configuration.md is not what the table of keys says now; run `make docs` and commit the page"
-    )
+    assert (ROOT / "docs/configuration.md").read_text() == face(
+        "--help-config", "--markdown"
+    ), "docs/configuration.md is not what the table of keys says now; run `make docs` and commit the page"
 
 
 def test_the_page_of_keys_is_a_table_of_whole_rows():
@@ -66,7 +68,7 @@ def test_the_page_of_keys_is_a_table_of_whole_rows():
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 5 for row in rows)
 
 
-# ---- the manual page --------------------------------------------------------------------------------------------------
+# ---- the manual page -------------------------------------------------------------------------------------------------
 
 
 @needs("mandoc")
@@ -83,14 +85,19 @@ def test_man_shows_the_page_without_a_warning(tmp_path):
     page = tmp_path / "train_llama.1"
     page.write_text(face("--man"))
     shown = subprocess.run(
-        ["man", "-l", "--warnings", page], capture_output=True, text=True, env={**os.environ, "MANWIDTH": "120", "LC_ALL": "C"}
+        ["man", "-l", "--warnings", page],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "MANWIDTH": "120", "LC_ALL": "C"},
     )
     assert shown.returncode == 0 and shown.stderr == ""
     assert re.search(r"-o, --override KEY=VALUE\n +set one key, as in -o train.steps=10;", shown.stdout)
-    assert re.search(r"schedule.micro_batch\n +b: sequences in one microbatch. +Default 1; an integer from 1", shown.stdout)
+    assert re.search(
+        r"schedule.micro_batch\n +b: sequences in one microbatch. +Default 1; an integer from 1", shown.stdout
+    )
 
 
-# ---- completion ---------------------------------------------------------------------------------------------------------
+# ---- completion ------------------------------------------------------------------------------------------------------
 
 
 @needs("shellcheck")
@@ -117,8 +124,9 @@ def folder(tmp_path_factory):
 
 
 def bash(folder, *words, family="llama", breaks=True):
-    """What bash offers for the last word. As readline does, = makes words of its own unless COMP_WORDBREAKS lacks it."""
-    split = [part for word in words for part in (re.findall(r"=|[^=]+", word) or [""])] if breaks else words
+    """What bash offers for the last word. As readline does, = makes words of its own unless COMP_WORDBREAKS lacks
+    it."""
+    split = [part for word in words for part in re.findall(r"=|[^=]+", word) or [""]] if breaks else words
     script = """
         source "$1"
         COMP_WORDS=("${@:2}")
@@ -190,8 +198,9 @@ class Zsh:
             os.execvpe("zsh", ["zsh", "-f", "-i"], environment(TERM="dumb", LC_ALL="C"))
         setup = (
             f"unsetopt zle_bracketed_paste; PS1=; autoload -Uz compinit; {load}; "
-            f"keep() {{ print -r -- \"$BUFFER\" >! {self.line}.new; mv {self.line}.new {self.line} }}; zle -N keep; "
-            f"bindkey '^X' keep; bindkey '^I' complete-word; print ready >! {self.line}.new; mv {self.line}.new {self.line}\n"
+            f'keep() {{ print -r -- "$BUFFER" >! {self.line}.new; mv {self.line}.new {self.line} }}; zle -N keep; '
+            f"bindkey '^X' keep; bindkey '^I' complete-word; print ready >! {self.line}.new; mv {self.line}.new"
+            f" {self.line}\n"
         )
         os.write(self.terminal, setup.encode())
         assert self.take() == "ready"

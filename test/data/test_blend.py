@@ -1,4 +1,5 @@
-"""Training on a blend of data sets: the same losses in any layout and after a resume, and what is said about the data."""
+"""Training on a blend of data sets: the same losses in any layout and after a resume, and what is said about the
+data."""
 
 import json
 import subprocess
@@ -73,7 +74,10 @@ def test_a_vocabulary_too_large_is_refused_with_both_numbers(trained):
     told = side(trained, "small", vocab=32000)
     refused = trained.run(code=2)
     told.unlink()
-    assert "vocabulary of 32000" in refused.stderr and "more than model.vocab 61; set model.vocab to 32000" in refused.stderr
+    assert (
+        "vocabulary of 32000" in refused.stderr
+        and "more than model.vocab 61; set model.vocab to 32000" in refused.stderr
+    )
     assert refused.stderr.count("\n") == 1
 
 
@@ -99,4 +103,8 @@ def test_the_plan_counts_the_order_of_a_blend(trained):
     said = subprocess.run([*command, "--plan"], capture_output=True, text=True, check=True).stdout
     assert "host      memory per rank: the order of the blend (3.8 MiB)" in said
     command, _ = trained.prepare()
-    assert "order of the blend" not in subprocess.run([*command, "--plan"], capture_output=True, text=True, check=True).stdout
+    assert (
+        "order of the blend" not in subprocess.run(
+            [*command, "--plan"], capture_output=True, text=True, check=True
+        ).stdout
+    )

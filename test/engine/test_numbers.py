@@ -1,7 +1,7 @@
 """Numbers that are none, and losses far from the usual: what is said, what is skipped, and that a resume decides alike.
 
-Faults are real ones. A row of the embedding that is not finite makes the steps bad whose samples hold its token, and no others;
-tokens of another kind make a loss that is far from the usual.
+Faults are real ones. A row of the embedding that is not finite makes the steps bad whose samples hold its token, and no
+others; tokens of another kind make a loss that is far from the usual.
 """
 
 import json
@@ -98,7 +98,8 @@ def test_a_bad_step_beyond_those_allowed_stops_with_its_tensor(rare):
     second = skipped_of(allowed)[1]
     result = rare.run(rare.start_from, {"train.skip_bad_steps": 1}, code=1)
     assert re.search(
-        rf"step {second}: the loss on stage 0 is nan, and the gradient of lm_head.weight on stage 0, the first such in the "
+        rf"step {second}: the loss on stage 0 is nan, and the gradient of lm_head.weight on stage 0, the first such in"
+        r" the "
         r"order of the backward, is not finite: .*weights are as they were before the step.*; go on from an earlier",
         result.stderr,
     )
@@ -106,9 +107,13 @@ def test_a_bad_step_beyond_those_allowed_stops_with_its_tensor(rare):
 
 
 def test_without_leave_the_first_bad_step_stops(rare):
-    result = rare.run({"train.lr": 100, "train.warmup_steps": 0, "train.schedule": "constant", "train.weight_decay": 1}, code=1)
+    result = rare.run(
+        {"train.lr": 100, "train.warmup_steps": 0, "train.schedule": "constant", "train.weight_decay": 1}, code=1
+    )
     last = max(result.steps)
-    assert re.search(rf"step {last + 1}: .* is not finite: .*weights are as they were before the step; lower train.lr", result.stderr)
+    assert re.search(
+        rf"step {last + 1}: .* is not finite: .*weights are as they were before the step; lower train.lr", result.stderr
+    )
 
 
 def test_as_many_are_skipped_as_are_allowed_resumes_included(rare, tmp_path):
@@ -151,7 +156,10 @@ def test_adam_counts_updates_and_not_steps(saved):
     updates = step - sum(s < step for s in skipped)
     before, after = tensors(step_of(folder, step - 1)), tensors(step_of(folder, step))
     name = "model.layers.3.mlp.up_proj.weight"
-    moments = [next(k for k in after if k.startswith(name) and k != name and k.endswith(end)) for end in ("exp_avg", "exp_avg_sq")]
+    moments = [
+        next(k for k in after if k.startswith(name) and k != name and k.endswith(end))
+        for end in ("exp_avg", "exp_avg_sq")
+    ]
     m, v = (after[key].astype(float) for key in moments)
     lr = result.steps[step]["lr"]
 
@@ -176,7 +184,9 @@ def test_stages_do_not_change_what_is_skipped(rare, saved, change):
 
 
 @several_ranks
-@pytest.mark.parametrize("change", [layout(t=2), layout(d=2), layout(p=2, t=2, parallel_sequence=True)], ids=["t2", "d2", "p2_t2"])
+@pytest.mark.parametrize(
+    "change", [layout(t=2), layout(d=2), layout(p=2, t=2, parallel_sequence=True)], ids=["t2", "d2", "p2_t2"]
+)
 def test_tensor_and_data_ranks_skip_the_same_steps(rare, saved, change, tmp_path):
     whole = rare.run(rare.start_from, change, saving(tmp_path, 12))
     assert skipped_of(whole) == skipped_of(saved[1])
@@ -192,11 +202,13 @@ def test_the_blamed_tensor_names_layer_and_stage(family, tmp_path):
     model = poisoned_model(trainer, name, 17, numpy.nan)
     leave = {"checkpoint.init_from": str(model), "train.skip_bad_steps": 1}
     result = trainer.run(layout(p=4, bpipe=True), leave, code=1)
-    assert re.search(rf"step 2: the loss on stage 3 is nan, .*; {re.escape(name)} on stage 2 held such a value", result.stderr)
+    assert re.search(
+        rf"step 2: the loss on stage 3 is nan, .*; {re.escape(name)} on stage 2 held such a value", result.stderr
+    )
     assert sorted(result.steps) == [1]
 
 
-# ---- outliers -----------------------------------------------------------------------------------------------------------
+# ---- outliers --------------------------------------------------------------------------------------------------------
 
 ODD = (45, 61, 100)  # samples that are not like the others
 

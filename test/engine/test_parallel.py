@@ -1,5 +1,5 @@
-"""Tensor, sequence and data parallelism: losses and norms agree to rounding whatever t and d are, to the bit whatever p and
-the schedule are, and each rank holds what the formulas say."""
+"""Tensor, sequence and data parallelism: losses and norms agree to rounding whatever t and d are, to the bit whatever p
+and the schedule are, and each rank holds what the formulas say."""
 
 import re
 
@@ -13,7 +13,13 @@ OFF = "schedule.bpipe=off"
 
 def layout(p, t=1, d=1, sequence=False):
     on = ["schedule.bpipe=on"] if p > 1 else [OFF]
-    return [f"parallel.pipeline={p}", f"parallel.tensor={t}", f"parallel.data={d}", f"parallel.sequence={str(sequence).lower()}", *on]
+    return [
+        f"parallel.pipeline={p}",
+        f"parallel.tensor={t}",
+        f"parallel.data={d}",
+        f"parallel.sequence={str(sequence).lower()}",
+        *on,
+    ]
 
 
 def name(grid):
@@ -73,14 +79,31 @@ def test_collectives_beside_products_do_not_change_a_bit(small, sequence, schedu
 
 def sharded(config, family, d, word, *more):
     """One microbatch a step on each data rank; every run says that it allocated what the plan says."""
-    keys = ["parallel.pipeline=1", f"parallel.data={d}", f"schedule.micro_batch={8 // d}", OFF, "model.layers=5", "train.global_batch=8"]
-    ended = trained(config, *keys, f"parallel.shard_gradients={word}", *more, family=family, env=environment(OMP_NUM_THREADS="1"))
+    keys = [
+        "parallel.pipeline=1",
+        f"parallel.data={d}",
+        f"schedule.micro_batch={8 // d}",
+        OFF,
+        "model.layers=5",
+        "train.global_batch=8",
+    ]
+    ended = trained(
+        config, *keys, f"parallel.shard_gradients={word}", *more, family=family, env=environment(OMP_NUM_THREADS="1")
+    )
     assert "as planned, to the byte" in ended.stderr, ended.stderr
     return ended
 
 
 @pytest.mark.parametrize("d", [2, 4])
-@pytest.mark.parametrize("family, more", [("llama", ()), ("llama", ("model.tie_embeddings=true",)), ("gpt", ()), ("gpt", ("parallel.tensor=2", "train.precision=bf16"))])
+@pytest.mark.parametrize(
+    "family, more",
+    [
+        ("llama", ()),
+        ("llama", ("model.tie_embeddings=true",)),
+        ("gpt", ()),
+        ("gpt", ("parallel.tensor=2", "train.precision=bf16")),
+    ],
+)
 def test_sharded_gradients_take_less_memory_and_change_no_bit(family, more, d, tmp_path):
     config = write_config(tmp_path, family, parallel="{pipeline: 1}")
     whole, pieces = sharded(config, family, d, "off", *more), sharded(config, family, d, "on", *more)
@@ -95,8 +118,14 @@ def test_sharded_gradients_take_less_memory_and_change_no_bit(family, more, d, t
     [
         (["parallel.data=1"], "one data rank has all gradients"),
         (["parallel.data=2", "parallel.pipeline=2"], "use pipeline 1, or off"),
-        (["parallel.data=2", "schedule.micro_batch=1"], "use one microbatch a step (micro_batch = global_batch / data), or off"),
-        (["parallel.data=2", "schedule.micro_batch=4", "schedule.split_backward=on"], "use a schedule with whole backwards"),
+        (
+            ["parallel.data=2", "schedule.micro_batch=1"],
+            "use one microbatch a step (micro_batch = global_batch / data), or off",
+        ),
+        (
+            ["parallel.data=2", "schedule.micro_batch=4", "schedule.split_backward=on"],
+            "use a schedule with whole backwards",
+        ),
     ],
 )
 def test_gradients_that_cannot_be_sharded_are_refused_with_the_reason(keys, why, tmp_path):
@@ -166,7 +195,9 @@ def test_a_parameter_takes_6_and_12_over_d_bytes_in_bf16(family, d, tmp_path):
     table = trained(config, family=family).stderr
     parameters = int(re.search(r", ([\d,]+) parameters", table)[1].replace(",", "")) / 2**20
     matrix, outside = 2**16 / 2**20, OUTSIDE[family] / 2**20
-    layers = [column(table, 0, part) / (parameters - outside) for part in ("weights", "gradients", "masters", "optimizer")]
+    layers = [
+        column(table, 0, part) / (parameters - outside) for part in ("weights", "gradients", "masters", "optimizer")
+    ]
     assert layers == pytest.approx([2, 4, 4 / d, 8 / d], rel=0.04)
     tied = 4 * matrix if family == "gpt" else 0  # a tied head's own gradients
     assert column(table, 0, "embedding") == pytest.approx((6 + 12 / d) * outside + tied, abs=0.06)
@@ -195,7 +226,7 @@ def test_placement_adjacent_makes_the_stages_of_a_pair_neighbours(small, p, orde
     assert [stage for stage, _, _ in found] == order
 
 
-# ---- what does not divide -----------------------------------------------------------------------------------------------
+# ---- what does not divide --------------------------------------------------------------------------------------------
 
 
 def refused(small, *overrides):
@@ -224,7 +255,10 @@ def test_fewer_microbatches_than_stages_are_refused(small):
 @pytest.mark.thorough
 def test_a_loss_that_is_not_finite_ends_data_ranks_in_one_sentence(tmp_path):
     """Sums over data ranks are under way then, into memory that is about to go."""
-    model = "{family: llama, hidden: 256, layers: 4, heads: 8, kv_heads: 4, ffn: 512, vocab: 100, seq_len: 64, norm_eps: 1.0e-30}"
+    model = (
+        "{family: llama, hidden: 256, layers: 4, heads: 8, kv_heads: 4, ffn: 512, vocab: 100, seq_len: 64, norm_eps:"
+        " 1.0e-30}"
+    )
     diverging = "{global_batch: 8, steps: 40, lr: 100, warmup_steps: 0, eps: 1.0e-30, grad_clip: 0}"
     config = write_config(tmp_path, model=model, parallel="{pipeline: 2, data: 2}", schedule="{}", train=diverging)
     for _ in range(3):

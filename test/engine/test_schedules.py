@@ -1,5 +1,5 @@
-"""Every schedule trains to the same bits: split backwards, chunks in a loop or a V, BPipe over them, and one run that goes
-on under another schedule. Memory is as planned in all of them."""
+"""Every schedule trains to the same bits: split backwards, chunks in a loop or a V, BPipe over them, and one run that
+goes on under another schedule. Memory is as planned in all of them."""
 
 import json
 import os
@@ -63,7 +63,9 @@ def test_bpipe_over_every_schedule_has_the_same_bits(small, name):
     assert all(step["evictions"] > 0 for step in ended.steps)
 
 
-@pytest.mark.parametrize("overrides", [schedule("interleaved", chunks=4), schedule("gis", chunks=4, group=1)], ids=["interleaved", "gis"])
+@pytest.mark.parametrize(
+    "overrides", [schedule("interleaved", chunks=4), schedule("gis", chunks=4, group=1)], ids=["interleaved", "gis"]
+)
 def test_four_chunks_on_two_stages(small, overrides):
     same_bits(small, OFF, "parallel.pipeline=2", *overrides)
 
@@ -83,7 +85,11 @@ def test_recomputed_layers_of_chunks(small, name):
     same_bits(small, OFF, "parallel.pipeline=2", "schedule.recompute_layers=[3,1]", *schedule(name))
 
 
-@pytest.mark.parametrize("wider", [["parallel.tensor=2"], ["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"]], ids=["t2", "sp2", "d2"])
+@pytest.mark.parametrize(
+    "wider",
+    [["parallel.tensor=2"], ["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"]],
+    ids=["t2", "sp2", "d2"],
+)
 def test_tensor_and_data_ranks_have_the_bits_of_1f1b(small, wider):
     one = small.train(OFF, "parallel.pipeline=2", *wider)
     for name in ("1f1b_split", "gis", "zb-v"):
@@ -109,13 +115,22 @@ def test_any_schedule_resumes_any_other(small, tmp_path):
         resumed = ["--resume", str(tmp_path)] if step > 1 else []
         options = [*SHORT, *saves, f"train.steps={step}", *PLAIN[name]]
         ended = trained(small.config, *options, family=small.family, arguments=resumed)
-        assert [(entry["step"], entry["loss"], entry["grad_norm"]) for entry in ended.steps] == whole[step - 1 : step], name
+        assert [(entry["step"], entry["loss"], entry["grad_norm"]) for entry in ended.steps] == whole[
+            step - 1 : step
+        ], name
 
 
 def test_a_trace_names_actions_as_the_schedule_s_text_does(small, tmp_path):
     path = tmp_path / "trace.json"
     options = [OFF, "parallel.pipeline=2", *PLAIN["zb-v"]]
-    trained(small.config, *options, "train.steps=1", "data.val_every=0", family=small.family, arguments=["--trace", str(path)])
+    trained(
+        small.config,
+        *options,
+        "train.steps=1",
+        "data.val_every=0",
+        family=small.family,
+        arguments=["--trace", str(path)],
+    )
     overrides = [part for option in options for part in ("-o", option)]
     text = command(small.family, "-c", small.config, *overrides, "--schedule").stdout
     events = [event for event in json.loads(path.read_text()) if event.get("cat") == "compute"]
@@ -136,7 +151,15 @@ def test_an_emulated_stage_takes_the_bytes_of_its_plan(small):
 
 
 def test_a_sample_while_training_leaves_the_bits_alone(small):
-    ended = small.train(OFF, "parallel.pipeline=2", "sample.every=1", "sample.tokens=3", "sample.tokenizer=ids", "sample.prompt=1 2", *PLAIN["v-half"])
+    ended = small.train(
+        OFF,
+        "parallel.pipeline=2",
+        "sample.every=1",
+        "sample.tokens=3",
+        "sample.tokenizer=ids",
+        "sample.prompt=1 2",
+        *PLAIN["v-half"],
+    )
     assert ended.bits == small.alone.bits
 
 

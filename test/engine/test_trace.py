@@ -1,5 +1,5 @@
-"""Traces: what the JSON form of Chrome's trace events asks for, that every action is there once and none of a row's overlap, and that the
-slots in use are never more than there are. Real runs and plans alike."""
+"""Traces: what the JSON form of Chrome's trace events asks for, that every action is there once and none of a row's
+overlap, and that the slots in use are never more than there are. Real runs and plans alike."""
 
 import json
 import os
@@ -94,7 +94,7 @@ def sound(trace):
     return nothing_overlaps(trace) and rows_hold_what_they_say(trace) and slots_suffice_and_end_free(trace)
 
 
-# ---- real runs --------------------------------------------------------------------------------------------------------
+# ---- real runs -------------------------------------------------------------------------------------------------------
 
 
 LAYOUTS = {
@@ -102,7 +102,12 @@ LAYOUTS = {
     "1f1b": ["schedule.bpipe=off"],
     "to_host": ["schedule.evict_to=host"],
     "odd": ["parallel.pipeline=3"],
-    "tensor_and_data_adjacent": ["parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2", "parallel.placement=adjacent"],
+    "tensor_and_data_adjacent": [
+        "parallel.pipeline=2",
+        "parallel.tensor=2",
+        "parallel.data=2",
+        "parallel.placement=adjacent",
+    ],
     "alone": ["parallel.pipeline=1", "schedule.bpipe=off"],
 }
 
@@ -133,8 +138,16 @@ def test_an_acceptor_shows_its_lent_slots_while_a_bundle_is_there(config, tmp_pa
     lent = [pid for pid in trace.ranks if trace.slots[pid]["lent slots"] > 0]
     assert lent and all(max(value for _, value in trace.counts[pid, "lent slots"]) > 0 for pid in lent)
     for pid in lent:
-        away = {event["name"][1:].partition("<")[0]: event for event in trace.spans[pid, TRANSFERS] if event["name"][0] == "A"}
-        back = {event["name"][1:].partition(">")[0]: event for event in trace.spans[pid, TRANSFERS] if event["name"][0] == "R"}
+        away = {
+            event["name"][1:].partition("<")[0]: event
+            for event in trace.spans[pid, TRANSFERS]
+            if event["name"][0] == "A"
+        }
+        back = {
+            event["name"][1:].partition(">")[0]: event
+            for event in trace.spans[pid, TRANSFERS]
+            if event["name"][0] == "R"
+        }
         assert away.keys() == back.keys()
         assert all(event["dur"] > 0 for event in [*away.values(), *back.values()])
 
@@ -146,11 +159,14 @@ def test_a_trace_changes_no_bit(config, tmp_path):
 
 @pytest.mark.usefixtures("ranks")
 def test_what_runs_before_what_it_feeds(config, tmp_path):
-    """Times of several ranks are on one clock: a microbatch's forwards end in the order of the stages, its backwards against it."""
+    """Times of several ranks are on one clock: a microbatch's forwards end in the order of the stages, its backwards
+    against it."""
     trained(config, "data.val_every=0", "train.steps=1", arguments=["--trace", tmp_path / "t.json"])
     trace = Trace(tmp_path / "t.json")
     begins = {(pid, event["name"]): event["ts"] for pid in trace.ranks for event in trace.spans[pid, COMPUTE]}
-    ends = {(pid, event["name"]): event["ts"] + event["dur"] for pid in trace.ranks for event in trace.spans[pid, COMPUTE]}
+    ends = {
+        (pid, event["name"]): event["ts"] + event["dur"] for pid in trace.ranks for event in trace.spans[pid, COMPUTE]
+    }
     for microbatch in range(8):
         for stage in range(3):
             assert ends[stage, f"F{microbatch}"] <= begins[stage + 1, f"F{microbatch}"]
@@ -180,10 +196,12 @@ def test_a_trace_replaces_the_one_before(config, tmp_path):
     assert Trace(path).steps()[0] == "step 1"
 
 
-# ---- plans ------------------------------------------------------------------------------------------------------------
+# ---- plans -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("overrides", [[], ["schedule.bpipe=off"], ["schedule.evict_to=host"], ["parallel.tensor=2", "parallel.data=2"]])
+@pytest.mark.parametrize(
+    "overrides", [[], ["schedule.bpipe=off"], ["schedule.evict_to=host"], ["parallel.tensor=2", "parallel.data=2"]]
+)
 def test_a_planned_step_has_every_action_and_the_plans_time(config, overrides, tmp_path):
     options = [part for override in ["hardware.pair_gb_s=1", *overrides] for part in ("-o", override)]
     ended = command("llama", "-c", config, *options, "--plan", "--json", "--trace", tmp_path / "p.json")
@@ -211,7 +229,7 @@ def test_the_whole_schedule_is_drawn_where_the_plan_needs_a_part_of_it(tmp_path)
     assert makespan / 1000 <= json.loads(ended.stdout)["step_ms"] <= 1.1 * makespan / 1000
 
 
-# ---- errors -----------------------------------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_starts(config, tmp_path):
@@ -234,13 +252,17 @@ def test_the_folders_of_a_trace_are_made(config, tmp_path):
 def test_a_full_disk_at_the_start_stops_the_run_before_its_first_step(config, prefix):
     ended = run(config, prefix=prefix, arguments=["--trace", "/dev/full"])
     assert ended.code == 1 and "step " not in ended.stdout
-    assert any("--trace: cannot write /dev/full: No space left on device; free some space there" in line for line in ended.said)
+    assert any(
+        "--trace: cannot write /dev/full: No space left on device; free some space there" in line for line in ended.said
+    )
 
 
 def test_a_disk_that_fills_up_ends_the_trace_and_not_the_training(config, tmp_path):
     limited = ("bash", "-c", 'ulimit -f 24; exec "$0" "$@"')
     alone = ["parallel.pipeline=1", "schedule.bpipe=off", "train.steps=20", "data.val_every=0"]
-    ended = run(config, *alone, prefix=limited, env=environment(OMP_NUM_THREADS="1"), arguments=["--trace", tmp_path / "t.json"])
+    ended = run(
+        config, *alone, prefix=limited, env=environment(OMP_NUM_THREADS="1"), arguments=["--trace", tmp_path / "t.json"]
+    )
     assert ended.code == 0 and len(ended.steps) == 20
     assert sum("training goes on without a trace" in line for line in ended.said) == 1
 

@@ -1,5 +1,5 @@
-"""The promise that BPipe never changes training: losses and gradient norms are the same bits for every number of stages,
-every schedule, any slots and any number of threads. And what a run says while it trains."""
+"""The promise that BPipe never changes training: losses and gradient norms are the same bits for every number of
+stages, every schedule, any slots and any number of threads. And what a run says while it trains."""
 
 import math
 import re
@@ -81,11 +81,18 @@ def test_heads_of_the_other_kind_keep_the_promises(small):
     """A tied head is the embedding, on another stage or on the same one: the same bits, and one weight less."""
     other = f"model.tie_embeddings={'true' if small.family == 'llama' else 'false'}"
     one = small.train(other, "parallel.pipeline=1", OFF)
-    for layout in (["parallel.pipeline=2"], ["parallel.pipeline=4"], ["parallel.pipeline=4", OFF], ["parallel.pipeline=8"]):
+    for layout in (
+        ["parallel.pipeline=2"],
+        ["parallel.pipeline=4"],
+        ["parallel.pipeline=4", OFF],
+        ["parallel.pipeline=8"],
+    ):
         ended = small.train(other, *layout)
         assert ended.bits == one.bits
         assert "memory    as planned, to the byte, on all stages" in ended.stderr
-    assert close(small.train(other, "parallel.pipeline=2", OFF, "parallel.tensor=2", "parallel.data=2").losses, one.losses, 1e-5)
+    assert close(
+        small.train(other, "parallel.pipeline=2", OFF, "parallel.tensor=2", "parallel.data=2").losses, one.losses, 1e-5
+    )
     matrix = 100 * 64
     assert one.head["parameters"] - small.alone.head["parameters"] == (-matrix if small.family == "llama" else matrix)
 
@@ -107,7 +114,14 @@ def unigram_entropy(paths):
 
 
 # A narrower, shorter form of the ready-made configurations: the same text, stages and schedule, some seconds.
-SHORTENED = ["model.hidden=96", "model.seq_len=32", "train.steps=60", "train.lr=4.0e-3", "data.val_every=60", "data.val_batches=1"]
+SHORTENED = [
+    "model.hidden=96",
+    "model.seq_len=32",
+    "train.steps=60",
+    "train.lr=4.0e-3",
+    "data.val_every=60",
+    "data.val_batches=1",
+]
 
 
 @pytest.mark.thorough
@@ -127,7 +141,7 @@ def test_the_ready_made_runs_learn_more_than_frequencies(family, tmp_path):
     assert ended.of_type("val")[-1]["loss"] < entropy - 0.35
 
 
-# ---- precision: bf16 --------------------------------------------------------------------------------------------------
+# ---- precision: bf16 -------------------------------------------------------------------------------------------------
 
 
 def test_bf16_learns_as_fp32_does(small):
@@ -150,12 +164,14 @@ def test_bf16_halves_the_bundles(small):
     assert all(0.45 < b / f < 0.6 for b, f in zip(bundles("train.precision=bf16"), bundles()))
 
 
-# ---- what a step says -------------------------------------------------------------------------------------------------
+# ---- what a step says ------------------------------------------------------------------------------------------------
 
 MEMORY = r"\d+(?:\.\d+)? [KMG]iB@\d"
 STEP_LINE = re.compile(
-    r"step +(\d+)/(\d+) \| loss (\d+\.\d{4})(?: \(z [+-]\d+\.\d\))? \| norm (\d+\.\d\d)(?: \(z [+-]\d+\.\d\))?(?: \| lr \d\.\de[+-]\d\d)?"
-    rf" \| \d+(?:\.\d)? ms \| \d+ tok/s \| MFU (?:\d+\.\d%|n/a) \| bubble \d+% \| {MEMORY}(?: \| xfer \+\d+\.\d ms)?(?: \| \w+)?"
+    r"step +(\d+)/(\d+) \| loss (\d+\.\d{4})(?: \(z [+-]\d+\.\d\))? \| norm (\d+\.\d\d)(?: \(z [+-]\d+\.\d\))?(?: \| lr"
+    r" \d\.\de[+-]\d\d)?"
+    rf" \| \d+(?:\.\d)? ms \| \d+ tok/s \| MFU (?:\d+\.\d%|n/a) \| bubble \d+% \| {MEMORY}(?: \| xfer \+\d+\.\d ms)?(?:"
+    r" \| \w+)?"
 )
 STEP_KEYS = (
     "type step loss loss_z grad_norm norm_z lr step_ms tokens tokens_seen tokens_per_s tokens_per_s_per_gpu"
@@ -192,8 +208,10 @@ def test_every_step_has_the_promised_keys(small):
         assert step["tokens_per_s"] == pytest.approx(step["tokens"] / (step["step_ms"] / 1000), rel=1e-6)
         assert 0 <= step["bubble"] <= 1
         assert step["transfer_exposed_ms"] >= 0
-    assert list(ended.head) == (
-        "type version config world parameters microbatches peak_tflops flops_per_token_full flops_per_token_causal".split()
+    assert (
+        list(ended.head)
+        == "type version config world parameters microbatches peak_tflops flops_per_token_full flops_per_token_causal"
+        .split()
     )
     assert ended.head["world"] == 4 and ended.head["microbatches"] == 8
 
@@ -233,7 +251,11 @@ def test_an_unknown_peak_is_measured_and_shared_by_the_ranks_of_the_machine(smal
 def test_parameters_are_counted_unpadded_and_once(small):
     layers, hidden, vocab = 8, 64, 100
     if small.family == "llama":
-        expected = layers * (hidden * (64 + 2 * 32) + hidden * hidden + 3 * hidden * 96 + 2 * hidden) + hidden + 2 * vocab * hidden
+        expected = (
+            layers * (hidden * (64 + 2 * 32) + hidden * hidden + 3 * hidden * 96 + 2 * hidden)
+            + hidden
+            + 2 * vocab * hidden
+        )
     else:
         matrices = 4 * hidden * hidden + 2 * hidden * 128
         vectors = 3 * hidden + hidden + 128 + hidden + 4 * hidden
@@ -280,7 +302,7 @@ def test_a_stage_of_one_microbatch_more_or_less_never_passes_its_slots(small):
         assert all(stage["activation_bytes"] < stage["peak_bytes"] for stage in stages)
 
 
-# ---- what is not finite -----------------------------------------------------------------------------------------------
+# ---- what is not finite ----------------------------------------------------------------------------------------------
 
 
 DIVERGES = ["train.lr=100", "train.warmup_steps=0", "train.grad_clip=0", "train.weight_decay=100", "train.steps=60"]

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs fuzz targets one after another and says, of each, how many inputs it survived: run.py --seconds S [--runs N] TARGET..."""
+"""Runs fuzz targets one after another and says, of each, how many inputs it survived: run.py --seconds S [--runs N]
+TARGET..."""
 
 import argparse
 import os
@@ -54,7 +55,8 @@ def main():
     parser.add_argument("targets", nargs="+", type=Path)
     chosen = parser.parse_args()
     results = [
-        replay(target) if chosen.replay else fuzz(target.resolve(), chosen.seconds, chosen.runs) for target in chosen.targets
+        replay(target) if chosen.replay else fuzz(target.resolve(), chosen.seconds, chosen.runs)
+        for target in chosen.targets
     ]
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1

@@ -44,7 +44,9 @@ def start(config, tmp_path, *overrides, bare=False, **environment_changes):
     prefix = mpirun(4) if bare else ()
     env = mpirun_environment if bare else environment
     metrics = f"log.metrics={tmp_path}/metrics.jsonl"
-    return Job(config, *ENDLESS, metrics, *overrides, prefix=prefix, env=env(OMP_NUM_THREADS="1", **environment_changes))
+    return Job(
+        config, *ENDLESS, metrics, *overrides, prefix=prefix, env=env(OMP_NUM_THREADS="1", **environment_changes)
+    )
 
 
 def steps_done(tmp_path):
@@ -86,7 +88,9 @@ def test_a_crash_is_left_to_the_kernel(small, tmp_path):
     os.kill(rank_process(job, 1), signal.SIGSEGV)
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
     assert [name for name in crashes if caught >> (name - 1) & 1] == []
-    assert ended.code != 0 and re.search(r"rank 1 \(stage 1\) was killed by signal 11 \(.*\) while at \w", ended.stderr), ended.stderr
+    assert ended.code != 0 and re.search(
+        r"rank 1 \(stage 1\) was killed by signal 11 \(.*\) while at \w", ended.stderr
+    ), ended.stderr
 
 
 # --- ranks that stop
@@ -120,7 +124,10 @@ def test_a_host_of_rank_0_that_stops_is_missed_by_every_rank(small, tmp_path):
         os.kill(pid, signal.SIGSTOP)
     ended = ends(job, began, PATIENCE + ENDS_WITHIN)
     assert ended.code != 0
-    assert re.search(r"\[rank (\d) stage \1\] rank 0( \(stage 0\))? has said nothing for .*; this rank (waits for|is at) ", ended.stderr), ended.stderr
+    assert re.search(
+        r"\[rank (\d) stage \1\] rank 0( \(stage 0\))? has said nothing for .*; this rank (waits for|is at) ",
+        ended.stderr,
+    ), ended.stderr
 
 
 @pytest.mark.parametrize("bare", [False, True])
@@ -129,7 +136,9 @@ def test_a_killed_supervisor_takes_its_rank_and_the_job_along(small, tmp_path, b
     trains(job, tmp_path)
     os.kill(supervisor_process(job, 2), signal.SIGKILL)
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
-    assert ended.code != 0 and re.search("rank 2 .*(was killed by signal 9|died|has said nothing)|signal 9", ended.stderr), ended.stderr
+    assert ended.code != 0 and re.search(
+        "rank 2 .*(was killed by signal 9|died|has said nothing)|signal 9", ended.stderr
+    ), ended.stderr
 
 
 @pytest.mark.thorough
@@ -139,7 +148,9 @@ def test_a_rank_that_stops_while_it_starts_is_missed(small, tmp_path):
     began = time.monotonic()
     os.kill(pid, signal.SIGSTOP)
     ended = ends(job, began, 6 + ENDS_WITHIN)
-    assert ended.code == 1 and re.search("rank 1 .*has said nothing|nothing has moved on any rank", ended.said[-1]), ended.stderr
+    assert ended.code == 1 and re.search(
+        "rank 1 .*has said nothing|nothing has moved on any rank", ended.said[-1]
+    ), ended.stderr
 
 
 @pytest.mark.thorough
@@ -282,7 +293,9 @@ def test_usr1_to_a_bare_mpirun_saves_on_all_ranks_and_ends_with_3(small, tmp_pat
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-@pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", "schedule.bpipe=off")], ids=["four_ranks", "one_rank"])
+@pytest.mark.parametrize(
+    "overrides", [(), ("parallel.pipeline=1", "schedule.bpipe=off")], ids=["four_ranks", "one_rank"]
+)
 def test_results_that_cannot_be_written_are_an_error(small, overrides):
     with open("/dev/full", "w") as full:
         job = Job(small, *ENDLESS, *overrides, stdout=full)
@@ -303,10 +316,14 @@ def test_a_reader_that_pauses_holds_up_no_request_to_stop_and_loses_no_line(smal
     with os.fdopen(ours) as reader:
         lines = [line for line in reader if line.startswith("step ")]
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
-    assert ended.code == 3 and [int(line.split("/")[0][4:]) for line in lines] == list(range(1, steps_done(tmp_path) + 1))
+    assert ended.code == 3 and [int(line.split("/")[0][4:]) for line in lines] == list(
+        range(1, steps_done(tmp_path) + 1)
+    )
 
 
-@pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", "schedule.bpipe=off")], ids=["four_ranks", "one_rank"])
+@pytest.mark.parametrize(
+    "overrides", [(), ("parallel.pipeline=1", "schedule.bpipe=off")], ids=["four_ranks", "one_rank"]
+)
 def test_a_reader_that_goes_away_ends_the_run_with_a_checkpoint_and_a_sentence(small, tmp_path, overrides):
     saved = tmp_path / "saved"
     job = start(small, tmp_path, f"checkpoint.dir={saved}", "checkpoint.every=0", *overrides)

@@ -133,19 +133,27 @@ def test_of_several_reasons_the_first_counts():
 def test_a_rank_that_leaves_without_a_word():
     job = run("silent")
     assert job.code == 1
-    assert job.lines[-1] == "ranks_launch: rank 1 (stage 1) ended with exit code 5 while at step 12 F3; the job ends; go on"
+    assert (
+        job.lines[-1]
+        == "ranks_launch: rank 1 (stage 1) ended with exit code 5 while at step 12 F3; the job ends; go on"
+    )
 
 
 def test_a_rank_that_ends_with_code_0_in_the_middle():
     job = run("gone", 3)
     assert job.code == 1
-    assert job.lines[-1] == "ranks_launch: rank 1 (stage 1) ended with exit code 0 while at step 12 F3; the job ends; go on"
+    assert (
+        job.lines[-1]
+        == "ranks_launch: rank 1 (stage 1) ended with exit code 0 while at step 12 F3; the job ends; go on"
+    )
 
 
 def test_a_killed_rank_is_named_with_what_it_did():
     job = run("killed")
     assert job.code == 1
-    assert job.lines[-1].startswith("ranks_launch: rank 2 (stage 2) was killed by signal 9 (Killed) while at step 12 F3")
+    assert job.lines[-1].startswith(
+        "ranks_launch: rank 2 (stage 2) was killed by signal 9 (Killed) while at step 12 F3"
+    )
     assert job.seconds < 15
 
 

@@ -1,5 +1,5 @@
-"""`--plan` from the outside: its JSON keys, its speed, that it needs neither data nor device, that `auto` follows the verdict, and that a
-run allocates to the byte what was planned."""
+"""`--plan` from the outside: its JSON keys, its speed, that it needs neither data nor device, that `auto` follows the
+verdict, and that a run allocates to the byte what was planned."""
 
 import json
 import re
@@ -9,7 +9,21 @@ import bench_plan
 import pytest
 from trainer_runs import ROOT, command, made_tokens, run, trained, trainer, write_config, write_tokens
 
-KEYS = {"schedules", "best", "model", "world", "microbatches", "stages", "step_ms", "mfu", "bubble", "transfer_exposed_ms", "source", "budget", "verdict"}
+KEYS = {
+    "schedules",
+    "best",
+    "model",
+    "world",
+    "microbatches",
+    "stages",
+    "step_ms",
+    "mfu",
+    "bubble",
+    "transfer_exposed_ms",
+    "source",
+    "budget",
+    "verdict",
+}
 STAGE_KEYS = {
     "stage", "first_layer", "last_layer", "parameters", "states_bytes", "bundle_bytes", "slots", "lent", "in_flight_1f1b",
     "peak_bytes_1f1b", "peak_bytes", "memory", "host_bytes", "fits", "chunks",
@@ -36,12 +50,16 @@ def report(config, *overrides, family="llama"):
     return ended.stdout
 
 
-# ---- for people -------------------------------------------------------------------------------------------------------
+# ---- for people ------------------------------------------------------------------------------------------------------
 
 REPORTS = {
     "llama65b": (LLAMA, "llama", []),
     "llama65b_bpipe": (LLAMA, "llama", ["schedule.bpipe=on", "schedule.micro_batch=4"]),
-    "deep": (LLAMA, "llama", ["model.layers=1024", "model.hidden=16384", "parallel.pipeline=64", "train.global_batch=256"]),
+    "deep": (
+        LLAMA,
+        "llama",
+        ["model.layers=1024", "model.hidden=16384", "parallel.pipeline=64", "train.global_batch=256"],
+    ),
     "gpt3": (GPT, "gpt", ["attention.mode=none"]),
     "tiny": (ROOT / "configs" / "llama_tiny.yaml", "llama", []),
 }
@@ -55,7 +73,7 @@ def test_a_plan_begins_with_its_answer_and_fits_120_columns(name):
     assert [line for line in lines if len(line) > 120] == []
 
 
-# ---- the contract -----------------------------------------------------------------------------------------------------
+# ---- the contract ----------------------------------------------------------------------------------------------------
 
 
 def test_the_keys_are_the_contract():
@@ -167,15 +185,25 @@ def test_without_json_the_options_say_so():
         assert option in text
 
 
-# ---- the report -------------------------------------------------------------------------------------------------------
+# ---- the report ------------------------------------------------------------------------------------------------------
 
 
 def test_the_report_says_what_is_not_counted_and_what_else_would_do():
     text = report(LLAMA, "schedule.micro_batch=4", "hardware.reserve_gib=5")
     assert "are reserved for what is not counted here" in text
-    assert re.search(r"reserve +micro-batch 4 fits without BPipe up to a reserve of \d\.\d\d GiB, with it up to 1\d\.\d\d", text)
+    assert re.search(
+        r"reserve +micro-batch 4 fits without BPipe up to a reserve of \d\.\d\d GiB, with it up to 1\d\.\d\d", text
+    )
     assert re.search(r"^BPipe\? +No: with 1F1B micro-batch 4 fits only with BPipe", text, re.M)
-    for schedule in ("1F1B, BPipe", "1F1B, host", "1F1B, layers recomputed", "interleaved", "V-Half", "ZB-V", "GIS, g=4"):
+    for schedule in (
+        "1F1B, BPipe",
+        "1F1B, host",
+        "1F1B, layers recomputed",
+        "interleaved",
+        "V-Half",
+        "ZB-V",
+        "GIS, g=4",
+    ):
         assert re.search(rf"^{schedule}  ", text, re.M), schedule
 
 
@@ -186,7 +214,11 @@ def test_formulas_are_named_as_such_with_their_source_and_are_no_rows():
     told = plan(LLAMA)
     assert not {row["name"] for row in told["schedules"]} & {"seq1f1b", "slimpipe", "dualpipe"}
     # Four slices leave a quarter of 1F1B's idle time.
-    plain = next(row for row in told["schedules"] if (row["name"], row["split_backward"], row["bpipe"], row["recompute_layers"]) == ("1f1b", "off", "off", 0))
+    plain = next(
+        row
+        for row in told["schedules"]
+        if (row["name"], row["split_backward"], row["bpipe"], row["recompute_layers"]) == ("1f1b", "off", "off", 0)
+    )
     step = float(re.search(r"4 slices: 2.75 bundles, about [\d.]+ GiB on the fullest rank and ([\d.]+) ms", text)[1])
     assert 0 < 1 - step / plain["step_ms"] < 0.76 * plain["bubble"]
 
@@ -212,7 +244,9 @@ def test_every_row_of_the_schedules_is_reproduced_by_its_values():
     rows = answer["schedules"]
     assert len(rows) > 30
     for row in rows[:: max(1, len(rows) // 12)]:
-        values = {key: row[key] for key in ("name", "chunks", "split_backward", "bpipe", "evict_to", "recompute_layers")}
+        values = {
+            key: row[key] for key in ("name", "chunks", "split_backward", "bpipe", "evict_to", "recompute_layers")
+        }
         kept = ("group",) if row["group"] else ()
         kept += ("slots", "load_ahead") if row["bpipe"] == "on" else ()
         values.update({key: row[key] for key in kept})
@@ -254,7 +288,9 @@ NARROW = ["parallel.tensor=1", "parallel.sequence=false", "model.layers=16"]
 )
 def test_backwards_are_split_where_that_makes_a_gpu_s_step_shorter(overrides, splits):
     """The plan, the list, and a profile at hand, which must not decide it, all give one answer."""
-    steps = {split: plan(LLAMA, *overrides, f"schedule.split_backward={split}")["step_ms"] for split in ("off", "on", "auto")}
+    steps = {
+        split: plan(LLAMA, *overrides, f"schedule.split_backward={split}")["step_ms"] for split in ("off", "on", "auto")
+    }
     assert steps["auto"] == steps["on" if splits else "off"]
     if "hardware.device=cpu" not in overrides and steps["on"] is not None:
         assert (steps["on"] < 0.995 * steps["off"]) == splits
@@ -296,20 +332,24 @@ def test_the_smallest_world_is_that_of_trying_every_cut(tmp_path):
     peaks = {}
     for p in (1, 2, 3, 4):
         for t in (1, 2, 3, 4, 6):
-            stages = plan(config, f"parallel.pipeline={p}", f"parallel.tensor={t}", "hardware.memory_gib=1000")["stages"]
+            stages = plan(config, f"parallel.pipeline={p}", f"parallel.tensor={t}", "hardware.memory_gib=1000")[
+                "stages"
+            ]
             peaks[p, t] = max(stage["peak_bytes"] for stage in stages)
     for best in ((1, 3), (1, 6), (2, 3), (4, 6)):
         limit = peaks[best]
         wanted = min(p * t for (p, t), peak in peaks.items() if peak <= limit)
         text = report(config, f"hardware.memory_gib={(limit + 1024) / GIB:.12f}")
-        found = re.search(r"the smallest that would do: (\d+) ranks, pipeline (\d+) x tensor (\d+)( with BPipe)?, at", text)
+        found = re.search(
+            r"the smallest that would do: (\d+) ranks, pipeline (\d+) x tensor (\d+)( with BPipe)?, at", text
+        )
         ranks, p, t = (int(found[i]) for i in (1, 2, 3))
         assert ranks == p * t <= wanted and (found[4] or peaks[p, t] <= limit)
         assert found[4] or ranks == wanted
     assert wanted == 24
 
 
-# ---- auto, and the run ------------------------------------------------------------------------------------------------
+# ---- auto, and the run -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +379,13 @@ def test_auto_does_what_the_verdict_says(config):
     [
         ["schedule.bpipe=on"],
         ["schedule.bpipe=off", "parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true"],
-        ["schedule.bpipe=off", "parallel.pipeline=2", "parallel.data=2", "train.precision=bf16", "attention.mode=recompute"],
+        [
+            "schedule.bpipe=off",
+            "parallel.pipeline=2",
+            "parallel.data=2",
+            "train.precision=bf16",
+            "attention.mode=recompute",
+        ],
         ["schedule.bpipe=off", "parallel.pipeline=1", "parallel.tensor=2", "parallel.data=2", "attention.mode=none"],
         ["schedule.bpipe=on", "schedule.evict_to=host", "parallel.pipeline=2"],
     ],
@@ -349,7 +395,9 @@ def test_a_run_allocates_to_the_byte_what_was_planned(tmp_path, family, override
     config = write_config(tmp_path, family)
     planned = plan(config, *overrides, family=family)
     ended = trained(config, *overrides, "train.steps=1", family=family)
-    assert [stage["peak_bytes"] for stage in ended.steps[0]["stages"]] == [stage["peak_bytes"] for stage in planned["stages"]]
+    assert [stage["peak_bytes"] for stage in ended.steps[0]["stages"]] == [
+        stage["peak_bytes"] for stage in planned["stages"]
+    ]
     where = "all stages" if len(planned["stages"]) > 1 else "the one stage"
     assert f"memory    as planned, to the byte, on {where}; " in ended.stderr
 

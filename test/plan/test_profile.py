@@ -1,5 +1,5 @@
-"""`--profile` and `--emulate-stage`: one stage by itself takes the bytes that were planned for it, what was measured is what the plan uses,
-and a profile is used for nothing that it was not made for."""
+"""`--profile` and `--emulate-stage`: one stage by itself takes the bytes that were planned for it, what was measured is
+what the plan uses, and a profile is used for nothing that it was not made for."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def profile(folder, config):
     return path, json.loads(ended.stdout), ended.stderr
 
 
-# ---- one stage alone ----------------------------------------------------------------------------------------------------
+# ---- one stage alone -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -75,7 +75,7 @@ def test_a_stage_that_does_not_fit_here_is_refused_before_it_is_made(tmp_path):
     assert re.search(r"stage 0 needs [\d.]+ GiB of memory, and [\d.]+ GiB are free here", ended.stderr), ended.stderr
 
 
-# ---- the file -----------------------------------------------------------------------------------------------------------
+# ---- the file --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
@@ -100,14 +100,17 @@ def test_the_plan_is_made_of_what_was_measured(folder, config, profile):
     other = folder / "changed.json"
     other.write_text(json.dumps(changed))
     # One core for each rank: stages of 2, 3, 3 layers, 8 microbatches of 3 s a layer.
-    ended = command("llama", "-c", config, "--plan", "--json", *options(f"hardware.profile={other}", "parallel.pipeline=2"))
+    ended = command(
+        "llama", "-c", config, "--plan", "--json", *options(f"hardware.profile={other}", "parallel.pipeline=2")
+    )
     told = json.loads(ended.stdout)
     assert told["source"] == "profile"
     assert abs(told["step_ms"] / (1000 * 3 * 4 * (8 + 1)) - 1) < 0.25
 
 
 def seconds_by(folder, config, profile, change, split):
-    """A planned step of two stages, by a profile in which a forward, I and W take 1 s a layer each, and as it is changed."""
+    """A planned step of two stages, by a profile in which a forward, I and W take 1 s a layer each, and as it is
+    changed."""
     told = json.loads(profile[0].read_text())
     for entry in told["stages"]:
         layers = 1000 * entry["layers"]
@@ -149,7 +152,9 @@ def test_every_schedule_is_planned_from_what_was_measured_alone(folder, config, 
         path = folder / "scaled.json"
         path.write_text(json.dumps(told))
         for name in SCHEDULES:
-            asked = options(f"hardware.profile={path}", "parallel.pipeline=2", "schedule.bpipe=off", f"schedule.name={name}")
+            asked = options(
+                f"hardware.profile={path}", "parallel.pipeline=2", "schedule.bpipe=off", f"schedule.name={name}"
+            )
             ended = command("llama", "-c", config, "--plan", "--json", *asked)
             answer = json.loads(ended.stdout)
             assert answer["source"] == "profile"
@@ -223,7 +228,9 @@ def test_what_was_not_measured_is_not_called_measured(folder, config, profile):
     assert "has no last stage with attention.mode flash" in refused(config, path)
     path = edited(profile, folder, keep(lambda entry: entry["first"] or entry["last"]))
     assert "has no stage between first and last" in refused(config, path)
-    ended = command("llama", "-c", config, "--plan", "--json", *options(f"hardware.profile={path}", "parallel.pipeline=2"))
+    ended = command(
+        "llama", "-c", config, "--plan", "--json", *options(f"hardware.profile={path}", "parallel.pipeline=2")
+    )
     assert ended.returncode == 0 and json.loads(ended.stdout)["source"] == "profile"
     hardware = f'{{device: cpu, peak_tflops: 0.05, reserve_gib: 0.1, profile: "{path}"}}'
     lying_around = write_config(folder, parallel="{pipeline: 3}", schedule="{micro_batch: 2}", hardware=hardware)
@@ -253,7 +260,11 @@ def test_profile_needs_a_place_to_write_to(folder, config):
     assert ended.returncode == 2 and "hardware.profile" in ended.stderr
     (folder / "taken").mkdir()
     os.mkfifo(folder / "fifo")
-    for path, says in ((folder / "taken", "Is a directory"), (folder / "fifo", "no regular file"), ("/proc/x/y", "cannot be written")):
+    for path, says in (
+        (folder / "taken", "Is a directory"),
+        (folder / "fifo", "no regular file"),
+        ("/proc/x/y", "cannot be written"),
+    ):
         ended = command("llama", "-c", config, "--profile", *options(f"hardware.profile={path}"))
         assert ended.returncode == 1 and says in ended.stderr, ended.stderr
         assert "micro-batch" not in ended.stderr  # before anything is measured

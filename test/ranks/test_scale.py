@@ -1,4 +1,5 @@
-"""The supervisors' own messages with many ranks: start, heartbeats and ends of processes without MPI and without a model.
+"""The supervisors' own messages with many ranks: start, heartbeats and ends of processes without MPI and without a
+model.
 
 The long form, with 1,024 ranks: test/soak/scale.py.
 """

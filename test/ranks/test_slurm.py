@@ -1,4 +1,5 @@
-"""The jobs of scripts/slurm under a real Slurm (slurm_cluster.py): stops, cancels, failures, and what a job asks for."""
+"""The jobs of scripts/slurm under a real Slurm (slurm_cluster.py): stops, cancels, failures, and what a job asks
+for."""
 
 import os
 import re
@@ -22,7 +23,15 @@ pytestmark = [
 
 # The tiny job's model made smaller: a step takes milliseconds.
 STEPS = 120
-SMALL = ["model.hidden=64", "model.ffn=64", "model.seq_len=32", "train.global_batch=16", "schedule.micro_batch=2", "data.val_every=0"]
+SMALL = [
+    "model.hidden=64",
+    "model.ffn=64",
+    "model.seq_len=32",
+    "train.global_batch=16",
+    "schedule.micro_batch=2",
+    "data.val_every=0",
+]
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
@@ -74,7 +83,11 @@ class SlurmJob:
     def ranks(self):
         named = f"SLURM_JOB_ID={self.id}\0"
         found = [pid for pid in trainer_runs.processes_with("train_llama") if named in block_of(pid)]
-        return [pid for pid in found if f"SLURM_CONF={self.cluster.folder}/" in block_of(pid) and "PMIX_RANK=" in block_of(pid)]
+        return [
+            pid
+            for pid in found
+            if f"SLURM_CONF={self.cluster.folder}/" in block_of(pid) and "PMIX_RANK=" in block_of(pid)
+        ]
 
     @property
     def bits(self):
@@ -123,7 +136,9 @@ def test_a_job_whose_rank_is_killed_starts_its_ranks_again_and_goes_on_to_the_sa
     job.wait_for_steps(12)
     os.kill(job.ranks()[-1], signal.SIGKILL)
     job.wait_for_state("COMPLETED")
-    assert "starting them again, at most 9 times more" in job.text() and "was killed by signal 9" in job.text(), job.text()
+    assert (
+        "starting them again, at most 9 times more" in job.text() and "was killed by signal 9" in job.text()
+    ), job.text()
     assert job.text().count("resumed from") == 1 and job.bits == undisturbed and job.shown("Restarts") == "0"
 
 
@@ -152,7 +167,13 @@ def test_a_wrong_value_ends_the_job_with_2(cluster, tmp_path):
 
 
 def test_a_step_without_pmix_is_explained(cluster, tmp_path):
-    command = [trainer_runs.trainer("llama"), "-c", ROOT / "configs/llama_tiny.yaml", "-o", f"log.metrics={tmp_path}/m.jsonl"]
+    command = [
+        trainer_runs.trainer("llama"),
+        "-c",
+        ROOT / "configs/llama_tiny.yaml",
+        "-o",
+        f"log.metrics={tmp_path}/m.jsonl",
+    ]
     step = cluster.call("srun", "--mpi=none", "-n", "4", *command)
     assert step.returncode == 2
     assert step.stderr.count("this Slurm step has 4 tasks, but they do not see each other") == 1
@@ -186,10 +207,17 @@ echo task $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME
     program.chmod(0o755)
     options = ["--nodes=2", "--ntasks-per-node=4", "--wait", f"--output={tmp_path}/log"]
     config = ROOT / "configs/llama_tiny.yaml"
-    sent = cluster.call("sbatch", *options, "--wrap", f"scripts/slurm/train.sh {program} {config} {tmp_path}/checkpoints -o train.steps=1")
+    sent = cluster.call(
+        "sbatch",
+        *options,
+        "--wrap",
+        f"scripts/slurm/train.sh {program} {config} {tmp_path}/checkpoints -o train.steps=1",
+    )
     text = (tmp_path / "log").read_text()
     assert sent.returncode == 0, text
-    assert sorted(line for line in text.splitlines() if line.startswith("task")) == [f"task {i} of 4 on {used}" for i in range(4)]
+    assert sorted(line for line in text.splitlines() if line.startswith("task")) == [
+        f"task {i} of 4 on {used}" for i in range(4)
+    ]
     assert (f"train.sh: {broken} does not start {program} and is left out" in text) == (broken != "none"), text
 
 

@@ -68,12 +68,17 @@ def test_pairs_lie_where_placement_says_and_the_bits_are_those_of_one_host(lab):
     assert adjacent.code == 0, adjacent.stderr
     assert table(adjacent) == [(0, "host1"), (3, "host1"), (1, "host2"), (2, "host2")]
     assert "span two hosts" not in adjacent.stderr
-    assert "[rank 0 stage 0] chosen: evicted bundles go into the partner's memory, copied by this stage alone" in adjacent.stderr
+    assert (
+        "[rank 0 stage 0] chosen: evicted bundles go into the partner's memory, copied by this stage alone"
+        in adjacent.stderr
+    )
     linear = lab.run("parallel.placement=linear", arguments=["--verbose"])
     assert linear.code == 0, linear.stderr
     assert table(linear) == [(0, "host1"), (1, "host1"), (2, "host2"), (3, "host2")]
     assert "2 of 2 pairs of stages span two hosts" in linear.stderr
-    assert "[rank 0 stage 0] chosen: evicted bundles go to the partner as messages, which it has to take" in linear.stderr
+    assert (
+        "[rank 0 stage 0] chosen: evicted bundles go to the partner as messages, which it has to take" in linear.stderr
+    )
     assert adjacent.bits == alone.bits and linear.bits == alone.bits and len(alone.bits) == 6
     assert lab.nothing_left(5)
 
@@ -86,10 +91,14 @@ def test_a_trace_has_one_clock_though_the_hosts_have_two(lab):
     assert ended.code == 0, ended.stderr
     events = [e for e in json.loads((lab.folder / "trace.json").read_text()) if e.get("ph") == "X"]
     assert max(e["ts"] + e["dur"] for e in events) < 60e6
-    forwards = {(e["pid"], e["name"]): e for e in events if re.fullmatch(r"F\d+", e["name"]) and e["ts"] < step_end(events)}
+    forwards = {
+        (e["pid"], e["name"]): e for e in events if re.fullmatch(r"F\d+", e["name"]) and e["ts"] < step_end(events)
+    }
     assert len(forwards) == 32
     for (stage, name), event in forwards.items():
-        if stage < 3:  # what it sends is there before the next stage begins; a clock is measured to a fraction of a message's way
+        if (
+            stage < 3
+        ):  # what it sends is there before the next stage begins; a clock is measured to a fraction of a message's way
             assert event["ts"] + event["dur"] < forwards[stage + 1, name]["ts"] + 2000, (stage, name)
     assert all(0 <= step["bubble"] < 1 for step in ended.steps)
 
@@ -104,7 +113,13 @@ def test_two_hosts_write_one_checkpoint_and_go_on_from_it(lab):
     steps, saved = 60, lab.folder / "checkpoints"
     alone = trainer_runs.trained(lab.config, f"train.steps={steps}")
     metrics = lab.folder / "two.jsonl"
-    overrides = [f"train.steps={steps}", f"log.metrics={metrics}", f"checkpoint.dir={saved}", "checkpoint.every=20", "checkpoint.keep=2"]
+    overrides = [
+        f"train.steps={steps}",
+        f"log.metrics={metrics}",
+        f"checkpoint.dir={saved}",
+        "checkpoint.every=20",
+        "checkpoint.keep=2",
+    ]
     job = lab.start(*overrides, arguments=["--resume-if-any", saved])
     trainer_runs.wait_until(lambda: steps_of(metrics) >= 22 or job.parent.poll() is not None, "no steps")
     assert job.parent.poll() is None
@@ -130,7 +145,10 @@ def test_a_cut_wire_ends_the_job_on_both_hosts(lab):
     lab.hosts.wire_is("down")
     ended = job.end()
     seconds = time.monotonic() - began
-    assert ended.code != 0 and PEER_TIMEOUT_S - 1 < seconds < PEER_TIMEOUT_S + trainer_runs.patience(10), (ended.code, seconds)
+    assert ended.code != 0 and PEER_TIMEOUT_S - 1 < seconds < PEER_TIMEOUT_S + trainer_runs.patience(10), (
+        ended.code,
+        seconds,
+    )
     said = [line for line in ended.said if re.search(r"rank [23] \(stage [23]\) has said nothing for \d+ s", line)]
     assert len(said) == 1 and "it is stopped or cut off" in said[0], ended.stderr
     assert lab.nothing_left(10)
@@ -163,7 +181,16 @@ def slurm(lab):
 
 def test_slurm_starts_ranks_on_both_hosts_and_a_stopped_one_ends_the_step(lab, slurm):
     alone, metrics = trainer_runs.trained(lab.config), lab.folder / "slurm.jsonl"
-    step = ["srun", "--mpi=pmix", "--nodes=2", "--ntasks-per-node=2", trainer_runs.trainer("llama"), "-c", lab.config, "-o"]
+    step = [
+        "srun",
+        "--mpi=pmix",
+        "--nodes=2",
+        "--ntasks-per-node=2",
+        trainer_runs.trainer("llama"),
+        "-c",
+        lab.config,
+        "-o",
+    ]
     ended = slurm.call(*step, f"log.metrics={metrics}", "-o", "parallel.placement=adjacent")
     assert ended.returncode == 0, ended.stderr
     assert table(ended) == [(0, "host1"), (3, "host1"), (1, "host2"), (2, "host2")]
@@ -180,4 +207,9 @@ def test_slurm_starts_ranks_on_both_hosts_and_a_stopped_one_ends_the_step(lab, s
     said = job.communicate(timeout=PEER_TIMEOUT_S + 120)[1]
     assert job.returncode != 0 and time.monotonic() - began < PEER_TIMEOUT_S + trainer_runs.patience(10), said
     assert len(re.findall(r"rank [23] \(stage [23]\) has said nothing for \d+ s", said)) == 1, said
-    assert not [words for i in (0, 1) for _, words in lab.hosts.processes(i) if words.startswith(str(trainer_runs.trainer("llama")))]
+    assert not [
+        words
+        for i in (0, 1)
+        for _, words in lab.hosts.processes(i)
+        if words.startswith(str(trainer_runs.trainer("llama")))
+    ]

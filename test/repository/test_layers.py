@@ -1,6 +1,8 @@
-"""The folders of src are layers: no file includes or calls anything of a folder below its own in the table of docs/architecture.md.
+"""The folders of src are layers: no file includes or calls anything of a folder below its own in the table of
+docs/architecture.md.
 
-Includes are read from the sources, calls from the object files: a symbol that an object needs and a later folder defines.
+Includes are read from the sources, calls from the object files: a symbol that an object needs and a later folder
+defines.
 """
 
 import functools
@@ -48,12 +50,14 @@ def test_no_folder_includes_one_that_comes_after_it():
     assert [each for each in found if order(each[2].split("/")[0]) > order(each[0])] == []
 
 
-# ---- calls --------------------------------------------------------------------------------------------------------------
+# ---- calls -----------------------------------------------------------------------------------------------------------
 
 
 def symbols(paths, option):
     """(object, symbol) of all that these objects define, or need."""
-    listed = subprocess.run(["nm", "-A", "-P", "--extern-only", option, *paths], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["nm", "-A", "-P", "--extern-only", option, *paths], capture_output=True, text=True, check=True
+    )
     return [tuple(line.split(": ", 1)) for line in listed.stdout.splitlines()]
 
 
@@ -66,7 +70,8 @@ def objects():
 
 @functools.cache
 def calls():
-    """(source, symbol it needs, source that defines it), for all calls and data of one file of the library in another."""
+    """(source, symbol it needs, source that defines it), for all calls and data of one file of the library in
+    another."""
     source_of = {str(made): path for path, made in objects()}
     owners = {line.split()[0]: source_of[made] for made, line in symbols(source_of, "--defined-only")}
     needed = [(source_of[made], line.split()[0]) for made, line in symbols(source_of, "--undefined-only")]
@@ -86,12 +91,21 @@ def test_no_folder_calls_one_that_comes_after_it():
     ] == []
 
 
-# ---- circles ------------------------------------------------------------------------------------------------------------
+# ---- circles ---------------------------------------------------------------------------------------------------------
 
-# Files of a folder that call each other, and why: one hands out the work and answers those that do it. There are no others.
+# Files of a folder that call each other, and why: one hands out the work and answers those that do it. There are no
+# others.
 CIRCLES = {
     # config.c loads through the readers and tables, and words their errors.
-    "config": {"config.c", "config_check.c", "config_schedule.c", "config_schema.c", "config_value.c", "config_yaml.c", "gpus.c"},
+    "config": {
+        "config.c",
+        "config_check.c",
+        "config_schedule.c",
+        "config_schema.c",
+        "config_value.c",
+        "config_yaml.c",
+        "gpus.c",
+    },
     # comm_mpi.c starts the collectives, which send through it.
     "comm": {"comm_mpi.c", "comm_mpi_collective.c"},
     # world.c starts world_mpi.c, which asks it about Slurm.
@@ -109,7 +123,8 @@ CIRCLES = {
 
 
 def circle(needs):
-    """Names that need each other: what is left when those are taken away that need none of the rest, or that none needs."""
+    """Names that need each other: what is left when those are taken away that need none of the rest, or that none
+    needs."""
     left = dict(needs)
     while free := [name for name, wanted in left.items() if not wanted & left.keys()]:
         for name in free:
@@ -124,7 +139,9 @@ def circle(needs):
 @pytest.mark.parametrize("folder", TABLE)
 def test_files_of_a_folder_call_each_other_in_no_new_circle(folder):
     inside = [call for call in calls() if folder_of(call[0]) == folder == folder_of(call[2])]
-    needs = {user.name: {owner.name for source, _, owner in inside if source == user} - {user.name} for user, _, _ in inside}
+    needs = {
+        user.name: {owner.name for source, _, owner in inside if source == user} - {user.name} for user, _, _ in inside
+    }
     assert set(circle(needs)) <= CIRCLES.get(folder, set())
 
 

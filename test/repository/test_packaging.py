@@ -1,4 +1,5 @@
-"""make install, make uninstall and make dist; one version everywhere; the image and the CI of a forge do what they say."""
+"""make install, make uninstall and make dist; one version everywhere; the image and the CI of a forge do what they
+say."""
 
 import os
 import re
@@ -47,7 +48,7 @@ def test_the_changes_begin_with_this_version():
     assert (newest[1], newest[2]) == (VERSION, date)
 
 
-# ---- install ------------------------------------------------------------------------------------------------------------
+# ---- install ---------------------------------------------------------------------------------------------------------
 
 
 def files_in(folder):
@@ -74,7 +75,11 @@ def test_what_is_installed_trains_from_an_empty_folder_and_uninstall_leaves_noth
         } <= set(found)
         page = (place / f"share/man/man1/train_{family}.1").read_text()
         assert page.startswith(f".TH TRAIN_{family.upper()} 1 ")
-    assert {f"share/doc/{NAME}/README.md", f"share/doc/{NAME}/LICENSE", f"share/doc/{NAME}/docs/configuration.md"} <= set(found)
+    assert {
+        f"share/doc/{NAME}/README.md",
+        f"share/doc/{NAME}/LICENSE",
+        f"share/doc/{NAME}/docs/configuration.md",
+    } <= set(found)
     assert files_in(stage) == [f"opt/bpipe/{name}" for name in found]
 
     (work / "text.txt").write_text("in the beginning was the word\n" * 3000)
@@ -100,7 +105,7 @@ def test_what_is_installed_trains_from_an_empty_folder_and_uninstall_leaves_noth
     assert files_in(stage) == []
 
 
-# ---- dist ---------------------------------------------------------------------------------------------------------------
+# ---- dist ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
@@ -121,7 +126,7 @@ def test_the_tarball_builds_without_git_and_is_the_same_bytes_each_time(tmp_path
     # A git that fails shows whether it is called.
     tools, called = tmp_path / "tools", tmp_path / "called"
     tools.mkdir()
-    (tools / "git").write_text(f"#!/bin/sh\necho \"$@\" >> {called}\nexit 1\n")
+    (tools / "git").write_text(f'#!/bin/sh\necho "$@" >> {called}\nexit 1\n')
     (tools / "git").chmod(0o755)
     without = {"PATH": f"{tools}:{os.environ['PATH']}", "GIT_DIR": "/nowhere"}
     built = make("-j2", "OPT=-O0", "programs", cwd=source, **without)
@@ -134,7 +139,7 @@ def test_the_tarball_builds_without_git_and_is_the_same_bytes_each_time(tmp_path
     assert refused.returncode != 0 and "this is no git checkout" in refused.stderr
 
 
-# ---- an image, and the CI of a forge ------------------------------------------------------------------------------------------
+# ---- an image, and the CI of a forge ---------------------------------------------------------------------------------
 
 
 def test_the_image_copies_what_is_there_and_runs_what_shells_and_make_understand():

@@ -1,4 +1,5 @@
-"""README.md stays true: its commands run, its quotes are what the programs say, and the lines to read first are as many as it says."""
+"""README.md stays true: its commands run, its quotes are what the programs say, and the lines to read first are as many
+as it says."""
 
 import re
 import subprocess
@@ -46,11 +47,17 @@ def test_every_command_is_run_by_a_test():
 @pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 def test_the_commands_run_one_after_the_other(checkout, tmp_path):
-    env = {name: value for name, value in environment(HOME=str(tmp_path)).items() if not name.startswith(("MAKE", "MFLAGS"))}
+    env = {
+        name: value
+        for name, value in environment(HOME=str(tmp_path)).items()
+        if not name.startswith(("MAKE", "MFLAGS"))
+    }
     for command in FENCED:
         if command in ELSEWHERE:
             continue
-        ended = subprocess.run(["bash", "-ec", short(command)], cwd=checkout, env=env, capture_output=True, text=True, timeout=300)
+        ended = subprocess.run(
+            ["bash", "-ec", short(command)], cwd=checkout, env=env, capture_output=True, text=True, timeout=300
+        )
         assert ended.returncode == 0, f"{command}\n{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
     assert not list(tmp_path.glob(".local/bin/*"))  # uninstalled again
 
@@ -61,7 +68,9 @@ def words(text):
 
 def test_the_quoted_verdict_is_the_plan_s():
     command, quote = re.search(r"^    \$ (\./train_gpt .*)\n((?:    .*\n)+?)    \[\.\.\.\]$", README, re.M).groups()
-    ended = subprocess.run(["bash", "-c", command.replace("./", f"{BUILD}/")], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    ended = subprocess.run(
+        ["bash", "-c", command.replace("./", f"{BUILD}/")], cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
     pieces = [words(piece) for piece in quote.split("[...]")]
     said = words(ended.stdout)
     assert all(piece in said for piece in pieces), ended.stdout[:500]
@@ -76,5 +85,7 @@ def test_the_lines_to_read_first_are_as_many_as_it_says():
 def test_the_step_line_is_one_of_this_version():
     line = re.search(r"^    (step .*)$", README, re.M)[1]
     assert re.fullmatch(
-        r"step +\d+/\d+ \| loss [\d.]+ \| norm [\d.]+ \| lr \S+ \| \d+ ms \| \d+ tok/s \| MFU [\d.]+% \| bubble \d+% \| [\d.]+ .iB@\d \| \w+", line
+        r"step +\d+/\d+ \| loss [\d.]+ \| norm [\d.]+ \| lr \S+ \| \d+ ms \| \d+ tok/s \| MFU [\d.]+% \| bubble \d+% \|"
+        r" [\d.]+ .iB@\d \| \w+",
+        line,
     )

@@ -1,4 +1,5 @@
-"""docs/tutorial.md stays true: its commands, taken from the page, run one after the other in a copy of this checkout."""
+"""docs/tutorial.md stays true: its commands, taken from the page, run one after the other in a copy of this
+checkout."""
 
 import json
 import re
@@ -46,10 +47,14 @@ def checkout(tmp_path_factory):
 def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
     steps = steps_of(PAGE)
     assert [number for number, _, _ in steps] == list(range(1, 13))
-    env = {name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS", "TEST_PROGRAMS"))}
+    env = {
+        name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS", "TEST_PROGRAMS"))
+    }
     said = {}
     for number, title, command in steps:
-        ended = subprocess.run(["bash", "-e"], input=command, cwd=checkout, env=env, capture_output=True, text=True, timeout=patience(300))
+        ended = subprocess.run(
+            ["bash", "-e"], input=command, cwd=checkout, env=env, capture_output=True, text=True, timeout=patience(300)
+        )
         assert ended.returncode == 0, f"{number}. {title}\n{ended.stdout}\n{ended.stderr}"
         said[number] = ended
     assert "mine_train: " in said[2].stdout

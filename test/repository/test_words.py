@@ -9,7 +9,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 pytestmark = pytest.mark.every_case
 pages = pytest.mark.parametrize("page", PAGES, ids=IDS)
-MADE_BY_USERS = re.compile(r"out/|data/|build/|\.deps/|.*(NAME|\*)|mine|profile\.json|docs/x|configs/x\.yaml|configs/NAME")
+MADE_BY_USERS = re.compile(
+    r"out/|data/|build/|\.deps/|.*(NAME|\*)|mine|profile\.json|docs/x|configs/x\.yaml|configs/NAME"
+)
 
 
 def anchors(text):

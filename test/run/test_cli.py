@@ -1,5 +1,5 @@
-"""The command line from the outside: results on stdout, status and errors on stderr, exit codes, and that a run which ends,
-however it ends, says why in its last line and leaves nothing running or written."""
+"""The command line from the outside: results on stdout, status and errors on stderr, exit codes, and that a run which
+ends, however it ends, says why in its last line and leaves nothing running or written."""
 
 import os
 import pty
@@ -43,7 +43,7 @@ def config(tmp_path_factory):
     return write_config(tmp_path_factory.mktemp("cli"))
 
 
-# ---- what needs no run ------------------------------------------------------------------------------------------------
+# ---- what needs no run -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -67,7 +67,10 @@ def test_questions_are_answered_on_stdout(family, option, holds):
 def test_an_answer_that_cannot_be_written_is_an_error(asked):
     with open("/dev/full", "w") as full:
         ended = subprocess.run([trainer("llama"), asked], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert ended.returncode == 1 and ended.stderr == "train_llama: cannot write to standard output: No space left on device\n"
+    assert (
+        ended.returncode == 1
+        and ended.stderr == "train_llama: cannot write to standard output: No space left on device\n"
+    )
 
 
 def test_help_names_every_option_of_the_readme_and_its_example_runs_from_the_repository():
@@ -88,7 +91,10 @@ def test_help_names_every_option_of_the_readme_and_its_example_runs_from_the_rep
         (["-c", "configs/llama_tiny.yaml", "-o", "train.steps=many"], "-o train.steps: "),
         (["-c", "configs/llama_tiny.yaml", "-o", "parallel.pipeline=9"], "-o parallel.pipeline: 9 stages for 8 layers"),
         (["-c", "configs/llama_tiny.yaml", "-o", "schedule.slots=2"], "use slots 3 or more, or auto"),
-        (["-c", "configs/gpt_tiny.yaml"], f"{FAMILY_OF_GPT_TINY}: model.family: train_llama trains llama; use train_gpt for gpt"),
+        (
+            ["-c", "configs/gpt_tiny.yaml"],
+            f"{FAMILY_OF_GPT_TINY}: model.family: train_llama trains llama; use train_gpt for gpt",
+        ),
     ],
 )
 def test_bad_usage_is_code_2_and_one_sentence(arguments, says):
@@ -121,7 +127,9 @@ def test_a_run_too_large_for_this_machine_says_in_two_lines_what_it_needs_what_i
     )
     assert ended.returncode == 1 and ended.stdout == ""
     needs, instead = ended.stderr.splitlines()
-    assert re.search(r"needs 32 GPUs with \d+\.\d GiB each \(stage 0 is the fullest\); here: no CUDA device, \d+ cores? and", needs)
+    assert re.search(
+        r"needs 32 GPUs with \d+\.\d GiB each \(stage 0 is the fullest\); here: no CUDA device, \d+ cores? and", needs
+    )
     assert f"run instead: ./train_{family} -c configs/{family}_tiny.yaml" in instead
 
 
@@ -138,7 +146,7 @@ def test_cuda_where_there_is_none_is_refused_in_two_lines(config):
     assert "no CUDA device" in ended.said[0] and "run instead: " in ended.said[1]
 
 
-# ---- the schedule -----------------------------------------------------------------------------------------------------
+# ---- the schedule ----------------------------------------------------------------------------------------------------
 
 
 def read_schedule(text):
@@ -149,7 +157,9 @@ def read_schedule(text):
     for number, line in enumerate(lines):
         prefix, _, actions = line.partition(": ")
         assert prefix == f"stage {number}"
-        words = [re.fullmatch(r"([FB])(\d+)|([ER])(\d+)>(\d+|h)|([AL])(\d+)<(\d+|h)", word) for word in actions.split(" ")]
+        words = [
+            re.fullmatch(r"([FB])(\d+)|([ER])(\d+)>(\d+|h)|([AL])(\d+)<(\d+|h)", word) for word in actions.split(" ")
+        ]
         assert all(words), line
         stages.append([tuple(part for part in word.groups() if part is not None) for word in words])
     assert len(stages) == int(figures[2])
@@ -204,7 +214,7 @@ def test_bpipe_takes_no_more_than_half_of_p_and_one_slots(p, slots):
     assert read_schedule(command("llama", "-c", "configs/llama_tiny.yaml", "--schedule", *overrides).stdout)[2] == slots
 
 
-# ---- who starts the ranks -----------------------------------------------------------------------------------------------
+# ---- who starts the ranks --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
@@ -214,7 +224,9 @@ def test_the_start_is_said_in_one_line_and_the_rest_is_on_the_right_stream(confi
     cores = len(os.sched_getaffinity(0))
     first = rf"train_llama: starting 8 ranks on this machine through mpirun \({cores} cores?: \d+ threads? each\)"
     assert re.fullmatch(first, ended.said[0])
-    assert re.search(r"^stage +layers +parameters", ended.stderr, re.M) and re.search(r"^rank +stage", ended.stderr, re.M)
+    assert re.search(r"^stage +layers +parameters", ended.stderr, re.M) and re.search(
+        r"^rank +stage", ended.stderr, re.M
+    )
     assert all(re.match(r"(step|val) +\d+/3 \| loss ", line) for line in ended.stdout.splitlines())
     assert len(ended.stdout.splitlines()) == 5
     assert not re.search(r"^(step|val) +\d+/", ended.stderr, re.M)
@@ -230,7 +242,9 @@ def test_under_a_bare_mpirun_ranks_join_and_train_the_same(family, tmp_path):
     started = trained(config, family=family)
     assert joined.bits == started.bits and len(joined.bits) == 8
     assert "starting" not in joined.stderr
-    assert [line.split("|")[1] for line in joined.stdout.splitlines()] == [l.split("|")[1] for l in started.stdout.splitlines()]
+    assert [line.split("|")[1] for line in joined.stdout.splitlines()] == [
+        l.split("|")[1] for l in started.stdout.splitlines()
+    ]
     assert nothing_left(config)
 
 
@@ -261,7 +275,7 @@ def test_one_rank_needs_no_mpirun(config):
     assert "starting" not in ended.stderr and len(ended.steps) == 3
 
 
-# ---- data ---------------------------------------------------------------------------------------------------------------
+# ---- data ------------------------------------------------------------------------------------------------------------
 
 
 def missing(path):
@@ -326,7 +340,9 @@ def test_data_that_cannot_be_used_is_one_sentence_before_any_rank_starts(config,
     damage(path)
     ended = run(config, f"data.train={path}")
     assert ended.code == 2 and ended.stdout == "" and len(ended.said) == 1
-    assert re.match(rf"train_llama: data\.train: {path}.*" if damage is not missing else "train_llama: data.train: ", ended.said[0])
+    assert re.match(
+        rf"train_llama: data\.train: {path}.*" if damage is not missing else "train_llama: data.train: ", ended.said[0]
+    )
     assert re.search(DAMAGE[damage], ended.said[0]), ended.said[0]
     assert nothing_left(config)
 
@@ -336,7 +352,9 @@ def test_a_validation_shard_too_small_for_the_batches_says_how_many_tokens_are_n
     ended = run(config, f"data.val={path}")
     assert ended.code == 2 and len(ended.said) == 1
     assert re.search(r"data\.val: .* has 1000 tokens .*; 32 sequences are needed, at least 1025 tokens", ended.said[0])
-    assert trained(config, f"data.val={path}", "data.val_batches=1", "train.steps=1", "parallel.pipeline=1", OFF).of_type("val")
+    assert trained(
+        config, f"data.val={path}", "data.val_batches=1", "train.steps=1", "parallel.pipeline=1", OFF
+    ).of_type("val")
 
 
 def write_spoilt_far_behind(path):
@@ -354,7 +372,9 @@ def test_a_token_out_of_range_far_behind_ends_the_run_when_it_is_met(config, tmp
     write_spoilt_far_behind(path)
     ended = run(config, f"data.train={path}")
     assert ended.code == 1
-    token = re.search(rf"train_llama: \[rank \d stage [03]\] {path}: token (\d+) is 999, outside a vocabulary of 100", ended.said[-1])
+    token = re.search(
+        rf"train_llama: \[rank \d stage [03]\] {path}: token (\d+) is 999, outside a vocabulary of 100", ended.said[-1]
+    )
     assert token and int(token[1]) >= 1 << 24
     assert sum("outside a vocabulary" in line for line in ended.said) == 1
     assert nothing_left(config)
@@ -371,7 +391,7 @@ def test_metrics_that_cannot_be_written_end_the_run_with_the_reason_last(config,
         assert nothing_left(config)
 
 
-# ---- a run that is stopped ------------------------------------------------------------------------------------------------
+# ---- a run that is stopped -------------------------------------------------------------------------------------------
 
 LONG = ["train.steps=1000000", "data.val_every=0"]
 
@@ -418,8 +438,11 @@ def test_idle_threads_spin_briefly_unless_the_environment_says_otherwise(config,
 
 @pytest.mark.thorough
 def test_a_second_request_ends_one_rank_at_once_with_1(config, tmp_path):
-    # A step of about a second: the second signal, which within 0.2 s would be taken for the same request, comes in the same one.
-    job, _ = running(config, tmp_path, "parallel.pipeline=1", OFF, "train.global_batch=128", "model.hidden=256", "model.ffn=1024")
+    # A step of about a second: the second signal, which within 0.2 s would be taken for the same request, comes in the
+    # same one.
+    job, _ = running(
+        config, tmp_path, "parallel.pipeline=1", OFF, "train.global_batch=128", "model.hidden=256", "model.ffn=1024"
+    )
     job.parent.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     job.parent.send_signal(signal.SIGINT)
@@ -448,7 +471,9 @@ def test_a_killed_rank_takes_the_run_down_and_is_named_with_what_it_did(config, 
     ended = job.end()
     assert time.monotonic() - told < patience(10)
     assert ended.code == 1
-    assert re.match(r"train_llama: rank 2 \(stage 2\) was killed by signal 9 \(Killed\) while at step \d+ ", ended.said[-1])
+    assert re.match(
+        r"train_llama: rank 2 \(stage 2\) was killed by signal 9 \(Killed\) while at step \d+ ", ended.said[-1]
+    )
     assert nothing_left(config)
 
 
@@ -470,7 +495,7 @@ def test_a_killed_rank_of_a_bare_mpirun_ends_the_others(config, tmp_path):
     assert nothing_left(config)
 
 
-# ---- terminals ------------------------------------------------------------------------------------------------------------
+# ---- terminals -------------------------------------------------------------------------------------------------------
 
 
 def on_terminal(config, *overrides, **keywords):

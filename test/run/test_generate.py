@@ -1,6 +1,7 @@
 """A person can see the model learn: samples while training, --generate, perplexity and multiple choice.
 
-The same text comes from every layout, and greedily the one that transformers writes; sampling changes no bit of training.
+The same text comes from every layout, and greedily the one that transformers writes; sampling changes no bit of
+training.
 """
 
 import itertools
@@ -19,7 +20,16 @@ import pytest
 from trainer_runs import ROOT, TOOLS, Trainer, checkpoint_names, layout, saving, without_mpi
 
 MODELS = {
-    "llama": {"family": "llama", "hidden": 48, "layers": 4, "heads": 6, "kv_heads": 2, "ffn": 80, "vocab": 257, "seq_len": 32},
+    "llama": {
+        "family": "llama",
+        "hidden": 48,
+        "layers": 4,
+        "heads": 6,
+        "kv_heads": 2,
+        "ffn": 80,
+        "vocab": 257,
+        "seq_len": 32,
+    },
     "gpt": {"family": "gpt", "hidden": 48, "layers": 4, "heads": 6, "ffn": 80, "vocab": 257, "seq_len": 32},
 }
 needs_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
@@ -80,7 +90,9 @@ def test_every_tensor_rank_has_its_part_of_the_vocabulary(tmp_path):
     trainer.run({"train.steps": 1, "train.lr": 1.0e-2}, saving(tmp_path / "saved", 1))
     draws = {"sample.temperature": 3, "sample.tokens": 40}
     for rule in (draws, {**draws, "sample.top_k": 300}, {**draws, "sample.top_k": 30}):
-        alone, split = [ids_of(generate(trainer, "1 399", rule, layout(t=t), resume=tmp_path / "saved")) for t in (1, 2)]
+        alone, split = [
+            ids_of(generate(trainer, "1 399", rule, layout(t=t), resume=tmp_path / "saved")) for t in (1, 2)
+        ]
         assert alone == split and len({token for token in alone if token >= 256}) > 3
 
 
@@ -108,7 +120,9 @@ os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VER
 
 
 def export(folder):
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed; run scripts/install_deps.sh")
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed; run scripts/install_deps.sh"
+    )
     pytest.importorskip("torch").set_num_threads(1)
     return transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
 
@@ -120,7 +134,8 @@ def exported(trained):
 
 @pytest.fixture(scope="module", params=MODELS)
 def walking(request, tmp_path_factory):
-    """A model of a walk through the vocabulary: what it writes greedily is varied, and depends on every token before."""
+    """A model of a walk through the vocabulary: what it writes greedily is varied, and depends on every token
+    before."""
     folder, random = tmp_path_factory.mktemp(f"walking_{request.param}"), numpy.random.default_rng(5)
     walk = [1, 2]
     while len(walk) < 6000:
@@ -177,7 +192,9 @@ def test_a_text_longer_than_a_sequence_goes_on_from_its_end(walking):
 def test_weights_come_from_a_model_without_a_run_too(trained):
     model = {"checkpoint.init_from": str(trained.saved / "step_00000120")}
     assert generate(trained, "int ", GREEDY, model) == generate(trained, "int ", GREEDY, resume=trained.saved)
-    assert generate(trained, "int ", GREEDY, resume=trained.saved / "step_00000120") == generate(trained, "int ", GREEDY, model)
+    assert generate(trained, "int ", GREEDY, resume=trained.saved / "step_00000120") == generate(
+        trained, "int ", GREEDY, model
+    )
 
 
 def test_a_text_ends_where_the_model_ends_it(trained, tmp_path):
@@ -214,7 +231,9 @@ def write_questions(folder, questions, *options, code=0):
     return out if code == 0 else result.stderr
 
 
-@pytest.mark.parametrize("ranks", [layout(b=2), pytest.param(layout(p=4, b=2, bpipe=True), marks=needs_ranks)], ids=["p1", "bpipe"])
+@pytest.mark.parametrize(
+    "ranks", [layout(b=2), pytest.param(layout(p=4, b=2, bpipe=True), marks=needs_ranks)], ids=["p1", "bpipe"]
+)
 def test_sampling_and_evaluation_change_no_bit_of_training(trained, tmp_path, ranks):
     val = {"data.val": trained.config["data"]["train"], "data.val_every": 3, "data.val_batches": 1}
     batch = {"train.global_batch": 16}
@@ -303,7 +322,11 @@ def test_accuracy_is_what_transformers_finds(trained, exported, tmp_path):
     line, _ = evaluate(trained, write_questions(tmp_path, questions))
     assert (line["correct"], line["examples"], line["left_out"]) == (right, len(questions), 0)
     assert line["accuracy"] == right / len(questions)
-    same = {"data.hellaswag": str(tmp_path / "questions.bin"), "data.val": trained.config["data"]["train"], "data.val_batches": 1}
+    same = {
+        "data.hellaswag": str(tmp_path / "questions.bin"),
+        "data.val": trained.config["data"]["train"],
+        "data.val_batches": 1,
+    }
     command, _ = trained.prepare(same)
     command += ["--validate", "--json", "--resume", str(trained.saved)]
     said = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
@@ -319,7 +342,9 @@ def test_accuracy_does_not_depend_on_the_layout(trained, tmp_path):
 
 def test_what_is_too_long_is_left_out_and_said(trained, exported, tmp_path):
     long = [{"ctx": "a" * 20, "endings": ["short", "b" * 13], "label": 0}]
-    fits = [{"ctx": "a" * 20, "endings": ["short", "b" * 12], "label": 0}]  # with its blank 33 tokens, 32 of them inputs
+    fits = [
+        {"ctx": "a" * 20, "endings": ["short", "b" * 12], "label": 0}
+    ]  # with its blank 33 tokens, 32 of them inputs
     questions, right = answers(exported, QUESTIONS)
     right += answer(exported, fits[0])[0]
     line, result = evaluate(trained, write_questions(tmp_path, long + questions + long + fits))
@@ -368,7 +393,8 @@ def test_errors_say_what_to_do(trained, tmp_path):
 
 @pytest.mark.parametrize("ranks", [layout(), pytest.param(layout(p=2, d=2), marks=needs_ranks)], ids=["p1", "p2_d2"])
 def test_a_request_to_stop_ends_a_long_evaluation(trained, tmp_path, ranks):
-    """One that would take minutes, after the first step: the run ends after the second, and has said nothing of either."""
+    """One that would take minutes, after the first step: the run ends after the second, and has said nothing of
+    either."""
     choice = {"data.hellaswag": str(write_questions(tmp_path, QUESTIONS * 1000)), "data.hellaswag_every": 1}
     process = trained.start(ranks, choice, saving(tmp_path / "saved", 100))
     assert process.stdout.readline().startswith("step ")
@@ -432,7 +458,9 @@ def make_tokenizer(kind, folder):
     library.decoder = tokenizers.decoders.ByteLevel()
     library.normalizer = tokenizers.normalizers.NFC()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=600, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet
+    )
     library.train_from_iterator([text], trainer)
     library.save(str(folder / "m.json"))
     return folder / "m.json", lambda line: library.encode(line, add_special_tokens=False).ids, library.decode
@@ -441,7 +469,9 @@ def make_tokenizer(kind, folder):
 @pytest.mark.parametrize("kind", ["model", "json"])
 def test_tokens_are_those_of_the_tokenizers_library(tmp_path, kind):
     path, encode, decode = make_tokenizer(kind, tmp_path)
-    result = subprocess.run([TOOLS / "tool_tokenizer", path], input="\n".join(LINES) + "\n", capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [TOOLS / "tool_tokenizer", path], input="\n".join(LINES) + "\n", capture_output=True, text=True, check=True
+    )
     said = result.stdout.split("\n")
     for line, ids, decoded in zip(LINES, said[::2], said[1::2]):
         assert ids_of(ids) == encode(line), line
@@ -458,21 +488,43 @@ def test_a_model_of_pieces_writes_text(tmp_path):
     sentencepiece.SentencePieceTrainer.train(
         input=str(tmp_path / "text.txt"), model_prefix=str(tmp_path / "m"), vocab_size=600, minloglevel=2, **PIECES
     )
-    command = [sys.executable, ROOT / "scripts/prepare_data.py", tmp_path / "text.txt", "-o", tmp_path, "--name", "mine"]
+    command = [
+        sys.executable,
+        ROOT / "scripts/prepare_data.py",
+        tmp_path / "text.txt",
+        "-o",
+        tmp_path,
+        "--name",
+        "mine",
+    ]
     subprocess.run([*command, "--tokenizer", tmp_path / "m.model"], check=True, capture_output=True)
     trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 600})
     trainer.config["data"]["train"] = str(tmp_path / "mine_train_*.bin")
     trainer.run({"train.steps": 30, "train.lr": 1.0e-2}, saving(tmp_path / "saved", 30))
     text = generate(trainer, "static int", GREEDY, resume=tmp_path / "saved")
     assert text.startswith("static int") and len(text) > len("static int") + 24
-    ids = generate(trainer, " ".join(map(str, tokens("encode", "static int", tmp_path / "m.model"))), GREEDY, IDS, resume=tmp_path / "saved")
+    ids = generate(
+        trainer,
+        " ".join(map(str, tokens("encode", "static int", tmp_path / "m.model"))),
+        GREEDY,
+        IDS,
+        resume=tmp_path / "saved",
+    )
     assert tokens("decode", ids, tmp_path / "m.model") == text
 
 
 def test_a_checkpoint_carries_the_tokenizer_of_its_data(tmp_path):
     """tokenizer.json with the names of its special tokens, and their numbers in config.json."""
     path, encode, _ = make_tokenizer("json", tmp_path)
-    command = [sys.executable, ROOT / "scripts/prepare_data.py", tmp_path / "text.txt", "-o", tmp_path, "--name", "mine"]
+    command = [
+        sys.executable,
+        ROOT / "scripts/prepare_data.py",
+        tmp_path / "text.txt",
+        "-o",
+        tmp_path,
+        "--name",
+        "mine",
+    ]
     subprocess.run([*command, "--tokenizer", path], check=True, capture_output=True)
     trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 600})
     trainer.config["data"]["train"] = str(tmp_path / "mine_train_*.bin")

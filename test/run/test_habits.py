@@ -36,7 +36,7 @@ def config(tmp_path_factory):
     return write_config(tmp_path_factory.mktemp("habits"))
 
 
-# ---- how much is said -------------------------------------------------------------------------------------------------
+# ---- how much is said ------------------------------------------------------------------------------------------------
 
 
 @LAYOUTS
@@ -84,14 +84,23 @@ def test_quiet_keeps_errors(config):
 
 
 def test_quiet_reaches_plans_and_profiles(config, tmp_path):
-    arguments = ["-c", config, "-q", "--plan", "-o", "schedule.bpipe=auto", "-o", f"hardware.profile={tmp_path}/none.json"]
+    arguments = [
+        "-c",
+        config,
+        "-q",
+        "--plan",
+        "-o",
+        "schedule.bpipe=auto",
+        "-o",
+        f"hardware.profile={tmp_path}/none.json",
+    ]
     loud = subprocess.run([trainer("llama"), *arguments[:2], *arguments[3:]], capture_output=True, text=True, cwd=ROOT)
     quiet = subprocess.run([trainer("llama"), *arguments], capture_output=True, text=True, cwd=ROOT)
     assert loud.returncode == quiet.returncode
     assert quiet.stdout == loud.stdout
 
 
-# ---- colours ------------------------------------------------------------------------------------------------------------
+# ---- colours ---------------------------------------------------------------------------------------------------------
 
 
 def on_terminal(command, **changes):
@@ -123,7 +132,7 @@ def test_a_dumb_terminal_gets_plain_lines(config):
     assert "step    3/3 | loss" in text and "\x1b" not in text and "is running" not in text
 
 
-# ---- Ctrl-C ---------------------------------------------------------------------------------------------------------------
+# ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
 
 class Terminal:
@@ -162,11 +171,14 @@ def test_ctrl_c_ends_the_run_after_a_whole_step_with_its_checkpoint_saved(tmp_pa
     config = write_config(tmp_path)
     job = Terminal(config, *LONG, *layout, f"checkpoint.dir={tmp_path}/out")
     job.read_until("| loss")
-    # The terminal signals its whole foreground group, and ranks that got the signal from there would end in mpirun's way.
+    # The terminal signals its whole foreground group, and ranks that got the signal from there would end in mpirun's
+    # way.
     foreground = os.tcgetpgrp(job.terminal)
     others = [pid for pid in processes_with(str(config)) if pid != job.pid]
     assert [pid for pid in others if os.getpgid(pid) == foreground] == []
-    assert os.getpgid(job.pid) == foreground and len(others) == (0 if layout else 10)  # caretaker, mpirun, ranks and their supervisors
+    assert os.getpgid(job.pid) == foreground and len(others) == (
+        0 if layout else 10
+    )  # caretaker, mpirun, ranks and their supervisors
     job.press(b"\x03")
     code, lines = job.end()
     assert code == 3, lines[-5:]

@@ -1,4 +1,5 @@
-"""train.max_restarts: ranks that died are started again from the newest checkpoint, and the run has the bits of an undisturbed one."""
+"""train.max_restarts: ranks that died are started again from the newest checkpoint, and the run has the bits of an
+undisturbed one."""
 
 import json
 import os
@@ -45,8 +46,14 @@ def test_a_killed_rank_is_started_again_and_the_bits_are_those_of_an_undisturbed
     kill(job, torn, 2, 7)
     ended = job.end()
     assert ended.code == 0, ended.stderr
-    assert re.search(r"rank 2 \(stage 2\) was killed by signal 9 .* while at \S.*; the ranks end", ended.stderr), ended.stderr
-    said = re.search(r"starting the ranks again from (step (\d+)|where this start began), at most 1 times more; lost: (\d+) steps?, \d+ s", ended.stderr)
+    assert re.search(
+        r"rank 2 \(stage 2\) was killed by signal 9 .* while at \S.*; the ranks end", ended.stderr
+    ), ended.stderr
+    said = re.search(
+        r"starting the ranks again from (step (\d+)|where this start began), at most 1 times more; lost: (\d+) steps?,"
+        r" \d+ s",
+        ended.stderr,
+    )
     assert said is not None, ended.stderr
     runs = [line for line in lines(torn) if line["type"] == "run"]
     assert len(runs) >= 2

@@ -13,7 +13,17 @@ from pathlib import Path
 import pytest
 
 from harm import launcher_process, small_config
-from trainer_runs import ROOT, Job, environment, nothing_left, patience, processes_with, trainer, wait_until, without_mpi
+from trainer_runs import (
+    ROOT,
+    Job,
+    environment,
+    nothing_left,
+    patience,
+    processes_with,
+    trainer,
+    wait_until,
+    without_mpi,
+)
 
 SOON = 60
 ALONE = ("parallel.pipeline=1", "schedule.bpipe=off")
@@ -21,7 +31,11 @@ RANKS = {"one_rank": ALONE, "four_ranks": ("parallel.pipeline=4",)}
 ENDLESS = ("train.steps=1000000", "train.schedule=constant")
 several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 each_size = pytest.mark.parametrize(
-    "overrides", [pytest.param(RANKS["one_rank"], id="one_rank"), pytest.param(RANKS["four_ranks"], id="four_ranks", marks=several_ranks)]
+    "overrides",
+    [
+        pytest.param(RANKS["one_rank"], id="one_rank"),
+        pytest.param(RANKS["four_ranks"], id="four_ranks", marks=several_ranks),
+    ],
 )
 
 
@@ -40,7 +54,10 @@ def started(small, tmp_path, *overrides, **more):
     metrics = tmp_path / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
     job = Job(small, *ENDLESS, f"log.metrics={metrics}", *overrides, **more)
-    wait_until(lambda: job.parent.poll() is not None or (metrics.exists() and metrics.read_text().count('"step"') > 2), "no steps")
+    wait_until(
+        lambda: job.parent.poll() is not None or (metrics.exists() and metrics.read_text().count('"step"') > 2),
+        "no steps",
+    )
     assert job.parent.poll() is None, job.end().stderr
     return job
 
@@ -50,7 +67,9 @@ def started(small, tmp_path, *overrides, **more):
 
 @each_size
 @pytest.mark.parametrize("closed", [">&-", "<&- >&-"])
-def test_a_closed_standard_output_ends_the_run_and_nothing_is_written_into_another_file(small, tmp_path, overrides, closed):
+def test_a_closed_standard_output_ends_the_run_and_nothing_is_written_into_another_file(
+    small, tmp_path, overrides, closed
+):
     metrics = tmp_path / "metrics.jsonl"
     job = Job(small, "train.steps=5", f"log.metrics={metrics}", *overrides, prefix=through_bash(f'exec "$@" {closed}'))
     try:
@@ -58,7 +77,9 @@ def test_a_closed_standard_output_ends_the_run_and_nothing_is_written_into_anoth
     finally:
         job.parent.kill()
     ended = job.end()
-    assert ended.code == 1 and ended.said[-1].endswith("cannot write to standard output: Bad file descriptor"), ended.stderr
+    assert ended.code == 1 and ended.said[-1].endswith(
+        "cannot write to standard output: Bad file descriptor"
+    ), ended.stderr
     assert all(line.startswith("{") for line in metrics.read_text().splitlines()) and nothing_left(small)
 
 
@@ -127,7 +148,9 @@ def test_output_that_cannot_be_written_costs_no_work(small, tmp_path, overrides)
     saved = tmp_path / "saved"
     with open("/dev/full", "w") as full:
         ended = Job(small, *ENDLESS, f"checkpoint.dir={saved}", *overrides, stdout=full).end()
-    assert ended.code == 1 and ended.said[-1].endswith("cannot write to standard output: No space left on device"), ended.stderr
+    assert ended.code == 1 and ended.said[-1].endswith(
+        "cannot write to standard output: No space left on device"
+    ), ended.stderr
     assert [path.name[:5] for path in saved.iterdir()] == ["step_"]
 
 
@@ -162,7 +185,10 @@ def test_a_run_under_nohup_hears_no_hang_up(small, tmp_path, overrides):
     job = started(small, tmp_path, *overrides, prefix=["nohup"])
     job.parent.send_signal(signal.SIGHUP)
     before = (tmp_path / "metrics.jsonl").read_text().count('"step"')
-    wait_until(lambda: job.parent.poll() is not None or (tmp_path / "metrics.jsonl").read_text().count('"step"') > before + 20, "no steps")
+    wait_until(
+        lambda: job.parent.poll() is not None or (tmp_path / "metrics.jsonl").read_text().count('"step"') > before + 20,
+        "no steps",
+    )
     assert job.parent.poll() is None
     job.parent.send_signal(signal.SIGTERM)
     assert job.end().code == 1  # asked to stop, with no place to save
@@ -191,7 +217,10 @@ def test_of_two_runs_with_one_place_for_checkpoints_the_second_is_refused(small,
     force = "checkpoint.overwrite=true"  # the first may have saved by now, which alone would be refused
     second = Job(small, "train.steps=5", saved, force, "checkpoint.every=0", *overrides).end()
     assert second.code == 1 and second.stdout == ""
-    assert second.said[-1].endswith(f"checkpoint.dir: {tmp_path}/saved: another run saves its checkpoints there; wait for its end, or name another folder")
+    assert second.said[-1].endswith(
+        f"checkpoint.dir: {tmp_path}/saved: another run saves its checkpoints there; wait for its end, or name another"
+        " folder"
+    )
     job.parent.send_signal(signal.SIGTERM)
     ended = job.end()
     assert ended.code == 3 and "could not be written" not in ended.stderr, ended.stderr
@@ -203,7 +232,13 @@ def test_of_two_runs_with_one_place_for_checkpoints_the_second_is_refused(small,
 
 @each_size
 def test_a_limit_on_file_sizes_at_the_start_is_a_sentence(small, tmp_path, overrides):
-    job = Job(small, "train.steps=5", f"log.metrics={tmp_path}/m.jsonl", *overrides, prefix=through_bash('ulimit -f 0; exec "$@"'))
+    job = Job(
+        small,
+        "train.steps=5",
+        f"log.metrics={tmp_path}/m.jsonl",
+        *overrides,
+        prefix=through_bash('ulimit -f 0; exec "$@"'),
+    )
     ended = job.end()
     assert ended.code == 1 and ("cannot write" in ended.said[-1]), ended.stderr
     assert nothing_left(small)
@@ -213,7 +248,9 @@ def test_a_limit_on_file_sizes_at_the_start_is_a_sentence(small, tmp_path, overr
 def test_too_few_files_for_mpirun_are_a_sentence_and_a_low_soft_limit_is_raised(small, tmp_path):
     four = ("train.steps=2", *RANKS["four_ranks"])
     ended = Job(small, *four, prefix=through_bash('ulimit -n 32; exec "$@"')).end()
-    assert ended.code == 1 and ended.said[-1].endswith("mpirun opens up to 52 files for 4 ranks and may have 32; raise ulimit -n")
+    assert ended.code == 1 and ended.said[-1].endswith(
+        "mpirun opens up to 52 files for 4 ranks and may have 32; raise ulimit -n"
+    )
     assert Job(small, *four, prefix=through_bash('ulimit -Sn 32; exec "$@"')).end().code == 0
 
 
@@ -221,7 +258,14 @@ def test_too_few_files_for_mpirun_are_a_sentence_and_a_low_soft_limit_is_raised(
 
 
 @each_size
-@pytest.mark.parametrize("way", ['"$@" -c <(cat "$CONFIGURATION")', '"$@" -c /dev/stdin < <(cat "$CONFIGURATION")', '"$@" --config=<(cat "$CONFIGURATION")'])
+@pytest.mark.parametrize(
+    "way",
+    [
+        '"$@" -c <(cat "$CONFIGURATION")',
+        '"$@" -c /dev/stdin < <(cat "$CONFIGURATION")',
+        '"$@" --config=<(cat "$CONFIGURATION")',
+    ],
+)
 def test_a_configuration_through_a_pipe_reaches_all_ranks(small, tmp_path, overrides, way):
     options = [part for key in ("train.steps=2", f"log.metrics={tmp_path}/m.jsonl", *overrides) for part in ("-o", key)]
     command = ["bash", "-c", way, "-", trainer("llama"), *options]
@@ -234,16 +278,22 @@ def test_a_configuration_through_a_pipe_reaches_all_ranks(small, tmp_path, overr
 
 
 @several_ranks
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="mounts a small /dev/shm: root, unshare")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="mounts a small /dev/shm: root, unshare"
+)
 @pytest.mark.parametrize("size", ["64k", "6m"])
 def test_a_small_dev_shm_is_no_harm_where_the_temporary_folder_has_space_and_else_a_sentence(small, tmp_path, size):
     mounts = f'mount -t tmpfs -o size={size} none /dev/shm; mount -t tmpfs -o size={size} none "$TMPDIR"; exec "$@"'
     (tmp_path / "tmp").mkdir()
     prefix = ["unshare", "--mount", *through_bash(mounts)]
-    ended = Job(small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix, env=environment(TMPDIR=f"{tmp_path}/tmp")).end()
+    ended = Job(
+        small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix, env=environment(TMPDIR=f"{tmp_path}/tmp")
+    ).end()
     assert ended.code == 1 and "has 20 MiB free, which the messages of 4 ranks take" in ended.said[-1], ended.stderr
     prefix = ["unshare", "--mount", *through_bash(mounts.split(";")[0] + '; exec "$@"')]
-    ended = Job(small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix, env=environment(TMPDIR=f"{tmp_path}/tmp")).end()
+    ended = Job(
+        small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix, env=environment(TMPDIR=f"{tmp_path}/tmp")
+    ).end()
     assert ended.code == 0, ended.stderr
 
 

@@ -66,7 +66,12 @@ def test_one_stage_several_stages_and_bpipe_agree(family, tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [layout(p=1), layout(p=2, t=2, parallel_sequence=True), layout(p=3, d=2, train_global_batch=12), layout(p=4, train_precision="bf16")],
+    [
+        layout(p=1),
+        layout(p=2, t=2, parallel_sequence=True),
+        layout(p=3, d=2, train_global_batch=12),
+        layout(p=4, train_precision="bf16"),
+    ],
     ids=["configured_one_stage", "tensor_ranks", "data_ranks", "bf16"],
 )
 def test_other_layouts_are_verified_alike(tmp_path, change):
@@ -109,13 +114,16 @@ def flipper(tmp_path_factory):
 
 @pytest.mark.thorough
 def test_a_flipped_bit_is_found_and_its_first_effect_named(tmp_path, flipper):
-    """Of a gradient between stages in step 2: the loss of that step is right, the gradients below that stage are not."""
+    """Of a gradient between stages in step 2: the loss of that step is right, the gradients below that stage are
+    not."""
     trainer = Trainer(tmp_path, LLAMA)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **flips(flipper, rank=3, size=MESSAGE, at=8 + 2)}
     ended = verify(trainer, layout(p=4, bpipe=True), environment=environment, steps=3)
     assert ended.returncode == 1
     assert "verified" not in ended.stdout
-    differs = re.findall(r"^1 stage and 4 stages, (?:no )?BPipe: differ from step (\d): the gradient of (\S+) has", ended.stdout, re.M)
+    differs = re.findall(
+        r"^1 stage and 4 stages, (?:no )?BPipe: differ from step (\d): the gradient of (\S+) has", ended.stdout, re.M
+    )
     assert [step for step, _ in differs] == ["2", "2"]
     assert all(name.startswith("model.layers.5.") for _, name in differs)  # the last layer of stage 2
 
@@ -124,7 +132,9 @@ def fullest(trainer, *changes):
     """Planned bytes of the stage that holds most."""
     command, _ = trainer.prepare(*changes)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    said = subprocess.run([*command, "--plan", "--json"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [*command, "--plan", "--json"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
     return max(stage["peak_bytes"] for stage in json.loads(said.stdout)["stages"])
 
 
@@ -148,7 +158,9 @@ def test_gpipe_has_no_bpipe_to_compare_with(tmp_path):
     assert "4 stages, gpipe, BPipe: left out" in ended.stderr
 
 
-@pytest.mark.parametrize("value,said", [("0", "give a number of steps from 1 to"), ("two", "give a number"), ("-1", "needs a value")])
+@pytest.mark.parametrize(
+    "value,said", [("0", "give a number of steps from 1 to"), ("two", "give a number"), ("-1", "needs a value")]
+)
 def test_a_wrong_number_is_refused(tmp_path, value, said):
     ended = verify(Trainer(tmp_path, LLAMA), steps=value)
     assert ended.returncode == 2 and said in ended.stderr and ended.stdout == ""
@@ -156,7 +168,13 @@ def test_a_wrong_number_is_refused(tmp_path, value, said):
 
 def test_a_run_that_fails_ends_the_verification_with_its_error(tmp_path):
     trainer = Trainer(tmp_path, LLAMA)
-    wild = {"train.lr": 100, "train.warmup_steps": 0, "train.grad_clip": 0, "train.weight_decay": 100, "train.steps": 60}
+    wild = {
+        "train.lr": 100,
+        "train.warmup_steps": 0,
+        "train.grad_clip": 0,
+        "train.weight_decay": 100,
+        "train.steps": 60,
+    }
     ended = verify(trainer, layout(p=2), wild, steps=60)
     assert ended.returncode == 1
     assert "weights are as they were before the step" in ended.stderr

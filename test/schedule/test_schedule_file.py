@@ -10,8 +10,16 @@ stage 1: F0.0 I0.0 F1.0 I1.0 W0.0 F2.0 I2.0 W1.0 F3.0 I3.0 W2.0 W3.0
 
 def printed(path, text, *overrides):
     path.write_text(text)
-    given = ["parallel.pipeline=2", "train.global_batch=4", "schedule.micro_batch=1", f"schedule.file={path}", *overrides]
-    return command("llama", "-c", "configs/llama_tiny.yaml", *[part for each in given for part in ("-o", each)], "--schedule")
+    given = [
+        "parallel.pipeline=2",
+        "train.global_batch=4",
+        "schedule.micro_batch=1",
+        f"schedule.file={path}",
+        *overrides,
+    ]
+    return command(
+        "llama", "-c", "configs/llama_tiny.yaml", *[part for each in given for part in ("-o", each)], "--schedule"
+    )
 
 
 def test_a_list_from_a_file_is_what_runs(tmp_path):

@@ -8,7 +8,14 @@ import sys
 import pytest
 from trainer_runs import BUILD, ROOT, command
 
-CONSTANTS = {"matmul_efficiency": 0.7, "matmul_half": 200, "flash_forward": 0.4, "stream_gb_s": 1200, "action_us": 60, "step_overhead_ms": 12}
+CONSTANTS = {
+    "matmul_efficiency": 0.7,
+    "matmul_half": 200,
+    "flash_forward": 0.4,
+    "stream_gb_s": 1200,
+    "action_us": 60,
+    "step_overhead_ms": 12,
+}
 SHAPES = {
     "narrow": {"model": {"hidden": 1024, "heads": 8, "ffn": 4096}},
     "wide": {"model": {"hidden": 4096, "heads": 32, "ffn": 16384}},
@@ -18,13 +25,25 @@ SHAPES = {
     "stored": {"attention": {"mode": "none"}},
     "micro_batch": {"schedule": {"micro_batch": 4}},
     "short_step": {"train": {"global_batch": 4}},
-    "others": {"model": {"hidden": 3072, "heads": 24, "ffn": 8192}, "parallel": {"pipeline": 4}, "schedule": {"micro_batch": 2}},
+    "others": {
+        "model": {"hidden": 3072, "heads": 24, "ffn": 8192},
+        "parallel": {"pipeline": 4},
+        "schedule": {"micro_batch": 2},
+    },
 }
 
 
 def configuration(name):
     config = {
-        "model": {"family": "gpt", "hidden": 2048, "layers": 8, "heads": 16, "ffn": 8192, "vocab": 50000, "seq_len": 2048},
+        "model": {
+            "family": "gpt",
+            "hidden": 2048,
+            "layers": 8,
+            "heads": 16,
+            "ffn": 8192,
+            "vocab": 50000,
+            "seq_len": 2048,
+        },
         "train": {"precision": "bf16", "global_batch": 16},
         "data": {"train": "none"},
         "hardware": {"gpu": "a100-80g", "device": "cuda"},
@@ -38,7 +57,10 @@ def made(folder, name):
     """Metrics of a run on a device with these constants: the planner's own step time, with a slow first step."""
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps(configuration(name)))
-    options = [f"hardware.{key}={value}" for key, value in CONSTANTS.items()] + ["hardware.flash_backward=0.336", "hardware.profile="]
+    options = [f"hardware.{key}={value}" for key, value in CONSTANTS.items()] + [
+        "hardware.flash_backward=0.336",
+        "hardware.profile=",
+    ]
     ended = command("gpt", "-c", path, "--plan", "--json", *(part for option in options for part in ("-o", option)))
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
@@ -82,7 +104,9 @@ def test_the_section_is_a_configuration(fitted):
     del config["hardware"]
     text = json.dumps(config)[1:-1].replace("}, ", "}\n").replace('"', "") + "\n"
     path = folder / "whole.yaml"
-    path.write_text(re.sub(r": \{", ": {", text) + (folder / "hardware.yaml").read_text() + "  gpu: a100-80g\n  device: cuda\n")
+    path.write_text(
+        re.sub(r": \{", ": {", text) + (folder / "hardware.yaml").read_text() + "  gpu: a100-80g\n  device: cuda\n"
+    )
     ended = command("gpt", "-c", path, "--plan")
     assert ended.returncode == 0, ended.stderr + path.read_text()
     assert "matrix products at 70%" in ended.stdout

@@ -15,16 +15,47 @@ import hf
 
 pytestmark = pytest.mark.thorough
 
-LLAMA = {"vocab_size": 120, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 11, "num_attention_heads": 6, "num_key_value_heads": 2}
+LLAMA = {
+    "vocab_size": 120,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 11,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+}
 LLAMA |= {"max_position_embeddings": 64, "rope_theta": 500000.0, "rms_norm_eps": 1e-5}
-GPT = {"vocab_size": 120, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 32, "bos_token_id": 0, "eos_token_id": 0}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+GPT = {
+    "vocab_size": 120,
+    "n_embd": 48,
+    "n_layer": 3,
+    "n_head": 6,
+    "n_positions": 32,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
 KINDS = {
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, initializer_range=0.2)),
-    "llama_tied": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, initializer_range=0.2, tie_word_embeddings=True)),
-    "llama32": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, initializer_range=0.2, tie_word_embeddings=True, head_dim=12, rope_scaling=LLAMA3)),
-    "qwen2": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**LLAMA, initializer_range=0.2, tie_word_embeddings=True)),
-    "mistral": lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**LLAMA, initializer_range=0.2, head_dim=10, sliding_window=48)),
+    "llama_tied": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**LLAMA, initializer_range=0.2, tie_word_embeddings=True)
+    ),
+    "llama32": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            **LLAMA, initializer_range=0.2, tie_word_embeddings=True, head_dim=12, rope_scaling=LLAMA3
+        )
+    ),
+    "qwen2": lambda: transformers.Qwen2ForCausalLM(
+        transformers.Qwen2Config(**LLAMA, initializer_range=0.2, tie_word_embeddings=True)
+    ),
+    "mistral": lambda: transformers.MistralForCausalLM(
+        transformers.MistralConfig(**LLAMA, initializer_range=0.2, head_dim=10, sliding_window=48)
+    ),
     "gpt": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT, initializer_range=0.2)),
 }
 
@@ -75,10 +106,17 @@ def test_a_difference_is_one_sentence_and_code_1(capsys, tmp_path):
     folder = save("llama", tmp_path / "model")
     other = write_tokens(tmp_path / "other.bin", made_tokens(1000, seed=5))
     code, _, errors = run(capsys, "check", folder, "--trainer", altered(tmp_path, "loss", f"-o data.val={other}"))
-    assert code == 1 and errors.count("\n") == 1 and "the loss is" in errors and "apart where 0.001 is allowed" in errors
+    assert (
+        code == 1 and errors.count("\n") == 1 and "the loss is" in errors and "apart where 0.001 is allowed" in errors
+    )
     trainer = altered(tmp_path, "text", "-o sample.temperature=3")
     code, _, errors = run(capsys, "check", folder, "--trainer", trainer)
-    assert code == 1 and errors.count("\n") == 1 and "next token 1 after 16 tokens is" in errors and "in transformers, whose logit is" in errors
+    assert (
+        code == 1
+        and errors.count("\n") == 1
+        and "next token 1 after 16 tokens is" in errors
+        and "in transformers, whose logit is" in errors
+    )
 
 
 def test_what_cannot_be_compared_is_said(capsys, tmp_path):
@@ -90,12 +128,21 @@ def test_what_cannot_be_compared_is_said(capsys, tmp_path):
         code, _, errors = check(capsys, folder, *arguments)
         assert code == 1 and errors.count("\n") == 1 and errors.startswith("hf.py: ") and expected in errors, errors
 
-    refused("rope_scaling is 'dynamic', which the trainers do not compute", rope_scaling={"rope_type": "dynamic", "factor": 8.0})
+    refused(
+        "rope_scaling is 'dynamic', which the trainers do not compute",
+        rope_scaling={"rope_type": "dynamic", "factor": 8.0},
+    )
     refused("is of a mixtral, a mixture of experts (num_local_experts)", model_type="mixtral", num_local_experts=8)
     refused("is of a gemma; the trainers know llama, mistral, qwen2, qwen3 and gpt2", model_type="gemma")
     refused("attention_bias is set, which gives o_proj a bias too", attention_bias=True)
     refused("this model's is [120, 96]", hidden_size=96, num_attention_heads=12)
-    refused("has 1000 tokens, and 4097 are asked for", "--data", write_tokens(tmp_path / "d.bin", made_tokens(1000)), "--windows", 64)
+    refused(
+        "has 1000 tokens, and 4097 are asked for",
+        "--data",
+        write_tokens(tmp_path / "d.bin", made_tokens(1000)),
+        "--windows",
+        64,
+    )
     refused("is no token file", "--data", folder / "config.json")
     refused("cannot be read", "--data", tmp_path / "absent")
     (folder / "config.json").unlink()
@@ -109,9 +156,14 @@ def test_info_has_the_model_and_every_tensor(saved, capsys):
     model = transformers.AutoModelForCausalLM.from_pretrained(saved)
     files = len(list(saved.glob("*.safetensors")))
     count = sum(weight.numel() for weight in model.parameters())
-    assert files > 1 and f"{len(list(model.parameters()))} tensors, {count:,} numbers, {4 * count:,} bytes in {files} files" in said
+    assert (
+        files > 1
+        and f"{len(list(model.parameters()))} tensors, {count:,} numbers, {4 * count:,} bytes in {files} files" in said
+    )
     for name, weight in model.named_parameters():
-        assert [line.split()[1:3] for line in said.splitlines() if line.startswith(f"{name} ")] == [["F32", "x".join(map(str, weight.shape))]]
+        assert [line.split()[1:3] for line in said.splitlines() if line.startswith(f"{name} ")] == [
+            ["F32", "x".join(map(str, weight.shape))]
+        ]
     tensors = [line.split()[0] for line in said.splitlines() if "layers." in line or ".h." in line]
     numbers = [int(name.split(".")[2]) for name in tensors]
     assert numbers == sorted(numbers)
@@ -121,16 +173,31 @@ def test_a_window_of_attention_bounds_the_sequence(capsys, tmp_path):
     folder = save("mistral", tmp_path / "model")
     said = run(capsys, "info", folder)[1]
     assert "\n  seq_len: 48\n" in said and "sliding_window 48: longer sequences are not computed so here" in said
-    (tmp_path / "c.yaml").write_text(said.partition("\n\n")[0].replace("seq_len: 48", "seq_len: 64") + f"\ndata: {{train: {write_tokens(tmp_path / 'd.bin', made_tokens(1000))}}}\n")
+    (tmp_path / "c.yaml").write_text(
+        said.partition("\n\n")[0].replace("seq_len: 48", "seq_len: 64")
+        + f"\ndata: {{train: {write_tokens(tmp_path / 'd.bin', made_tokens(1000))}}}\n"
+    )
     program, start = BUILD / "train_llama", f"checkpoint.init_from={folder}"
-    ended = subprocess.run([program, "-q", "-c", tmp_path / "c.yaml", "-o", start, "-o", "train.steps=1"], capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2 and "sliding_window is 48" in ended.stderr and "use model.seq_len 48 or less" in ended.stderr
+    ended = subprocess.run(
+        [program, "-q", "-c", tmp_path / "c.yaml", "-o", start, "-o", "train.steps=1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (
+        ended.returncode == 2
+        and "sliding_window is 48" in ended.stderr
+        and "use model.seq_len 48 or less" in ended.stderr
+    )
 
 
 def test_its_model_section_is_one_for_the_trainer(saved, capsys, tmp_path):
     section = run(capsys, "info", saved)[1].partition("\n\n")[0]
     data = write_tokens(tmp_path / "d.bin", made_tokens(1000))
-    (tmp_path / "c.yaml").write_text(f"{section}\ntrain: {{steps: 1}}\ndata: {{train: {data}}}\nhardware: {{device: cpu}}\ncheckpoint: {{init_from: {saved}}}\n")
+    (tmp_path / "c.yaml").write_text(
+        f"{section}\ntrain: {{steps: 1}}\ndata: {{train: {data}}}\nhardware: {{device: cpu}}\ncheckpoint: {{init_from:"
+        f" {saved}}}\n"
+    )
     program = BUILD / ("train_gpt" if "family: gpt" in section else "train_llama")
     ended = subprocess.run([program, "-q", "-c", tmp_path / "c.yaml"], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0 and "step    1/1" in ended.stdout, ended.stderr

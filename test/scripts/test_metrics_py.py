@@ -20,11 +20,15 @@ sys.path.insert(0, str(ROOT / "scripts"))
 sys.path.append(str(ROOT / ".deps" / "tensorboard"))
 import metrics as module
 
-needs_reader = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed; run scripts/install_deps.sh")
+needs_reader = pytest.mark.skipif(
+    importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed; run scripts/install_deps.sh"
+)
 
 
 def metrics(*arguments):
-    return subprocess.run([sys.executable, ROOT / "scripts/metrics.py", *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts/metrics.py", *arguments], capture_output=True, text=True, timeout=60
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +64,17 @@ def single(value):
 
 def step_line(step, loss):
     stage = {"stage": 0, "peak_bytes": 10, "activation_bytes": 5, "slots_used": 1, "slots_lent": 0}
-    return json.dumps({"type": "step", "step": step, "loss": loss, "step_ms": 1000.0, "tokens_per_s": 4.0, "mfu": None, "stages": [stage]})
+    return json.dumps(
+        {
+            "type": "step",
+            "step": step,
+            "loss": loss,
+            "step_ms": 1000.0,
+            "tokens_per_s": 4.0,
+            "mfu": None,
+            "stages": [stage],
+        }
+    )
 
 
 def val_line(step, loss):
@@ -70,7 +84,13 @@ def val_line(step, loss):
 HEAD = json.dumps({"type": "run", "config": {}})
 
 # Steps 1 to 5, then a resume after step 2 that repeats 3 and has reached 4.
-RESUMED = [HEAD, *(step_line(s, 10.0 + s) for s in (1, 2)), val_line(2, 7.0), *(step_line(s, 10.0 + s) for s in (3, 4)), val_line(4, 6.0)]
+RESUMED = [
+    HEAD,
+    *(step_line(s, 10.0 + s) for s in (1, 2)),
+    val_line(2, 7.0),
+    *(step_line(s, 10.0 + s) for s in (3, 4)),
+    val_line(4, 6.0),
+]
 RESUMED += [step_line(5, 15.0), HEAD, step_line(3, 23.0), step_line(4, 24.0), val_line(4, 5.0)]
 LATER = {"loss/train": {1: 11.0, 2: 12.0, 3: 23.0, 4: 24.0}, "loss/val": {2: 7.0, 4: 5.0}}
 
@@ -85,7 +105,9 @@ def test_tensorboard_reads_every_figure_of_a_run(wrote, tmp_path):
     assert len(steps) == 6 and len(vals) == 3
     figures = [key for key in steps[0] if key not in ("type", "step", "stages")]
     for key in figures:
-        assert found[module.GROUPS.get(key, f"step/{key}")] == {entry["step"]: single(entry[key]) for entry in steps}, key
+        assert found[module.GROUPS.get(key, f"step/{key}")] == {
+            entry["step"]: single(entry[key]) for entry in steps
+        }, key
     assert found["memory/peak_bytes/stage_0"] == {entry["step"]: entry["stages"][0]["peak_bytes"] for entry in steps}
     assert found["loss/val"] == vals
     assert len(found) == len(figures) + 4 * len(steps[0]["stages"]) + 1
@@ -108,7 +130,17 @@ def test_a_resumed_run_s_later_lines_win_and_a_torn_line_is_left_out(tmp_path):
 @needs_reader
 def test_a_growing_file_is_followed_also_where_a_resume_cuts_it(tmp_path):
     path = tmp_path / "metrics.jsonl"  # not there yet
-    command = [sys.executable, ROOT / "scripts/metrics.py", "tensorboard", path, "-o", tmp_path / "board", "--follow", "--every", "0.05"]
+    command = [
+        sys.executable,
+        ROOT / "scripts/metrics.py",
+        "tensorboard",
+        path,
+        "-o",
+        tmp_path / "board",
+        "--follow",
+        "--every",
+        "0.05",
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         wait_until(lambda: (tmp_path / "board" / "events.out.tfevents.metrics").exists(), "not followed")
@@ -133,7 +165,8 @@ def test_a_growing_file_is_followed_also_where_a_resume_cuts_it(tmp_path):
 
 
 def test_records_carry_the_checksums_of_the_format():
-    """The CRC-32C of the digits 1 to 9 is a known number (RFC 3720 has the polynomial); TFRecord rotates it and adds a constant."""
+    """The CRC-32C of the digits 1 to 9 is a known number (RFC 3720 has the polynomial); TFRecord rotates it and adds a
+    constant."""
     crc = 0xE3069283
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
     assert module.masked_crc(b"123456789") == struct.pack("<I", masked)
@@ -141,7 +174,7 @@ def test_records_carry_the_checksums_of_the_format():
     assert data[:8] == struct.pack("<Q", 9) and data[12:21] == b"123456789" and data[21:] == struct.pack("<I", masked)
 
 
-# ---- CSV ----------------------------------------------------------------------------------------------------------------
+# ---- CSV -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_csv_has_a_row_a_step_to_the_bit(wrote, tmp_path):
@@ -168,12 +201,19 @@ def test_a_csv_of_a_resumed_run_has_the_later_lines(tmp_path):
     assert {int(row["step"]): float(row["val_loss"]) for row in rows if row["val_loss"]} == LATER["loss/val"]
 
 
-# ---- wrong input --------------------------------------------------------------------------------------------------------
+# ---- wrong input -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["tensorboard", "csv"])
 def test_wrong_input_is_one_sentence_and_leaves_no_file(tmp_path, form):
-    inputs = {"empty": "", "text": "not JSON\n", "list": "[]\n", "head": HEAD + "\n", "bare": '{"type":"step","step":1}\n', "binary": b"\xff\xfe" * 9}
+    inputs = {
+        "empty": "",
+        "text": "not JSON\n",
+        "list": "[]\n",
+        "head": HEAD + "\n",
+        "bare": '{"type":"step","step":1}\n',
+        "binary": b"\xff\xfe" * 9,
+    }
     for name, content in inputs.items():
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     for path in [*(tmp_path / name for name in inputs), tmp_path / "absent", tmp_path]:
@@ -184,7 +224,9 @@ def test_wrong_input_is_one_sentence_and_leaves_no_file(tmp_path, form):
 
 
 BAD = json.dumps({**json.loads(step_line(2, None)), "grad_norm": None, "skipped": True})
-EVAL = json.dumps({"type": "eval", "step": 2, "name": "hellaswag", "accuracy": 0.25, "correct": 1, "examples": 4, "left_out": 0})
+EVAL = json.dumps(
+    {"type": "eval", "step": 2, "name": "hellaswag", "accuracy": 0.25, "correct": 1, "examples": 4, "left_out": 0}
+)
 
 
 @needs_reader
@@ -195,10 +237,16 @@ def test_skipped_steps_and_evaluations_are_carried_over(tmp_path):
     assert found["loss/train"] == {1: 11.0, 3: 10.0} and "loss/val" not in found
     assert found["step/skipped"] == {2: 1.0} and found["eval/hellaswag"] == {2: 0.25}
     rows = list(csv.DictReader(io.StringIO(metrics("csv", path).stdout)))
-    assert [(row["loss"], row["skipped"], row["hellaswag_accuracy"]) for row in rows] == [("11.0", "", ""), ("", "1", "0.25"), ("10.0", "", "")]
+    assert [(row["loss"], row["skipped"], row["hellaswag_accuracy"]) for row in rows] == [
+        ("11.0", "", ""),
+        ("", "1", "0.25"),
+        ("10.0", "", ""),
+    ]
 
 
 def test_a_reader_that_stops_early_is_no_error(wrote, tmp_path):
     path = file_of(tmp_path, *wrote)
-    ended = subprocess.run(f"{sys.executable} {ROOT}/scripts/metrics.py csv {path} | true", shell=True, capture_output=True, text=True)
+    ended = subprocess.run(
+        f"{sys.executable} {ROOT}/scripts/metrics.py csv {path} | true", shell=True, capture_output=True, text=True
+    )
     assert (ended.returncode, ended.stderr) == (0, "")

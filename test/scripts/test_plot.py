@@ -1,4 +1,5 @@
-"""scripts/plot.py: pictures of what real runs and plans wrote; and input that is something else ends in one sentence and no file."""
+"""scripts/plot.py: pictures of what real runs and plans wrote; and input that is something else ends in one sentence
+and no file."""
 
 import importlib.util
 import json
@@ -14,7 +15,13 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def plot(*arguments, env=None):
-    return subprocess.run([sys.executable, ROOT / "scripts/plot.py", *arguments], capture_output=True, text=True, env=env or environment(), timeout=120)
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts/plot.py", *arguments],
+        capture_output=True,
+        text=True,
+        env=env or environment(),
+        timeout=120,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +29,19 @@ def wrote(tmp_path_factory):
     """What one rank wrote, and the plans of one and of four."""
     folder = tmp_path_factory.mktemp("plot")
     config = write_config(folder)
-    ended = run(config, "parallel.pipeline=1", "schedule.bpipe=off", arguments=["--trace", folder / "run.json"], env=environment(OMP_NUM_THREADS="1"))
+    ended = run(
+        config,
+        "parallel.pipeline=1",
+        "schedule.bpipe=off",
+        arguments=["--trace", folder / "run.json"],
+        env=environment(OMP_NUM_THREADS="1"),
+    )
     assert ended.code == 0, ended.stderr
     (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in ended.lines))
     plan = ["-c", config, "--plan", "--json", "-o"]
-    (folder / "plan4.json").write_text(command("llama", *plan, "train.steps=3", "--trace", folder / "trace4.json").stdout)
+    (folder / "plan4.json").write_text(
+        command("llama", *plan, "train.steps=3", "--trace", folder / "trace4.json").stdout
+    )
     command("llama", *plan, "schedule.name=zb-v", "-o", "schedule.bpipe=off", "--trace", folder / "split.json")
     alone = command("llama", *plan, "parallel.pipeline=1", "-o", "schedule.bpipe=off")
     (folder / "plan1.json").write_text(alone.stdout)
@@ -64,13 +79,25 @@ def test_every_picture_is_a_png_and_an_svg(wrote, picture, tmp_path):
 
 
 def texts(path):
-    return ["".join(element.itertext()) for element in ElementTree.parse(path).getroot().iter("{http://www.w3.org/2000/svg}text")]
+    return [
+        "".join(element.itertext())
+        for element in ElementTree.parse(path).getroot().iter("{http://www.w3.org/2000/svg}text")
+    ]
 
 
 def test_a_timeline_names_every_stage_and_shows_both_kinds_of_transfer(wrote, tmp_path):
     assert plot("timeline", wrote / "trace4.json", "-o", tmp_path / "p.svg").returncode == 0
     said = texts(tmp_path / "p.svg")
-    assert {"stage 0", "stage 1", "stage 2", "stage 3", "forward", "backward", "bundle leaves", "bundle comes back"} <= set(said)
+    assert {
+        "stage 0",
+        "stage 1",
+        "stage 2",
+        "stage 3",
+        "forward",
+        "backward",
+        "bundle leaves",
+        "bundle comes back",
+    } <= set(said)
 
 
 def test_several_timelines_are_named_after_their_files_and_say_how_idle_they_are(wrote, tmp_path):
@@ -115,7 +142,7 @@ def test_a_resumed_run_goes_on_and_a_new_one_begins_anew(wrote):
     assert list(module.Metrics(path, head + "".join(steps) + head + steps[0]).loss) == [1]
 
 
-# ---- wrong input ------------------------------------------------------------------------------------------------------
+# ---- wrong input -----------------------------------------------------------------------------------------------------
 
 
 def wrong_files(folder):
@@ -151,7 +178,11 @@ def test_wrong_input_is_one_sentence_and_leaves_no_file(wrote, picture, tmp_path
         "    sys.argv = ['plot.py', kind, *[path] * (2 if kind == 'compare' else 1), '-o', output]\n"
         "    assert plot.main() == 1, path\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code, ROOT / "scripts", picture, tmp_path / "p.svg", *wrong], capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code, ROOT / "scripts", picture, tmp_path / "p.svg", *wrong],
+        capture_output=True,
+        text=True,
+    )
     assert ended.returncode == 0, ended.stderr
     said = ended.stderr.splitlines()
     assert len(said) == len(wrong) and ended.stdout == ""

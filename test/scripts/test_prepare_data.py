@@ -198,8 +198,13 @@ def corpus(tmp_path_factory):
 
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=map(sentence, range(500)), model_writer=model, vocab_size=340, model_type="bpe",
-            byte_fallback=True, normalization_rule_name="identity", minloglevel=2,
+            sentence_iterator=map(sentence, range(500)),
+            model_writer=model,
+            vocab_size=340,
+            model_type="bpe",
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            minloglevel=2,
         )
         (folder / "sp.model").write_bytes(model.getvalue())
     if importlib.util.find_spec("tokenizers") is not None:
@@ -240,7 +245,11 @@ def reference(corpus, name):
     return lambda text: model.encode(text, add_special_tokens=False).ids, 0, model.get_vocab_size()
 
 
-KINDS = ["bytes", pytest.param("sp.model", marks=needs("sentencepiece")), pytest.param("hf.json", marks=needs("tokenizers"))]
+KINDS = [
+    "bytes",
+    pytest.param("sp.model", marks=needs("sentencepiece")),
+    pytest.param("hf.json", marks=needs("tokenizers")),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -269,7 +278,16 @@ def test_the_files_are_the_same_for_any_number_of_processes(corpus, tmp_path, ki
     for processes in (1, 3):
         folder = tmp_path / str(processes)
         result = prepare(
-            *files, corpus / "set.jsonl", "--tokenizer", tokenizer, "-o", folder, "-j", processes, "--shard-tokens", 99999
+            *files,
+            corpus / "set.jsonl",
+            "--tokenizer",
+            tokenizer,
+            "-o",
+            folder,
+            "-j",
+            processes,
+            "--shard-tokens",
+            99999,
         )
         assert result.returncode == 0, result.stderr
         made.append({path.name: path.read_bytes() for path in folder.iterdir()})
@@ -277,7 +295,8 @@ def test_the_files_are_the_same_for_any_number_of_processes(corpus, tmp_path, ki
     assert made[0] == made[1]
 
 
-# A word-splitting tokenizer gives a text cut at line ends the tokens of the whole; SentencePiece begins pieces with a space.
+# A word-splitting tokenizer gives a text cut at line ends the tokens of the whole; SentencePiece begins pieces with a
+# space.
 @pytest.mark.thorough
 @needs("tokenizers")
 def test_a_text_of_several_pieces_has_the_tokens_of_the_whole(corpus, tmp_path):
@@ -384,7 +403,10 @@ def test_parquet_of_several_batches_is_as_the_same_rows_in_json(tmp_path):
 BAD_LINES = {
     "not_json": (b'{"text": "x"}\n{text}\n', "bad.jsonl:2: is not JSON"),
     "no_object": (b'{"text": "x"}\n["x"]\n', 'bad.jsonl:2: is no object; every line has to be one, such as {"text"'),
-    "no_key": (b'{"body": "x", "id": 3}\n', "bad.jsonl:1: has no key 'text'; name one of its keys with --key: body, id"),
+    "no_key": (
+        b'{"body": "x", "id": 3}\n',
+        "bad.jsonl:1: has no key 'text'; name one of its keys with --key: body, id",
+    ),
     "no_text": (b'{"text": 5}\n', "bad.jsonl:1: 'text' is not text"),
     "no_utf8": (b'{"text": "x"}\n\n{"text": "\xff"}\n', "bad.jsonl:3: byte 10 (0xff) is not UTF-8"),
     "half_a_pair": (b'{"text": "\\ud800"}\n', "bad.jsonl:1: holds half of a surrogate pair"),
@@ -412,8 +434,15 @@ def refused(tmp_path, words, *arguments, **options):
 @needs("sentencepiece")
 def test_text_that_is_not_utf8_is_named_with_its_byte(corpus, tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"x" * 2000 + b"\n\xc3(")
-    refused(tmp_path, "bad.txt: byte 2001 (0xc3) is not UTF-8", tmp_path / "bad.txt", "--tokenizer", corpus / "sp.model",
-            "--val-fraction", 0)
+    refused(
+        tmp_path,
+        "bad.txt: byte 2001 (0xc3) is not UTF-8",
+        tmp_path / "bad.txt",
+        "--tokenizer",
+        corpus / "sp.model",
+        "--val-fraction",
+        0,
+    )
 
 
 @needs("pyarrow")
@@ -421,8 +450,13 @@ def test_parquet_that_cannot_be_used_is_named(corpus, tmp_path):
     import pyarrow
     import pyarrow.parquet
 
-    refused(tmp_path, "set.parquet: has no column 'body'; name one of its columns with --key: id, text",
-            corpus / "set.parquet", "--key", "body")
+    refused(
+        tmp_path,
+        "set.parquet: has no column 'body'; name one of its columns with --key: id, text",
+        corpus / "set.parquet",
+        "--key",
+        "body",
+    )
     refused(tmp_path, "set.parquet: column 'id' is int64, not text", corpus / "set.parquet", "--key", "id")
     data = bytearray((corpus / "set.parquet").read_bytes())
     (tmp_path / "cut.parquet").write_bytes(data[: len(data) // 2])
@@ -471,7 +505,9 @@ def limit_file_size():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(corpus, tmp_path, kind):
     tokenizer = kind if kind == "bytes" else corpus / kind
-    refused(tmp_path, f"{tmp_path}/out", corpus / "large.txt", "--tokenizer", tokenizer, "-j", 2, preexec_fn=limit_file_size)
+    refused(
+        tmp_path, f"{tmp_path}/out", corpus / "large.txt", "--tokenizer", tokenizer, "-j", 2, preexec_fn=limit_file_size
+    )
 
 
 def test_an_output_that_cannot_be_written_is_named(corpus, tmp_path):
@@ -544,7 +580,9 @@ def test_a_terminal_sees_a_bar_and_a_file_does_not(corpus, tmp_path):
     assert prepare(*command).stderr == ""
     ours, theirs = pty.openpty()
     with open(ours, "rb", buffering=0) as screen:
-        subprocess.run([sys.executable, str(SCRIPT), *map(str, command)], stdout=subprocess.DEVNULL, stderr=theirs, check=True)
+        subprocess.run(
+            [sys.executable, str(SCRIPT), *map(str, command)], stdout=subprocess.DEVNULL, stderr=theirs, check=True
+        )
         os.close(theirs)
         assert b"100 %" in screen.read(65536)
 

@@ -56,6 +56,7 @@ def test_the_page_is_what_the_script_writes():
     old, new = PAGE.read_text().splitlines(), published.page_of(rows).splitlines()
     differ = [f"  was: {a}\n  now: {b}" for a, b in zip(old, new) if a != b]
     assert old == new, (
-        "docs/published.md is not what plans say now. Where errors have become larger, find out why; where the new plan is right, "
-        "write the page again with scripts/published.py --write docs/published.md\n" + "\n".join(differ[:8])
+        "docs/published.md is not what plans say now. Where errors have become larger, find out why; where the new plan"
+        " is right, write the page again with scripts/published.py --write docs/published.md\n"
+        + "\n".join(differ[:8])
     )

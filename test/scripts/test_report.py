@@ -1,4 +1,5 @@
-"""scripts/report.py: one page with everything a run wrote, looked at in a real browser: no complaint, no request, nothing blank."""
+"""scripts/report.py: one page with everything a run wrote, looked at in a real browser: no complaint, no request,
+nothing blank."""
 
 import json
 import re
@@ -10,7 +11,9 @@ import browser
 import pytest
 from trainer_runs import BUILD, ROOT, command, environment, trained, write_config
 
-needs_browser = pytest.mark.skipif(browser.PROGRAM is None, reason="chromium is not installed; run scripts/install_deps.sh")
+needs_browser = pytest.mark.skipif(
+    browser.PROGRAM is None, reason="chromium is not installed; run scripts/install_deps.sh"
+)
 pytest.importorskip("matplotlib.image", reason="matplotlib is not installed; run scripts/install_deps.sh")
 
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -18,7 +21,13 @@ import report_charts as charts
 
 
 def report(*arguments):
-    return subprocess.run([sys.executable, ROOT / "scripts/report.py", *arguments], capture_output=True, text=True, env=environment(), timeout=60)
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts/report.py", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +55,9 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attributes):
         if tag not in ("meta", "link"):
             self.open.append(tag)
-        self.addresses += [value for key, value in attributes if key in ("src", "href", "xlink:href", "srcset", "action")]
+        self.addresses += [
+            value for key, value in attributes if key in ("src", "href", "xlink:href", "srcset", "action")
+        ]
         self.tips += [value for key, value in attributes if key == "data-tip"]
 
     def handle_startendtag(self, tag, attributes):
@@ -69,23 +80,33 @@ def test_a_report_has_every_part(folder):
     said = page.texts["Course"]
     assert {"Loss", "training", "validation", "Gradient norm", "Learning rate", "MFU", "Tokens a second"} <= set(said)
     assert {"stage 0", "stage 3"} <= set(page.texts["Memory"])
-    assert {"stage 0 (rank 0)", "forward", "backward", "bundle leaves", "bundle comes back"} <= set(page.texts["Pipeline"])
+    assert {"stage 0 (rank 0)", "forward", "backward", "bundle leaves", "bundle comes back"} <= set(
+        page.texts["Pipeline"]
+    )
     assert page.texts["Plan and run"].count("nothing, to the byte") == 4
     assert folder.name in page.texts[""]  # as it is, and not as markup
 
 
 def test_its_figures_are_those_of_the_files(folder):
-    page, lines = Page(folder / "report.html"), [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    page, lines = Page(folder / "report.html"), [
+        json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
     steps, plan = [line for line in lines if line["type"] == "step"], json.loads((folder / "plan.json").read_text())
     assert f"{steps[-1]['loss']:.4f}" in page.texts[""] and "6 of 6" in page.texts[""]
     for stage, planned in enumerate(plan["stages"]):
         peak = f"{planned['peak_bytes_1f1b'] / 2**20:.2f} MiB"
         assert f"stage {stage}\npeak of 1F1B without BPipe, planned  {peak}" in page.tips
-    trace = [event for event in json.loads((folder / "trace.json").read_text()) if event["ph"] == "X" and event.get("args", {}).get("of") == "step 2"]
+    trace = [
+        event
+        for event in json.loads((folder / "trace.json").read_text())
+        if event["ph"] == "X" and event.get("args", {}).get("of") == "step 2"
+    ]
     boxes = [tip for tip in page.tips if "microbatch" in tip]
     assert len(boxes) == len([event for event in trace if "microbatch" in event["args"]])
     assert sum("its bundle leaves" in tip for tip in boxes) == steps[1]["evictions"] > 0
-    told = re.search(r'aria-label="Loss" data-series="([^"]*)"', (folder / "report.html").read_text())[1].replace("&quot;", '"')
+    told = re.search(r'aria-label="Loss" data-series="([^"]*)"', (folder / "report.html").read_text())[1].replace(
+        "&quot;", '"'
+    )
     assert [point[:2] for point in json.loads(told)[0]["points"]] == [[s["step"], f"{s['loss']:.4f}"] for s in steps]
 
 
@@ -96,7 +117,9 @@ def test_a_plan_is_made_where_none_is_given(folder, tmp_path):
     assert "nothing, to the byte" in Page(tmp_path / "r.html").texts["Plan and run"]
 
 
-EVAL = json.dumps({"type": "eval", "step": 2, "name": "hellaswag", "accuracy": 0.25, "correct": 1, "examples": 4, "left_out": 0})
+EVAL = json.dumps(
+    {"type": "eval", "step": 2, "name": "hellaswag", "accuracy": 0.25, "correct": 1, "examples": 4, "left_out": 0}
+)
 
 
 def test_a_single_step_a_long_run_and_unknown_figures_are_drawn(folder, tmp_path):
@@ -105,8 +128,17 @@ def test_a_single_step_a_long_run_and_unknown_figures_are_drawn(folder, tmp_path
     inputs = {
         "one": [first],
         "long": [json.dumps({**entry, "step": s, "grad_norm": 1000 / s}) for s in range(1, 5001)],
-        "skipped": [first, json.dumps({**entry, "step": 2, "loss": None, "loss_z": None, "grad_norm": None, "norm_z": None, "skipped": True}), EVAL],
-        "unknown": [json.dumps({**entry, "step": s, "mfu": None, "mfu_causal": None, "grad_norm": 0.0, "lr": 0.0}) for s in (1, 2)],
+        "skipped": [
+            first,
+            json.dumps(
+                {**entry, "step": 2, "loss": None, "loss_z": None, "grad_norm": None, "norm_z": None, "skipped": True}
+            ),
+            EVAL,
+        ],
+        "unknown": [
+            json.dumps({**entry, "step": s, "mfu": None, "mfu_causal": None, "grad_norm": 0.0, "lr": 0.0})
+            for s in (1, 2)
+        ],
     }
     for name, lines in inputs.items():
         (tmp_path / f"{name}.jsonl").write_text("\n".join([head, *lines]) + "\n")
@@ -126,7 +158,7 @@ def test_ticks_are_few_and_within(low, high):
     assert len({charts.label(tick) for tick in ticks}) == len(ticks)
 
 
-# ---- in a browser -------------------------------------------------------------------------------------------------------
+# ---- in a browser ----------------------------------------------------------------------------------------------------
 
 
 def colours(path):
@@ -160,12 +192,18 @@ def test_tips_say_what_is_under_the_pointer(folder, tmp_path):
     def middle(chromium, selector):
         box = f"document.querySelector({json.dumps(selector)})"
         chromium.evaluate(f"{box}.scrollIntoView({{block: 'center'}})")
-        return chromium.evaluate(f"(() => {{ const b = {box}.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2] }})()")
+        return chromium.evaluate(
+            f"(() => {{ const b = {box}.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2] }})()"
+        )
 
     with browser.Browser(tmp_path / "profile") as chromium:
         chromium.open(folder / "report.html")
         tip = "document.getElementById('tip')"
-        for selector, expected in (("svg[aria-label=Loss]", r"step [34]\ntraining  \d\.\d{4}"), ("rect.bar", r"stage 0\n.*MiB"), ("rect.box", r"stage 0.*\nF0: microbatch 0, forward\n")):
+        for selector, expected in (
+            ("svg[aria-label=Loss]", r"step [34]\ntraining  \d\.\d{4}"),
+            ("rect.bar", r"stage 0\n.*MiB"),
+            ("rect.box", r"stage 0.*\nF0: microbatch 0, forward\n"),
+        ):
             chromium.point(*middle(chromium, selector))
             assert re.match(expected, chromium.evaluate(f"{tip}.textContent")), selector
             assert chromium.evaluate(f"getComputedStyle({tip}).visibility") == "visible"
@@ -174,20 +212,33 @@ def test_tips_say_what_is_under_the_pointer(folder, tmp_path):
         assert chromium.complaints() == []
 
 
-# ---- wrong input --------------------------------------------------------------------------------------------------------
+# ---- wrong input -----------------------------------------------------------------------------------------------------
 
 
 def test_wrong_input_is_one_sentence_and_leaves_no_file(folder, tmp_path):
     head, first = (folder / "metrics.jsonl").read_text().splitlines()[:2]
-    inputs = {"empty": "", "text": "x\n", "head": head + "\n", "bare": '{"type":"run"}\n' + first + "\n", "torn": head[:-9]}
+    inputs = {
+        "empty": "",
+        "text": "x\n",
+        "head": head + "\n",
+        "bare": '{"type":"run"}\n' + first + "\n",
+        "torn": head[:-9],
+    }
     for name, content in inputs.items():
         (tmp_path / name).write_text(content)
     cases = [[tmp_path / name] for name in inputs] + [[tmp_path / "absent"], [tmp_path]]
     metrics = folder / "metrics.jsonl"
-    cases += [[metrics, "--trace", tmp_path / "text"], [metrics, "--plan", tmp_path / "text"], [metrics, "--plan", tmp_path / "absent"]]
+    cases += [
+        [metrics, "--trace", tmp_path / "text"],
+        [metrics, "--plan", tmp_path / "text"],
+        [metrics, "--plan", tmp_path / "absent"],
+    ]
     for case in cases:
         made = report(*case, "-o", tmp_path / "r.html")
-        assert made.returncode == 1 and made.stderr.startswith("report.py: ") and made.stderr.count("\n") == 1, (case, made.stderr)
+        assert made.returncode == 1 and made.stderr.startswith("report.py: ") and made.stderr.count("\n") == 1, (
+            case,
+            made.stderr,
+        )
     assert not list(tmp_path.glob("*.html*"))
     plan = json.loads((folder / "plan.json").read_text())
     (tmp_path / "other.json").write_text(json.dumps({**plan, "stages": plan["stages"][:2]}))

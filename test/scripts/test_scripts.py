@@ -9,11 +9,22 @@ import threading
 import pytest
 from trainer_runs import ROOT
 
-STEP = {"type": "step", "step": 1, "loss": 2.5, "mfu": None, "tokens_per_s": 1.0, "tokens": 4, "step_ms": 1.0, "stages": [{"stage": 0, "peak_bytes": 1}]}
+STEP = {
+    "type": "step",
+    "step": 1,
+    "loss": 2.5,
+    "mfu": None,
+    "tokens_per_s": 1.0,
+    "tokens": 4,
+    "step_ms": 1.0,
+    "stages": [{"stage": 0, "peak_bytes": 1}],
+}
 
 
 def script(name, *arguments, **more):
-    return subprocess.run([sys.executable, ROOT / "scripts" / name, *arguments], capture_output="stdout" not in more, timeout=120, **more)
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts" / name, *arguments], capture_output="stdout" not in more, timeout=120, **more
+    )
 
 
 def metrics_file(folder, **changes):
@@ -24,11 +35,15 @@ def metrics_file(folder, **changes):
 
 def one_sentence(ended, name):
     text = ended.stderr.decode()
-    assert ended.returncode == 1 and text.startswith(f"{name}: ") and text.count("\n") == 1 and "Traceback" not in text, text
+    assert (
+        ended.returncode == 1 and text.startswith(f"{name}: ") and text.count("\n") == 1 and "Traceback" not in text
+    ), text
     return text
 
 
-@pytest.mark.parametrize("content", ["", "[" * 100000 + "\n", "[1]\n", "3\n", "{}\n", '{"type":"step","step":1e400}\n', "\xff"], ids=range(7))
+@pytest.mark.parametrize(
+    "content", ["", "[" * 100000 + "\n", "[1]\n", "3\n", "{}\n", '{"type":"step","step":1e400}\n', "\xff"], ids=range(7)
+)
 @pytest.mark.parametrize("command", ["metrics.py csv FILE", "plot.py curves FILE -o DIR/x.svg", "report.py FILE -o DIR/x.html",
                                      "prepare_eval.py FILE -o DIR/x.bin", "prepare_data.py FILE --format jsonl -o DIR/x"])  # fmt: skip
 def test_a_file_of_another_form_is_one_sentence(tmp_path, command, content):

@@ -137,7 +137,7 @@ def test_ctrl_c_prints_the_best_so_far():
     assert (process.returncode == 3) == (told.get("complete") is False)
 
 
-# ---- several values at once -------------------------------------------------------------------------------------------
+# ---- several values at once ------------------------------------------------------------------------------------------
 
 
 def test_a_row_of_a_sweep_is_the_plan_with_these_overrides():

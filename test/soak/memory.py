@@ -1,8 +1,9 @@
-"""Hours of training keep to their memory: llama_tiny with short sequences over four stages with BPipe, saved and validated every twenty steps.
+"""Hours of training keep to their memory: llama_tiny with short sequences over four stages with BPipe, saved and
+validated every twenty steps.
 
-Of every rank: resident memory by least squares over the steps (anonymous and shared: pages of programs come and go as the system has
-use for the room), descriptors and threads. Then the beginning and the end of the run are done
-once more by one rank without BPipe, and have to be the same to the bit; the end goes on from the last checkpoint but one.
+Of every rank: resident memory by least squares over the steps (anonymous and shared: pages of programs come and go as
+the system has use for the room), descriptors and threads. Then the beginning and the end of the run are done once more
+by one rank without BPipe, and have to be the same to the bit; the end goes on from the last checkpoint but one.
 
 SOAK_SECONDS (3600) says how long.
 """
@@ -24,15 +25,31 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "3600"))
 EVERY = 20
 MOST_KIB = 512  # that a rank may grow from the end of the warm-up, a fifth of the time, to the end of the run
 STEP = re.compile(r'{"type":"step","step":(\d+),"loss":([^,]+),.*?"grad_norm":([^,]+),')
-RUN = ["train.steps=100000000", "model.seq_len=32", "train.global_batch=8", "schedule.micro_batch=1", f"data.val_every={EVERY}"]
+RUN = [
+    "train.steps=100000000",
+    "model.seq_len=32",
+    "train.global_batch=8",
+    "schedule.micro_batch=1",
+    f"data.val_every={EVERY}",
+]
 ALONE = ["parallel.pipeline=1", "schedule.bpipe=off"]
 
 
 def start(folder, *overrides, resume=None):
-    options = [part for override in [*RUN, *overrides, f"log.metrics={folder}/metrics.jsonl"] for part in ("-o", override)]
-    command = [trainer("llama"), "-c", "configs/llama_tiny.yaml", *options, *(["--resume", str(resume)] if resume else [])]
+    options = [
+        part for override in [*RUN, *overrides, f"log.metrics={folder}/metrics.jsonl"] for part in ("-o", override)
+    ]
+    command = [
+        trainer("llama"),
+        "-c",
+        "configs/llama_tiny.yaml",
+        *options,
+        *(["--resume", str(resume)] if resume else []),
+    ]
     with open(folder / "said", "w", encoding="utf-8") as said:
-        return subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=said, stderr=said
+        )
 
 
 def steps(folder):
@@ -64,7 +81,9 @@ def ranks(parent):
 
 def look(pid):
     status = Path(f"/proc/{pid}/status").read_text()
-    anonymous, shared, threads = (int(re.search(rf"{key}:\s+(\d+)", status)[1]) for key in ("RssAnon", "RssShmem", "Threads"))
+    anonymous, shared, threads = (
+        int(re.search(rf"{key}:\s+(\d+)", status)[1]) for key in ("RssAnon", "RssShmem", "Threads")
+    )
     return anonymous + shared, len(os.listdir(f"/proc/{pid}/fd")), threads
 
 
@@ -111,9 +130,12 @@ def judge(seen):
         for column, what in ((2, "descriptors"), (3, "threads")):
             (low, high), (least, most) = range_of(first, column), range_of(last, column)
             print(f"  {least:4} to {most:3}", end="")
-            # While a checkpoint is written there is a thread more, and a file or two; whether a look meets them is chance.
+            # While a checkpoint is written there is a thread more, and a file or two; whether a look meets them is
+            # chance.
             if least > low or most > high + 2:
-                wrong.append(f"rank {rank} had {low} to {high} {what} in the first half and {least} to {most} in the second")
+                wrong.append(
+                    f"rank {rank} had {low} to {high} {what} in the first half and {least} to {most} in the second"
+                )
         print()
     return wrong
 

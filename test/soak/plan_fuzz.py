@@ -1,5 +1,6 @@
-"""Random configurations through --plan --json: a plan never fails where a configuration is accepted, its verdict and `best`
-never contradict its table, and a row's values give that row's bytes and step again. PLAN_FUZZ (400) says how many.
+"""Random configurations through --plan --json: a plan never fails where a configuration is accepted, its verdict and
+`best` never contradict its table, and a row's values give that row's bytes and step again. PLAN_FUZZ (400) says how
+many.
 """
 
 import json
@@ -23,14 +24,26 @@ def configuration(rng):
     m = rng.choice([p, p + 1, 2 * p, 2 * p + 1, 4 * p, 3 * p + rng.randint(0, p)])
     layers, heads = p + rng.choice([0, 1, p, p + 1, 3 * p]), rng.choice([2, 4])
     kind = rng.choice(["hidden: 64, ffn: 96", "hidden: 1024, ffn: 2816"])
-    data = "hardware: {device: cpu, peak_tflops: 0.05, reserve_gib: 0" if rng.random() < 0.2 else "hardware: {device: cuda, gpu: h100, reserve_gib: 0"
+    data = (
+        "hardware: {device: cpu, peak_tflops: 0.05, reserve_gib: 0"
+        if rng.random() < 0.2
+        else "hardware: {device: cuda, gpu: h100, reserve_gib: 0"
+    )
     return "\n".join(
         [
-            f"model: {{family: llama, {kind}, layers: {layers}, heads: {heads}, vocab: {rng.choice([100, 32000])}, seq_len: 128}}",
-            f"parallel: {{pipeline: {p}, tensor: {rng.choice([1, 1, 2])}, data: {d}, placement: {rng.choice(['linear', 'adjacent'])}}}",
-            f"schedule: {{name: {rng.choice(NAMES)}, bpipe: {rng.choice(['off', 'on', 'auto'])}, micro_batch: {b}, "
-            f"evict_to: {rng.choice(['peer', 'host'])}, split_backward: {rng.choice(['auto', 'auto', 'on', 'off'])}, "
-            f"recompute_layers: {rng.choice([0, 0, 1])}}}",
+            (
+                f"model: {{family: llama, {kind}, layers: {layers}, heads: {heads}, vocab: {rng.choice([100, 32000])},"
+                " seq_len: 128}"
+            ),
+            (
+                f"parallel: {{pipeline: {p}, tensor: {rng.choice([1, 1, 2])}, data: {d}, placement:"
+                f" {rng.choice(['linear', 'adjacent'])}}}"
+            ),
+            (
+                f"schedule: {{name: {rng.choice(NAMES)}, bpipe: {rng.choice(['off', 'on', 'auto'])}, micro_batch: {b},"
+                f" evict_to: {rng.choice(['peer', 'host'])}, split_backward:"
+                f" {rng.choice(['auto', 'auto', 'on', 'off'])}, recompute_layers: {rng.choice([0, 0, 1])}}}"
+            ),
             f"attention: {{mode: {rng.choice(['none', 'recompute', 'flash'])}}}",
             f"train: {{global_batch: {m * b * d}, precision: {rng.choice(['fp32', 'bf16'])}}}",
             'data: {train: "nowhere/*.bin"}',

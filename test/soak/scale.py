@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Starts and ends ever more ranks without MPI and without a model (test/ranks/ranks_scale.c), and prints what that takes.
+"""Starts and ends ever more ranks without MPI and without a model (test/ranks/ranks_scale.c), and prints what that
+takes.
 
-    test/soak/scale.py [RANKS]...      64, 256 and 1024 by default; build/release/test/ranks_scale has to be built
+test/soak/scale.py [RANKS]...      64, 256 and 1024 by default; build/release/test/ranks_scale has to be built
 """
 
 import os

@@ -1,5 +1,6 @@
-"""Every schedule of the table for 1 to 32 stages and every number of microbatches up to 256: proved, within its slots, idle for
-as long as its formula says, and with BPipe. Two processor hours; one process for each core, a number of stages each.
+"""Every schedule of the table for 1 to 32 stages and every number of microbatches up to 256: proved, within its slots,
+idle for as long as its formula says, and with BPipe. Two processor hours; one process for each core, a number of stages
+each.
 """
 
 import os
@@ -13,7 +14,9 @@ MOST_STAGES = 32
 
 
 def look_at(stages):
-    ended = subprocess.run([TOOLS / "test_kinds", "all", str(stages), str(stages)], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [TOOLS / "test_kinds", "all", str(stages), str(stages)], capture_output=True, text=True, check=False
+    )
     print(f"{stages} stages: {'sound' if ended.returncode == 0 else ended.stdout + ended.stderr}", flush=True)
     return ended.returncode == 0
 

@@ -1,5 +1,5 @@
-"""Every case of test/support/virtual_runs.py on the virtual GPU, in three orders with five seeds each: the figures of CPUs,
-and the same bits in every run.
+"""Every case of test/support/virtual_runs.py on the virtual GPU, in three orders with five seeds each: the figures of
+CPUs, and the same bits in every run.
 
 VIRTUAL_CASES names some of them, separated by commas; VIRTUAL_SEEDS (5) is the number of seeds.
 """

@@ -1,4 +1,5 @@
-"""Every mistake of test/virtual/mistakes.py is found on the virtual GPU, by its sentence, and a copy without any passes.
+"""Every mistake of test/virtual/mistakes.py is found on the virtual GPU, by its sentence, and a copy without any
+passes.
 
 VIRTUAL_MISTAKES names some of them; otherwise all are tried, about half a minute each.
 """

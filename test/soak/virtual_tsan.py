@@ -1,6 +1,7 @@
 """A second opinion about races: streams of the virtual GPU as fibers of ThreadSanitizer (test/virtual/fibers.cc).
 
-Some runs are clean, and some mistakes of test/virtual/mistakes.py are found: those whose both accesses are in one process.
+Some runs are clean, and some mistakes of test/virtual/mistakes.py are found: those whose both accesses are in one
+process.
 """
 
 import os

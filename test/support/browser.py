@@ -1,4 +1,5 @@
-"""A headless Chromium for tests: opens a file, says what it complained about and asked for, takes pictures, moves the pointer.
+"""A headless Chromium for tests: opens a file, says what it complained about and asked for, takes pictures, moves the
+pointer.
 
 Spoken to over two pipes in Chrome's DevTools protocol: JSON messages, each ended by a zero byte.
 """
@@ -13,7 +14,14 @@ import subprocess
 import time
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-QUIET = ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions", "--mute-audio"]
+QUIET = [
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--mute-audio",
+]
 
 
 class Browser:
@@ -25,8 +33,19 @@ class Browser:
             ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 20) for end in (to_read, to_write)]
             os.dup2(ends[0], 3), os.dup2(ends[1], 4)
 
-        command = [PROGRAM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe", f"--user-data-dir={folder}", *QUIET]
-        self.process = subprocess.Popen(command, close_fds=False, preexec_fn=pipes, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [
+            PROGRAM,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--remote-debugging-pipe",
+            f"--user-data-dir={folder}",
+            *QUIET,
+        ]
+        self.process = subprocess.Popen(
+            command, close_fds=False, preexec_fn=pipes, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         os.close(to_read), os.close(to_write)
         self.buffer, self.events, self.last, self.session = b"", [], 0, None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -60,7 +79,10 @@ class Browser:
     def call(self, method, **parameters):
         self.last += 1
         request = {"id": self.last, "method": method, "params": parameters}
-        os.write(self.send_end, json.dumps({**request, **({"sessionId": self.session} if self.session else {})}).encode() + b"\0")
+        os.write(
+            self.send_end,
+            json.dumps({**request, **({"sessionId": self.session} if self.session else {})}).encode() + b"\0",
+        )
         while True:
             answer = self.message()
             if answer.get("id") == self.last:
@@ -69,8 +91,13 @@ class Browser:
             self.events.append(answer)
 
     def open(self, path, width=1200, height=900, dark=False):
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
+        )
         self.events.clear()
         self.call("Page.navigate", url=path.absolute().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
@@ -82,7 +109,9 @@ class Browser:
         return answer["result"].get("value")
 
     def screenshot(self, path, whole=True):
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]))
+        path.write_bytes(
+            base64.b64decode(self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"])
+        )
 
     def pdf(self, path):
         path.write_bytes(base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"]))
@@ -97,4 +126,8 @@ class Browser:
 
     def requests(self):
         """Addresses that the page asked for."""
-        return [event["params"]["request"]["url"] for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        return [
+            event["params"]["request"]["url"]
+            for event in self.events
+            if event.get("method") == "Network.requestWillBeSent"
+        ]

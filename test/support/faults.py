@@ -1,5 +1,5 @@
-"""Faults of hardware, made from outside of the program: a library that flips one bit of a message on its way, and one byte of memory
-that a process lends to another."""
+"""Faults of hardware, made from outside of the program: a library that flips one bit of a message on its way, and one
+byte of memory that a process lends to another."""
 
 import mmap
 import os

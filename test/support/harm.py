@@ -29,9 +29,9 @@ def small_config(folder):
 
 # ---- what a debugger, a frozen program or a cut cable would do ------------------------------------------------------
 
-# Preloaded, it stops the main thread of rank HARM_RANK, or loses all datagrams that its supervisor sends, while the file
-# HARM_STALL or HARM_CUT is there; with HARM_THREADS it has MPI grant no threads. With HARM_PARENT the parent has a thread of a library's own
-# from the beginning, which takes the signals that it does not block.
+# Preloaded, it stops the main thread of rank HARM_RANK, or loses all datagrams that its supervisor sends, while the
+# file HARM_STALL or HARM_CUT is there; with HARM_THREADS it has MPI grant no threads. With HARM_PARENT the parent has a
+# thread of a library's own from the beginning, which takes the signals that it does not block.
 HARM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -200,7 +200,9 @@ class Kills:
         else:
             assert ended.code == 1 and name in ended.said[-1], (name, ended.code, ended.stderr)
         if name.startswith("rank"):
-            assert re.search(r"rank \d+.* (was killed by signal \d+ .*|died) while at \w+", ended.said[-1]), ended.said[-1]
+            assert re.search(r"rank \d+.* (was killed by signal \d+ .*|died) while at \w+", ended.said[-1]), ended.said[
+                -1
+            ]
         return False
 
     def finish(self):

@@ -1,7 +1,8 @@
-"""Two hosts made of this machine: each has a network, a host name, a clock, processes, /dev/shm and /etc/hosts of its own, and one wire
-joins them.
+"""Two hosts made of this machine: each has a network, a host name, a clock, processes, /dev/shm and /etc/hosts of its
+own, and one wire joins them.
 
-The second host lives inside the first one's world of processes, so that the first can enter it, as ssh would; never the other way round.
+The second host lives inside the first one's world of processes, so that the first can enter it, as ssh would; never the
+other way round.
 """
 
 import os
@@ -48,7 +49,9 @@ class Hosts:
         self.wire = "w" + uuid.uuid4().hex[:8]
 
     def start(self):
-        (self.folder / "names").write_text("127.0.0.1 localhost\n" + "".join(f"{a} {n}\n" for a, n in zip(ADDRESSES, NAMES)))
+        (self.folder / "names").write_text(
+            "127.0.0.1 localhost\n" + "".join(f"{a} {n}\n" for a, n in zip(ADDRESSES, NAMES))
+        )
         self.make_init([])
         self.make_init(self.enter(0))
         subprocess.run(["ip", "link", "add", self.wire, "type", "veth", "peer", "name", self.wire + "x"], check=True)
@@ -96,10 +99,21 @@ class Hosts:
 
     def enter(self, host):
         """The words that run a command in a host, from the folder it is called in."""
-        return ["nsenter", f"--target={self.inits[host]}", *KINDS, "--", "sh", "-c", f'cd {trainer_runs.ROOT} && exec "$@"', "sh"]
+        return [
+            "nsenter",
+            f"--target={self.inits[host]}",
+            *KINDS,
+            "--",
+            "sh",
+            "-c",
+            f'cd {trainer_runs.ROOT} && exec "$@"',
+            "sh",
+        ]
 
     def run(self, host, *command, check=True):
-        return subprocess.run([*self.enter(host), *command], check=check, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        return subprocess.run(
+            [*self.enter(host), *command], check=check, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
 
     def mpirun(self, named=True):
         """A bare mpirun on the first host over both, as a user types it, with our agent for ssh."""
@@ -122,7 +136,9 @@ class Hosts:
                     found.append((int(pid), words.replace(b"\0", b" ").decode(errors="replace").strip()))
             except OSError:
                 pass
-        return [(pid, words) for pid, words in found if f"{self.folder}/init" not in words and not words.startswith("sleep")]
+        return [
+            (pid, words) for pid, words in found if f"{self.folder}/init" not in words and not words.startswith("sleep")
+        ]
 
     def stop(self):
         for pid in reversed(self.inits):

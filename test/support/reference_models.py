@@ -55,7 +55,9 @@ def llama_shapes(model):
         shapes[prefix + "self_attn.k_proj.weight"] = (kv, hidden)
         shapes[prefix + "self_attn.v_proj.weight"] = (kv, hidden)
         if model.get("qkv_bias"):
-            shapes |= {f"{prefix}self_attn.{name}_proj.bias": (rows,) for name, rows in (("q", q), ("k", kv), ("v", kv))}
+            shapes |= {
+                f"{prefix}self_attn.{name}_proj.bias": (rows,) for name, rows in (("q", q), ("k", kv), ("v", kv))
+            }
         if model.get("qk_norm"):
             shapes |= {f"{prefix}self_attn.{name}_norm.weight": (dim,) for name in "qk"}
         shapes[prefix + "self_attn.o_proj.weight"] = (hidden, q)
@@ -98,9 +100,7 @@ def rotate(x, model):
     x = x * scale
     angles = torch.arange(positions, dtype=x.dtype)[:, None] * rates.to(x.dtype)
     first, second = x.chunk(2, -1)
-    return torch.cat(
-        [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1
-    )
+    return torch.cat([first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1)
 
 
 def llama_attention(model, x, w):

@@ -1,7 +1,7 @@
 """Slurm for tests: munged, slurmctld and a slurmd for each of two nodes, with a folder and ports of their own.
 
-Without hosts both nodes are this machine under two names, good for what happens on one node and for what jobs ask for. With the two of
-hosts.py they are two machines, and commands are given on the first.
+Without hosts both nodes are this machine under two names, good for what happens on one node and for what jobs ask for.
+With the two of hosts.py they are two machines, and commands are given on the first.
 """
 
 import os
@@ -24,8 +24,8 @@ def why_not():
     return "Slurm and munge are not installed (scripts/install_deps.sh)" if None in DAEMONS.values() else None
 
 
-# Two nodes of eight processors and eight GPUs, whatever this machine has. cred_expire: how long a requeued job waits before it starts
-# again, at least what is given here.
+# Two nodes of eight processors and eight GPUs, whatever this machine has. cred_expire: how long a requeued job waits
+# before it starts again, at least what is given here.
 CONF = """
 ClusterName=one
 SlurmctldHost={hosts[0]}({addresses[0]})
@@ -104,7 +104,9 @@ class Cluster:
         with open(self.folder / f"{name}{len(self.daemons)}.log", "w") as log:
             files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             command = [*self.enter[host], DAEMONS[name], *arguments]
-            self.daemons.append(subprocess.Popen(command, env=self.env, preexec_fn=trainer_runs.end_with_parent, **files))
+            self.daemons.append(
+                subprocess.Popen(command, env=self.env, preexec_fn=trainer_runs.end_with_parent, **files)
+            )
 
     def said(self):
         return "\n".join(f"{path.name}: {path.read_text()[-2000:]}" for path in self.folder.glob("*.log"))

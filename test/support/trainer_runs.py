@@ -1,6 +1,7 @@
 """What the end-to-end tests share: small data sets and configurations, and one run of a trainer with all that it said.
 
-A configuration is YAML text by sections (write_config, run) or nested dictionaries that are laid over each other (Trainer).
+A configuration is YAML text by sections (write_config, run) or nested dictionaries that are laid over each other
+(Trainer).
 """
 
 import contextlib
@@ -152,7 +153,8 @@ EARLIER = ownerless_folders()
 
 
 def patience(seconds):
-    """What takes so long on an idle machine may take on this one: more, as far as more processes than cores are at work."""
+    """What takes so long on an idle machine may take on this one: more, as far as more processes than cores are at
+    work."""
     return seconds * max(1.0, 2 * os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
@@ -176,7 +178,8 @@ def wait_for_lines(process, path, count):
 
 
 def nothing_left(config, seconds=8):
-    """Waits until no process of the run is there, and no folder without an owner but those that were before these tests."""
+    """Waits until no process of the run is there, and no folder without an owner but those that were before these
+    tests."""
     left = lambda: (processes_with(str(config)), ownerless_folders() - EARLIER)
     wait_until(lambda: not any(left()), left, seconds)
     return True
@@ -263,7 +266,12 @@ class Ended:
     @property
     def losses(self):
         """Everything that has to be the same in every layout, in order: losses, norms, validation losses."""
-        return [value for entry in map(json.loads, self.lines) for value in (entry.get("loss"), entry.get("grad_norm")) if value]
+        return [
+            value
+            for entry in map(json.loads, self.lines)
+            for value in (entry.get("loss"), entry.get("grad_norm"))
+            if value
+        ]
 
     @property
     def bits(self):
@@ -291,7 +299,12 @@ def trained(config, *overrides, **keywords):
 
 def command(family, *arguments, env=None):
     return subprocess.run(
-        [trainer(family), *arguments], cwd=ROOT, env=env or environment(), capture_output=True, text=True, timeout=TIME_LIMIT
+        [trainer(family), *arguments],
+        cwd=ROOT,
+        env=env or environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT,
     )
 
 
@@ -303,7 +316,7 @@ def close(left, right, relative):
     return True
 
 
-# ---- runs of one configuration, changed a little each time ------------------------------------------------------------
+# ---- runs of one configuration, changed a little each time -----------------------------------------------------------
 
 
 class Result:

@@ -1,5 +1,5 @@
-"""Runs on the virtual GPU (docs/virtual.md): a small configuration, one run of a trainer of build/virtual, and the cases
-that have to compute what a CPU computes, in every order that events permit.
+"""Runs on the virtual GPU (docs/virtual.md): a small configuration, one run of a trainer of build/virtual, and the
+cases that have to compute what a CPU computes, in every order that events permit.
 
 test/virtual runs each case in three orders with one seed, test/soak/virtual_matrix.py with five seeds.
 """
@@ -43,7 +43,9 @@ APART = {"VIRTUAL_NODES": "2"}
 ONE_GPU = {"VIRTUAL_GPUS": "1"}
 
 CASES = {
-    f"{pipeline} of {family} in {precision}": case(family, f"parallel.pipeline={pipeline}", f"train.precision={precision}")
+    f"{pipeline} of {family} in {precision}": case(
+        family, f"parallel.pipeline={pipeline}", f"train.precision={precision}"
+    )
     for pipeline in (2, 4, 1)
     for family in FAMILIES
     for precision in BOUNDS
@@ -52,11 +54,15 @@ CASES = {
     "evictions into the partner's memory": case("llama", *BPIPE),
     "evictions over messages": case("llama", *BPIPE, **APART),
     "evictions to host memory": case("gpt", *BPIPE, "schedule.evict_to=host"),
-    "evictions of two chunks": case("llama", *BPIPE, "model.layers=8", "schedule.name=interleaved", "train.precision=bf16"),
+    "evictions of two chunks": case(
+        "llama", *BPIPE, "model.layers=8", "schedule.name=interleaved", "train.precision=bf16"
+    ),
     "evictions of groups": case(
         "gpt", "parallel.pipeline=2", "schedule.bpipe=on", "schedule.name=gis", "schedule.evict_to=host"
     ),
-    "evictions of a V": case("llama", "parallel.pipeline=2", "schedule.bpipe=on", "schedule.name=zb-v", "schedule.evict_to=host"),
+    "evictions of a V": case(
+        "llama", "parallel.pipeline=2", "schedule.bpipe=on", "schedule.name=zb-v", "schedule.evict_to=host"
+    ),
     "a GPU for all stages": case("llama", *BPIPE, "hardware.share_gpu=true", **ONE_GPU),
     "a GPU for two tensor and two data ranks": case(
         "gpt", "parallel.tensor=2", "parallel.data=2", "hardware.share_gpu=true", "train.precision=bf16", **ONE_GPU
@@ -71,7 +77,9 @@ CASES = {
         "llama", "parallel.tensor=2", "parallel.sequence=false", "train.precision=bf16"
     ),
     "two data ranks": case("llama", "parallel.pipeline=2", "parallel.data=2"),
-    "two data ranks on two nodes": case("gpt", "parallel.pipeline=2", "parallel.data=2", "parallel.placement=linear", **APART),
+    "two data ranks on two nodes": case(
+        "gpt", "parallel.pipeline=2", "parallel.data=2", "parallel.placement=linear", **APART
+    ),
     "eight ranks": case("llama", *BPIPE, "parallel.tensor=2"),
     "eight ranks of three kinds on two nodes": case("gpt", *WIDE, "parallel.data=2", "train.precision=bf16", **APART),
     # Schedules with chunks and split backwards; at the turn of a V there is no message.
@@ -116,7 +124,8 @@ def environment(**changes):
 
 
 def run(config, family, *overrides, arguments=(), timeout=300, **changes):
-    """One run of a trainer of build/virtual to its end, with its metrics; on a virtual GPU, unless an override says cpu."""
+    """One run of a trainer of build/virtual to its end, with its metrics; on a virtual GPU, unless an override says
+    cpu."""
     metrics = config.parent / f"{uuid.uuid4().hex}.jsonl"
     options = [item for text in (f"log.metrics={metrics}", "hardware.device=cuda", *overrides) for item in ("-o", text)]
     command = [*PREFIX, VIRTUAL / f"train_{family}", "-c", config, *options, *arguments]
@@ -155,7 +164,9 @@ def in_orders(folder, case, orders=ORDERS, seeds=("1",)):
     # Two at a time: one rank alone would leave the other core idle.
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         alone = pool.submit(on_cpu, config, case.family, *case.options)
-        runs = [pool.submit(trained, config, case.family, *case.options, **case.environment, **more) for more in settings]
+        runs = [
+            pool.submit(trained, config, case.family, *case.options, **case.environment, **more) for more in settings
+        ]
         wanted, found = alone.result(), [each.result() for each in runs]
     for each, more in zip(found, settings):
         assert differences(each.steps, wanted.steps, case.precision) == [], more

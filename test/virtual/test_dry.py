@@ -1,5 +1,6 @@
-"""Dry runs on the virtual GPU (docs/virtual.md): every call, stream, event and message of a run is real, nothing is computed, and
-time is a clock's. The plan is the other road to the same figures: bytes have to be equal, times within 3 percent."""
+"""Dry runs on the virtual GPU (docs/virtual.md): every call, stream, event and message of a run is real, nothing is
+computed, and time is a clock's. The plan is the other road to the same figures: bytes have to be equal, times within 3
+percent."""
 
 import json
 import re
@@ -16,7 +17,9 @@ WITHIN = 0.03
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
-    return trainer_runs.write_tokens(tmp_path_factory.mktemp("dry") / "train.bin", trainer_runs.made_tokens(150000, 30000))
+    return trainer_runs.write_tokens(
+        tmp_path_factory.mktemp("dry") / "train.bin", trainer_runs.made_tokens(150000, 30000)
+    )
 
 
 def options(tokens, metrics, overrides):
@@ -115,5 +118,7 @@ def test_the_virtual_gpu_knows_nothing_of_the_plan():
     for path in [*FOLDER.glob("*.cc"), *FOLDER.glob("*.h"), *(FOLDER / "include").glob("*.h")]:
         for name in re.findall(r'^#include "([\w./]+)"', path.read_text(), re.M):
             assert not (trainer_runs.ROOT / "src" / name).exists() or name in allowed, f"{path.name} includes {name}"
-    symbols = subprocess.run(["nm", "-C", VIRTUAL / "libtrainer_cuda.so"], capture_output=True, text=True, check=True).stdout
+    symbols = subprocess.run(
+        ["nm", "-C", VIRTUAL / "libtrainer_cuda.so"], capture_output=True, text=True, check=True
+    ).stdout
     assert not re.search(r" [TtU] (plan_make|plan_time|hardware_times|schedule_|simulate_|bpipe_)", symbols)

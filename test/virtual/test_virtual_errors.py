@@ -1,5 +1,5 @@
-"""What a user with GPUs meets on a bad day, shown on the virtual GPU: one sentence that says what is wrong, where, and what
-to do; a code other than 0, within seconds; and no process left."""
+"""What a user with GPUs meets on a bad day, shown on the virtual GPU: one sentence that says what is wrong, where, and
+what to do; a code other than 0, within seconds; and no process left."""
 
 import re
 
@@ -38,7 +38,10 @@ def refused(*arguments, **keywords):
     "environment, reason",
     [
         ({"VIRTUAL_DRIVER": "none"}, "no NVIDIA driver is installed here"),
-        ({"VIRTUAL_DRIVER": "12020"}, r"the NVIDIA driver knows CUDA up to 12\.2, .* built with 13\.0: update the driver"),
+        (
+            {"VIRTUAL_DRIVER": "12020"},
+            r"the NVIDIA driver knows CUDA up to 12\.2, .* built with 13\.0: update the driver",
+        ),
         ({"VIRTUAL_GPUS": "0"}, "the NVIDIA driver shows no GPU"),
     ],
     ids=["no driver", "an old driver", "no GPU"],
@@ -54,7 +57,9 @@ def test_fewer_gpus_than_ranks_are_refused_with_both_counts(tmp_path):
 
 
 @pytest.mark.every_case
-@pytest.mark.parametrize("taken, needs", [("81000", "the start needs"), ("80500", "this stage needs")], ids=["all", "most"])
+@pytest.mark.parametrize(
+    "taken, needs", [("81000", "the start needs"), ("80500", "this stage needs")], ids=["all", "most"]
+)
 def test_memory_that_other_programs_hold_is_missing_before_anything_is_allocated(tmp_path, taken, needs):
     said = refused(tmp_path, *TWO, VIRTUAL_TAKEN_MIB=taken)
     free = r"GPU (\d), NVIDIA H100 80GB HBM3: [\d.]+ MiB of 79\.18 GiB are free, and " + needs + r" [\d.]+ MiB more"

@@ -1,5 +1,5 @@
-"""Runs on the virtual GPU (docs/virtual.md): the trainers of build/virtual compute what they compute on CPUs, in every order
-that events permit, and the detector of races finds nothing."""
+"""Runs on the virtual GPU (docs/virtual.md): the trainers of build/virtual compute what they compute on CPUs, in every
+order that events permit, and the detector of races finds nothing."""
 
 import json
 import re
@@ -77,7 +77,9 @@ def test_verify_finds_the_same_bits_for_one_stage_several_and_bpipe(tmp_path, fa
 
 def test_a_stage_alone_allocates_what_was_planned(tmp_path):
     done = trained(write_config(tmp_path, "llama"), "llama", *BPIPE, arguments=("--emulate-stage", "1"))
-    assert re.search(r"^peak .* allocated, ([\d,]+) bytes; planned .*, the same to the byte$", done.stdout, re.M), done.stdout
+    assert re.search(
+        r"^peak .* allocated, ([\d,]+) bytes; planned .*, the same to the byte$", done.stdout, re.M
+    ), done.stdout
     assert re.search(r"^time +forward [\d.]+ ms, backward [\d.]+ ms a microbatch", done.stdout, re.M), done.stdout
 
 
