@@ -1,8 +1,8 @@
 // Promises of comm_pushed.h and lending.h, on CPUs: three or more ranks in a ring, messages forward pushed into lent
 // memory, backward through `far`. Started through mpirun by test_comm_pushed.py with a file that all ranks map.
 //
-// `far` is a group of MPI wrapped in a spy: it counts, in the shared file, the messages that each rank has begun to send,
-// and fails when a receive is started that no sender has begun.
+// `far` is a group of MPI wrapped in a spy: it counts, in the shared file, the messages that each rank has begun to
+// send, and fails when a receive is started that no sender has begun.
 #include "comm/comm_pushed.h"
 #include "comm/lending.h"
 #include "ranks/world.h"

@@ -1,6 +1,6 @@
 // Small rules of the CUDA runtime and of NCCL that src/cuda relies on and that the virtual GPU (test/virtual) imitates.
-// Each is tried and confirmed or refuted: over the real libraries where there is a GPU (scripts/cuda_check.sh), and over
-// the virtual ones (test/virtual/test_api_rules.py), so that both are shown to behave alike.
+// Each is tried and confirmed or refuted: over the real libraries where there is a GPU (scripts/cuda_check.sh), and
+// over the virtual ones (test/virtual/test_api_rules.py), so that both are shown to behave alike.
 //
 // Two processes, since mapped memory and messages take two; they are forked before CUDA starts and talk through pipes.
 // Every line is "confirmed RULE", "refuted RULE: why" or "skipped RULE: why". Exit code 1 if a rule was refuted.

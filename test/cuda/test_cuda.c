@@ -230,8 +230,8 @@ static void events_tell_the_time_of_the_host(void **state) {
     Both b = both_open(PRECISION_FP32);
     Error err = {0};
     Event *event = b.gpu->event_create(b.gpu);
-    // The clocks are compared at synchronize. If this process is interrupted there, times are off until the next one, so
-    // a busy machine gets more attempts.
+    // The clocks are compared at synchronize. If this process is interrupted there, times are off until the next one,
+    // so a busy machine gets more attempts.
     int right = 0;
     double before = 0, told = 0, after = 0;
     for (int i = 0; i < 300 && right < 3; i++) {

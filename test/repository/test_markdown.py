@@ -1,4 +1,4 @@
-"""Pages can be read in any terminal, and begin with what the reader can do after them."""
+"""Pages and sources can be read in any terminal; pages begin with what the reader can do after them."""
 
 import pytest
 from trainer_runs import ROOT
@@ -6,6 +6,12 @@ from trainer_runs import ROOT
 pytestmark = pytest.mark.every_case
 WIDTH = 120
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+SOURCES = sorted(
+    path
+    for place in (ROOT.glob("*"), ROOT.joinpath("src").rglob("*"), ROOT.joinpath("test").rglob("*"))
+    for path in place
+    if path.suffix in (".c", ".h", ".cc", ".cpp", ".cu", ".cuh")
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -20,3 +26,11 @@ def test_lines_are_wrapped(page):
 def test_a_page_begins_with_what_the_reader_can_do_after_it(page):
     title, blank, first = page.read_text().splitlines()[:3]
     assert title.startswith("# ") and blank == "" and first.startswith("After this page you can ")
+
+
+def test_lines_of_sources_keep_to_the_width():
+    assert len(SOURCES) > 300
+    long = [
+        (path, n) for path in SOURCES for n, line in enumerate(path.read_text().splitlines(), 1) if len(line) > WIDTH
+    ]
+    assert [f"{path.relative_to(ROOT)}:{n}" for path, n in long] == []

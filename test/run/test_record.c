@@ -1,4 +1,5 @@
-// What a run is compared by: checksums of whole tensors, whichever rank holds which part, and which difference is named.
+// What a run is compared by: checksums of whole tensors, whichever rank holds which part, and which difference is
+// named.
 #include "run/record.h"
 
 #include "base/crc64.h"

@@ -1,6 +1,6 @@
 // Every schedule of the table: sound, within its slots, and idle for as long as the formula says when F, B and W take
-// equal times. `test_kinds all [FIRST LAST]` goes through every m <= 256 for FIRST to LAST stages, 1 to 32 unless given;
-// the test takes a selection. `test_kinds tables` prints the figures of docs/schedules.md and docs/bpipe.md.
+// equal times. `test_kinds all [FIRST LAST]` goes through every m <= 256 for FIRST to LAST stages, 1 to 32 unless
+// given; the test takes a selection. `test_kinds tables` prints the figures of docs/schedules.md and docs/bpipe.md.
 #include "schedule/kinds.h"
 #include "schedule/simulate.h"
 
@@ -54,8 +54,8 @@ static void assert_sound(const Schedule *schedule) {
 
 typedef void (*Look)(const ScheduleKind *kind, const ScheduleSpec *spec);
 
-// Up to `most` chunks, and every group and delay, or the smallest, the largest and, if asked for, one between. Specs that
-// the kind refuses are left out.
+// Up to `most` chunks, and every group and delay, or the smallest, the largest and, if asked for, one between. Specs
+// that the kind refuses are left out.
 static void look_at_variants(const ScheduleKind *kind, int p, int m, int most_chunks, bool all_numbers, Look look) {
     for (int chunks = kind->chunks; chunks <= kind->most_chunks && chunks <= most_chunks; chunks *= 2) {
         int first = kind->grouped ? (p + 1) / 2 : kind->delayed ? 0 : p;

@@ -1,5 +1,5 @@
-// tool_optimal STAGES MICROBATCHES CHUNKS split|fused SLOTS [loop]: the least idle time of any such schedule, in units of one
-// F of a chunk, by exhaustive search. Chunks lie in a V unless `loop` is given.
+// tool_optimal STAGES MICROBATCHES CHUNKS split|fused SLOTS [loop]: the least idle time of any such schedule, in units
+// of one F of a chunk, by exhaustive search. Chunks lie in a V unless `loop` is given.
 #include "optimal.h"
 
 #include <stdio.h>
