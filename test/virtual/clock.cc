@@ -1,18 +1,18 @@
-// Virtual time. In a dry run (VIRTUAL_DRY=1) nothing is computed and no device memory is touched, but every call is made
-// and takes the time that src/device/cost.h gives it: a product by its shape, a kernel by the bytes that it reads and
-// writes, a copy, a message and a collective by their bytes. What waits for what, and what overlaps, follows from the
-// streams, events and messages of the calls alone: nothing here knows of stages, microbatches or schedules.
+// Virtual time. In a dry run (VIRTUAL_DRY=1) nothing is computed and no device memory is touched, but every call is
+// made and takes the time that src/device/cost.h gives it: a product by its shape, a kernel by the bytes that it reads
+// and writes, a copy, a message and a collective by their bytes. What waits for what, and what overlaps, follows from
+// the streams, events and messages of the calls alone: nothing here knows of stages, microbatches or schedules.
 //
 // There is one time for the whole job, in the segment that its processes share. A host thread is given no time: what it
 // does between two waits happens at one instant (a launch costs the host nothing, a host message takes the latency of
 // the cost file). A host that asks whether an event has passed or a message has come, is told no, and pauses, sleeps
-// until the first thing that it asked for is there. Time moves when all hosts sleep, to the next such moment, so that no
-// host ever hears of something before all that happened earlier.
+// until the first thing that it asked for is there. Time moves when all hosts sleep, to the next such moment, so that
+// no host ever hears of something before all that happened earlier.
 //
 // A stream is a line of steps, each with the time at which the host queued it. A step begins when the one before it has
-// ended and it was queued; what it takes is known as soon as everything that it waits for is known, so a line may be far
-// ahead of the hosts' time. The exception is a node's network, which all that leaves the node shares: its flows begin
-// and end in the order of time, each with an equal part of the rate.
+// ended and it was queued; what it takes is known as soon as everything that it waits for is known, so a line may be
+// far ahead of the hosts' time. The exception is a node's network, which all that leaves the node shares: its flows
+// begin and end in the order of time, each with an equal part of the rate.
 //
 // If all hosts sleep and nothing will come, the job is deadlocked; every rank then says what it waits for.
 #include "timeline.h"

@@ -1,10 +1,10 @@
-// A second opinion about races, by ThreadSanitizer: each stream is one of its fibers, entered without synchronization, and
-// what orders contexts here (a call, an event, a synchronize) is a release and an acquire there. The accesses are those
-// that shadow.cc sees; its own clocks are off meanwhile. ThreadSanitizer sees one process: what another one does to
-// memory that it maps here is left to shadow.cc.
+// A second opinion about races, by ThreadSanitizer: each stream is one of its fibers, entered without synchronization,
+// and what orders contexts here (a call, an event, a synchronize) is a release and an acquire there. The accesses are
+// those that shadow.cc sees; its own clocks are off meanwhile. ThreadSanitizer sees one process: what another one does
+// to memory that it maps here is left to shadow.cc.
 //
-// The programs of `make virtual-tsan` are linked with -fsanitize=thread, and so have its runtime, whose
-// functions this finds by name (sanitizer/tsan_interface.h). In any other program nothing here does anything.
+// The programs of `make virtual-tsan` are linked with -fsanitize=thread, and so have its runtime, whose functions this
+// finds by name (sanitizer/tsan_interface.h). In any other program nothing here does anything.
 #include "virtual.h"
 
 #include <dlfcn.h>
@@ -50,7 +50,8 @@ void heed_all() {
     for (Annotate end : tsan().heed) end(__FILE__, __LINE__);
 }
 
-// In a fiber, locks order nothing and memory of the virtual GPU itself is nobody's concern: only what is said here counts.
+// In a fiber, locks order nothing and memory of the virtual GPU itself is nobody's concern: only what is said here
+// counts.
 struct Said {
     Said() {
         if (in_fiber) heed_all();

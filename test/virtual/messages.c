@@ -3,8 +3,8 @@
 // a receiver takes on all that its peer has sent it so far, which may order a little more than the message itself does.
 // Pinned memory that MPI sends from or receives into counts as read and written by the host.
 //
-// In a dry run the same calls carry virtual time instead (dry.h): a message is there when its time has come, whenever MPI
-// delivers it, and then the call waits for MPI. Groups are known by the way in which they were made.
+// In a dry run the same calls carry virtual time instead (dry.h): a message is there when its time has come, whenever
+// MPI delivers it, and then the call waits for MPI. Groups are known by the way in which they were made.
 //
 // It is linked into the program. The library with the virtual GPU fills in virtual_messages when it is loaded; until
 // then, and in runs on CPUs, the calls go straight through.

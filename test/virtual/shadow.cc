@@ -98,8 +98,8 @@ struct Running {
 };
 __attribute__((tls_model("initial-exec"))) thread_local Running running;
 
-// Where the own variables of a kernel lie: in the memory that the emulator has for stacks and shared memory, in which this
-// runs, and in the data of the program. What is not initialised follows the data of the program without a name.
+// Where the own variables of a kernel lie: in the memory that the emulator has for stacks and shared memory, in which
+// this runs, and in the data of the program. What is not initialised follows the data of the program without a name.
 void find_own_variables(Running &r) {
     uintptr_t stack = (uintptr_t)__builtin_frame_address(0), code = (uintptr_t)&find_own_variables;
     std::ifstream maps("/proc/self/maps");

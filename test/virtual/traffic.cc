@@ -1,13 +1,14 @@
 // What a kernel reads and writes, for the clock of a dry run. Some blocks of a launch run on the emulator, and every
 // sector of 32 bytes of device memory that a block loads or stores is counted once, as if a cache kept it. What the
-// first two blocks both touch (a norm's weights) is shared by all blocks; the rest is each block's own. So a launch moves
+// first two blocks both touch (a norm's weights) is shared by all blocks; the rest is each block's own. So a launch
+// moves
 //
 //     shared + own of one block * number of blocks
 //
 // Where those two do not move about as much (rows that do not divide evenly), more blocks are looked at. A launch is
-// taken to move what an earlier one did, of the same kernel with the same grid and with arguments that differ in nothing
-// but addresses, unless blocks are so unlike that their work depends on the data (an embedding's gradient). Launches of
-// a few blocks run whole, so that what they leave in memory is there for others.
+// taken to move what an earlier one did, of the same kernel with the same grid and with arguments that differ in
+// nothing but addresses, unless blocks are so unlike that their work depends on the data (an embedding's gradient).
+// Launches of a few blocks run whole, so that what they leave in memory is there for others.
 #include "clock.h"
 #include "emulate.h"
 
