@@ -12,12 +12,8 @@ static void the_published_values_come_out(void **state) {
     static const struct {
         size_t length;
         uint64_t value;
-    } vectors[] = {{0, 0x726fdb47dd0e0e31u},
-                   {1, 0x74f839c593dc67fdu},
-                   {7, 0xab0200f58b01d137u},
-                   {8, 0x93f5f5799a932462u},
-                   {15, 0xa129ca6149be45e5u},
-                   {63, 0x958a324ceb064572u}};
+    } vectors[] = {{0, 0x726fdb47dd0e0e31u}, {1, 0x74f839c593dc67fdu},  {7, 0xab0200f58b01d137u},
+                   {8, 0x93f5f5799a932462u}, {15, 0xa129ca6149be45e5u}, {63, 0x958a324ceb064572u}};
     (void)state;
     unsigned char bytes[64];
     SipKey key;

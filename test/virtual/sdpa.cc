@@ -236,8 +236,8 @@ error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<int64_t, void *>
     Op op;
     op.what = options.backward ? "the backward of an attention" : "an attention";
     if (dry())
-        op.seconds = cost_flash(&dry_figures().cost, (double)(in.q.batch * in.q.heads), in.q.seq, in.q.dim,
-                                options.backward);
+        op.seconds =
+            cost_flash(&dry_figures().cost, (double)(in.q.batch * in.q.heads), in.q.seq, in.q.dim, options.backward);
     op.step = [=](const Access &access) {
         for (const View *input : {&in.q, &in.k, &in.v}) declare(access, *input, 2, false);
         if (scratch > 0) touch(access, memory, scratch, true);
