@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/grid.h"
 #include "base/units.h"
+#include "plan/budget.h"
 #include "plan/plan_schedules.h"
 
 #include <stdlib.h>
@@ -128,6 +129,9 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, Co
                   "evicts and recomputes nothing, then the smallest",
                   (long long)result->ties, result->ties == 1 ? "" : "s", result->ties == 1 ? "s" : "");
     line_of_changes_(space->base, config, "set", "%s", file);
+    Budget budget;
+    budget_make(&budget, config, best->step, !space->planner->hardware.cpu);
+    budget_print(&budget, config, file);
 }
 
 // From the configuration given to the best, and how little of the way brings nine tenths.
