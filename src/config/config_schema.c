@@ -146,8 +146,7 @@ const ConfigKey config_keys[] = {
     BOOL(parallel, sequence, "false", "split norms and residuals over the tensor ranks along the sequence"),
     WORD(parallel, overlap, "auto", overlap_words, "run collectives over tensor ranks beside products; auto: on GPUs"),
     WORD(parallel, shard_gradients, "off", shard_words,
-         "data ranks keep only their pieces of the layers' gradients; one stage, one microbatch a step; auto: where it "
-         "saves memory"),
+         "data ranks keep only their pieces of gradients; needs 1 stage and 1 microbatch a step"),
     WORD(parallel, placement, "linear", placement_words, "adjacent: the two stages of a BPipe pair are neighbours"),
     LIST(parallel, layers, layers_per_stage, "auto", "auto", layers_list,
          "layers of each stage, or virtual stage, such as [2, 3, 3, 2], 0 too; auto: even"),
