@@ -306,7 +306,13 @@ static int create_metrics_(Run *run, Error *err) {
     run->metrics = metrics_open(config, &peak, run->from.found ? run->from.step : -1, err);
     if (run->metrics != NULL && run->log->level == LOG_VERBOSE) metrics_say_all(run->metrics);
     if (run->metrics != NULL && world_size(run->world) == 1) metrics_wait_with(run->metrics, waits_for_reader_, run);
-    return run->metrics == NULL ? -1 : metrics_run(run->metrics, config, run->plan.parameters, err);
+    if (run->metrics == NULL) return -1;
+    Error trouble = {0};
+    if (metrics_run(run->metrics, config, run->plan.parameters, &trouble) == 0) return 0;
+    if (!run->from.found) return *err = trouble, -1;
+    // A resumed run goes on as it would have after a step: a restart on a full disk must not end the run.
+    run_tell_metrics(run, run->from.step, &trouble);
+    return 0;
 }
 
 static int open_files_(Run *run, const RunAsk *ask, Error *err) {
