@@ -106,6 +106,8 @@ class Planner:
         return json.loads(ended.stdout)["step_ms"] / 1000
 
     def all_seconds(self, questions):
+        for run, _ in questions:  # the threads only read them
+            self.file_of(run)
         with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             return list(pool.map(lambda question: self.seconds(*question), questions))
 
