@@ -32,7 +32,7 @@ srun --mpi=list 2>&1 | grep -qw pmix ||
 # there. Since Slurm 22.05 srun does not take over --cpus-per-task by itself. The ranks are waited for a minute after
 # the first has ended: one whose supervisor was stopped ends no other way.
 start_ranks() {
-    srun --mpi=pmix --kill-on-bad-exit=0 --wait=60 --distribution=block "${where[@]}" \
+    srun --mpi=pmix --kill-on-bad-exit=0 --wait=60 --distribution=block ${where[@]+"${where[@]}"} \
         ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
         "$program" -c "$config" -o "checkpoint.dir=$checkpoints" --resume-if-any "$checkpoints" "$@"
 }
@@ -41,7 +41,11 @@ start_ranks() {
 count_ranks() {
     local overrides=()
     while [ $# -gt 0 ]; do
-        case $1 in -o) overrides+=(-o "${2:-}") ;; esac
+        case $1 in
+        -o | --override) overrides+=(-o "${2:-}") ;;
+        -o?*) overrides+=(-o "${1#-o}") ;;
+        --override=*) overrides+=(-o "${1#*=}") ;;
+        esac
         shift
     done
     "$program" -c "$config" ${overrides[@]+"${overrides[@]}"} --plan --json 2>/dev/null |
@@ -85,9 +89,10 @@ choose_nodes() {
 # ranks note what was lost in a file.
 left=10 furthest=0 last=
 for word in "$@"; do
-    case $word in train.max_restarts=*) left=${word#*=} ;; esac
+    case $word in train.max_restarts=* | -otrain.max_restarts=* | --override=train.max_restarts=*) left=${word##*=} ;; esac
 done
-TRAINER_LOSS=$(mktemp) || fail "cannot make a file in ${TMPDIR:-/tmp} on $(hostname)"
+# Rank 0 writes it, maybe on another node than this one: the folder of the programs is on all of them.
+TRAINER_LOSS=$(mktemp "$PWD/.lost.XXXXXX") || fail "cannot make a file in $PWD on $(hostname)"
 export TRAINER_LOSS
 trap 'rm -f "$TRAINER_LOSS"' EXIT
 while :; do

@@ -123,9 +123,9 @@ int file_open_to_write(const char *path, int flag) {
     enum { LINKS = 16 };
     char *place = xstrdup(path);
     int fd = -1, open_flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | flag;
-    // What /proc shows as links are open files, which lead to no path: our own standard output, for one.
+    // Links in /proc and /dev/fd are open files and lead to no path: our own standard output, a process substitution.
     for (int i = 0; i < LINKS && place != NULL; i++) {
-        bool open_file = strncmp(place, "/proc/", 6) == 0;
+        bool open_file = strncmp(place, "/proc/", 6) == 0 || strncmp(place, "/dev/fd/", 8) == 0;
         fd = open(place, open_file ? open_flags & ~O_NOFOLLOW : open_flags, 0666);
         if (fd >= 0 || errno != ELOOP) break;
         char *leads = files_follow_(place);

@@ -12,7 +12,7 @@
 
 bool restart_allowed(Restarts *restarts, const LaunchEnd *end, char why[256]) {
     bool further = end->step > restarts->furthest || !restarts->again;
-    bool same = restarts->again && end->rank >= 0 && end->rank == restarts->rank && end->action[0] != '\0' &&
+    bool same = !further && end->rank >= 0 && end->rank == restarts->rank && end->action[0] != '\0' &&
                 strcmp(end->action, restarts->action) == 0;
     int cost = further ? 1 : 2;
     restarts->again = true;

@@ -210,7 +210,7 @@ def test_a_link_of_another_user_is_not_written_through(tmp_path, kind):
         assert result.returncode == 1 and "a symbolic link of another user" in last_sentence(result), result.stderr
 
 
-@pytest.mark.parametrize("target", ["elsewhere/file", "/dev/stdout"])
+@pytest.mark.parametrize("target", ["elsewhere/file", "/dev/stdout", "/dev/fd/1"])
 def test_a_link_of_one_s_own_is_followed(tmp_path, target):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "second").symlink_to(target)
@@ -219,7 +219,7 @@ def test_a_link_of_one_s_own_is_followed(tmp_path, target):
     result = subprocess.run(
         [*command, *output_options("metrics", tmp_path / "output")], capture_output=True, text=True, timeout=SOON
     )
-    text = result.stdout if target == "/dev/stdout" else (tmp_path / target).read_text()
+    text = result.stdout if target.startswith("/dev/") else (tmp_path / target).read_text()
     assert result.returncode == 0 and '{"type":"step","step":1' in text, result.stderr
 
 

@@ -153,6 +153,7 @@ static int run_rank_(const char *name, int argc, char **argv) {
     world_barrier(r.world, &err);
     if (r.rank == 0)
         fprintf(stderr, "folder %s.\n", getenv(SUPERVISOR_FOLDER) != NULL ? getenv(SUPERVISOR_FOLDER) : "none");
+    world_barrier(r.world, &err); // no rank ends the job before the line is out
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
         if (strcmp(scenarios[i].name, name) == 0) return scenarios[i].run(&r);
     return EXIT_USAGE;
