@@ -1,5 +1,6 @@
-// AdamW (Loshchilov & Hutter 2019) and the squared norms of the gradients, over all tensors of a stage at once: the
-// tensors are cut into chunks of equal size, so that many small tensors and one large one keep all threads busy alike.
+// AdamW (Loshchilov & Hutter 2019) and the squared norms of the gradients, over all tensors of a stage at once. The
+// tensors are cut into chunks of equal size, so that many small tensors and one large one keep all threads equally
+// busy.
 #include "cpu.h"
 #include "lanes.h"
 
@@ -19,7 +20,7 @@ typedef struct Chunk {
     int64_t tensor, first, count; // elements [first, first + count) of tensors[tensor]
 } Chunk;
 
-// A walk over the table costs less than a hundredth of the work on the chunk it finds.
+// Walking the table costs less than a hundredth of the work on the chunk it finds.
 static Chunk chunk_find_(const AdamwTensor *tensors, int64_t index) {
     int64_t tensor = 0;
     while (index >= tensor_chunks_(&tensors[tensor])) index -= tensor_chunks_(&tensors[tensor++]);
@@ -38,8 +39,8 @@ static double sum_of_squares_(const float *x, int64_t count) {
     return lanes_fold_double(&sum);
 }
 
-// Chunks start where their tensor starts and add up in order: a tensor's norm has the same bits whichever tensors stand
-// beside it.
+// Chunks start where their tensor starts and are added in order: a tensor's norm has the same bits whatever the other
+// tensors are.
 void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
     (void)backend; // read by the pragma alone
     int64_t total = total_chunks_(tensors, tensor_count);

@@ -1,8 +1,8 @@
 // Causal attention over strided views of qkv, in three modes that differ in what they keep for the backward:
 //   none       the probabilities, (batch, heads, seq, seq)
-//   recompute  nothing: a block of QUERIES rows of probabilities at a time is made again
+//   recompute  nothing: probabilities are recomputed, a block of QUERIES rows at a time
 //   flash      log-sum-exp of each row; see flash.c
-// A block of queries meets the keys up to its own last position and no others, in all modes.
+// In all modes a block of queries meets only the keys up to its own last position.
 //
 // The forward is parallel over blocks of queries. The backward is parallel over (sequence, key/value head): the dk and
 // dv that a group of heads shares are summed by one thread, in the order of heads and queries.
@@ -151,7 +151,7 @@ static Workspace attention_workspace_take_(const Head *h) {
     return (Workspace){at, at + CPU_GEMM_WORKSPACE, at + CPU_GEMM_WORKSPACE + tile, at + CPU_GEMM_WORKSPACE + 2 * tile};
 }
 
-// Whole rows of probabilities, zero beyond the diagonal up to column `cols`.
+// Computes whole rows of probabilities, zero beyond the diagonal up to column `cols`.
 static void block_probabilities_(const Head *h, const Workspace *workspace, const void *qkv, const Block *block,
                                  float *p, int64_t stride, int64_t cols) {
     cpu_gemm(workspace->gemm, block->count, block->keys, h->shape->head_dim, head_query(h, qkv, block->first),
@@ -165,7 +165,7 @@ static void block_probabilities_(const Head *h, const Workspace *workspace, cons
     }
 }
 
-// The block's rows go into `saved` where they are kept as floats, else into `rows` (QUERIES, seq).
+// The block's rows go into `saved` if that is kept as floats, else into `rows` (QUERIES, seq).
 static void attention_block_forward_(const Head *h, void *out, void *saved, float *rows, const void *qkv,
                                      const Block *block) {
     int64_t seq = h->shape->seq, d = h->shape->head_dim, at = (head_index(h) * seq + block->first) * seq;
@@ -179,7 +179,7 @@ static void attention_block_forward_(const Head *h, void *out, void *saved, floa
     if (keep && p == rows) cpu_store(h->backend, saved, at, rows, block->count * seq);
 }
 
-// p (block, width) for the chunk of keys at k0, wherever it comes from; *stride tells its rows' distance.
+// Returns p (block, width) for the chunk of keys at k0, from wherever it is kept; *stride is the distance of its rows.
 static const float *chunk_probabilities_(const Head *h, const Workspace *workspace, const AttentionBackward *b,
                                          const Block *block, int64_t k0, int64_t width, int64_t *stride) {
     int64_t seq = h->shape->seq, at = (head_index(h) * seq + block->first) * seq + k0;
@@ -228,7 +228,7 @@ static void attention_stored_backward_(const Backend *backend, const AttentionSh
     }
 }
 
-// --- the operations. Scratch holds for each thread what a form needs, and the sums of dk and dv.
+// --- the operations. Scratch holds what each thread's form needs, and the sums of dk and dv.
 
 static int64_t form_floats_(const AttentionShape *s) {
     return memory_round(s->mode == ATTENTION_FLASH ? flash_scratch_floats(s) : QUERIES * s->seq);

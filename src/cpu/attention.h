@@ -23,7 +23,7 @@ static inline float head_scale(const Head *h) {
     return (float)(1.0 / sqrt((double)h->shape->head_dim));
 }
 
-// Of all (sequence, head) pairs: where this one's statistics stand.
+// Returns the index among all (sequence, head) pairs of this one's statistics.
 static inline int64_t head_index(const Head *h) {
     return h->sequence * h->shape->heads + h->head;
 }

@@ -23,7 +23,7 @@ static void backend_cpu_note_peak_(Backend *backend) {
     if (memory_total(&backend->held) > memory_total(&backend->peak)) backend->peak = backend->held;
 }
 
-// Several threads may come at once.
+// Several threads may call this at once.
 static void count_scratch_(CpuBackend *cpu, int64_t floats) {
 #ifdef _OPENMP
 #pragma omp critical(cpu_scratch_count)
@@ -49,7 +49,7 @@ float *cpu_scratch(CpuBackend *cpu, int64_t floats) {
     if (mine->floats >= floats) return mine->memory;
     drop_scratch_(cpu, mine);
     void *memory = NULL;
-    // Operations have no way to fail; a few megabytes that cannot be had leave nothing sensible to do.
+    // Operations cannot fail; if a few megabytes are not available, nothing sensible is left to do.
     if (posix_memalign(&memory, 64, (size_t)floats * sizeof(float)) != 0) {
         fprintf(stderr, "out of memory: %lld bytes of scratch for one thread\n", (long long)floats * 4);
         abort();
@@ -125,8 +125,8 @@ static void backend_cpu_describe_held_(const Backend *backend, char *text, size_
     }
 }
 
-// Zeroed and aligned, with the address calloc gave kept in front: large pieces come straight from the kernel, zero
-// without being touched. Huge pages, where the kernel grants them, spare the strided reads of packing their misses.
+// Zeroed and aligned; the address that calloc returned is kept before it. Large pieces come straight from the kernel,
+// zero without being touched. Huge pages, if the kernel grants them, save the strided reads of packing many misses.
 static void *allocate_zeroed_(int64_t bytes) {
     void *whole = calloc(1, (size_t)bytes + MEMORY_ALIGN + sizeof(void *));
     if (whole == NULL) return NULL;
@@ -255,7 +255,7 @@ static void cpu_destroy_(Backend *backend) {
     free(cpu);
 }
 
-// The processor's name as Linux tells it, "CPU" where it does not.
+// Writes the processor's name from Linux, or "CPU" if it has none.
 static void processor_name_(char *name, size_t size) {
     snprintf(name, size, "CPU");
     FILE *file = fopen("/proc/cpuinfo", "r");
@@ -280,7 +280,7 @@ static int64_t number_in_(const char *path) {
     return read == 1 && value > 0 ? value : INT64_MAX; // "max": no limit
 }
 
-// Physical memory, or what a container leaves of it.
+// Returns physical memory, or a container's limit of it.
 static int64_t memory_size_(void) {
     int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     int64_t size = pages > 0 && page > 0 ? pages * page : INT64_MAX;
@@ -347,8 +347,8 @@ static void fill_table_(Backend *b) {
     b->draw_normal = cpu_draw_normal;
 }
 
-// oneDNN takes its packing buffers from malloc for every product. Given back to the kernel each time, it comes back as
-// pages to clear, which cost a few percent of a step.
+// oneDNN takes its packing buffers from malloc for every product. If they went back to the kernel each time, they would
+// return as pages to clear, which costs a few percent of a step.
 static void keep_freed_memory_(void) {
 #if defined(__GLIBC__)
     mallopt(M_MMAP_THRESHOLD, 1 << 30);

@@ -68,11 +68,11 @@ static inline bool cpu_is_bf16(const Backend *backend) {
     return backend->precision == PRECISION_BF16;
 }
 
-// At least `floats` floats of the calling thread's own, 64-byte aligned, contents undefined. One piece a thread: a
-// second call invalidates the first. Call it inside CPU_PARALLEL(_FOR) or outside (thread 0's).
+// Returns at least `floats` floats of the calling thread's own, 64-byte aligned, contents undefined. There is one piece
+// per thread: a second call invalidates the first. Call it inside CPU_PARALLEL(_FOR) or outside (thread 0's).
 float *cpu_scratch(CpuBackend *cpu, int64_t floats);
 
-// The most floats of it that the operations of each file ask for; a norm's sums over blocks are thread 0's.
+// Return the most floats of it that the operations of each file need; a norm's sums over blocks are thread 0's.
 int64_t cpu_linear_workspace(void);
 int64_t cpu_attention_workspace(const AttentionShape *shape);
 int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread);
@@ -93,18 +93,18 @@ static inline uint16_t cpu_float_to_bf16(float value) {
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
-// `count` elements that start at element `offset` of `from` (run precision) as floats: a pointer into `from` where the
-// run is fp32, else `workspace` after conversion.
+// Returns `count` elements from element `offset` of `from` (run precision) as floats: a pointer into `from` if the run
+// is fp32, else `workspace` after conversion.
 const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count);
 
-// Where to compute `count` floats that belong at element `offset` of `to`: there where the run is fp32, else
-// `workspace`. cpu_store then finishes: nothing to do for fp32, rounding for bf16.
+// Returns where to compute `count` floats that belong at element `offset` of `to`: there if the run is fp32, else
+// `workspace`. cpu_store then finishes: nothing for fp32, rounding for bf16.
 static inline float *cpu_place(const Backend *backend, float *workspace, void *to, int64_t offset) {
     return cpu_is_bf16(backend) ? workspace : (float *)to + offset;
 }
 void cpu_store(const Backend *backend, void *to, int64_t offset, const float *from, int64_t count);
 
-// a * b + c, rounded once where the processor can; vector loops and their remainders do the same.
+// Returns a * b + c, rounded once if the processor can; vector loops and their remainders do the same.
 static inline float cpu_fmaf(float a, float b, float c) {
 #ifdef __FMA__
     return __builtin_fmaf(a, b, c);
@@ -154,10 +154,10 @@ enum { CPU_GEMM_WORKSPACE = (CPU_GEMM_ROWS + CPU_GEMM_COLS) * CPU_GEMM_DEPTH }; 
 void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
               int64_t stride);
 
-// The same for bf16 operands by oneDNN, with what this thread keeps from product to product. False, and C untouched,
-// where oneDNN has no such product. cpu_bf16_by_library: whether this processor multiplies bf16 itself.
+// Does the same for bf16 operands by oneDNN, with what this thread keeps from product to product. Returns false, with C
+// unchanged, if oneDNN has no such product. cpu_bf16_by_library: whether this processor multiplies bf16 itself.
 bool cpu_bf16_by_library(void);
-CpuProducts *cpu_products_create(void); // NULL where oneDNN cannot be had
+CpuProducts *cpu_products_create(void); // NULL if oneDNN is not available
 void cpu_products_destroy(CpuProducts *products);
 bool cpu_gemm_bf16(CpuProducts *products, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
                    float *c, int64_t stride);
@@ -212,10 +212,9 @@ void cpu_cross_entropy_stats(Backend *backend, float *stats, const void *logits,
 void cpu_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
                                 const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
                                 float scale);
-// loan.c
-// Zeroed, page-aligned memory to be lent, or NULL where none can be had (or one piece is out already).
+// loan.c Returns zeroed, page-aligned memory to be lent, or NULL if there is none (or one piece is lent already).
 void *cpu_shared_allocate(CpuBackend *cpu, int64_t bytes);
-bool cpu_shared_release(CpuBackend *cpu, void *memory); // false: it is no such memory
+bool cpu_shared_release(CpuBackend *cpu, void *memory); // false: it is not such memory
 int cpu_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);
 void *cpu_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err);
 void cpu_give_back(Backend *backend, void *memory, int64_t bytes);

@@ -1,11 +1,11 @@
 // Softmax and cross-entropy over a vocabulary that may be split over tensor ranks: each rank describes its columns by
-// (maximum, sum of exponentials, target logit); all ranks then combine the same descriptions in rank order and so
-// arrive at the same bits. A row belongs to one thread.
+// (maximum, sum of exponentials, target logit); all ranks then combine the same descriptions in rank order, which gives
+// all of them the same bits. A row belongs to one thread.
 #include "cpu.h"
 #include "lanes.h"
 
-// Columns taken at once. Sums within a piece are fp32, from piece to piece double: with 50,000 columns a plain fp32 sum
-// would lose digits that the gradient needs.
+// Columns processed at once. Sums within a piece are fp32, from piece to piece double: with 50,000 columns a plain fp32
+// sum would lose digits that the gradient needs.
 enum { PIECE = 1024 };
 
 typedef struct Columns {
@@ -17,7 +17,7 @@ static int64_t cross_entropy_piece_length_(int64_t count, int64_t column) {
     return left < PIECE ? left : PIECE;
 }
 
-// Wide enough for a loop over the lanes to stay one, which is then a maximum of vectors.
+// Wide enough that compilers keep the loop over the lanes, as a maximum of vectors.
 enum { MAX_LANES = 128 };
 
 static float piece_max_(const float *restrict x, int64_t n, float max) {
@@ -38,7 +38,7 @@ static float piece_exp_sum_(const float *restrict x, int64_t n, float max) {
     return lanes_sum(exps, n);
 }
 
-// A NaN passes the maximum by but not the sum, so that it reaches the loss. Columns that are all -inf sum to zero.
+// A NaN escapes the maximum but not the sum, so it reaches the loss. Columns that are all -inf sum to zero.
 static void row_stats_(Backend *backend, float *stats, const void *logits, int32_t target, int64_t row,
                        const Columns *c) {
     float workspace[PIECE], max = -INFINITY;
