@@ -124,12 +124,14 @@ ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error 
     return schedule_cache_borrow(planner->lists, config, planner_microbatches_(config), planner_schedule, err);
 }
 
-// Returns whether the batch divides into enough microbatches of this size, and BPipe has something to evict.
+// Returns whether the batch divides into enough microbatches of this size, and BPipe has something to evict and enough
+// slots.
 static bool possible_(const Config *config) {
     int64_t p = config->parallel.pipeline, unit = config->schedule.micro_batch * config->parallel.data;
     bool cut = config->train.global_batch % unit == 0 && (p == 1 || config->train.global_batch / unit >= p) &&
                plan_schedule_holds(p, config->train.global_batch / unit) && config_schedule_legal(config);
-    return cut && (config->schedule.bpipe != BPIPE_ON || plan_can_balance(config));
+    if (!cut || config->schedule.bpipe != BPIPE_ON) return cut;
+    return plan_can_balance(config) && (config->schedule.slots == 0 || config->schedule.slots >= config_min_slots(config));
 }
 
 // ---------------------------------------------------------------- limits

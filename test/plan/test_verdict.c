@@ -164,6 +164,22 @@ static void slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it(void 
     expect(LLAMA, &llama_model, "schedule.slots=2", false, "fits without BPipe");
 }
 
+static void slots_that_are_too_few_for_bpipe_are_no_error(void **state) {
+    (void)state;
+    Error err = {0};
+    Forecast forecast;
+    Case *at = forecast_case(LLAMA, &llama_model, "schedule.slots=4");
+    at->config.schedule.name = schedule_kind_index("zb-v");
+    at->config.schedule.bpipe = BPIPE_ON;
+    at->config.schedule.evict_to = EVICT_TO_HOST;
+    assert_int_equal(planner_forecast_config(&at->planner, &at->config, false, &forecast, &err), 0);
+    assert_false(forecast.possible);
+    at->config.schedule.slots = config_min_slots(&at->config);
+    assert_int_equal(planner_forecast_config(&at->planner, &at->config, false, &forecast, &err), 0);
+    assert_true(forecast.possible);
+    drop(at);
+}
+
 static void without_a_speed_the_verdict_asks_for_one(void **state) {
     (void)state;
     Case *at =
@@ -254,6 +270,7 @@ int main(void) {
         cmocka_unit_test(gpipe_is_relieved_by_host_memory),
         cmocka_unit_test(there_is_nothing_to_balance_with_few_stages_or_gpipe),
         cmocka_unit_test(slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it),
+        cmocka_unit_test(slots_that_are_too_few_for_bpipe_are_no_error),
         cmocka_unit_test(without_a_speed_the_verdict_asks_for_one),
         cmocka_unit_test(memory_that_is_not_known_limits_nothing),
         cmocka_unit_test(auto_does_what_the_verdict_says),
