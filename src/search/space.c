@@ -68,12 +68,20 @@ static void add_micro_batches_(const SearchSpace *space, ShapeList *list, Candid
     }
 }
 
+// What -o gives for each stage belongs to so many stages.
+static bool lists_allow_(const SearchSpace *space, int64_t p) {
+    const Config *base = space->base;
+    int64_t recompute = base->schedule.recompute_given, modes = base->attention.modes_given;
+    if (space_fixes(space, "schedule.recompute_layers") && recompute > 1 && recompute != p) return false;
+    return !space_fixes(space, "attention.mode") || modes <= 1 || modes == p;
+}
+
 static void add_pipelines_(const SearchSpace *space, ShapeList *list, Candidate shape) {
     const ParallelConfig *given = &space->base->parallel;
     int64_t left = space->world / shape.tensor;
     for (int64_t p = 1; p <= left && p <= SEARCH_MOST_STAGES && p <= space->base->model.layers; p++) {
         if (left % p != 0 || !allows_(space, "parallel.pipeline", given->pipeline, p)) continue;
-        if (!allows_(space, "parallel.data", given->data, left / p)) continue;
+        if (!allows_(space, "parallel.data", given->data, left / p) || !lists_allow_(space, p)) continue;
         shape.pipeline = p;
         shape.data = left / p;
         // Neighbouring stages on one node, where the stages are on several: only pairs want another order.

@@ -82,6 +82,19 @@ def test_a_key_on_the_command_line_stays(tmp_path):
     assert (told["schedule"]["name"], told["schedule"]["micro_batch"], told["schedule"]["bpipe"]) == ("gis", 2, "on")
 
 
+def test_slots_that_are_too_few_for_a_schedule_leave_the_others():
+    told = json.loads(search("--gpus", 32, "--json", "-o", "schedule.slots=4").stdout)
+    assert told["best"] is not None
+
+
+@pytest.mark.parametrize("key", ["schedule.recompute_layers=[1,0,0,0,0,0,0,0]", f"attention.mode=[none{',flash' * 7}]"])
+def test_a_list_by_stage_keeps_its_stages(tmp_path, key):
+    best = tmp_path / "best.yaml"
+    told = json.loads(search("--gpus", 16, "--json", "--write", best, "-o", key).stdout)["best"]
+    assert told["config"]["parallel"]["pipeline"] == 8
+    assert json.loads(command("llama", "-c", best, "--plan", "--json").stdout)["step_ms"] == told["step_ms"]
+
+
 def test_the_ranks_of_the_configuration_are_searched_where_no_number_is_given():
     told = json.loads(search("--json", "-o", "train.global_batch=32").stdout)["best"]["config"]["parallel"]
     assert told["pipeline"] * told["tensor"] * told["data"] == 32
