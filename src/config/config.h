@@ -204,6 +204,9 @@ int config_load(Config *config, const char *path, const char *const *overrides, 
 // file's name if the key has its default. Valid until the Config's owner calls config_load again.
 void config_where(const Config *config, const char *key, char *where, size_t size);
 
+// Returns whether the file or an override gives the key, be it with its default value.
+bool config_given(const Config *config, const char *key);
+
 // Sets an error that blames a key, with its place: "configs/x.yaml:12: parallel.tensor: TEXT" or "-o parallel.tensor:
 // TEXT". Code 2, returns -1. For checks that need more than the configuration (devices, data, the schedule).
 int config_error(const Config *config, const char *key, Error *err, const char *format, ...)
@@ -245,7 +248,8 @@ int64_t config_padded_vocab(const Config *config); // vocab rounded up to a mult
 const ScheduleKind *config_schedule_kind(const Config *config);
 
 // Returns what the named schedule is made for here; schedule_complete fills in the defaults. split is set if
-// schedule.split_backward is on; the plan resolves auto.
+// schedule.split_backward is on; the plan resolves auto. While schedule.name is auto, schedule.chunks is left out: it is
+// a condition on the schedule to be found, and 1f1b has no chunks.
 ScheduleSpec config_schedule_spec(const Config *config);
 
 // Returns whether the schedule accepts the configuration's stages and microbatches, for planners that vary them.

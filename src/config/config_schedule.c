@@ -15,7 +15,7 @@ ScheduleSpec config_schedule_spec(const Config *config) {
     const ScheduleConfig *schedule = &config->schedule;
     return (ScheduleSpec){.stages = (int)config->parallel.pipeline,
                           .microbatches = (int)config_microbatches(config),
-                          .chunks = (int)schedule->chunks,
+                          .chunks = schedule->name < schedule_kind_count ? (int)schedule->chunks : 0,
                           .group = (int)schedule->group,
                           .delay = (int)schedule->delay,
                           .split = schedule->split_backward == SPLIT_ON};

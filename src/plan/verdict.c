@@ -218,14 +218,33 @@ bool verdict_undecided(const Config *config) {
     return config->schedule.bpipe == BPIPE_AUTO || verdict_names_auto(config) || planner_split_open(config);
 }
 
-// Returns whether a row keeps to what the configuration does say: evictions off or on, backwards split or not, and the
-// attention.
+// Returns whether a row has the numbers and words of `schedule` that the configuration gives. Keys of evictions mean
+// nothing to a row without.
+static bool keeps_given_(const ScheduleRow *row, const Config *config) {
+    const ScheduleConfig *asked = &config->schedule, *is = &row->schedule;
+    int64_t p = config->parallel.pipeline, group = asked->group == SCHEDULE_GROUP_HALF ? (p + 1) / 2 : asked->group;
+    bool evicts = is->bpipe == BPIPE_ON;
+    if (asked->chunks > 0 && is->chunks != asked->chunks) return false;
+    if (group > 0 && is->group != group) return false;
+    if (asked->delay != SCHEDULE_DELAY_MOST && is->delay != asked->delay) return false;
+    bool recomputes =
+        is->recompute_given == asked->recompute_given && is->recompute_of_stage[0] == asked->recompute_of_stage[0];
+    if (config_given(config, "schedule.recompute_layers") && !recomputes) return false;
+    if (!evicts) return true;
+    if (config_given(config, "schedule.evict_to") && is->evict_to != asked->evict_to) return false;
+    if (asked->load_ahead > 0 && is->load_ahead != asked->load_ahead) return false;
+    return asked->slots == 0 || is->slots == asked->slots;
+}
+
+// Returns whether a row keeps to what the configuration does say: evictions off or on, backwards split or not, the
+// attention, and every key of `schedule` that is given.
 static bool may_take_(const ScheduleRow *row, const Config *config) {
     bool evicts = row->schedule.bpipe == BPIPE_ON;
     int split = config->schedule.split_backward;
     bool wanted = config->schedule.bpipe == BPIPE_AUTO || evicts == (config->schedule.bpipe == BPIPE_ON);
     if (split != SPLIT_AUTO && row->schedule.split_backward != split) return false;
-    return wanted && row->attention.mode == config->attention.mode && row->forecast.fits && row->forecast.time.known;
+    if (!wanted || row->attention.mode != config->attention.mode || !keeps_given_(row, config)) return false;
+    return row->forecast.fits && row->forecast.time.known;
 }
 
 // Returns the quickest row that may be taken; NULL: none.
@@ -237,6 +256,25 @@ static const ScheduleRow *row_to_take_(const ScheduleTable *table, const Config 
         if (may_take_(row, config) && quicker) best = row;
     }
     return best;
+}
+
+// Returns why no row of the table is taken, as a clause.
+static const char *why_none_(const ScheduleTable *table, const Config *config) {
+    if (schedule_table_too_long(config)) return "so many stages and microbatches are not simulated with every schedule";
+    if (table->best < 0) return "no schedule fits, or nothing is known of the device";
+    return "no schedule that fits keeps to the keys of schedule that are given";
+}
+
+// Takes 1F1B, the default, unless the configuration gives it chunks.
+static int fall_back_(Config *config, const char *why, const Log *log, Error *err) {
+    config->schedule.name = schedule_kind_index("1f1b");
+    if (!config_schedule_legal(config))
+        return config_error(config, "schedule.chunks", err,
+                            "schedule.name auto found no schedule with %lld chunks: %s; name a schedule or leave "
+                            "schedule.chunks out",
+                            (long long)config->schedule.chunks, why);
+    log_status(log, "schedule.name auto is 1F1B: %s", why);
+    return 0;
 }
 
 static int resolve_name_(Config *config, const Planner *planner, const Log *log, Error *err) {
@@ -252,8 +290,7 @@ static int resolve_name_(Config *config, const Planner *planner, const Log *log,
                    schedule_row_text(row, text), config_chunks(config), config_chunks(config) == 1 ? "" : "s",
                    1e3 * row->forecast.time.step);
     } else if (status == 0) {
-        config->schedule.name = schedule_kind_index("1f1b");
-        log_status(log, "schedule.name auto is 1F1B: no schedule fits, or nothing is known of the device");
+        status = fall_back_(config, why_none_(&table, config), log, err);
     }
     schedule_table_free(&table);
     return status;

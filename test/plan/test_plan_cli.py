@@ -264,11 +264,47 @@ def test_a_schedule_that_is_left_open_becomes_the_best_one():
 
 
 def test_a_schedule_that_is_left_open_evicts_as_bpipe_says():
-    for bpipe, evicts in (("off", False), ("on", True)):
-        asked = ["schedule.name=auto", f"schedule.bpipe={bpipe}"]
-        rows = plan(LLAMA)["schedules"]
-        quickest = min(row["step_ms"] for row in rows if row["fits"] and (row["bpipe"] == "on") == evicts)
+    rows = plan(LLAMA)["schedules"]
+    for bpipe, to in (("off", "peer"), ("on", "peer"), ("on", "host")):
+        asked = ["schedule.name=auto", f"schedule.bpipe={bpipe}", f"schedule.evict_to={to}"]
+        fitting = (row for row in rows if row["fits"] and (row["bpipe"], row["evict_to"]) == (bpipe, to))
+        quickest = min(row["step_ms"] for row in fitting)
         assert plan(LLAMA, *asked)["step_ms"] == pytest.approx(quickest, rel=1e-9)
+
+
+@pytest.mark.parametrize("given", [("chunks", 4), ("group", 4), ("delay", 7), ("slots", 5)], ids=lambda given: given[0])
+def test_a_schedule_that_is_left_open_keeps_to_the_keys_that_are_given(given):
+    key, value = given
+    evicts = ["schedule.bpipe=on"] if key == "slots" else []
+    rows = plan(LLAMA)["schedules"]
+    on = "on" if evicts else "off"
+    quickest = min(
+        row["step_ms"]
+        for row in rows
+        if row["fits"] and row[key] == value and (row["bpipe"], row["evict_to"]) == (on, "peer")
+    )
+    told = plan(LLAMA, "schedule.name=auto", f"schedule.{key}={value}", *evicts)
+    assert told["step_ms"] == pytest.approx(quickest, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "overrides, code, says",
+    [
+        (["schedule.bpipe=on", "schedule.slots=7"], 0, "is 1F1B: no schedule that fits keeps to the keys of schedule"),
+        (["schedule.chunks=3"], 2, "-o schedule.chunks: schedule.name auto found no schedule with 3 chunks"),
+        (["hardware.memory_gib=20"], 0, "is 1F1B: no schedule fits"),
+        (
+            ["parallel.pipeline=40", "train.global_batch=400"],
+            0,
+            "is 1F1B: so many stages and microbatches are not simulated",
+        ),
+    ],
+    ids=["slots", "chunks", "memory", "many"],
+)
+def test_a_schedule_that_is_left_open_and_not_found_says_why(overrides, code, says):
+    options = [part for override in ("schedule.name=auto", *overrides) for part in ("-o", override)]
+    ended = command("llama", "-c", LLAMA, "--plan", "-o", "hardware.profile=", *options)
+    assert ended.returncode == code and says in ended.stderr
 
 
 NARROW = ["parallel.tensor=1", "parallel.sequence=false", "model.layers=16"]
