@@ -1,5 +1,6 @@
 // Rivals that this engine cannot run, by their authors' formulas, printed under the table of those it can. They are not
-// rows of the table and take part in no decision: a formula knows neither messages nor uneven stages.
+// rows of the table and take part in no decision: a formula knows no messages.
+// Uneven stages are counted: no order of the same work is quicker than the slowest stage, and each stage has its bytes.
 #include "base/grid.h"
 #include "plan_report.h"
 
@@ -19,33 +20,52 @@ static const ScheduleRow *plain_row_(const PlanAnswer *answer) {
     return NULL;
 }
 
-static int64_t not_negative_(double bytes) {
-    return bytes > 0 ? (int64_t)bytes : 0;
+// Returns the seconds in which the slowest stage is idle. Another order of the same work can save these and no more.
+static double idle_seconds_(const PlanAnswer *answer, const PlanTime *time) {
+    double idle = time->pipeline - (double)config_microbatches(&answer->config) * time->slowest;
+    double mean = time->bubble * time->pipeline; // less where ranks share cores, whose work takes longer together
+    if (idle > mean) idle = mean;
+    return idle > 0 ? idle : 0;
 }
 
-// A sequence in q slices: (p-1)/q of 1F1B's idle time, (p-1+q)/q microbatches on the first stage instead of p.
+// Returns the bytes of a stage of 1F1B if it held as many bundles.
+static int64_t stage_bytes_(const PlanStage *stage, double bundles) {
+    return memory_total(&stage->memory) + (int64_t)((bundles - stage->own_slots) * (double)stage->slot_bytes);
+}
+
+// A sequence in q slices: (p-1)/q of 1F1B's idle time, and 1 + (n-1)/q bundles on a stage where 1F1B has n.
 static void print_slices_(const PlanAnswer *answer, const ScheduleRow *row, FILE *file) {
     enum { SLICES = 4 };
     char bytes[32];
+    const Plan *plan = &answer->plan_1f1b;
     const PlanTime *time = &row->forecast.time;
-    double p = (double)answer->config.parallel.pipeline, q = SLICES, fewer = p - (p - 1 + q) / q;
-    double step = time->step - time->bubble * time->pipeline * (1 - 1 / q);
-    int64_t peak = not_negative_((double)row->forecast.peak_bytes - fewer * (double)row->forecast.slot_bytes);
+    double step = time->step - idle_seconds_(answer, time) * (1 - 1.0 / SLICES);
+    int64_t peak = 0;
+    for (int s = 0; s < plan->stages; s++) {
+        int64_t held = stage_bytes_(&plan->stage[s], 1 + (plan->stage[s].own_slots - 1.0) / SLICES);
+        if (held > peak) peak = held;
+    }
     grid_line(
         file, "",
-        "Seq1F1B and SlimPipe with sequences in %d slices: %.4g bundles, about %s on the fullest rank and %.1f ms "
-        "a step, before what narrower products lose (arXiv 2406.03488, 2504.14519)",
-        SLICES, (p - 1 + q) / q, grid_bytes(peak, bytes), 1e3 * step);
+        "Seq1F1B with sequences in %d slices: %.4g bundles on the first rank, about %s on the fullest and %.1f ms "
+        "a step, before what narrower products lose (arXiv 2406.03488)",
+        SLICES, 1 + (plan->stage[0].own_slots - 1.0) / SLICES, grid_bytes(peak, bytes), 1e3 * step);
 }
 
-// Every layer on two stages: idle for (p/2 - 1) (F + B + B - 3W), which is 2 (p/2 - 1) where F, I and W take 1 each.
+// Every layer on two stages, s and p-1-s: idle for (p/2 - 1) (F + B + B - 3W), which is 2 (p/2 - 1) where F, I and W
+// take 1 each.
 static void print_dualpipe_(const PlanAnswer *answer, const ScheduleRow *row, FILE *file) {
     char bytes[32];
+    const Plan *plan = &answer->plan_1f1b;
     const PlanTime *time = &row->forecast.time;
-    const PlanStage *stage = &answer->plan_1f1b.stage[row->forecast.fullest];
-    double p = (double)answer->config.parallel.pipeline, idle = (p / 2 - 1) * 2 / 3 * time->slowest;
-    double step = time->step - time->bubble * time->pipeline + idle;
-    int64_t peak = row->forecast.peak_bytes + states_total(&stage->states) + row->forecast.slot_bytes;
+    double p = (double)plan->stages, idle = (p / 2 - 1) * 2 / 3 * time->slowest;
+    double step = time->step - idle_seconds_(answer, time) + idle;
+    int64_t peak = 0;
+    for (int s = 0; s < plan->stages; s++) {
+        int64_t other = states_total(&plan->stage[plan->stages - 1 - s].states);
+        int64_t held = stage_bytes_(&plan->stage[s], p + 1) + other;
+        if (held > peak) peak = held;
+    }
     grid_line(
         file, "",
         "DualPipe, which holds all weights and their states twice: %.4g bundles, about %s on the fullest rank and "
