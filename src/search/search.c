@@ -360,10 +360,9 @@ static void try_list_(const Search *search, const Node *list, Outcome *outcome) 
     if (!evicting && try_(&trial, &plain, list->bound, &forecast) && !forecast.fits) try_recompute_(&trial, &plain);
     if (evicting) forecast.slots = INT32_MAX;
     trial.front_alone = forecast.fits;
-    bool spans = plain.pipeline * plain.tensor > base->hardware.gpus_per_node;
+    bool open = space_places(space, &plain) && !space_places_both(space, &plain);
     for (int placement = PLACEMENT_LINEAR; placement <= PLACEMENT_ADJACENT; placement++) {
-        bool other = placement != plain.placement;
-        if (other && (!spans || space_fixes(space, "parallel.placement"))) continue;
+        if (placement != plain.placement && !open) continue;
         if (may_evict_(space, &plain, EVICT_TO_PEER)) try_target_(&trial, EVICT_TO_PEER, placement, &forecast);
     }
     if (may_evict_(space, &plain, EVICT_TO_HOST)) try_target_(&trial, EVICT_TO_HOST, plain.placement, &forecast);

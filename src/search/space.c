@@ -68,6 +68,15 @@ static void add_micro_batches_(const SearchSpace *space, ShapeList *list, Candid
     }
 }
 
+bool space_places(const SearchSpace *space, const Candidate *shape) {
+    return shape->pipeline * shape->tensor > space->base->hardware.gpus_per_node &&
+           !space_fixes(space, "parallel.placement");
+}
+
+bool space_places_both(const SearchSpace *space, const Candidate *shape) {
+    return space->base->model.tie_embeddings == TIE_TRUE && space_places(space, shape);
+}
+
 // What -o gives for each stage belongs to so many stages.
 static bool lists_allow_(const SearchSpace *space, int64_t p) {
     const Config *base = space->base;
@@ -84,9 +93,10 @@ static void add_pipelines_(const SearchSpace *space, ShapeList *list, Candidate 
         if (!allows_(space, "parallel.data", given->data, left / p) || !lists_allow_(space, p)) continue;
         shape.pipeline = p;
         shape.data = left / p;
-        // Neighbouring stages on one node, where the stages are on several: only pairs want another order.
-        bool spans = p * shape.tensor > space->base->hardware.gpus_per_node;
-        shape.placement = spans && !space_fixes(space, "parallel.placement") ? PLACEMENT_LINEAR : (int)given->placement;
+        shape.placement = space_places(space, &shape) ? PLACEMENT_LINEAR : (int)given->placement;
+        add_micro_batches_(space, list, shape);
+        if (!space_places_both(space, &shape)) continue;
+        shape.placement = PLACEMENT_ADJACENT;
         add_micro_batches_(space, list, shape);
     }
 }

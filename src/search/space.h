@@ -32,6 +32,13 @@ typedef struct SearchSpace {
 // Whether -o gives the key a value other than auto.
 bool space_fixes(const SearchSpace *space, const char *key);
 
+// Whether the stages of a shape are on several nodes, so that -o or the search says in which order.
+bool space_places(const SearchSpace *space, const Candidate *shape);
+
+// Whether shapes come in both orders. Where the first and the last stage sum the gradients of a tied matrix, either may
+// be quicker; else neighbouring stages belong together, and only pairs that evict to each other want another order.
+bool space_places_both(const SearchSpace *space, const Candidate *shape);
+
 // Writes the shapes, with a schedule that is yet to be chosen, into a list that the caller frees, and returns how many.
 int64_t space_shapes(const SearchSpace *space, Candidate **shapes);
 

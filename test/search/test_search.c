@@ -73,6 +73,9 @@ static const struct Case {
     // Two nodes over a slow network.
     {"configs/llama65b.yaml", "model.layers=8 train.global_batch=16 hardware.gpus_per_node=2 hardware.network_gb_s=2",
      &llama_model, 4},
+    {"configs/gpt3_96b.yaml",
+     "model.layers=8 train.global_batch=8 hardware.gpus_per_node=2 hardware.network_gb_s=2",
+     &gpt_model, 4},
 };
 
 // ---- against all candidates, simulated -----------------------------------------------------------------------------
@@ -152,17 +155,18 @@ static void no_step_is_shorter_than_its_bound(void **state) {
 
 // ---- against loops that know nothing of the search -----------------------------------------------------------------
 
-// Every p, t, d, b, sequence, attention and schedule by name, even layers, without and with evictions, by config_check
-// and the planner alone.
+// Every p, t, d, b, sequence, placement, attention and schedule by name, even layers, without and with evictions, by
+// config_check and the planner alone.
 static double brute_force(const World *world, int64_t gpus) {
     double best = INFINITY;
     Config *config = malloc(sizeof *config);
-    for (int64_t at = 0; at < gpus * gpus * 24; at++) {
+    for (int64_t at = 0; at < gpus * gpus * 48; at++) {
         int64_t p = at % gpus + 1, t = at / gpus % gpus + 1, rest = at / (gpus * gpus);
         bool sequence = rest % 2;
         int evict = (int)(rest / 2 % 4) - 1;
-        int mode = (int)(rest / 8);
+        int mode = (int)(rest / 8 % 3), placement = (int)(rest / 24);
         if (gpus % (p * t) != 0 || (sequence && t == 1) || evict == 2) continue;
+        if (placement == PLACEMENT_ADJACENT && p * t <= world->base.hardware.gpus_per_node) continue;
         for (int64_t b = 1; b <= world->base.train.global_batch; b++) {
             for (int kind = 0; kind < schedule_kind_count; kind++) {
                 Error ignored = {0};
@@ -172,6 +176,7 @@ static double brute_force(const World *world, int64_t gpus) {
                 config->parallel.tensor = t;
                 config->parallel.data = gpus / (p * t);
                 config->parallel.sequence = sequence;
+                config->parallel.placement = placement;
                 config->parallel.layers_given = 0;
                 config->schedule.micro_batch = b;
                 config->schedule.name = kind;
@@ -191,7 +196,8 @@ static double brute_force(const World *world, int64_t gpus) {
 
 static void nothing_that_plain_loops_try_is_quicker(void **state) {
     (void)state;
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (i >= 3 && cases[i].model == &llama_model) continue;
         World *world = open_world(cases[i].path, cases[i].model, cases[i].gpus, cases[i].overrides);
         SearchResult result = search(world, false);
         double best = brute_force(world, cases[i].gpus);

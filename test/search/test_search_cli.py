@@ -95,6 +95,18 @@ def test_a_list_by_stage_keeps_its_stages(tmp_path, key):
     assert json.loads(command("llama", "-c", best, "--plan", "--json").stdout)["step_ms"] == told["step_ms"]
 
 
+def test_with_tied_embeddings_either_order_of_the_stages_may_be_the_quicker_one():
+    keys = ["schedule.name=zb-d", "train.global_batch=32", "hardware.network_gb_s=12.5"]
+    fixed = [part for key in keys for part in ("-o", key)]
+
+    def ask(*more):
+        ended = search("--gpus", 32, "--json", *fixed, *more, config=ROOT / "configs/gpt3_96b.yaml", family="gpt")
+        return json.loads(ended.stdout)["best"]["step_ms"]
+
+    both = [ask("-o", f"parallel.placement={placement}") for placement in ("linear", "adjacent")]
+    assert both[0] != both[1] and ask() == min(both)
+
+
 def test_the_ranks_of_the_configuration_are_searched_where_no_number_is_given():
     told = json.loads(search("--json", "-o", "train.global_batch=32").stdout)["best"]["config"]["parallel"]
     assert told["pipeline"] * told["tensor"] * told["data"] == 32
