@@ -165,7 +165,7 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, Con
                      part);
         else
             snprintf(format, sizeof format, "%.1f ms a step with %%s", 1e3 * cheapest.step);
-        line_of_changes_(given, config, "cheapest", format, file);
+        line_of_changes_(space->base, config, "cheapest", format, file);
     }
     free(given);
     return 0;
