@@ -127,6 +127,7 @@ static void progress_(void *argument, const SearchResult *result, double bound) 
 
 static int run_(const SearchSpace *space, SearchResult *result, const Log *log, Error *err) {
     Progress progress = {log, clock_seconds(), false};
+    interrupted_ = 0; // of the search before it
     SearchOptions options = {.stop = &interrupted_, .argument = &progress};
     if (isatty(STDERR_FILENO) && log->level != LOG_QUIET) options.progress = progress_;
     struct sigaction action = {.sa_handler = interrupt_}, before;

@@ -24,7 +24,7 @@ typedef struct Swept {
 typedef struct SweepRow {
     int value[MOST_KEYS];
     char cut[TEXT]; // "8x4x1 b1 GIS v2"
-    bool known, fits;
+    bool known, fits, stopped;
     double step, mfu, bubble;
     int64_t peak_bytes;
     Error refused; // code 0: it was not
@@ -38,6 +38,7 @@ typedef struct Sweep {
     int key_count;
     SweepRow *rows;
     int row_count;
+    bool stopped; // before all rows were done
 } Sweep;
 
 // ---------------------------------------------------------------- what is asked
@@ -124,6 +125,7 @@ static int plan_row_(const Sweep *sweep, Config *config, SweepRow *row, Error *e
 static int take_row_(void *argument, const SearchSpace *space, const SearchResult *result, Error *err) {
     SweepRow *row = argument;
     (void)err;
+    row->stopped = result->stopped;
     if (result->best < 0) return 0;
     const Fit *best = &result->found[result->best];
     Config *config = xmalloc(sizeof *config);
@@ -165,7 +167,8 @@ static void sweep_row_(const Sweep *sweep, int index) {
 
 // ---------------------------------------------------------------- the table
 
-static void sweep_print_(const Sweep *sweep) {
+// `rows` of them were asked for.
+static void sweep_print_(const Sweep *sweep, int rows) {
     Grid grid = {.columns = sweep->key_count + 6};
     const char *cells[] = {"p x t x d, b, schedule", "fits", "rank GiB", "bubble", "step ms", "MFU"};
     for (int i = 0; i < sweep->key_count; i++)
@@ -191,6 +194,7 @@ static void sweep_print_(const Sweep *sweep) {
         snprintf(label, sizeof label, "row %d", r + 1);
         grid_line(stdout, label, "%s", sweep->rows[r].refused.text);
     }
+    if (sweep->stopped) grid_line(stdout, "stopped", "after %d of %d combinations", sweep->row_count, rows);
 }
 
 static void json_known_(const char *key, double value, bool known) {
@@ -224,23 +228,27 @@ static void sweep_json_(const Sweep *sweep) {
             fputs("null", stdout);
         putchar('}');
     }
-    fputs("]}\n", stdout);
+    fputs(sweep->stopped ? "],\"complete\":false}\n" : "]}\n", stdout);
 }
 
 int sweep_command(const Options *options, const Model *model, const Log *log, Error *err) {
     Sweep sweep = {.options = options, .model = model, .log = log};
-    int code = read_sweep_(&sweep, err), refused = 0, fits = 0;
+    int code = read_sweep_(&sweep, err), rows = sweep.row_count, refused = 0, fits = 0;
     for (int r = 0; r < sweep.row_count && code == 0; r++) {
         sweep_row_(&sweep, r);
+        sweep.stopped = sweep.rows[r].stopped;
+        if (sweep.stopped) sweep.row_count = r; // what a search found by then need not be the best
+        if (sweep.stopped) break;
         refused += sweep.rows[r].refused.code != 0;
         fits += sweep.rows[r].fits;
     }
-    if (code == 0 && refused == sweep.row_count) {
+    if (code == 0 && refused == rows) {
         const Error *first = &sweep.rows[0].refused;
         code = error_set(err, first->code, "%s", first->text);
     } else if (code == 0) {
-        options->json ? sweep_json_(&sweep) : sweep_print_(&sweep);
+        options->json ? sweep_json_(&sweep) : sweep_print_(&sweep, rows);
         code = fflush(stdout) != 0 ? error_set(err, EXIT_FAILED, "the sweep could not be written to stdout")
+               : sweep.stopped     ? EXIT_STOPPED
                : fits > 0          ? EXIT_DONE
                                    : EXIT_FAILED;
     }

@@ -4,6 +4,8 @@ what forbids a better configuration is named, and bad questions are refused by n
 import json
 import os
 import pty
+import re
+import shlex
 import signal
 import subprocess
 
@@ -72,6 +74,13 @@ def test_people_read_the_answer_first_and_120_columns():
     assert {"set", "given", "cheapest", "next", "searched"} <= starts
     assert any(line.startswith("front: the fullest rank's memory against the step") for line in lines)
     assert "too much on the ranks of stage" in " ".join(ended.stdout.split())
+
+
+def test_the_keys_of_the_cheapest_change_give_its_step():
+    text = " ".join(search("--gpus", 64, "-o", "model.seq_len=32768").stdout.split())
+    step, keys = re.search(r" cheapest ([\d.]+) ms a step.*? with (-o .*?) (?:next|front:)", text).groups()
+    plan = command("llama", "-c", LLAMA, "--plan", "--json", "-o", "model.seq_len=32768", *shlex.split(keys))
+    assert f"{json.loads(plan.stdout)['step_ms']:.1f}" == step
 
 
 def test_a_key_on_the_command_line_stays(tmp_path):
@@ -147,11 +156,11 @@ def test_bad_questions_are_refused_by_name(arguments, says):
     assert ended.returncode == 2 and says in ended.stderr and ended.stdout == ""
 
 
-def test_ctrl_c_prints_the_best_so_far():
-    """On a terminal the progress line says that a search is under way; then it is interrupted."""
+def interrupted(*arguments):
+    """A search that one thread makes and Ctrl-C ends: once its progress line is on the terminal, it is under way."""
     ours, theirs = pty.openpty()
     line = [trainer("llama"), "-c", ROOT / "configs" / "llama3_70b.yaml", "--search", "--gpus", 96, "--json"]
-    line = [str(word) for word in [*line, "-o", "train.global_batch=960"]]
+    line = [str(word) for word in [*line, "-o", "train.global_batch=960", *arguments]]
     env = environment(OMP_NUM_THREADS="1")
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=theirs, text=True, env=env)
     os.read(ours, 64)  # the first progress line
@@ -160,6 +169,17 @@ def test_ctrl_c_prints_the_best_so_far():
     os.close(ours), os.close(theirs)
     assert process.returncode in (0, 3)  # 0: it was complete by then
     assert (process.returncode == 3) == (told.get("complete") is False)
+    return told
+
+
+def test_ctrl_c_prints_the_best_so_far():
+    assert "best" in interrupted()
+
+
+def test_ctrl_c_ends_a_sweep_after_the_rows_that_are_done():
+    told = interrupted("--sweep", "hardware.network_gb_s=25,50")
+    assert all(row["fits"] for row in told["sweep"])
+    assert (len(told["sweep"]) < 2) == (told.get("complete") is False)
 
 
 # ---- several values at once ------------------------------------------------------------------------------------------
