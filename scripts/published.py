@@ -478,6 +478,8 @@ def draw(rows, path):
 
 
 def main(options):
+    if options.only and options.write is not None:
+        raise Failure("the page has all runs; leave out --only, or --write")
     rows = rows_of(options.only)
     if not rows:
         raise Failure(f"no run has {options.only!r} in its source or name; leave out --only to see all")
