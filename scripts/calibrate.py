@@ -22,7 +22,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from run_files import Failure, find_trainer, finish, read_text, replacing
+from run_files import Failure, find_trainer, finish, form_of, number, read_text, replacing
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTLED = 1e-5  # largest change of a logarithm at which the fit ends
@@ -47,28 +47,45 @@ class Run:
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def read_run(path, skipped, quantile):
+def entries_of(file):
+    for at, line in enumerate(read_text(file).splitlines(), 1):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            raise Failure(f"{file}:{at}: is no line of JSON; give the file of log.metrics") from None
+
+
+def read_run(path, options):
     """The last start in a metrics file: its configuration and a quantile of its steps' times."""
     file = path / "metrics.jsonl" if path.is_dir() else path
-    start, steps = None, []
-    for number, line in enumerate(read_text(file).splitlines(), 1):
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            raise Failure(f"{file}:{number}: is no line of JSON; give the file of log.metrics") from None
+    with form_of(file, "metrics file; give the file of log.metrics"):
+        return run_of(path, file, options)
+
+
+def run_of(path, file, options):
+    start, steps, skipped = None, [], options.skip
+    for entry in entries_of(file):
         if entry.get("type") == "run":
             start, steps = entry, []
         elif entry.get("type") == "step":
-            steps.append(entry["step_ms"] / 1000)
+            steps.append(float(entry["step_ms"]) / 1000)
     if start is None:
         raise Failure(f"{file}: has no line of type run; give the file of log.metrics")
     if len(steps) <= skipped:
         raise Failure(f"{file}: has {len(steps)} steps, of which the first {skipped} do not count; train for more")
-    if start["peak_tflops"] is None:
+    config, world, peak = start["config"], int(start["world"]), number(start["peak_tflops"])
+    if peak is None:
         raise Failure(f"{file}: the peak of its device is not known; set hardware.peak_tflops in its configuration")
     times = sorted(steps[skipped:])
-    seconds = times[min(len(times) - 1, int(quantile * len(times)))]
-    return Run(str(path), start["config"], start["world"], start["peak_tflops"] * start["world"], seconds)
+    seconds = times[min(len(times) - 1, int(options.quantile * len(times)))]
+    _ = config["model"]["family"], config["attention"]["mode"]  # what is asked for later
+    if not (peak > 0 and world > 0 and 0 < seconds < math.inf):
+        raise ValueError("its peak, its ranks or a step's time is no positive number")
+    if config["hardware"]["device"] == "auto":
+        if options.device is None:
+            raise Failure(f"{file}: does not say whether its hardware.device auto was a CPU or a GPU; say --device")
+        config["hardware"]["device"] = options.device
+    return Run(str(path), config, world, peak * world, seconds)
 
 
 class Planner:
@@ -253,8 +270,14 @@ def compare(title, runs, seconds):
 
 
 def main(options):
-    runs = [read_run(path, options.skip, options.quantile) for path in options.runs]
-    others = [read_run(path, options.skip, options.quantile) for path in options.check]
+    if options.skip < 0:
+        raise Failure(f"--skip {options.skip}: give 0 or more steps")
+    if not 0 <= options.quantile <= 1:
+        raise Failure(f"--quantile {options.quantile}: give a fraction from 0 to 1")
+    if not 0 <= options.noise < math.inf:
+        raise Failure(f"--noise {options.noise}: give a fraction of 0 or more")
+    runs = [read_run(path, options) for path in options.runs]
+    others = [read_run(path, options) for path in options.check]
     if len({run.on_cpu for run in runs + others}) > 1:
         raise Failure("some runs were on CPUs and some on GPUs; calibrate each by itself")
     with tempfile.TemporaryDirectory() as folder:
@@ -290,6 +313,7 @@ if __name__ == "__main__":
         "-o", dest="output", type=Path, metavar="FILE", help="write the section here instead of to standard output"
     )
     parser.add_argument("--bin", type=Path, help="folder of the trainers")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="what runs with hardware.device auto ran on")
     parser.add_argument("--skip", type=int, default=2, help="first steps that do not count (default 2)")
     parser.add_argument(
         "--noise", type=float, default=0.02, help="by how much equal runs differ, a fraction (default 0.02)"

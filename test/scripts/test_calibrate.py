@@ -113,11 +113,44 @@ def test_the_section_is_a_configuration(fitted):
 
 
 @pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [("--skip", -1, "give 0 or more steps"), ("--quantile", -3, "from 0 to 1"), ("--noise", -1, "of 0 or more")],
+)
+def test_numbers_that_mean_nothing_are_refused(tmp_path, option, value, says):
+    ended = calibrate(made(tmp_path, "narrow"), option, str(value))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"calibrate: {option} ") and says in ended.stderr
+
+
+def test_runs_of_a_device_that_was_left_open_count_as_what_the_option_says(tmp_path):
+    """A GPU that the program found is a GPU: its section names no device and no peak."""
+    folder = made(tmp_path, "narrow")
+    file = folder / "metrics.jsonl"
+    file.write_text(file.read_text().replace('"device": "cuda"', '"device": "auto"'))
+    ended = calibrate(folder, "--device", "cuda")
+    assert ended.returncode == 0, ended.stderr
+    assert "matmul_efficiency: " in ended.stdout and "device: cpu" not in ended.stdout
+
+
+STEP = '{"type":"step","step_ms":5}\n'
+HEAD = (
+    '{"type":"run","config":{"model":{"family":"gpt"},"attention":{"mode":"flash"},"hardware":{"device":"%s"}},'
+    '"world":1,"peak_tflops":%d}\n'
+)
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", "has no line of type run"),
         ("x\n", ":1: is no line of JSON"),
         ('{"type":"run","config":{"hardware":{}},"world":1,"peak_tflops":1}\n', "has 0 steps"),
+        ("[1]\n", "is no metrics file"),
+        ('{"type":"step","step_ms":null}\n', "is no metrics file"),
+        ('{"type":"run"}\n' + 3 * STEP, "is no metrics file; give the file of log.metrics (it has no 'config')"),
+        ('{"type":"run","config":{},"world":1,"peak_tflops":1}\n' + 3 * STEP, "(it has no 'model')"),
+        (HEAD % ("cuda", 0) + 3 * STEP, "is no positive number"),
+        (HEAD % ("auto", 1) + 3 * STEP, "whether its hardware.device auto was a CPU or a GPU; say --device"),
     ],
 )
 def test_files_that_do_not_serve_are_refused(tmp_path, text, says):
