@@ -35,7 +35,13 @@ static int read_gpus_(const char *text, int64_t *gpus, Error *err) {
     return error_set(err, EXIT_USAGE, "--gpus: %s: is no number of GPUs; give one from 1 to %d", text, MOST);
 }
 
-static int contradicts_(const SearchSpace *space, const char *key, int64_t value, Error *err) {
+// `product`: with the parts before it.
+static int contradicts_(const SearchSpace *space, const char *key, int64_t value, int64_t product, Error *err) {
+    if (product != value)
+        return config_error(space->base, key, err,
+                            "%lld makes %lld ranks with what else -o fixes, and these do not divide the %lld ranks to "
+                            "search for; use another, or leave one out",
+                            (long long)value, (long long)product, (long long)space->world);
     return config_error(space->base, key, err,
                         "%lld does not divide the %lld ranks to search for; use another, or leave "
                         "it out",
@@ -54,9 +60,8 @@ static int check_fixed_(const SearchSpace *space, Error *err) {
     int64_t product = 1, fixed = 0;
     for (int i = 0; i < 3; i++) {
         if (!space_fixes(space, parts[i].key)) continue;
-        if (space->world % (product * parts[i].value) != 0)
-            return contradicts_(space, parts[i].key, parts[i].value, err);
         product *= parts[i].value;
+        if (space->world % product != 0) return contradicts_(space, parts[i].key, parts[i].value, product, err);
         fixed++;
     }
     if (fixed < 3 || product == space->world) return 0;
