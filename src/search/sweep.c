@@ -66,6 +66,21 @@ static int read_swept_(Swept *swept, const char *text, Error *err) {
     }
 }
 
+// A row could take a key's value from one place only.
+static int check_once_(const Sweep *sweep, int at, Error *err) {
+    const char *key = sweep->keys[at].key;
+    size_t length = strlen(key);
+    for (int i = 0; i < at; i++)
+        if (strcmp(sweep->keys[i].key, key) == 0)
+            return error_set(err, EXIT_USAGE, "--sweep: %s: is swept twice; give all its values in one --sweep", key);
+    for (int i = 0; i < sweep->options->override_count; i++) {
+        const char *given = sweep->options->overrides[i];
+        if (strncmp(given, key, length) == 0 && given[length] == '=')
+            return error_set(err, EXIT_USAGE, "--sweep: %s: is given with -o, too; leave one of the two out", key);
+    }
+    return 0;
+}
+
 static int read_sweep_(Sweep *sweep, Error *err) {
     const Options *options = sweep->options;
     int64_t rows = 1;
@@ -75,6 +90,7 @@ static int read_sweep_(Sweep *sweep, Error *err) {
     for (int i = 0; i < options->sweep_count; i++) {
         sweep->key_count++;
         if (read_swept_(&sweep->keys[i], options->sweeps[i], err) != 0) return -1;
+        if (check_once_(sweep, i, err) != 0) return -1;
         rows *= sweep->keys[i].count;
         if (rows > MOST_ROWS)
             return error_set(err, EXIT_USAGE, "--sweep: more than %d combinations; give fewer values", MOST_ROWS);
