@@ -35,12 +35,15 @@ static int64_t recomputed_(const Config *config) {
 }
 
 // "flash, seq, 3 again, by time"
-static char *rest_text_(const Config *config, char text[SCHEDULE_ROW_TEXT]) {
+static char *rest_text_(const SearchSpace *space, const Config *config, char text[SCHEDULE_ROW_TEXT]) {
     char again[48] = "";
+    const char *dealt = config->parallel.layers_given == 0      ? ""
+                        : space_fixes(space, "parallel.layers") ? ", by list"
+                                                                : ", by time";
     int64_t layers = recomputed_(config);
     if (layers > 0) snprintf(again, sizeof again, ", %lld again", (long long)layers);
     snprintf(text, SCHEDULE_ROW_TEXT, "%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
-             config->parallel.sequence ? ", seq" : "", config->parallel.layers_given > 0 ? ", by time" : "", again,
+             config->parallel.sequence ? ", seq" : "", dealt, again,
              config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
     return text;
 }
@@ -88,7 +91,7 @@ static void table_row_(Grid *grid, const SearchSpace *space, const Fit *found) {
     grid_cell(grid, "%lld", (long long)candidate->micro_batch);
     grid_cell(grid, "%s", schedule_text_(config, schedule));
     grid_cell(grid, "%d", config_chunks(config));
-    grid_cell(grid, "%s", rest_text_(config, rest));
+    grid_cell(grid, "%s", rest_text_(space, config, rest));
     grid_cell(grid, "%.2f", (double)found->peak_bytes / GIB);
     grid_cell(grid, "%.1f", (double)host_bytes_(space, config) / GIB);
     grid_cell(grid, "%.1f", 1e3 * found->step);
@@ -122,7 +125,8 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, Co
     const Fit *best = &result->found[result->best];
     char cut[2 * SCHEDULE_ROW_TEXT], rest[SCHEDULE_ROW_TEXT], time[SCHEDULE_ROW_TEXT];
     search_found_config(space, best, config);
-    grid_line(file, "best", "%s, %s: %s", cut_text_(config, cut), rest_text_(config, rest), time_text_(best, time));
+    grid_line(file, "best", "%s, %s: %s", cut_text_(config, cut), rest_text_(space, config, rest),
+              time_text_(best, time));
     if (result->ties > 0)
         grid_line(file, "as quick",
                   "%lld more candidate%s take%s the same step; of equals the search takes the one that "
@@ -218,10 +222,11 @@ int search_report(const SearchSpace *space, const SearchResult *result, FILE *fi
         table_(space, result, result->front, result->front_count, file);
         fprintf(file, "the ten quickest: each the best of its cut, micro-batch size and schedule\n");
         table_(space, result, result->ten, result->ten_count, file);
-        fprintf(file,
-                "rank: the fullest one's memory; host: host memory of a rank; by time: layers are dealt out so that "
-                "embedding and\nhead weigh what they weigh; again: layers that are recomputed; seq: "
-                "parallel.sequence; adjacent: parallel.placement\n");
+        fprintf(
+            file,
+            "rank: the fullest one's memory; host: host memory of a rank; by time: layers are dealt out so that "
+            "embedding and\nhead weigh what they weigh; by list: as -o parallel.layers says; again: layers that are "
+            "recomputed;\nseq: parallel.sequence; adjacent: parallel.placement\n");
     }
     char evaluated[32], simulated[32];
     grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cuts, %.2f s%s",

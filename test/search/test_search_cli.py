@@ -83,6 +83,13 @@ def test_the_keys_of_the_cheapest_change_give_its_step():
     assert f"{json.loads(plan.stdout)['step_ms']:.1f}" == step
 
 
+def test_layers_that_are_given_are_not_called_dealt_by_time():
+    layers = f"parallel.layers=[9{',10' * 6},11]"
+    ended = search("-o", layers)
+    assert ended.returncode == 0 and "by list" in ended.stdout.split("given ")[0], ended.stderr
+    assert "flash, by time" not in ended.stdout and "seq, by time" not in ended.stdout
+
+
 def test_a_key_on_the_command_line_stays(tmp_path):
     keys = ["parallel.tensor=2", "schedule.name=gis", "schedule.micro_batch=2", "schedule.bpipe=on"]
     fixed = [part for key in keys for part in ("-o", key)]
@@ -143,7 +150,8 @@ def test_where_nothing_fits_the_smallest_world_that_would_is_named():
     [
         (["--gpus", "0"], "--gpus: 0: is no number of GPUs"),
         (["--gpus", "many"], "--gpus: many: is no number of GPUs"),
-        (["--gpus", 64, "-o", "parallel.tensor=16", "-o", "parallel.pipeline=8"], "pipeline: 8 does not divide"),
+        (["--gpus", 64, "-o", "parallel.tensor=16", "-o", "parallel.pipeline=8"], "pipeline: 8 makes 128 ranks"),
+        (["--gpus", 64, "-o", "parallel.pipeline=7"], "pipeline: 7 does not divide the 64 ranks"),
         (["--gpus", "4", "-o", "hardware.device=cpu"], "-o hardware.device: cpu contradicts --gpus"),
         (["--gpus", "4", "-o", "hardware.share_gpu=true"], "-o hardware.share_gpu: true contradicts --gpus"),
         (["--gpus", "4", "-o", "hardware.gpu=none"], "hardware.gpu: nothing is known of the device"),
@@ -214,7 +222,16 @@ def test_a_search_is_swept_too_and_lists_are_one_value():
     assert len(json.loads(ended.stdout)["sweep"]) == 2
 
 
-@pytest.mark.parametrize("words", ["--plan --sweep a", "--plan --sweep train.steps=1,,2", "--sweep train.steps=1"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--plan --sweep a",
+        "--plan --sweep train.steps=1,,2",
+        "--sweep train.steps=1",
+        "--plan --sweep schedule.micro_batch=1,2 --sweep schedule.micro_batch=4",
+        "--plan --sweep schedule.micro_batch=1,2 -o schedule.micro_batch=4",
+    ],
+)
 def test_a_bad_sweep_is_refused(words):
     ended = command("llama", "-c", str(LLAMA), *words.split())
     assert ended.returncode == 2 and "--sweep" in ended.stderr
