@@ -248,8 +248,8 @@ int64_t config_padded_vocab(const Config *config); // vocab rounded up to a mult
 const ScheduleKind *config_schedule_kind(const Config *config);
 
 // Returns what the named schedule is made for here; schedule_complete fills in the defaults. split is set if
-// schedule.split_backward is on; the plan resolves auto. While schedule.name is auto, schedule.chunks is left out: it is
-// a condition on the schedule to be found, and 1f1b has no chunks.
+// schedule.split_backward is on; the plan resolves auto. While schedule.name is auto, schedule.chunks is left out: it
+// is a condition on the schedule to be found, and 1f1b has no chunks.
 ScheduleSpec config_schedule_spec(const Config *config);
 
 // Returns whether the schedule accepts the configuration's stages and microbatches, for planners that vary them.

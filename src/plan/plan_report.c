@@ -220,8 +220,11 @@ static void print_best_(const PlanAnswer *answer, FILE *file) {
     } else {
         describe_row_(&table->rows[rival], other, sizeof other);
         double gain = table->rows[rival].forecast.time.step / table->rows[table->best].forecast.time.step - 1;
-        grid_line(file, "evicting", "%s the quickest is %s: %.1f %% slower.",
-                  evicts ? "without evictions" : "with evictions to a partner or to the host", other, 100 * gain);
+        const char *how = evicts ? "without evictions" : "with evictions to a partner or to the host";
+        if (gain < 0)
+            grid_line(file, "evicting", "%s the quickest is %s, which is quicker by less than 0.1 %%.", how, other);
+        else
+            grid_line(file, "evicting", "%s the quickest is %s: %.1f %% slower.", how, other, 100 * gain);
     }
 }
 

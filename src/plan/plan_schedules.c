@@ -90,6 +90,13 @@ int schedule_table_quickest(const ScheduleTable *table, bool evicts) {
     return best;
 }
 
+int schedule_table_choose(const ScheduleTable *table, int plain, int evicts) {
+    static const double LEAST_GAIN = 0.999;
+    if (plain < 0 || evicts < 0) return plain < 0 ? evicts : plain;
+    const ScheduleRow *rows = table->rows;
+    return rows[evicts].forecast.time.step < LEAST_GAIN * rows[plain].forecast.time.step ? evicts : plain;
+}
+
 bool schedule_table_too_long(const Config *config) {
     enum { FEW_STAGES = 32, MOST_FORWARDS = 8192 };
     int64_t p = config->parallel.pipeline;
@@ -105,8 +112,8 @@ int schedule_table_make(ScheduleTable *table, const Planner *planner, Error *err
     int count = schedule_choices(config, choices), status = 0;
     for (int i = 0; i < count && status == 0; i++) status = try_choice_(table, planner, &choices[i], config, err);
     free(config);
-    int plain = schedule_table_quickest(table, false), evicts = schedule_table_quickest(table, true);
-    table->best = plain >= 0 && (evicts < 0 || !quicker_row_(table, evicts, plain)) ? plain : evicts;
+    table->best =
+        schedule_table_choose(table, schedule_table_quickest(table, false), schedule_table_quickest(table, true));
     return status;
 }
 

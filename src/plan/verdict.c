@@ -247,15 +247,17 @@ static bool may_take_(const ScheduleRow *row, const Config *config) {
     return row->forecast.fits && row->forecast.time.known;
 }
 
-// Returns the quickest row that may be taken; NULL: none.
+// Returns the row to run among those that may be taken; NULL: none.
 static const ScheduleRow *row_to_take_(const ScheduleTable *table, const Config *config) {
-    const ScheduleRow *best = NULL;
+    int best[2] = {-1, -1}; // without and with evictions
     for (int i = 0; i < table->count; i++) {
         const ScheduleRow *row = &table->rows[i];
-        bool quicker = best == NULL || row->forecast.time.step < best->forecast.time.step;
-        if (may_take_(row, config) && quicker) best = row;
+        int *quickest = &best[row->schedule.bpipe == BPIPE_ON];
+        bool quicker = *quickest < 0 || row->forecast.time.step < table->rows[*quickest].forecast.time.step;
+        if (may_take_(row, config) && quicker) *quickest = i;
     }
-    return best;
+    int chosen = schedule_table_choose(table, best[0], best[1]);
+    return chosen < 0 ? NULL : &table->rows[chosen];
 }
 
 // Returns why no row of the table is taken, as a clause.
