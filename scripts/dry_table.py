@@ -57,6 +57,8 @@ def command(program, name, tokens, options):
 def run(arguments, nodes=4):
     gpus = "8" if nodes > 1 else "24"
     env = dict(os.environ, VIRTUAL_DRY="1", VIRTUAL_GPUS=gpus, VIRTUAL_NODES=str(nodes), OMP_NUM_THREADS="1")
+    if not Path(arguments[0]).exists():
+        sys.exit(f"dry_table: there is no {arguments[0]}; run `make programs virtual`")
     done = subprocess.run(arguments, capture_output=True, text=True, env=env)
     if done.returncode != 0:
         sys.exit(f"dry_table: {' '.join(map(str, arguments))} failed: {done.stderr[-1000:]}")
