@@ -131,7 +131,8 @@ static bool possible_(const Config *config) {
     bool cut = config->train.global_batch % unit == 0 && (p == 1 || config->train.global_batch / unit >= p) &&
                plan_schedule_holds(p, config->train.global_batch / unit) && config_schedule_legal(config);
     if (!cut || config->schedule.bpipe != BPIPE_ON) return cut;
-    return plan_can_balance(config) && (config->schedule.slots == 0 || config->schedule.slots >= config_min_slots(config));
+    if (!plan_can_balance(config)) return false;
+    return config->schedule.slots == 0 || config->schedule.slots >= config_min_slots(config);
 }
 
 // ---------------------------------------------------------------- limits
