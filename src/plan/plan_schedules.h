@@ -31,8 +31,8 @@ void schedule_table_free(ScheduleTable *table);
 // Returns the quickest row that fits among those with or without evictions; -1: none.
 int schedule_table_quickest(const ScheduleTable *table, bool evicts);
 
-// Returns the row to run, of the quickest without evictions and the quickest with them (-1: none): evicting, which moves
-// bytes, has to save 0.1 % of a step. No plan is exact to less.
+// Returns the row to run, of the quickest without evictions and the quickest with them (-1: none): evicting, which
+// moves bytes, has to save 0.1 % of a step. No plan is exact to less.
 int schedule_table_choose(const ScheduleTable *table, int plain, int evicts);
 
 // Writes the row's schedule as people do: "1F1B, split, BPipe". Returns `text`.
