@@ -91,28 +91,46 @@ char *answer_reason(const SearchSpace *space, const Misfit *misfit, char text[AN
 
 // ---------------------------------------------------------------- the smallest world
 
-// Whether the model fits on p * t ranks in the way that holds least: every layer recomputed, without evictions or with
-// all that the host can take.
-static int fits_world_(const SearchSpace *space, int64_t p, int64_t t, bool *fits, Error *err) {
-    Config *config = xmalloc(sizeof *config);
-    Candidate candidate = {.tensor = t,
-                           .pipeline = p,
-                           .data = 1,
-                           .micro_batch = 1,
+// 1F1B, or the first of the schedules that -o leaves. false: it leaves none.
+static bool world_schedule_(const SearchSpace *space, Candidate *candidate) {
+    ScheduleChoice choices[SCHEDULE_CHOICES];
+    int count = space_schedules(space, candidate, choices), at = 0;
+    for (int i = count - 1; i >= 0; i--)
+        if (choices[i].kind == schedule_kind_index("1f1b")) at = i;
+    if (count > 0) candidate->schedule = choices[at];
+    return count > 0;
+}
+
+static bool world_evicts_(const SearchSpace *space, const Candidate *candidate) {
+    const ScheduleConfig *given = &space->base->schedule;
+    if (!space_allows(space, "schedule.bpipe", given->bpipe, candidate->evict == SEARCH_KEEP ? BPIPE_OFF : BPIPE_ON))
+        return false;
+    if (candidate->evict == SEARCH_KEEP) return true;
+    return space_allows(space, "schedule.evict_to", given->evict_to, candidate->evict);
+}
+
+// Whether the model fits on p * t * d ranks in the way that holds least: every layer recomputed, without evictions or
+// with all that they can take.
+static int fits_world_(const SearchSpace *space, const SearchWorld *at, bool *fits, Error *err) {
+    const Config *base = space->base;
+    bool halves = at->tensor > 1 && base->model.seq_len % at->tensor == 0;
+    Candidate candidate = {.tensor = at->tensor,
+                           .pipeline = at->pipeline,
+                           .data = at->data,
+                           .micro_batch = space_fixes(space, "schedule.micro_batch") ? base->schedule.micro_batch : 1,
                            .attention = ATTENTION_FLASH,
-                           .sequence = t > 1 && space->base->model.seq_len % t == 0,
-                           .schedule = {.kind = schedule_kind_index("1f1b"), .chunks = 1}};
-    int status = 0;
+                           .sequence = space_fixes(space, "parallel.sequence") ? base->parallel.sequence : halves};
     *fits = false;
+    if (!world_schedule_(space, &candidate)) return 0;
+    Config *config = xmalloc(sizeof *config);
+    int status = 0;
     for (int evict = SEARCH_KEEP; evict <= EVICT_TO_HOST && status == 0 && !*fits; evict++) {
         Forecast forecast;
         candidate.evict = evict;
-        if (evict == EVICT_TO_PEER) continue;
+        if (!world_evicts_(space, &candidate)) continue;
         space_config(space, &candidate, config);
-        config->parallel.layers_given = 0;
-        config_spread_layers(config, p);
-        config->schedule.recompute_given = 1;
-        config->schedule.recompute_of_stage[0] = config->model.layers;
+        if (!space_fixes(space, "schedule.recompute_layers"))
+            config->schedule.recompute_of_stage[0] = config->model.layers;
         status = planner_forecast_config(space->planner, config, false, &forecast, err);
         *fits = status == 0 && forecast.possible && forecast.fits;
     }
@@ -120,21 +138,42 @@ static int fits_world_(const SearchSpace *space, int64_t p, int64_t t, bool *fit
     return status;
 }
 
+// Of the worlds with so many tensor and data ranks, the one with the fewest stages that fits, if it is smaller than
+// `world`.
+static int fewest_stages_(const SearchSpace *space, int64_t t, int64_t d, SearchWorld *world, Error *err) {
+    const Config *base = space->base;
+    int64_t stages[SEARCH_MOST_STAGES], most = base->train.global_batch / d, fails = -1, works = 0;
+    if (most > base->model.layers) most = base->model.layers;
+    if (most > SEARCH_MOST_STAGES) most = SEARCH_MOST_STAGES;
+    if (world->ranks > 0 && (world->ranks - 1) / (t * d) < most) most = (world->ranks - 1) / (t * d);
+    for (int64_t p = 1; p <= most; p++)
+        if (space_allows(space, "parallel.pipeline", base->parallel.pipeline, p) && space_lists_allow(space, p))
+            stages[works++] = p;
+    // More stages hold less each.
+    while (works - fails > 1) {
+        int64_t middle = fails + (works - fails) / 2, p = stages[middle];
+        SearchWorld at = {p * t * d, p, t, d};
+        bool fits;
+        if (fits_world_(space, &at, &fits, err) != 0) return -1;
+        if (fits) *world = at;
+        *(fits ? &works : &fails) = middle;
+    }
+    return 0;
+}
+
+// Data ranks hold a part of the optimizer's state each.
 int answer_smallest_world(const SearchSpace *space, SearchWorld *world, Error *err) {
-    const ModelConfig *m = &space->base->model;
+    const Config *base = space->base;
+    const ModelConfig *m = &base->model;
     *world = (SearchWorld){0};
-    for (int64_t t = 1; t <= space->base->hardware.gpus_per_node && t <= m->heads; t++) {
+    for (int64_t t = 1; t <= m->heads; t++) {
         if (m->heads % t != 0 || m->kv_heads % t != 0 || m->ffn % t != 0) continue;
-        int64_t most = m->layers < SEARCH_MOST_STAGES ? m->layers : SEARCH_MOST_STAGES, fails = 0;
-        if (most > space->base->train.global_batch) most = space->base->train.global_batch;
-        if (world->ranks > 0 && (world->ranks - 1) / t < most) most = (world->ranks - 1) / t;
-        // More stages hold less each.
-        for (int64_t works = most + 1; works - fails > 1;) {
-            int64_t p = fails + (works - fails) / 2;
-            bool fits;
-            if (fits_world_(space, p, t, &fits, err) != 0) return -1;
-            if (fits) *world = (SearchWorld){p * t, p, t};
-            *(fits ? &works : &fails) = p;
+        bool node = t <= base->hardware.gpus_per_node || space_fixes(space, "parallel.tensor");
+        if (!node || !space_allows(space, "parallel.tensor", base->parallel.tensor, t)) continue;
+        for (int64_t d = 1; d <= base->train.global_batch; d++) {
+            if (base->train.global_batch % d != 0) continue;
+            if (!space_allows(space, "parallel.data", base->parallel.data, d)) continue;
+            if (fewest_stages_(space, t, d, world, err) != 0) return -1;
         }
     }
     return 0;

@@ -15,10 +15,10 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Mi
 enum { ANSWER_TEXT = 128 };
 char *answer_reason(const SearchSpace *space, const Misfit *misfit, char text[ANSWER_TEXT]);
 
-// The fewest ranks on which the model fits with a sequence a microbatch and everything evicted or recomputed; ranks 0:
-// none.
+// The fewest ranks on which the model fits with a sequence a microbatch and everything evicted or recomputed, as far as
+// -o leaves that open; ranks 0: none.
 typedef struct SearchWorld {
-    int64_t ranks, pipeline, tensor;
+    int64_t ranks, pipeline, tensor, data;
 } SearchWorld;
 int answer_smallest_world(const SearchSpace *space, SearchWorld *world, Error *err);
 

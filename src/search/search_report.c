@@ -201,8 +201,8 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
         grid_line(file, "best", "none: no configuration for %lld ranks fits", (long long)space->world);
     if (answer_smallest_world(space, &world, err) != 0) return -1;
     if (world.ranks > 0)
-        grid_line(file, "world", "the smallest that would do: %lld ranks, pipeline %lld x tensor %lld",
-                  (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor);
+        grid_line(file, "world", "the smallest that would do: %lld ranks, pipeline %lld x tensor %lld x data %lld",
+                  (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor, (long long)world.data);
     else
         grid_line(file, "world", "no number of ranks with this memory would do");
     return print_next_(space, result, file, err);

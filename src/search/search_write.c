@@ -216,8 +216,8 @@ int search_write_json(const SearchSpace *space, const SearchResult *result, FILE
         if (answer_smallest_world(space, &world, err) != 0) return -1;
         fputs(",\"smallest_world\":", file);
         if (world.ranks > 0)
-            fprintf(file, "{\"ranks\":%lld,\"pipeline\":%lld,\"tensor\":%lld}", (long long)world.ranks,
-                    (long long)world.pipeline, (long long)world.tensor);
+            fprintf(file, "{\"ranks\":%lld,\"pipeline\":%lld,\"tensor\":%lld,\"data\":%lld}", (long long)world.ranks,
+                    (long long)world.pipeline, (long long)world.tensor, (long long)world.data);
         else
             fputs("null", file);
     }

@@ -19,7 +19,7 @@ bool space_fixes(const SearchSpace *space, const char *name) {
     return strcmp(config_word(name, key->type == KEY_WORD ? *(const int *)(const void *)field : -1), "auto") != 0;
 }
 
-static bool allows_(const SearchSpace *space, const char *key, int64_t given, int64_t value) {
+bool space_allows(const SearchSpace *space, const char *key, int64_t given, int64_t value) {
     return given == value || !space_fixes(space, key);
 }
 
@@ -32,7 +32,7 @@ typedef struct ShapeList {
 
 static void add_attentions_(const SearchSpace *space, ShapeList *list, Candidate shape) {
     for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
-        if (!allows_(space, "attention.mode", space->base->attention.mode, mode)) continue;
+        if (!space_allows(space, "attention.mode", space->base->attention.mode, mode)) continue;
         if (list->count == list->capacity) {
             list->capacity = 2 * list->capacity + 256;
             list->shapes = xrealloc(list->shapes, (size_t)list->capacity * sizeof *list->shapes);
@@ -46,7 +46,7 @@ static void add_sequences_(const SearchSpace *space, ShapeList *list, Candidate 
     const Config *base = space->base;
     for (int sequence = 0; sequence < 2; sequence++) {
         shape.sequence = sequence == 1;
-        if (!allows_(space, "parallel.sequence", base->parallel.sequence, shape.sequence)) continue;
+        if (!space_allows(space, "parallel.sequence", base->parallel.sequence, shape.sequence)) continue;
         // With one tensor rank there is nothing to split.
         if (shape.sequence && shape.tensor == 1 && !space_fixes(space, "parallel.sequence")) continue;
         if (shape.sequence && base->model.seq_len % shape.tensor != 0) continue;
@@ -62,7 +62,7 @@ static void add_micro_batches_(const SearchSpace *space, ShapeList *list, Candid
     batch /= shape.data;
     for (int64_t b = 1; b <= batch && b <= MOST; b++) {
         if (batch % b != 0 || (p > 1 && batch / b < p) || !plan_schedule_holds(p, batch / b)) continue;
-        if (!allows_(space, "schedule.micro_batch", base->schedule.micro_batch, b)) continue;
+        if (!space_allows(space, "schedule.micro_batch", base->schedule.micro_batch, b)) continue;
         shape.micro_batch = b;
         add_sequences_(space, list, shape);
     }
@@ -77,10 +77,10 @@ bool space_places_both(const SearchSpace *space, const Candidate *shape) {
     return space->base->model.tie_embeddings == TIE_TRUE && space_places(space, shape);
 }
 
-// What -o gives for each stage belongs to so many stages.
-static bool lists_allow_(const SearchSpace *space, int64_t p) {
+bool space_lists_allow(const SearchSpace *space, int64_t p) {
     const Config *base = space->base;
     int64_t recompute = base->schedule.recompute_given, modes = base->attention.modes_given;
+    if (space_fixes(space, "parallel.layers") && base->parallel.layers_given % p != 0) return false;
     if (space_fixes(space, "schedule.recompute_layers") && recompute > 1 && recompute != p) return false;
     return !space_fixes(space, "attention.mode") || modes <= 1 || modes == p;
 }
@@ -89,8 +89,8 @@ static void add_pipelines_(const SearchSpace *space, ShapeList *list, Candidate 
     const ParallelConfig *given = &space->base->parallel;
     int64_t left = space->world / shape.tensor;
     for (int64_t p = 1; p <= left && p <= SEARCH_MOST_STAGES && p <= space->base->model.layers; p++) {
-        if (left % p != 0 || !allows_(space, "parallel.pipeline", given->pipeline, p)) continue;
-        if (!allows_(space, "parallel.data", given->data, left / p) || !lists_allow_(space, p)) continue;
+        if (left % p != 0 || !space_allows(space, "parallel.pipeline", given->pipeline, p)) continue;
+        if (!space_allows(space, "parallel.data", given->data, left / p) || !space_lists_allow(space, p)) continue;
         shape.pipeline = p;
         shape.data = left / p;
         shape.placement = space_places(space, &shape) ? PLACEMENT_LINEAR : (int)given->placement;
@@ -109,7 +109,7 @@ int64_t space_shapes(const SearchSpace *space, Candidate **shapes) {
     for (int64_t t = 1; t <= space->world && t <= m->heads; t++) {
         if (space->world % t != 0 || m->heads % t != 0 || m->kv_heads % t != 0 || m->ffn % t != 0) continue;
         bool node = t <= base->hardware.gpus_per_node || space_fixes(space, "parallel.tensor");
-        if (!node || !allows_(space, "parallel.tensor", base->parallel.tensor, t)) continue;
+        if (!node || !space_allows(space, "parallel.tensor", base->parallel.tensor, t)) continue;
         add_pipelines_(space, &list, (Candidate){.tensor = t, .evict = SEARCH_KEEP});
     }
     *shapes = list.shapes;
@@ -122,8 +122,8 @@ int64_t space_shapes(const SearchSpace *space, Candidate **shapes) {
 static bool choice_allowed_(const SearchSpace *space, int64_t p, ScheduleChoice *choice) {
     const ScheduleConfig *given = &space->base->schedule;
     const ScheduleKind *kind = &schedule_kinds[choice->kind];
-    if (!allows_(space, "schedule.name", given->name, choice->kind)) return false;
-    if (!allows_(space, "schedule.chunks", given->chunks, choice->chunks)) return false;
+    if (!space_allows(space, "schedule.name", given->name, choice->kind)) return false;
+    if (!space_allows(space, "schedule.chunks", given->chunks, choice->chunks)) return false;
     if (kind->delayed && given->delay != SCHEDULE_DELAY_MOST && space_fixes(space, "schedule.delay"))
         choice->delay = (int)given->delay;
     if (kind->grouped && space_fixes(space, "schedule.group")) {
@@ -131,7 +131,7 @@ static bool choice_allowed_(const SearchSpace *space, int64_t p, ScheduleChoice 
         if (choice->group != p) return false; // one of the two choices is enough
         choice->group = (int)group;
     }
-    return allows_(space, "schedule.split_backward", given->split_backward, choice->split ? SPLIT_ON : SPLIT_OFF);
+    return space_allows(space, "schedule.split_backward", given->split_backward, choice->split ? SPLIT_ON : SPLIT_OFF);
 }
 
 int space_schedules(const SearchSpace *space, const Candidate *shape, ScheduleChoice choices[SCHEDULE_CHOICES]) {

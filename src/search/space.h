@@ -32,6 +32,12 @@ typedef struct SearchSpace {
 // Whether -o gives the key a value other than auto.
 bool space_fixes(const SearchSpace *space, const char *key);
 
+// Whether a value is what -o gives, or -o gives none.
+bool space_allows(const SearchSpace *space, const char *key, int64_t given, int64_t value);
+
+// Whether the lists that -o gives, with a value for each stage or chunk, can be those of so many stages.
+bool space_lists_allow(const SearchSpace *space, int64_t stages);
+
 // Whether the stages of a shape are on several nodes, so that -o or the search says in which order.
 bool space_places(const SearchSpace *space, const Candidate *shape);
 

@@ -249,7 +249,7 @@ static void the_smallest_world_is_one_that_does(void **state) {
     assert_int_equal(answer_smallest_world(&world->space, &smallest, &err), 0);
     search_free(&none);
     close_world(world);
-    assert_true(smallest.ranks > 2 && smallest.ranks == smallest.pipeline * smallest.tensor);
+    assert_true(smallest.ranks > 2 && smallest.ranks == smallest.pipeline * smallest.tensor * smallest.data);
     world = open_world("configs/llama65b.yaml", &llama_model, smallest.ranks, "train.global_batch=32");
     SearchResult found = search(world, false);
     assert_true(found.best >= 0);

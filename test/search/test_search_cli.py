@@ -136,13 +136,21 @@ def test_a_search_counts_few_of_the_configurations_there_are(gpus, batch, most):
     assert told["best"] is not None and told["evaluated"] < most
 
 
-def test_where_nothing_fits_the_smallest_world_that_would_is_named():
-    ended = search("--gpus", 2, "--json", "-o", "train.global_batch=32")
+@pytest.mark.parametrize(
+    "fixed", [[], ["parallel.tensor=1"], ["parallel.pipeline=2", "parallel.tensor=4"], ["schedule.recompute_layers=0"]]
+)
+def test_where_nothing_fits_the_smallest_world_that_would_is_named(fixed):
+    keys = [part for key in ["train.global_batch=32", *fixed] for part in ("-o", key)]
+    gpus = 8 if len(fixed) == 2 else 2
+    ended = search("--gpus", gpus, "--json", *keys)
     told = json.loads(ended.stdout)
     assert ended.returncode == 1 and told["best"] is None and told["front"] == []
-    ranks = told["smallest_world"]["ranks"]
-    assert ranks == told["smallest_world"]["pipeline"] * told["smallest_world"]["tensor"]
-    assert search("--gpus", ranks, "--json", "-o", "train.global_batch=32").returncode == 0
+    world = told["smallest_world"]
+    ranks = world["ranks"]
+    assert ranks == world["pipeline"] * world["tensor"] * world["data"]
+    assert all(world[key.split(".")[1].split("=")[0]] == int(key[-1]) for key in fixed if "parallel" in key)
+    assert search("--gpus", ranks, "--json", *keys).returncode == 0
+    assert all(search("--gpus", fewer, "--json", *keys).returncode != 0 for fewer in range(gpus, ranks))
 
 
 @pytest.mark.parametrize(
