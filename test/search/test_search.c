@@ -73,8 +73,7 @@ static const struct Case {
     // Two nodes over a slow network.
     {"configs/llama65b.yaml", "model.layers=8 train.global_batch=16 hardware.gpus_per_node=2 hardware.network_gb_s=2",
      &llama_model, 4},
-    {"configs/gpt3_96b.yaml",
-     "model.layers=8 train.global_batch=8 hardware.gpus_per_node=2 hardware.network_gb_s=2",
+    {"configs/gpt3_96b.yaml", "model.layers=8 train.global_batch=8 hardware.gpus_per_node=2 hardware.network_gb_s=2",
      &gpt_model, 4},
 };
 
