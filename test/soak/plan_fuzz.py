@@ -74,7 +74,8 @@ def look_at_table(told):
     fitting = [row["step_ms"] for row in rows if row["fits"]]
     assert (best is None) == (not fitting)
     if best is not None:
-        assert rows[best]["fits"] and rows[best]["step_ms"] == min(fitting)
+        # A row that evicts is best only if it saves more than a thousandth of a step.
+        assert rows[best]["fits"] and rows[best]["step_ms"] <= min(fitting) * 1.0011
     for row in rows:
         assert 0 <= row["bubble"] < 1 and row["step_ms"] > 0 and row["peak_bytes"] > 0
         assert row["bpipe"] == "on" or row["transfer_exposed_ms"] == 0
