@@ -80,10 +80,12 @@ static void profile_write_stage_(FILE *file, const ProfileStage *stage) {
     write_number_(file, "forward_ms", 1e3 * stage->forward);
     fputc(',', file);
     write_number_(file, "backward_ms", 1e3 * stage->backward);
-    fputc(',', file);
-    write_number_(file, "input_ms", 1e3 * stage->input);
-    fputc(',', file);
-    write_number_(file, "weight_ms", 1e3 * stage->weight);
+    if (stage->input > 0) { // else not measured
+        fputc(',', file);
+        write_number_(file, "input_ms", 1e3 * stage->input);
+        fputc(',', file);
+        write_number_(file, "weight_ms", 1e3 * stage->weight);
+    }
     fprintf(file, ",\"peak_bytes\":%lld}", (long long)stage->peak_bytes);
 }
 

@@ -14,8 +14,8 @@ static void ask_(const Profile *profile) {
         at.last = i % 3 == 0;
         at.shape.attention.batch = 1 + i % 5;
         at.shape.attention.mode = i % 3;
-        double forward = -1, backward = -1;
-        if (profile_stage_time(profile, &at, &forward, &backward)) PROMISE(forward > 0 && backward > 0);
+        ProfileTime time;
+        if (profile_stage_time(profile, &at, &time)) PROMISE(time.forward > 0 && time.backward > 0);
     }
 }
 
