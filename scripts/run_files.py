@@ -164,7 +164,7 @@ class Search:
 
 class History:
     """Steps, validations and evaluations as they are added. A step that comes again, as after a resume or of a new run
-    in the same file, takes the place of its earlier self and of all that was behind that."""
+    in the same file, replaces its earlier self and all that followed."""
 
     def __init__(self):
         self.heads, self.steps, self.vals = [], {}, {}

@@ -107,7 +107,7 @@ def pieces(document, number, rule):
 
 #
 # A source has a size in bytes, count(limit), and jobs(first number, rule), which yields (bytes of it done, job) and
-# returns the number behind its last document. A job is what a process is given at a time: small to send, with
+# returns the number after its last document's. A job is what a process is given at a time: small to send, with
 # pieces(rule).
 
 

@@ -90,8 +90,7 @@ class SentencePiece:
 
 
 class Tokenizers:
-    """A tokenizer.json. What the end of text is called stands in tokenizer_config.json, or is one of the usual
-    names."""
+    """A tokenizer.json. The name of its end of text is in tokenizer_config.json, or is one of the usual names."""
 
     kind = "tokenizers"
     USUAL = {

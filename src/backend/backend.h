@@ -84,7 +84,7 @@ struct Backend {
     MemoryBytes held;    // allocated now, by category
     MemoryBytes peak;    // by category, when the total was largest
     char note[384];      // a sentence for the user, once the shapes are known; empty: none
-    char kernels[160];   // the libraries or kernels behind products and attention, for --verbose
+    char kernels[160];   // the libraries or kernels of products and attention, for --verbose
     void *self;          // the implementation's own
 
     // --- life

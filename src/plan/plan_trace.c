@@ -1,4 +1,4 @@
-// The trace of a plan: one simulated step, complete, with the costs behind the plan's step time.
+// The trace of a plan: one simulated step, complete, with the costs that the plan's step time comes from.
 #include "plan_report.h"
 #include "base/alloc.h"
 #include "engine/trace.h"

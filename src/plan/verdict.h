@@ -1,5 +1,4 @@
-// Does balancing pipeline memory with BPipe pay for this model on this hardware? A yes or no, with the numbers behind
-// it.
+// Does balancing pipeline memory with BPipe pay for this model on this hardware? A yes or no, and the figures for it.
 //
 // BPipe makes no step shorter by itself: it makes a larger micro-batch fit. So the question is whether this micro-batch
 // size, if it needs BPipe, beats the largest one that does not; and if so, whether it beats all smaller ones too, since

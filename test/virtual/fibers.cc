@@ -50,8 +50,7 @@ void heed_all() {
     for (Annotate end : tsan().heed) end(__FILE__, __LINE__);
 }
 
-// In a fiber, locks order nothing and memory of the virtual GPU itself is nobody's concern: only what is said here
-// counts.
+// In a fiber, locks order nothing and accesses to the virtual GPU's own memory are ignored: only the calls here count.
 struct Said {
     Said() {
         if (in_fiber) heed_all();

@@ -85,7 +85,7 @@ bool anybody(const Job *job) {
     return false;
 }
 
-// The job, and from the next page on the timeline. Pages that nobody touches take no memory.
+// The job, and from the next page on the timeline. Untouched pages take no memory.
 size_t timeline_offset() {
     return (sizeof(Job) + 4095) / 4096 * 4096;
 }

@@ -1,6 +1,6 @@
 // Streams as lines of steps, the meetings at which ranks wait for each other, and the network that flows share; see
-// clock.cc. All of it lies in memory that the processes share, so that whoever makes a step's time known takes all
-// steps that waited for it, in any process: streams need no threads.
+// clock.cc. All of it lies in memory that the processes share, so that the process that learns a step's time
+// takes all steps that waited for it, in any process: streams need no threads.
 #include "timeline.h"
 
 #include <algorithm>
