@@ -22,71 +22,17 @@ torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
 # Heads, kv_heads and ffn all differ, so that a matrix that is transposed, or whose heads are mixed up, shows.
+GPT_SIZES = {"family": "gpt", "hidden": 48, "layers": 3, "heads": 6, "ffn": 80, "vocab": 257, "seq_len": 32}
+LLAMA_SIZES = GPT_SIZES | {"family": "llama", "kv_heads": 2}
+LLAMA31_KEYS = {"head_dim": 12, "rope_scaling": "llama3", "rope_factor": 8, "rope_original": 16, "tie_embeddings": True}
 MODELS = {
-    "llama": {
-        "family": "llama",
-        "hidden": 48,
-        "layers": 3,
-        "heads": 6,
-        "kv_heads": 2,
-        "ffn": 80,
-        "vocab": 257,
-        "seq_len": 32,
-    },
-    "llama31": {
-        "family": "llama",
-        "hidden": 48,
-        "layers": 3,
-        "heads": 6,
-        "kv_heads": 2,
-        "head_dim": 12,
-        "ffn": 80,
-        "vocab": 257,
-        "seq_len": 32,
-    } | {"rope_scaling": "llama3", "rope_factor": 8, "rope_original": 16, "tie_embeddings": True},
-    "yarn": {
-        "family": "llama",
-        "hidden": 48,
-        "layers": 3,
-        "heads": 6,
-        "kv_heads": 2,
-        "ffn": 80,
-        "vocab": 257,
-        "seq_len": 32,
-    } | {"rope_scaling": "yarn", "rope_factor": 4, "rope_original": 16},
-    "qwen2": {
-        "family": "llama",
-        "hidden": 48,
-        "layers": 3,
-        "heads": 6,
-        "kv_heads": 2,
-        "ffn": 80,
-        "vocab": 257,
-        "seq_len": 32,
-    } | {"qkv_bias": True, "rope_theta": 1000000},
-    "qwen3": {
-        "family": "llama",
-        "hidden": 48,
-        "layers": 3,
-        "heads": 6,
-        "kv_heads": 2,
-        "head_dim": 16,
-        "ffn": 80,
-        "vocab": 257,
-        "seq_len": 32,
-    } | {"qk_norm": True, "rope_theta": 1000000},
-    "mistral": {
-        "family": "llama",
-        "hidden": 48,
-        "layers": 3,
-        "heads": 6,
-        "kv_heads": 2,
-        "head_dim": 10,
-        "ffn": 80,
-        "vocab": 257,
-        "seq_len": 32,
-    },
-    "gpt": {"family": "gpt", "hidden": 48, "layers": 3, "heads": 6, "ffn": 80, "vocab": 257, "seq_len": 32},
+    "llama": LLAMA_SIZES,
+    "llama31": LLAMA_SIZES | LLAMA31_KEYS,
+    "yarn": LLAMA_SIZES | {"rope_scaling": "yarn", "rope_factor": 4, "rope_original": 16},
+    "qwen2": LLAMA_SIZES | {"qkv_bias": True, "rope_theta": 1000000},
+    "qwen3": LLAMA_SIZES | {"head_dim": 16, "qk_norm": True, "rope_theta": 1000000},
+    "mistral": LLAMA_SIZES | {"head_dim": 10},
+    "gpt": GPT_SIZES,
 }
 
 

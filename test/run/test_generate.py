@@ -478,6 +478,13 @@ def test_tokens_are_those_of_the_tokenizers_library(tmp_path, kind):
         assert decoded == decode(encode(line)), line
 
 
+def prepare_mine(folder, tokenizer):
+    """Tokens of folder/text.txt, as the data set "mine" in that folder."""
+    script, text = ROOT / "scripts/prepare_data.py", folder / "text.txt"
+    command = [sys.executable, script, text, "-o", folder, "--name", "mine", "--tokenizer", tokenizer]
+    subprocess.run(command, check=True, capture_output=True)
+
+
 @pytest.mark.thorough
 def test_a_model_of_pieces_writes_text(tmp_path):
     """The side file of the data set names the tokenizer: nothing else has to be said."""
@@ -488,16 +495,7 @@ def test_a_model_of_pieces_writes_text(tmp_path):
     sentencepiece.SentencePieceTrainer.train(
         input=str(tmp_path / "text.txt"), model_prefix=str(tmp_path / "m"), vocab_size=600, minloglevel=2, **PIECES
     )
-    command = [
-        sys.executable,
-        ROOT / "scripts/prepare_data.py",
-        tmp_path / "text.txt",
-        "-o",
-        tmp_path,
-        "--name",
-        "mine",
-    ]
-    subprocess.run([*command, "--tokenizer", tmp_path / "m.model"], check=True, capture_output=True)
+    prepare_mine(tmp_path, tmp_path / "m.model")
     trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 600})
     trainer.config["data"]["train"] = str(tmp_path / "mine_train_*.bin")
     trainer.run({"train.steps": 30, "train.lr": 1.0e-2}, saving(tmp_path / "saved", 30))
@@ -516,16 +514,7 @@ def test_a_model_of_pieces_writes_text(tmp_path):
 def test_a_checkpoint_carries_the_tokenizer_of_its_data(tmp_path):
     """tokenizer.json with the names of its special tokens, and their numbers in config.json."""
     path, encode, _ = make_tokenizer("json", tmp_path)
-    command = [
-        sys.executable,
-        ROOT / "scripts/prepare_data.py",
-        tmp_path / "text.txt",
-        "-o",
-        tmp_path,
-        "--name",
-        "mine",
-    ]
-    subprocess.run([*command, "--tokenizer", path], check=True, capture_output=True)
+    prepare_mine(tmp_path, path)
     trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 600})
     trainer.config["data"]["train"] = str(tmp_path / "mine_train_*.bin")
     trainer.run({"train.steps": 2}, saving(tmp_path / "saved", 2))
