@@ -1,5 +1,5 @@
-// How kernels are launched and how they name shared memory: the few words that an emulator on a CPU needs to hear
-// (EMULATED, test/emulate/emulate.h) and that CUDA spells otherwise.
+// How kernels are launched and how they declare shared memory, as macros: an emulator on a CPU (EMULATED,
+// test/emulate/emulate.h) defines them differently.
 #ifndef LAUNCH_CUH
 #define LAUNCH_CUH
 
@@ -9,9 +9,9 @@
 #include "emulate.h"
 #else
 
-// Queues kernel<<<grid, block, shared bytes>>>(arguments) on the compute stream; an empty grid is no error. A template
-// with several arguments stands in parentheses. Blocks of more than 48 KiB of shared memory have to be asked
-// for, what a kernel declares itself included; none declares more than 16.
+// Queues kernel<<<grid, block, shared bytes>>>(arguments) on the compute stream; an empty grid is not an error. Write a
+// template with several arguments in parentheses. A block's shared memory beyond 48 KiB has to be requested, including
+// what the kernel declares itself; no kernel declares more than 16 KiB.
 #define CUDA_LAUNCH(cuda, grid, block, shared, kernel, ...)                                                            \
     do {                                                                                                               \
         enum { UNASKED_BYTES = 32 << 10 };                                                                             \
@@ -27,19 +27,19 @@
         }                                                                                                              \
     } while (0)
 
-// An array of the block; and the one whose bytes the launch gives.
+// SHARED declares an array of the block, SHARED_DYNAMIC one whose bytes the launch gives.
 #define SHARED(type, name, count)  __shared__ type name[count]
 #define SHARED_DYNAMIC(type, name) extern __shared__ __align__(16) type name[]
 
-// Hardware faults by itself.
+// The hardware reports misaligned accesses by itself.
 #define CHECK_ALIGNED(pointer, bytes)
 
-// Makes the compiler forget what it knows of a 32-bit word.
+// Hides the value of a 32-bit word from the optimizer.
 #define OPAQUE(word) asm volatile("" : "+r"(word))
 
 #endif
 
-// Blocks for `work` pieces, `each` to a block. One dimension: 2^31 - 1 blocks are more than memory has pieces for.
+// Returns the blocks for `work` pieces, `each` a block. One dimension is enough: 2^31 - 1 blocks exceed any memory.
 static inline unsigned launch_blocks(int64_t work, int64_t each) {
     return (unsigned)((work + each - 1) / each);
 }

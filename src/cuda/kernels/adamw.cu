@@ -1,9 +1,9 @@
 // AdamW (Loshchilov & Hutter 2019) and the squared norms of the gradients, over all tensors of a stage in one launch
-// each. Tensors are cut into chunks of equal size, a block a chunk, so that many small tensors and one large one keep
-// the device busy alike; a block finds its tensor by bisection in the table of first chunks (a dozen reads of L2 beside
-// half a megabyte of work).
+// each. Tensors are cut into chunks of equal size, one block a chunk, so many small tensors keep the device as busy as
+// one large one. A block finds its tensor by bisection in the table of first chunks: a dozen reads from L2, against
+// half a megabyte of work.
 //
-// A chunk begins where its tensor begins, so a tensor's norm has the same bits whichever tensors stand beside it.
+// A chunk begins where its tensor begins, so a tensor's norm has the same bits whatever tensors are next to it.
 #include "row.cuh"
 
 #include <math.h>
@@ -19,7 +19,7 @@ struct Entry {
     int decay, aligned;
 };
 
-// Tensors at most in one launch: the table takes half of the scratch, the norms' partial sums the other half.
+// Returns the most tensors of one launch: the table takes half of the scratch, the partial sums of the norms the other.
 static int64_t table_limit(const CudaBackend *cuda) {
     return cuda->scratch_bytes / 2 / (int64_t)sizeof(Entry);
 }
@@ -64,8 +64,8 @@ static Coefficients coefficients_of(const AdamwStep *step) {
     return c;
 }
 
-// Four loads of W floats are in flight before the first is used; with bf16 weights W is 8, so that their store is 16
-// bytes wide as well.
+// Four loads of W floats are in flight before the first is used. With bf16 weights W is 8, so that their store is 16
+// bytes wide too.
 template <typename T, int W>
 __device__ __forceinline__ void adamw_piece(const Entry &t, int64_t at, const Coefficients &c, float decay) {
     Floats<W> g = load_floats<W>(t.gradient + at), m = load_floats<W>(t.m + at), v = load_floats<W>(t.v + at);
@@ -97,7 +97,8 @@ __global__ void __launch_bounds__(THREADS) adamw_kernel(const Entry *entries, in
     for (int64_t at = whole + threadIdx.x; at < chunk.end; at += THREADS) adamw_piece<T, 1>(t, at, c, decay);
 }
 
-// --- squared norms, in double. A chunk's sum in a tree that its length fixes; a tensor's sum of chunks likewise.
+// --- squared norms, in double. A chunk is summed as a tree whose shape depends on its length only, and so are the
+// chunks of a tensor.
 
 template <int W> __device__ __forceinline__ void add_squares(double &sum, const float *x) {
     Floats<W> value = load_floats<W>(x);
@@ -105,7 +106,7 @@ template <int W> __device__ __forceinline__ void add_squares(double &sum, const 
     for (int i = 0; i < W; i++) sum += (double)value.v[i] * (double)value.v[i];
 }
 
-// The sum is thread 0's.
+// Returns the sum of x over the block, valid in thread 0.
 __device__ __forceinline__ double block_sum_double(double x, double *workspace) {
     for (int lane = WARP / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(ALL_LANES, x, lane);
     if (threadIdx.x % WARP == 0) workspace[threadIdx.x / WARP] = x;
@@ -116,8 +117,8 @@ __device__ __forceinline__ double block_sum_double(double x, double *workspace) 
     return sum;
 }
 
-// Elements of a thread are the same ones whether they are read four at a time or one by one, so that where a tensor
-// begins in memory changes no bit.
+// A thread takes the same elements whether it reads four at a time or one by one, so the address of a tensor changes no
+// bit.
 __global__ void __launch_bounds__(THREADS) squares_kernel(double *sums, const Entry *entries, int count) {
     SHARED(double, workspace, THREADS / WARP);
     enum { W = 4 };
@@ -147,8 +148,8 @@ __global__ void __launch_bounds__(THREADS) norms_kernel(double *norms, const dou
     if (threadIdx.x == 0) norms[blockIdx.x] = sum;
 }
 
-// --- the table. It is built for each call, a few kilobytes, and copied in stream order; a copy from ordinary memory
-// has left that memory when the call returns.
+// --- the table, a few kilobytes, built for each call and copied in stream order. A copy from pageable memory returns
+// after its source was read, so the table may go out of scope.
 
 constexpr int64_t TABLE_PIECE = 256;
 
@@ -158,13 +159,13 @@ static Entry entry_make(const AdamwTensor *t, int64_t first_chunk, int64_t weigh
     e.weight = t->master ? t->weight : nullptr;
     e.m = t->m, e.v = t->v, e.gradient = t->gradient, e.count = t->count, e.first_chunk = first_chunk;
     e.decay = t->decay;
-    // Eight floats at a time beside bf16 weights: those are 32 bytes.
+    // With bf16 weights a thread takes eight floats at a time, which are 32 bytes.
     uintptr_t floats = (uintptr_t)e.master | (uintptr_t)e.m | (uintptr_t)e.v | (uintptr_t)e.gradient;
     e.aligned = (floats & (weight_bytes == 2 ? 31 : 15)) == 0 && ((uintptr_t)e.weight & 15) == 0;
     return e;
 }
 
-// Copies entries for `count` tensors to the scratch; returns their chunks.
+// Copies the entries of `count` tensors to the scratch. Returns the number of their chunks.
 static int64_t table_upload(CudaBackend *cuda, const AdamwTensor *tensors, int64_t count) {
     Entry piece[TABLE_PIECE];
     int64_t chunks = 0;
@@ -199,7 +200,7 @@ void cuda_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_cou
     }
 }
 
-// Half of the scratch holds a double for each chunk and tensor: 2 million, or 34e9 elements.
+// Half of the scratch holds one double a chunk and tensor: 2 million of them, or 34e9 elements.
 void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
     CudaBackend *cuda = cuda_self(backend);
     const Entry *entries = (const Entry *)cuda->scratch;

@@ -1,6 +1,6 @@
-// Softmax and cross-entropy over a vocabulary that may be split over tensor ranks, a block a row. Pass 1 reads each
-// logit once and keeps, per thread, a maximum and the sum of exponentials below it, rescaled when the maximum grows.
-// Pass 2 reads each logit once and leaves its gradient in its place. No logit is ever stored in fp32.
+// Softmax and cross-entropy over a vocabulary that may be split over tensor ranks, one block a row. Pass 1 reads each
+// logit once; each thread keeps a maximum and the sum of exponentials relative to it, rescaled when the maximum grows.
+// Pass 2 reads each logit once and replaces it by its gradient. No logit is ever stored in fp32.
 #include "row.cuh"
 
 #include <math.h>
@@ -14,13 +14,13 @@ struct Columns {
     int64_t first, count;
 };
 
-// Of columns that are all -inf the sum is to be zero, so exponentials are taken below 0 there and not below -inf.
+// Where all columns are -inf the sum has to be zero, so exponentials are then relative to 0 instead of -inf.
 __device__ __forceinline__ float base_of(float max) {
     return max == -INFINITY ? 0.0f : max;
 }
 
-// AHEAD pieces are loaded before the first is used: 64 bytes in flight a thread, 64 KB with two blocks of 512 threads
-// on a multiprocessor.
+// AHEAD pieces are loaded before the first is used: 64 bytes in flight a thread, or 64 KB on a multiprocessor with two
+// blocks of 512 threads.
 template <typename T, int W>
 __device__ __forceinline__ void online_softmax(float *max, float *sum, const T *row, int64_t count) {
     for (int64_t at = threadIdx.x * W; at < count; at += AHEAD * THREADS * W) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ void online_softmax(float *max, float *sum, const T *
     }
 }
 
-// A NaN passes the maximum by but not the sum, so that it reaches the loss.
+// A NaN is lost in the maximum but not in the sum, so it reaches the loss.
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS, 2)
     stats_kernel(float *stats, const T *logits, const int32_t *targets, const Columns c) {
@@ -76,7 +76,8 @@ struct Gathered {
     int64_t rows;
 };
 
-// All ranks' statistics of a row in rank order, in double: the loss is a difference of numbers larger than itself.
+// Combines the statistics of a row from all ranks, in rank order and in double, since the loss is a difference of
+// numbers larger than itself.
 __device__ __forceinline__ float combine(const Gathered &g, int64_t row, float *max, double *sum) {
     double target = 0.0;
     *max = -INFINITY, *sum = 0.0;
@@ -89,7 +90,7 @@ __device__ __forceinline__ float combine(const Gathered &g, int64_t row, float *
     return (float)(log(*sum) + (double)*max - target);
 }
 
-// One thread combines; what all need of it are two floats.
+// One thread combines; the others need only two floats of the result.
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS) gradient_kernel(T *logits, float *loss, const Gathered gathered,
                                                            const int32_t *targets, const Columns c, float scale) {

@@ -1,10 +1,10 @@
-// Token and position embeddings. The gradient of the token table is a scatter whose order of sums is promised: rows
-// that meet in one token add up in row order.
+// Token and position embeddings. The gradient of the token table is a scatter with a promised order: rows that have the
+// same token are added in row order.
 //
-// No atomic sum could keep that. Instead a first launch notes for each token the first and the last row that names it,
-// by atomic maxima, whose result does not depend on their order. In the second launch the block of a token's first row
-// adds all its rows, in order; other blocks of that token end at once. Most tokens of a microbatch stand there once or
-// a few times, so blocks seldom look beyond their own row; those that do read 4 bytes for each row in between, from L2.
+// Atomic sums could not keep that promise. Instead a first launch notes, for each token, its first and its last row, by
+// atomic maxima, whose result does not depend on their order. In the second launch the block of a token's first row
+// adds all its rows in order; the other blocks of that token end at once. Most tokens occur once or a few times in a
+// microbatch, so blocks seldom look beyond their own row; those that do read 4 bytes from L2 for each row in between.
 #include "vector.cuh"
 
 namespace {
@@ -16,7 +16,7 @@ struct Table {
     int64_t rows, hidden, batch, first, count;
 };
 
-// Vocabulary row of this rank that `row` names, or -1.
+// Returns the row of this rank's part of the vocabulary for `row` of the batch, or -1.
 __device__ __forceinline__ int64_t table_token(const Table &t, int64_t row) {
     int64_t token = t.tokens[row] - t.first;
     return token >= 0 && token < t.count ? token : -1;
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(THREADS) embedding_kernel(T *x, const T *wte, 
     }
 }
 
-// Of each token, counted so that zero means none: rows - its first row, and its last row + 1.
+// The rows of one token, counted so that zero means none: (rows - its first row), and its last row + 1.
 struct Span {
     int first, last;
 };
@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(THREADS) spans_kernel(Span *spans, const Table
     atomicMax(&spans[token].last, (int)row + 1);
 }
 
-// Adds dx's rows `base + bit` for the bits of `matches`, lowest first. Four loads go out before the first sum, which
-// then takes them in order.
+// Adds dx's rows `base + bit` for the set bits of `matches`, lowest first. Four loads are issued before the first sum;
+// the sums follow in order.
 template <typename T, int W>
 __device__ __forceinline__ void add_matches(Floats<W> &sum, const T *dx, int64_t hidden, int64_t base,
                                             unsigned matches) {
@@ -77,7 +77,8 @@ __device__ __forceinline__ void add_matches(Floats<W> &sum, const T *dx, int64_t
     }
 }
 
-// Block (row, part of the columns). The scan is over THREADS rows at a time, a warp's 32 rows to one word.
+// One block for (row, part of the columns). The scan takes THREADS rows at a time; a warp turns its 32 rows into one
+// word.
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
     embedding_backward_kernel(float *dwte, const T *dx, const Span *spans, const Table t) {
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(THREADS)
     if (mine) store_floats<float, W>(to, sum);
 }
 
-// One position's rows follow one another: the sum over the batch, in order.
+// Sums one position over the batch, in order.
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
     position_backward_kernel(float *dwpe, const T *dx, int64_t hidden, int64_t batch) {
@@ -161,7 +162,8 @@ void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, const v
         cuda_refuse(cuda, "the embedding's gradient on a GPU takes 4 million vocabulary rows at most");
         return;
     }
-    // 4 columns at a time at least in fp32, which dwte is in either precision: 8 bf16 are 32 bytes of it, two accesses.
+    // dwte is fp32 in either precision, so a piece has at least 4 columns; 8 of bf16 are 32 bytes of dwte, two
+    // accesses.
     FOR_ELEMENT(backend, {
         constexpr int W = PACK<T>;
         if (hidden % W == 0 && aligned_16(dwte, dwpe, dx) && (((uintptr_t)dwte | (uintptr_t)dwpe) & (4 * W - 1)) == 0)

@@ -1,21 +1,21 @@
-// RMSNorm (Zhang & Sennrich 2019) and LayerNorm (Ba et al. 2016), which are one computation: RMSNorm is LayerNorm with
-// its mean taken as zero and no bias.
+// RMSNorm (Zhang & Sennrich 2019) and LayerNorm (Ba et al. 2016) as one computation: RMSNorm is LayerNorm whose mean is
+// taken as zero and that has no bias.
 //
 //     xhat = (x - mean) * rstd,  out = xhat * w + b
 //     g = dout * w,  dx = rstd * (g - mean(g) - xhat * mean(g * xhat)),  dw = sum dout * xhat,  db = sum dout
 //
-// A block has a row in registers, so each element is read once and written once. Statistics are fp32, of the values as
-// stored (rounded in bf16), which is what backward will see; variances are taken around the mean.
+// A block keeps a row in registers, so each element is read once and written once. Statistics are fp32, of the values
+// as stored (rounded in bf16), which are what the backward sees; variances are taken around the mean.
 //
 // Weight gradients: each block of the backward walks a run of rows in order and keeps its own sums in shared memory,
-// where a thread meets its own columns alone; a second launch adds the blocks' sums in block order. The number of
-// blocks follows from the shape and the device, so a rerun gives the same bits.
+// where each thread touches only its own columns; a second launch adds the blocks' sums in block order. The number of
+// blocks depends only on the shape and the device, so a rerun gives the same bits.
 #include "row.cuh"
 
 namespace {
 
-// Where rows are: `heads` of them next to each other, then the next ones `width` elements further on. Rows that fill
-// their memory have one head and the width of a row.
+// Layout of rows: `heads` rows next to each other, the next `heads` of them `width` elements further on. Contiguous
+// rows have one head and the width of a row.
 struct Rows {
     int heads;
     int64_t width;
@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
     }
 }
 
-// --- sums over rows. A block's sums are in "slots": `group` columns of a thread stand together, and those of all
-// threads next to each other, so that a warp's accesses fall into 32 different banks.
+// --- sums over rows. A block keeps its sums in "slots": a thread's `group` columns are contiguous, and the groups of
+// all threads follow each other, so that a warp's accesses fall into 32 different banks.
 
 struct Slots {
     int width, group; // W, and 4 or 1 of it
@@ -111,7 +111,7 @@ static Slots slots_make(int64_t cols, int width, int threads) {
     return Slots{width, width >= 4 ? 4 : 1, threads, units * width * threads};
 }
 
-// Column of slot i; below the row's length or padding.
+// Returns the column of slot i; columns past the row's length are padding.
 __device__ __forceinline__ int64_t slot_column(const Slots &s, int64_t i) {
     int64_t part = i / ((int64_t)s.group * s.threads); // which group of which unit
     int64_t thread = i / s.group % s.threads, parts = s.width / s.group;
@@ -131,8 +131,9 @@ template <int W> __device__ __forceinline__ void slots_add(float *slots, int u, 
     }
 }
 
-// to[column] += sums of all blocks, array `blockIdx.y` of each block's. SEGMENTS runs of blocks are added side by side,
-// each in block order, and then in order of the runs: that many loads in flight where one chain would wait for each.
+// Adds all blocks' sums of array `blockIdx.y` to to[column]. The blocks are cut into SEGMENTS runs; each run is added
+// in block order, and the runs in their order. That keeps SEGMENTS loads in flight, where one chain would wait for
+// each.
 enum { SEGMENTS = 32 };
 
 __global__ void __launch_bounds__(WARP *SEGMENTS)
@@ -170,11 +171,11 @@ struct Backward {
     float eps;
     Rows at, keep; // of dx and dout, and of x
     bool replace;  // dx is overwritten, and may be dout
-    bool shared;   // sums of a block stand in shared memory until its end; else in `sums` throughout, for huge rows
+    bool shared;   // a block keeps its sums in shared memory until its end; for huge rows in `sums` throughout
 };
 
-// Rooms for two reductions of a row, twice: a row uses the other half than the one before, so that no thread that is
-// ahead overwrites what a later one still reads.
+// The workspace holds two reductions of a row, twice: rows alternate between the halves, so a thread that runs ahead
+// overwrites nothing that a slower one still reads.
 template <typename T, int W, int UNITS, bool CENTERED, int THREADS>
 __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a) {
     enum { WORKSPACE = 4 * WARP, ARRAYS = CENTERED ? 2 : 1 };
@@ -192,7 +193,7 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
     int64_t begin = a.rows * blockIdx.x / gridDim.x, end = a.rows * (blockIdx.x + 1) / gridDim.x;
     for (int64_t row = begin; row < end; row++) {
         float *mine = workspace + row % 2 * WORKSPACE;
-        // LayerNorm's rows fill their memory, and it always adds: what the compiler knows takes no registers.
+        // LayerNorm's rows are contiguous and it always adds; constants known at compile time take no registers.
         int64_t at = CENTERED ? row * a.cols : row_begin(a.at, row, a.cols);
         int64_t keep = CENTERED ? at : row_begin(a.keep, row, a.cols);
         const bool adds = CENTERED || !a.replace;
@@ -267,8 +268,8 @@ template <typename T, bool CENTERED> void forward_launch(CudaBackend *cuda, cons
             CUDA_LAUNCH(cuda, (unsigned)rows, (unsigned)plan.threads, 0, (norm_kernel<T, W, UNITS, CENTERED>), a));
 }
 
-// Blocks for the backward: what a multiprocessor holds at once (1,024 threads of 64 registers, or what shared memory
-// takes), no more than there are rows, and no more sums than fit into the scratch.
+// Returns the blocks of a backward: as many as the multiprocessors hold at once (1,024 threads of 64 registers each, or
+// what shared memory allows), at most one a row, and at most as many as the scratch has sums for.
 static int backward_blocks(const CudaBackend *cuda, int64_t rows, int threads, int64_t sums_bytes) {
     int64_t resident = 1024 / threads, fits = cuda->shared_bytes / (sums_bytes + 1024 + 2048);
     if (resident > fits) resident = fits;
@@ -288,8 +289,8 @@ template <typename T, bool CENTERED> void backward_launch(CudaBackend *cuda, Bac
     a.sums = (float *)cuda->scratch;
     a.shared = bytes + 8192 <= cuda->shared_bytes;
     size_t dynamic = a.shared ? (size_t)bytes : 0;
-    // LayerNorm of two pieces a thread wants more than the 64 registers that 1,024 threads leave each. From 513 threads
-    // on a multiprocessor holds one block either way, so that up to 640 of them may have 96.
+    // LayerNorm with two pieces a thread needs more than the 64 registers that 1,024 threads leave each. From 513
+    // threads on a multiprocessor holds one block either way, so up to 640 threads may have 96.
     if (CENTERED && plan.units == 2 && plan.threads > 512 && plan.threads <= WIDE_THREADS) {
         CUDA_LAUNCH(cuda, (unsigned)blocks, (unsigned)plan.threads, dynamic,
                     (norm_backward_kernel<T, PACK<T>, 2, true, WIDE_THREADS>), a);
@@ -345,7 +346,7 @@ static int64_t heads_kept_width(const AttentionShape *s) {
     return (s->heads + s->kv_heads) * s->head_dim;
 }
 
-// The address of the first key head where `keys`, else of the first query head.
+// Returns the address of the first key head if `keys`, else of the first query head.
 static void *heads_first(Backend *backend, const void *at, const AttentionShape *s, bool keys) {
     return (char *)at + (keys ? s->heads * s->head_dim * backend->element : 0);
 }
@@ -388,8 +389,8 @@ void cuda_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *d
     heads_backward(backend, dqkv, dwk, kept, wk, shape, true, eps);
 }
 
-// --- column sums, for the gradients of biases. A block takes 32 pieces of columns, 512 contiguous bytes a row, and a
-// run of rows; its 8 warps take every eighth row and meet in shared memory.
+// --- column sums, for the gradients of biases. A block takes 32 pieces of columns (512 contiguous bytes a row) and a
+// run of rows; its 8 warps take every eighth row and add up in shared memory.
 
 namespace {
 

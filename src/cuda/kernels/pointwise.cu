@@ -1,5 +1,5 @@
-// Element by element: conversions, sums, SwiGLU, GELU, rotary positions. Each thread issues all its 16-byte loads
-// before it computes; blocks are many and short, and the hardware deals them out.
+// Elementwise operations: conversions, sums, SwiGLU, GELU. Each thread issues all its 16-byte loads before it computes;
+// blocks are many and short, and the hardware balances them.
 #include "vector.cuh"
 
 #include <math.h>
@@ -8,8 +8,8 @@ namespace {
 
 enum { THREADS = 256 };
 
-// --- out[i] = f(a[i], b[i]). Bodies are pieces of W elements; what is left over, and all where a pointer is not
-// aligned, is done one element at a time.
+// --- out[i] = f(a[i], b[i]), in pieces of W elements. The remainder, and everything where a pointer is not aligned,
+// goes one element at a time.
 
 struct Sum {
     __device__ static float of(float a, float b) { return a + b; }
@@ -18,13 +18,13 @@ struct First {
     __device__ static float of(float a, float) { return a; }
 };
 
-// Far out exp is infinite and the quotient 0; __fdividef of a divisor above 2^126 is 0 too, where the exact value is
-// below 1e-36.
+// For large negative x, exp overflows to infinity and the quotient is 0. __fdividef also returns 0 for divisors above
+// 2^126, where the exact value is below 1e-36.
 __device__ __forceinline__ float sigmoid(float x) {
     return __fdividef(1.0f, 1.0f + expf(-x));
 }
 
-// (1 + tanh(u)) / 2 = sigmoid(2u), which does not cancel where tanh is near -1.
+// (1 + tanh(u)) / 2 = sigmoid(2u), which avoids the cancellation near tanh(u) = -1.
 constexpr float GELU_SLOPE = 2.0f * 0.7978845608f, GELU_CUBE = 0.044715f;
 __device__ __forceinline__ float gelu_share(float x) {
     return sigmoid(GELU_SLOPE * (x + GELU_CUBE * x * x * x));
@@ -39,7 +39,7 @@ struct GeluSlope { // a: upstream gradient, b: x
     }
 };
 
-// Two pieces a thread and input: with one input as many bytes in flight as with two.
+// Two pieces a thread and input, so that one input has as many bytes in flight as two.
 enum { PIECES = 2 };
 
 template <typename F, typename To, typename A, typename B, int W>
@@ -72,7 +72,7 @@ void map_launch(CudaBackend *cuda, To *out, const A *a, const B *b, int64_t coun
                 count);
 }
 
-// W counts elements of the narrowest type, so that its accesses are 16 bytes wide and the others' at least that.
+// W counts elements of the narrowest type, so its accesses are 16 bytes wide and those of the other types no narrower.
 template <typename F, typename To, typename A, typename B>
 void map(Backend *backend, To *out, const A *a, const B *b, int64_t count) {
     CudaBackend *cuda = cuda_self(backend);
@@ -109,8 +109,7 @@ void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void
     FOR_ELEMENT(backend, (map<GeluSlope, T, T, T>(backend, (T *)dx, (const T *)dout, (const T *)x, count)));
 }
 
-// --- rows: a piece of row `row` at `column`. One division a block, uniform; rows are dealt out whole to runs of
-// blocks.
+// --- rows: a piece of row `row` at `column`. The division is uniform, one a block; runs of blocks take whole rows.
 
 namespace {
 

@@ -1,8 +1,8 @@
 // Rotary positions (Su et al. 2021), in place on the query and key heads of qkv.
 //
-// A block is one position: head_dim / 2 of its threads compute the position's cosines and sines once, in double, and
-// all threads then turn every head of every sequence of the batch. Each thread keeps its pairs, so the angles stand in
-// its registers and memory sees 16-byte accesses alone, two loads of them in flight per head.
+// A block handles one position: head_dim / 2 of its threads compute the position's cosines and sines once, in double,
+// and all threads then rotate every head of every sequence of the batch. Each thread keeps its pairs, so the angles
+// stay in its registers and memory sees only 16-byte accesses, two loads in flight per head.
 #include "vector.cuh"
 
 #include <math.h>
@@ -12,8 +12,8 @@ namespace {
 
 constexpr int THREADS = 256, PAIRS = 128;
 
-// Radians a position of PAIRS pairs of a head, passed by value: reading them from constant memory costs nothing, and
-// computing powers on the device would cost more than the rotation.
+// Radians per position for PAIRS pairs of a head, passed by value: reads of constant memory are free, and computing the
+// powers on the device would cost more than the rotation.
 struct Frequencies {
     double of[PAIRS];
 };
@@ -24,9 +24,10 @@ struct Rope {
     float scale, direction;
 };
 
-// cos and sin of an angle: the angle less its multiple of pi/2 (Cody & Waite), then the Taylor series on [-pi/4, pi/4];
-// error below 1e-10 for angles up to a million. In double, for in fp32 the angle alone would be off by 1e-2 at position
-// 200,000. About thirty operations, against a slow path with local memory in the library's own.
+// Computes cos and sin of an angle: subtracts its multiple of pi/2 (Cody & Waite), then takes the Taylor series on
+// [-pi/4, pi/4]; the error is below 1e-10 for angles up to a million. In double, since in fp32 the angle alone would be
+// off by 1e-2 at position 200,000. It takes about thirty operations; the library's own has a slow path that uses local
+// memory.
 __device__ __forceinline__ void rotation(double angle, float *cosine, float *sine) {
     double quarter = rint(angle * 0.63661977236758134308);
     double r = (angle - quarter * 1.57079632673412561417) - quarter * 6.07710050650619224932e-11;

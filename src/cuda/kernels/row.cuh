@@ -1,9 +1,9 @@
-// One block, one row: who holds which columns, and sums and maxima over the block.
+// One block, one row: which thread holds which columns, and sums and maxima over the block.
 //
-// A row is read once and stays in registers, UNITS pieces of W columns a thread: unit u of thread t is the piece
-// u * threads + t, so that a warp's 32 pieces are 512 contiguous bytes. Statistics need a barrier each, during which a
-// block has nothing in flight; rows of 8,192 bf16 take 512 threads, so that two to four blocks share a multiprocessor
-// and one waits while others load.
+// A row is read once and stays in registers, UNITS pieces of W columns a thread: unit u of thread t is the piece u *
+// threads + t, so a warp's 32 pieces are 512 contiguous bytes. Each statistic needs a barrier, during which a block has
+// nothing in flight; rows of 8,192 bf16 take 512 threads, so two to four blocks share a multiprocessor and one waits
+// while others load.
 #ifndef ROW_CUH
 #define ROW_CUH
 
@@ -12,8 +12,8 @@
 enum { WARP = 32, ROW_LIMIT = 32768 }; // columns
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-// Rows that do not divide into pieces take the scalar form, ROW_SCALAR_UNITS elements a thread at most; what does not
-// fit in registers there spills to local memory. Correct, and slow: no model has such rows.
+// Rows that do not divide into pieces take the scalar form, at most ROW_SCALAR_UNITS elements a thread; elements that
+// do not fit in registers spill to local memory. That is correct but slow; no shipped model has such rows.
 enum { ROW_SCALAR_UNITS = 32 };
 
 template <int UNITS> constexpr int ROW_THREADS = UNITS == 1 ? 256 : 1024;
@@ -36,7 +36,7 @@ static inline RowPlan row_plan(int64_t cols, int pack, bool aligned) {
     return RowPlan{units, row_threads_(pieces, units)};
 }
 
-// Calls what follows with W and UNITS as in the plan, T being the element type.
+// Runs the statements that follow with W and UNITS of the plan; T is the element type.
 #define FOR_ROW(plan, ...)                                                                                             \
     do {                                                                                                               \
         if ((plan).units == 1) {                                                                                       \
@@ -54,7 +54,7 @@ static inline RowPlan row_plan(int64_t cols, int pack, bool aligned) {
         }                                                                                                              \
     } while (0)
 
-// First column of this thread's unit u; the unit is there where that is below the row's length.
+// Returns the first column of this thread's unit u; the unit exists if that is below the row's length.
 template <int W> __device__ __forceinline__ int row_column(int u) {
     return (u * (int)blockDim.x + (int)threadIdx.x) * W;
 }

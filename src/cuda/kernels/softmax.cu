@@ -1,9 +1,8 @@
-// Causal softmax over rows of attention scores, for the attention modes that form them.
+// Causal softmax over rows of attention scores, for the attention modes that materialize scores.
 //
-// Fused: a block has a row in registers; one read and one write of each score, and scores above the diagonal are not
-// read at all. Unfused: what a framework does with a cast, a product, a mask, a softmax and a cast of their own, each a
-// pass over memory in fp32: 32 bytes a score in bf16 where the fused form moves 3 on average. It is here to be measured
-// against.
+// Fused: a block keeps a row in registers; each score is read and written once, and scores above the diagonal are not
+// read at all. Unfused: a cast, a product, a mask, a softmax and a cast, each a pass over fp32 memory as in a framework
+// without fusion: 32 bytes a score in bf16, where the fused form moves 3 on average. It exists for comparison.
 #include "row.cuh"
 
 namespace {
@@ -68,7 +67,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
     }
 }
 
-// D is dp's and dscores' type: T, or float in the unfused form.
+// D is the type of dp and dscores: T, or float in the unfused form.
 template <typename T, typename D, int W, int UNITS>
 __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
     softmax_backward_kernel(D *dscores, const D *dp, const T *p, const Rows r) {
@@ -173,13 +172,13 @@ void pass_launch(CudaBackend *cuda, float *wide, const CudaScores *s, Pass pass)
                 rows_of(s, s->scale), pass);
 }
 
-// A softmax that knows of no diagonal: each row sees all its columns.
+// Returns the scores as a shape without a diagonal: each row sees all its columns.
 static CudaScores whole_rows(const CudaScores *s) {
     return CudaScores{s->matrices * s->rows, 1, s->cols, s->cols - 1, 1.0f};
 }
 
 template <typename T> void slopes_launch(CudaBackend *cuda, float *wide, const T *p, const CudaScores *s) {
-    // The probabilities' pieces set the width; of fp32 they are as many bytes again as of bf16.
+    // The pieces of the probabilities set the width; in fp32 a piece has twice the bytes that it has in bf16.
     constexpr uintptr_t MASK = PACK<T> * sizeof(float) - 1;
     RowPlan plan = row_plan(s->cols, PACK<T>, aligned_16(p) && ((uintptr_t)wide & MASK) == 0);
     FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,

@@ -1,9 +1,9 @@
-// Memory as kernels see it: W elements of T at a time, computed in fp32. W is 16 bytes' worth (PACK<T>), the widest
-// access there is, or 1 where a pointer or a row's length does not allow that.
+// How kernels access memory: W elements of T at a time, computed in fp32. W fills 16 bytes (PACK<T>), the widest access
+// there is, or is 1 where a pointer or a row's length does not allow that.
 //
-// Bandwidth needs bytes in flight: at 4 TB/s and some 700 ns of latency about 3 MB, 20 to 25 KB a multiprocessor.
-// 16-byte loads by 1,024 resident threads are 16 KB for each load a thread issues before its first use, so kernels
-// issue two or more, by loading whole Pieces in a loop of their own ahead of the arithmetic.
+// Bandwidth needs bytes in flight: at 4 TB/s and some 700 ns of latency about 3 MB, or 20 to 25 KB a multiprocessor.
+// With 1,024 resident threads each 16-byte load that a thread issues before its first use adds 16 KB, so kernels issue
+// two or more, by loading whole Pieces in a loop of their own ahead of the arithmetic.
 #ifndef VECTOR_CUH
 #define VECTOR_CUH
 
@@ -14,8 +14,8 @@
 
 template <typename T> constexpr int PACK = 16 / (int)sizeof(T);
 
-// W elements as they stand in memory; one access. In words, since a compiler gives each bf16 of an array a register of
-// its own.
+// W elements as laid out in memory; one access. Stored as words, since a compiler gives each bf16 of an array its own
+// register.
 template <typename T, int W> struct alignas(sizeof(T) * W) Piece { unsigned word[W * sizeof(T) / 4]; };
 template <typename T> struct Piece<T, 1> { T element; };
 
@@ -29,8 +29,8 @@ template <typename T, int W> __device__ __forceinline__ void piece_store(T *to, 
     *reinterpret_cast<Piece<T, W> *>(to) = piece;
 }
 
-// After this the compiler takes the piece for a new one. What it made of it before, its floats, need not stay in twice
-// as many registers while the block waits at a barrier: unpacking again costs one operation an element.
+// Hides from the compiler that the piece is unchanged. Otherwise it would keep the unpacked floats, twice the
+// registers, while the block waits at a barrier; unpacking again costs one operation an element.
 template <typename T, int W> __device__ __forceinline__ void piece_repack(Piece<T, W> &piece) {
 #pragma unroll
     for (int i = 0; i < (int)(W * sizeof(T) / 4); i++) OPAQUE(piece.word[i]);
@@ -106,13 +106,13 @@ template <typename T, int W> __device__ __forceinline__ void store_floats(T *to,
     piece_store<T, W>(to, piece_round<T, W>(x));
 }
 
-// Whether every pointer (NULL counts as one) allows 16-byte accesses.
+// Returns whether every pointer allows 16-byte accesses; NULL counts as aligned.
 static inline bool aligned_16(const void *a, const void *b = nullptr, const void *c = nullptr, const void *d = nullptr,
                               const void *e = nullptr) {
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | (uintptr_t)e) & 15) == 0;
 }
 
-// Calls what follows with T as the run's element type.
+// Runs the statements that follow with T as the run's element type.
 #define FOR_ELEMENT(backend, ...)                                                                                      \
     do {                                                                                                               \
         if (cuda_is_bf16(backend)) {                                                                                   \
