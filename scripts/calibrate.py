@@ -6,9 +6,9 @@
 
 The model is the planner itself: `--plan` is asked for every run's step time with `hardware.matmul_efficiency`,
 `matmul_half`, `flash_forward`, `flash_backward`, `stream_gb_s`, `action_us` and `step_overhead_ms`, which are changed
-until the steps are those of the runs (Levenberg-Marquardt on the logarithms of step times). What the runs say nothing
-of stays as it was, and what they say little of near it, the more so the larger --noise is. Needs the trainers, on the
-machine of the runs if that was a CPU.
+until the steps are those of the runs (Levenberg-Marquardt on the logarithms of step times). A figure that the runs do
+not determine keeps its value, and one that they hardly determine stays near it; a larger --noise holds it nearer. Needs
+the trainers, on the machine of the runs if that was a CPU.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def entries_of(file):
 
 
 def read_run(path, options):
-    """The last start in a metrics file: its configuration and a quantile of its steps' times."""
+    """Returns the last start in a metrics file: its configuration and a quantile of its step times."""
     file = path / "metrics.jsonl" if path.is_dir() else path
     with form_of(file, "metrics file; give the file of log.metrics"):
         return run_of(path, file, options)
@@ -133,7 +133,7 @@ class Planner:
 
 
 def beginning(runs):
-    """Where the search starts: what the planner assumes. Flash attention's two shares are kept at their ratio."""
+    """Returns where the fit starts: the planner's assumptions. Keeps the ratio of flash attention's two efficiencies."""
     hardware = runs[0].config["hardware"]
     cpu = runs[0].on_cpu
     rate = hardware.get("memory_gb_s")
@@ -150,7 +150,7 @@ def beginning(runs):
 
 
 def complete(figures, cpu):
-    """The keys of a set of figures."""
+    """Returns every key for a set of fitted figures."""
     keys = dict(figures)
     for key in ("matmul_efficiency", "flash_forward"):
         if key in keys:
@@ -161,7 +161,7 @@ def complete(figures, cpu):
 
 
 def solve(matrix, right):
-    """Gauss elimination with pivots of a small system."""
+    """Solves a small linear system by Gaussian elimination with pivoting."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     n = len(rows)
     for i in range(n):
@@ -188,20 +188,20 @@ class Fit:
         return complete({name: math.exp(value) for name, value in zip(self.names, logs, strict=True)}, self.cpu)
 
     def errors(self, points):
-        """For each point the logarithms of planned over measured step times, then how far it is from the start."""
+        """Returns the logarithms of planned over measured step times of each point, then its distance from the start."""
         asked = [(run, self.figures(point)) for point in points for run in self.runs]
         answers = iter(self.planner.all_seconds(asked))
         away = [[self.pull * (a - b) for a, b in zip(point, self.start, strict=True)] for point in points]
         return [[math.log(next(answers) / run.seconds) for run in self.runs] + away[i] for i in range(len(points))]
 
     def slopes(self):
-        """By how much each error grows with each logarithm."""
+        """Returns the derivative of each error by the logarithm of each figure."""
         width = 1e-3
         points = [[value + width * (i == j) for j, value in enumerate(self.logs)] for i in range(len(self.logs))]
         return [[(b - a) / width for a, b in zip(self.off, errors, strict=True)] for errors in self.errors(points)]
 
     def step(self, slopes, damping):
-        """The damped step, none of whose parts leaves what was looked at."""
+        """Returns the damped step, each part cut to the range that was examined."""
         n = len(slopes)
         normal = [[sum(a * b for a, b in zip(slopes[i], slopes[j], strict=True)) for j in range(n)] for i in range(n)]
         right = [-sum(a * b for a, b in zip(slopes[i], self.off, strict=True)) for i in range(n)]

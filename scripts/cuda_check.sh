@@ -93,7 +93,7 @@ use_built() {
 
 # ---- runs
 
-# train NAME DEVICE STEPS OPTIONS...: a short run whose metrics stand in $logs/NAME.jsonl.
+# train NAME DEVICE STEPS OPTIONS...: a short run that writes its metrics to $logs/NAME.jsonl.
 train() {
     local name=$1 device=$2 steps=$3
     shift 3

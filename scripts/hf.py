@@ -94,7 +94,7 @@ DEMANDS = {
 
 
 def read_scaling(said, path):
-    """Keys of scaled rotations; newer files describe plain ones too, as rope_parameters."""
+    """Returns the keys of scaled rotations; newer files describe plain ones too, as rope_parameters."""
     scaling = said.get("rope_scaling") or said.get("rope_parameters") or {}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "default":
@@ -115,7 +115,7 @@ def read_scaling(said, path):
 
 
 def check_computed(said, path):
-    """Raises what the model computes that the trainers do not."""
+    """Raises Failure if the model computes something that the trainers do not."""
     kind = said["model_type"]
     experts = [word for word in EXPERTS if isinstance(said.get(word), int)]
     if experts:
@@ -131,7 +131,7 @@ def check_computed(said, path):
 
 
 def window_of(said):
-    """Tokens that attention looks back, or None where it sees all."""
+    """Returns how many tokens attention looks back, or None if it sees all."""
     return said.get("sliding_window") if said.get("use_sliding_window", True) else None
 
 
@@ -149,7 +149,7 @@ def read_config(folder):
 
 
 def read_model(folder):
-    """The model section that config.json describes, as the trainer takes it."""
+    """Returns the model section that config.json describes, in the trainer's keys."""
     with form_of(folder / "config.json", "config.json of a model"):
         path, said = read_config(folder)
         check_computed(said, path)
@@ -194,7 +194,7 @@ def read_header(path):
 
 
 def read_tensors(folder):
-    """The model's tensors, without the optimizer's."""
+    """Returns the model's tensors, without the optimizer's."""
     index = folder / "model.safetensors.index.json"
     names = ["model.safetensors"]
     if index.exists():
@@ -236,7 +236,7 @@ def show_info(options):
 
 
 def read_tokens(path, count):
-    """The first tokens of a file of llm.c's two kinds."""
+    """Returns the first tokens of a file in either of llm.c's formats."""
     try:
         with path.open("rb") as file:
             header = file.read(1024)
@@ -330,7 +330,7 @@ class Transformers:
             return self.model(self.torch.tensor([tokens])).logits[0].float()
 
     def loss(self, windows):
-        """Window by window, since logits are large."""
+        """Returns the mean loss, computed window by window since logits are large."""
         total = 0.0
         for window in windows:
             targets = self.torch.tensor(window[1:])

@@ -68,14 +68,14 @@ class Kernel(NamedTuple):
 
 
 def find_tool(name):
-    """The path of a tool of the CUDA toolkit, or None."""
+    """Returns the path of a tool of the CUDA toolkit, or None."""
     folders = [*os.environ.get("PATH", "").split(":"), "/usr/local/cuda/bin",
                *map(str, ROOT.glob(".deps/cuda_tools/nvidia/*/bin"))]
     return shutil.which(name, path=":".join(folders))
 
 
 def short_name(mangled):
-    """`norm_kernel<bf16, 8, 2, false>` of what the compiler calls it."""
+    """Returns the readable form of a mangled name: `norm_kernel<bf16, 8, 2, false>`."""
     plain = subprocess.run(["c++filt", mangled], capture_output=True, text=True, check=True).stdout.strip()
     plain = re.sub(r"\(anonymous namespace\)::|^void ", "", plain).split("(")[0]
     plain = re.sub(r"\(\w+\)", "", plain)  # (int)8, (bool)0 of other versions of c++filt
@@ -89,7 +89,7 @@ def dump(library, generation, *options):
 
 
 def read_kernels(library, generation):
-    """All kernels of a library, by name."""
+    """Returns all kernels of a library, by name."""
     usage = dump(library, generation, "-res-usage")
     sizes = {name: (int(registers), int(stack)) for name, registers, stack in
              re.findall(r"Function (\S+?):\s+REG:(\d+) STACK:(\d+)", usage)}
@@ -109,7 +109,7 @@ def read_kernels(library, generation):
 
 
 def table(rows):
-    """Markdown of [(what, {generation: Kernel})]."""
+    """Returns [(what, {generation: Kernel})] as a Markdown table."""
     lines = ["| kernel | what | registers | stack | spills | load | store |", "|---|---|---|---|---|---|---|"]
     for name, what, kernels in rows:
         cells = [" / ".join(str(getattr(kernels[g], field)) for g in GENERATIONS)

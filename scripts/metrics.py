@@ -5,9 +5,8 @@
     scripts/metrics.py tensorboard METRICS -o DIR --follow     goes on while the run writes, until interrupted
     scripts/metrics.py csv METRICS [-o FILE]                   one row a step; without -o on stdout
 
-Where a run was resumed, or another one wrote into the same file, a later line for a step takes the place of the earlier
-ones for that step and all that follows. An incomplete last line is left out. Nothing but Python is needed, TensorBoard
-itself to look.
+If a run was resumed, or another run wrote into the same file, a later line for a step replaces the earlier ones for
+that step and all that followed. An incomplete last line is left out. Needs only Python; viewing needs TensorBoard.
 """
 
 import argparse
@@ -41,7 +40,7 @@ NO_FIGURES = ("type", "step", "stages")
 
 
 def figures(entry):
-    """Name -> number of everything a step says about itself as a whole, then per stage; None where nothing is known."""
+    """Returns name -> number for a step: first the whole step's figures, then each stage's; None if unknown."""
     known = (
         (key, value)
         for key, value in entry.items()
@@ -95,7 +94,7 @@ def varint(value):
 
 
 def piece(field, data):
-    """A text, bytes or a message inside a message."""
+    """Encodes a text, bytes or a nested message as one field."""
     data = data.encode() if isinstance(data, str) else data
     return varint(field << 3 | 2) + varint(len(data)) + data
 
@@ -105,7 +104,7 @@ def event(wall, step=0, content=b""):
 
 
 def float32(value):
-    """Little-endian; infinite where a double is larger than any."""
+    """Encodes a little-endian float; doubles out of range become infinite."""
     try:
         return struct.pack("<f", value)
     except OverflowError:
@@ -137,7 +136,7 @@ FIRST = piece(3, "brain.Event:2")
 
 
 def all_events(path, text):
-    """The file's events as they are now. Metrics have no times of day: the last step is as old as the file, the others
+    """Returns the file's events. Metrics have no times of day: the last step is taken as old as the file, the others
     before it."""
     run = Metrics(path, text)
     wall = path.stat().st_mtime - sum(entry["step_ms"] for entry in run.steps.values()) / 1e3
@@ -152,7 +151,7 @@ def all_events(path, text):
 
 
 class Tail:
-    """New whole lines of a file that grows. A resumed run may cut the file before it goes on: then all of it is new."""
+    """Reads new whole lines of a growing file. If a resumed run cut the file, all of it is new."""
 
     def __init__(self, path):
         self.path, self.position, self.last = path, 0, b""
@@ -176,7 +175,7 @@ class Tail:
 
 
 def follow(path, out, seconds):
-    """Appends to `out` until interrupted. What a resumed run takes back TensorBoard is told to drop."""
+    """Appends to `out` until interrupted. Tells TensorBoard to drop the steps that a resumed run repeats."""
     tail, history = Tail(path), History()
     out.write(event(time.time(), content=FIRST))
     while True:

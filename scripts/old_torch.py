@@ -1,4 +1,4 @@
-"""What transformers from 4.46 on looks for in PyTorch and Debian's 1.13 lacks: names of parts that are not used here.
+"""Defines the names that transformers from 4.46 on imports from PyTorch and Debian's 1.13 lacks; none is used here.
 
 scripts/install_deps.sh puts this beside transformers in .deps and has it imported first. With a newer PyTorch it does
 nothing.

@@ -64,7 +64,7 @@ def new_figure(plt, width, height, rows=1, columns=1):
 
 
 def rectangles(plt, places, **style):
-    """Many rectangles (x, y, width, height) as one path: a picture a tenth the size."""
+    """Draws rectangles (x, y, width, height) as one path, which makes the file ten times smaller."""
     path = plt.matplotlib.path.Path
     codes = [path.MOVETO, path.LINETO, path.LINETO, path.LINETO, path.CLOSEPOLY] * len(places)
     corners = [((x, y), (x + w, y), (x + w, y + h), (x, y + h), (x, y)) for x, y, w, h in places]
@@ -76,7 +76,7 @@ def legend_above(axis, *what):
 
 
 def draw_lanes(plt, axis, trace, end, numbers=True):
-    """The actions of one trace, a lane for each stage, on a scale from 0 to `end`; numbers: of microbatches."""
+    """Draws the actions of one trace, one lane a stage, on a scale from 0 to `end`; numbers: label the microbatches."""
     pids = sorted(trace.ranks)
     boxes = {}
     for pid, name, begin, length, microbatch in trace.rows:
@@ -106,7 +106,7 @@ def draw_lanes(plt, axis, trace, end, numbers=True):
 
 
 def chunk(name):
-    """Of "F3.1" 1, of "F3" 0."""
+    """Returns the chunk of an action: 1 for "F3.1", 0 for "F3"."""
     return int(name.partition(".")[2] or 0) if name[0] in PALE else 0
 
 
@@ -131,7 +131,7 @@ def draw_timeline(plt, options):
 
 
 def idle(trace):
-    """The share of the time from the first action to the last in which stages do not compute."""
+    """Returns the fraction of the time between the first and the last action in which stages are idle."""
     busy = sum(length for _, name, _, length, _ in trace.rows if name[0] in PALE)
     return 1 - busy / (len(trace.ranks) * trace.end)
 
@@ -153,7 +153,7 @@ def draw_timelines(plt, options):
 
 
 def bars(axis, series):
-    """series: (label, values in bytes). Bars of each stage beside each other."""
+    """Draws grouped bars, one group a stage. series: (label, values in bytes)."""
     stages = max(len(values) for _, values in series)
     unit, name = (GIB, "GiB") if max(max(values) for _, values in series) >= GIB else (MIB, "MiB")
     width = 0.8 / len(series)

@@ -38,7 +38,7 @@ def choose_dtype(tokenizer, wanted, name):
 
 
 def side_file(options, tokenizer, dtype, output):
-    """What NAME.json says, apart from the counts. The tokenizer is copied beside it, under a name relative to it."""
+    """Returns the contents of NAME.json except the counts. The tokenizer is copied beside it; its name is relative."""
     file = digest = None
     if tokenizer.kind != "bytes":
         data = Path(options.tokenizer).read_bytes()
@@ -57,7 +57,7 @@ def side_file(options, tokenizer, dtype, output):
 
 
 def write_tokens(jobs, arguments, processes, splits, size):
-    """Returns documents, empty rows and bytes of text."""
+    """Writes the shards. Returns the counts of documents, empty rows and bytes of text."""
     counts, progress = [0, 0, 0], Progress(size)
     try:
         with contextlib.closing(work_all(jobs, arguments, processes)) as results:

@@ -46,7 +46,7 @@ def read_line(line, where):
 
 
 def example(tokenizer, number, line, where):
-    """An example's uint16, as bytes."""
+    """Returns one example as the bytes of its uint16."""
     context, endings, label = read_line(line, where)
     words = [label, len(endings)]
     for text in [context] + [" " + ending for ending in endings]:

@@ -42,7 +42,7 @@ class Planner:
         return json.loads(ended.stdout)
 
     def times(self, run):
-        """Seconds of a plan's step and of its pipeline, and of one microbatch (F and B) on each stage, from the plan's
+        """Returns seconds of a plan's step and pipeline, and of one microbatch (F and B) on each stage, from the plan's
         trace."""
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / "trace.json"
@@ -62,7 +62,7 @@ class Planner:
         return {"step": json.loads(ended.stdout)["step_ms"] / 1000, "pipeline": pipeline, "stages": stages}
 
     def profile(self, run):
-        """Measures a run's stages where its device is here; returns why not where it is not."""
+        """Measures a run's stages if this machine has its device; otherwise returns the reason."""
         path = ROOT / "out" / "reevaluation" / f"{run}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         ended = self.ask(run, "--profile", "--json", "-o", f"hardware.profile={path}")
@@ -125,7 +125,7 @@ def ratio(plans, with_bpipe, without):
 
 
 def stage_gain(plans, times, to, origin):
-    """How much more the slowest stage does while it works, as the verdict has it."""
+    """Returns the gain in throughput of the slowest stage while it computes, as the verdict defines it."""
     speeds = [1 / (plans[run]["microbatches"] * max(times[run]["stages"])) for run in (to, origin)]
     return speeds[0] / speeds[1] - 1
 
@@ -192,7 +192,7 @@ NAMES = {
 
 
 def schedule_name(row):
-    """A row of the plan's table in words: "GIS, group 4, 2 chunks, BPipe"."""
+    """Returns a row of the plan's table in words: "GIS, group 4, 2 chunks, BPipe"."""
     words = [NAMES.get(row["name"], row["name"])]
     words += [f"group {row['group']}"] if row["group"] else []
     words += [f"{row['chunks']} chunks"] if row["chunks"] > 1 else []
@@ -237,7 +237,7 @@ def table_of_rivals(plans):
 
 
 def better(plans):
-    """How many runs another schedule makes quicker by more than half a percent, in words."""
+    """Returns in words how many runs another schedule makes faster by more than half a percent."""
     steps = [
         (plans[run]["step_ms"], min(row["step_ms"] for row in plans[run]["schedules"] if row["fits"])) for run in RUNS
     ]
@@ -250,7 +250,7 @@ def better(plans):
 
 
 def quickest(plans, family):
-    """The quickest run of a family as the paper ran it, and its quickest under any schedule, in words."""
+    """Returns in words a family's fastest run as the paper ran it, and its fastest under any schedule."""
     runs = [run for run in RUNS if run.startswith(family)]
     paper = min(runs, key=lambda run: plans[run]["step_ms"])
     rows = [(row["step_ms"], run, row) for run in runs for row in plans[run]["schedules"] if row["fits"]]
@@ -289,94 +289,106 @@ def table_of_left_out(plans, times):
 
 PAGE = """# The re-evaluation, re-planned
 
-After this page you can say for which of the paper's ten runs BPipe pays, and why. `scripts/reevaluate.py` wrote it from `--plan` on the ten configurations in `configs/paper/`. {source}
+After this page you can say for which of the paper's ten runs BPipe pays, and why. `scripts/reevaluate.py` wrote it
+from `--plan` on the ten configurations in `configs/paper/`. {source}
 
-Kim et al. (ICML 2023) proposed BPipe: the first half of the pipeline's stages lend activations to the second half, so that every stage holds the
-same. They reported GPT-3 96B and 134B 1.25 to 2.17 times as fast as Megatron-LM. Huang et al. (arXiv 2401.02088) tried it in Megatron-LM on 32
-A100-80GB and found that it depends: GPT-3 96B gained 1.35x with recomputed attention and next to nothing with flash attention, LLaMA 65B became
-slower. This page asks what our plan says about the same runs, before any of them is started.
+Kim et al. (ICML 2023) proposed BPipe: the first half of the pipeline's stages evict activations to the second half,
+so that every stage holds the same amount. They reported GPT-3 96B and 134B 1.25 to 2.17 times as fast as Megatron-LM.
+Huang et al. (arXiv 2401.02088) tried it in Megatron-LM on 32 A100-80GB and found that it depends: GPT-3 96B gained
+1.35x with recomputed attention and almost nothing with flash attention, and LLaMA 65B became slower. This page asks
+what our plan predicts for the same runs.
 
-**What is read and what is recalled.** *Read*, in the abstract and in summaries: 1.35x for GPT-3 with recomputed attention, LLaMA 65B slower by
-8.7 % MFU, GPT-3 with flash attention negligible, and the estimate from the MFU of one stage. *Recalled*, and therefore no target of any test:
-the list of the ten runs, the cluster (4 nodes of 8, t = 4, p = 8, B = 128, s = 2048, sequence parallelism), and the MFU figures marked so below.
-The rule of Megatron-LM's fused softmax is derived from its source. No code of the re-evaluation was released.
+**What is read and what is recalled.** *Read*, in the paper's abstract and in summaries: 1.35x for GPT-3 with
+recomputed attention, LLaMA 65B slower by 8.7 % MFU, a negligible gain for GPT-3 with flash attention, and the method
+that estimates a run from the MFU of one stage. *Recalled* from the paper without its text at hand, so used as a target
+by no test: the list of the ten runs, the cluster (4 nodes of 8, t = 4, p = 8, B = 128, s = 2048, sequence
+parallelism), and the MFU figures marked so below. The rule of Megatron-LM's fused softmax is derived from its source.
+The authors of the re-evaluation released no code.
 
-**What was not measured.** Our figures are predictions of a model of an A100 (312 TFLOP/s, 80 GB; efficiencies by shape, `--plan` prints
-them), not runs on 32 of them. Its constants were set before the comparison, none was fitted to the paper's figures. Absolute MFU comes out higher than
-each of the paper's four that are recalled, because the model knows no clock that drops under load and no launch gaps; the ratios are what to look at.
+**What was not measured.** Our figures are predictions of a model of an A100 (312 TFLOP/s, 80 GB; `--plan` prints its
+efficiencies by shape), not runs on 32 of them. Its constants were set before the comparison; none was fitted to the
+paper's figures. Absolute MFU is higher than each of the paper's four recalled figures, because the model includes
+neither a clock that drops under load nor gaps between launches. Compare the ratios.
 
 ## The ten runs
 
 {runs}
 
-MFU counts attention in full, as Megatron-LM did in 2023. "Fullest rank, 1F1B" is what the same micro-batch would take without BPipe. LLaMA at b=4 would
-leave {llama_margin} of 80 without BPipe: the reserve decides whether it needs BPipe at all, see below.
+MFU counts attention in full, as Megatron-LM did in 2023. "Fullest rank, 1F1B" is what the same micro-batch would take
+without BPipe. Without BPipe LLaMA at b=4 would leave {llama_margin} of 80 free: the reserve decides whether it needs
+BPipe at all, see below.
 
 ## Against the paper's statements
 
 {statements}
 
-"Has to gain" is the paper's formula: `MFU(b) = B / (B + b (p - 1)) * MFU_stage(b)`, so a larger micro-batch leaves the stages idle for longer
-and pays only if one stage at work becomes faster by more than that. "A stage gains" is said of the slowest stage, which is the last one, as in the plans'
-verdicts.
+"Has to gain" is the paper's formula: `MFU(b) = B / (B + b (p - 1)) * MFU_stage(b)`. A larger micro-batch leaves the
+stages idle for longer, and pays only if a stage becomes faster by more than that. "A stage gains" refers to the slowest
+stage, which is the last one, as in the verdicts of the plans.
 
 What agrees:
 
-- GPT-3 with recomputed attention gains by about a third, and the reason is the softmax (next table), not the pipeline.
-- With flash attention there is nothing to gain: the stage gains less than the {gpt_required} that a larger b costs. The plan says a little slower.
-- LLaMA gets slower with recomputed attention and with flash: 16 heads a rank always get the fused softmax, so b = 4 gains next to nothing.
+- GPT-3 with recomputed attention gains about a third. The reason is the softmax (next table), not the pipeline.
+- With flash attention there is nothing to gain: the stage gains less than the {gpt_required} that a larger b costs. The
+  plan predicts a small loss.
+- LLaMA gets slower with recomputed attention and with flash attention: 16 heads a rank always get the fused softmax, so
+  b = 4 gains almost nothing.
 
-What does not, or cannot be said:
+What does not agree, or cannot be decided:
 
-- Absolute MFU, as said above.
-- The -8.7 % of LLaMA lies between our two readings of it (against b = 2 and against b = 1 without recompute); which pair it was is not in what was read.
-- Whether LLaMA at b = 4 needs BPipe at all depends on a gibibyte (see the reserve). The paper used it there; Megatron-LM keeps dropout masks for
-  GPT-3 and its own workspaces, and needs more than we do.
+- Absolute MFU, for the reasons above.
+- The -8.7 % of LLaMA lies between our two readings of it (against b = 2, and against b = 1 without recompute). What we
+  read does not say which pair of runs was compared.
+- Whether LLaMA at b = 4 needs BPipe at all depends on one gibibyte (see the reserve). The paper used BPipe there;
+  Megatron-LM keeps dropout masks for GPT-3 and its own workspaces, and needs more memory than we do.
 
 ## Why GPT-3 gained: the softmax rule
 
-Megatron-LM's fused scale-mask-softmax kernel wants b * heads per tensor rank to be a multiple of 4. GPT-3 96B has 104 heads, 26 on each of 4 tensor
-ranks: b = 1 falls back to separate passes in fp32, b = 2 does not. `attention.softmax` switches the rule on and off:
+Megatron-LM's fused scale-mask-softmax kernel needs b * heads per tensor rank to be a multiple of 4. GPT-3 96B has 104
+heads, 26 on each of 4 tensor ranks: b = 1 falls back to separate passes in fp32, b = 2 does not. `attention.softmax`
+switches the rule on and off:
 
 {softmax}
 
-With the same softmax at both sizes the gain is gone. BPipe made room for the micro-batch that turned a kernel on; a kernel without the rule would have
-done the same without BPipe.
+With the same softmax at both sizes the gain is gone. BPipe made room for the micro-batch that enabled a kernel; a
+kernel without the rule would have gained the same without BPipe.
 
-## How the verdict turns on the reserve
+## How the verdict depends on the reserve
 
-`hardware.reserve_gib` is what context, libraries, NCCL and fragmentation take in addition to what we allocate; 3 to 6 GiB are usual. Whether this micro-batch
-fits without BPipe, only with it, or not at all; and the verdict:
+`hardware.reserve_gib` is what context, libraries, NCCL and fragmentation take in addition to what we allocate; 3 to 6
+GiB are usual. The table says whether this micro-batch fits without BPipe, only with it, or not at all, and the verdict:
 
 {reserves}
 
 ## Would another schedule have been better?
 
-By the plan, {better}. The same model, cluster, micro-batch and attention under the quickest schedules that fit beside 4 GiB in reserve, among all that
-`--plan` can run ([schedules.md](schedules.md)):
+By the plan, {better}. The table has the same model, cluster, micro-batch and attention under the fastest schedules that
+fit with a reserve of 4 GiB, of all that `--plan` can run ([schedules.md](schedules.md)):
 
 {rivals}
 
-The quickest of each model: {llama_quickest}; {gpt_quickest}. What the other schedules save is idle time. It grows with b, so they soften what a larger b
-costs. V schedules have embedding and head on one rank; the rows count them there.
+The fastest of each model: {llama_quickest}; {gpt_quickest}. The other schedules save idle time. Idle time grows with b,
+so they reduce the cost of a larger b. V schedules have embedding and head on one rank; the rows count them there.
 
 ## What the paper's formula leaves out
 
-The estimate knows neither messages between stages, nor that the last stage has the head, nor transfers, nor the optimizer. The plan does, by
-simulating the very schedule that would run, with nodes' networks shared. T is what a stage in the middle works on one microbatch, forward and
-backward:
+The estimate includes neither messages between stages, nor the head on the last stage, nor transfers, nor the optimizer.
+The plan does, by simulating the schedule that would run, with the nodes' networks shared. T is the time that a stage in
+the middle takes for one microbatch, forward and backward:
 
 {left_out}
 
-Transfers themselves cost nothing where pairs share a node: a bundle takes {transfer:.0f} ms of NVLink and a forward and a backward take many times that.
-Over a network they would (`-o parallel.placement=linear`), which is why pairs are placed next to each other.
+Transfers cost nothing where pairs share a node: a bundle takes {transfer:.0f} ms of NVLink, and a forward and a backward
+take many times that. Over a network they would cost time (`-o parallel.placement=linear`), so pairs are placed next to
+each other.
 
 ## Differences to Megatron-LM
 
 - No dropout: our bundle is 32 s b h / t bytes a layer for GPT-3 where the papers' formula has 34 with dropout masks.
-- Our kernels: cuBLASLt for products, cuDNN or our own for flash attention; RoPE, norms and residuals are passes over memory that the model counts each.
-- Optimizer states are 18 bytes a parameter, as there. Gradients are fp32.
-- BPipe here evicts in a queue beside compute and loads one backward ahead; the paper's implementation is not public.
+- Our kernels: cuBLASLt for products, cuDNN or our own for flash attention. RoPE, norms and residuals are separate
+  passes over memory, and the model counts each.
+- Optimizer states are 18 bytes a parameter, as in Megatron-LM. Gradients are fp32.
+- BPipe evicts in a queue beside compute and loads one backward ahead; the paper's implementation is not public.
 
 ## To repeat
 
@@ -387,7 +399,7 @@ Over a network they would (`-o parallel.placement=linear`), which is why pairs a
 
 
 def wrapped(page):
-    """The page with paragraphs and items of lists in lines of 120 columns; tables and headings stay as they are."""
+    """Returns the page with paragraphs and list items wrapped at 120 columns; keeps tables and headings."""
 
     def wrap(text, indent=""):
         return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 
 
 class Run:
-    """A metrics file, and the trace and plan that go with it or None."""
+    """A metrics file, with its trace and its plan, each of which may be None."""
 
     def __init__(self, options):
         folder = options.run if options.run.is_dir() else None
@@ -58,7 +58,7 @@ class Run:
         return self.make_plan()
 
     def make_plan(self):
-        """JSON being YAML, the configuration in the metrics file is one that the trainer reads."""
+        """Plans the run: JSON is YAML, so the trainer reads the configuration in the metrics file."""
         trainer = find_trainer(self.family)
         if trainer is None:
             return None
@@ -105,7 +105,7 @@ def tile(value, what):
 
 
 def describe(run):
-    """The model and how it is spread, in a line each."""
+    """Returns one line about the model and one about how it is split over ranks."""
     model, parallel, schedule, train = (run.config[section] for section in ("model", "parallel", "schedule", "train"))
     heads = f"{model['heads']} heads" + (
         f" ({model['kv_heads']} of keys and values)" if model["kv_heads"] != model["heads"] else ""
@@ -155,7 +155,7 @@ def summary(run):
 
 
 def evaluations(run):
-    """Name -> {step: % right}."""
+    """Returns name -> {step: % right}."""
     names = dict.fromkeys(name for accuracies in run.metrics.evals.values() for name in accuracies)
     return {name: {step: 100 * of[name] for step, of in run.metrics.evals.items() if name in of} for name in names}
 

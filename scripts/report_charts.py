@@ -33,7 +33,7 @@ def text(x, y, words, anchor="start"):
 
 
 def nice_step(span, most):
-    """The smallest of 1, 2, 5 times a power of ten that makes at most `most` steps of the span."""
+    """Returns the smallest of 1, 2, 5 times a power of ten that divides the span into at most `most` steps."""
     power = 10 ** math.floor(math.log10(span / most))
     return next(power * k for k in (1, 2, 5, 10) if span / (power * k) <= most)
 
@@ -44,7 +44,7 @@ def ticks_of(low, high, most=5):
 
 
 def log_ticks_of(low, high):
-    """Powers of ten; where there are fewer than two, 2 and 5 times them too."""
+    """Returns powers of ten, with their 2- and 5-fold if there are fewer than two."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1,), (1, 2, 5)):
         ticks = [k * 10**p for p in powers for k in factors if low <= k * 10**p <= high]
@@ -64,7 +64,7 @@ def label(value):
 
 
 class Scale:
-    """Values from low to high onto pixels from begin to end."""
+    """Maps values from low to high onto pixels from begin to end."""
 
     def __init__(self, low, high, begin, end, log=False):
         self.low, self.high, self.begin, self.end, self.log = low, high, begin, end, log
@@ -145,7 +145,7 @@ class Series:
 
 
 def curves(title, unit, series, zero=False, log=False):
-    """Empty where nothing is known. The first series gives the steps."""
+    """Draws the curves of several series over the first one's steps; returns "" if nothing is known."""
     series = [one for one in series if one.values]
     if not series:
         return ""

@@ -41,7 +41,7 @@ def finish(program, act, *arguments):
 
 
 def silence():
-    """Nothing more is said on standard output, which takes nothing: Python would complain at its end."""
+    """Redirects a broken standard output to nowhere: Python would complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -163,7 +163,7 @@ class Search:
 
 
 class History:
-    """Steps, validations and evaluations as they are added. A step that comes again, as after a resume or of a new run
+    """Steps, validations and evaluations in the order added. A repeated step, after a resume or from a new run
     in the same file, replaces its earlier self and all that followed."""
 
     def __init__(self):
@@ -171,7 +171,7 @@ class History:
         self.evals = {}  # step -> {name of the evaluation: accuracy}
 
     def add(self, entry):
-        """Takes one line; says the step from which on the earlier lines no longer count, or None."""
+        """Adds one line. Returns the step from which earlier lines no longer count, or None."""
         if entry["type"] == "run":
             self.heads.append(entry)
         elif entry["type"] == "val":
@@ -192,12 +192,12 @@ class History:
 
 
 def parse_lines(text):
-    """The entries of whole lines; a torn last line is left out."""
+    """Returns the entries of whole lines, without an incomplete last one."""
     return [json.loads(line) for line in text.split("\n")[:-1] if line]
 
 
 class Metrics(History):
-    """What counts in a metrics file."""
+    """The lines of a metrics file that are still valid: the last start's, and what it resumed."""
 
     def __init__(self, path, text):
         super().__init__()
@@ -206,7 +206,7 @@ class Metrics(History):
             for entry in parse_lines(text):
                 self.add(entry)
             if not self.heads:
-                raise Failure(f"{path}: is no metrics file: no line of it begins a run; name one with log.metrics")
+                raise Failure(f"{path}: is not a metrics file: no line of it begins a run; name one with log.metrics")
             self.head = self.heads[-1]
             if not self.steps:
                 raise Failure(f"{path}: has no step yet")
@@ -223,14 +223,14 @@ class Metrics(History):
             self.peak = [max(int(of[s]["peak_bytes"]) for of in alike) for s in range(stages)]
 
     def median(self, key):
-        """Of all steps but the first, which also warms up."""
+        """Returns the median of all steps but the first, which includes warm-up."""
         values = [number(entry[key]) for step, entry in sorted(self.steps.items())]
         values = [value for value in values[min(1, len(values) - 1) :] if value is not None]
         return statistics.median(values) if values else None
 
 
 def number(value):
-    """None where nothing is known."""
+    """Returns a figure as a number, or None if unknown."""
     if value is None:
         return None
     if isinstance(value, bool) or not math.isfinite(float(value)):
@@ -261,7 +261,7 @@ def replacing(path):
 
 
 def find_trainer(family):
-    """The program beside scripts/, or where it was installed; None where there is none."""
+    """Returns the trainer's path, beside scripts/ or where it was installed, or None."""
     beside = Path(__file__).resolve().parent.parent / f"train_{family}"
     return beside if beside.exists() else shutil.which(beside.name)
 

@@ -31,7 +31,7 @@ def decode(tokenizer, text):
 
 
 def describe(options):
-    """The vocabulary, and the token that ends a text or -1."""
+    """Prints the vocabulary size, and the token that ends a text or -1."""
     try:
         tokenizer = make_tokenizer(options.tokenizer, "auto")
     except Failure:
@@ -47,7 +47,7 @@ def translate(options):
     if options.action == "encode":
         print(*tokenizer.encode(data, "the text"))
     else:
-        # Several texts of --generate stand apart by lines of ---.
+        # --generate separates several texts by lines of ---.
         parts = data.decode("utf-8", "backslashreplace").split("---")
         print("\n---\n".join(decode(tokenizer, part) for part in parts), end="" if options.eot == "none" else "\n")
 

@@ -1,4 +1,4 @@
-"""Documents, where they come from, and the jobs that they are divided into."""
+"""Documents, their sources, and the jobs into which they are divided."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ VERSES = 31102
 
 
 class Text:
-    """A document in memory, with where it stands."""
+    """A document in memory, and its place for messages."""
 
     def __init__(self, data, where):
         self.data, self.size, self.where = data, len(data), where
@@ -42,7 +42,7 @@ class TextFile:
 
 
 def hold_out(document, fraction):
-    """Where the held-out end of a document begins: at a line's start where one is near, else between two words."""
+    """Returns where the held-out end of a document begins: at a near start of a line, else between two words."""
     aim = document.size - int(document.size * fraction)
     near = document.read(aim, min(aim + 4096, document.size))
     for separator in (b"\n", b" "):
@@ -53,7 +53,7 @@ def hold_out(document, fraction):
 
 
 def between_characters(document, at):
-    """The first place from `at` on that is not inside a UTF-8 character; `at` itself where there is none near."""
+    """Returns the first place from `at` on that is not inside a UTF-8 character, or `at` if none is near."""
     near = document.read(at, min(at + 3, document.size))
     inside = len(near) - len(near.lstrip(bytes(range(0x80, 0xC0))))
     return at + inside if inside < len(near) else at
@@ -74,10 +74,10 @@ def cuts(document, start, end):
 
 
 class Rule:
-    """Which part of a document is held out."""
+    """Decides which part of a document is held out."""
 
     def __init__(self, fraction, count):
-        """count(limit): how many documents there are, counted as far as limit."""
+        """count(limit): returns the number of documents, counting no further than limit."""
         self.fraction = fraction
         self.every = round(1 / fraction) if fraction > 0 else 0
         self.whole = fraction > 0 and count(2 * self.every) >= 2 * self.every
@@ -90,7 +90,7 @@ class Rule:
         )
 
     def parts(self, document, number):
-        """(split, start, end) of each part: split 0 is training, 1 validation. number: from 1."""
+        """Returns (split, start, end) of each part: split 0 is training, 1 validation. number counts from 1."""
         if self.fraction == 0 or self.whole:
             return [(int(self.whole and number % self.every == 0), 0, document.size)]
         border = hold_out(document, self.fraction)
@@ -99,7 +99,7 @@ class Rule:
 
 
 def pieces(document, number, rule):
-    """(document, split, start, end, begins a part) for each piece."""
+    """Yields (document, split, start, end, begins a part) for each piece."""
     for split, start, end in rule.parts(document, number):
         for low, high in cuts(document, start, end):
             yield document, split, low, high, low == start
@@ -146,7 +146,7 @@ class TextSource:
 
 
 class Rows:
-    """Documents out of a table. A row without text takes a number and is no document."""
+    """Documents from the rows of a table. A row without text is counted but is not a document."""
 
     def __init__(self, number):
         self.number, self.documents, self.blank = number, 0, 0
@@ -198,7 +198,7 @@ class LinesSource:
         self.path, self.size, self.key, self.file = path, size, key, file or path
 
     def blocks(self):
-        """(start, end) of runs of whole lines, and the lines in each."""
+        """Yields (start, end) of runs of whole lines, and the number of lines in each."""
         with open(self.file, "rb") as file:
             start = at = 0
             while block := file.read(PIECE):
@@ -228,7 +228,7 @@ class LinesSource:
 
 
 class Batch(Rows):
-    """Rows of a Parquet file, already read: a file has one reader."""
+    """Rows of a Parquet file that the parent has read, since a file has one reader."""
 
     def __init__(self, number, path, row, rows):
         super().__init__(number)
@@ -294,7 +294,7 @@ PACKED = (".xz", ".bz2", ".lz4", ".zip")
 
 
 def size_of(path):
-    """Of a file that can be read, and more than once."""
+    """Returns the size of a file after checking that it can be read more than once."""
     try:
         if not Path(path).is_file():
             os.stat(path)
@@ -311,7 +311,7 @@ def size_of(path):
 
 
 def unpack(path, options):
-    """An open file with what `path` unpacks to, beside the output; it goes when it is closed. Work is given out by
+    """Unpacks `path` into an open temporary file beside the output. Jobs are given out by
     places in the text, which a compressed file does not have."""
     program = UNPACKED[Path(path).suffix.lower()]
     file = tempfile.NamedTemporaryFile(dir=options.output, prefix=f".{options.name}.", suffix=f".{os.getpid()}.part")
@@ -333,7 +333,7 @@ def unpack(path, options):
 
 
 def open_sources(options):
-    """Runs of plain text files are one source, every other file is one of its own."""
+    """Returns the sources: one for each run of plain text files, and one for each other file."""
     sources, texts = [], []
     for path in options.files:
         size, file, name = size_of(path), None, Path(path)
@@ -357,7 +357,7 @@ def open_sources(options):
 
 
 def bible_source():
-    """The chapters, verse by line, without the references that stand before each verse."""
+    """Returns the chapters, one verse a line, without the reference at the start of each verse."""
     try:
         command = ["bible", "-f", "gen1:1-rev22:21"]
         output = subprocess.run(command, capture_output=True, check=True, text=True, encoding="ascii").stdout
@@ -381,7 +381,7 @@ def bible_source():
 
 
 def numbered_jobs(sources, rule):
-    """All jobs; documents are numbered from 1 through all sources."""
+    """Yields all jobs; documents are numbered from 1 across all sources."""
     number = 1
     for source in sources:
         number = yield from source.jobs(number, rule)

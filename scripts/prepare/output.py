@@ -1,4 +1,4 @@
-"""Token files in llm.c's two formats, and the files that stand beside them."""
+"""Writes token files in llm.c's two formats, and the files that go with them."""
 
 import array
 import contextlib
@@ -12,12 +12,12 @@ KINDS = {"uint16": (20240520, 1, "H"), "uint32": (20240801, 7, "I")}  # magic, v
 
 
 def part(path):
-    """Beside its place, under a name that no glob for *.bin finds."""
+    """Returns the temporary name of a file, in the same folder, which no glob for *.bin finds."""
     return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
 def open_part(path):
-    """A new file: what has its name is removed, and no link is followed."""
+    """Creates a new file: removes what has its name, follows no link."""
     part(path).unlink(missing_ok=True)
     return open(part(path), "xb")
 
@@ -69,7 +69,7 @@ class Split:
                 self.end_shard()
 
     def older(self):
-        """Shards of an earlier, longer set."""
+        """Returns the shards left by an earlier, longer set."""
         for path in self.folder.glob(f"{self.name}_*.bin"):
             if path not in self.paths and re.fullmatch(r"\d{3,}", path.stem[len(self.name) + 1 :]):
                 yield path
@@ -81,7 +81,7 @@ class Split:
 
 
 class Output:
-    """All files of a data set, written beside their places, and put there together."""
+    """All files of a data set, written under temporary names and renamed together."""
 
     def __init__(self, options, dtype):
         self.folder, self.name = options.output, options.name
@@ -96,7 +96,7 @@ class Output:
         self.copies.append(path)
 
     def publish(self, about):
-        """The side file goes first and comes last: where it stands, it describes the shards."""
+        """Removes the old side file first and writes the new one last: a side file always describes its shards."""
         write_part(self.side, (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
         self.side.unlink(missing_ok=True)
         old = [path for split in self.splits for path in split.older()]

@@ -1,4 +1,4 @@
-"""What turns bytes of text into tokens.
+"""Turns bytes of text into tokens.
 
 Each tokenizer has a kind, a vocabulary (one more than the largest token), the token that begins a document, and
 encode(): bytes to a list of tokens.
@@ -90,7 +90,7 @@ class SentencePiece:
 
 
 class Tokenizers:
-    """A tokenizer.json. The name of its end of text is in tokenizer_config.json, or is one of the usual names."""
+    """A tokenizer.json. Its end-of-text token is named in tokenizer_config.json, or has one of the usual names."""
 
     kind = "tokenizers"
     USUAL = {
@@ -107,7 +107,7 @@ class Tokenizers:
         except Exception as error:
             reader = f"the library tokenizers {module.__version__}"
             raise Failure(f"{path}: is not a tokenizer.json that {reader} reads: {error}") from None
-        # Without what nobody asks for, such as where in the text a token stands, it takes half the time.
+        # Leaving out unused results, such as each token's place in the text, halves the time.
         self.fast = getattr(self.model, "encode_batch_fast", self.model.encode_batch)
         self.model.no_truncation()
         self.model.no_padding()

@@ -1,4 +1,4 @@
-"""Tokenizing, in this process or in many, and saying how far it is."""
+"""Tokenizes in this process or in many, and reports progress."""
 
 import array
 import collections
@@ -18,7 +18,7 @@ ENDS_WITHIN = 3  # seconds, that processes have after they were ended
 
 
 class Worker:
-    """Turns jobs into tokens; one lives in every process."""
+    """Turns jobs into tokens; each process has one."""
 
     def __init__(self, tokenizer, eot, dtype, rule):
         self.tokenizer = make_tokenizer(tokenizer, eot)
@@ -26,7 +26,7 @@ class Worker:
         self.rule = rule
 
     def packed(self, tokens):
-        """Little-endian, as wide as the file's tokens."""
+        """Returns tokens as little-endian bytes of the file's width."""
         width = array.array(self.code).itemsize
         if isinstance(tokens, bytes):
             wide = bytearray(width * len(tokens))
@@ -38,7 +38,7 @@ class Worker:
         return wide.tobytes()
 
     def work(self, job):
-        """Tokens of training and of validation; documents, empty rows and bytes of text among them."""
+        """Returns the tokens of training and validation, and the counts of documents, empty rows and bytes of text."""
         out, size = [bytearray(), bytearray()], 0
         begin = self.packed([self.tokenizer.eot])
         for document, split, start, end, begins in job.pieces(self.rule):
@@ -51,7 +51,7 @@ class Worker:
 
 
 def process_begin(arguments):
-    """In a new process: the parent alone answers Ctrl-C, and nothing outlives it."""
+    """Prepares a new process: it leaves Ctrl-C to the parent and ends with it."""
     global worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -64,7 +64,7 @@ def process_work(job):
 
 
 def work_all(jobs, arguments, processes):
-    """Results of all jobs in their order, with the bytes that each stands for; a few jobs are under way at a time."""
+    """Yields the results of all jobs in order, with the bytes of text of each; a few jobs run at a time."""
     if processes == 1:
         own = Worker(*arguments)
         for done, job in jobs:
@@ -97,7 +97,7 @@ def work_all(jobs, arguments, processes):
 
 
 def leave(code):
-    """The end of the program, without waiting for threads that will not end."""
+    """Ends the program without waiting for threads that will not end."""
     sys.stdout.flush()
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         os._exit(code)
@@ -105,7 +105,7 @@ def leave(code):
 
 
 class Progress:
-    """A line on a terminal; nothing elsewhere."""
+    """A progress line on a terminal; prints nothing elsewhere."""
 
     def __init__(self, size):
         self.size, self.done, self.began, self.said = size, 0, time.monotonic(), 0.0
