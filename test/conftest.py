@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests, made of what is in trainer_runs.py, and which tests belong to `make test`.
+"""Fixtures of the end-to-end tests, built on trainer_runs.py, and the choice of tests for `make test`.
 
 `--part promises` (make test) takes the first case of each test, and none that is marked thorough; `--part rest` (make
 test-all) takes all others. pytest without it runs everything.
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session")
 def ranks():
-    """For tests that take more than one rank."""
+    """Skips a test that needs more than one rank if the trainers were built without MPI."""
     if not trainer_runs.built_with_mpi():
         pytest.skip("built without MPI")
 

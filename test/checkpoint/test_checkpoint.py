@@ -1,4 +1,4 @@
-"""Saving, resuming in other layouts, and what becomes of damage, kills and full disks."""
+"""Saving, resuming in other layouts, and the effects of damage, kills and full disks."""
 
 import json
 import os
@@ -30,7 +30,7 @@ several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 
 @pytest.fixture(scope="module", params=MODELS)
 def trained(request, tmp_path_factory):
-    """A run of eight steps over two stages with BPipe, saved after step 4, and what it went on to."""
+    """A run of eight steps over two stages with BPipe, saved after step 4, and its later losses."""
     if without_mpi():
         pytest.skip("built without MPI")
     trainer = Trainer(tmp_path_factory.mktemp(request.param), MODELS[request.param])
@@ -84,8 +84,8 @@ def test_split_runs_resume_with_the_same_bits_in_other_stages(trained, tmp_path,
     assert resumed.curve() == whole.curve(first=5)
 
 
-def test_files_are_the_same_whoever_wrote_them(trained, tmp_path):
-    """Eight ranks that share files write what one rank writes alone, from the same state."""
+def test_files_do_not_depend_on_the_ranks_that_write(trained, tmp_path):
+    """From the same state, eight ranks that share files write what one rank writes alone."""
     start = trained.saved / "step_00000004"
     for name, change in {"one": layout(), "eight": layout(p=2, t=2, d=2)}.items():
         trained.run(change, saving(tmp_path / name, 1), {"train.steps": 5, "train.lr": 0}, resume=start)
@@ -298,7 +298,7 @@ def crc64(data):
 
 
 def write_manifest(saved, names=None):
-    """A manifest that agrees with the files as they are now, so that what comes after it is tested too; names: others
+    """Writes a manifest that agrees with the present files, so that the checks after it are tested too; names: others
     for some."""
     manifest = json.loads((saved / "manifest.json").read_text())
     manifest.pop("crc64")
@@ -387,7 +387,7 @@ def killer(tmp_path_factory):
 
 @pytest.mark.thorough
 def test_a_kill_at_any_point_leaves_a_checkpoint_to_go_on_from(small, tmp_path, killer):
-    """Every call of one save that changes the disk, the removal of the checkpoint before included."""
+    """Kills at every call of one save that changes the disk, including the removal of the previous checkpoint."""
     saved, points = tmp_path / "saved", 0
     once = saving(saved, 1, keep=1)
     while True:
@@ -427,7 +427,7 @@ def test_a_rank_that_is_killed_while_saving_ends_the_run_and_harms_nothing(small
 
 
 def full_disk(folder):
-    """A small disk of our own, or None where we may not mount one."""
+    """Returns a small disk of our own, or None if we may not mount one."""
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", folder], capture_output=True)
     return folder if mounted.returncode == 0 else None

@@ -1,4 +1,4 @@
-"""Whose a checkpoint is, and which is the newest: a slip on the command line or a clock that goes back costs no run."""
+"""Which run owns a checkpoint, and which is the newest: a slip on the command line or a clock set back costs no run."""
 
 import json
 import os
@@ -214,7 +214,7 @@ def killer(tmp_path_factory):
 
 @pytest.mark.parametrize("names", ["exchanged", "renamed"])
 def test_a_kill_at_any_point_of_an_overwrite_leaves_a_whole_checkpoint(small, tmp_path, killer, names):
-    """The new run's first step has the number of the old run's only one."""
+    """The new run's first step has the same number as the old run's only one."""
     saved, more, at = tmp_path / "saved", {} if names == "exchanged" else {"NO_EXCHANGE": "1"}, 0
     while True:
         at += 1

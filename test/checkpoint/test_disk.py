@@ -1,5 +1,5 @@
-"""Files that are none, files from elsewhere, and disks that are full, read-only or lose what was on them. Nothing
-hangs, nothing that was complete is harmed, and training goes on where it can."""
+"""Special files, files from elsewhere, and disks that are full, read-only or lose data. Nothing hangs, no complete
+checkpoint is harmed, and training continues where possible."""
 
 import json
 import os
@@ -195,7 +195,7 @@ def output_options(kind, path):
 @pytest.mark.skipif(os.getuid() != 0, reason="makes a link of another user: root")
 @pytest.mark.parametrize("kind", ["metrics", "trace", "profile"])
 def test_a_link_of_another_user_is_not_written_through(tmp_path, kind):
-    """In a folder that many can write to, any user may put a link under a name that can be guessed."""
+    """In a folder that others can write to, any user may put a link under a name that can be guessed."""
     precious, path = tmp_path / "precious", tmp_path / "output"
     precious.write_text("precious\n")
     link = tmp_path / "output.new" if kind == "profile" else path
@@ -324,7 +324,7 @@ def test_a_failed_checkpoint_is_tried_again_at_the_next_interval(tmp_path, fault
 
 @several_ranks
 def test_a_restart_on_a_full_disk_happens_once_and_trains_on(tmp_path):
-    """Nothing can be saved after it: a loop of restarts would come back to the same step for ever."""
+    """Nothing can be saved after the restart: a loop of restarts would repeat the same step forever."""
     config = small_config(tmp_path)
     with Disk(tmp_path / "disk", "8m") as disk:
         saved = disk.folder / "saved"
@@ -371,7 +371,7 @@ def test_a_read_only_place_for_checkpoints_is_refused_at_the_start(small, tmp_pa
 
 
 def without_rights(command):
-    """The command in front of which root's right to read and write everything is dropped; as it is for other users."""
+    """Returns a command prefix that drops root's right to read and write everything."""
     if os.getuid() != 0:
         return command
     kept = [

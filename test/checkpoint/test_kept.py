@@ -1,5 +1,4 @@
-"""What earlier versions wrote loads after every change: checkpoints, configurations and profiles of test/kept, one
-folder a version."""
+"""Files of earlier versions still load: checkpoints, configurations and profiles in test/kept, one folder a version."""
 
 import json
 import shutil
@@ -14,7 +13,7 @@ RUNS = {"llama": ("llama", []), "gpt": ("gpt", []), "llama_bf16": ("llama", ["tr
 
 
 def copied(version, name, tmp_path):
-    """A copy of a configuration (a test run's metrics lie beside it) and of its checkpoints."""
+    """Copies a configuration and its checkpoints, since a test run writes its metrics beside them."""
     family, overrides = RUNS[name]
     config = tmp_path / f"{family}.yaml"
     shutil.copy(KEPT / version / f"{family}.yaml", config)
@@ -57,7 +56,7 @@ def test_its_weights_start_a_new_run(version, tmp_path):
 @pytest.mark.parametrize("family", ["llama", "gpt"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_profile_of_an_earlier_version_is_planned_with(version, family, tmp_path):
-    """It says which device it was made on; here it is made to say this one, as a profile measured now does."""
+    """A profile names the device it was made on; the test changes that to this machine's device."""
     config = KEPT / version / f"{family}.yaml"
     now = tmp_path / "now.json"
     measured = command(family, "-c", config, "-o", f"hardware.profile={now}", "--profile")
@@ -81,7 +80,7 @@ def test_a_checkpoint_of_a_later_format_is_refused_by_name(tmp_path):
 
 
 def reseal(manifest):
-    """Gives a manifest that was edited the checksum of what it says now: CRC-64/XZ, bit by bit."""
+    """Updates the checksum of an edited manifest: CRC-64/XZ, bit by bit."""
     lines = manifest.read_text().splitlines(keepends=True)
     body, crc = "".join(lines[:-2]).encode(), 0xFFFFFFFFFFFFFFFF
     for byte in body:

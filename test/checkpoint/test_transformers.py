@@ -1,4 +1,4 @@
-"""Models go to transformers and come from there: the same losses, the same next tokens, the same names.
+"""Models exported to transformers and imported from it: the same losses, the same next tokens, the same names.
 
 transformers is looked for in .deps/transformers, where scripts/install_deps.sh puts it, and among the system's
 packages.
@@ -37,12 +37,12 @@ MODELS = {
 
 
 def source_text():
-    """Bytes of this project's own sources: a text that is always there."""
+    """Returns bytes of this project's own sources, a text that is always present."""
     return b"".join(path.read_bytes() for path in sorted((ROOT / "src").glob("*/*.c")))
 
 
 def windows(count, length=32):
-    """Sequences with one token more, and the same ones as a file in which they follow each other."""
+    """Returns sequences with one extra token, and writes them one after another as a file."""
     tokens = numpy.frombuffer(source_text(), "u1")[-(count * length + 1) :].astype(int)
     return torch.tensor(numpy.stack([tokens[i * length : i * length + length + 1] for i in range(count)])), tokens
 
@@ -83,7 +83,7 @@ def architecture(name):
 
 @pytest.fixture(scope="module", params=MODELS)
 def trained(request, tmp_path_factory):
-    """A model that has learnt something: what is in the wrong place would cost it what it learnt."""
+    """A trained model: a tensor in the wrong place would raise its loss."""
     if not hasattr(transformers, f"{architecture(request.param)}Config"):
         pytest.skip(f"transformers {transformers.__version__} has no {architecture(request.param)}")
     folder = tmp_path_factory.mktemp(request.param)
@@ -131,7 +131,7 @@ def test_transformers_chooses_the_same_next_tokens(trained):
 
 
 def test_generate_works_on_the_folder_alone(trained):
-    """The data were bytes: so says the tokenizer that the checkpoint carries."""
+    """The data were bytes, and the tokenizer in the checkpoint says so."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(trained.saved)
     model, text = load(trained.saved), "static int grüße(\n"
     ids = tokenizer(text)["input_ids"]
@@ -204,7 +204,7 @@ def make_model(trained, **more):
 
 
 def nudged(model):
-    """Biases and norms are more than zeros and ones."""
+    """Returns the model with biases and norms moved away from zeros and ones."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
@@ -250,7 +250,7 @@ def test_our_own_checkpoint_starts_a_new_run(trained):
 
 
 def rewrite(folder, change):
-    """Tensors of a model file by another name, or others; change takes and returns a dictionary."""
+    """Rewrites the tensors of a model file; change takes and returns a dictionary of name -> tensor."""
     from safetensors.torch import load_file, save_file
 
     tensors = change(load_file(folder / "model.safetensors"))
@@ -434,7 +434,7 @@ def test_a_place_without_a_model_says_what_is_expected(trained, tmp_path):
 
 @FILES
 def test_a_resumed_run_does_not_start_over(trained, tmp_path):
-    """init_from is for step 0: a checkpoint comes before it."""
+    """init_from applies to step 0; a checkpoint takes precedence."""
     torch.manual_seed(4)
     make_model(trained).save_pretrained(tmp_path, safe_serialization=True)
     start = {"checkpoint.init_from": str(tmp_path), "train.steps": 301, "train.global_batch": 16}

@@ -1,5 +1,5 @@
-"""What a checkpoint is not trusted with: symbolic links in its way, values that are not finite, manifests sealed by
-hand, names that move the cursor."""
+"""Checkpoints are not trusted: symbolic links, values that are not finite, manifests sealed by hand, names with
+terminal escapes."""
 
 import json
 import os
@@ -33,7 +33,7 @@ LATE = 1500  # steps: links are placed while they go on, after the sweep at the 
 
 
 def attacked(small, saved, place, *changes):
-    """A run whose folder gets links, made by `place`, between its first and its last step."""
+    """Runs a trainer and calls `place` to put links into its folder between the first and the last step."""
     process = small.start(saving(saved, LATE), {"train.steps": LATE}, *changes)
     wait_until(lambda: process.metrics.exists() and '"step":1,' in process.metrics.read_text(), "no step")
     place()
@@ -97,7 +97,7 @@ def poison(folder, name, element, value):
 
 @pytest.fixture
 def poisoned(small, tmp_path):
-    """A model with a NaN in the embedding of a token that no sample holds."""
+    """A model with a NaN in the embedding of a token that no sample contains."""
     shutil.copytree(small.saved / "step_00000004", tmp_path / "model")
     (tmp_path / "model" / "manifest.json").unlink()
     poison(tmp_path / "model", "model.embed_tokens.weight", UNUSED * 8 + 3, numpy.nan)
@@ -118,7 +118,7 @@ def test_a_nan_that_no_token_uses_is_noticed_at_the_start(small, poisoned, chang
 @pytest.mark.parametrize("change", [layout(), layout(p=2), layout(t=2), layout(d=2)], ids=["one", "p2", "t2", "d2"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_nan_that_no_token_uses_is_noticed_when_saving(small, poisoned, tmp_path, change, precision):
-    """With leave to start, it is told again at every save; what was loaded so cannot be loaded without leave."""
+    """With permission to start, every save warns again; without it the saved checkpoint is refused."""
     leave = {"checkpoint.init_from": str(poisoned), "train.skip_bad_steps": 1, "train.precision": precision}
     trained = small.run(leave, change, saving(tmp_path / "saved", 4))
     assert WHERE in trained.stderr and "step 4 is saved although model.embed_tokens.weight" in trained.stderr
@@ -130,7 +130,7 @@ def test_a_nan_that_no_token_uses_is_noticed_when_saving(small, poisoned, tmp_pa
 
 
 def reseal(manifest, text):
-    """Writes a manifest with the checksum of what it says: CRC-64/XZ, bit by bit."""
+    """Writes a manifest with its own checksum: CRC-64/XZ, bit by bit."""
     body, crc = "".join(text.splitlines(keepends=True)[:-2]).encode(), 0xFFFFFFFFFFFFFFFF
     for byte in body:
         crc ^= byte

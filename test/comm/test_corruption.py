@@ -1,4 +1,4 @@
-"""Bits that flip between ranks: what comm.checksum says of them, and that it changes nothing where none flip."""
+"""Bits that flip between ranks: comm.checksum reports them, and changes nothing if none flip."""
 
 import random
 import re
@@ -77,7 +77,7 @@ def test_without_checksums_the_same_bit_changes_losses_and_nobody_notices(traine
 
 
 def test_a_bundle_that_changes_while_it_is_away_is_named(trainer):
-    """Bytes of the lent slots are changed from outside until one lies under a bundle that is away."""
+    """Changes bytes of the lent slots from outside until one of them belongs to an evicted bundle."""
     process = trainer.start(FOUR, ON, {"train.steps": 1000000, "train.global_batch": 32})
     config, chance = process.args[2], random.Random(3)
     deadline = time.monotonic() + patience(60)

@@ -1,4 +1,4 @@
-"""The ready-made configurations: every one can be planned and fits its GPUs, and makes the model it is named after."""
+"""The shipped configurations: each can be planned, fits its GPUs, and is the model it is named after."""
 
 import json
 import re

@@ -1,5 +1,5 @@
-"""One table of options and one of keys, many faces: --help, the manual page, completion in bash and zsh, and
-docs/configuration.md name every row, and each is what its reader understands."""
+"""One table of options and one of keys, shown in many ways: --help, the manual page, completion in bash and zsh, and
+docs/configuration.md name every row, and each is valid for its reader."""
 
 import os
 import pty

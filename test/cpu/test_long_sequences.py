@@ -1,4 +1,4 @@
-"""Attention over long sequences on CPUs keeps and needs memory in proportion to their length."""
+"""Attention over long sequences on CPUs uses memory in proportion to their length."""
 
 import os
 import subprocess

@@ -1,5 +1,4 @@
-"""Training on a blend of data sets: the same losses in any layout and after a resume, and what is said about the
-data."""
+"""Training on a blend of data sets: the same losses in any layout and after a resume, and the messages about it."""
 
 import json
 import subprocess

@@ -1,7 +1,7 @@
-"""Numbers that are none, and losses far from the usual: what is said, what is skipped, and that a resume decides alike.
+"""NaN, infinity and outlier losses: what is reported, what is skipped, and that a resumed run decides the same.
 
-Faults are real ones. A row of the embedding that is not finite makes the steps bad whose samples hold its token, and no
-others; tokens of another kind make a loss that is far from the usual.
+The faults are real. An embedding row that is not finite spoils exactly the steps whose samples hold its token; tokens
+from another distribution produce outlier losses.
 """
 
 import json
@@ -46,7 +46,7 @@ def tensors(folder):
 
 
 def poisoned_model(trainer, name, element, value):
-    """A model of a run of no effect, with one weight changed."""
+    """Saves a model by a run that changes nothing, then changes one weight."""
     folder = trainer.folder / "poisoned"
     shutil.rmtree(folder, ignore_errors=True)
     trainer.run(saving(folder, 1), {"train.steps": 1, "train.lr": 0})
@@ -75,7 +75,7 @@ def skipped_of(result):
 
 
 def comparable(result):
-    """What has to be the same in any layout: everything but times and memory."""
+    """Returns what has to be the same in any layout: everything but times and memory."""
     keys = ("loss", "loss_z", "grad_norm", "norm_z", "lr", "skipped")
     return [[step] + [entry.get(key) for key in keys] for step, entry in sorted(result.steps.items())]
 
@@ -129,7 +129,7 @@ def test_as_many_are_skipped_as_are_allowed_resumes_included(rare, tmp_path):
 
 @pytest.fixture(scope="module")
 def saved(rare, tmp_path_factory):
-    """The same run with every step saved, so that steps can be compared and gone on from."""
+    """The same run with every step saved, to compare steps and to resume from them."""
     folder = tmp_path_factory.mktemp("saved")
     return folder, rare.run(rare.start_from, saving(folder, 1))
 
@@ -149,7 +149,7 @@ def test_a_skipped_step_leaves_every_byte_of_weights_and_moments(saved):
 
 
 def test_adam_counts_updates_and_not_steps(saved):
-    """From what two checkpoints hold, the update between them follows with one step count only."""
+    """Only one step count explains the update between two checkpoints."""
     folder, result = saved
     skipped = skipped_of(result)
     step = next(s for s in range(skipped[1] + 1, 24) if s not in skipped)
@@ -215,7 +215,7 @@ ODD = (45, 61, 100)  # samples that are not like the others
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory):
-    """Samples of one kind, among which a few are of another."""
+    """Samples from one distribution, a few of them from another."""
     tokens = numpy.arange(16 * 160 + 1) % 7
     random = numpy.random.default_rng(1)
     for sample in ODD:

@@ -78,7 +78,7 @@ def test_collectives_beside_products_do_not_change_a_bit(small, sequence, schedu
 
 
 def sharded(config, family, d, word, *more):
-    """One microbatch a step on each data rank; every run says that it allocated what the plan says."""
+    """One microbatch a step on each data rank; every run allocates what the plan says."""
     keys = [
         "parallel.pipeline=1",
         f"parallel.data={d}",
@@ -254,7 +254,7 @@ def test_fewer_microbatches_than_stages_are_refused(small):
 
 @pytest.mark.thorough
 def test_a_loss_that_is_not_finite_ends_data_ranks_in_one_sentence(tmp_path):
-    """Sums over data ranks are under way then, into memory that is about to go."""
+    """At that moment sums over data ranks are in flight, into memory that is about to be freed."""
     model = (
         "{family: llama, hidden: 256, layers: 4, heads: 8, kv_heads: 4, ffn: 512, vocab: 100, seq_len: 64, norm_eps:"
         " 1.0e-30}"

@@ -100,7 +100,7 @@ def test_tensor_and_data_ranks_have_the_bits_of_1f1b(small, wider):
 
 @pytest.mark.parametrize("name", ["gis", "v-half"])
 def test_heads_of_the_other_kind(small, name):
-    """Under a V embedding and head share a stage; tied, they are one weight there."""
+    """Under a V, embedding and head are on one stage; if tied, they are one weight there."""
     other = f"model.tie_embeddings={'true' if small.family == 'llama' else 'false'}"
     one = small.train(other, "parallel.pipeline=1", OFF)
     ended = small.train(other, OFF, *PLAIN[name])
@@ -173,7 +173,7 @@ def vals(ended):
 
 @pytest.fixture(scope="module")
 def watched(small):
-    """What one rank says of two steps with a validation after each."""
+    """Losses of one rank over two steps with a validation after each."""
     return small.train(*WATCHED, "parallel.pipeline=1", OFF)
 
 
@@ -226,7 +226,7 @@ def test_checksums_of_messages_leave_the_bits_alone(small, name):
 
 
 def test_a_list_from_a_file_is_run(small, tmp_path):
-    """The text that --schedule prints is a schedule that can be run, with a name of its own."""
+    """The text that --schedule prints can be run from a file, under another name."""
     overrides = [part for option in [OFF, *PLAIN["gis_half"]] for part in ("-o", option)]
     text = command(small.family, "-c", small.config, *overrides, "--schedule").stdout
     path = tmp_path / "mine.txt"

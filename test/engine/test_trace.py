@@ -1,5 +1,5 @@
-"""Traces: what the JSON form of Chrome's trace events asks for, that every action is there once and none of a row's
-overlap, and that the slots in use are never more than there are. Real runs and plans alike."""
+"""Traces of runs and of plans: they follow the JSON form of Chrome's trace events, contain every action once, have no
+overlap within a row, and never use more slots than exist."""
 
 import json
 import os
@@ -19,14 +19,14 @@ def config(tmp_path_factory):
 
 
 def schedule_of(config, *overrides):
-    """Per stage the actions as they are written: F0, E1>3, ..."""
+    """Returns each stage's actions in text form: F0, E1>3, ..."""
     options = [part for override in overrides for part in ("-o", override)]
     text = command("llama", "-c", config, *options, "--schedule").stdout
     return [line.partition(": ")[2].split(" ") for line in text.splitlines()[1:]]
 
 
 class Trace:
-    """Events by what they are; the schema is checked on the way."""
+    """A trace's events by kind; checks the schema while reading."""
 
     def __init__(self, path):
         self.events = json.loads(path.read_text())
@@ -82,7 +82,7 @@ def rows_hold_what_they_say(trace):
 
 
 def slots_suffice_and_end_free(trace):
-    """Own and lent slots in use: never more than there are, all of them at some time, none in the end."""
+    """Own and lent slots in use never exceed those that exist, reach that number, and end at none."""
     for (pid, name), values in trace.counts.items():
         assert [at for at, _ in values] == sorted(at for at, _ in values)
         assert 0 == min(value for _, value in values) and values[-1][1] == 0

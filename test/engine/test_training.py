@@ -1,5 +1,5 @@
-"""The promise that BPipe never changes training: losses and gradient norms are the same bits for every number of
-stages, every schedule, any slots and any number of threads. And what a run says while it trains."""
+"""BPipe never changes training: losses and gradient norms are the same bits for every number of stages, every
+schedule, any slots and any number of threads. Also the messages of a run while it trains."""
 
 import math
 import re
@@ -64,7 +64,7 @@ def test_attention_modes_have_their_own_bits_but_the_same_losses(small, mode):
 
 
 def test_attention_modes_by_stage_are_those_of_whole_runs_stage_by_stage(small):
-    """Where every stage has the same mode, a list is that mode; where they differ, memory is as planned."""
+    """A list with one mode for all stages equals that mode; with different modes memory is as planned."""
     listed = small.train("attention.mode=[recompute,recompute,recompute,recompute]")
     assert listed.bits == small.train("attention.mode=recompute").bits
     mixed = small.train("attention.mode=[recompute,none,flash,recompute]")
@@ -78,7 +78,7 @@ def test_another_seed_is_another_run(small):
 
 
 def test_heads_of_the_other_kind_keep_the_promises(small):
-    """A tied head is the embedding, on another stage or on the same one: the same bits, and one weight less."""
+    """A tied head shares the embedding's weight, on either kind of stage: the same bits, one weight fewer."""
     other = f"model.tie_embeddings={'true' if small.family == 'llama' else 'false'}"
     one = small.train(other, "parallel.pipeline=1", OFF)
     for layout in (
@@ -105,7 +105,7 @@ def test_the_micro_batch_changes_rounding_alone(small):
 
 
 def unigram_entropy(paths):
-    """In nats a token: what knowing the frequencies of tokens, and nothing of their order, gets to."""
+    """Returns the loss in nats a token of a model that knows only the frequencies of tokens."""
     counts = Counter()
     for path in paths:
         counts.update(memoryview(path.read_bytes()[1024:]).cast("H").tolist())
@@ -217,7 +217,7 @@ def test_every_step_has_the_promised_keys(small):
 
 
 def flops_per_token(family, causal):
-    """Six a weight of the matrix products, and attention: 12 L q s a token, half of it where causal."""
+    """Returns six FLOPs a weight of the matrix products, plus attention: 12 L q s a token, half of that if causal."""
     layers, hidden, vocab, length = 8, 64, 100, 32
     kv, ffn, matrices = (32, 96, 3) if family == "llama" else (64, 128, 2)
     weights = layers * (hidden * (hidden + 2 * kv) + hidden * hidden + matrices * hidden * ffn) + hidden * vocab
@@ -238,7 +238,7 @@ def test_mfu_is_flops_over_time_and_the_peak_of_all_ranks(small):
 
 def test_an_unknown_peak_is_measured_and_shared_by_the_ranks_of_the_machine(small):
     def ratio():
-        """Of the peaks of all ranks, of four to one: 1 on a quiet machine."""
+        """Returns the summed peak of four ranks over that of one rank: 1 on a quiet machine."""
         one = small.train("parallel.pipeline=1", OFF, "hardware.peak_tflops=auto", "train.steps=1").head["peak_tflops"]
         four = small.train("hardware.peak_tflops=auto", "train.steps=1").head["peak_tflops"]
         assert one > 0

@@ -14,7 +14,7 @@ CORPUS = Path(__file__).resolve().parent / "corpus"
 
 
 def run(command):
-    """What a target does with files happens in memory where that can be, and leaves nothing."""
+    """Runs one target with its files in memory if possible, and leaves nothing."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory) as folder:
         environment = os.environ | {"FUZZ_FOLDER": folder}

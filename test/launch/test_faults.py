@@ -1,4 +1,4 @@
-"""Whatever dies, stops or hangs: the job ends in time, says who and where, and goes on from its checkpoint."""
+"""If a process dies, stops or hangs, the job ends in time, names it, and resumes from its checkpoint."""
 
 import fcntl
 import os
@@ -33,7 +33,7 @@ def small(tmp_path):
 
 @pytest.fixture
 def open_mpi_sweeps_nothing():
-    """Shared memory that Open MPI leaves where mpirun itself has to be killed; a parent of ours would remove it."""
+    """Removes the shared memory that Open MPI leaves if mpirun is killed; our own parent would remove it."""
     before = set(Path("/dev/shm").glob("vader_segment.*"))
     yield
     for left in set(Path("/dev/shm").glob("vader_segment.*")) - before:
@@ -55,7 +55,7 @@ def steps_done(tmp_path):
 
 
 def trains(job, tmp_path, steps=3):
-    """Waits until some steps more were trained."""
+    """Waits until some more steps were trained."""
     before = steps_done(tmp_path)
     wait_until(lambda: job.parent.poll() is not None or steps_done(tmp_path) >= before + steps, "no steps")
     assert job.parent.poll() is None, job.end().stderr
@@ -116,7 +116,7 @@ def test_a_stopped_rank_is_missed_and_every_stage_says_what_it_waits_for(small, 
 
 @pytest.mark.thorough
 def test_a_host_of_rank_0_that_stops_is_missed_by_every_rank(small, tmp_path):
-    """Its supervisor knows of all; without it each rank says its own."""
+    """The supervisor of rank 0 hears all ranks; without it each rank reports for itself."""
     job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", bare=True)
     trains(job, tmp_path)
     supervisor, began = supervisor_process(job, 0), time.monotonic()

@@ -1,6 +1,6 @@
-"""The parent of self-started ranks: exit codes, the last word, signals, and that nothing stays running.
+"""The parent of self-started ranks: exit codes, the last message, signals, and that nothing is left running.
 
-The program is ranks_launch.c; `folder PATH.` on its stderr says where the files of one launch lie.
+The program is ranks_launch.c; `folder PATH.` on its stderr names the folder of one launch.
 """
 
 import os

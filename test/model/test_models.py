@@ -65,7 +65,7 @@ def write_records(path, weights):
 
 def run_tool(folder, model, tokens, weights=None, b=1, mode="flash", p=1, layers="auto", threads=1, split=False,
              chunks=1, placement="loop", **train):
-    """What the tool writes for this batch; tokens (sequences, seq_len + 1)."""
+    """Returns what the tool writes for this batch; tokens (sequences, seq_len + 1)."""
     config = {
         "model": model,
         "parallel": {"pipeline": p, "layers": layers},
@@ -103,7 +103,7 @@ def random_tokens(model, sequences, seed=1):
 
 
 def random_weights(model, seed=2):
-    """Far from initial weights, so that attention is uneven, no bias is zero and no norm's weight is one."""
+    """Returns weights far from initial ones: attention is uneven, no bias is zero and no norm's weight is one."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in weight_shapes(model).items():

@@ -1,5 +1,5 @@
-"""`--plan` from the outside: its JSON keys, its speed, that it needs neither data nor device, that `auto` follows the
-verdict, and that a run allocates to the byte what was planned."""
+"""`--plan` from the outside: it has its JSON keys, is fast, needs neither data nor device, its verdict decides `auto`,
+and a run allocates to the byte what was planned."""
 
 import json
 import re
@@ -340,7 +340,7 @@ NARROW = ["parallel.tensor=1", "parallel.sequence=false", "model.layers=16"]
     ids=["gpu", "bpipe", "many", "sequence", "unknown", "cpu"],
 )
 def test_backwards_are_split_where_that_makes_a_gpu_s_step_shorter(overrides, splits):
-    """The plan, the list, and a profile at hand, which must not decide it, all give one answer."""
+    """The plan and the list agree, and an existing profile does not change the decision."""
     steps = {
         split: plan(LLAMA, *overrides, f"schedule.split_backward={split}")["step_ms"] for split in ("off", "on", "auto")
     }
@@ -411,7 +411,7 @@ def test_an_impossible_plan_says_the_smallest_world_that_would_do():
 
 
 def test_the_smallest_world_is_that_of_trying_every_cut(tmp_path):
-    """Also where the number of tensor ranks is no power of two."""
+    """Also if the number of tensor ranks is not a power of two."""
     model = "{family: llama, hidden: 1536, layers: 4, heads: 12, ffn: 4608, vocab: 3000, seq_len: 512}"
     device = "{device: cuda, gpus_per_node: 6, reserve_gib: 0}"
     config = write_config(tmp_path, model=model, parallel="{}", schedule="{}", hardware=device)
@@ -490,7 +490,7 @@ def test_a_run_allocates_to_the_byte_what_was_planned(tmp_path, family, override
 
 @pytest.mark.thorough
 def test_a_process_takes_from_the_kernel_what_was_planned(tmp_path, monkeypatch):
-    """Where activations are nearly all there is: its peak less that of a run with next to none, within 3 %."""
+    """Where activations dominate: the peak less that of a run with almost none, within 3 %."""
     monkeypatch.setattr(bench_plan, "PROGRAM", trainer("llama"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     model = "{family: llama, hidden: 64, layers: 4, heads: 2, ffn: 256, vocab: 100, seq_len: 512}"

@@ -1,5 +1,5 @@
-"""`--profile` and `--emulate-stage`: one stage by itself takes the bytes that were planned for it, what was measured is
-what the plan uses, and a profile is used for nothing that it was not made for."""
+"""`--profile` and `--emulate-stage`: one stage alone takes the bytes planned for it, the plan uses what was measured,
+and a profile is used only for the model and device it was made for."""
 
 import json
 import os
@@ -109,7 +109,7 @@ def test_the_plan_is_made_of_what_was_measured(folder, config, profile):
 
 
 def seconds_by(folder, config, profile, change, split):
-    """A planned step of two stages, by a profile in which a forward, I and W take 1 s a layer each, and as it is
+    """Plans a step of two stages by a profile in which a forward, I and W take 1 s a layer each, and as it is
     changed."""
     told = json.loads(profile[0].read_text())
     for entry in told["stages"]:

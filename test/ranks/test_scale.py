@@ -1,5 +1,4 @@
-"""The supervisors' own messages with many ranks: start, heartbeats and ends of processes without MPI and without a
-model.
+"""The supervisors' messages with many ranks: start, heartbeat and end of processes without MPI and without a model.
 
 The long form, with 1,024 ranks: test/soak/scale.py.
 """

@@ -195,7 +195,7 @@ def test_every_task_sees_all_gpus_of_its_node_and_nodes_are_filled_in_order(clus
 
 @pytest.mark.parametrize("broken, used", [("node1", "node2"), ("node2", "node1"), ("none", "node1")])
 def test_a_node_that_does_not_start_is_left_out_where_the_job_has_one_to_spare(cluster, tmp_path, broken, used):
-    """Four ranks on two nodes of four: one is to spare. A program that does not start on a node is a script here."""
+    """Four ranks on two nodes of four, so one is spare. A script plays the program that does not start on one node."""
     program = tmp_path / "program"
     trainer = trainer_runs.trainer("llama")
     program.write_text(f"""#!/bin/sh

@@ -104,7 +104,7 @@ def test_a_trace_has_one_clock_though_the_hosts_have_two(lab):
 
 
 def step_end(events):
-    """Where the second step begins: the second F0 of the first stage."""
+    """Returns where the second step begins: the second F0 of the first stage."""
     starts = sorted(e["ts"] for e in events if e["pid"] == 0 and e["name"] == "F0")
     return starts[1]
 

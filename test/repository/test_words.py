@@ -1,4 +1,4 @@
-"""What the pages name is there: links, files, options, keys and make's targets."""
+"""What the pages name exists: links, files, options, keys and make's targets."""
 
 import re
 

@@ -1,5 +1,5 @@
-"""The command line from the outside: results on stdout, status and errors on stderr, exit codes, and that a run which
-ends, however it ends, says why in its last line and leaves nothing running or written."""
+"""The command line from the outside: results on stdout, status and errors on stderr, exit codes. A run that ends, for
+any reason, says why in its last line and leaves nothing running."""
 
 import os
 import pty
@@ -358,7 +358,7 @@ def test_a_validation_shard_too_small_for_the_batches_says_how_many_tokens_are_n
 
 
 def write_spoilt_far_behind(path):
-    """What a look at the beginning does not find: good tokens, then a third as many bad ones."""
+    """Writes good tokens, then a third as many bad ones, which a check of the beginning misses."""
     good, bad = 1 << 24, 1 << 22
     with open(path, "wb") as file:
         file.write(struct.pack("<3i", 20240520, 1, good + bad).ljust(1024, b"\0"))

@@ -1,6 +1,6 @@
-"""A person can see the model learn: samples while training, --generate, perplexity and multiple choice.
+"""Users can watch the model learn: samples while training, --generate, perplexity and multiple choice.
 
-The same text comes from every layout, and greedily the one that transformers writes; sampling changes no bit of
+Every layout writes the same text, which for greedy choice is that of transformers; sampling changes no bit of
 training.
 """
 
@@ -36,7 +36,7 @@ needs_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 
 
 def source_text():
-    """Bytes of this project's own sources: a text that is always there."""
+    """Returns bytes of this project's own sources, a text that is always present."""
     return b"".join(path.read_bytes() for path in sorted((ROOT / "src").glob("*/*.c")))
 
 
@@ -85,7 +85,7 @@ def test_every_number_of_stages_writes_the_same_text(trained):
 @pytest.mark.thorough
 @needs_ranks
 def test_every_tensor_rank_has_its_part_of_the_vocabulary(tmp_path):
-    """Of 400 tokens the second rank has 144; a model that has learnt nothing chooses from all of them."""
+    """Of 400 tokens the second rank holds 144; an untrained model chooses from all of them."""
     trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 400})
     trainer.run({"train.steps": 1, "train.lr": 1.0e-2}, saving(tmp_path / "saved", 1))
     draws = {"sample.temperature": 3, "sample.tokens": 40}
@@ -98,7 +98,7 @@ def test_every_tensor_rank_has_its_part_of_the_vocabulary(tmp_path):
 
 @needs_ranks
 def test_tensor_and_data_ranks_write_the_same_text(trained):
-    """Their sums differ in the last digits only, which no clear choice between tokens sees."""
+    """Their sums differ only in the last digits, which changes no clear choice between tokens."""
     alone = generate(trained, "return ", GREEDY, resume=trained.saved)
     assert generate(trained, "return ", GREEDY, layout(t=2, p=2), resume=trained.saved) == alone
     assert generate(trained, "return ", GREEDY, layout(t=2, d=2, parallel_sequence=True), resume=trained.saved) == alone
@@ -162,7 +162,7 @@ def greedy(model, ids, count, window):
 
 
 def telling_prompts(trainer, length, count):
-    """Prompts whose continuations are varied, and clear enough for any implementation's last digits."""
+    """Returns prompts with varied continuations whose choices no implementation's rounding can change."""
     for start in range(100, 2000, 100):
         prompt = trainer.walk[start : start + length]
         expected, lead = greedy(trainer.exported, prompt, count, 32)
@@ -198,7 +198,7 @@ def test_weights_come_from_a_model_without_a_run_too(trained):
 
 
 def test_a_text_ends_where_the_model_ends_it(trained, tmp_path):
-    """One document over and over, of a length that puts its letters at every position."""
+    """Repeats one document whose length puts its letters at every position."""
     trainer = Trainer(tmp_path, trained.config["model"], train=[256, *b"abcdefgh"] * 200)
     trainer.run({"train.steps": 150, "train.lr": 1.0e-2}, saving(tmp_path / "saved", 150))
     saved = tmp_path / "saved"
@@ -286,7 +286,7 @@ def test_training_goes_on_where_samples_cannot_be_written(trained, tmp_path):
 
 
 def answer(model, question):
-    """Whether transformers is right, and how clearly it decides."""
+    """Returns whether transformers answers correctly, and by what margin."""
     import torch
 
     means = []
@@ -300,7 +300,7 @@ def answer(model, question):
 
 
 def answers(model, questions):
-    """The questions in which no rounding decides, and how many of them transformers gets right."""
+    """Returns the questions that rounding cannot decide, and how many of them transformers answers correctly."""
     decided = [(question, *answer(model, question)) for question in questions]
     clear = [(question, right) for question, right, lead in decided if lead > 1e-4]
     assert len(clear) >= len(questions) - 3
@@ -487,7 +487,7 @@ def prepare_mine(folder, tokenizer):
 
 @pytest.mark.thorough
 def test_a_model_of_pieces_writes_text(tmp_path):
-    """The side file of the data set names the tokenizer: nothing else has to be said."""
+    """The side file of the data set names the tokenizer, so no option is needed."""
     tokenizer_library("sentencepiece")
     (tmp_path / "text.txt").write_bytes(source_text()[:200000])
     import sentencepiece

@@ -1,4 +1,4 @@
-"""What one expects of a program of a terminal: -q and -v, colours only where they are wanted, and Ctrl-C."""
+"""Conventions of terminal programs: -q and -v, colours only where they are wanted, and Ctrl-C."""
 
 import os
 import pty
@@ -36,7 +36,7 @@ def config(tmp_path_factory):
     return write_config(tmp_path_factory.mktemp("habits"))
 
 
-# ---- how much is said ------------------------------------------------------------------------------------------------
+# ---- verbosity -------------------------------------------------------------------------------------------------------
 
 
 @LAYOUTS

@@ -1,5 +1,5 @@
-"""train.max_restarts: ranks that died are started again from the newest checkpoint, and the run has the bits of an
-undisturbed one."""
+"""train.max_restarts: dead ranks are restarted from the newest checkpoint, and the run has the bits of an undisturbed
+one."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def test_without_restarts_left_the_last_line_says_how_to_go_on(tmp_path):
 
 
 def test_a_rank_that_says_why_it_fails_is_not_started_again(tmp_path):
-    """As with a disk that is full when the ranks start: they would say the same again."""
+    """For example if the disk is full when the ranks start: they would fail the same way again."""
     config = small_config(tmp_path)
     (tmp_path / "file").write_text("")
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Where and how a run is started: descriptors that are closed, a terminal that goes away."""
+"""The environment of a run: closed descriptors, a terminal that disappears, a second run in the same folder."""
 
 import fcntl
 import os
@@ -45,7 +45,7 @@ def small(tmp_path):
 
 
 def through_bash(script):
-    """A prefix that has a shell start the trainer; "$@" is the trainer's command."""
+    """Returns a prefix that starts the trainer from a shell; "$@" is the trainer's command."""
     return ["bash", "-c", script, "-"]
 
 
@@ -211,7 +211,7 @@ def test_one_request_may_come_as_two_signals(small, tmp_path, overrides):
 @pytest.mark.thorough
 @each_size
 def test_of_two_runs_with_one_place_for_checkpoints_the_second_is_refused(small, tmp_path, overrides):
-    """It would clear away what the first is writing, and the first what it writes."""
+    """Each would remove what the other is writing."""
     saved = f"checkpoint.dir={tmp_path}/saved"
     job = started(small, tmp_path, saved, "checkpoint.every=5", *overrides)
     force = "checkpoint.overwrite=true"  # the first may have saved by now, which alone would be refused
@@ -316,7 +316,7 @@ def test_a_deleted_working_directory_is_a_sentence(small, tmp_path):
 
 @several_ranks
 def test_no_port_of_a_rank_on_one_machine_is_reached_from_another(small, tmp_path):
-    """mpirun itself listens for daemons of other hosts on all interfaces, whatever it is told."""
+    """Except mpirun's own: it listens for daemons of other hosts on all interfaces, whatever its options."""
     job = started(small, tmp_path, *RANKS["four_ranks"])
     inodes = set()
     for pid in [pid for pid in processes_with(str(small)) if pid != launcher_process(job)]:

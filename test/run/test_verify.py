@@ -114,8 +114,8 @@ def flipper(tmp_path_factory):
 
 @pytest.mark.thorough
 def test_a_flipped_bit_is_found_and_its_first_effect_named(tmp_path, flipper):
-    """Of a gradient between stages in step 2: the loss of that step is right, the gradients below that stage are
-    not."""
+    """The bit belongs to a gradient between stages in step 2: that step's loss is right, the gradients below that
+    stage are not."""
     trainer = Trainer(tmp_path, LLAMA)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **flips(flipper, rank=3, size=MESSAGE, at=8 + 2)}
     ended = verify(trainer, layout(p=4, bpipe=True), environment=environment, steps=3)
@@ -129,7 +129,7 @@ def test_a_flipped_bit_is_found_and_its_first_effect_named(tmp_path, flipper):
 
 
 def fullest(trainer, *changes):
-    """Planned bytes of the stage that holds most."""
+    """Returns the planned bytes of the fullest stage."""
     command, _ = trainer.prepare(*changes)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     said = subprocess.run(

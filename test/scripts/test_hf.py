@@ -73,7 +73,7 @@ def save(kind, folder):
 
 
 def run(capsys, *arguments):
-    """In this process: loading transformers takes longer than all the rest."""
+    """Runs the script in this process, since loading transformers takes longer than all the rest."""
     sys.argv = ["hf.py", *map(str, arguments)]
     code = hf.main()
     return code, *capsys.readouterr()
@@ -95,7 +95,7 @@ def test_both_compute_the_same(saved, capsys, tmp_path):
 
 
 def altered(folder, name, extra):
-    """A trainer that computes something else."""
+    """A fake trainer with wrong results."""
     path = folder / f"altered_{name}"
     path.write_text(f'#!/bin/sh\nexec {BUILD}/train_llama "$@" {extra}\n')
     path.chmod(0o755)

@@ -1,5 +1,4 @@
-"""scripts/plot.py: pictures of what real runs and plans wrote; and input that is something else ends in one sentence
-and no file."""
+"""scripts/plot.py draws what real runs and plans wrote; other input ends in one sentence and no file."""
 
 import importlib.util
 import json

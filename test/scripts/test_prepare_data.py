@@ -552,7 +552,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.mark.thorough
 @needs("tokenizers")
 def test_a_stop_does_not_wait_for_a_pool_that_is_stuck(corpus, tmp_path):
-    """As it is where it has a job to hand to a process that was ended, and the pipe is full."""
+    """A pool is stuck if it hands a job to a process that has ended and the pipe is full."""
     command = [*[corpus / "large.txt"] * 10, "--tokenizer", corpus / "hf.json", "-o", tmp_path, "-j", "2"]
     started = subprocess.Popen([sys.executable, "-c", STUCK, str(SCRIPT), *map(str, command)], start_new_session=True)
     wait_until(lambda: list(tmp_path.glob(".text_train_*.part")) or started.poll() is not None, "nothing was written")

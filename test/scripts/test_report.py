@@ -1,5 +1,5 @@
-"""scripts/report.py: one page with everything a run wrote, looked at in a real browser: no complaint, no request,
-nothing blank."""
+"""scripts/report.py: one page with everything a run wrote, opened in a real browser: no error, no request, nothing
+blank."""
 
 import json
 import re

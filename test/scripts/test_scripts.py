@@ -1,4 +1,4 @@
-"""Every script's answer to wrong input is one sentence, and what it writes to stays what it was."""
+"""Every script answers wrong input with one sentence and leaves its output file as it was."""
 
 import json
 import os

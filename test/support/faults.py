@@ -1,5 +1,5 @@
-"""Faults of hardware, made from outside of the program: a library that flips one bit of a message on its way, and one
-byte of memory that a process lends to another."""
+"""Hardware faults made from outside the program: a library that flips one bit of a message in flight, and one byte of
+memory that a process lends to another."""
 
 import mmap
 import os
@@ -43,7 +43,7 @@ def build_flipper(folder):
 
 
 def flips(flipper, rank=-1, size=-1, at=0, lent=True):
-    """The environment of a run in which that message is damaged; without a rank none is."""
+    """Returns the environment of a run in which that message is damaged; without a rank, none is."""
     environment = {"LD_PRELOAD": str(flipper), "FLIP_RANK": str(rank), "FLIP_BYTES": str(size), "FLIP_AT": str(at)}
     return environment if lent else {**environment, "NOT_LENT": "1"}
 

@@ -1,4 +1,4 @@
-"""Harm done to running trainers, for test_faults.py and test/soak: ranks that are killed, stopped, stuck or cut off."""
+"""Kills, stops, hangs or cuts off ranks of running trainers, for test_faults.py and test/soak."""
 
 import collections
 import os
@@ -98,7 +98,7 @@ def supervisor_process(job, rank):
 
 
 def rank_process(job, rank):
-    """The process of one rank; None while it is not there."""
+    """Returns the process of one rank, or None while it does not exist."""
     for pid in job.ranks():
         try:
             if f"OMPI_COMM_WORLD_RANK={rank}\0" in Path(f"/proc/{pid}/environ").read_text(errors="replace"):
@@ -206,7 +206,7 @@ class Kills:
         return False
 
     def finish(self):
-        """What was pieced together is what an undisturbed run computes, to the bit."""
+        """Checks that the pieces equal an undisturbed run, to the bit."""
         ended = self.end(self.start())
         assert ended.bits == self.whole, [step["step"] for step in ended.steps]
         self.rounds += 1

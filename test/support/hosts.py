@@ -1,8 +1,8 @@
 """Two hosts made of this machine: each has a network, a host name, a clock, processes, /dev/shm and /etc/hosts of its
 own, and one wire joins them.
 
-The second host lives inside the first one's world of processes, so that the first can enter it, as ssh would; never the
-other way round.
+The second host's process namespace is inside the first one's, so the first can enter it, as ssh would, but not the
+reverse.
 """
 
 import os
@@ -20,7 +20,7 @@ CLOCKS = ("0", "5000")  # seconds that a host's clock is ahead of ours
 
 
 def why_not():
-    """Why this machine cannot be two hosts; None: it can."""
+    """Returns why this machine cannot be two hosts, or None if it can."""
     if os.geteuid() != 0:
         return "namespaces of a network want root"
     for tool in ("ip", "unshare", "nsenter", "mount"):
@@ -36,7 +36,7 @@ def child_of(pid):
 
 
 def numbers(pid):
-    """The numbers of a process, ours first, each world inside the one before."""
+    """Returns a process's numbers in each namespace, ours first."""
     with open(f"/proc/{pid}/status") as file:
         return next(list(map(int, line.split()[1:])) for line in file if line.startswith("NSpid:"))
 
@@ -98,7 +98,7 @@ class Hosts:
             return False
 
     def enter(self, host):
-        """The words that run a command in a host, from the folder it is called in."""
+        """Returns the command prefix that runs a command in a host, in the current folder."""
         return [
             "nsenter",
             f"--target={self.inits[host]}",
@@ -125,7 +125,7 @@ class Hosts:
         self.run(1, "ip", "link", "set", "wire0", state)
 
     def processes(self, host):
-        """What runs in a host, by our numbers, without what holds it."""
+        """Returns the processes of a host by our numbers, without the one that holds its namespaces."""
         space = os.readlink(f"/proc/{self.inits[host]}/ns/uts")
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):

@@ -18,7 +18,7 @@ PATIENCE = 60
 
 
 def why_not():
-    """Why there can be no cluster here; None: there can."""
+    """Returns why this machine cannot run the cluster, or None if it can."""
     if os.geteuid() != 0:
         return "the daemons of Slurm want root"
     return "Slurm and munge are not installed (scripts/install_deps.sh)" if None in DAEMONS.values() else None
@@ -131,7 +131,7 @@ class Cluster:
                 pass
 
     def call(self, *command, cwd=trainer_runs.ROOT):
-        """A command on the first node."""
+        """Runs a command on the first node."""
         streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
         return subprocess.run([*self.enter[0], *command], cwd=cwd, env=self.env, timeout=PATIENCE, **streams)
 

@@ -38,7 +38,7 @@ def trainer(family):
 
 
 def built_with_mpi():
-    """True where the trainers can start ranks."""
+    """Returns whether the trainers can start ranks."""
     try:
         symbols = subprocess.run(["ldd", trainer("llama")], capture_output=True, text=True).stdout
     except OSError:
@@ -54,7 +54,7 @@ def without_mpi():
 
 
 def write_tokens(path, tokens, magic=20240520, version=1, count=None):
-    """A token file of the GPT-2 kind, as llm.c writes them."""
+    """Writes a token file of the GPT-2 kind, as llm.c does."""
     header = struct.pack("<3i", magic, version, len(tokens) if count is None else count)
     path.write_bytes(header.ljust(1024, b"\0") + struct.pack(f"<{len(tokens)}H", *tokens))
     return path
@@ -62,7 +62,7 @@ def write_tokens(path, tokens, magic=20240520, version=1, count=None):
 
 
 def made_tokens(count, vocab=100, seed=1):
-    """Numbers that look random, with some of them much more frequent than others."""
+    """Returns pseudo-random tokens, some of them much more frequent than others."""
     state, tokens = seed, []
     for _ in range(count):
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
@@ -71,7 +71,7 @@ def made_tokens(count, vocab=100, seed=1):
 
 
 def walked_tokens(count, vocab, seed=0):
-    """Tokens with something to learn: mostly the one before plus a step that depends on it."""
+    """Returns tokens with something to learn: mostly the previous one plus a step that depends on it."""
     import numpy
 
     random = numpy.random.default_rng(seed)
@@ -82,7 +82,7 @@ def walked_tokens(count, vocab, seed=0):
 
 
 def merged(base, *changes):
-    """Nested dictionaries, or keys as on the command line ("train.steps"), laid over each other."""
+    """Merges nested dictionaries, or keys as on the command line ("train.steps"); later ones win."""
     out = copy.deepcopy(base)
     for change in changes:
         for key, value in change.items():
@@ -93,7 +93,7 @@ def merged(base, *changes):
 
 
 def write_config(folder, family="llama", **sections):
-    """A small run in `folder`; sections hold YAML text that replaces the default of the same name."""
+    """Writes a small run's configuration into `folder`; sections hold YAML text that replaces the default's."""
     for split, count in (("train", 6000), ("val", 1600)):
         if not (folder / f"{split}_000.bin").exists():
             write_tokens(folder / f"{split}_000.bin", made_tokens(count, seed=count))
@@ -115,7 +115,7 @@ def write_config(folder, family="llama", **sections):
 
 
 def environment(**changes):
-    """Ours without what a test run may have been started with."""
+    """Returns our environment without the variables of the test run itself."""
     foreign = re.compile("G?OMP_|OMPI_|PMIX_|PMI_|SLURM_|TRAINER_")
     kept = {name: value for name, value in os.environ.items() if not foreign.match(name)}
     # Threads that spin at every barrier take fifty times as long where other programs want the cores too.
@@ -123,7 +123,7 @@ def environment(**changes):
 
 
 def mpirun(ranks):
-    """A bare mpirun in front of a trainer, as a user types it."""
+    """Returns a bare mpirun in front of a trainer, as a user types it."""
     return ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
 
 
@@ -132,7 +132,7 @@ def mpirun_environment(**changes):
 
 
 def processes_with(text):
-    """Processes whose command line has this text, such as the path of a configuration."""
+    """Returns the processes whose command line has this text, such as the path of a configuration."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -144,7 +144,7 @@ def processes_with(text):
 
 
 def ownerless_folders():
-    """Folders of launches whose parent is there no longer."""
+    """Returns the folders of launches whose parent has ended."""
     paths = [path for base in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")) for path in Path(base).glob("trainer-*-*")]
     return {str(path) for path in paths if not Path(f"/proc/{path.name.split('-')[1]}").exists()}
 
@@ -159,7 +159,7 @@ def patience(seconds):
 
 
 def wait_until(condition, what, seconds=60):
-    """Waits until the condition holds and returns what it said; `what` has not come about where it takes too long."""
+    """Waits until the condition is true and returns its value; fails with `what` if that takes too long."""
     deadline = time.monotonic() + patience(seconds)
     while not (found := condition()):
         assert time.monotonic() < deadline, what() if callable(what) else what
@@ -178,15 +178,14 @@ def wait_for_lines(process, path, count):
 
 
 def nothing_left(config, seconds=8):
-    """Waits until no process of the run is there, and no folder without an owner but those that were before these
-    tests."""
+    """Waits until no process of the run is left, and no ownerless folder except those from before these tests."""
     left = lambda: (processes_with(str(config)), ownerless_folders() - EARLIER)
     wait_until(lambda: not any(left()), left, seconds)
     return True
 
 
 def read_terminal(terminal):
-    """All that is written to a terminal until its other end is closed; closes ours."""
+    """Reads a terminal until its other end is closed; closes ours."""
     text = b""
     with contextlib.suppress(OSError):  # the other end is closed
         while part := os.read(terminal, 1 << 16):
@@ -241,7 +240,7 @@ class Job:
 
 
 class Ended:
-    """What a run left: exit code, stdout, stderr and the lines of its metrics file."""
+    """The results of a run: exit code, stdout, stderr and the lines of its metrics file."""
 
     def __init__(self, config, code, stdout, stderr):
         self.config, self.code, self.stdout, self.stderr = config, code, stdout, stderr
@@ -275,7 +274,7 @@ class Ended:
 
     @property
     def bits(self):
-        """The same as text: 17 significant digits are the bits of a double."""
+        """Returns the losses as text: 17 significant digits determine the bits of a double."""
         pattern = re.compile(r'"(?:loss|grad_norm)":([^,}]+)')
         return [digits for line in self.lines if '"type":"run"' not in line for digits in pattern.findall(line)]
 
@@ -285,13 +284,13 @@ def start(config, *overrides, **keywords):
 
 
 def run(config, *overrides, **keywords):
-    """One run to its end, whatever it is; its metrics are read."""
+    """Runs to the end, successful or not, and reads the metrics."""
     metrics = config.parent / f"{uuid.uuid4().hex}.jsonl"
     return Job(config, f"log.metrics={metrics}", *overrides, **keywords).end().read_metrics(metrics)
 
 
 def trained(config, *overrides, **keywords):
-    """One run that has to end well."""
+    """Runs to the end and requires success."""
     ended = run(config, *overrides, **keywords)
     assert ended.code == 0, (overrides, ended.stdout, ended.stderr)
     return ended
@@ -309,7 +308,7 @@ def command(family, *arguments, env=None):
 
 
 def close(left, right, relative):
-    """Two lists of numbers, each pair within `relative` of the larger."""
+    """Returns whether two lists of numbers agree, each pair within `relative` of the larger."""
     assert len(left) == len(right) and len(left) > 0
     worst = max(abs(a - b) / max(abs(a), abs(b)) for a, b in zip(left, right))
     assert worst <= relative, worst
@@ -347,7 +346,7 @@ class Trainer:
         }
 
     def prepare(self, *changes):
-        """(command, metrics file) of a run."""
+        """Returns (command, metrics file) of a run."""
         self.runs += 1
         metrics = self.folder / f"metrics_{self.runs}.jsonl"
         config = merged(self.config, {"log.metrics": str(metrics)}, *changes)
@@ -400,6 +399,6 @@ def checkpoint_names(folder):
 
 
 def verify(folder):
-    """None, or why the checkpoint is not whole."""
+    """Returns None, or why the checkpoint is not whole."""
     result = subprocess.run([TOOLS / "tool_verify", folder], capture_output=True, text=True)
     return None if result.returncode == 0 else result.stderr.strip()

@@ -19,7 +19,7 @@ def sentences(ended):
 
 
 def complaints(folder, *options, code=1, **environment):
-    """What is said by a run that has to fail, and to leave no process."""
+    """Returns the messages of a run that has to fail and to leave no process."""
     config = write_config(folder, "llama")
     ended = run(config, "llama", "train.steps=100", *options, timeout=trainer_runs.patience(60), **environment)
     assert ended.code == code, (ended.code, ended.stdout, ended.stderr)
