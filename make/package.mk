@@ -34,7 +34,7 @@ uninstall:
 TARBALL := $(BUILD)/$(NAME)-$(VERSION).tar.gz
 dist:
 	@git rev-parse --is-inside-work-tree >/dev/null 2>&1 || \
-	  { echo 'make dist packs what git knows, and this is no git checkout' >&2; exit 1; }
+	  { echo 'make dist packs what git knows, and this is not a git checkout' >&2; exit 1; }
 	@mkdir -p $(BUILD)
 	$(Q)git ls-files -z | tar --create --null --files-from=- --transform='s,^,$(NAME)-$(VERSION)/,' --sort=name \
 	  --owner=0 --group=0 --numeric-owner --mode=u+rw,go=rX --mtime='$(VERSION_DATE)' | gzip -n -9 > $(TARBALL)

@@ -52,7 +52,7 @@ def entries_of(file):
         try:
             yield json.loads(line)
         except ValueError:
-            raise Failure(f"{file}:{at}: is no line of JSON; give the file of log.metrics") from None
+            raise Failure(f"{file}:{at}: is not a line of JSON; give the file of log.metrics") from None
 
 
 def read_run(path, options):
@@ -80,7 +80,7 @@ def run_of(path, file, options):
     seconds = times[min(len(times) - 1, int(options.quantile * len(times)))]
     _ = config["model"]["family"], config["attention"]["mode"]  # what is asked for later
     if not (peak > 0 and world > 0 and 0 < seconds < math.inf):
-        raise ValueError("its peak, its ranks or a step's time is no positive number")
+        raise ValueError("its peak, its ranks or a step's time is not a positive number")
     if config["hardware"]["device"] == "auto":
         if options.device is None:
             raise Failure(f"{file}: does not say whether its hardware.device auto was a CPU or a GPU; say --device")
@@ -133,7 +133,7 @@ class Planner:
 
 
 def beginning(runs):
-    """Returns where the fit starts: the planner's assumptions. Keeps the ratio of flash attention's two efficiencies."""
+    """Returns the planner's assumptions, where the fit starts. The ratio of the two flash efficiencies is kept."""
     hardware = runs[0].config["hardware"]
     cpu = runs[0].on_cpu
     rate = hardware.get("memory_gb_s")
@@ -188,7 +188,7 @@ class Fit:
         return complete({name: math.exp(value) for name, value in zip(self.names, logs, strict=True)}, self.cpu)
 
     def errors(self, points):
-        """Returns the logarithms of planned over measured step times of each point, then its distance from the start."""
+        """Returns each point's logarithms of planned over measured step times, then its distance from the start."""
         asked = [(run, self.figures(point)) for point in points for run in self.runs]
         answers = iter(self.planner.all_seconds(asked))
         away = [[self.pull * (a - b) for a, b in zip(point, self.start, strict=True)] for point in points]

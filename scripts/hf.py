@@ -190,7 +190,7 @@ def read_header(path):
     except OSError as error:
         raise Failure(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, struct.error) as error:
-        raise Failure(f"{path}: is no safetensors file ({error})") from None
+        raise Failure(f"{path}: is not a safetensors file ({error})") from None
 
 
 def read_tensors(folder):
@@ -198,7 +198,7 @@ def read_tensors(folder):
     index = folder / "model.safetensors.index.json"
     names = ["model.safetensors"]
     if index.exists():
-        with form_of(index, "index of safetensors"):
+        with form_of(index, "safetensors index"):
             names = sorted(set(json.loads(read_text(index))["weight_map"].values()))
     if not (folder / names[0]).exists():
         raise Failure(
@@ -243,7 +243,7 @@ def read_tokens(path, count):
             magic, version, held = struct.unpack("<3i", header[:12]) if len(header) == 1024 else (0, 0, 0)
             kinds = {(20240520, 1): "H", (20240801, 7): "I"}
             if (magic, version) not in kinds:
-                raise Failure(f"{path}: is no token file; make one with scripts/prepare_data.py")
+                raise Failure(f"{path}: is not a token file; make one with scripts/prepare_data.py")
             tokens = array(kinds[magic, version])
             data = file.read(count * tokens.itemsize)
             tokens.frombytes(data[: len(data) // tokens.itemsize * tokens.itemsize])

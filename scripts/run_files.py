@@ -49,22 +49,22 @@ def read_text(path):
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise Failure(f"{path}: is no text; give what a trainer wrote") from None
+        raise Failure(f"{path}: is not text; give what a trainer wrote") from None
     except OSError as error:
         raise Failure(f"{path}: cannot be read: {error.strerror}") from None
 
 
 @contextlib.contextmanager
 def form_of(path, what):
-    """Whatever is missing or of the wrong type inside: the file is not what it should be."""
+    """Raises Failure if anything in the file is missing or of the wrong type."""
     try:
         yield
     except KeyError as error:
-        raise Failure(f"{path}: is no {what} (it has no {error})") from None
+        raise Failure(f"{path}: is not a {what} (it has no {error})") from None
     except (TypeError, AttributeError, IndexError, OverflowError, RecursionError):
-        raise Failure(f"{path}: is no {what} (something in it has another form)") from None
+        raise Failure(f"{path}: is not a {what} (something in it has another form)") from None
     except ValueError as error:
-        raise Failure(f"{path}: is no {what} ({error})") from None
+        raise Failure(f"{path}: is not a {what} ({error})") from None
 
 
 def read_events(path):
@@ -77,7 +77,7 @@ def read_events(path):
         for closed in (whole + "]", whole.rpartition("\n")[0].rstrip().rstrip(",") + "]"):
             with contextlib.suppress(ValueError):
                 return json.loads(closed)
-        raise Failure(f"{path}: is no trace: not JSON; make one with --trace FILE") from None
+        raise Failure(f"{path}: is not a trace: not JSON; make one with --trace FILE") from None
 
 
 class Trace:
@@ -241,8 +241,8 @@ def number(value):
 @contextlib.contextmanager
 def replacing(path):
     """A file beside `path` to write to, which takes its place at the end: `path` appears complete or not at all.
-    Through a link the file that it points to is replaced; what is no file, such as /dev/stdout, is written to and stays
-    what it is."""
+    Through a link, replaces the file that it points to; writes to what is not a regular file, such as /dev/stdout, and
+    leaves it what it is."""
     place = Path(os.path.realpath(path))
     part = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
@@ -268,7 +268,7 @@ def find_trainer(family):
 
 def read_plan_or_metrics(path):
     text = read_text(path)
-    with form_of(path, "plan and no metrics file"):
+    with form_of(path, "plan or metrics file"):
         first = json.loads(text.partition("\n")[0])
         plan = "stages" in first and "verdict" in first
     return Plan(path, text) if plan else Metrics(path, text)

@@ -184,7 +184,7 @@ class Lines(Rows):
             raise Failure(f"{where}: is not JSON ({error}); every line has to be one object") from None
         if not isinstance(value, dict):
             example = json.dumps({self.key: "..."})
-            raise Failure(f"{where}: is no object; every line has to be one, such as {example}")
+            raise Failure(f"{where}: is not an object; every line has to be one, such as {example}")
         if self.key not in value:
             keys = ", ".join(value)[:200]
             raise Failure(f"{where}: has no key {self.key!r}; name one of its keys with --key: {keys}")
@@ -372,7 +372,7 @@ def bible_source():
     for line in output.splitlines():
         match = re.fullmatch(r"([1-3]?[A-Za-z]+\d+):\d+ (.*)", line)
         if not match:
-            raise Failure(f"`bible` printed {line[:60]!r}, which is no verse; bible-kjv 4.38 prints one a line")
+            raise Failure(f"`bible` printed {line[:60]!r}, which is not a verse; bible-kjv 4.38 prints one a line")
         chapters.setdefault(match[1], []).append(match[2].rstrip() + "\n")
     verses = sum(map(len, chapters.values()))
     if verses != VERSES:

@@ -45,7 +45,7 @@ def as_bytes(text, where):
         return text.encode("utf-8")
     except UnicodeEncodeError:
         raise Failure(
-            f"{where}: holds half of a surrogate pair, which is no character; repair or remove the row"
+            f"{where}: holds half of a surrogate pair, which is not a character; repair or remove the row"
         ) from None
 
 
@@ -140,7 +140,7 @@ def make_tokenizer(name, eot):
     if name == "bytes":
         return Bytes(eot)
     if not Path(name).is_file():
-        raise Failure(f"--tokenizer {name}: is no such file; give bytes, a SentencePiece *.model or a tokenizer.json")
+        raise Failure(f"--tokenizer {name}: no such file; give bytes, a SentencePiece *.model or a tokenizer.json")
     if Path(name).suffix not in (".model", ".json"):
         raise Failure(f"--tokenizer {name}: its name ends neither in .model (SentencePiece) nor in .json (tokenizers)")
     try:

@@ -46,7 +46,7 @@ int checkpoint_create(Checkpoint **checkpoint, Stage *stage, World *world, const
 void checkpoint_destroy(Checkpoint *checkpoint);
 
 // All of these are collective and accept NULL for no checkpoints. -1 with err only if ranks cannot reach each other: a
-// checkpoint that cannot be written is reported on stderr and is no error.
+// checkpoint that cannot be written is reported on stderr and is not an error.
 
 // Copies the state after `step`, when `samples` samples had been taken from the data, and starts writing. Waits for the
 // previous checkpoint.

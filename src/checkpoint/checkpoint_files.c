@@ -89,7 +89,7 @@ static bool within_hub_store_(const char *path, const char *dir) {
 
 int checkpoint_file_path(char path[CHECKPOINT_PATH], const char *dir, const char *name, Error *err) {
     if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL || strlen(name) >= CHECKPOINT_FILE)
-        return error_set(err, EXIT_FAILED, "%s: names the file \"%.200s\", which is no plain file name", dir, name);
+        return error_set(err, EXIT_FAILED, "%s: names the file \"%.200s\", which is not a plain file name", dir, name);
     if (path_join(path, dir, name, err) != 0) return -1;
     char *real_dir = realpath(dir, NULL), *real = realpath(path, NULL);
     bool inside = real == NULL || real_dir == NULL || within_(real, real_dir) || within_hub_store_(real, real_dir);

@@ -65,8 +65,8 @@ static int read_step_guard_(StepGuard *step_guard, const JsonValue *root, const 
         read_window_(&step_guard->loss, json_find(root, "loss_window")) == 0 &&
         read_window_(&step_guard->norm, json_find(root, "norm_window")) == 0)
         return 0;
-    return error_set(err, EXIT_FAILED, "%s: its skipped updates or its windows of losses and norms are no such thing",
-                     path);
+    return error_set(err, EXIT_FAILED,
+                     "%s: it has an invalid count of skipped updates or an invalid window of losses or norms", path);
 }
 
 int training_state_read(TrainingState *state, const char *dir, Error *err) {

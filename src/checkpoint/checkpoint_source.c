@@ -6,6 +6,7 @@
 #include "checkpoint_model.h"
 #include "base/json.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -100,7 +101,7 @@ int source_open_model(Source *source, const char *dir, Error *err) {
     char index[CHECKPOINT_PATH], single[CHECKPOINT_PATH];
     if (source_begin_(source, dir, 1, err) != 0) return -1;
     if (access(dir, R_OK | X_OK) != 0)
-        return error_set(err, EXIT_FAILED, "%s: there is no such directory that can be read", dir);
+        return error_set(err, EXIT_FAILED, "cannot read the directory %s: %s", dir, strerror(errno));
     if (checkpoint_file_path(index, dir, CHECKPOINT_INDEX, err) != 0) return -1;
     if (checkpoint_file_path(single, dir, "model.safetensors", err) != 0) return -1;
     int status;

@@ -52,7 +52,7 @@ static int read_shape_(const SafeFile *file, SafeTensor *tensor, const JsonValue
     bool empty = false;
     for (const JsonValue *size = shape->first; size != NULL; size = size->next) {
         if (size->type != JSON_NUMBER || !size->whole || size->integer < 0)
-            return bad_(file, err, tensor->name, "a size that is no number of elements");
+            return bad_(file, err, tensor->name, "a size that is not a number of elements");
         tensor->shape[tensor->dimensions++] = size->integer;
         if (size->integer == 0) empty = true;
     }
@@ -105,7 +105,7 @@ static int check_cover_(const SafeFile *file, int64_t data, Error *err) {
 }
 
 static int read_entries_(SafeFile *file, const JsonValue *root, int64_t data, Error *err) {
-    if (root->type != JSON_OBJECT) return bad_(file, err, NULL, "the header is no JSON object");
+    if (root->type != JSON_OBJECT) return bad_(file, err, NULL, "the header is not a JSON object");
     file->tensors = xcalloc((size_t)root->count + 1, sizeof *file->tensors);
     for (const JsonValue *entry = root->first; entry != NULL; entry = entry->next) {
         if (strcmp(entry->key, "__metadata__") == 0) continue;

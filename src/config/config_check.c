@@ -172,7 +172,7 @@ static int check_batch_(const Config *config, Error *err) {
         if (batch > unit) snprintf(below, sizeof below, "%lld or ", (long long)(batch - rest));
         return config_error(
             config, key, err,
-            "global_batch %lld is no multiple of micro_batch * data = %lld * %lld; use global_batch %s%lld",
+            "global_batch %lld is not a multiple of micro_batch * data = %lld * %lld; use global_batch %s%lld",
             (long long)batch, (long long)b, (long long)d, below, (long long)(batch - rest + unit));
     }
     if (p == 1 || batch / unit >= p) return 0;

@@ -72,7 +72,7 @@ static bool value_is_(ConfigScalar scalar, const char *word) {
 // Reads a plain decimal of at most MAX_DIGITS characters; the scalar's text ends with a NUL, as libyaml's does.
 static int read_number_(const Config *config, const ConfigKey *key, ConfigScalar scalar, double *value, Error *err) {
     bool decimal = strlen(scalar.text) == scalar.length && scalar.length <= MAX_DIGITS;
-    if (!decimal || !is_decimal_(scalar.text, true)) return value_refuse_(config, key, scalar, "is no number", err);
+    if (!decimal || !is_decimal_(scalar.text, true)) return value_refuse_(config, key, scalar, "is not a number", err);
     if (scalar.quoted) return value_refuse_(config, key, scalar, "is a quoted string", err);
     errno = 0;
     *value = strtod(scalar.text, NULL);
@@ -84,7 +84,7 @@ static int set_int_(Config *config, const ConfigKey *key, int64_t *field, Config
     double value;
     if (read_number_(config, key, scalar, &value, err) != 0) return -1;
     if (!is_decimal_(scalar.text, false)) {
-        char what[80] = "is no integer";
+        char what[80] = "is not an integer";
         if (value == floor(value)) snprintf(what, sizeof what, "is not written as an integer (%.0f)", value);
         return value_refuse_(config, key, scalar, what, err);
     }
@@ -196,7 +196,7 @@ int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error 
         if (key->list->alone) return set_alone_(config, key, scalar, err);
         break;
     }
-    return value_refuse_(config, key, scalar, "is no list", err);
+    return value_refuse_(config, key, scalar, "is not a list", err);
 }
 
 int config_set_default(Config *config, const ConfigKey *key, Error *err) {

@@ -98,7 +98,7 @@ static ConfigScalar scalar_(const Reader *r) {
 static int read_name_(Reader *r, char name[MAX_NAME]) {
     if (r->event.type != YAML_SCALAR_EVENT) {
         return config_error_at(r->config, yaml_line_(r), NULL, r->err,
-                               "a key must be a plain word such as hidden, no list or mapping");
+                               "a key must be a plain word such as hidden, not a list or mapping");
     }
     ConfigScalar scalar = scalar_(r);
     config_printable(scalar.text, scalar.length, name, MAX_NAME);
@@ -151,8 +151,8 @@ static int yaml_read_entry_(Reader *r, const ConfigKey *key) {
     if (config_list_add(r->config, key, r->err) != 0) return -1;
     if (r->event.type == (plain ? YAML_SCALAR_EVENT : YAML_MAPPING_START_EVENT))
         return plain ? config_list_set(r->config, key, 0, scalar_(r), r->err) : read_mapping_(r, key);
-    return config_error(r->config, key->name, r->err, "has an entry that is no %s; use %s",
-                        plain ? "integer" : "mapping", list->remedy);
+    return config_error(r->config, key->name, r->err, "has an entry that is not %s; use %s",
+                        plain ? "an integer" : "a mapping", list->remedy);
 }
 
 // While entries are read, the list's place is the entry's, so that an error names its line.
@@ -272,7 +272,7 @@ static int read_root_(Reader *r) {
     if (r->event.type != YAML_MAPPING_START_EVENT) {
         return config_error_at(
             r->config, yaml_line_(r), NULL, r->err,
-            "the file is no mapping of sections; begin with a line such as model: {family: llama, ...}");
+            "the file is not a mapping of sections; begin with a line such as model: {family: llama, ...}");
     }
     int lines[CONFIG_MAX_KEYS] = {0}; // by a section's first key
     if (yaml_next_(r) != 0) return -1;

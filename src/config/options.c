@@ -137,7 +137,7 @@ static const OptionRow *options_split_(const char *argument, const char **value)
 // Takes one option and its value; returns how many arguments that were, or -1.
 static int options_take_(Options *options, int left, char **argv, Error *err) {
     if (argv[0][0] != '-' || argv[0][1] == '\0') {
-        return error_set(err, EXIT_USAGE, "%s: is no option; a configuration is given with -c FILE", argv[0]);
+        return error_set(err, EXIT_USAGE, "%s: is not an option; a configuration is given with -c FILE", argv[0]);
     }
     const char *value;
     const OptionRow *row = options_split_(argv[0], &value);

@@ -69,7 +69,7 @@ static int shard_file_(Shard *shard, const char *key, Error *err) {
         return error_set(err, EXIT_USAGE, "%s: %s cannot be opened: %s", key, shard->path, strerror(errno));
     if (!S_ISREG(status.st_mode))
         return error_set(err, EXIT_USAGE, "%s: %s is %s, not a token file; name the files in it, e.g. with *.bin", key,
-                         shard->path, S_ISDIR(status.st_mode) ? "a directory" : "no regular file");
+                         shard->path, S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
     shard->bytes = status.st_size;
     if (shard->bytes >= HEADER_BYTES) return 0;
     return error_set(err, EXIT_USAGE,

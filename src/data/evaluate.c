@@ -120,7 +120,7 @@ static int read_example_(Evaluation *evaluation, Cursor *cursor, Error *err) {
 static int evaluate_read_header_(const Cursor *cursor, const uint32_t *header, Error *err) {
     if (header[0] != MAGIC)
         return error_set(err, EXIT_USAGE,
-                         "%s: %s is no evaluation file: its first word is %u, expected %d; make one with "
+                         "%s: %s is not an evaluation file: its first word is %u, expected %d; make one with "
                          "scripts/prepare_eval.py",
                          cursor->key, cursor->path, header[0], (int)MAGIC);
     if (header[1] != VERSION_1)

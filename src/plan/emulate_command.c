@@ -27,7 +27,7 @@ static int emulate_read_stage_(const char *text, int64_t stages, int *stage, Err
         *stage = (int)value;
         return 0;
     }
-    return error_set(err, EXIT_USAGE, "--emulate-stage: %s is no stage; use 0 to %lld", text, (long long)stages - 1);
+    return error_set(err, EXIT_USAGE, "--emulate-stage: %s is not a stage; use 0 to %lld", text, (long long)stages - 1);
 }
 
 static bool moves_(const StageSchedule *list) {

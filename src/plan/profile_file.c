@@ -122,7 +122,7 @@ int profile_check(const char *path, Error *err) {
     if (code != 0) return unwritable_(path, code, err);
     // It will replace what is there.
     if (stat(path, &status) != 0 || S_ISREG(status.st_mode)) return 0;
-    return error_set(err, EXIT_FAILED, "%s: is no regular file; name another with hardware.profile", path);
+    return error_set(err, EXIT_FAILED, "%s: is not a regular file; name another with hardware.profile", path);
 }
 
 int profile_write(const Profile *profile, const char *path, Error *err) {
@@ -208,7 +208,7 @@ static int profile_read_model_(Profile *profile, const JsonValue *from, const ch
 }
 
 static int profile_read_all_(Profile *profile, const JsonValue *root, const char *path, Error *err) {
-    if (strcmp(json_text(root, "format", ""), FORMAT) != 0) return profile_damaged_(path, "this is no profile", err);
+    if (strcmp(json_text(root, "format", ""), FORMAT) != 0) return profile_damaged_(path, "this is not a profile", err);
     if (json_integer(root, "version", 0) != VERSION_) return profile_damaged_(path, "it is of another version", err);
     const JsonValue *device = json_find(root, "device"), *stages = json_find(root, "stages");
     const char *kind = json_text(device, "kind", "");

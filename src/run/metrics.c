@@ -125,7 +125,8 @@ static int metrics_cut_(Metrics *metrics, int64_t after_step, Error *err) {
     fclose(file);
     if (kept.foreign)
         return error_set(err, EXIT_FAILED,
-                         "log.metrics: %s ends in something that is no metrics line; name another file", metrics->path);
+                         "log.metrics: %s ends in something that is not a metrics line; name another file",
+                         metrics->path);
     if (ftruncate(metrics->fd, kept.end) != 0) return metrics_file_error_(metrics, "cannot cut", err);
     return 0;
 }

@@ -32,7 +32,7 @@ static int read_gpus_(const char *text, int64_t *gpus, Error *err) {
         *gpus = value;
         return 0;
     }
-    return error_set(err, EXIT_USAGE, "--gpus: %s: is no number of GPUs; give one from 1 to %d", text, MOST);
+    return error_set(err, EXIT_USAGE, "--gpus: %s is not a number of GPUs; give one from 1 to %d", text, MOST);
 }
 
 // `product`: with the parts before it.

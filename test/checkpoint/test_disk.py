@@ -96,7 +96,7 @@ def test_a_checkpoint_s_file_that_is_none_is_refused_and_not_waited_for(small, t
     replace(saved / name, kind)
     said = last_sentence(ended(small, code=1, resume=saved))
     assert f"{saved}/{name}: " in said and (
-        "is no regular file" in said or kind == "socket" and "No such device" in said
+        "is not a regular file" in said or kind == "socket" and "No such device" in said
     )
     assert kind == "device" or stat.S_IFMT((saved / name).stat().st_mode) != stat.S_IFREG
 
@@ -162,7 +162,7 @@ def test_an_index_names_no_file_elsewhere(small, tmp_path, name):
     result = ended(small, model_in(tmp_path / "model", [name], small), code=1)
     said = last_sentence(result)
     plain = name.startswith("model-")  # it is not there, and its escape does not reach the terminal
-    assert ("No such file" if plain else "which is no plain file name") in said and "\x1b" not in result.stderr
+    assert ("No such file" if plain else "which is not a plain file name") in said and "\x1b" not in result.stderr
 
 
 @pytest.mark.parametrize("name", ["model-a.safetensors", "model.safetensors.index.json", "config.json"])

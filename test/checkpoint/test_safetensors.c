@@ -91,15 +91,15 @@ typedef struct Bad {
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
 
 static const Bad bad[] = {
-    {"[]", 0, "no JSON object"},
+    {"[]", 0, "not a JSON object"},
     {"{", 0, "byte"},
     {"{\"a\":1}", 0, "dtype"},
     {"{\"a\":{\"dtype\":\"F33\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "no dtype that is known"},
     {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "no shape"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "no data_offsets"},
-    {"{" TENSOR("a", "[-1]", "0", "4") "}", 4, "no number of elements"},
-    {"{" TENSOR("a", "[1.5]", "0", "4") "}", 4, "no number of elements"},
-    {"{" TENSOR("a", "[\"1\"]", "0", "4") "}", 4, "no number of elements"},
+    {"{" TENSOR("a", "[-1]", "0", "4") "}", 4, "not a number of elements"},
+    {"{" TENSOR("a", "[1.5]", "0", "4") "}", 4, "not a number of elements"},
+    {"{" TENSOR("a", "[\"1\"]", "0", "4") "}", 4, "not a number of elements"},
     {"{" TENSOR("a", "[1,1,1,1,1,1,1,1,1]", "0", "4") "}", 4, "too many dimensions"},
     {"{" TENSOR("a", "[2]", "0", "4") "}", 4, "do not agree with its shape"},
     {"{" TENSOR("a", "[1]", "0", "8") "}", 8, "do not agree with its shape"},

@@ -407,7 +407,7 @@ def test_an_index_names_no_file_elsewhere(trained, tmp_path, name):
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     index["weight_map"] = {tensor: name for tensor in index["weight_map"]}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    refuse(trained, folder, "which is no plain file name", code=1)
+    refuse(trained, folder, "which is not a plain file name", code=1)
 
 
 @FILES
@@ -429,7 +429,7 @@ def test_the_store_of_a_hub_cache_is_followed(trained, tmp_path):
 @FILES
 def test_a_place_without_a_model_says_what_is_expected(trained, tmp_path):
     refuse(trained, tmp_path, "holds neither model.safetensors nor", code=1)
-    refuse(trained, tmp_path / "absent", "no such directory", code=1)
+    refuse(trained, tmp_path / "absent", "cannot read the directory", code=1)
 
 
 @FILES

@@ -18,7 +18,7 @@ SHAPES = [
     (2, 200, 4, 4, 64),
     (1, 1000, 6, 3, 96),
 ]
-# Lengths below one tile, with and without groups; one that is no multiple of 8.
+# Lengths below one tile, with and without groups; one that is not a multiple of 8.
 SHORT = [(2, 64, 4, 4, 64), (1, 128, 8, 2, 128), (3, 129, 4, 4, 96)]
 IMPOSSIBLE = [(1, 256, 4, 4, 20), (1, 256, 5, 2, 64), (1, 256, 4, 4, 264)]
 

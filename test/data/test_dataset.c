@@ -417,9 +417,9 @@ static void what_is_no_regular_file_is_refused_at_once(void **state) {
     (void)state;
     assert_int_equal(mkfifo(test_path("pipe_1.bin"), 0600), 0);
     alarm(20); // a named pipe without a writer would block forever
-    expect_refused("pipe_1.bin", 10, 1, (const char *const[]){"pipe_1.bin is no regular file", NULL});
+    expect_refused("pipe_1.bin", 10, 1, (const char *const[]){"pipe_1.bin is not a regular file", NULL});
     assert_int_equal(symlink("/dev/zero", test_path("device_1.bin")), 0);
-    expect_refused("device_1.bin", 10, 1, (const char *const[]){"device_1.bin is no regular file", NULL});
+    expect_refused("device_1.bin", 10, 1, (const char *const[]){"device_1.bin is not a regular file", NULL});
     alarm(0);
 }
 

@@ -124,7 +124,7 @@ static void the_side_file_says_which_tokenizer_it_was(void **state) {
     Error missing = {0};
     configure("", 300);
     assert_null(tokenizer_open(&config, &missing));
-    assert_non_null(strstr(missing.text, "/x.json: is no such file"));
+    assert_non_null(strstr(missing.text, "/x.json: no such file"));
     Tokenizer *numbers = opened("ids", 257);
     check_ids(numbers, "65", "65");
     tokenizer_close(numbers);

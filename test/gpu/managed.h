@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 // GPU 0, whatever `threads` says: tests that vary it see the same bits twice. Ends the program as skipped where there
-// is no GPU.
+// is not a GPU.
 Backend *managed_backend_create(int precision, int threads, Error *err);
 
 void *managed_malloc(size_t bytes);

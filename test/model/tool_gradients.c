@@ -168,7 +168,7 @@ static int record_apply_(Tool *tool, const char *name, int64_t rows, int64_t col
             found++;
         }
     }
-    return found > 0 ? 0 : fail_(tool, "is no tensor of this model", name);
+    return found > 0 ? 0 : fail_(tool, "is not a tensor of this model", name);
 }
 
 static int weights_read_(Tool *tool, const char *path) {

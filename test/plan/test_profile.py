@@ -65,7 +65,7 @@ def test_evictions_are_paced(tmp_path):
 @pytest.mark.parametrize("stage", ["4", "-1", "x", "1.5"])
 def test_what_is_no_stage_is_refused(tmp_path, stage):
     ended = command("llama", "-c", write_config(tmp_path), f"--emulate-stage={stage}")
-    assert ended.returncode == 2 and "is no stage; use 0 to 3" in ended.stderr
+    assert ended.returncode == 2 and "is not a stage; use 0 to 3" in ended.stderr
 
 
 def test_a_stage_that_does_not_fit_here_is_refused_before_it_is_made(tmp_path):
@@ -262,7 +262,7 @@ def test_profile_needs_a_place_to_write_to(folder, config):
     os.mkfifo(folder / "fifo")
     for path, says in (
         (folder / "taken", "Is a directory"),
-        (folder / "fifo", "no regular file"),
+        (folder / "fifo", "not a regular file"),
         ("/proc/x/y", "cannot be written"),
     ):
         ended = command("llama", "-c", config, "--profile", *options(f"hardware.profile={path}"))

@@ -136,7 +136,7 @@ def test_the_tarball_builds_without_git_and_is_the_same_bytes_each_time(tmp_path
         said = subprocess.run([source / f"train_{family}", "--version"], capture_output=True, text=True)
         assert said.stdout.splitlines()[0] == f"train_{family} {VERSION}"
     refused = make("dist", cwd=source, **without)
-    assert refused.returncode != 0 and "this is no git checkout" in refused.stderr
+    assert refused.returncode != 0 and "this is not a git checkout" in refused.stderr
 
 
 # ---- an image, and the CI of a forge ---------------------------------------------------------------------------------

@@ -385,8 +385,8 @@ def test_errors_say_what_to_do(trained, tmp_path):
     assert "is outside the vocabulary of 100 (model.vocab)" in generate(trained, "int", small, **saved)
     assert "token 257 is outside the vocabulary of 257" in generate(trained, "1 257", IDS, **saved)
     assert "--generate: without a tokenizer a prompt is token numbers" in generate(trained, "int", IDS, **saved)
-    assert "x.model: is no such file" in generate(trained, "a", {"sample.tokenizer": "x.model"}, **saved)
-    assert "x.json: is no such file" in generate(trained, "a", {"sample.tokenizer": "x.json"}, **saved)
+    assert "x.model: no such file" in generate(trained, "a", {"sample.tokenizer": "x.model"}, **saved)
+    assert "x.json: no such file" in generate(trained, "a", {"sample.tokenizer": "x.json"}, **saved)
     bad = {"sample.every": 2, "sample.prompt": "1 999", **IDS}
     assert "sample.prompt: token 999 is outside" in trained.run(bad, code=2).stderr
 

@@ -436,7 +436,7 @@ static void a_file_that_is_not_ours_is_left_alone(void **state) {
     Error err = {0};
     assert_null(metrics_open(made_config(path), &known_peak, -1, &err));
     assert_int_equal(err.code, EXIT_FAILED);
-    assert_non_null(strstr(err.text, "ends in something that is no metrics line; name another file"));
+    assert_non_null(strstr(err.text, "ends in something that is not a metrics line; name another file"));
     char *kept = read_whole(path);
     assert_string_equal(kept, "line\nall my work");
     free(kept);

@@ -143,13 +143,13 @@ HEAD = (
     ("text", "says"),
     [
         ("", "has no line of type run"),
-        ("x\n", ":1: is no line of JSON"),
+        ("x\n", ":1: is not a line of JSON"),
         ('{"type":"run","config":{"hardware":{}},"world":1,"peak_tflops":1}\n', "has 0 steps"),
-        ("[1]\n", "is no metrics file"),
-        ('{"type":"step","step_ms":null}\n', "is no metrics file"),
-        ('{"type":"run"}\n' + 3 * STEP, "is no metrics file; give the file of log.metrics (it has no 'config')"),
+        ("[1]\n", "is not a metrics file"),
+        ('{"type":"step","step_ms":null}\n', "is not a metrics file"),
+        ('{"type":"run"}\n' + 3 * STEP, "is not a metrics file; give the file of log.metrics (it has no 'config')"),
         ('{"type":"run","config":{},"world":1,"peak_tflops":1}\n' + 3 * STEP, "(it has no 'model')"),
-        (HEAD % ("cuda", 0) + 3 * STEP, "is no positive number"),
+        (HEAD % ("cuda", 0) + 3 * STEP, "is not a positive number"),
         (HEAD % ("auto", 1) + 3 * STEP, "whether its hardware.device auto was a CPU or a GPU; say --device"),
     ],
 )

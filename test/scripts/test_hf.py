@@ -143,7 +143,7 @@ def test_what_cannot_be_compared_is_said(capsys, tmp_path):
         "--windows",
         64,
     )
-    refused("is no token file", "--data", folder / "config.json")
+    refused("is not a token file", "--data", folder / "config.json")
     refused("cannot be read", "--data", tmp_path / "absent")
     (folder / "config.json").unlink()
     code, _, errors = run(capsys, "check", folder)

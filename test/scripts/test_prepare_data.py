@@ -402,7 +402,7 @@ def test_parquet_of_several_batches_is_as_the_same_rows_in_json(tmp_path):
 
 BAD_LINES = {
     "not_json": (b'{"text": "x"}\n{text}\n', "bad.jsonl:2: is not JSON"),
-    "no_object": (b'{"text": "x"}\n["x"]\n', 'bad.jsonl:2: is no object; every line has to be one, such as {"text"'),
+    "no_object": (b'{"text": "x"}\n["x"]\n', 'bad.jsonl:2: is not an object; every line has to be one, such as {'),
     "no_key": (
         b'{"body": "x", "id": 3}\n',
         "bad.jsonl:1: has no key 'text'; name one of its keys with --key: body, id",
@@ -473,7 +473,7 @@ def test_a_tokenizer_that_cannot_be_used_is_named(corpus, tmp_path):
     for name, data in (("bad.model", b"nothing"), ("empty.model", b""), ("bad.json", b"{}"), ("bin.json", b"\xff")):
         (tmp_path / name).write_bytes(data)
     source = corpus / "set.jsonl"
-    refused(tmp_path, "absent.model: is no such file", source, "--tokenizer", tmp_path / "absent.model")
+    refused(tmp_path, "absent.model: no such file", source, "--tokenizer", tmp_path / "absent.model")
     refused(tmp_path, "ends neither in .model (SentencePiece) nor in .json", source, "--tokenizer", source)
     refused(tmp_path, "bad.model: is not a SentencePiece model", source, "--tokenizer", tmp_path / "bad.model")
     refused(tmp_path, "empty.model: is not a SentencePiece model", source, "--tokenizer", tmp_path / "empty.model")

@@ -156,8 +156,8 @@ def test_where_nothing_fits_the_smallest_world_that_would_is_named(fixed):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--gpus", "0"], "--gpus: 0: is no number of GPUs"),
-        (["--gpus", "many"], "--gpus: many: is no number of GPUs"),
+        (["--gpus", "0"], "--gpus: 0 is not a number of GPUs"),
+        (["--gpus", "many"], "--gpus: many is not a number of GPUs"),
         (["--gpus", 64, "-o", "parallel.tensor=16", "-o", "parallel.pipeline=8"], "pipeline: 8 makes 128 ranks"),
         (["--gpus", 64, "-o", "parallel.pipeline=7"], "pipeline: 7 does not divide the 64 ranks"),
         (["--gpus", "4", "-o", "hardware.device=cpu"], "-o hardware.device: cpu contradicts --gpus"),
