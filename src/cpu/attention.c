@@ -246,7 +246,8 @@ void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scrat
                            const AttentionShape *shape) {
     CpuBackend *cpu = cpu_self(backend);
     bool flash = shape->mode == ATTENTION_FLASH;
-    int64_t parts = flash ? flash_spans(shape->seq) : blocks_of_(shape->seq), heads = shape->batch * shape->heads;
+    int64_t parts = flash ? flash_spans(shape, cpu->threads) : blocks_of_(shape->seq);
+    int64_t heads = shape->batch * shape->heads;
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t i = 0; i < heads * parts; i++) {
         Head h = {backend, shape, i / parts / shape->heads, i / parts % shape->heads};
@@ -254,7 +255,7 @@ void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scrat
         int64_t part = parts - 1 - i % parts; // the last part sees the most keys
         Block block = attention_block_at_(shape->seq, part);
         if (flash)
-            flash_forward(&h, out, (float *)saved + head_index(&h) * shape->seq, mine, qkv, part);
+            flash_forward(&h, out, (float *)saved + head_index(&h) * shape->seq, mine, qkv, part, parts);
         else
             attention_block_forward_(&h, out, saved, mine, qkv, &block);
     }

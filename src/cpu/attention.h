@@ -56,12 +56,12 @@ void head_store(const Head *h, CpuOperand to, const float *rows, int64_t count);
 // delta (count) = row sums of dout * out, which is what the softmax's backward takes from every dp of a row.
 void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_t count, float *delta);
 
-// flash.c. `span` counts runs of flash_span() queries: units of work for a thread, each with all keys it sees.
-// scratch: flash_scratch_floats(shape) of this thread's own.
-int64_t flash_spans(int64_t seq);
+// flash.c. `span` of `spans`: a run of a head's queries, a unit of work for a thread, with all keys it sees; bits do not
+// depend on their number. scratch: flash_scratch_floats(shape) of this thread's own.
+int64_t flash_spans(const AttentionShape *shape, int threads);
 int64_t flash_scratch_floats(const AttentionShape *shape);
 int64_t flash_workspace_floats(const AttentionShape *shape); // of cpu_scratch
-void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span);
+void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span, int64_t spans);
 
 // dq of the heads that share a key/value head, and their sums in b->dk and b->dv (cleared by the caller).
 void flash_backward(const Backend *backend, const AttentionShape *shape, const AttentionBackward *b, int64_t sequence,

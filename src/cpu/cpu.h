@@ -136,6 +136,26 @@ static inline float cpu_expf(float x) {
     return x < -87.3f ? 0.0f : y;
 }
 
+// Returns 2^x for x <= 127 at two thirds of the cost. |relative error| < 2e-7 (test_linear.c), 0 below -126 and for -inf,
+// NaN for NaN. x = n + r; 2^r, |r| <= 1/2, by the polynomial 1 + c1 r + ... + c5 r^5 of least relative error.
+static inline float cpu_exp2f(float x) {
+    float shifted = x + 12583039.0f; // 1.5 * 2^23 + 127: the sum's low bits are n + 127, an exponent field
+    float r = x - (shifted - 12583039.0f);
+    float p = 1.3264727313e-3f;
+    p = cpu_fmaf(p, r, 9.6715129912e-3f);
+    p = cpu_fmaf(p, r, 5.5507335812e-2f);
+    p = cpu_fmaf(p, r, 2.4022242427e-1f);
+    p = cpu_fmaf(p, r, 6.9314700365e-1f);
+    p = cpu_fmaf(p, r, 1.0f);
+    uint32_t power;
+    memcpy(&power, &shifted, sizeof power);
+    power <<= 23;
+    float scale;
+    memcpy(&scale, &power, sizeof scale);
+    float y = p * scale;
+    return x < -126.0f ? 0.0f : y;
+}
+
 // --- matrix product by the calling thread alone. A stored matrix with row-major rows `stride` elements apart; read as
 // it is or transposed, fp32 or bf16.
 typedef struct CpuOperand {

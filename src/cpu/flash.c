@@ -3,23 +3,23 @@
 // crossing lanes, and what one product leaves, scores or their gradients, already has the layout in which the next one
 // reads a factor. Keys and values are packed once for all the queries that see them. Nothing of size seq * seq
 // exists; scratch grows with seq * head_dim.
+//
+// A group of blocks visits a chunk of keys together: the packed chunk is then read once from memory, and for every
+// further block from the second-level cache. Each block still adds its chunks in order, so groups change no bit.
 #include "attention.h"
 #include "gemm.h"
 
-// Queries of a block; keys of a chunk; blocks of a span.
-enum { Q = GEMM_COLS, KEYS = 256, SPAN = 8 };
+// Queries of a block; keys of a chunk; blocks of a group.
+enum { Q = GEMM_COLS, KEYS = 256, GROUP = 4 };
 
-int64_t flash_spans(int64_t seq) {
-    return (seq + SPAN * Q - 1) / (SPAN * Q);
+static int64_t groups_of_(int64_t seq) {
+    return (seq + GROUP * Q - 1) / (GROUP * Q);
 }
 
-typedef struct Block {
-    int64_t first, count, keys; // keys: those that its last query sees
-} Block;
-
-static Block flash_block_at_(int64_t seq, int64_t first) {
-    int64_t count = seq - first < Q ? seq - first : Q;
-    return (Block){first, count, first + count};
+// Every span packs the keys that it sees, so there are only as many as spread the work evenly over the threads.
+int64_t flash_spans(const AttentionShape *s, int threads) {
+    int64_t heads = s->batch * s->heads, spans = heads % threads == 0 ? 1 : (8 * threads + heads - 1) / heads;
+    return spans < groups_of_(s->seq) ? spans : groups_of_(s->seq);
 }
 
 static int64_t round_up_(int64_t n, int64_t unit) {
@@ -77,34 +77,60 @@ static Packed pack_backward_(const Head *h, float *scratch, const void *qkv) {
     return packed;
 }
 
-// --- a thread's workspace for one block
-typedef struct Workspace {
-    float *scores, *slopes;  // (KEYS, Q)
-    float *query, *dout;     // (head_dim, Q): right factors of scores and of their gradients
-    float *query_t, *dout_t; // (Q, head_dim) packed as right factors of dk and dv
-    float *sums;             // (head_dim, Q): out or dq, transposed
-    float *rows;             // (Q, head_dim)
-} Workspace;
+// --- a thread's workspace for one group of blocks
+typedef struct Block {
+    int64_t first, count, keys; // keys: those that its last query sees
+    float *query, *dout;        // (head_dim, Q): right factors of scores and of their gradients
+    float *query_t, *dout_t;    // (Q, head_dim) packed as right factors of dk and dv
+    float *sums;                // (head_dim, Q): out or dq, transposed
+    // A lane for each query. forward: the largest score and the sum of exponentials so far; backward: the statistics.
+    float most[Q], total[Q], shift[Q], delta[Q];
+} Block;
 
-int64_t flash_workspace_floats(const AttentionShape *s) {
-    return 2 * KEYS * Q + 2 * s->head_dim * Q + 4 * round_up_(s->head_dim, GEMM_COLS) * Q;
+typedef struct Group {
+    Block block[GROUP];
+    int blocks;
+    int64_t keys;           // those that its last block sees
+    float *scores, *slopes; // (KEYS, Q)
+    float *rows;            // (Q, head_dim)
+} Group;
+
+static int64_t wide_floats_(const AttentionShape *s) {
+    return round_up_(s->head_dim, GEMM_COLS) * Q;
 }
 
-static Workspace flash_workspace_take_(const Head *h) {
-    int64_t tile = KEYS * Q, narrow = h->shape->head_dim * Q, wide = round_up_(h->shape->head_dim, GEMM_COLS) * Q;
+int64_t flash_workspace_floats(const AttentionShape *s) {
+    return 2 * KEYS * Q + wide_floats_(s) + GROUP * (2 * s->head_dim * Q + 3 * wide_floats_(s));
+}
+
+// The group of queries from `first` on, in memory of this thread's.
+static Group group_at_(const Head *h, int64_t first) {
+    int64_t seq = h->shape->seq, narrow = h->shape->head_dim * Q, wide = wide_floats_(h->shape);
     float *at = cpu_scratch(cpu_self((Backend *)h->backend), flash_workspace_floats(h->shape));
-    Workspace workspace = {.scores = at, .slopes = at + tile};
-    workspace.query = at + 2 * tile, workspace.dout = workspace.query + narrow;
-    workspace.query_t = workspace.dout + narrow, workspace.dout_t = workspace.query_t + wide;
-    workspace.sums = workspace.dout_t + wide, workspace.rows = workspace.sums + wide;
-    return workspace;
+    Group group = {.scores = at, .slopes = at + KEYS * Q, .rows = at + 2 * KEYS * Q};
+    at = group.rows + wide;
+    for (; group.blocks < GROUP && first < seq; group.blocks++, first += Q) {
+        Block *block = &group.block[group.blocks];
+        block->first = first, block->count = seq - first < Q ? seq - first : Q;
+        group.keys = block->keys = first + block->count;
+        block->query = at, block->dout = at + narrow, block->sums = at + 2 * narrow;
+        block->query_t = block->sums + wide, block->dout_t = block->query_t + wide;
+        at = block->dout_t + wide;
+    }
+    return group;
+}
+
+// The keys of the chunk at k0 that a block sees.
+static int64_t chunk_width_(const Block *block, int64_t k0) {
+    int64_t left = block->keys - k0;
+    return left < 0 ? 0 : left < KEYS ? left : KEYS;
 }
 
 // The block's transposed result becomes rows of what `to` views.
-static void store_block_(const Head *h, const Workspace *workspace, const Block *block, CpuOperand to) {
+static void store_block_(const Head *h, const Group *group, const Block *block, CpuOperand to) {
     int64_t d = h->shape->head_dim;
-    gemm_pack(workspace->rows, (int)d, d, block->count, floats(workspace->sums, Q));
-    head_store(h, to, workspace->rows, block->count);
+    gemm_pack(group->rows, (int)d, d, block->count, floats(block->sums, Q));
+    head_store(h, to, group->rows, block->count);
 }
 
 // --- products that leave out what the diagonal hides: of the keys from the block's first query on, every next STEP see
@@ -163,12 +189,12 @@ static void column_max_(float *restrict most, const float *restrict x, int64_t k
         for (int j = 0; j < Q; j++) most[j] = x[k * Q + j] > most[j] ? x[k * Q + j] : most[j];
 }
 
-// x = exp(scale x - shift), total += x
+// x = 2^(scale x - shift), total += x
 static void column_exp_(float *restrict x, float *restrict total, const float *restrict shift, float scale,
                         int64_t keys) {
     for (int64_t k = 0; k < keys; k++)
         for (int j = 0; j < Q; j++) {
-            float e = cpu_expf(cpu_fmaf(scale, x[k * Q + j], -shift[j]));
+            float e = cpu_exp2f(cpu_fmaf(scale, x[k * Q + j], -shift[j]));
             x[k * Q + j] = e;
             total[j] += e;
         }
@@ -186,109 +212,110 @@ static void column_slopes_(float *restrict ds, const float *restrict p, const fl
         for (int j = 0; j < Q; j++) ds[k * Q + j] = p[k * Q + j] * (ds[k * Q + j] - delta[j]) * scale;
 }
 
-// --- forward
+// --- forward. Exponentials are powers of two: what would multiply every score by log2(e) is in the scale.
 
-typedef struct Softmax {
-    float most[Q], total[Q], shift[Q], shrink[Q];
-} Softmax;
+static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
 // One chunk's scores become exponentials. What was summed before shrinks where the maximum has grown.
-static void softmax_chunk_(Softmax *s, float *scores, int64_t width, float scale) {
-    for (int j = 0; j < Q; j++) s->shrink[j] = s->most[j];
-    column_max_(s->most, scores, width);
+static void softmax_chunk_(Block *b, float *scores, int64_t width, float scale, int64_t d, bool first) {
+    float shrink[Q];
+    memcpy(shrink, b->most, sizeof shrink);
+    column_max_(b->most, scores, width);
     for (int j = 0; j < Q; j++) {
-        s->shrink[j] = cpu_expf(scale * (s->shrink[j] - s->most[j]));
-        s->total[j] *= s->shrink[j];
-        s->shift[j] = scale * s->most[j];
+        shrink[j] = cpu_exp2f(scale * (shrink[j] - b->most[j]));
+        b->total[j] *= shrink[j];
+        b->shift[j] = scale * b->most[j];
     }
-    column_exp_(scores, s->total, s->shift, scale, width);
+    bool grown = false;
+    for (int j = 0; j < Q; j++) grown |= shrink[j] != 1.0f;
+    if (grown && !first) column_scale_(b->sums, shrink, d);
+    column_exp_(scores, b->total, b->shift, scale, width);
 }
 
-static void flash_block_forward_(const Head *h, const Workspace *workspace, const Packed *packed, void *out, float *lse,
-                                 const void *qkv, const Block *block) {
-    int64_t d = h->shape->head_dim;
-    Softmax s = {.total = {0}};
-    for (int j = 0; j < Q; j++) s.most[j] = -INFINITY;
-    gemm_pack(workspace->query, Q, block->count, d, head_query(h, qkv, block->first));
-    for (int64_t k0 = 0; k0 < block->keys; k0 += KEYS) {
-        int64_t width = block->keys - k0 < KEYS ? block->keys - k0 : KEYS;
-        keys_by_queries_(block, d, k0, width, packed->k_keys, workspace->query, workspace->scores);
-        hide_later_keys_(workspace->scores, block, k0, width);
-        softmax_chunk_(&s, workspace->scores, width, head_scale(h));
-        if (k0 > 0) column_scale_(workspace->sums, s.shrink, d);
-        gemm_multiply(d, Q, width, dims_panels_(packed, packed->v_dims, k0, d),
-                      gemm_columns(workspace->scores, GEMM_VECTORS, width), k0 > 0, workspace->sums, Q);
-    }
-    for (int64_t j = 0; j < block->count; j++) lse[block->first + j] = s.shift[j] + logf(s.total[j]);
-    for (int j = 0; j < Q; j++) s.shrink[j] = 1.0f / s.total[j];
-    column_scale_(workspace->sums, s.shrink, d);
-    store_block_(h, workspace, block, head_output(h, out, block->first));
+static void forward_chunk_(const Head *h, const Group *group, Block *block, const Packed *packed, int64_t k0) {
+    int64_t d = h->shape->head_dim, width = chunk_width_(block, k0);
+    if (width == 0) return;
+    keys_by_queries_(block, d, k0, width, packed->k_keys, block->query, group->scores);
+    hide_later_keys_(group->scores, block, k0, width);
+    softmax_chunk_(block, group->scores, width, head_scale(h) * LOG2_E, d, k0 == 0);
+    gemm_multiply(d, Q, width, dims_panels_(packed, packed->v_dims, k0, d),
+                  gemm_columns(group->scores, GEMM_VECTORS, width), k0 > 0, block->sums, Q);
 }
 
-void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span) {
-    int64_t first = span * SPAN * Q, end = first + SPAN * Q < h->shape->seq ? first + SPAN * Q : h->shape->seq;
-    Workspace workspace = flash_workspace_take_(h);
-    Packed packed = pack_forward_(h, scratch, qkv, end);
-    for (; first < end; first += Q) {
-        Block block = flash_block_at_(h->shape->seq, first);
-        flash_block_forward_(h, &workspace, &packed, out, lse, qkv, &block);
+static void forward_start_(const Head *h, Block *block, const void *qkv) {
+    for (int j = 0; j < Q; j++) block->most[j] = -INFINITY, block->total[j] = 0.0f;
+    gemm_pack(block->query, Q, block->count, h->shape->head_dim, head_query(h, qkv, block->first));
+}
+
+static void forward_end_(const Head *h, const Group *group, Block *block, void *out, float *lse) {
+    float norm[Q];
+    for (int64_t j = 0; j < block->count; j++) lse[block->first + j] = LN_2 * block->shift[j] + logf(block->total[j]);
+    for (int j = 0; j < Q; j++) norm[j] = 1.0f / block->total[j];
+    column_scale_(block->sums, norm, h->shape->head_dim);
+    store_block_(h, group, block, head_output(h, out, block->first));
+}
+
+void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span, int64_t spans) {
+    int64_t seq = h->shape->seq, unit = GROUP * Q;
+    int64_t first = span * groups_of_(seq) / spans * unit, end = (span + 1) * groups_of_(seq) / spans * unit;
+    Packed packed = pack_forward_(h, scratch, qkv, end < seq ? end : seq);
+    for (; first < end; first += unit) {
+        Group group = group_at_(h, first);
+        for (int i = 0; i < group.blocks; i++) forward_start_(h, &group.block[i], qkv);
+        for (int64_t k0 = 0; k0 < group.keys; k0 += KEYS)
+            for (int i = 0; i < group.blocks; i++) forward_chunk_(h, &group, &group.block[i], &packed, k0);
+        for (int i = 0; i < group.blocks; i++) forward_end_(h, &group, &group.block[i], out, lse);
     }
 }
 
 // --- backward
 
-typedef struct BlockStatistics {
-    float lse[Q], delta[Q], unused[Q];
-} BlockStatistics;
-
 // Packs the block's queries and output gradients. Lanes without a query compute zeros times something finite.
-static BlockStatistics block_start_(const Head *h, const Workspace *workspace, const AttentionBackward *b,
-                                    const Block *block) {
-    BlockStatistics s = {.lse = {0}};
+static void backward_start_(const Head *h, Block *block, const AttentionBackward *b) {
     int64_t d = h->shape->head_dim, n = block->count;
     int wide = gemm_vectors(d) * GEMM_LANES;
     CpuOperand query = head_query(h, b->qkv, block->first), dout = head_output(h, b->dout, block->first);
-    gemm_pack(workspace->query, Q, n, d, query);
-    gemm_pack(workspace->dout, Q, n, d, dout);
-    gemm_pack(workspace->query_t, wide, d, n, transposed(query));
-    gemm_pack(workspace->dout_t, wide, d, n, transposed(dout));
-    head_delta(h, b, block->first, n, s.delta);
-    memcpy(s.lse, (const float *)b->saved + head_index(h) * h->shape->seq + block->first, sizeof(float) * (size_t)n);
-    return s;
+    const float *lse = (const float *)b->saved + head_index(h) * h->shape->seq + block->first;
+    gemm_pack(block->query, Q, n, d, query);
+    gemm_pack(block->dout, Q, n, d, dout);
+    gemm_pack(block->query_t, wide, d, n, transposed(query));
+    gemm_pack(block->dout_t, wide, d, n, transposed(dout));
+    memset(block->delta, 0, sizeof block->delta);
+    head_delta(h, b, block->first, n, block->delta);
+    for (int64_t j = 0; j < Q; j++) block->shift[j] = j < n ? LOG2_E * lse[j] : 0.0f;
 }
 
-static void flash_block_backward_(const Head *h, const Workspace *workspace, const Packed *packed,
-                                  const AttentionBackward *b, const Block *block) {
-    int64_t d = h->shape->head_dim;
+static void backward_chunk_(const Head *h, const Group *group, Block *block, const Packed *packed,
+                            const AttentionBackward *b, int64_t k0) {
+    int64_t d = h->shape->head_dim, width = chunk_width_(block, k0);
     int vectors = gemm_vectors(d);
-    BlockStatistics s = block_start_(h, workspace, b, block);
-    for (int64_t k0 = 0; k0 < block->keys; k0 += KEYS) {
-        int64_t width = block->keys - k0 < KEYS ? block->keys - k0 : KEYS;
-        keys_by_queries_(block, d, k0, width, packed->k_keys, workspace->query, workspace->scores);
-        hide_later_keys_(workspace->scores, block, k0, width);
-        column_exp_(workspace->scores, s.unused, s.lse, head_scale(h), width);
-        add_queries_(block, d, k0, width, workspace->scores, gemm_columns(workspace->dout_t, vectors, block->count),
-                     b->dv);
-        keys_by_queries_(block, d, k0, width, packed->v_keys, workspace->dout, workspace->slopes);
-        column_slopes_(workspace->slopes, workspace->scores, s.delta, head_scale(h), width);
-        add_queries_(block, d, k0, width, workspace->slopes, gemm_columns(workspace->query_t, vectors, block->count),
-                     b->dk);
-        gemm_multiply(d, Q, width, dims_panels_(packed, packed->k_dims, k0, d),
-                      gemm_columns(workspace->slopes, GEMM_VECTORS, width), k0 > 0, workspace->sums, Q);
+    if (width == 0) return;
+    keys_by_queries_(block, d, k0, width, packed->k_keys, block->query, group->scores);
+    hide_later_keys_(group->scores, block, k0, width);
+    column_exp_(group->scores, block->total, block->shift, head_scale(h) * LOG2_E, width);
+    add_queries_(block, d, k0, width, group->scores, gemm_columns(block->dout_t, vectors, block->count), b->dv);
+    keys_by_queries_(block, d, k0, width, packed->v_keys, block->dout, group->slopes);
+    column_slopes_(group->slopes, group->scores, block->delta, head_scale(h), width);
+    add_queries_(block, d, k0, width, group->slopes, gemm_columns(block->query_t, vectors, block->count), b->dk);
+    gemm_multiply(d, Q, width, dims_panels_(packed, packed->k_dims, k0, d),
+                  gemm_columns(group->slopes, GEMM_VECTORS, width), k0 > 0, block->sums, Q);
+}
+
+static void backward_head_(const Head *h, const Packed *packed, const AttentionBackward *b) {
+    for (int64_t first = 0; first < h->shape->seq; first += GROUP * Q) {
+        Group group = group_at_(h, first);
+        for (int i = 0; i < group.blocks; i++) backward_start_(h, &group.block[i], b);
+        for (int64_t k0 = 0; k0 < group.keys; k0 += KEYS)
+            for (int i = 0; i < group.blocks; i++) backward_chunk_(h, &group, &group.block[i], packed, b, k0);
+        for (int i = 0; i < group.blocks; i++)
+            store_block_(h, &group, &group.block[i], head_query(h, b->dqkv, group.block[i].first));
     }
-    store_block_(h, workspace, block, head_query(h, b->dqkv, block->first));
 }
 
 void flash_backward(const Backend *backend, const AttentionShape *shape, const AttentionBackward *b, int64_t sequence,
                     int64_t kv_head) {
-    int64_t group = shape->heads / shape->kv_heads;
-    Head h = {backend, shape, sequence, kv_head * group};
+    int64_t heads = shape->heads / shape->kv_heads;
+    Head h = {backend, shape, sequence, kv_head * heads};
     Packed packed = pack_backward_(&h, b->scratch, b->qkv);
-    for (int64_t g = 0; g < group; g++, h.head++) {
-        Workspace workspace = flash_workspace_take_(&h);
-        for (int64_t first = 0; first < shape->seq; first += Q) {
-            Block block = flash_block_at_(shape->seq, first);
-            flash_block_backward_(&h, &workspace, &packed, b, &block);
-        }
-    }
+    for (int64_t i = 0; i < heads; i++, h.head++) backward_head_(&h, &packed, b);
 }

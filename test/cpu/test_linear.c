@@ -235,6 +235,17 @@ static void exp_is_accurate_from_zero_to_infinity(void **state) {
     assert_true(isinf(cpu_expf(INFINITY)) && isinf(cpu_expf(1e30f)) && isnan(cpu_expf(NAN)));
 }
 
+static void exp2_is_accurate_up_to_its_largest_argument(void **state) {
+    (void)state;
+    for (double x = -126.0; x <= 127.0; x += 1e-4) {
+        float at = (float)x;
+        double want = exp2((double)at);
+        if (fabs((double)cpu_exp2f(at) - want) > 2e-7 * want) fail_msg("exp2(%g)", (double)at);
+    }
+    assert_true(cpu_exp2f(0.0f) == 1.0f && cpu_exp2f(-126.1f) == 0.0f && cpu_exp2f(-1e30f) == 0.0f);
+    assert_true(cpu_exp2f(-INFINITY) == 0.0f && isnan(cpu_exp2f(NAN)));
+}
+
 static void gelu_is_accurate_far_from_zero_too(void **state) {
     (void)state;
     Op op = op_start(PRECISION_FP32, 1);
@@ -272,6 +283,7 @@ int main(void) {
         cmocka_unit_test(the_reference_backward_agrees_with_central_differences),
         cmocka_unit_test(bits_do_not_depend_on_threads),
         cmocka_unit_test(exp_is_accurate_from_zero_to_infinity),
+        cmocka_unit_test(exp2_is_accurate_up_to_its_largest_argument),
         cmocka_unit_test(gelu_is_accurate_far_from_zero_too),
         cmocka_unit_test(the_peak_is_measured_in_a_fraction_of_a_second),
     };
