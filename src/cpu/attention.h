@@ -56,8 +56,8 @@ void head_store(const Head *h, CpuOperand to, const float *rows, int64_t count);
 // delta (count) = row sums of dout * out, which is what the softmax's backward takes from every dp of a row.
 void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_t count, float *delta);
 
-// flash.c. `span` of `spans`: a run of a head's queries, a unit of work for a thread, with all keys it sees; bits do not
-// depend on their number. scratch: flash_scratch_floats(shape) of this thread's own.
+// flash.c. `span` of `spans`: a run of a head's queries, a unit of work for a thread, with all keys it sees; bits do
+// not depend on their number. scratch: flash_scratch_floats(shape) of this thread's own.
 int64_t flash_spans(const AttentionShape *shape, int threads);
 int64_t flash_scratch_floats(const AttentionShape *shape);
 int64_t flash_workspace_floats(const AttentionShape *shape); // of cpu_scratch

@@ -136,8 +136,8 @@ static inline float cpu_expf(float x) {
     return x < -87.3f ? 0.0f : y;
 }
 
-// Returns 2^x for x <= 127 at two thirds of the cost. |relative error| < 2e-7 (test_linear.c), 0 below -126 and for -inf,
-// NaN for NaN. x = n + r; 2^r, |r| <= 1/2, by the polynomial 1 + c1 r + ... + c5 r^5 of least relative error.
+// Returns 2^x for x <= 127 at two thirds of the cost. |relative error| < 2e-7 (test_linear.c), 0 below -126 and for
+// -inf, NaN for NaN. x = n + r; 2^r, |r| <= 1/2, by the polynomial 1 + c1 r + ... + c5 r^5 of least relative error.
 static inline float cpu_exp2f(float x) {
     float shifted = x + 12583039.0f; // 1.5 * 2^23 + 127: the sum's low bits are n + 127, an exponent field
     float r = x - (shifted - 12583039.0f);

@@ -164,8 +164,8 @@ static void bench_attention(Backend *backend, int64_t head_dim) {
     printf("\n");
 }
 
-// --- flash over long sequences, against what its products take. One thread and its processor time, which other programs
-// disturb little; the products run before and after each pass, at flash's own tiles.
+// --- flash over long sequences, against what its products take. One thread and its processor time, which other
+// programs disturb little; the products run before and after each pass, at flash's own tiles.
 
 static double thread_seconds(void) {
     struct timespec now;
