@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "src/schedule/build.h"
+#include "src/schedule/turns.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Making schedules
@@ -120,16 +121,14 @@ int bpipe_min_slots_host(int stages) {
     return stages == 1 ? 1 : 2;
 }
 
-typedef enum BundleState { BUNDLE_TO_COME, BUNDLE_HOME, BUNDLE_AWAY, BUNDLE_USED } BundleState;
-
 // The walk along the compute actions of one stage: what its slots would hold.
 typedef struct Walk {
     ActionList list;
     const StageSchedule *base;
-    int64_t *place;     // [turns] of the B or I of this turn in the base list
-    int *turn;          // [chunks*microbatches] of a bundle
-    BundleState *state; // [turns]
-    int64_t at;         // the current place
+    int64_t *place;   // [turns] of the B or I of this turn in the base list
+    int *turn;        // [chunks*microbatches] of a bundle
+    Turns home, away; // whose bundles are in own slots before their turn, and whose are evicted
+    int64_t at;       // the current place
     int64_t last_forward;
     int turns, microbatches;
     int now;    // turns done
@@ -139,6 +138,7 @@ typedef struct Walk {
     int ahead;
     int peer;
     bool failed; // these slots are too few
+    bool silent; // writes no list
 } Walk;
 
 static bool frees_(ActionKind kind) {
@@ -154,21 +154,25 @@ static int walk_turn_(const Walk *walk, Action action) {
 }
 
 static void walk_move_(Walk *walk, ActionKind kind, int turn) {
+    bool evict = kind == ACTION_EVICT;
+    turns_remove(evict ? &walk->home : &walk->away, turn);
+    turns_add(evict ? &walk->away : &walk->home, turn);
+    walk->used += evict ? -1 : 1;
+    if (walk->silent) return;
     Action action = walk->base->actions[walk->place[turn]];
-    walk->state[turn] = kind == ACTION_EVICT ? BUNDLE_AWAY : BUNDLE_HOME;
-    walk->used += kind == ACTION_EVICT ? -1 : 1;
     list_push(&walk->list, (Action){kind, action.microbatch, action.chunk, walk->peer});
 }
 
 // Evicts the newest bundles that are needed after `needed` until `wanted` more fit. If they cannot, evicts none.
 static bool walk_make_room_(Walk *walk, int wanted, int needed) {
-    int missing = walk->used + wanted - walk->slots, found = 0, turn = walk->newest;
-    for (; turn > needed && found < missing; turn--) found += walk->state[turn] == BUNDLE_HOME;
-    if (found < missing) return false;
-    for (turn = walk->newest; missing > 0; turn--) {
-        if (walk->state[turn] != BUNDLE_HOME) continue;
+    int missing = walk->used + wanted - walk->slots, turn = walk->newest + 1;
+    for (int found = 0; found < missing; found++) {
+        turn = turns_before(&walk->home, turn);
+        if (turn <= needed) return false;
+    }
+    for (turn = walk->newest + 1; missing > 0; missing--) {
+        turn = turns_before(&walk->home, turn);
         walk_move_(walk, ACTION_EVICT, turn);
-        missing--;
     }
     return true;
 }
@@ -203,7 +207,7 @@ static int walk_rise_(const Walk *walk, int turn) {
 // Before a turn, loads the first evicted bundle of the next `ahead` turns into the slot of the newest.
 static void walk_swap_(Walk *walk) {
     int next = walk->now + 1, last = walk->now + least_(walk->ahead, walk->newest - walk->now);
-    while (next <= last && walk->state[next] != BUNDLE_AWAY) next++;
+    while (next <= last && !turns_has(&walk->away, next)) next++;
     if (next > last || !walk_make_room_(walk, 1 + walk_rise_(walk, next), next)) return;
     walk_load_(walk, next);
 }
@@ -218,18 +222,16 @@ static bool freed_before_(const Walk *walk, int turn) {
 // After the last forward little has to be evicted: each B or W frees a slot, and the next evicted bundle takes it. Only
 // if no slot is freed before the next turn does the newest bundle make room.
 static void walk_home_(Walk *walk) {
-    int next = walk->now;
-    for (; next <= walk->newest && walk->used < walk->slots; next++) {
-        if (walk->state[next] == BUNDLE_AWAY) walk_load_(walk, next);
-    }
+    int next = walk->now - 1;
+    while (walk->used < walk->slots && (next = turns_after(&walk->away, next)) >= 0) walk_load_(walk, next);
     next = walk->now + 1;
-    if (next > walk->newest || walk->state[next] != BUNDLE_AWAY || freed_before_(walk, next)) return;
+    if (next > walk->newest || !turns_has(&walk->away, next) || freed_before_(walk, next)) return;
     if (walk_make_room_(walk, 1, next)) walk_load_(walk, next);
 }
 
 // Loads the bundle of this very turn, if a slot for it came too late to load it earlier.
 static void walk_late_(Walk *walk) {
-    if (walk->state[walk->now] != BUNDLE_AWAY) return;
+    if (!turns_has(&walk->away, walk->now)) return;
     if (walk_make_room_(walk, 1, walk->now))
         walk_load_(walk, walk->now);
     else
@@ -242,23 +244,25 @@ static void walk_action_(Walk *walk, Action action) {
     if (forward) walk_before_forward_(walk);
     if (turns_(action.kind)) walk_late_(walk);
     if (turns_(action.kind) && walk->at < walk->last_forward) walk_swap_(walk);
-    list_push(&walk->list, action);
+    if (!walk->silent) list_push(&walk->list, action);
     if (forward) {
-        walk->state[walk_turn_(walk, action)] = BUNDLE_HOME;
-        if (walk_turn_(walk, action) > walk->newest) walk->newest = walk_turn_(walk, action);
+        int turn = walk_turn_(walk, action);
+        turns_add(&walk->home, turn);
+        if (turn > walk->newest) walk->newest = turn;
     }
-    if (turns_(action.kind)) walk->state[walk->now++] = BUNDLE_USED;
+    if (turns_(action.kind)) turns_remove(&walk->home, walk->now++);
     walk->used += forward - frees_(action.kind);
 }
 
+// Reads where the turns of stage s are. Call walk_free_ in any case. -1: memory ran out.
 static int walk_prepare_(Walk *walk, const Schedule *base, int s) {
     size_t bundles = (size_t)base->chunks * (size_t)base->microbatches;
     walk->base = &base->stage[s];
     walk->microbatches = base->microbatches;
     walk->place = calloc(bundles, sizeof *walk->place);
     walk->turn = calloc(bundles, sizeof *walk->turn);
-    walk->state = calloc(bundles, sizeof *walk->state);
-    if (walk->place == NULL || walk->turn == NULL || walk->state == NULL) return -1;
+    if (walk->place == NULL || walk->turn == NULL) return -1;
+    if (turns_create(&walk->home, (int)bundles) != 0 || turns_create(&walk->away, (int)bundles) != 0) return -1;
     for (int64_t i = 0; i < walk->base->count; i++) {
         Action action = walk->base->actions[i];
         if (action.kind == ACTION_FORWARD) walk->last_forward = i;
@@ -273,16 +277,21 @@ static void walk_free_(Walk *walk) {
     free(walk->list.actions);
     free(walk->place);
     free(walk->turn);
-    free(walk->state);
+    turns_free(&walk->home);
+    turns_free(&walk->away);
 }
 
-// Walks stage s of the base with as many slots. Call walk_free_ in any case. -1: memory ran out.
-static int walk_stage_(Walk *walk, const Schedule *base, int s) {
-    if (walk_prepare_(walk, base, s) != 0) return -1;
+// Walks from the start of the list with as many slots.
+static void walk_(Walk *walk, int slots) {
+    turns_clear(&walk->home);
+    turns_clear(&walk->away);
+    walk->slots = slots;
+    walk->newest = -1;
+    walk->now = walk->used = 0;
+    walk->failed = false;
     for (walk->at = 0; walk->at < walk->base->count && !walk->failed; walk->at++) {
         walk_action_(walk, walk->base->actions[walk->at]);
     }
-    return walk->list.failed ? -1 : 0;
 }
 
 static int no_memory_(Error *err) {
@@ -291,9 +300,11 @@ static int no_memory_(Error *err) {
 
 static int balance_stage_(Schedule *schedule, int s, const Schedule *base, EvictTarget target, int ahead, Error *err) {
     int peer = target == EVICT_TO_HOST ? SCHEDULE_HOST : bpipe_partner(schedule->stages, s);
-    Walk walk = {.slots = schedule->slots, .ahead = ahead, .peer = peer, .newest = -1};
-    int status = walk_stage_(&walk, base, s);
-    if (status != 0) {
+    Walk walk = {.ahead = ahead, .peer = peer};
+    int status = walk_prepare_(&walk, base, s);
+    if (status == 0) walk_(&walk, schedule->slots);
+    if (status != 0 || walk.list.failed) {
+        status = -1;
         no_memory_(err);
     } else if (walk.failed) {
         status = error_set(err, EXIT_USAGE,
@@ -330,17 +341,28 @@ static int balance_acceptor_(Schedule *schedule, int s, Error *err) {
     return list_finish(&list, acceptor, err);
 }
 
-// Returns the fewest slots with which the walk to host memory succeeds, if fewer than the stage keeps in flight will
-// do. A bundle that waits for its W cannot be evicted, so split backwards may need many.
-static int host_needs_(const Schedule *base, int s) {
-    int in_flight = schedule_in_flight(&base->stage[s]);
-    for (int slots = 2; slots < in_flight; slots++) {
-        Walk walk = {.slots = slots, .ahead = 1, .peer = SCHEDULE_HOST, .newest = -1};
-        bool works = walk_stage_(&walk, base, s) == 0 && !walk.failed;
-        walk_free_(&walk);
-        if (works) return slots;
+// Returns the most bundles that at one time wait for their W or are needed by the current action: with fewer slots, no
+// eviction helps, since what waits for its W cannot leave.
+static int held_(const StageSchedule *stage) {
+    int waiting = 0, most = 1;
+    for (int64_t i = 0; i < stage->count; i++) {
+        ActionKind kind = stage->actions[i].kind;
+        if (kind != ACTION_WEIGHT && waiting + 1 > most) most = waiting + 1;
+        waiting += (kind == ACTION_INPUT) - (kind == ACTION_WEIGHT);
     }
-    return in_flight;
+    return most;
+}
+
+// Returns the fewest slots with which the walk to host memory succeeds, if fewer than the stage keeps in flight will
+// do.
+static int host_needs_(const Schedule *base, int s) {
+    int in_flight = schedule_in_flight(&base->stage[s]), slots = held_(&base->stage[s]);
+    Walk walk = {.ahead = 1, .peer = SCHEDULE_HOST, .silent = true};
+    if (slots < 2) slots = 2;
+    bool ready = slots < in_flight && walk_prepare_(&walk, base, s) == 0;
+    for (walk.failed = true; ready && walk.failed && slots < in_flight; slots += walk.failed) walk_(&walk, slots);
+    walk_free_(&walk);
+    return ready ? slots : in_flight;
 }
 
 // To a partner: both in-flight counts and one slot to move to, over two stages.
@@ -387,7 +409,7 @@ static int balance_allowed_(const Schedule *base, int slots, EvictTarget target,
     if (ahead < 1) {
         return error_set(err, EXIT_USAGE, "bundles have to come home at least 1 backward ahead, not %d", ahead);
     }
-    int least = bpipe_least_slots(base, target);
+    int least = slots == 0 ? 0 : bpipe_least_slots(base, target);
     if (slots >= least) return 0;
     return error_set(err, EXIT_USAGE,
                      "%d slots are too few to balance %s on %d stages; the smallest number that works is %d", slots,
@@ -410,6 +432,7 @@ static Schedule *balance_new_(const Schedule *base, int slots, Error *err) {
 
 Schedule *bpipe_balance_ahead(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err) {
     if (balance_allowed_(base, slots, target, ahead, err) != 0) return NULL;
+    if (slots == 0) slots = bpipe_least_slots(base, target);
     Schedule *schedule = balance_new_(base, slots, err);
     if (schedule == NULL) return NULL;
     int status = 0;

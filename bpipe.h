@@ -158,7 +158,7 @@ int schedule_split(Schedule *schedule, Error *err);
 // The BPipe pass: returns a copy of `base` in which no stage needs more than `slots` slots, with the same compute
 // actions. The base may be any schedule that moves no bundles yet; eviction to a partner needs loop placement. Fewer
 // slots than bpipe_least_slots is an error that names that number; with as many as the base needs, nothing is evicted.
-// docs/bpipe.md says how it chooses and what that costs.
+// slots 0: that number. docs/bpipe.md says how it chooses and what that costs.
 Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, Error *err);
 
 // The same for slow transfers: bundles are loaded up to `ahead` (>= 1; bpipe_balance: 1) backwards before their own, so

@@ -49,7 +49,6 @@ static Schedule *plain_schedule_(const Config *config, Error *err) {
 static Schedule *balanced_schedule_(const Config *config, const Schedule *plain, Error *err) {
     EvictTarget target = (EvictTarget)config->schedule.evict_to;
     int slots = (int)config->schedule.slots, ahead = (int)config->schedule.load_ahead;
-    if (slots == 0) slots = bpipe_least_slots(plain, target);
     if (ahead == 0) ahead = bpipe_load_ahead(plain, target);
     return bpipe_balance_ahead(plain, slots, target, ahead, err);
 }

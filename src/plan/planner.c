@@ -96,7 +96,7 @@ void planner_config(const Planner *planner, Variant variant, Config *config) {
     config->schedule.bpipe = variant.bpipe ? BPIPE_ON : BPIPE_OFF;
     if (variant.attention != config->attention.mode) config_set_attention(config, variant.attention);
     // `slots` is unused while BPipe is off and may be too small for it.
-    if (config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
+    if (config->schedule.slots > 0 && config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
 }
 
 // Returns how many of a configuration's microbatches suffice to know its schedule.
