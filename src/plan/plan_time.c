@@ -312,16 +312,16 @@ typedef struct Phase {
 } Phase;
 
 static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs, Error *err) {
-    Timeline *timeline = simulate_run(schedule, &costs->costs, err);
+    SimulateCosts totals = costs->costs;
+    totals.totals_only = true;
+    Timeline *timeline = simulate_run(schedule, &totals, err);
     if (timeline == NULL) return -1;
     *phase = (Phase){timeline->makespan, 0, timeline->exposed, 0};
     for (int s = 0; s < schedule->stages; s++) {
         const StageTimeline *line = &timeline->stage[s];
-        double end = 0;
-        for (int64_t i = 0; i < schedule->stage[s].count; i++)
-            if (line->end[i] > end) end = line->end[i];
         phase->busy += line->busy;
-        if (end + costs->stage[s].reduction > phase->last) phase->last = end + costs->stage[s].reduction;
+        double end = line->last + costs->stage[s].reduction;
+        if (end > phase->last) phase->last = end;
     }
     timeline_free(timeline);
     return 0;

@@ -24,11 +24,10 @@ typedef struct Edge {
 } Edge;
 
 typedef struct SimStage {
-    int64_t *compute; // places of F, B, I and W in the list
-    int64_t *queue;   // places of E, A, R and L in the list
-    int64_t *posted;  // [transfers] how many compute actions come before it
-    int64_t computes, transfers;
-    int64_t c, q; // complete so far
+    const Action *actions;  // of the list
+    int64_t count;          // its length
+    int64_t compute, queue; // places of the next compute action and of the next transfer: neither is complete
+    double compute_start, transfer_start;
     bool computing, transferring;
     bool *here;    // [chunks*microbatches] the bundle is in an own slot, complete
     int own, lent; // slots taken
@@ -45,14 +44,21 @@ typedef struct End {
     int at; // the stage that computes or that evicted; the boundary of a message
 } End;
 
+// The edges and durations of one chunk of a stage. An edge may be NULL: nothing comes from there, or goes there.
+typedef struct SimChunk {
+    Edge *forward_in, *forward_out, *backward_in, *backward_out;
+    double forward, backward, input, weight;
+} SimChunk;
+
 typedef struct SimRun {
     const Schedule *schedule;
     const SimulateCosts *costs;
     Timeline *timeline;
     SimStage *stages;
-    Edge *down; // [stages*chunks] F from virtual stage g to g+1; the last is unused
-    Edge *up;   // [stages*chunks] B or I from virtual stage g+1 to g
-    End *ends;  // heap, earliest first
+    SimChunk *chunks; // [stages*chunks]
+    Edge *down;       // [stages*chunks] F from virtual stage g to g+1; the last is unused
+    Edge *up;         // [stages*chunks] B or I from virtual stage g+1 to g
+    End *ends;        // heap, earliest first
     int ends_count;
     int *stirred; // [stages] those with something to check
     int stirred_count;
@@ -64,33 +70,23 @@ typedef struct SimRun {
 // ---------------------------------------------------------------------------------------------------------------------
 // The heap
 
-static void swap_ends_(End *a, End *b) {
-    End kept = *a;
-    *a = *b;
-    *b = kept;
-}
-
 static void ends_push_(SimRun *run, double duration, EndKind kind, int where) {
+    End *ends = run->ends, end = {run->now + duration, kind, where};
     int at = run->ends_count++;
-    run->ends[at] = (End){run->now + duration, kind, where};
-    while (at > 0 && run->ends[at].time < run->ends[(at - 1) / 2].time) {
-        swap_ends_(&run->ends[at], &run->ends[(at - 1) / 2]);
-        at = (at - 1) / 2;
-    }
+    for (int parent; at > 0 && end.time < ends[parent = (at - 1) / 2].time; at = parent) ends[at] = ends[parent];
+    ends[at] = end;
 }
 
 static End ends_pop_(SimRun *run) {
-    End first = run->ends[0];
-    run->ends[0] = run->ends[--run->ends_count];
-    for (int at = 0;;) {
-        int least = at;
-        for (int child = 2 * at + 1; child <= 2 * at + 2 && child < run->ends_count; child++) {
-            if (run->ends[child].time < run->ends[least].time) least = child;
-        }
-        if (least == at) return first;
-        swap_ends_(&run->ends[at], &run->ends[least]);
-        at = least;
+    End *ends = run->ends, first = ends[0], last = ends[--run->ends_count];
+    int count = run->ends_count, at = 0;
+    for (int child; (child = 2 * at + 1) < count; at = child) {
+        if (child + 1 < count) child += ends[child + 1].time < ends[child].time;
+        if (last.time <= ends[child].time) break;
+        ends[at] = ends[child];
     }
+    ends[at] = last;
+    return first;
 }
 
 // Starts something that takes `duration`; `share`: the resource it shares meanwhile, -1 for none.
@@ -108,25 +104,21 @@ static int share_of_(const int *resources, int i) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Starts
 
-static Action action_at_(const SimRun *run, int s, int64_t place) {
-    return run->schedule->stage[s].actions[place];
-}
-
 static int boundaries_(const SimRun *run) {
     return run->schedule->stages * run->schedule->chunks - 1;
 }
 
-// Return where an action's input comes from and where its output goes; NULL: nowhere, as for every W.
-static Edge *edge_in_(SimRun *run, int s, Action action) {
-    int g = schedule_virtual(run->schedule, s, action.chunk);
-    if (action.kind == ACTION_FORWARD) return g > 0 ? &run->down[g - 1] : NULL;
-    return action.kind != ACTION_WEIGHT && g < boundaries_(run) ? &run->up[g] : NULL;
+static const SimChunk *chunk_(const SimRun *run, int s, Action action) {
+    return &run->chunks[s * run->schedule->chunks + action.chunk];
 }
 
-static Edge *edge_out_(SimRun *run, int s, Action action) {
-    int g = schedule_virtual(run->schedule, s, action.chunk);
-    if (action.kind == ACTION_FORWARD) return g < boundaries_(run) ? &run->down[g] : NULL;
-    return action.kind != ACTION_WEIGHT && g > 0 ? &run->up[g - 1] : NULL;
+// Return where an action's input comes from and where its output goes; NULL: nowhere, as for every W.
+static Edge *edge_in_(const SimChunk *chunk, ActionKind kind) {
+    return kind == ACTION_FORWARD ? chunk->forward_in : kind == ACTION_WEIGHT ? NULL : chunk->backward_in;
+}
+
+static Edge *edge_out_(const SimChunk *chunk, ActionKind kind) {
+    return kind == ACTION_FORWARD ? chunk->forward_out : kind == ACTION_WEIGHT ? NULL : chunk->backward_out;
 }
 
 static bool edge_has_input_(const Edge *edge, int microbatch) {
@@ -142,13 +134,11 @@ static int64_t bundle_at_(const SimRun *run, Action action) {
     return (int64_t)action.chunk * run->schedule->microbatches + action.microbatch;
 }
 
-static double duration_(const SimRun *run, int s, Action action) {
-    const SimulateCosts *costs = run->costs;
-    const double *of = action.kind == ACTION_FORWARD    ? costs->forward
-                       : action.kind == ACTION_BACKWARD ? costs->backward
-                       : action.kind == ACTION_INPUT    ? costs->input
-                                                        : costs->weight;
-    return of[s * run->schedule->chunks + action.chunk];
+static double duration_(const SimChunk *chunk, ActionKind kind) {
+    return kind == ACTION_FORWARD    ? chunk->forward
+           : kind == ACTION_BACKWARD ? chunk->backward
+           : kind == ACTION_INPUT    ? chunk->input
+                                     : chunk->weight;
 }
 
 // A wait for a slot or a load counts from the moment when nothing else is missing.
@@ -170,10 +160,11 @@ static void simulate_note_peak_(int *peak, int used) {
 
 static void start_compute_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
-    if (stage->computing || stage->c == stage->computes) return;
-    Action action = action_at_(run, s, stage->compute[stage->c]);
+    if (stage->computing || stage->compute == stage->count) return;
+    Action action = stage->actions[stage->compute];
+    const SimChunk *chunk = chunk_(run, s, action);
     bool forward = action.kind == ACTION_FORWARD;
-    Edge *in = edge_in_(run, s, action), *out = edge_out_(run, s, action);
+    Edge *in = edge_in_(chunk, action.kind), *out = edge_out_(chunk, action.kind);
     if (in != NULL && !edge_has_input_(in, action.microbatch)) return;
     if (out != NULL && !edge_has_buffer_(run, out)) return;
     bool ready = forward ? stage->own < run->schedule->stage[s].own_slots : stage->here[bundle_at_(run, action)];
@@ -186,16 +177,17 @@ static void start_compute_(SimRun *run, int s) {
     if (forward) stage->own++;
     simulate_note_peak_(&run->timeline->stage[s].own_peak, stage->own);
     stage->computing = true;
-    run->timeline->stage[s].start[stage->compute[stage->c]] = run->now;
+    stage->compute_start = run->now;
     int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
-    simulate_ends_in_(run, duration_(run, s, action), share, END_COMPUTE_, s);
+    simulate_ends_in_(run, duration_(chunk, action.kind), share, END_COMPUTE_, s);
 }
 
 // Returns the transfer at the head of stage s's queue, if it has been posted.
 static bool simulate_head_(const SimRun *run, int s, Action *action) {
     const SimStage *stage = &run->stages[s];
-    if (stage->transferring || stage->q == stage->transfers || stage->posted[stage->q] > stage->c) return false;
-    *action = action_at_(run, s, stage->queue[stage->q]);
+    // It is posted when all compute actions before it are complete.
+    if (stage->transferring || stage->queue >= stage->compute) return false;
+    *action = stage->actions[stage->queue];
     return true;
 }
 
@@ -212,7 +204,7 @@ static bool peer_ready_(const SimRun *run, int evictor, Action action) {
 static void occupy_queue_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     stage->transferring = true;
-    run->timeline->stage[s].start[stage->queue[stage->q]] = run->now;
+    stage->transfer_start = run->now;
 }
 
 // Checks a transfer from the evictor's side, whichever side changed.
@@ -243,21 +235,20 @@ static void simulate_start_transfer_(SimRun *run, int s) {
     simulate_ends_in_(run, run->costs->transfer == NULL ? 0 : run->costs->transfer[s], share, END_TRANSFER_, s);
 }
 
-static void start_message_(SimRun *run, int boundary, bool forward) {
-    Edge *edge = forward ? &run->down[boundary] : &run->up[boundary];
-    if (edge->from == edge->to || edge->sending || edge->left == edge->made) return;
+static void start_message_(SimRun *run, Edge *edge, EndKind kind, const Edge *first) {
+    if (edge == NULL || edge->left == edge->made || edge->sending || edge->from == edge->to) return;
     if (edge->left - edge->consumed >= run->schedule->edge_buffers) return;
     edge->sending = true;
     edge->left++;
-    simulate_ends_in_(run, edge->time, edge->share, forward ? END_FORWARD_MESSAGE_ : END_BACKWARD_MESSAGE_, boundary);
+    simulate_ends_in_(run, edge->time, edge->share, kind, (int)(edge - first));
 }
 
 // Starts what the chunks of a stage have to send: forward from g to g+1, backward from g to g-1.
 static void start_messages_(SimRun *run, int s) {
-    for (int c = 0; c < run->schedule->chunks; c++) {
-        int g = schedule_virtual(run->schedule, s, c);
-        if (g < boundaries_(run)) start_message_(run, g, true);
-        if (g > 0) start_message_(run, g - 1, false);
+    const SimChunk *chunk = &run->chunks[s * run->schedule->chunks], *end = chunk + run->schedule->chunks;
+    for (; chunk < end; chunk++) {
+        start_message_(run, chunk->forward_out, END_FORWARD_MESSAGE_, run->down);
+        start_message_(run, chunk->backward_out, END_BACKWARD_MESSAGE_, run->up);
     }
 }
 
@@ -282,20 +273,34 @@ static void stir_(SimRun *run, int s) {
     run->stirred[run->stirred_count++] = s;
 }
 
+// Returns the first place from `at` on of an action that computes, or of a transfer; the list's length: there is none.
+static int64_t next_place_(const SimStage *stage, int64_t at, bool compute) {
+    while (at < stage->count && (stage->actions[at].peer == SCHEDULE_NO_PEER) != compute) at++;
+    return at;
+}
+
+static void note_times_(const SimRun *run, StageTimeline *line, int64_t place, double start) {
+    line->last = run->now;
+    if (run->costs->totals_only) return;
+    line->start[place] = start;
+    line->end[place] = run->now;
+}
+
 static void end_compute_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     StageTimeline *line = &run->timeline->stage[s];
-    int64_t place = stage->compute[stage->c++];
-    Action action = action_at_(run, s, place);
+    Action action = stage->actions[stage->compute];
+    const SimChunk *chunk = chunk_(run, s, action);
     bool *here = &stage->here[bundle_at_(run, action)];
-    Edge *in = edge_in_(run, s, action), *out = edge_out_(run, s, action);
+    Edge *in = edge_in_(chunk, action.kind), *out = edge_out_(chunk, action.kind);
     stage->computing = false;
     if (action.kind != ACTION_INPUT) {
         *here = action.kind == ACTION_FORWARD && !run->schedule->forward_only;
         if (!*here) stage->own--;
     }
-    line->end[place] = run->now;
-    line->busy += run->now - line->start[place];
+    note_times_(run, line, stage->compute, stage->compute_start);
+    line->busy += run->now - stage->compute_start;
+    stage->compute = next_place_(stage, stage->compute + 1, true);
     // this stage may send what it has made, and the sender of its input has a receive buffer again
     stir_(run, s);
     if (out != NULL) out->made++;
@@ -307,16 +312,16 @@ static void end_compute_(SimRun *run, int s) {
 static void leave_queue_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     StageTimeline *line = &run->timeline->stage[s];
-    int64_t place = stage->queue[stage->q++];
     stage->transferring = false;
-    line->end[place] = run->now;
-    line->transfer_busy += run->now - line->start[place];
+    note_times_(run, line, stage->queue, stage->transfer_start);
+    line->transfer_busy += run->now - stage->transfer_start;
+    stage->queue = next_place_(stage, stage->queue + 1, false);
     stir_(run, s);
 }
 
 static void end_transfer_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
-    Action action = action_at_(run, s, stage->queue[stage->q]);
+    Action action = stage->actions[stage->queue];
     bool evict = action.kind == ACTION_EVICT;
     if (evict) stage->own--;
     if (!evict) stage->here[bundle_at_(run, action)] = true;
@@ -365,31 +370,38 @@ static void prepare_edges_(SimRun *run) {
     }
 }
 
+static void prepare_chunk_(SimRun *run, int s, int c) {
+    const SimulateCosts *costs = run->costs;
+    int at = s * run->schedule->chunks + c, g = schedule_virtual(run->schedule, s, c);
+    SimChunk *chunk = &run->chunks[at];
+    chunk->forward_in = g > 0 ? &run->down[g - 1] : NULL;
+    chunk->backward_out = g > 0 ? &run->up[g - 1] : NULL;
+    chunk->forward_out = g < boundaries_(run) ? &run->down[g] : NULL;
+    chunk->backward_in = g < boundaries_(run) ? &run->up[g] : NULL;
+    chunk->forward = costs->forward[at];
+    if (costs->backward != NULL) chunk->backward = costs->backward[at];
+    if (costs->input != NULL) chunk->input = costs->input[at];
+    if (costs->weight != NULL) chunk->weight = costs->weight[at];
+}
+
 static int stage_prepare_(SimRun *run, int s) {
-    const StageSchedule *list = &run->schedule->stage[s];
+    const Schedule *schedule = run->schedule;
     SimStage *stage = &run->stages[s];
     StageTimeline *line = &run->timeline->stage[s];
-    size_t count = (size_t)list->count;
-    stage->compute = malloc(count * sizeof *stage->compute);
-    stage->queue = malloc(count * sizeof *stage->queue);
-    stage->posted = malloc(count * sizeof *stage->posted);
-    stage->here = calloc((size_t)run->schedule->chunks * (size_t)run->schedule->microbatches, sizeof *stage->here);
-    line->start = calloc(count, sizeof *line->start);
-    line->end = calloc(count, sizeof *line->end);
-    if (stage->compute == NULL || stage->queue == NULL || stage->posted == NULL || stage->here == NULL ||
-        line->start == NULL || line->end == NULL) {
-        return -1;
+    stage->actions = schedule->stage[s].actions;
+    stage->count = schedule->stage[s].count;
+    stage->compute = next_place_(stage, 0, true);
+    stage->queue = next_place_(stage, 0, false);
+    stage->here = calloc((size_t)schedule->chunks * (size_t)schedule->microbatches, sizeof *stage->here);
+    bool failed = stage->here == NULL;
+    if (!run->costs->totals_only) {
+        line->start = calloc((size_t)stage->count, sizeof *line->start);
+        line->end = calloc((size_t)stage->count, sizeof *line->end);
+        failed = failed || line->start == NULL || line->end == NULL;
     }
-    for (int64_t i = 0; i < list->count; i++) {
-        if (list->actions[i].peer == SCHEDULE_NO_PEER) {
-            stage->compute[stage->computes++] = i;
-        } else {
-            stage->posted[stage->transfers] = stage->computes;
-            stage->queue[stage->transfers++] = i;
-        }
-    }
+    for (int c = 0; c < schedule->chunks; c++) prepare_chunk_(run, s, c);
     stir_(run, s);
-    return 0;
+    return failed ? -1 : 0;
 }
 
 static int run_prepare_(SimRun *run, Error *err) {
@@ -397,12 +409,13 @@ static int run_prepare_(SimRun *run, Error *err) {
     run->timeline = calloc(1, sizeof *run->timeline);
     if (run->timeline != NULL) run->timeline->stage = calloc(stages, sizeof *run->timeline->stage);
     run->stages = calloc(stages, sizeof *run->stages);
+    run->chunks = calloc(virtual_stages, sizeof *run->chunks);
     run->down = calloc(virtual_stages, sizeof *run->down);
     run->up = calloc(virtual_stages, sizeof *run->up);
     run->ends = calloc(2 * (stages + virtual_stages), sizeof *run->ends);
     run->stirred = calloc(stages, sizeof *run->stirred);
-    bool failed = run->timeline == NULL || run->timeline->stage == NULL || run->stages == NULL || run->down == NULL ||
-                  run->up == NULL || run->ends == NULL || run->stirred == NULL;
+    bool failed = run->timeline == NULL || run->timeline->stage == NULL || run->stages == NULL || run->chunks == NULL ||
+                  run->down == NULL || run->up == NULL || run->ends == NULL || run->stirred == NULL;
     const SimulateShares *shared = run->costs->shares;
     if (shared != NULL && shared->count > 0) {
         run->shares = contention_create(shared->count, shared->capacity);
@@ -415,13 +428,9 @@ static int run_prepare_(SimRun *run, Error *err) {
 }
 
 static void run_free_(SimRun *run) {
-    for (int s = 0; s < run->schedule->stages && run->stages != NULL; s++) {
-        free(run->stages[s].compute);
-        free(run->stages[s].queue);
-        free(run->stages[s].posted);
-        free(run->stages[s].here);
-    }
+    for (int s = 0; s < run->schedule->stages && run->stages != NULL; s++) free(run->stages[s].here);
     free(run->stages);
+    free(run->chunks);
     free(run->down);
     free(run->up);
     free(run->ends);
@@ -450,11 +459,11 @@ static int run_to_end_(SimRun *run, Error *err) {
     if (run->no_memory) return error_set(err, EXIT_FAILED, "no memory to simulate a schedule of this size");
     for (int s = 0; s < run->schedule->stages; s++) {
         const SimStage *stage = &run->stages[s];
-        if (stage->c == stage->computes && stage->q == stage->transfers) continue;
+        if (stage->compute == stage->count && stage->queue == stage->count) continue;
         char text[32];
-        int64_t place = stage->c < stage->computes ? stage->compute[stage->c] : stage->queue[stage->q];
+        int64_t place = stage->compute < stage->count ? stage->compute : stage->queue;
         return error_set(err, EXIT_FAILED, "schedule %s stops for good: stage %d waits at %s", run->schedule->name, s,
-                         action_text(run->schedule, action_at_(run, s, place), text));
+                         action_text(run->schedule, stage->actions[place], text));
     }
     return 0;
 }

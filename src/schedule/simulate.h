@@ -30,11 +30,13 @@ typedef struct SimulateCosts {
     const double *edge;           // [stages] one message between s and s+1, either way; NULL: 0
     bool queue_first;             // which of F and L gets a slot that both ask for in the same instant: F unless set
     const SimulateShares *shares; // NULL: nothing is shared
+    bool totals_only;             // leave out the times of single actions
 } SimulateCosts;
 
 typedef struct StageTimeline {
-    double *start; // [count] of the stage's list; both sides of a transfer carry the same times
+    double *start; // [count] of the stage's list; both sides of a transfer carry the same times. NULL if left out
     double *end;
+    double last;          // end of the stage's last action
     double busy;          // in F, B, I and W
     double wait_slot;     // F had its input and a send buffer, but no slot
     double wait_load;     // B or I had its gradient and a send buffer, but its bundle was not loaded
