@@ -30,7 +30,13 @@ static double makespan(const Schedule *schedule, double forward, double input, d
         edges[s] = edge;
         transfers[s] = transfer / schedule->chunks;
     }
-    SimulateCosts costs = {.forward = f, .backward = b, .input = i, .weight = w, .edge = edges, .transfer = transfers};
+    SimulateCosts costs = {.forward = f,
+                           .backward = b,
+                           .input = i,
+                           .weight = w,
+                           .edge = edges,
+                           .transfer = transfers,
+                           .totals_only = true};
     Error err = {0};
     Timeline *timeline = simulate_run(schedule, &costs, &err);
     if (timeline == NULL) fail_msg("%s", err.text);
@@ -52,47 +58,15 @@ static void assert_sound(const Schedule *schedule) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The specs to look at
 
-typedef void (*Look)(const ScheduleKind *kind, const ScheduleSpec *spec);
+// One of them, made.
+typedef struct View {
+    const ScheduleKind *kind;
+    const ScheduleSpec *spec;
+    const Schedule *base;
+    double plain; // its makespan with F = B = W = 1
+} View;
 
-// Up to `most` chunks, and every group and delay, or the smallest, the largest and, if asked for, one between. Specs
-// that the kind refuses are left out.
-static void look_at_variants(const ScheduleKind *kind, int p, int m, int most_chunks, bool all_numbers, Look look) {
-    for (int chunks = kind->chunks; chunks <= kind->most_chunks && chunks <= most_chunks; chunks *= 2) {
-        int first = kind->grouped ? (p + 1) / 2 : kind->delayed ? 0 : p;
-        int last = kind->delayed ? p - 1 : p, step = all_numbers || last - first < 3 ? 1 : (last - first) / 2;
-        for (int number = first; number <= last; number += step) {
-            ScheduleSpec spec = {.stages = p, .microbatches = m, .chunks = chunks, .delay = number};
-            if (kind->grouped) spec.group = number;
-            Error ignored = {0};
-            if (schedule_complete(kind, &spec, NULL, &ignored) == 0) look(kind, &spec);
-        }
-    }
-}
-
-static void look_at_some(const ScheduleKind *kind, Look look) {
-    static const int stages[] = {1, 2, 3, 4, 5, 7, 8, 16, 32};
-    for (int at = 0; at < 9; at++) {
-        int p = stages[at];
-        for (int m = p; m <= 256; m += m < 2 * p ? 1 + p / 4 : m < 4 * p ? p / 2 + 1 : 5 * p)
-            look_at_variants(kind, p, m, MOST_CHUNKS, false, look);
-        look_at_variants(kind, p, 4 * p, MOST_CHUNKS, false, look);
-    }
-}
-
-// Every m, and what depends on the ends of a list alone at few: every group and delay, and the most chunks.
-static void look_at_all(const ScheduleKind *kind, Look look) {
-    for (int p = first_stages; p <= last_stages; p++) {
-        for (int m = p; m <= 256; m++) {
-            bool few = m == p || m == 2 * p || m == 4 * p || m == 4 * p + p / 2 + 1;
-            look_at_variants(kind, p, m, few ? MOST_CHUNKS : 4, few, look);
-        }
-    }
-}
-
-static void look_at_every_kind(Look look) {
-    for (int k = 0; k < schedule_kind_count; k++)
-        (last_stages > 0 ? look_at_all : look_at_some)(&schedule_kinds[k], look);
-}
+typedef void (*Look)(const View *view);
 
 static Schedule *made(const ScheduleKind *kind, const ScheduleSpec *spec) {
     Error err = {0};
@@ -101,11 +75,62 @@ static Schedule *made(const ScheduleKind *kind, const ScheduleSpec *spec) {
     return schedule;
 }
 
+// looks: ends with NULL.
+static void look_at(const ScheduleKind *kind, const ScheduleSpec *spec, const Look *looks) {
+    Schedule *base = made(kind, spec);
+    View view = {kind, spec, base, makespan(base, 1, 1, 1, 0, 0)};
+    for (; *looks != NULL; looks++) (*looks)(&view);
+    schedule_free(base);
+}
+
+// Up to `most` chunks, and every group and delay, or the smallest, the largest and, if asked for, one between. Specs
+// that the kind refuses are left out.
+static void look_at_variants(const ScheduleKind *kind, int p, int m, int most_chunks, bool all_numbers,
+                             const Look *looks) {
+    for (int chunks = kind->chunks; chunks <= kind->most_chunks && chunks <= most_chunks; chunks *= 2) {
+        int first = kind->grouped ? (p + 1) / 2 : kind->delayed ? 0 : p;
+        int last = kind->delayed ? p - 1 : p, step = all_numbers || last - first < 3 ? 1 : (last - first) / 2;
+        for (int number = first; number <= last; number += step) {
+            ScheduleSpec spec = {.stages = p, .microbatches = m, .chunks = chunks, .delay = number};
+            if (kind->grouped) spec.group = number;
+            Error ignored = {0};
+            if (schedule_complete(kind, &spec, NULL, &ignored) == 0) look_at(kind, &spec, looks);
+        }
+    }
+}
+
+static void look_at_some(const ScheduleKind *kind, const Look *looks) {
+    static const int stages[] = {1, 2, 3, 4, 5, 7, 8, 16, 32};
+    for (int at = 0; at < 9; at++) {
+        int p = stages[at];
+        for (int m = p; m <= 256; m += m < 2 * p ? 1 + p / 4 : m < 4 * p ? p / 2 + 1 : 5 * p)
+            look_at_variants(kind, p, m, MOST_CHUNKS, false, looks);
+        look_at_variants(kind, p, 4 * p, MOST_CHUNKS, false, looks);
+    }
+}
+
+// Every m, and what depends on the ends of a list alone at few: every group and delay, and the most chunks.
+static void look_at_all(const ScheduleKind *kind, const Look *looks) {
+    for (int p = first_stages; p <= last_stages; p++) {
+        for (int m = p; m <= 256; m++) {
+            bool few = m == p || m == 2 * p || m == 4 * p || m == 4 * p + p / 2 + 1;
+            look_at_variants(kind, p, m, few ? MOST_CHUNKS : 4, few, looks);
+        }
+    }
+}
+
+static void look_at_every_kind(const Look *looks) {
+    for (int k = 0; k < schedule_kind_count; k++)
+        (last_stages > 0 ? look_at_all : look_at_some)(&schedule_kinds[k], looks);
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Makers
 
-static void look_at_soundness(const ScheduleKind *kind, const ScheduleSpec *spec) {
-    Schedule *schedule = made(kind, spec);
+static void look_at_soundness(const View *view) {
+    const Schedule *schedule = view->base;
+    const ScheduleKind *kind = view->kind;
+    const ScheduleSpec *spec = view->spec;
     assert_string_equal(schedule->name, kind->name);
     assert_int_equal(schedule->placement, kind->placement);
     assert_int_equal(schedule->split, kind->splits);
@@ -113,12 +138,11 @@ static void look_at_soundness(const ScheduleKind *kind, const ScheduleSpec *spec
     if (schedule->slots > kind->slots(spec))
         fail_msg("%s: p %d m %d: %d slots, not %d", kind->name, spec->stages, spec->microbatches, schedule->slots,
                  kind->slots(spec));
-    schedule_free(schedule);
 }
 
 static void every_schedule_is_sound_and_within_its_slots(void **state) {
     (void)state;
-    look_at_every_kind(look_at_soundness);
+    look_at_every_kind((const Look[]){look_at_soundness, NULL});
 }
 
 static double larger(double a, double b) {
@@ -141,58 +165,56 @@ static double bubble_of(const ScheduleKind *kind, const ScheduleSpec *spec) {
     return (p - 1) / 2;
 }
 
-static void look_at_bubble(const ScheduleKind *kind, const ScheduleSpec *spec) {
+static void look_at_bubble(const View *view) {
+    const ScheduleKind *kind = view->kind;
+    const ScheduleSpec *spec = view->spec;
     double expected = bubble_of(kind, spec);
     if (expected < 0) return;
-    Schedule *schedule = made(kind, spec);
-    double bubble = makespan(schedule, 1, 1, 1, 0, 0) - 3.0 * spec->microbatches;
+    double bubble = view->plain - 3.0 * spec->microbatches;
     bool bound = strcmp(kind->name, "v-min") == 0;
     if (bound ? bubble > expected + 1e-6 : fabs(bubble - expected) > 1e-6)
         fail_msg("%s: p %d m %d chunks %d group %d delay %d: idle %g, not %g", kind->name, spec->stages,
                  spec->microbatches, spec->chunks, spec->group, spec->delay, bubble, expected);
-    schedule_free(schedule);
 }
 
 static void idle_time_is_what_the_formulas_say(void **state) {
     (void)state;
-    look_at_every_kind(look_at_bubble);
+    look_at_every_kind((const Look[]){look_at_bubble, NULL});
 }
 
-static void look_at_split(const ScheduleKind *kind, const ScheduleSpec *spec) {
-    if (kind->splits) return;
-    ScheduleSpec split = *spec;
+static void look_at_split(const View *view) {
+    if (view->kind->splits) return;
+    ScheduleSpec split = *view->spec;
     split.split = true;
-    Schedule *whole = made(kind, spec), *parts = made(kind, &split);
+    Schedule *parts = made(view->kind, &split);
     assert_sound(parts);
-    assert_true(parts->split && parts->slots == whole->slots);
-    double before = makespan(whole, 1, 1, 1, 0, 0), after = makespan(parts, 1, 1, 1, 0, 0);
+    assert_true(parts->split && parts->slots == view->base->slots);
+    double before = view->plain, after = makespan(parts, 1, 1, 1, 0, 0);
     assert_true(after <= before + 1e-6);
-    if (spec->chunks == 1) assert_true(fabs(before - after - (spec->stages - 1)) < 1e-6);
-    schedule_free(whole);
+    if (split.chunks == 1) assert_true(fabs(before - after - (split.stages - 1)) < 1e-6);
     schedule_free(parts);
 }
 
 static void a_split_backward_takes_one_w_a_stage_off_the_idle_time(void **state) {
     (void)state;
-    look_at_every_kind(look_at_split);
+    look_at_every_kind((const Look[]){look_at_split, NULL});
 }
 
-static void look_at_forward(const ScheduleKind *kind, const ScheduleSpec *spec) {
+static void look_at_forward(const View *view) {
+    const ScheduleSpec *spec = view->spec;
     if (spec->microbatches > 4 * spec->stages) return;
-    Schedule *like = made(kind, spec);
     for (int m = 1; m <= spec->microbatches; m += 1 + spec->microbatches / 2) {
-        Schedule *schedule = schedule_forward_like(like, m, NULL);
+        Schedule *schedule = schedule_forward_like(view->base, m, NULL);
         assert_non_null(schedule);
-        assert_true(schedule->forward_only && schedule->chunks == like->chunks);
+        assert_true(schedule->forward_only && schedule->chunks == view->base->chunks);
         assert_sound(schedule);
         schedule_free(schedule);
     }
-    schedule_free(like);
 }
 
 static void forward_only_lists_are_sound_on_every_placement(void **state) {
     (void)state;
-    look_at_every_kind(look_at_forward);
+    look_at_every_kind((const Look[]){look_at_forward, NULL});
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -214,20 +236,21 @@ static int pair_slots(const Schedule *base) {
     return most;
 }
 
-static void assert_nothing_is_lost(const Schedule *base, const Schedule *schedule, double most,
-                                   const ScheduleSpec *spec) {
-    double plain = makespan(base, 1, 1, 1, 0, 0);
+static void assert_nothing_is_lost(const View *view, const Schedule *schedule, double most) {
+    const ScheduleSpec *spec = view->spec;
     for (double transfer = 0.5; transfer <= most; transfer += 0.5) {
         double time = makespan(schedule, 1, 1, 1, 0, transfer);
-        if (time > plain + 1e-6)
-            fail_msg("%s: p %d m %d chunks %d group %d delay %d: transfer %g takes %g, not %g", base->name,
-                     spec->stages, spec->microbatches, spec->chunks, spec->group, spec->delay, transfer, time, plain);
+        if (time > view->plain + 1e-6)
+            fail_msg("%s: p %d m %d chunks %d group %d delay %d: transfer %g takes %g, not %g", view->kind->name,
+                     spec->stages, spec->microbatches, spec->chunks, spec->group, spec->delay, transfer, time,
+                     view->plain);
     }
 }
 
-static void look_at_pairs(const ScheduleKind *kind, const ScheduleSpec *spec) {
-    if (!kind->pairs || (spec->microbatches > 8 * spec->stages && last_stages == 0)) return;
-    Schedule *base = made(kind, spec);
+static void look_at_pairs(const View *view) {
+    const ScheduleSpec *spec = view->spec;
+    const Schedule *base = view->base;
+    if (!view->kind->pairs || (spec->microbatches > 8 * spec->stages && last_stages == 0)) return;
     Error err = {0};
     int slots = pair_slots(base);
     assert_int_equal(bpipe_least_slots(base, EVICT_TO_PEER), slots);
@@ -237,26 +260,26 @@ static void look_at_pairs(const ScheduleKind *kind, const ScheduleSpec *spec) {
     // With F = B = W whole backwards take 2F, with split ones two backwards hide a swap. Chunks whose backwards
     // are whole hide a forward for sure, and with loads one backward earlier as much as the others.
     bool whole_chunks = spec->chunks > 1 && !base->split;
-    assert_nothing_is_lost(base, schedule, whole_chunks ? 1 : 1.5, spec);
+    assert_nothing_is_lost(view, schedule, whole_chunks ? 1 : 1.5);
     if (whole_chunks) {
-        assert_true(makespan(schedule, 1, 1, 1, 0, 1.5) < 1.012 * makespan(base, 1, 1, 1, 0, 0));
+        assert_true(makespan(schedule, 1, 1, 1, 0, 1.5) < 1.012 * view->plain);
         schedule_free(schedule);
         schedule = bpipe_balance_ahead(base, slots, EVICT_TO_PEER, 2, &err);
         assert_sound(schedule);
-        assert_nothing_is_lost(base, schedule, 1.5, spec);
+        assert_nothing_is_lost(view, schedule, 1.5);
     }
-    schedule_free(base);
     schedule_free(schedule);
 }
 
 static void partners_level_every_loop_schedule_and_no_time_is_lost(void **state) {
     (void)state;
-    look_at_every_kind(look_at_pairs);
+    look_at_every_kind((const Look[]){look_at_pairs, NULL});
 }
 
-static void look_at_host(const ScheduleKind *kind, const ScheduleSpec *spec) {
+static void look_at_host(const View *view) {
+    const ScheduleSpec *spec = view->spec;
+    const Schedule *base = view->base;
     if (spec->microbatches > 5 * spec->stages && last_stages == 0) return;
-    Schedule *base = made(kind, spec);
     Error err = {0};
     int slots = bpipe_least_slots(base, EVICT_TO_HOST);
     for (int more = 0; more < 3; more++) {
@@ -267,12 +290,18 @@ static void look_at_host(const ScheduleKind *kind, const ScheduleSpec *spec) {
         assert_true(makespan(schedule, 1, 1, 1, 0.05, 0.5) > 0);
         schedule_free(schedule);
     }
-    schedule_free(base);
 }
 
 static void the_host_takes_bundles_of_every_placement(void **state) {
     (void)state;
-    look_at_every_kind(look_at_host);
+    look_at_every_kind((const Look[]){look_at_host, NULL});
+}
+
+// The long form: each schedule is made once.
+static void everything_above_holds_for_every_m(void **state) {
+    (void)state;
+    look_at_every_kind((const Look[]){look_at_soundness, look_at_bubble, look_at_split, look_at_forward, look_at_pairs,
+                                      look_at_host, NULL});
 }
 
 // Half of what V-Half keeps. A transfer as long as a forward costs one wait in the warm-up.
@@ -441,6 +470,8 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "all") == 0) {
         first_stages = argc > 2 ? atoi(argv[2]) : 1;
         last_stages = argc > 3 ? atoi(argv[3]) : MOST_STAGES;
+        const struct CMUnitTest all[] = {cmocka_unit_test(everything_above_holds_for_every_m)};
+        return cmocka_run_group_tests(all, NULL, NULL);
     }
     if (argc > 1 && strcmp(argv[1], "tables") == 0) {
         for (int p = 4; p <= 16; p *= 2) print_table(p);
