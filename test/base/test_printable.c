@@ -45,7 +45,7 @@ static void marks_that_reorder_text_are_replaced(void **state) {
                         "?????????????");
 }
 
-static void bytes_that_are_no_utf8_are_replaced(void **state) {
+static void bytes_that_are_not_utf8_are_replaced(void **state) {
     (void)state;
     assert_string_equal(printable("\xff\xfe|\xc0\x9b|\xe0\x82\x9b|\xed\xa0\x80|\xe6\x97", ""), "??|??|???|???|??");
 }
@@ -81,7 +81,7 @@ int main(void) {
         cmocka_unit_test(letters_of_any_script_stay),
         cmocka_unit_test(control_characters_of_both_ranges_are_replaced),
         cmocka_unit_test(marks_that_reorder_text_are_replaced),
-        cmocka_unit_test(bytes_that_are_no_utf8_are_replaced),
+        cmocka_unit_test(bytes_that_are_not_utf8_are_replaced),
         cmocka_unit_test(a_message_has_one_line_whatever_it_quotes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -120,7 +120,7 @@ def test_a_tied_llama_is_saved_without_a_head_and_resumes_with_the_same_bits(tmp
     assert "model.tie_embeddings is true there and false here" in refused.stderr
 
 
-def test_metrics_go_on_behind_the_checkpoint(tmp_path):
+def test_metrics_continue_after_the_checkpoint(tmp_path):
     trainer = Trainer(tmp_path, LLAMA)
     one_file = {"log.metrics": str(tmp_path / "metrics.jsonl")}
     whole = trainer.run(one_file, saving(tmp_path / "saved", 3))

@@ -90,7 +90,7 @@ def replace(path, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["manifest.json", "config.json", "training.json", "model-00002-of-00004.safetensors"])
-def test_a_checkpoint_s_file_that_is_none_is_refused_and_not_waited_for(small, tmp_path, name, kind):
+def test_a_checkpoint_file_that_is_not_regular_is_refused_and_not_waited_for(small, tmp_path, name, kind):
     saved = tmp_path / "step_00000003"
     shutil.copytree(small.saved / saved.name, saved)
     replace(saved / name, kind)
@@ -102,7 +102,7 @@ def test_a_checkpoint_s_file_that_is_none_is_refused_and_not_waited_for(small, t
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
-def test_a_shard_that_is_none_is_refused_and_not_waited_for(tmp_path, kind):
+def test_a_shard_that_is_not_a_regular_file_is_refused_and_not_waited_for(tmp_path, kind):
     trainer = made(tmp_path)
     replace(tmp_path / "train.bin", kind)
     said = last_sentence(ended(trainer, code=2))
@@ -110,7 +110,7 @@ def test_a_shard_that_is_none_is_refused_and_not_waited_for(tmp_path, kind):
 
 
 @pytest.mark.thorough
-def test_a_configuration_that_nobody_writes_is_not_waited_for(tmp_path):
+def test_a_configuration_that_never_arrives_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     program = made(tmp_path).program
     result = subprocess.run(
@@ -120,7 +120,7 @@ def test_a_configuration_that_nobody_writes_is_not_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["-o", "--trace"])
-def test_output_that_nobody_reads_is_not_waited_for(tmp_path, option):
+def test_output_without_a_reader_is_not_waited_for(tmp_path, option):
     os.mkfifo(tmp_path / "pipe")
     command, _ = made(tmp_path).prepare()
     command += [option, ("log.metrics=" if option == "-o" else "") + str(tmp_path / "pipe")]

@@ -30,7 +30,7 @@ static void one_rank_keeps_its_sums(void **state) {
     comm->destroy(comm);
 }
 
-static void one_rank_has_nobody_to_send_to(void **state) {
+static void one_rank_has_no_rank_to_send_to(void **state) {
     (void)state;
     Error err = {0};
     CommRequest request = {0};
@@ -137,7 +137,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_brief_pause_yields_first_and_then_sleeps_without_slack),
         cmocka_unit_test(one_rank_keeps_its_sums),
-        cmocka_unit_test(one_rank_has_nobody_to_send_to),
+        cmocka_unit_test(one_rank_has_no_rank_to_send_to),
         cmocka_unit_test(launchers_are_recognised),
         cmocka_unit_test(a_world_of_one_is_complete),
     };

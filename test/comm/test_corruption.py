@@ -69,14 +69,14 @@ def test_a_flipped_bit_of_a_bundle_sent_as_message_is_named(trainer, rank, what)
     ), ended.stderr
 
 
-def test_without_checksums_the_same_bit_changes_losses_and_nobody_notices(trainer):
+def test_without_checksums_the_same_bit_changes_losses_unnoticed(trainer):
     for fault in ({"rank": 0, "size": MESSAGE, "at": 13}, {"rank": 0, "size": trainer.bundle, "at": 4, "lent": False}):
         ended = damaged(trainer, **fault)
         assert ended.code == 0
         assert ended.curve() != trainer.plain.curve() and ended.curve()[0][1] == trainer.plain.curve()[0][1]
 
 
-def test_a_bundle_that_changes_while_it_is_away_is_named(trainer):
+def test_an_evicted_bundle_that_changes_is_named(trainer):
     """Changes bytes of the lent slots from outside until one of them belongs to an evicted bundle."""
     process = trainer.start(FOUR, ON, {"train.steps": 1000000, "train.global_batch": 32})
     config, chance = process.args[2], random.Random(3)

@@ -38,7 +38,7 @@ def test_the_tables_are_found_in_the_source():
     assert {"model.hidden", "train.lr", "parallel.layers", "hardware.profile"} < set(KEYS)
 
 
-def test_every_option_and_every_key_stands_in_every_face():
+def test_every_face_has_every_option_and_key():
     manual = face("--man").replace("\\-", "-")
     bash, zsh, help = face("--completion", "bash"), face("--completion", "zsh"), face("--help")
     for option in OPTIONS:

@@ -75,7 +75,7 @@ static void run_operations(Op *op, int64_t rows, int64_t cols, const AttentionSh
     b->attention_backward(b, dqkv, scratch, out, out, saved, qkv, shape);
 }
 
-static void operations_keep_to_the_room_that_is_counted_for_them(void **state) {
+static void operations_keep_to_the_workspace_that_is_counted_for_them(void **state) {
     (void)state;
     // In turn products, attention with wide heads, and norms of wide rows need the most.
     static const int64_t sizes[][3] = {{256, 64, 16}, {256, 128, 4096}, {2048, 2560, 16}};
@@ -158,7 +158,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_zeroed_aligned_and_counted_by_category),
         cmocka_unit_test(no_memory_names_what_was_wanted_and_what_holds_the_rest),
-        cmocka_unit_test(operations_keep_to_the_room_that_is_counted_for_them),
+        cmocka_unit_test(operations_keep_to_the_workspace_that_is_counted_for_them),
         cmocka_unit_test(copies_arrive_and_events_tell_the_time),
         cmocka_unit_test(bf16_rounds_to_nearest_even),
         cmocka_unit_test(what_the_device_says_of_itself),

@@ -250,7 +250,7 @@ static void shards_of_two_tokenizers_are_noticed(void **state) {
     dataset_close(dataset);
 }
 
-static void side_files_stand_beside_shards_and_are_called_as_these(void **state) {
+static void side_files_are_named_after_their_shards(void **state) {
     (void)state;
     static const struct {
         const char *shard, *side; // NULL: none
@@ -455,7 +455,7 @@ int main(void) {
         cmocka_unit_test(a_side_file_tells_the_vocabulary_before_any_token_does),
         cmocka_unit_test(a_damaged_side_file_is_named_and_an_absent_one_is_not_missed),
         cmocka_unit_test(shards_of_two_tokenizers_are_noticed),
-        cmocka_unit_test(side_files_stand_beside_shards_and_are_called_as_these),
+        cmocka_unit_test(side_files_are_named_after_their_shards),
         cmocka_unit_test(files_beyond_two_gib_are_read),
         cmocka_unit_test(a_file_that_shrinks_while_it_is_read_is_named),
         cmocka_unit_test(what_is_no_regular_file_is_refused_at_once),

@@ -170,7 +170,7 @@ def test_adam_counts_updates_and_not_steps(saved):
     assert off(updates) < 1e-4 < off(step) / 10
 
 
-def test_a_resume_behind_skipped_steps_has_the_same_bits(rare, saved, tmp_path):
+def test_a_resume_after_skipped_steps_has_the_same_bits(rare, saved, tmp_path):
     folder, result = saved
     for step in (skipped_of(result)[0], skipped_of(result)[1] + 1):
         resumed = rare.run(rare.start_from, resume=step_of(folder, step))

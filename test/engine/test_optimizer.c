@@ -158,7 +158,7 @@ static void the_blamed_gradient_is_the_first_of_the_backward(void **state) {
     bench_close(bench);
 }
 
-static void a_weight_that_is_no_number_is_blamed_too(void **state) {
+static void a_nan_weight_is_blamed_too(void **state) {
     (void)state;
     for (int bf16 = 0; bf16 < 2; bf16++) {
         Bench *bench =
@@ -179,7 +179,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_skipped_update_leaves_weights_moments_and_adams_count_as_they_were),
         cmocka_unit_test(the_blamed_gradient_is_the_first_of_the_backward),
-        cmocka_unit_test(a_weight_that_is_no_number_is_blamed_too),
+        cmocka_unit_test(a_nan_weight_is_blamed_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

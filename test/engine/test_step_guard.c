@@ -68,7 +68,7 @@ static void as_many_bad_steps_are_skipped_as_are_allowed_in_all(void **state) {
     assert_int_equal(judged(&step_guard, &train, 3.0, NAN), STEP_STOP);
 }
 
-static void outliers_are_judged_once_the_window_holds_enough(void **state) {
+static void outliers_are_counted_once_the_window_holds_enough(void **state) {
     (void)state;
     TrainConfig train = {.skip_outlier_z = 6.0};
     for (int count = STEP_LEAST - 1; count <= STEP_LEAST; count++) {
@@ -128,7 +128,7 @@ int main(void) {
         cmocka_unit_test(deviation_of_equal_values_is_zero_and_infinity_is_not_kept),
         cmocka_unit_test(without_leave_the_first_bad_number_stops),
         cmocka_unit_test(as_many_bad_steps_are_skipped_as_are_allowed_in_all),
-        cmocka_unit_test(outliers_are_judged_once_the_window_holds_enough),
+        cmocka_unit_test(outliers_are_counted_once_the_window_holds_enough),
         cmocka_unit_test(what_lies_below_the_usual_is_no_outlier_and_zero_turns_it_off),
         cmocka_unit_test(a_lasting_change_becomes_the_usual),
         cmocka_unit_test(a_copy_of_the_state_decides_alike),

@@ -114,7 +114,7 @@ def test_a_stop_with_its_checkpoint_saved_is_code_3():
     assert job.seconds < 10
 
 
-def test_the_reason_of_the_failing_rank_is_the_last_line_and_stands_once():
+def test_the_reason_of_the_failing_rank_is_the_last_line_and_appears_once():
     job = run("error")
     assert job.code == 2
     assert job.lines[-1] == "ranks_launch: [rank 1 stage 1] F3: the input is torn; mend it"

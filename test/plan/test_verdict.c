@@ -164,7 +164,7 @@ static void slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it(void 
     expect(LLAMA, &llama_model, "schedule.slots=2", false, "fits without BPipe");
 }
 
-static void slots_that_are_too_few_for_bpipe_are_no_error(void **state) {
+static void slots_that_are_too_few_for_bpipe_are_not_an_error(void **state) {
     (void)state;
     Error err = {0};
     Forecast forecast;
@@ -270,7 +270,7 @@ int main(void) {
         cmocka_unit_test(gpipe_is_relieved_by_host_memory),
         cmocka_unit_test(there_is_nothing_to_balance_with_few_stages_or_gpipe),
         cmocka_unit_test(slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it),
-        cmocka_unit_test(slots_that_are_too_few_for_bpipe_are_no_error),
+        cmocka_unit_test(slots_that_are_too_few_for_bpipe_are_not_an_error),
         cmocka_unit_test(without_a_speed_the_verdict_asks_for_one),
         cmocka_unit_test(memory_that_is_not_known_limits_nothing),
         cmocka_unit_test(auto_does_what_the_verdict_says),

@@ -34,7 +34,7 @@ static void a_page_says_what_a_rank_does(void **state) {
     status_page_free(page);
 }
 
-static void the_first_report_stands(void **state) {
+static void the_first_report_counts(void **state) {
     (void)state;
     RankStatus status;
     StatusPage *page = status_page_create(true), *alone = status_page_create(false);
@@ -80,7 +80,7 @@ static void an_action_is_whole_whenever_it_is_read(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_page_says_what_a_rank_does),
-        cmocka_unit_test(the_first_report_stands),
+        cmocka_unit_test(the_first_report_counts),
         cmocka_unit_test(an_action_is_whole_whenever_it_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -69,7 +69,7 @@ static void a_rank_that_left_is_not_missed(void **state) {
     watchdog_free(dog);
 }
 
-static void a_long_action_is_no_silence_and_a_standstill_is_found_later(void **state) {
+static void a_long_action_is_not_silence_and_a_standstill_is_found_later(void **state) {
     (void)state;
     double now = 0;
     int rank;
@@ -178,7 +178,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_falls_silent_is_found_after_its_patience),
         cmocka_unit_test(a_rank_that_was_never_heard_is_not_missed_unless_expected),
         cmocka_unit_test(a_rank_that_left_is_not_missed),
-        cmocka_unit_test(a_long_action_is_no_silence_and_a_standstill_is_found_later),
+        cmocka_unit_test(a_long_action_is_not_silence_and_a_standstill_is_found_later),
         cmocka_unit_test(progress_of_one_rank_is_progress_of_all),
         cmocka_unit_test(zero_is_endless_patience),
         cmocka_unit_test(after_a_pause_of_its_own_patience_starts_again),

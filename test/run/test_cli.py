@@ -104,7 +104,7 @@ def test_bad_usage_is_code_2_and_one_sentence(arguments, says):
     assert says in ended.stderr
 
 
-def test_a_llama_is_none_of_train_gpts_models():
+def test_a_llama_is_refused_by_train_gpt():
     ended = command("gpt", "-c", "configs/llama_tiny.yaml")
     assert ended.returncode == 2
     assert "train_gpt trains gpt; use train_llama for llama" in ended.stderr
@@ -367,7 +367,7 @@ def write_spoilt_far_behind(path):
 
 
 @pytest.mark.usefixtures("ranks")
-def test_a_token_out_of_range_far_behind_ends_the_run_when_it_is_met(config, tmp_path):
+def test_a_late_token_out_of_range_ends_the_run_when_it_is_reached(config, tmp_path):
     path = tmp_path / "far.bin"
     write_spoilt_far_behind(path)
     ended = run(config, f"data.train={path}")

@@ -252,7 +252,7 @@ def test_sampling_and_evaluation_change_no_bit_of_training(trained, tmp_path, ra
     assert "as planned, to the byte" in both.stderr
 
 
-def test_perplexity_stands_beside_the_loss(trained):
+def test_perplexity_is_printed_with_the_loss(trained):
     val = {"data.val": trained.config["data"]["train"], "data.val_every": 4, "data.val_batches": 1}
     result = trained.run(val)
     for line in lines_of(trained, "val"):

@@ -351,7 +351,7 @@ static void run_line_carries_the_configuration(void **state) {
     free(file);
 }
 
-static void what_is_no_number_is_null(void **state) {
+static void what_is_not_a_number_is_null(void **state) {
     (void)state;
     Metrics *metrics = opened(desk.path, -1);
     StepFigures figures = made_figures(1);
@@ -502,7 +502,7 @@ int main(void) {
         AT_A_DESK(step_line_of_the_file_has_every_key_with_its_unit),
         AT_A_DESK(a_skipped_step_says_so_and_others_do_not),
         AT_A_DESK(run_line_carries_the_configuration),
-        AT_A_DESK(what_is_no_number_is_null),
+        AT_A_DESK(what_is_not_a_number_is_null),
         AT_A_DESK(resume_continues_the_file_as_if_nothing_had_happened),
         AT_A_DESK(fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail),
         AT_A_DESK(a_file_that_is_not_ours_is_left_alone),

@@ -152,7 +152,7 @@ static void text_comes_back_as_the_schedule_it_was(void **state) {
     }
 }
 
-static void text_that_is_no_schedule_is_refused_with_its_line(void **state) {
+static void text_that_is_not_a_schedule_is_refused_with_its_line(void **state) {
     (void)state;
 #define HEADER "# schedule 1f1b  stages 1  microbatches 1  slots 1\n"
     static const struct {
@@ -199,7 +199,7 @@ static void assert_error(Schedule *schedule, Error *err, const char *sentence) {
     *err = (Error){0};
 }
 
-static void arguments_that_make_no_schedule_are_refused_with_the_remedy(void **state) {
+static void invalid_arguments_of_a_schedule_are_refused_with_the_remedy(void **state) {
     (void)state;
     Error err = {0};
     const char *few =
@@ -389,8 +389,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_version_1_to_the_letter),
         cmocka_unit_test(text_comes_back_as_the_schedule_it_was),
-        cmocka_unit_test(text_that_is_no_schedule_is_refused_with_its_line),
-        cmocka_unit_test(arguments_that_make_no_schedule_are_refused_with_the_remedy),
+        cmocka_unit_test(text_that_is_not_a_schedule_is_refused_with_its_line),
+        cmocka_unit_test(invalid_arguments_of_a_schedule_are_refused_with_the_remedy),
         cmocka_unit_test(the_smallest_number_of_slots_is_half_of_p_plus_2_rounded_up),
         cmocka_unit_test(gpipe_1f1b_and_forward_are_sound_with_the_slots_they_say),
         cmocka_unit_test(bpipe_is_sound_within_its_slots_and_with_few_transfers),

@@ -94,7 +94,7 @@ static void interleaved_is_the_best_in_a_loop_with_whole_backwards(void **state)
 }
 
 // GIS does W at once. What it could save by doing W later is one W on all stages but one.
-static void gis_is_one_w_a_stage_behind_the_best_in_a_loop(void **state) {
+static void gis_takes_one_w_a_stage_more_than_the_best_in_a_loop(void **state) {
     (void)state;
     for (int p = 2; p <= 3; p++) {
         ScheduleSpec spec = {.stages = p, .microbatches = 2 * p};
@@ -118,7 +118,7 @@ int main(void) {
         cmocka_unit_test(v_half_is_the_best_in_a_v_with_its_slots),
         cmocka_unit_test(zb_v_is_the_best_in_a_v),
         cmocka_unit_test(interleaved_is_the_best_in_a_loop_with_whole_backwards),
-        cmocka_unit_test(gis_is_one_w_a_stage_behind_the_best_in_a_loop),
+        cmocka_unit_test(gis_takes_one_w_a_stage_more_than_the_best_in_a_loop),
         cmocka_unit_test(v_min_is_near_the_best_with_its_slots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -32,7 +32,7 @@ def test_an_unsound_list_from_a_file_is_refused_with_stage_and_action(tmp_path):
     assert answer.returncode == 2 and "schedule mine: stage 1: W1.0 comes before its I" in answer.stderr
 
 
-def test_a_list_that_is_no_schedule_is_refused_with_its_line(tmp_path):
+def test_a_list_that_is_not_a_schedule_is_refused_with_its_line(tmp_path):
     answer = printed(tmp_path / "mine.txt", MINE.replace("F2.0", "X2.0", 1), "schedule.bpipe=off")
     assert answer.returncode == 2 and 'line 2: found "X2.0"' in answer.stderr
 

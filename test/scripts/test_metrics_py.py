@@ -244,7 +244,7 @@ def test_skipped_steps_and_evaluations_are_carried_over(tmp_path):
     ]
 
 
-def test_a_reader_that_stops_early_is_no_error(wrote, tmp_path):
+def test_a_reader_that_stops_early_is_not_an_error(wrote, tmp_path):
     path = file_of(tmp_path, *wrote)
     ended = subprocess.run(
         f"{sys.executable} {ROOT}/scripts/metrics.py csv {path} | true", shell=True, capture_output=True, text=True

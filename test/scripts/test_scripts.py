@@ -72,7 +72,7 @@ def test_a_question_that_cannot_be_asked_is_named_by_its_line(tmp_path, row, why
     assert f"{path}:1: " in said and why in said and not (tmp_path / "x").exists()
 
 
-def test_bytes_that_are_no_text_are_tokens_too():
+def test_bytes_that_are_not_text_are_tokens_too():
     assert script("tokens.py", "encode", "--tokenizer", "bytes", input=b"a\xff").stdout == b"97 255\n"
     assert script("tokens.py", "encode", "--tokenizer", "bytes", b"a\xff").stdout == b"97 255\n"
     one_sentence(script("tokens.py", "decode", "--tokenizer", "bytes", input=b"\xff"), "tokens.py")
@@ -103,7 +103,7 @@ def test_an_output_that_is_no_file_is_written_to_and_not_replaced(tmp_path):
     assert ended.returncode == 0 and pipe.is_fifo() and got[0].startswith(b"step,loss")
 
 
-def test_through_a_link_the_file_behind_it_is_written(tmp_path):
+def test_a_link_stays_and_its_target_is_written(tmp_path):
     place, link = tmp_path / "place.csv", tmp_path / "link.csv"
     place.write_text("old")
     link.symlink_to(place)
