@@ -103,20 +103,41 @@ int file_make_folders(const char *path) {
     return code == 0 ? 0 : -1;
 }
 
-// Reads where a link leads that this process may follow; the caller frees it. NULL with errno: it may not. The link is
-// held open, so that its owner is that of the target that is read.
+// Returns whether a link in this folder may be trusted. Its own owner tells little by itself: in a container with mapped
+// users, or on NFS where root is nobody, our own links appear as another user's. As Linux does in sticky folders
+// (fs.protected_symlinks, may_follow_link() in fs/namei.c), this trusts the folder's owner, who may replace any file
+// there; other owners only where no one but the folder's owner can have put the link there. With an access control list
+// the group's bits are its mask, so they cover everyone named in it.
+static bool files_trusted_(const struct stat *link, const struct stat *folder) {
+    bool known = link->st_uid == geteuid() || link->st_uid == 0 || link->st_uid == folder->st_uid;
+    return known || (folder->st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+// Opens the folder that a path lies in; its length, with the slash, is stored.
+static int files_open_folder_(const char *path, int *length) {
+    const char *slash = strrchr(path, '/');
+    *length = slash == NULL ? 0 : (int)(slash - path) + 1;
+    char *folder = *length == 0 ? xstrdup(".") : strndup(path, (size_t)*length);
+    int fd = folder == NULL ? -1 : open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    free(folder);
+    return fd;
+}
+
+// Reads where a link leads that this process may follow; the caller frees it. NULL with errno: it may not. Folder and
+// link are held open, so that their owners are those of the target that is read.
 static char *files_follow_(const char *path) {
     char target[4096], *leads = NULL;
-    struct stat link;
-    int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return NULL;
-    ssize_t length = fstat(fd, &link) == 0 ? readlinkat(fd, "", target, sizeof target - 1) : -1;
-    close(fd);
-    if (length < 0 || (link.st_uid != geteuid() && link.st_uid != 0)) return errno = ELOOP, NULL;
+    struct stat link, within;
+    int before, folder = files_open_folder_(path, &before);
+    if (folder < 0) return NULL;
+    int fd = openat(folder, path + before, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    bool seen = fd >= 0 && fstat(fd, &link) == 0 && fstat(folder, &within) == 0;
+    ssize_t length = seen ? readlinkat(fd, "", target, sizeof target - 1) : -1;
+    close(folder);
+    if (fd >= 0) close(fd);
+    if (length < 0 || !files_trusted_(&link, &within)) return errno = ELOOP, NULL;
     target[length] = '\0';
-    const char *slash = strrchr(path, '/');
-    int folder = target[0] == '/' || slash == NULL ? 0 : (int)(slash - path) + 1;
-    return asprintf(&leads, "%.*s%s", folder, path, target) < 0 ? NULL : leads;
+    return asprintf(&leads, "%.*s%s", target[0] == '/' ? 0 : before, path, target) < 0 ? NULL : leads;
 }
 
 int file_open_to_write(const char *path, int flag) {
@@ -145,7 +166,10 @@ int file_open_new(const char *path) {
 }
 
 const char *file_why(int code) {
-    return code == ELOOP ? "it is a symbolic link of another user, or one that goes in a circle" : strerror(code);
+    return code == ELOOP
+               ? "it is a symbolic link of another user in a folder where others may write, or one that goes in "
+                 "a circle"
+               : strerror(code);
 }
 
 void file_reserve_standard(void) {

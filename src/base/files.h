@@ -27,8 +27,9 @@ int file_check_to_write(const char *path);
 int file_write_all(int fd, const void *data, int64_t bytes);
 
 // Opens or creates a file for writing: O_APPEND or O_TRUNC. A named pipe without a reader is an error (ENXIO); it is
-// not waited for. A symbolic link is followed if it is this user's or root's: another user may have put his where many
-// can write, to have us overwrite a file of ours; that is ELOOP. Returns -1 with errno on failure.
+// not waited for. A symbolic link is followed if it is this user's, root's or that of the owner of its folder, or if
+// only that owner may write there. Where many can write, another user may have put his to have us overwrite a file of
+// ours; that is ELOOP. Returns -1 with errno on failure.
 int file_open_to_write(const char *path, int flag);
 // Opens a new file; what has its name is removed first, and no link is followed. Returns -1 with errno on failure.
 int file_open_new(const char *path);

@@ -195,10 +195,14 @@ def output_options(kind, path):
 @pytest.mark.skipif(os.getuid() != 0, reason="makes a link of another user: root")
 @pytest.mark.parametrize("kind", ["metrics", "trace", "profile"])
 def test_a_link_of_another_user_is_not_written_through(tmp_path, kind):
-    """In a folder that others can write to, any user may put a link under a name that can be guessed."""
-    precious, path = tmp_path / "precious", tmp_path / "output"
+    """In a folder that others can write to, any user may put a link under a name that can be guessed. test_files.c has
+    the table of folders and owners."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    scratch.chmod(0o2777)  # a sticky one is guarded by many a kernel itself
+    precious, path = tmp_path / "precious", scratch / "output"
     precious.write_text("precious\n")
-    link = tmp_path / "output.new" if kind == "profile" else path
+    link = scratch / "output.new" if kind == "profile" else path
     link.symlink_to(precious)
     os.lchown(link, 65534, 65534)
     command, _ = made(tmp_path, steps=1).prepare()

@@ -1,0 +1,113 @@
+// Which symbolic links are written through: the table of owners and permissions of files.h, with real links. Only root
+// can give a link to another user, so most rows need root.
+#include "base/files.h"
+#include "scratch_folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { OURS = 0, FRIEND = 1001, STRANGER = 1002, NOBODY = 65534 };
+
+// A folder with a link in it, and whether we write through the link. Who we are: euid.
+typedef struct Case {
+    const char *what;
+    uid_t us, folder, link;
+    mode_t mode;
+    bool followed;
+} Case;
+
+static const Case cases[] = {
+    {"our own link where many write", OURS, OURS, OURS, 01777, true},
+    {"root's link where many write", FRIEND, STRANGER, 0, 0777, true},
+    {"a stranger's link in a sticky folder for all", FRIEND, 0, STRANGER, 01777, false},
+    {"a stranger's link in a folder for all", FRIEND, 0, STRANGER, 0777, false},
+    {"a stranger's link in a group's scratch", FRIEND, 0, STRANGER, 02775, false},
+    {"a stranger's link in root's eyes", OURS, OURS, STRANGER, 0770, false},
+    {"the link of the folder's owner", FRIEND, STRANGER, STRANGER, 01777, true},
+    {"mapped users: the folder and our link appear as nobody's", OURS, NOBODY, NOBODY, 01777, true},
+    {"root is nobody: our link in a folder that only its owner writes", OURS, FRIEND, NOBODY, 0755, true},
+    {"root is nobody: our link in a sticky folder of another", OURS, FRIEND, NOBODY, 01777, false},
+};
+
+static int write_through(const char *link) {
+    int fd = file_open_to_write(link, O_APPEND), code = fd < 0 ? errno : 0;
+    if (fd >= 0) close(fd);
+    return code;
+}
+
+// Every user may enter the scratch folder and write the target, so that only the link decides.
+static void make_case(const Case *row, char folder[TEST_PATH], char link[TEST_PATH]) {
+    char target[TEST_PATH];
+    snprintf(target, sizeof target, "%s", test_path("target"));
+    snprintf(folder, TEST_PATH, "%s", test_path("shared"));
+    assert_true((size_t)snprintf(link, TEST_PATH, "%.200s/link", folder) < TEST_PATH);
+    int fd = open(target, O_CREAT | O_WRONLY, 0666);
+    assert_true(fd >= 0 && close(fd) == 0);
+    assert_int_equal(chmod(target, 0666) | chmod(test_folder(), 0755), 0);
+    assert_int_equal(mkdir(folder, 0700) | symlink("../target", link), 0);
+    assert_int_equal(lchown(link, row->link, row->link) | chown(folder, row->folder, row->folder), 0);
+    assert_int_equal(chmod(folder, row->mode), 0);
+}
+
+static void remove_case(const char *folder, const char *link) {
+    assert_int_equal(unlink(link) | rmdir(folder), 0);
+}
+
+static void a_link_is_followed_if_no_stranger_can_have_put_it_there(void **state) {
+    (void)state;
+    if (geteuid() != 0) skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char folder[TEST_PATH], link[TEST_PATH];
+        make_case(&cases[i], folder, link);
+        assert_int_equal(seteuid(cases[i].us), 0);
+        int code = write_through(link);
+        assert_int_equal(seteuid(0), 0);
+        remove_case(folder, link);
+        // Where the kernel guards sticky folders itself (fs.protected_symlinks), it says EACCES.
+        bool right = cases[i].followed ? code == 0 : code == ELOOP || code == EACCES;
+        if (!right) fail_msg("%s: %s", cases[i].what, strerror(code));
+    }
+}
+
+static void a_link_of_one_s_own_is_followed_from_the_working_directory(void **state) {
+    (void)state;
+    char here[4096], text[8] = "";
+    assert_non_null(getcwd(here, sizeof here));
+    assert_int_equal(chdir(test_folder()), 0);
+    assert_int_equal(symlink("second", "first") | symlink("end", "second"), 0);
+    int fd = file_open_to_write("first", O_TRUNC);
+    assert_true(fd >= 0);
+    assert_int_equal(file_write_all(fd, "whole", 5) | close(fd), 0);
+    fd = open("end", O_RDONLY);
+    assert_int_equal(read(fd, text, sizeof text), 5);
+    assert_string_equal(text, "whole");
+    close(fd);
+    assert_int_equal(chdir(here), 0);
+}
+
+static void links_that_go_in_a_circle_end(void **state) {
+    (void)state;
+    char one[TEST_PATH], two[TEST_PATH];
+    snprintf(one, sizeof one, "%s", test_path("one"));
+    snprintf(two, sizeof two, "%s", test_path("two"));
+    assert_int_equal(symlink(one, two) | symlink(two, one), 0);
+    assert_int_equal(write_through(one), ELOOP);
+    assert_non_null(strstr(file_why(ELOOP), "goes in a circle"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_link_is_followed_if_no_stranger_can_have_put_it_there),
+        cmocka_unit_test(a_link_of_one_s_own_is_followed_from_the_working_directory),
+        cmocka_unit_test(links_that_go_in_a_circle_end),
+    };
+    return cmocka_run_group_tests(tests, test_folder_create, test_folder_remove);
+}
