@@ -9,6 +9,7 @@
 
 #include "base/crc64.h"
 #include "base/log.h"
+#include "ranks/world.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -54,8 +55,10 @@ int manifest_write(const Manifest *manifest, const Crc64 *crc, const char *dir, 
 // Reads a manifest. -1 with err that says what is wrong: missing, torn, changed. manifest_free in both cases.
 int manifest_read(Manifest *manifest, const Crc64 *crc, const char *dir, Error *err);
 void manifest_free(Manifest *manifest);
-// Reads a whole file and compares its size and checksum.
-int manifest_check(const ManifestFile *file, const Crc64 *crc, const char *dir, Error *err);
+// Reads the files first, first + step, ... in several threads and compares their sizes and checksums. -1 with err that
+// names the first file that is not as it was written. world: informed of progress; may be NULL.
+int manifest_check(const Manifest *manifest, int64_t first, int64_t step, const Crc64 *crc, const char *dir,
+                   World *world, Error *err);
 // Checks everything: the manifest and every file. -1 with err that names the first file that is not as it was written.
 int checkpoint_verify(const char *dir, Error *err);
 

@@ -6,10 +6,9 @@
 
 #include "checkpoint_find.h"
 #include "checkpoint_model.h"
+#include "checkpoint_read.h"
 #include "hf_config.h"
-#include "checkpoint_source.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -47,11 +46,8 @@ static int verify_(const char *dir, World *world, Error *err) {
     Manifest manifest;
     Error mine = {0};
     crc64_init(&crc);
-    int status = manifest_read(&manifest, &crc, dir, &mine);
-    for (int64_t i = world_rank(world); status == 0 && i < manifest.count; i += world_size(world)) {
-        status = manifest_check(&manifest.file[i], &crc, dir, &mine);
-        world_progress(world);
-    }
+    if (manifest_read(&manifest, &crc, dir, &mine) == 0)
+        manifest_check(&manifest, world_rank(world), world_size(world), &crc, dir, world, &mine);
     manifest_free(&manifest);
     return load_agree_(world, &mine, err);
 }
@@ -61,6 +57,7 @@ static int verify_(const char *dir, World *world, Error *err) {
 typedef struct Load {
     Source source;
     Stage *stage;
+    World *world;      // informed when a piece has come
     bool states;       // masters and moments too
     char strange[320]; // the first value that is not finite, as words, if train.skip_bad_steps allows it; empty: none
 } Load;
@@ -123,30 +120,67 @@ static int check_rest_(const Load *load, Error *err) {
 
 // --- their contents
 
-typedef struct Range {
-    int64_t begin, end;
-} Range;
+typedef struct Pieces {
+    ReadPiece *piece;
+    int64_t count, room;
+} Pieces;
 
-// Returns up to SOURCE_PIECE elements from `at` on, ending with a whole row if possible.
-static Range load_next_(const Tensor *tensor, int64_t at, int64_t end) {
-    int64_t most = (at + SOURCE_PIECE) / tensor->cols * tensor->cols;
-    return (Range){at, most > at && most < end ? most : end};
+// Adds elements [begin, end) in pieces that end with a whole row if possible.
+static void add_pieces_(Pieces *pieces, ReadPiece piece, int64_t begin, int64_t end) {
+    for (; begin < end; begin = piece.end) {
+        int64_t most = (begin + SOURCE_PIECE) / piece.tensor->cols * piece.tensor->cols;
+        if (most <= begin) most = begin + SOURCE_PIECE;
+        piece.begin = begin, piece.end = most < end ? most : end;
+        if (pieces->count == pieces->room) {
+            pieces->room = 2 * pieces->room + 64;
+            pieces->piece = xrealloc(pieces->piece, (size_t)pieces->room * sizeof *pieces->piece);
+        }
+        pieces->piece[pieces->count++] = piece;
+    }
 }
 
-// Checks the values just read. One that no token and no gradient touches would otherwise be trained on and saved
+// A weight's fp32 value is the master if there is one, whichever precision either run has.
+static int list_weight_(Load *load, Pieces *pieces, int64_t index, Error *err) {
+    const Tensor *tensor = &load->stage->tensors.tensors[index];
+    SourceTensor *found = load->states ? load_find_(load, tensor->spec, STATE_MASTER, true, err) : NULL;
+    if (found == NULL) found = load_find_(load, tensor->spec, STATE_WEIGHT, false, err);
+    if (found == NULL) return -1;
+    add_pieces_(pieces, (ReadPiece){found, tensor, index, STATE_WEIGHT, 0, 0}, 0, tensor->count);
+    return 0;
+}
+
+static int list_moment_(Load *load, Pieces *pieces, int64_t index, StateKind kind, Error *err) {
+    StageTensors *tensors = &load->stage->tensors;
+    const Tensor *tensor = &tensors->tensors[index];
+    TensorPiece mine = tensors_piece(tensors, index);
+    SourceTensor *found = load_find_(load, tensor->spec, kind, false, err);
+    if (found == NULL) return -1;
+    add_pieces_(pieces, (ReadPiece){found, tensor, index, kind, 0, 0}, mine.begin, mine.end);
+    return 0;
+}
+
+static int list_pieces_(Load *load, Pieces *pieces, Error *err) {
+    const StageTensors *tensors = &load->stage->tensors;
+    for (int64_t i = 0; i < tensors->count; i++) {
+        if (tensors->tensors[i].alias) continue;
+        if (list_weight_(load, pieces, i, err) != 0) return -1;
+        if (!load->states) continue;
+        if (list_moment_(load, pieces, i, STATE_M, err) != 0) return -1;
+        if (list_moment_(load, pieces, i, STATE_V, err) != 0) return -1;
+    }
+    return 0;
+}
+
+// Reports a value that is not finite. One that no token and no gradient touches would otherwise be trained on and saved
 // unseen.
-static int check_values_(Load *load, const Tensor *tensor, StateKind kind, Range range, Error *err) {
-    const float *values = load->source.values;
+static int strange_value_(Load *load, const ReadPiece *piece, int64_t element, Error *err) {
     const Split *split = &load->stage->tensors.split;
-    int64_t i = 0, count = range.end - range.begin;
-    while (i < count && isfinite(values[i])) i++;
-    if (i == count) return 0;
+    const Tensor *tensor = piece->tensor;
     char text[sizeof load->strange];
-    int64_t at = range.begin + i;
     snprintf(text, sizeof text, "%.150s: %s%s holds a value that is not finite, in row %lld, column %lld",
-             load->source.dir, tensor->spec->name, state_suffix[kind],
-             (long long)tensor_global_row(tensor, at / tensor->cols, split->tensor_rank, split->tensor_ranks),
-             (long long)tensor_global_col(tensor, at % tensor->cols, split->tensor_rank, split->tensor_ranks));
+             load->source.dir, tensor->spec->name, state_suffix[piece->kind],
+             (long long)tensor_global_row(tensor, element / tensor->cols, split->tensor_rank, split->tensor_ranks),
+             (long long)tensor_global_col(tensor, element % tensor->cols, split->tensor_rank, split->tensor_ranks));
     if (load->stage->config->train.skip_bad_steps == 0)
         return error_set(err, EXIT_FAILED,
                          "%s; take other weights (train.skip_bad_steps above 0 would start with these)", text);
@@ -154,49 +188,30 @@ static int check_values_(Load *load, const Tensor *tensor, StateKind kind, Range
     return 0;
 }
 
-// Loads the fp32 value of a weight: the master if there is one, whichever precision either run has.
-static int load_weight_(Load *load, int64_t index, Error *err) {
+static int put_piece_(void *context, const ReadPiece *piece, const ReadValues *read, Error *err) {
+    Load *load = context;
     StageTensors *tensors = &load->stage->tensors;
-    const Tensor *tensor = &tensors->tensors[index];
-    SourceTensor *found = load->states ? load_find_(load, tensor->spec, STATE_MASTER, true, err) : NULL;
-    if (found == NULL) found = load_find_(load, tensor->spec, STATE_WEIGHT, false, err);
-    if (found == NULL) return -1;
-    for (Range range = load_next_(tensor, 0, tensor->count); range.begin < range.end;
-         range = load_next_(tensor, range.end, tensor->count)) {
-        if (source_read(&load->source, found, tensor, &tensors->split, range.begin, range.end, err) != 0) return -1;
-        if (check_values_(load, tensor, STATE_WEIGHT, range, err) != 0) return -1;
-        tensors_put(tensors, load->stage->be, index, load->source.values, range.begin, range.end);
-    }
-    return 0;
-}
-
-static int load_moment_(Load *load, int64_t index, StateKind kind, Error *err) {
-    StageTensors *tensors = &load->stage->tensors;
-    const Tensor *tensor = &tensors->tensors[index];
     Backend *be = load->stage->be;
-    TensorPiece piece = tensors_piece(tensors, index);
-    float *to = kind == STATE_M ? piece.m : piece.v;
-    SourceTensor *found = load_find_(load, tensor->spec, kind, false, err);
-    if (found == NULL) return -1;
-    for (Range range = load_next_(tensor, piece.begin, piece.end); range.begin < range.end;
-         range = load_next_(tensor, range.end, piece.end)) {
-        if (source_read(&load->source, found, tensor, &tensors->split, range.begin, range.end, err) != 0) return -1;
-        if (check_values_(load, tensor, kind, range, err) != 0) return -1;
-        be->upload(be, to + (range.begin - piece.begin), load->source.values, (range.end - range.begin) * 4);
+    if (read->strange >= 0 && strange_value_(load, piece, piece->begin + read->strange, err) != 0) return -1;
+    world_progress(load->world);
+    if (piece->kind == STATE_WEIGHT) {
+        tensors_put(tensors, be, piece->index, read->values, piece->begin, piece->end);
+        return 0;
     }
+    TensorPiece mine = tensors_piece(tensors, piece->index);
+    float *to = piece->kind == STATE_M ? mine.m : mine.v;
+    be->upload(be, to + (piece->begin - mine.begin), read->values, (piece->end - piece->begin) * 4);
     return 0;
 }
 
-static int load_tensors_(Load *load, World *world, Error *err) {
-    const StageTensors *tensors = &load->stage->tensors;
-    for (int64_t i = 0; i < tensors->count; i++) {
-        if (tensors->tensors[i].alias) continue;
-        if (load_weight_(load, i, err) != 0) return -1;
-        world_progress(world);
-        if (!load->states) continue;
-        if (load_moment_(load, i, STATE_M, err) != 0 || load_moment_(load, i, STATE_V, err) != 0) return -1;
-    }
-    return load->stage->be->synchronize(load->stage->be, err);
+static int load_tensors_(Load *load, Error *err) {
+    Pieces pieces = {0};
+    int status = list_pieces_(load, &pieces, err);
+    if (status == 0)
+        status =
+            pieces_read(&load->source, &load->stage->tensors.split, pieces.piece, pieces.count, put_piece_, load, err);
+    free(pieces.piece);
+    return status != 0 ? -1 : load->stage->be->synchronize(load->stage->be, err);
 }
 
 // Collective. All ranks have found everything before the first one loads.
@@ -204,7 +219,7 @@ static int load_(Load *load, int prepared, Error *mine, World *world, const Log 
     if (prepared == 0) prepared = check_tensors_(load, mine);
     if (prepared == 0 && !load->states) check_rest_(load, mine);
     if (load_agree_(world, mine, err) != 0) return -1;
-    if (load_tensors_(load, world, mine) != 0 && mine->code == 0)
+    if (load_tensors_(load, mine) != 0 && mine->code == 0)
         error_set(mine, EXIT_FAILED, "%s: cannot be loaded", load->source.dir);
     if (load->strange[0] != '\0') log_line(log, "%s; training starts all the same", load->strange);
     return load_agree_(world, mine, err);
@@ -254,6 +269,7 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Stage *stage, W
     TrainingState state = {0};
     Error mine = {0};
     load->stage = stage;
+    load->world = world;
     load->states = true;
     int prepared = open_checkpoint_(load, dir, &state, &mine);
     int status = load_(load, prepared, &mine, world, log, err);
@@ -351,6 +367,7 @@ int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log 
     if (world_max(world, &own, 1, err) != 0 || (own > 0.0 && verify_(dir, world, err) != 0)) return -1;
     Load *load = xcalloc(1, sizeof *load);
     load->stage = stage;
+    load->world = world;
     int prepared = open_model_(load, dir, &mine);
     int status = load_(load, prepared, &mine, world, log, err);
     source_close(&load->source);

@@ -4,9 +4,12 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "base/threads.h"
+#include "ranks/world.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -149,7 +152,7 @@ static int check_open_(int fd, int64_t bytes, const char *path, const ManifestFi
     return error_set(err, EXIT_FAILED, "%s: its bytes are not those that were written: the checksum differs", path);
 }
 
-int manifest_check(const ManifestFile *file, const Crc64 *crc, const char *dir, Error *err) {
+static int check_file_(const ManifestFile *file, const Crc64 *crc, const char *dir, Error *err) {
     char path[CHECKPOINT_PATH];
     int64_t bytes = 0;
     if (checkpoint_file_path(path, dir, file->name, err) != 0) return -1;
@@ -161,13 +164,63 @@ int manifest_check(const ManifestFile *file, const Crc64 *crc, const char *dir, 
     return status;
 }
 
+// Threads that check, one file each at a time.
+enum { CHECK_LANES = 4 };
+
+typedef struct Checking {
+    const Manifest *manifest;
+    int64_t step;
+    const Crc64 *crc;
+    const char *dir;
+    World *world;
+    atomic_llong next; // the first file that no lane has taken
+    atomic_bool failed;
+} Checking;
+
+typedef struct CheckLane {
+    Checking *checking;
+    int64_t file; // the one with err
+    Error err;
+} CheckLane;
+
+// Files are taken in order, so all those before one that fails are checked too.
+static void *check_lane_(void *argument) {
+    CheckLane *lane = argument;
+    Checking *c = lane->checking;
+    while (!atomic_load(&c->failed)) {
+        lane->file = atomic_fetch_add(&c->next, c->step);
+        if (lane->file >= c->manifest->count) return NULL;
+        if (check_file_(&c->manifest->file[lane->file], c->crc, c->dir, &lane->err) != 0) {
+            atomic_store(&c->failed, true);
+            return NULL;
+        }
+        world_progress(c->world);
+    }
+    return NULL;
+}
+
+int manifest_check(const Manifest *manifest, int64_t first, int64_t step, const Crc64 *crc, const char *dir,
+                   World *world, Error *err) {
+    Checking checking = {.manifest = manifest, .step = step, .crc = crc, .dir = dir, .world = world};
+    atomic_init(&checking.next, first);
+    CheckLane lane[CHECK_LANES];
+    memset(lane, 0, sizeof lane);
+    for (int i = 0; i < CHECK_LANES; i++) lane[i].checking = &checking;
+    threads_run(check_lane_, lane, sizeof *lane, CHECK_LANES);
+    const CheckLane *worst = NULL;
+    for (int i = 0; i < CHECK_LANES; i++)
+        if (lane[i].err.code != 0 && (worst == NULL || lane[i].file < worst->file)) worst = &lane[i];
+    if (worst == NULL) return 0;
+    if (err != NULL) *err = worst->err;
+    return -1;
+}
+
 int checkpoint_verify(const char *dir, Error *err) {
     Crc64 crc;
     Manifest manifest;
     crc64_init(&crc);
     int status = manifest_read(&manifest, &crc, dir, err);
-    for (int64_t i = 0; status == 0 && i < manifest.count; i++)
-        status = manifest_check(&manifest.file[i], &crc, dir, err);
+    if (status == 0) status = manifest_check(&manifest, 0, 1, &crc, dir, NULL, err);
     manifest_free(&manifest);
     return status;
 }

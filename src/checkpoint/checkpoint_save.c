@@ -13,10 +13,10 @@
 #include "hf_tokenizer.h"
 #include "checkpoint_write.h"
 #include "base/grid.h"
+#include "base/threads.h"
 #include "range_file.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -62,13 +62,9 @@ int64_t checkpoint_buffer_bytes(const Config *config) {
 // --- threads
 
 static int thread_start_(Checkpoint *checkpoint, void *(*work)(void *)) {
-    sigset_t all, before;
     atomic_store(&checkpoint->ended, false);
     memset(&checkpoint->failure, 0, sizeof checkpoint->failure);
-    sigfillset(&all); // requests to stop are handled by the main thread
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    checkpoint->running = pthread_create(&checkpoint->thread, NULL, work, checkpoint) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    checkpoint->running = thread_start(&checkpoint->thread, work, checkpoint);
     if (checkpoint->running) return 0;
     atomic_store(&checkpoint->ended, true);
     return error_set(&checkpoint->failure, EXIT_FAILED, "no thread could be started to write it");

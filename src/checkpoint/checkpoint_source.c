@@ -32,8 +32,6 @@ static int index_tensors_(Source *source, Error *err) {
     int64_t count = 0;
     for (int64_t f = 0; f < source->file_count; f++) count += source->files[f].count;
     source->tensors = xcalloc((size_t)count + 1, sizeof *source->tensors);
-    source->raw = xmalloc((size_t)SOURCE_PIECE * 8);
-    source->values = xmalloc((size_t)SOURCE_PIECE * sizeof *source->values);
     for (int64_t f = 0; f < source->file_count; f++)
         for (int64_t i = 0; i < source->files[f].count; i++)
             source->tensors[source->tensor_count++] = (SourceTensor){&source->files[f].tensors[i], f, false};
@@ -47,7 +45,6 @@ static int index_tensors_(Source *source, Error *err) {
 
 static int source_begin_(Source *source, const char *dir, int64_t files, Error *err) {
     memset(source, 0, sizeof *source);
-    source->open = -1;
     if (strlen(dir) >= sizeof source->dir) return error_set(err, EXIT_FAILED, "%.200s...: the path is too long", dir);
     strcpy(source->dir, dir);
     source->files = xcalloc((size_t)files + 1, sizeof *source->files);
@@ -122,8 +119,6 @@ void source_close(Source *source) {
     for (int64_t f = 0; source->files != NULL && f < source->file_count; f++) safetensors_close(&source->files[f]);
     free(source->files);
     free(source->tensors);
-    free(source->raw);
-    free(source->values);
     memset(source, 0, sizeof *source);
 }
 
@@ -168,17 +163,27 @@ int source_check(const Source *source, const SourceTensor *found, const TensorSp
 
 // --- reading
 
+void source_reader_open(SourceReader *reader, const Source *source) {
+    *reader = (SourceReader){.source = source, .file = -1};
+    reader->values = xmalloc((size_t)SOURCE_PIECE * sizeof *reader->values);
+}
+
+void source_reader_close(SourceReader *reader) {
+    if (reader->file >= 0) safetensors_release(&reader->open);
+    free(reader->raw);
+    free(reader->values);
+}
+
 typedef struct Reading {
-    Source *source;
+    SourceReader *reader;
     const SourceTensor *found;
     const Tensor *tensor;
-    int64_t begin;
+    int64_t begin, next; // elements of the tensor before `next` have been read, or are padding
     Error *err;
 } Reading;
 
-static int read_raw_(const Reading *reading, const FileBlock *at) {
-    const SafeFile *file = &reading->source->files[reading->found->file];
-    char *raw = reading->source->raw;
+static int read_raw_(const Reading *reading, const FileBlock *at, char *raw) {
+    const SafeFile *file = &reading->reader->open;
     if (at->run == at->stride) return safetensors_read(file, at->offset, raw, at->rows * at->run, reading->err);
     for (int64_t r = 0; r < at->rows; r++)
         if (safetensors_read(file, at->offset + r * at->stride, raw + r * at->run, at->run, reading->err) != 0)
@@ -186,16 +191,19 @@ static int read_raw_(const Reading *reading, const FileBlock *at) {
     return 0;
 }
 
-// Reads a block through `raw` in the file's order; in the rank's tensor its rows are tensor->cols apart.
-static void source_place_(const Reading *reading, const Block *block) {
-    const SafeTensor *from = reading->found->tensor;
-    const char *raw = reading->source->raw;
-    float *to = reading->source->values + (block->first - reading->begin);
-    int64_t stride = reading->tensor->cols;
-    if (!reading->tensor->spec->transposed) { // whole rows of the rank's tensor, or a part of one
-        safetensors_to_float(to, raw, from->type, block->rows * block->cols);
-        return;
+static void *raw_of_(SourceReader *reader, int64_t bytes) {
+    if (bytes > reader->raw_bytes) {
+        free(reader->raw);
+        reader->raw = xmalloc((size_t)bytes);
+        reader->raw_bytes = bytes;
     }
+    return reader->raw;
+}
+
+// Makes rows of the rank's tensor from columns of the file's.
+static void turn_(const Reading *reading, const Block *block, const char *raw, float *to) {
+    const SafeTensor *from = reading->found->tensor;
+    int64_t stride = reading->tensor->cols;
     float column[256];
     for (int64_t c = 0; c < block->cols; c++)
         for (int64_t r0 = 0; r0 < block->rows; r0 += 256) {
@@ -205,28 +213,48 @@ static void source_place_(const Reading *reading, const Block *block) {
         }
 }
 
+// Blocks come in order; what they leave out is padding.
+static void clear_padding_(Reading *reading, int64_t end) {
+    float *values = reading->reader->values;
+    memset(values + (reading->next - reading->begin), 0, (size_t)(end - reading->next) * sizeof *values);
+}
+
+// Reads a block straight to its place if the file has it as it is wanted.
 static int read_block_(void *context, const Block *block) {
-    const Reading *reading = context;
-    FileBlock at = block_in_file(reading->tensor->spec, block, reading->found->tensor->element);
-    at.offset += reading->found->tensor->offset;
-    if (read_raw_(reading, &at) != 0) return -1;
-    source_place_(reading, block);
+    Reading *reading = context;
+    const SafeTensor *from = reading->found->tensor;
+    float *to = reading->reader->values + (block->first - reading->begin);
+    bool turned = reading->tensor->spec->transposed;
+    FileBlock at = block_in_file(reading->tensor->spec, block, from->element);
+    at.offset += from->offset;
+    clear_padding_(reading, block->first);
+    reading->next = block->first + block->rows * block->cols;
+    if (from->type == SAFE_F32 && !turned) return read_raw_(reading, &at, (char *)to);
+    char *raw = raw_of_(reading->reader, at.rows * at.run);
+    if (read_raw_(reading, &at, raw) != 0) return -1;
+    if (turned)
+        turn_(reading, block, raw, to);
+    else
+        safetensors_to_float(to, raw, from->type, block->rows * block->cols);
     return 0;
 }
 
-static int use_file_(Source *source, int64_t file, Error *err) {
-    if (source->open == file) return 0;
-    if (source->open >= 0) safetensors_release(&source->files[source->open]);
-    source->open = -1;
-    if (safetensors_reopen(&source->files[file], err) != 0) return -1;
-    source->open = file;
+static int use_file_(SourceReader *reader, int64_t file, Error *err) {
+    if (reader->file == file) return 0;
+    if (reader->file >= 0) safetensors_release(&reader->open);
+    reader->file = -1;
+    reader->open = reader->source->files[file]; // its path and table are the source's
+    if (safetensors_reopen(&reader->open, err) != 0) return -1;
+    reader->file = file;
     return 0;
 }
 
-int source_read(Source *source, const SourceTensor *found, const Tensor *tensor, const Split *split, int64_t begin,
-                int64_t end, Error *err) {
-    Reading reading = {source, found, tensor, begin, err};
-    if (use_file_(source, found->file, err) != 0) return -1;
-    memset(source->values, 0, (size_t)(end - begin) * sizeof *source->values);
-    return tensor_blocks(tensor, split->tensor_rank, split->tensor_ranks, begin, end, read_block_, &reading);
+int source_read(SourceReader *reader, const SourceTensor *found, const Tensor *tensor, const Split *split,
+                int64_t begin, int64_t end, Error *err) {
+    Reading reading = {reader, found, tensor, begin, begin, err};
+    if (use_file_(reader, found->file, err) != 0) return -1;
+    if (tensor_blocks(tensor, split->tensor_rank, split->tensor_ranks, begin, end, read_block_, &reading) != 0)
+        return -1;
+    clear_padding_(&reading, end);
+    return 0;
 }

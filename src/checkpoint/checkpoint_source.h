@@ -17,13 +17,21 @@ typedef struct Source {
     int64_t file_count;
     SourceTensor *tensors; // by name
     int64_t tensor_count;
-    int64_t open; // the one file that is open, or -1
-    void *raw;    // SOURCE_PIECE elements in the file's order
-    float *values;
 } Source;
 
-// Elements read at a time: loading takes 12 times as many bytes of host memory.
+// Elements read at a time. A reader takes 4 times as many bytes of host memory, and up to 8 times more if the file has
+// another type or its matrices transposed.
 enum { SOURCE_PIECE = 4 << 20 };
+
+// What one thread reads with: an open file, and memory for one piece.
+typedef struct SourceReader {
+    const Source *source;
+    int64_t file; // that is open, or -1
+    SafeFile open;
+    void *raw; // a block in the file's order
+    int64_t raw_bytes;
+    float *values; // (SOURCE_PIECE)
+} SourceReader;
 
 // Opens the files that a manifest lists. -1 with err; source_close in every case.
 int source_open_manifest(Source *source, const char *dir, const Manifest *manifest, Error *err);
@@ -38,8 +46,11 @@ SourceTensor *source_find(Source *source, const char *name);
 // shapes.
 int source_check(const Source *source, const SourceTensor *found, const TensorSpec *spec, Error *err);
 
-// Reads elements [begin, end) of a rank's tensor as fp32 into source->values (at most SOURCE_PIECE); padding is zero.
-int source_read(Source *source, const SourceTensor *found, const Tensor *tensor, const Split *split, int64_t begin,
-                int64_t end, Error *err);
+void source_reader_open(SourceReader *reader, const Source *source);
+void source_reader_close(SourceReader *reader);
+
+// Reads elements [begin, end) of a rank's tensor as fp32 into reader->values (at most SOURCE_PIECE); padding is zero.
+int source_read(SourceReader *reader, const SourceTensor *found, const Tensor *tensor, const Split *split,
+                int64_t begin, int64_t end, Error *err);
 
 #endif

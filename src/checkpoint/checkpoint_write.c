@@ -2,10 +2,10 @@
 // copies it into one piece of host memory, and two lanes bring that into the files.
 #include "checkpoint_write.h"
 #include "base/alloc.h"
+#include "base/threads.h"
 
 #include "range_file.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -294,16 +294,6 @@ static void *run_lane_(void *argument) {
     }
 }
 
-// Lane 0 is the caller's thread, and does all the work if no other could be started.
-static void run_lanes_(Lane *lane) {
-    pthread_t thread[WRITER_LANES];
-    bool runs[WRITER_LANES] = {false};
-    for (int i = 1; i < WRITER_LANES; i++) runs[i] = pthread_create(&thread[i], NULL, run_lane_, &lane[i]) == 0;
-    run_lane_(&lane[0]);
-    for (int i = 1; i < WRITER_LANES; i++)
-        if (runs[i]) pthread_join(thread[i], NULL);
-}
-
 int writer_write(Writer *writer, const char *dir, Error *err) {
     Lane lane[WRITER_LANES];
     memset(lane, 0, sizeof lane);
@@ -316,7 +306,7 @@ int writer_write(Writer *writer, const char *dir, Error *err) {
     atomic_store(&writer->next, 0);
     atomic_store(&writer->failed, false);
     for (int i = 0; i < WRITER_LANES; i++) lane[i].writer = writer, lane[i].index = i;
-    run_lanes_(lane);
+    threads_run(run_lane_, lane, sizeof *lane, WRITER_LANES);
     close(writer->dir_fd);
     for (int i = 0; i < WRITER_LANES; i++) {
         if (lane[i].error.code == 0) continue;
