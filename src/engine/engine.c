@@ -10,7 +10,9 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
+#include "links.h"
 #include "offload.h"
+#include "rehearsal.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,11 +29,6 @@ typedef struct Queue {
     CommRequest request; // to or from the partner
 } Queue;
 
-// The links of one chunk: activations come from the previous virtual stage and go to the next, gradients the other way.
-typedef struct ChunkLinks {
-    P2pLink in[P2P_WAYS], out[P2P_WAYS];
-} ChunkLinks;
-
 struct Engine {
     Stage *stage;
     Backend *be;
@@ -44,8 +41,7 @@ struct Engine {
     bool alone;                  // the evictor of this pair moves bundles alone; A and R are only noted
     Checksum *checksum;          // NULL: none
     char note[256];
-    ChunkLinks links[STAGE_MOST_CHUNKS];
-    int edge_buffers; // of each link
+    Links links;
     Queue queue;
     // --- the current run
     const char *label;
@@ -199,13 +195,6 @@ static int engine_post_(Engine *engine, int64_t i, Error *err) {
 
 // ---------------------------------------------------------------- progress
 
-// Returns the links of this stage one after another; NULL after the last.
-static P2pLink *link_(Engine *engine, int i) {
-    ChunkLinks *links = &engine->links[i / (2 * P2P_WAYS)];
-    if (i >= 2 * P2P_WAYS * engine->stage->at.chunks) return NULL;
-    return i % 2 == 0 ? &links->in[i / 2 % P2P_WAYS] : &links->out[i / 2 % P2P_WAYS];
-}
-
 // Messages of a link go in the order of microbatches.
 static void blame_link_(const Engine *engine, const P2pLink *link, bool forward, Error *err) {
     char to[32];
@@ -220,7 +209,7 @@ static void engine_progress_(void *argument) {
     Queue *queue = &engine->queue;
     Error *err = &engine->error;
     P2pLink *link;
-    for (int i = 0; err->code == 0 && (link = link_(engine, i)) != NULL; i++)
+    for (int i = 0; err->code == 0 && (link = links_at(&engine->links, i)) != NULL; i++)
         if (p2p_progress(link, err) != 0) blame_link_(engine, link, i / 2 % P2P_WAYS == P2P_FORWARD, err);
     int moved = err->code == 0;
     while (moved > 0 && queue->done < queue->posted)
@@ -237,7 +226,7 @@ static void engine_poll_(void *argument) {
 
 // Returns the links that a compute action reads and writes; W has none.
 static void action_links_(Engine *engine, const Action *action, P2pLink **in, P2pLink **out) {
-    ChunkLinks *links = &engine->links[action->chunk];
+    ChunkLinks *links = &engine->links.chunk[action->chunk];
     P2pWay way = action->kind == ACTION_FORWARD ? P2P_FORWARD : P2P_BACKWARD;
     *in = action->kind == ACTION_WEIGHT ? NULL : &links->in[way];
     *out = action->kind == ACTION_WEIGHT ? NULL : &links->out[way];
@@ -379,7 +368,7 @@ static int engine_begin_(Engine *engine, const char *label, const Schedule *sche
     const StageShape *at = &engine->stage->at;
     P2pLink *link;
     if (schedule->chunks != at->chunks || schedule->placement != at->placement ||
-        schedule->edge_buffers > engine->edge_buffers)
+        schedule->edge_buffers > engine->links.edge_buffers)
         return error_set(err, EXIT_FAILED, "schedule %s places layers or messages otherwise than this run does",
                          schedule->name);
     if (list->own_slots > engine->own.count || list->lent_slots > engine->lent.count)
@@ -397,14 +386,14 @@ static int engine_begin_(Engine *engine, const char *label, const Schedule *sche
     engine->queue.posted = engine->queue.done = 0;
     slots_begin(&engine->own);
     slots_begin(&engine->lent);
-    for (int i = 0; (link = link_(engine, i)) != NULL; i++)
+    for (int i = 0; (link = links_at(&engine->links, i)) != NULL; i++)
         p2p_begin(link, schedule->forward_only && i / 2 % P2P_WAYS == P2P_BACKWARD ? 0 : schedule->microbatches);
     return 0;
 }
 
 static bool drained_(Engine *engine) {
     P2pLink *link;
-    for (int i = 0; (link = link_(engine, i)) != NULL; i++)
+    for (int i = 0; (link = links_at(&engine->links, i)) != NULL; i++)
         if (!p2p_drained(link)) return false;
     return engine->queue.done == engine->queue.posted;
 }
@@ -453,91 +442,7 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
     return 0;
 }
 
-// ---------------------------------------------------------------- rehearsal
-
-// Microbatch 0 through one chunk and back, from zeros, in one part, in two, or both. One slot is enough.
-static int rehearse_chunk_(Engine *engine, int chunk, float scale, const bool parts[2], Error *err) {
-    const P2pLink *in = engine->links[chunk].in, *out = engine->links[chunk].out;
-    Stage *stage = engine->stage;
-    void *bundle = engine->own.slots[0].memory, *x = p2p_buffer(&in[P2P_FORWARD]), *y = p2p_buffer(&out[P2P_FORWARD]);
-    void *dy = p2p_buffer(&in[P2P_BACKWARD]), *dx = p2p_buffer(&out[P2P_BACKWARD]);
-    if (x != NULL) engine->be->zero(engine->be, x, stage->at.message_bytes);
-    if (dy != NULL) engine->be->zero(engine->be, dy, stage->at.message_bytes);
-    for (int split = 0; split < 2; split++) {
-        if (!parts[split]) continue;
-        if (stage_forward(stage, chunk, 0, bundle, x, y, scale, err) != 0) return -1;
-        if (scale > 0.0f && stage_backward(stage, chunk, 0, bundle, dy, dx, split == 1, err) != 0) return -1;
-        if (split == 1 && stage_weights(stage, chunk, 0, bundle, err) != 0) return -1;
-    }
-    return 0;
-}
-
-int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
-    Stage *stage = engine->stage;
-    const StageSchedule *list = &schedule->stage[engine->index];
-    bool parts[2] = {schedule->forward_only, false};
-    void (*layer_done)(void *, int64_t) = stage->layer_done;
-    int status = 0;
-    if (!engine->be->loads_late) return 0;
-    for (int64_t i = 0; i < list->count; i++) {
-        parts[0] |= list->actions[i].kind == ACTION_BACKWARD;
-        parts[1] |= list->actions[i].kind == ACTION_INPUT;
-    }
-    stage->layer_done = NULL; // what it would tell is no step's gradient
-    for (int c = 0; status == 0 && c < schedule->chunks; c++)
-        status = rehearse_chunk_(engine, c, schedule->forward_only ? 0.0f : 1.0f, parts, err);
-    stage->layer_done = layer_done;
-    return status == 0 ? engine->be->synchronize(engine->be, err) : -1;
-}
-
 // ---------------------------------------------------------------- life
-
-// Creates one end of one direction over the boundary between virtual stages g and g+1. If both are on this stage, both
-// ends are created when the sending one is asked for.
-static int create_link_(Engine *engine, const Schedule *schedule, Comm *const *lanes, int chunk, int g, P2pWay way,
-                        Error *err) {
-    int ends[2][2]; // of the boundary: stage and chunk of g and of g+1
-    int64_t bytes = engine->stage->at.message_bytes;
-    int depth = schedule->edge_buffers, mine = g == schedule_virtual(schedule, engine->index, chunk) ? 0 : 1;
-    bool sends = mine == (way == P2P_FORWARD ? 0 : 1);
-    P2pLink *link = sends ? &engine->links[chunk].out[way] : &engine->links[chunk].in[way];
-    if (g < 0 || g + 1 == schedule->stages * schedule->chunks)
-        return p2p_create(link, engine->be, NULL, -1, sends, depth, bytes, err);
-    for (int i = 0; i < 2; i++) schedule_home(schedule, g + i, &ends[i][0], &ends[i][1]);
-    if (ends[0][0] != ends[1][0])
-        return p2p_create(link, engine->be, lanes[p2p_lane(schedule, g, way)], ends[1 - mine][0], sends, depth, bytes,
-                          err);
-    P2pLink *other = &engine->links[ends[1 - mine][1]].in[way];
-    return sends ? p2p_create_local(link, other, engine->be, depth, bytes, err) : 0;
-}
-
-static int create_links_(Engine *engine, const Schedule *schedule, Comm *const *lanes, Error *err) {
-    engine->edge_buffers = schedule->edge_buffers;
-    for (int c = 0; c < schedule->chunks; c++) {
-        int g = schedule_virtual(schedule, engine->index, c);
-        for (int way = 0; way < P2P_WAYS; way++) {
-            if (create_link_(engine, schedule, lanes, c, g - 1, (P2pWay)way, err) != 0) return -1;
-            if (create_link_(engine, schedule, lanes, c, g, (P2pWay)way, err) != 0) return -1;
-        }
-    }
-    return 0;
-}
-
-// Connects the boundaries to other stages: first the even ones, since no two of them share a stage if stages are in a
-// row, then the odd ones. The order is the same on all stages, so that each finds its peer at the same boundary.
-static int connect_links_(Engine *engine, const Schedule *schedule, Error *err) {
-    for (int parity = 0; parity < 2; parity++)
-        for (int end = 0; end < 2 * schedule->chunks; end++) {
-            ChunkLinks *links = &engine->links[end / 2];
-            bool above = end % 2 == 1; // the boundary after the chunk's virtual stage
-            int g = schedule_virtual(schedule, engine->index, end / 2) - !above;
-            if (g % 2 != parity) continue; // also true of -1, which is no boundary
-            P2pLink *forward = above ? &links->out[P2P_FORWARD] : &links->in[P2P_FORWARD];
-            P2pLink *backward = above ? &links->in[P2P_BACKWARD] : &links->out[P2P_BACKWARD];
-            if (p2p_connect(forward, err) != 0 || p2p_connect(backward, err) != 0) return -1;
-        }
-    return 0;
-}
 
 static int create_offload_(Engine *engine, const SlotCounts *slots, Comm *control, Error *err) {
     if (offload_host(&engine->host, engine->be, slots->host, slots->bytes, err) != 0) return -1;
@@ -567,10 +472,16 @@ Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *
     if (slots_create(&engine->own, engine->be, "own", MEMORY_OWN_SLOTS, slots->own, slots->bytes, err) == 0 &&
         slots_create(&engine->lent, engine->be, "lent", MEMORY_LENT_SLOTS, slots->lent, slots->bytes, err) == 0 &&
         create_offload_(engine, slots, groups->pair_control, err) == 0 &&
-        create_links_(engine, schedule, groups->lanes, err) == 0 && connect_links_(engine, schedule, err) == 0)
+        links_create(&engine->links, engine->be, schedule, engine->index, stage->at.message_bytes, groups->lanes,
+                     err) == 0)
         return engine;
     engine_destroy(engine);
     return NULL;
+}
+
+int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
+    if (!engine->be->loads_late) return 0;
+    return rehearse(engine->stage, schedule, &engine->links, engine->own.slots[0].memory, err);
 }
 
 const char *engine_note(const Engine *engine) {
@@ -605,8 +516,7 @@ void engine_destroy(Engine *engine) {
     free(engine->queue.actions);
     offload_destroy(&engine->partners);
     offload_destroy(&engine->host);
-    P2pLink *link;
-    for (int i = 0; (link = link_(engine, i)) != NULL; i++) p2p_destroy(link);
+    links_destroy(&engine->links);
     slots_destroy(&engine->own);
     slots_destroy(&engine->lent);
     free(engine);
