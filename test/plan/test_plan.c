@@ -1,10 +1,8 @@
-// The plan: bytes and parameters against figures worked out by hand, against what is really allocated, and the refusal
-// of a machine that cannot run it.
-#include "device/device.h"
+// The plan: bytes and parameters against figures worked out by hand, and against what is really allocated. Which
+// machine can run it: test_fits.c.
 #include "engine/engine.h"
-#include "plan/fits.h"
 #include "base/grid.h"
-#include "plan/plan.h"
+#include "made_plan.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,61 +10,17 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 static const int64_t GIB = INT64_C(1) << 30;
-
-// A backend that is only asked for the attention's scratch.
-static int64_t scratch_of_1000(Backend *be, const AttentionShape *shape) {
-    (void)be;
-    (void)shape;
-    return 1000;
-}
-
-static Config load(const char *path, const char *const *overrides, int count) {
-    Config config;
-    Error err = {0};
-    if (config_load(&config, path, overrides, count, &err) != 0) fail_msg("%s", err.text);
-    return config;
-}
-
-typedef struct Made {
-    Config config;
-    Schedule *schedule;
-    Plan plan;
-} Made;
-
-static Made made_for(Backend be, const char *path, const Model *model, const char *const *overrides, int count) {
-    Made all = {.config = load(path, overrides, count)};
-    Error err = {0};
-    be.attention_scratch = scratch_of_1000;
-    all.schedule = plan_schedule(&all.config, &err);
-    if (all.schedule == NULL) fail_msg("%s", err.text);
-    plan_make(&all.plan, model, &all.config, all.schedule, &be);
-    return all;
-}
-
-static Made made(const char *path, const Model *model, const char *const *overrides, int count) {
-    return made_for((Backend){0}, path, model, overrides, count);
-}
-
-static void unmake(Made *all) {
-    plan_free(&all->plan);
-    schedule_free(all->schedule);
-}
-
-#define LLAMA       "configs/llama65b.yaml"
-#define GPT         "configs/gpt3_96b.yaml"
-#define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
 
 // ---- figures of the big models
 // ------------------------------------------------------------------------------------------
 
 static void parameters_are_those_of_the_published_models(void **state) {
     (void)state;
-    Config llama = load(LLAMA, NULL, 0), gpt = load(GPT, NULL, 0);
+    Config llama = loaded(LLAMA, NULL, 0), gpt = loaded(GPT, NULL, 0);
     // 80 (4 h h + 3 h f + 2 h) + 2 V h + h; 80 (4 h h + 2 h f + 9 h + f) + V h + s h + 2 h, the head being the
     // embedding
     assert_int_equal(model_parameters(&llama_model, &llama.model), INT64_C(65285660672));
@@ -75,7 +29,7 @@ static void parameters_are_those_of_the_published_models(void **state) {
 
 static void flops_per_token_count_attention_in_full_and_causally(void **state) {
     (void)state;
-    Config llama = load(LLAMA, NULL, 0), gpt = load(GPT, NULL, 0);
+    Config llama = loaded(LLAMA, NULL, 0), gpt = loaded(GPT, NULL, 0);
     assert_true(fabs(model_flops_per_token(&llama, true) - 406.239e9) < 0.5e6);
     assert_true(fabs(model_flops_per_token(&llama, false) - 398.186e9) < 0.5e6);
     assert_true(fabs(model_flops_per_token(&gpt, true) - 596.855e9) < 0.5e6);
@@ -262,7 +216,7 @@ static void slots_are_the_larger_of_uneven_pairs(void **state) {
 
 // Allocates one stage for itself, as a run does, and compares by category. Slots: where there is one stage alone.
 static void compare_allocated(const char *path, const Model *model, const char *const *overrides, int count) {
-    Config config = load(path, overrides, count);
+    Config config = loaded(path, overrides, count);
     Error err = {0};
     Backend *be = backend_cpu_create(config.train.precision, 1, &err);
     Schedule *schedule = plan_schedule(&config, &err);
@@ -327,7 +281,7 @@ static void expect_schedule(const char *name, int slots, bool evicts, const char
     int count = 0;
     snprintf(text, sizeof text, "%s", overrides_text);
     for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " ")) overrides[count++] = word;
-    Config config = load(LLAMA, overrides, count);
+    Config config = loaded(LLAMA, overrides, count);
     Error err = {0};
     Schedule *schedule = plan_schedule(&config, &err);
     if (schedule == NULL) fail_msg("%s: %s", overrides_text, err.text);
@@ -428,162 +382,6 @@ static void grid_aligns_numbers_right_and_words_left(void **state) {
     assert_string_equal(grid_bytes(GIB / 2, number), "512.0 MiB");
 }
 
-// ---- does it fit
-// ------------------------------------------------------------------------------------------------------------
-
-static int fits(const Made *all, const Machine *machine, Error *err) {
-    int64_t ranks[CONFIG_MAX_STAGES];
-    for (int s = 0; s < all->plan.stages; s++) ranks[s] = all->config.parallel.tensor * all->config.parallel.data;
-    memset(err, 0, sizeof *err);
-    return plan_check_fit(&all->plan, &all->config, "train_llama", machine, ranks, err);
-}
-
-static void without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead(void **state) {
-    (void)state;
-    Made all = made(LLAMA, &llama_model, NULL, 0);
-    Machine small = {false, 2, 23 * GIB, 0};
-    Error err;
-    assert_int_equal(fits(&all, &small, &err), -1);
-    assert_int_equal(err.code, EXIT_FAILED);
-    char expected[1024], why[256];
-    device_missing(&all.config, why);
-    snprintf(expected, sizeof expected,
-             "configs/llama65b.yaml needs 32 GPUs with %.1f GiB each (stage 0 is the fullest); here: no CUDA device, 2 "
-             "cores and 23.0 GiB "
-             "of free memory (%s)\nrun instead: ./train_llama -c configs/llama_tiny.yaml, or ./train_llama -c "
-             "configs/llama65b.yaml --plan "
-             "to see what it would take and bring",
-             (double)memory_total(&all.plan.stage[0].memory) / (double)GIB + 4.0, why);
-    assert_string_equal(err.text, expected);
-    unmake(&all);
-}
-
-static void on_a_cpu_all_ranks_have_to_fit_beside_the_reserve(void **state) {
-    (void)state;
-    const char *cpu[] = {"hardware.device=cpu", "parallel.data=2", "train.global_batch=256"};
-    Made all = made(LLAMA, &llama_model, cpu, COUNT(cpu));
-    int64_t needed = 4 * GIB; // the reserve, once
-    for (int s = 0; s < 8; s++)
-        needed += 8 * (memory_total(&all.plan.stage[s].memory) + plan_host_bytes(&all.plan.stage[s]));
-    Machine machine = {false, 2, needed, 0};
-    Error err;
-    assert_int_equal(fits(&all, &machine, &err), 0);
-    machine.free_bytes = needed - 1;
-    assert_int_equal(fits(&all, &machine, &err), -1);
-    assert_int_equal(err.code, EXIT_FAILED);
-    assert_non_null(
-        strstr(err.text, "GiB of host memory for 64 ranks and 4.0 GiB in reserve; here: no CUDA device, 2 cores and"));
-    const char *second = strchr(err.text, '\n');
-    assert_non_null(second);
-    assert_ptr_equal(strstr(second, "\nrun instead: ./train_llama -c configs/llama_tiny.yaml"), second);
-    assert_null(strchr(second + 1, '\n'));
-    machine.free_bytes = 0; // unknown: nothing to refuse on
-    assert_int_equal(fits(&all, &machine, &err), 0);
-    unmake(&all);
-}
-
-static void a_rank_has_to_fit_into_the_memory_that_is_given(void **state) {
-    (void)state;
-    // 1F1B: eight bundles of 5 GiB beside 35 GiB of states
-    const char *larger[] = {"schedule.micro_batch=4", "hardware.reserve_gib=6"};
-    const char *balanced[] = {"schedule.micro_batch=4", "hardware.reserve_gib=6", "schedule.bpipe=on"};
-    Machine gpus = {true, 64, 1000 * GIB, 0};
-    Error err;
-    Made all = made(LLAMA, &llama_model, larger, COUNT(larger));
-    assert_int_equal(fits(&all, &gpus, &err), -1);
-    assert_non_null(strstr(err.text, "configs/llama65b.yaml:"));
-    assert_non_null(strstr(err.text, "more than hardware.memory_gib, 80.00 GiB;"));
-    unmake(&all);
-    all = made(LLAMA, &llama_model, balanced, COUNT(balanced));
-    assert_int_equal(fits(&all, &gpus, &err), 0);
-    unmake(&all);
-}
-
-static void the_reserve_counts_beside_a_ranks_bytes_on_cpus_too(void **state) {
-    (void)state;
-    const char *keys[] = {"hardware.device=cpu", "train.precision=fp32", "model.layers=8", "hardware.memory_gib=100",
-                          "hardware.reserve_gib=1"};
-    Machine machine = {false, 2, 0, 0};
-    Error err;
-    Made all = made(LLAMA, &llama_model, keys, COUNT(keys));
-    assert_int_equal(fits(&all, &machine, &err), 0);
-    all.config.hardware.reserve_gib = 99;
-    assert_int_equal(fits(&all, &machine, &err), -1);
-    assert_non_null(strstr(err.text, "and 99.00 GiB in reserve (hardware.reserve_gib), more than hardware.memory_gib"));
-    unmake(&all);
-}
-
-static void without_a_figure_the_gpus_own_memory_counts(void **state) {
-    (void)state;
-    const char *keys[] = {"schedule.micro_batch=4", "hardware.reserve_gib=6", "hardware.memory_gib=auto"};
-    Machine gpus = {true, 64, 1000 * GIB, 80 * GIB};
-    Error err;
-    Made all = made(LLAMA, &llama_model, keys, COUNT(keys));
-    assert_int_equal(fits(&all, &gpus, &err), -1);
-    assert_non_null(strstr(err.text, "more than the GPU has, 80.00 GiB;"));
-    gpus.gpu_bytes = 141 * GIB;
-    assert_int_equal(fits(&all, &gpus, &err), 0);
-    gpus.gpu_bytes = 0; // unknown: nothing to refuse on
-    assert_int_equal(fits(&all, &gpus, &err), 0);
-    unmake(&all);
-}
-
-static void evicted_bundles_need_host_memory_beside_gpus_too(void **state) {
-    (void)state;
-    const char *host[] = {"schedule.bpipe=on", "schedule.evict_to=host", "checkpoint.every=0"};
-    Made all = made(LLAMA, &llama_model, host, COUNT(host));
-    int64_t needed = 0;
-    for (int s = 0; s < 8; s++) {
-        int64_t evicted = all.plan.stage[s].host_slots * all.plan.stage[s].slot_bytes;
-        assert_int_equal(plan_host_bytes(&all.plan.stage[s]), evicted + all.plan.stage[s].buffer_bytes);
-        needed += 4 * plan_host_bytes(&all.plan.stage[s]);
-    }
-    Machine gpus = {true, 64, needed, 0};
-    Error err;
-    assert_true(needed > 0);
-    assert_int_equal(fits(&all, &gpus, &err), 0);
-    gpus.free_bytes--;
-    assert_int_equal(fits(&all, &gpus, &err), -1);
-    unmake(&all);
-}
-
-// The weights a rank writes and all states it owns: 14 bytes a parameter in bf16, whatever d.
-static void copies_for_checkpoints_need_host_memory(void **state) {
-    (void)state;
-    for (int d = 1; d <= 4; d *= 2) {
-        char data[32];
-        snprintf(data, sizeof data, "parallel.data=%d", d);
-        const char *keys[] = {data};
-        Made all = made(LLAMA, &llama_model, keys, COUNT(keys));
-        for (int s = 0; s < 8; s++) {
-            const PlanStage *stage = &all.plan.stage[s];
-            double share = 14.0 * (double)stage->parameters / 4 / d;
-            assert_true((double)stage->copy_bytes >= share && (double)stage->copy_bytes < 1.001 * share + 1e6);
-        }
-        int64_t needed = 0;
-        for (int s = 0; s < 8; s++) needed += 4 * d * plan_host_bytes(&all.plan.stage[s]);
-        Machine gpus = {true, 64, needed, 0};
-        Error err;
-        assert_int_equal(fits(&all, &gpus, &err), 0);
-        gpus.free_bytes--;
-        assert_int_equal(fits(&all, &gpus, &err), -1);
-        unmake(&all);
-    }
-}
-
-static void this_machine_is_looked_at(void **state) {
-    (void)state;
-    Machine machine;
-    machine_look(&machine, false);
-    assert_false(machine.cuda);
-    assert_true(machine.cores >= 1 && machine.cores <= sysconf(_SC_NPROCESSORS_CONF));
-    assert_true(machine.free_bytes > 0 && machine.free_bytes <= sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
-    Made all = made(LLAMA, &llama_model, NULL, 0);
-    Error err = {0};
-    assert_int_equal(plan_check_machine(&all.plan, &all.config, "train_llama", false, &err), -1);
-    unmake(&all);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_are_those_of_the_published_models),
@@ -605,14 +403,6 @@ int main(void) {
         cmocka_unit_test(bundles_on_the_host_are_counted),
         cmocka_unit_test(table_says_model_world_and_every_stage),
         cmocka_unit_test(grid_aligns_numbers_right_and_words_left),
-        cmocka_unit_test(without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead),
-        cmocka_unit_test(on_a_cpu_all_ranks_have_to_fit_beside_the_reserve),
-        cmocka_unit_test(a_rank_has_to_fit_into_the_memory_that_is_given),
-        cmocka_unit_test(the_reserve_counts_beside_a_ranks_bytes_on_cpus_too),
-        cmocka_unit_test(without_a_figure_the_gpus_own_memory_counts),
-        cmocka_unit_test(evicted_bundles_need_host_memory_beside_gpus_too),
-        cmocka_unit_test(copies_for_checkpoints_need_host_memory),
-        cmocka_unit_test(this_machine_is_looked_at),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 // there are, with transfers posted when the action before is complete and when it starts. Where the proof says yes,
 // none hangs.
 #include "bpipe.h"
+#include "interleavings.h"
 #include "schedule/kinds.h"
 #include "schedule/simulate.h"
 
@@ -14,8 +15,6 @@
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Schedules that are not sound
-
-static bool can_hang(const Schedule *schedule);
 
 static Schedule *parsed(const char *text) {
     Error err = {0};
@@ -164,178 +163,10 @@ static void an_unsound_schedule_is_refused_with_stage_and_action(void **state) {
         bool as_told = unsound_rows[i].error == NULL ? status == 0 : strstr(err.text, unsound_rows[i].error) != NULL;
         if (!as_told) print_error("row %zu: %s\n%s\n", i, text, err.text);
         assert_true(as_told);
-        if (status == 0) assert_false(can_hang(schedule));
-        if (strstr(err.text, " can ") != NULL) assert_true(can_hang(schedule));
+        if (status == 0) assert_false(schedule_can_hang(schedule));
+        if (strstr(err.text, " can ") != NULL) assert_true(schedule_can_hang(schedule));
         schedule_free(schedule);
     }
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// All interleavings
-
-enum { MOST_STAGES = 4, MOST_ACTIONS = 40, SEEN_BITS = 20, SEEN = 1 << SEEN_BITS };
-
-// How far a stage is. `c` and `q` count complete actions; the flags say whether the next one has started.
-typedef struct Place {
-    unsigned c : 5, q : 5, computing : 1, transferring : 1;
-} Place;
-
-typedef struct World {
-    Place at[MOST_STAGES];
-} World;
-
-typedef struct Explorer {
-    const Schedule *schedule;
-    Action compute[MOST_STAGES][MOST_ACTIONS], queue[MOST_STAGES][MOST_ACTIONS];
-    unsigned posted[MOST_STAGES][MOST_ACTIONS], computes[MOST_STAGES], transfers[MOST_STAGES];
-    bool post_at_start;
-    uint64_t *seen; // [SEEN] hash set of worlds, 0: empty
-    int worlds;
-    bool hangs;
-} Explorer;
-
-static uint64_t world_key(World world) {
-    uint64_t key = 1;
-    for (int s = 0; s < MOST_STAGES; s++) {
-        Place at = world.at[s];
-        key = key << 12 | (uint64_t)(at.c | at.q << 5 | at.computing << 10 | at.transferring << 11);
-    }
-    return key;
-}
-
-static bool first_visit(Explorer *explorer, World world) {
-    uint64_t key = world_key(world), slot = key * 0x9E3779B97F4A7C15u >> (64 - SEEN_BITS);
-    for (;; slot = (slot + 1) % SEEN) {
-        if (explorer->seen[slot] == key) return false;
-        if (explorer->seen[slot] == 0) break;
-    }
-    explorer->seen[slot] = key;
-    assert_true(++explorer->worlds < SEEN / 2);
-    return true;
-}
-
-// How many actions of a kind among the first n, of one microbatch (or all: -1).
-static int among(const Action *actions, unsigned n, ActionKind kind, int microbatch) {
-    int count = 0;
-    for (unsigned i = 0; i < n; i++) {
-        count += actions[i].kind == kind && (microbatch < 0 || actions[i].microbatch == microbatch);
-    }
-    return count;
-}
-
-static int own_used(const Explorer *explorer, World world, int s) {
-    Place at = world.at[s];
-    const Action *compute = explorer->compute[s], *queue = explorer->queue[s];
-    return among(compute, at.c + at.computing, ACTION_FORWARD, -1) - among(compute, at.c, ACTION_BACKWARD, -1) -
-           among(queue, at.q, ACTION_EVICT, -1) + among(queue, at.q + at.transferring, ACTION_LOAD, -1);
-}
-
-static int lent_used(const Explorer *explorer, World world, int s) {
-    Place at = world.at[s];
-    return among(explorer->queue[s], at.q + at.transferring, ACTION_ACCEPT, -1) -
-           among(explorer->queue[s], at.q, ACTION_RETURN, -1);
-}
-
-static bool done(const Explorer *explorer, World world, int s, ActionKind kind, int microbatch) {
-    if (s < 0 || s >= explorer->schedule->stages || microbatch < 0) return true;
-    return among(explorer->compute[s], world.at[s].c, kind, microbatch) > 0;
-}
-
-static bool compute_may_start(const Explorer *explorer, World world, int s) {
-    Place at = world.at[s];
-    if (at.computing || at.c == explorer->computes[s]) return false;
-    Action action = explorer->compute[s][at.c];
-    int i = action.microbatch;
-    if (action.kind == ACTION_FORWARD) {
-        return done(explorer, world, s - 1, ACTION_FORWARD, i) && done(explorer, world, s + 1, ACTION_FORWARD, i - 4) &&
-               own_used(explorer, world, s) < explorer->schedule->stage[s].own_slots;
-    }
-    // As many loads are due as the whole list has of this microbatch.
-    int loads = among(explorer->queue[s], explorer->transfers[s], ACTION_LOAD, i);
-    return done(explorer, world, s + 1, ACTION_BACKWARD, i) && done(explorer, world, s - 1, ACTION_BACKWARD, i - 4) &&
-           among(explorer->queue[s], at.q, ACTION_LOAD, i) == loads;
-}
-
-static bool at_head(const Explorer *explorer, World world, int s) {
-    Place at = world.at[s];
-    if (at.transferring || at.q == explorer->transfers[s]) return false;
-    Action action = explorer->queue[s][at.q];
-    if (action.kind == ACTION_EVICT && !done(explorer, world, s, ACTION_FORWARD, action.microbatch)) return false;
-    return explorer->posted[s][at.q] <= at.c + (explorer->post_at_start ? at.computing : 0u);
-}
-
-// Asked of the evictor.
-static bool transfer_may_start(const Explorer *explorer, World world, int s) {
-    if (!at_head(explorer, world, s)) return false;
-    Action action = explorer->queue[s][world.at[s].q];
-    bool load = action.kind == ACTION_LOAD;
-    if (!load && action.kind != ACTION_EVICT) return false;
-    if (load && own_used(explorer, world, s) >= explorer->schedule->stage[s].own_slots) return false;
-    if (action.peer == SCHEDULE_HOST) return true;
-    if (!at_head(explorer, world, action.peer)) return false;
-    Action other = explorer->queue[action.peer][world.at[action.peer].q];
-    if (other.microbatch != action.microbatch) return false;
-    if (load) return other.kind == ACTION_RETURN;
-    return other.kind == ACTION_ACCEPT &&
-           lent_used(explorer, world, action.peer) < explorer->schedule->stage[action.peer].lent_slots;
-}
-
-static void explore(Explorer *explorer, World world) {
-    if (explorer->hangs || !first_visit(explorer, world)) return;
-    bool moves = false, over = true;
-    for (int s = 0; s < explorer->schedule->stages; s++) {
-        Place at = world.at[s];
-        over &= at.c == explorer->computes[s] && at.q == explorer->transfers[s];
-        World next = world;
-        if (at.computing || compute_may_start(explorer, world, s)) {
-            next.at[s].computing = !at.computing;
-            next.at[s].c += at.computing;
-            moves = true;
-            explore(explorer, next);
-        }
-        ActionKind head = at.q < explorer->transfers[s] ? explorer->queue[s][at.q].kind : ACTION_FORWARD;
-        if (head != ACTION_EVICT && head != ACTION_LOAD) continue;
-        if (!at.transferring && !transfer_may_start(explorer, world, s)) continue;
-        next = world;
-        int peer = explorer->queue[s][at.q].peer;
-        for (int side = s;; side = peer) {
-            next.at[side].transferring = !at.transferring;
-            next.at[side].q += at.transferring;
-            if (side == peer || peer == SCHEDULE_HOST) break;
-        }
-        moves = true;
-        explore(explorer, next);
-    }
-    if (!moves && !over) explorer->hangs = true;
-}
-
-// Runs all interleavings, with the one way of posting and with the other.
-static bool can_hang(const Schedule *schedule) {
-    Explorer *explorer = calloc(1, sizeof *explorer);
-    assert_non_null(explorer);
-    explorer->schedule = schedule;
-    for (int s = 0; s < schedule->stages; s++) {
-        for (int64_t i = 0; i < schedule->stage[s].count; i++) {
-            Action action = schedule->stage[s].actions[i];
-            if (action.peer == SCHEDULE_NO_PEER) {
-                explorer->compute[s][explorer->computes[s]++] = action;
-            } else {
-                explorer->posted[s][explorer->transfers[s]] = explorer->computes[s];
-                explorer->queue[s][explorer->transfers[s]++] = action;
-            }
-        }
-    }
-    for (int way = 0; way < 2 && !explorer->hangs; way++) {
-        explorer->post_at_start = way == 1;
-        explorer->worlds = 0;
-        explorer->seen = calloc(SEEN, sizeof *explorer->seen);
-        assert_non_null(explorer->seen);
-        explore(explorer, (World){0});
-        free(explorer->seen);
-    }
-    bool hangs = explorer->hangs;
-    free(explorer);
-    return hangs;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -448,7 +279,7 @@ typedef struct Tally {
 
 static void assert_proof_is_right(const Schedule *schedule, Tally *tally) {
     Error err = {0};
-    bool accepted = schedule_check(schedule, &err) == 0, hangs = can_hang(schedule);
+    bool accepted = schedule_check(schedule, &err) == 0, hangs = schedule_can_hang(schedule);
     if ((accepted && hangs) || (!accepted && strstr(err.text, " can ") == NULL)) {
         schedule_write(schedule, stderr);
         fail_msg("%s", accepted ? "accepted, and can hang" : err.text);

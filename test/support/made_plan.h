@@ -1,0 +1,24 @@
+// Plans of configurations, for tests.
+#ifndef MADE_PLAN_H
+#define MADE_PLAN_H
+
+#include "plan/plan.h"
+
+#define LLAMA       "configs/llama65b.yaml"
+#define GPT         "configs/gpt3_96b.yaml"
+#define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
+
+typedef struct Made {
+    Config config;
+    Schedule *schedule;
+    Plan plan;
+} Made;
+
+Config loaded(const char *path, const char *const *overrides, int count);
+// Loads a configuration and plans it, for a backend whose attention takes 1000 bytes of scratch.
+Made made(const char *path, const Model *model, const char *const *overrides, int count);
+// The same, with what else the plan asks of a backend from `be`.
+Made made_for(Backend be, const char *path, const Model *model, const char *const *overrides, int count);
+void unmake(Made *all);
+
+#endif

@@ -1,0 +1,39 @@
+"""Runs of scripts/prepare_data.py and what they wrote."""
+
+import array
+import subprocess
+import sys
+
+from trainer_runs import ROOT
+
+SCRIPT = ROOT / "scripts" / "prepare_data.py"
+
+
+def prepare(*arguments, **options):
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def tokens(folder, pattern):
+    """All tokens of the shards in name order, after checking each header."""
+    everything = []
+    for path in sorted(folder.glob(pattern)):
+        data = path.read_bytes()
+        header, body = array.array("i", data[:1024]), array.array("H", data[1024:])
+        assert header[:3].tolist() == [20240520, 1, len(body)]
+        assert not any(header[3:])
+        everything += body
+    return everything
+
+
+def document(data):
+    return [256, *data]
+
+
+def refused(tmp_path, words, *arguments, **options):
+    """It ends with one sentence that has these words, and leaves nothing."""
+    result = prepare(*arguments, "-o", tmp_path / "out", **options)
+    assert result.returncode == 1
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert not list((tmp_path / "out").glob("*")) + list((tmp_path / "out").glob(".*"))
