@@ -63,7 +63,7 @@ void device_figures(DeviceFigures *figures, const Config *config) {
 }
 
 static int device_choose_(const World *world, int gpus) {
-    return gpus > 0 ? world_local_rank(world) % gpus : -1;
+    return gpus > 0 ? world_place(world)->local_rank % gpus : -1;
 }
 
 static Seat *device_gather_(const Config *config, World *world, Error *err) {
@@ -71,7 +71,7 @@ static Seat *device_gather_(const Config *config, World *world, Error *err) {
     memset(&mine, 0, sizeof mine);
     mine.gpus = count_gpus_(config, mine.why);
     if (mine.gpus > 0) loaded_()->identity(device_choose_(world, mine.gpus), &mine.gpu);
-    snprintf(mine.host, sizeof mine.host, "%.63s", world_host(world));
+    snprintf(mine.host, sizeof mine.host, "%.63s", world_place(world)->host);
     Seat *seats = xcalloc((size_t)world_size(world), sizeof *seats);
     int64_t bytes = sizeof mine;
     if (world_gather(world, 0, seats, &mine, bytes, err) == 0 &&

@@ -43,7 +43,7 @@ int affinity_share(World *world, double *part, Error *err) {
     CoresOfRank mine;
     int size = world_size(world);
     memset(&mine, 0, sizeof mine);
-    mine.node = world_node(world);
+    mine.node = world_place(world)->node;
     affinity_look_(&mine.allowed);
     CoresOfRank *ranks = xcalloc((size_t)size, sizeof *ranks);
     int64_t bytes = sizeof mine;

@@ -12,9 +12,9 @@ enum { ROSTER_PRINTED = 64 };
 int roster_make(Roster *roster, World *world, Coordinates at, const char *device, Error *err) {
     RosterEntry mine;
     memset(&mine, 0, sizeof mine);
-    snprintf(mine.host, sizeof mine.host, "%s", world_host(world));
+    snprintf(mine.host, sizeof mine.host, "%.63s", world_place(world)->host);
     snprintf(mine.device, sizeof mine.device, "%s", device);
-    mine.node = world_node(world);
+    mine.node = world_place(world)->node;
     mine.stage = at.stage;
     mine.tensor = at.tensor;
     mine.data = at.data;

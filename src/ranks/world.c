@@ -21,12 +21,11 @@
 struct World {
     bool over_mpi;
     StatusPage *page;
-    int rank, size, local_rank, local_size, node, nodes;
-    double clock_offset;
-    char host[256], library[96];
+    int rank, size;
+    WorldPlace place;
+    Comm *messages; // all ranks, for gathers, sums in rank order and clocks
 #ifdef HAVE_MPI
-    MPI_Comm control; // for the operations below
-    Comm *messages;   // the same ranks, for sums in rank order and clocks
+    MPI_Comm control; // the same, for the other operations below
     CommMpiWork work; // of all groups
 #endif
 };
@@ -83,8 +82,8 @@ static int world_fail_(const World *world, int code, const char *doing, Error *e
     char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
     MPI_Error_string(code, text, &length);
-    return error_set(err, EXIT_FAILED, "rank %d of %d on %s: %s failed: %s", world->rank, world->size, world->host,
-                     doing, text);
+    return error_set(err, EXIT_FAILED, "rank %d of %d on %s: %s failed: %s", world->rank, world->size,
+                     world->place.host, doing, text);
 }
 
 // Completes the operation that `code` reports as started.
@@ -96,29 +95,6 @@ static int world_finish_(const World *world, int code, MPI_Request *request, con
         comm_pause(&looks);
     }
     return world_fail_(world, code, doing, err);
-}
-
-// MPI counts in int, so longer data are sent in pieces.
-enum { WORLD_PIECE = 1 << 30 };
-
-static int world_piece_(int64_t at, int64_t count) {
-    return (int)(count - at < WORLD_PIECE ? count - at : WORLD_PIECE);
-}
-
-static int world_gather_(World *world, int root, void *all, const void *mine, int64_t bytes, Error *err) {
-    if (world->rank != root) {
-        CommRequest request = {0};
-        if (world->messages->send(world->messages, root, mine, bytes, &request, err) != 0) return -1;
-        return comm_wait(world->messages, &request, err);
-    }
-    CommRequest *requests = xcalloc((size_t)world->size, sizeof *requests);
-    int failed = 0;
-    for (int q = 0; q < world->size && !failed; q++)
-        if (q != root)
-            failed = world->messages->receive(world->messages, q, (char *)all + q * bytes, bytes, &requests[q], err);
-    for (int q = 0; q < world->size && !failed; q++) failed = comm_wait(world->messages, &requests[q], err);
-    free(requests);
-    return failed;
 }
 
 static Comm *world_split_(World *world, const char *name, int color, int key, Error *err) {
@@ -151,11 +127,11 @@ static int world_start_groups_(World *world, Error *err) {
 
 // Numbers hosts in the order of their lowest ranks; leaders (size): the lowest rank on each rank's host.
 static void world_count_hosts_(World *world, const int *leaders) {
-    world->node = world->nodes = 0;
+    world->place.node = world->place.nodes = 0;
     for (int q = 0; q < world->size; q++) {
         if (leaders[q] != q) continue; // not the first of its host
-        world->node += q < leaders[world->rank];
-        world->nodes++;
+        world->place.node += q < leaders[world->rank];
+        world->place.nodes++;
     }
 }
 
@@ -166,17 +142,17 @@ static int world_measure_clocks_(World *world, const int *leaders, MPI_Comm host
         double offset;
         if (leaders[q] != q) continue;
         if (comm_clock_offset(world->messages, q, &offset, err) != 0) return -1;
-        if (world->rank == q) world->clock_offset = offset;
+        if (world->rank == q) world->place.clock_offset = offset;
     }
-    int code = MPI_Ibcast(&world->clock_offset, 1, MPI_DOUBLE, 0, host, &request);
+    int code = MPI_Ibcast(&world->place.clock_offset, 1, MPI_DOUBLE, 0, host, &request);
     return world_finish_(world, code, &request, "sharing the clock", err);
 }
 
 static int world_find_hosts_(World *world, MPI_Comm host, int *leaders, Error *err) {
     MPI_Request request;
     int leader = world->rank;
-    MPI_Comm_rank(host, &world->local_rank);
-    MPI_Comm_size(host, &world->local_size);
+    MPI_Comm_rank(host, &world->place.local_rank);
+    MPI_Comm_size(host, &world->place.local_size);
     int code = MPI_Ibcast(&leader, 1, MPI_INT, 0, host, &request);
     if (world_finish_(world, code, &request, "finding the ranks of this host", err) != 0) return -1;
     code = MPI_Iallgather(&leader, 1, MPI_INT, leaders, 1, MPI_INT, world->control, &request);
@@ -202,7 +178,7 @@ static void world_describe_(World *world) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;
     if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return;
-    snprintf(world->library, sizeof world->library, "%.*s", (int)strcspn(text, ",\n"), text);
+    snprintf(world->place.library, sizeof world->place.library, "%.*s", (int)strcspn(text, ",\n"), text);
 }
 
 static int world_start_(World *world, int *argc, char ***argv, Error *err) {
@@ -240,11 +216,12 @@ World *world_join(int *argc, char ***argv, Error *err) {
     bool under;
     if (world_under_launcher(&under, err) != 0) return NULL;
     World *world = xcalloc(1, sizeof *world);
-    world->size = world->local_size = world->nodes = 1;
-    strcpy(world->library, "no launcher");
-    if (gethostname(world->host, sizeof world->host - 1) != 0) strcpy(world->host, "localhost");
+    world->size = world->place.local_size = world->place.nodes = 1;
+    strcpy(world->place.library, "no launcher");
+    if (gethostname(world->place.host, sizeof world->place.host - 1) != 0) strcpy(world->place.host, "localhost");
     // Linux rounds sleeps up by 50 microseconds unless told otherwise, which is more than our shortest ones.
     prctl(PR_SET_TIMERSLACK, 1000UL);
+    if (!under) world->messages = comm_self_create("world");
     if (!under || world_start_(world, argc, argv, err) == 0) return world;
     free(world);
     return NULL;
@@ -252,13 +229,11 @@ World *world_join(int *argc, char ***argv, Error *err) {
 
 void world_leave(World *world) {
     if (world == NULL) return;
+    world_barrier(world, NULL); // ranks that are early sleep here; in MPI_Finalize they would spin
+    if (world->messages != NULL) world->messages->destroy(world->messages);
 #ifdef HAVE_MPI
-    if (world->over_mpi) {
-        world_barrier(world, NULL); // ranks that are early sleep here; in MPI_Finalize they would spin
-        if (world->messages != NULL) world->messages->destroy(world->messages);
-        if (world->control != MPI_COMM_NULL) MPI_Comm_free(&world->control);
-        MPI_Finalize();
-    }
+    if (world->over_mpi && world->control != MPI_COMM_NULL) MPI_Comm_free(&world->control);
+    if (world->over_mpi) MPI_Finalize();
 #endif
     free(world);
 }
@@ -287,32 +262,8 @@ int world_size(const World *world) {
     return world->size;
 }
 
-int world_local_rank(const World *world) {
-    return world->local_rank;
-}
-
-int world_local_size(const World *world) {
-    return world->local_size;
-}
-
-int world_node(const World *world) {
-    return world->node;
-}
-
-int world_nodes(const World *world) {
-    return world->nodes;
-}
-
-const char *world_host(const World *world) {
-    return world->host;
-}
-
-const char *world_library(const World *world) {
-    return world->library;
-}
-
-double world_clock_offset(const World *world) {
-    return world->clock_offset;
+const WorldPlace *world_place(const World *world) {
+    return &world->place;
 }
 
 void world_set_status_page(World *world, StatusPage *page) {
@@ -348,8 +299,10 @@ int world_broadcast(World *world, int root, void *data, int64_t bytes, Error *er
     world_waits_(world, "a broadcast to all ranks");
 #ifdef HAVE_MPI
     MPI_Request request;
-    for (int64_t at = 0; world->over_mpi && at < bytes && status == 0; at += WORLD_PIECE) {
-        int code = MPI_Ibcast((char *)data + at, world_piece_(at, bytes), MPI_BYTE, root, world->control, &request);
+    enum { PIECE = 1 << 30 }; // MPI counts in int
+    for (int64_t at = 0; world->over_mpi && at < bytes && status == 0; at += PIECE) {
+        int count = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        int code = MPI_Ibcast((char *)data + at, count, MPI_BYTE, root, world->control, &request);
         status = world_finish_(world, code, &request, "a broadcast", err);
     }
 #endif
@@ -358,39 +311,46 @@ int world_broadcast(World *world, int root, void *data, int64_t bytes, Error *er
     return status;
 }
 
+static int world_gather_(World *world, int root, void *all, const void *mine, int64_t bytes, Error *err) {
+    if (world->rank != root) {
+        CommRequest request = {0};
+        if (world->messages->send(world->messages, root, mine, bytes, &request, err) != 0) return -1;
+        return comm_wait(world->messages, &request, err);
+    }
+    CommRequest *requests = xcalloc((size_t)world->size, sizeof *requests);
+    int failed = 0;
+    for (int q = 0; q < world->size && !failed; q++)
+        if (q != root)
+            failed = world->messages->receive(world->messages, q, (char *)all + q * bytes, bytes, &requests[q], err);
+    for (int q = 0; q < world->size && !failed; q++) failed = comm_wait(world->messages, &requests[q], err);
+    free(requests);
+    return failed;
+}
+
 int world_gather(World *world, int root, void *all, const void *mine, int64_t bytes, Error *err) {
-    int status = 0;
     world_waits_(world, "a gather of all ranks");
     if (world->rank == root && all != mine && bytes > 0) memmove((char *)all + root * bytes, mine, (size_t)bytes);
-#ifdef HAVE_MPI
-    if (world->over_mpi) status = world_gather_(world, root, all, mine, bytes, err);
-#endif
-    (void)err;
+    int status = world_gather_(world, root, all, mine, bytes, err);
     world_waits_(world, NULL);
     return status;
 }
 
 int world_sum(World *world, double *data, int64_t count, Error *err) {
-    int status = 0;
-    world_waits_(world, "a sum over all ranks");
-#ifdef HAVE_MPI
     CommRequest request = {0};
-    if (world->over_mpi) status = world->messages->all_reduce(world->messages, data, count, COMM_DOUBLE, &request, err);
-    if (world->over_mpi && status == 0) status = comm_wait(world->messages, &request, err);
-#endif
-    (void)data, (void)count, (void)err;
+    world_waits_(world, "a sum over all ranks");
+    int status = world->messages->all_reduce(world->messages, data, count, COMM_DOUBLE, &request, err);
+    if (status == 0) status = comm_wait(world->messages, &request, err);
     world_waits_(world, NULL);
     return status;
 }
 
-int world_max(World *world, double *data, int64_t count, Error *err) {
+int world_max(World *world, double *data, int count, Error *err) {
     int status = 0;
     world_waits_(world, "a maximum over all ranks");
 #ifdef HAVE_MPI
     MPI_Request request;
-    for (int64_t at = 0; world->over_mpi && at < count && status == 0; at += WORLD_PIECE) {
-        int code = MPI_Iallreduce(MPI_IN_PLACE, data + at, world_piece_(at, count), MPI_DOUBLE, MPI_MAX, world->control,
-                                  &request);
+    if (world->over_mpi) {
+        int code = MPI_Iallreduce(MPI_IN_PLACE, data, count, MPI_DOUBLE, MPI_MAX, world->control, &request);
         status = world_finish_(world, code, &request, "a maximum", err);
     }
 #endif

@@ -29,12 +29,17 @@ bool world_speaks(void);
 
 int world_rank(const World *);
 int world_size(const World *);
-int world_local_rank(const World *); // among the ranks of this host
-int world_local_size(const World *);
-int world_node(const World *); // hosts numbered by their lowest rank
-int world_nodes(const World *);
-const char *world_host(const World *);
-const char *world_library(const World *); // the library that carries the control plane, with its version
+
+// Where this rank is.
+typedef struct WorldPlace {
+    int local_rank, local_size; // among the ranks of this host
+    int node, nodes;            // hosts, numbered by their lowest rank
+    double clock_offset;        // seconds to add to this host's clock_seconds() to get rank 0's, measured at the start
+    char host[256];
+    char library[96]; // that carries the control plane, with its version
+} WorldPlace;
+
+const WorldPlace *world_place(const World *); // lives as long as the world
 
 // Sets the page on which waits and progress are published; NULL: none.
 void world_set_status_page(World *, StatusPage *page);
@@ -46,11 +51,7 @@ int world_barrier(World *, Error *);
 int world_broadcast(World *, int root, void *data, int64_t bytes, Error *);
 int world_gather(World *, int root, void *all, const void *mine, int64_t bytes, Error *); // all: size * bytes, on root
 int world_sum(World *, double *data, int64_t count, Error *); // in rank order, result everywhere
-int world_max(World *, double *data, int64_t count, Error *); // result everywhere
-
-// Returns the seconds to add to this host's clock_seconds() to get rank 0's, measured once at start; zero on rank 0's
-// host.
-double world_clock_offset(const World *);
+int world_max(World *, double *data, int count, Error *);     // result everywhere
 
 // Makes a group from `color` (equal numbers join; -1: none, returns NULL without error) ordered by `key`. All ranks
 // call it in the same order.

@@ -35,8 +35,8 @@ static int fail_together_(World *world, int status, Error *err) {
     memset(&first, 0, sizeof first);
     int speaker = size - (int)failed;
     if (rank == speaker)
-        error_set(&first, err->code, "%s%s%s", world_nodes(world) > 1 ? world_host(world) : "",
-                  world_nodes(world) > 1 ? ": " : "", err->text);
+        error_set(&first, err->code, "%s%s%s", world_place(world)->nodes > 1 ? world_place(world)->host : "",
+                  world_place(world)->nodes > 1 ? ": " : "", err->text);
     first.everywhere = true;
     if (world_broadcast(world, speaker, &first, sizeof first, err) != 0) return -1;
     *err = first;
@@ -184,7 +184,7 @@ static int create_check_gpu_(const Run *run, Error *err) {
 static int create_check_host_(Run *run, const Roster *roster, Error *err) {
     int64_t of_stage[CONFIG_MAX_STAGES];
     Machine machine;
-    roster_count(roster, world_node(run->world), of_stage, (int)run->config->parallel.pipeline);
+    roster_count(roster, world_place(run->world)->node, of_stage, (int)run->config->parallel.pipeline);
     machine_look(&machine, run->device.cuda);
     if (run->device.cuda) machine.gpu_bytes = run->be->memory_size / run->device.ranks_on_gpu;
     if (plan_check_fit(&run->plan, run->config, run->log->program, &machine, of_stage, err) != 0) return -1;

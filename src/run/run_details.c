@@ -29,8 +29,8 @@ static const char *carrier_(const Run *run) {
 
 void details_found(const Details *details, const Run *run) {
     const Log *log = &details->log;
-    log_detail(log, "found: %s; rank 0 of %d on %s, %d of them there", world_library(run->world),
-               world_size(run->world), world_host(run->world), world_local_size(run->world));
+    log_detail(log, "found: %s; rank 0 of %d on %s, %d of them there", world_place(run->world)->library,
+               world_size(run->world), world_place(run->world)->host, world_place(run->world)->local_size);
     log_detail(log, "chosen: device %s", run->be->device);
     log_detail(log, "chosen: %s", run->be->kernels);
     if (run->device.numa_node >= 0)

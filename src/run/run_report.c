@@ -8,7 +8,7 @@
 
 static void own_figures_(const Run *run, const EngineRun *pipeline, StageFigures *mine) {
     const MemoryBytes *peak = &run->be->peak;
-    double offset = world_clock_offset(run->world);
+    double offset = world_place(run->world)->clock_offset;
     mine->peak_bytes = memory_total(peak);
     mine->activation_bytes = run->be->held.bytes[MEMORY_OWN_SLOTS] + run->be->held.bytes[MEMORY_LENT_SLOTS];
     mine->slots_used = pipeline->slots_used;

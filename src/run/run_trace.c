@@ -59,7 +59,7 @@ int run_trace_step(Run *run, const char *label, const Schedule *schedule, const 
                    Error *err) {
     RunTrace *trace = run->trace;
     if (trace == NULL) return 0;
-    double offset = world_clock_offset(run->world), end = clock_seconds();
+    double offset = world_place(run->world)->clock_offset, end = clock_seconds();
     for (int64_t i = 0; i < pipeline->count; i++)
         trace->mine[i] = (ActionTime){pipeline->times[i].begin + offset, pipeline->times[i].end + offset};
     if (world_gather(run->world, 0, trace->all, trace->mine, trace->capacity * (int64_t)sizeof *trace->mine, err) != 0)

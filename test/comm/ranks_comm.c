@@ -386,10 +386,10 @@ static void world_operations_(Test *t) {
     EQUAL(t, "the bits of the serial sum", memcmp(sums, wanted, sizeof sums), 0);
     EQUAL(t, "max", world_max(t->world, most, 2, &t->error), 0);
     EQUAL(t, "the largest", most[0] == t->size - 1 && most[1] == 0, true);
-    EQUAL(t, "local rank", world_local_rank(t->world), t->rank);
-    EQUAL(t, "local size", world_local_size(t->world), t->size);
-    EQUAL(t, "one host", world_nodes(t->world) == 1 && world_node(t->world) == 0, true);
-    EQUAL(t, "the clock of one host", world_clock_offset(t->world) == 0, true);
+    EQUAL(t, "local rank", world_place(t->world)->local_rank, t->rank);
+    EQUAL(t, "local size", world_place(t->world)->local_size, t->size);
+    EQUAL(t, "one host", world_place(t->world)->nodes == 1 && world_place(t->world)->node == 0, true);
+    EQUAL(t, "the clock of one host", world_place(t->world)->clock_offset == 0, true);
     double offset;
     EQUAL(t, "clock", comm_clock_offset(t->all, t->size - 1, &offset, &t->error), 0);
     EQUAL(t, "clocks of one host differ by less than a millisecond", fabs(offset) < 1e-3, true);

@@ -52,9 +52,9 @@ static void a_world_of_one_is_complete(void **state) {
     assert_non_null(world);
     assert_int_equal(world_rank(world), 0);
     assert_int_equal(world_size(world), 1);
-    assert_int_equal(world_local_size(world), 1);
-    assert_int_equal(world_nodes(world), 1);
-    assert_true(strlen(world_host(world)) > 0);
+    assert_int_equal(world_place(world)->local_size, 1);
+    assert_int_equal(world_place(world)->nodes, 1);
+    assert_true(strlen(world_place(world)->host) > 0);
     assert_int_equal(world_barrier(world, &err), 0);
     assert_int_equal(world_sum(world, &value, 1, &err), 0);
     assert_int_equal(world_max(world, &value, 1, &err), 0);
