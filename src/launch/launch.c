@@ -43,7 +43,6 @@ typedef struct Launch {
     double force;     // when to kill everything, after the second time
     bool forced;      // everything was killed
     double last;      // when all ranks had ended cleanly; 0: not yet
-    bool expects;     // all ranks have joined
     bool over;        // the coordinator, or what follows, decided that the job has to end
     char reason[256]; // if the coordinator has none
 } Launch;
@@ -160,10 +159,6 @@ static void launch_pass_last_results_(Launch *launch) {
 static bool launch_is_over_(Launch *launch, double now) {
     enum { MPIRUN_ENDS_WITHIN_S = 2 };
     const Patience *patience = &launch->job->patience;
-    if (!launch->expects && coordinator_begun(launch->coordinator)) {
-        coordinator_expect(launch->coordinator, now);
-        launch->expects = true;
-    }
     if (coordinator_look(launch->coordinator, launch->log, now)) return true;
     if (launch->force > 0) return true;
     if (launch->last == 0 && coordinator_code(launch->coordinator) >= 0) launch->last = now;
@@ -215,7 +210,7 @@ static void launch_watch_(Launch *launch) {
         poll(files, sizeof files / sizeof *files, launch_patience_ms_(launch));
         double now = clock_seconds();
         coordinator_take(launch->coordinator, now);
-        launch_children_look(&launch->children, launch->mpirun, launch->coordinator, now);
+        launch_children_look(&launch->children, launch->mpirun, now);
         launch_pass_errors_(launch);
         if (files[2].revents != 0) launch_take_results_(launch);
         if (files[3].revents != 0) launch_pass_results_(launch);
@@ -236,18 +231,16 @@ static int launch_say_(const Launch *launch, const char *what) {
     return EXIT_FAILED;
 }
 
-// Reports a rank whose supervisor ended before it could: mpirun's code has the signal, unless we killed it.
-static int launch_say_lost_(const Launch *launch) {
-    int rank = launch_children_lost(&launch->children),
-        number = WIFEXITED(launch->status) ? WEXITSTATUS(launch->status) - 128 : 0;
-    char name[WATCHDOG_NAME] = "a rank", how[96] = "died", text[512];
-    const RankStatus *status = rank >= 0 ? coordinator_status(launch->coordinator, rank) : NULL;
-    if (rank >= 0) watchdog_name(rank, status->stage, name);
-    if (number > 0 && number < NSIG && !launch->forced)
-        snprintf(how, sizeof how, "was killed by signal %d (%s)", number, strsignal(number));
-    snprintf(text, sizeof text, "%s %s while at %s%s", name, how, rank >= 0 ? watchdog_action(status) : "start-up",
-             rank >= 0 ? "" : "; several ended at once, so which was first is not known");
-    return launch_say_(launch, text);
+// Tells the coordinator of a rank whose supervisor ended before it could: mpirun's code has the signal, unless we
+// killed it. Returns whether there is one.
+static bool launch_hear_lost_(Launch *launch) {
+    int rank = launch_children_lost(&launch->children), number = WEXITSTATUS(launch->status) - 128;
+    if (rank < 0 || (number <= 0 && !launch->forced)) return false;
+    RankStatus status = *coordinator_status(launch->coordinator, rank);
+    status.ending = ENDING_DIED, status.code = -1, status.when = status_clock_ns();
+    if (!launch->forced && number < NSIG) status.signal = number;
+    coordinator_hear(launch->coordinator, rank, &status, clock_seconds());
+    return true;
 }
 
 static int launch_say_mpirun_(const Launch *launch) {
@@ -265,44 +258,33 @@ static int launch_say_mpirun_(const Launch *launch) {
     return EXIT_FAILED;
 }
 
-// Reports a rank that gave its reason.
-static int launch_say_reported_(const Launch *launch, const JobEnd *why) {
-    Log voice = {launch->log->program, why->rank, why->stage, LOG_NORMAL};
-    log_line(&voice, "%s", why->text);
-    // If mpirun was killed by another process, that is the reason, and what a rank reports (its stdout is gone) a
-    // consequence.
-    bool killed = WIFSIGNALED(launch->status) && !launch->forced && launch->asked < 2;
-    return killed ? launch_say_mpirun_(launch) : why->code;
-}
-
-static int launch_last_word_(Launch *launch, LaunchEnd *end) {
+static int launch_last_word_(Launch *launch, JobEnd *end) {
     bool failed = coordinator_look(launch->coordinator, launch->log, clock_seconds());
-    JobEnd why = coordinator_why(launch->coordinator);
-    int code = coordinator_code(launch->coordinator);
     bool mpirun_killed = WIFSIGNALED(launch->status) && !launch->forced;
-    *end = (LaunchEnd){
-        .lost = why.lost && launch->asked == 0, .rank = why.rank, .step = coordinator_step(launch->coordinator)};
-    if (why.spoken && !launch->unread) return launch_say_reported_(launch, &why);
+    int code = coordinator_code(launch->coordinator);
+    if (!failed && !mpirun_killed && code < 0) failed = launch_hear_lost_(launch);
+    *end = coordinator_why(launch->coordinator);
+    if (code < 0 && !end->spoken)
+        end->lost = end->lost || mpirun_killed || launch->children.first >= 0 || launch->reason[0] != '\0';
+    end->lost = end->lost && launch->asked == 0;
+    if (end->spoken && !launch->unread) {
+        Log voice = {launch->log->program, end->rank, end->stage, LOG_NORMAL};
+        log_line(&voice, "%s", end->text);
+        // What a rank reports once mpirun was killed is a consequence: its stdout is gone.
+        return mpirun_killed && launch->asked < 2 ? launch_say_mpirun_(launch) : end->code;
+    }
     if (launch->unwritten != 0) {
         log_line(launch->log, "cannot write to standard output: %s", strerror(launch->unwritten));
         return EXIT_FAILED;
     }
-    if (launch->asked > 1 && code < 0) {
-        char text[] = "ended at once, on the second signal; what came after the last checkpoint is lost";
-        log_line(launch->log, "%s; %s", text, launch->job->remedy);
-        return EXIT_FAILED;
-    }
+    if (launch->asked > 1 && code < 0)
+        return launch_say_(launch, "ended at once, on the second signal; what came after the last checkpoint is lost");
     if (code >= 0) return code;
-    if (!failed && !mpirun_killed) end->rank = launch_children_lost(&launch->children);
-    if (end->rank >= 0)
-        status_copy_text(end->action, sizeof end->action, coordinator_status(launch->coordinator, end->rank)->action);
-    end->lost =
-        launch->asked == 0 && (why.lost || mpirun_killed || launch->children.first >= 0 || launch->reason[0] != '\0');
     if (mpirun_killed) return launch_say_mpirun_(launch);
     if (launch->reason[0] != '\0') return launch_say_(launch, launch->reason);
-    if (failed) return log_line(launch->log, "%s", why.text), EXIT_FAILED;
-    bool by_signal = launch->forced || WEXITSTATUS(launch->status) > 128;
-    return launch->children.first >= 0 && by_signal ? launch_say_lost_(launch) : launch_say_mpirun_(launch);
+    if (!failed) return launch_say_mpirun_(launch);
+    log_line(launch->log, "%s", end->text);
+    return EXIT_FAILED;
 }
 
 // --- one launch
@@ -331,7 +313,8 @@ static int launch_start_(Launch *launch, char **argv, Error *err) {
     int ends[2] = {-1, -1}, ranks = launch->job->ranks;
     launch->coordinator = coordinator_open(launch->job, err);
     if (launch->coordinator == NULL || (launch->signals = launch_signals_open(err)) < 0 ||
-        launch_children_open(&launch->children, ranks, err) != 0 || launch_open_(launch, ends, err) != 0)
+        launch_children_open(&launch->children, ranks, launch->coordinator, err) != 0 ||
+        launch_open_(launch, ends, err) != 0)
         return -1;
     launch->mpirun = launch_mpirun(ranks, argv, &launch->folder, coordinator_invitation(launch->coordinator), ends[1],
                                    launch->words, err);
@@ -350,10 +333,10 @@ static void launch_close_(Launch *launch) {
     launch_signals_close();
 }
 
-int launch_ranks(const Log *log, const Job *job, char **argv, LaunchEnd *end, Error *err) {
+int launch_ranks(const Log *log, const Job *job, char **argv, JobEnd *end, Error *err) {
     Launch launch = {
         .log = log, .job = job, .signals = -1, .results = -1, .errors = -1, .words = -1, .children = {.ends = -1}};
-    LaunchEnd unused;
+    JobEnd unused;
     int cores = affinity_allowed(), threads = affinity_threads(job->ranks);
 #ifndef HAVE_MPI
     return error_set(err, EXIT_USAGE,

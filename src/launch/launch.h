@@ -16,17 +16,9 @@
 // In the ranks' environment: "1" if the parent's stdout is a terminal; theirs always looks like one.
 #define LAUNCH_TERMINAL_VARIABLE "TRAINER_TTY"
 
-// How a launch ended. `lost`: a rank died or fell silent, or nothing moved, so that another start may get further.
-typedef struct LaunchEnd {
-    bool lost;
-    int rank;                   // that was lost; -1: unknown
-    int64_t step;               // that was trained; 0: none
-    char action[STATUS_ACTION]; // of the rank
-} LaunchEnd;
-
 // Starts this program again as job->ranks ranks with the arguments argv[1...] and returns when all have ended. Returns
 // the exit code (EXIT_DONE ... EXIT_STOPPED), after a message on stderr in log's name if it is not 0. -1 with err if
-// the ranks could not be started. end: filled, or NULL.
-int launch_ranks(const Log *log, const Job *job, char **argv, LaunchEnd *end, Error *err);
+// the ranks could not be started. end: why, if a rank failed or was lost; or NULL.
+int launch_ranks(const Log *log, const Job *job, char **argv, JobEnd *end, Error *err);
 
 #endif

@@ -1,5 +1,5 @@
-// Calls mpirun, and knows which processes it has started. Our decisions are arguments, not environment variables,
-// except for the key of the coordinator, which other users must not see.
+// Calls mpirun, and knows which processes it has started. Our decisions about Open MPI are in its environment, where
+// the user's own take precedence, and so is the key of the coordinator, which other users must not see.
 #include "launch_private.h"
 
 #include "base/alloc.h"
@@ -70,66 +70,40 @@ static int mpirun_check_limits_(int ranks, Error *err) {
                      (long long)needed, ranks, (long long)limit.rlim_max);
 }
 
-typedef struct Arguments {
-    char **list; // ends with NULL; we own all entries
-    size_t count;
-} Arguments;
-
-static void mpirun_add_(Arguments *arguments, const char *text) {
-    arguments->list = xrealloc(arguments->list, (arguments->count + 2) * sizeof *arguments->list);
-    arguments->list[arguments->count++] = xstrdup(text);
-    arguments->list[arguments->count] = NULL;
-}
-
-static void mpirun_add_parameter_(Arguments *arguments, const char *name, const char *value, bool always) {
-    char variable[128];
-    snprintf(variable, sizeof variable, "OMPI_MCA_%s", name);
-    if (!always && getenv(variable) != NULL) return;
-    mpirun_add_(arguments, "--mca"), mpirun_add_(arguments, name), mpirun_add_(arguments, value);
-}
-
-static void mpirun_add_variable_(Arguments *arguments, const char *name, const char *value, bool always) {
-    char text[128];
-    if (!always && getenv(name) != NULL) return;
-    snprintf(text, sizeof text, "%s=%s", name, value);
-    mpirun_add_(arguments, "-x"), mpirun_add_(arguments, text);
-}
-
-static void mpirun_describe_(Arguments *arguments, int ranks, const LaunchFolder *folder) {
-    char threads[16], number[16];
+static void mpirun_set_environment_(int ranks, const LaunchFolder *folder, const Invitation *invitation) {
+    char secret[INVITATION_TEXT], threads[16];
     snprintf(threads, sizeof threads, "%d", affinity_threads(ranks));
-    snprintf(number, sizeof number, "%d", ranks);
-    mpirun_add_(arguments, "mpirun");
-    mpirun_add_(arguments, "-n"), mpirun_add_(arguments, number);
-    mpirun_add_(arguments, "--oversubscribe"), mpirun_add_(arguments, "--allow-run-as-root");
-    mpirun_add_(arguments, "--bind-to"), mpirun_add_(arguments, "none");
-    mpirun_add_variable_(arguments, LAUNCH_TERMINAL_VARIABLE, isatty(STDOUT_FILENO) ? "1" : "0", true);
-    mpirun_add_variable_(arguments, "OMP_NUM_THREADS", threads, false);
-    mpirun_add_variable_(arguments, "OMP_WAIT_POLICY", "passive", false);
-    // Everything that Open MPI writes is in our folder and is removed with it.
-    mpirun_add_parameter_(arguments, "orte_tmpdir_base", folder->path, true);
-    mpirun_add_parameter_(arguments, "btl_vader_backing_directory", folder->path, true);
-    // One machine: no ssh, no batch system, no port that other hosts reach, and no search for networks, which takes 0.2
-    // of 0.35 seconds.
-    mpirun_add_parameter_(arguments, "plm", "isolated", false);
-    mpirun_add_parameter_(arguments, "ras", "^slurm,tm,gridengine,loadleveler,lsf", false);
-    mpirun_add_parameter_(arguments, "oob_tcp_if_include", "lo", false);
-    mpirun_add_parameter_(arguments, "pml", "ob1", false);
-    mpirun_add_parameter_(arguments, "btl", "self,vader", false);
-    // Where the kernel forbids one process to read another's memory, messages are copied through shared memory in
-    // fragments. Ranks that sleep between looks want them large: 1.1 GB/s so, 0.2 at the default of 32 KB. Not larger:
-    // eight of a megabyte no longer fit into a segment, and shared memory is not used at all.
-    mpirun_add_parameter_(arguments, "btl_vader_max_send_size", "262144", false);
+    invitation_write(invitation, secret);
+    const struct {
+        const char *name, *value;
+        bool always; // even if the user has set it
+    } variables[] = {
+        {SUPERVISOR_VARIABLE, secret, true},
+        {SUPERVISOR_FOLDER, folder->path, true},
+        {LAUNCH_TERMINAL_VARIABLE, isatty(STDOUT_FILENO) ? "1" : "0", true},
+        {"OMP_NUM_THREADS", threads, false},
+        {"OMP_WAIT_POLICY", "passive", false},
+        // Everything that Open MPI writes is in our folder and is removed with it.
+        {"OMPI_MCA_orte_tmpdir_base", folder->path, true},
+        {"OMPI_MCA_btl_vader_backing_directory", folder->path, true},
+        // One machine: no ssh, no batch system, no port that other hosts reach, and no search for networks, which takes
+        // 0.2 of 0.35 seconds.
+        {"OMPI_MCA_plm", "isolated", false},
+        {"OMPI_MCA_ras", "^slurm,tm,gridengine,loadleveler,lsf", false},
+        {"OMPI_MCA_oob_tcp_if_include", "lo", false},
+        {"OMPI_MCA_pml", "ob1", false},
+        {"OMPI_MCA_btl", "self,vader", false},
+        // Where the kernel forbids one process to read another's memory, messages are copied through shared memory in
+        // fragments. Ranks that sleep between looks want them large: 1.1 GB/s so, 0.2 at the default of 32 KB. Not
+        // larger: eight of a megabyte no longer fit into a segment, and shared memory is not used at all.
+        {"OMPI_MCA_btl_vader_max_send_size", "262144", false},
+    };
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+        setenv(variables[i].name, variables[i].value, variables[i].always);
 }
 
-static void mpirun_free_(Arguments *arguments) {
-    for (size_t i = 0; i < arguments->count; i++) free(arguments->list[i]);
-    free(arguments->list);
-}
-
-// Runs in the child. The parent may have died before the child asked to be told.
-static void mpirun_become_(const char *mpirun, char **arguments, const sigset_t *mask, int results, int words,
-                           pid_t parent) {
+// Makes a child of ours a process that can become mpirun. The parent may have died before the child asked to be told.
+static void mpirun_detach_(pid_t parent, int results, int words, const sigset_t *mask) {
     struct sigaction action;
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -141,40 +115,48 @@ static void mpirun_become_(const char *mpirun, char **arguments, const sigset_t 
     for (int number = 1; number < NSIG; number++)
         if (sigaction(number, NULL, &action) == 0 && action.sa_handler != SIG_IGN) signal(number, SIG_DFL);
     sigprocmask(SIG_SETMASK, mask, NULL);
-    execv(mpirun, arguments);
+}
+
+static void mpirun_execute_(const char *mpirun, char *self, int ranks, char **argv) {
+    char number[16], name[] = "mpirun", option[] = "-n", more[] = "--oversubscribe", root[] = "--allow-run-as-root",
+                     bind[] = "--bind-to", none[] = "none";
+    char *const own[] = {name, option, number, more, root, bind, none, self};
+    size_t count = sizeof own / sizeof *own, given = 0;
+    snprintf(number, sizeof number, "%d", ranks);
+    while (argv[given] != NULL) given++;
+    char **all = xcalloc(count + given, sizeof *all);
+    memcpy(all, own, sizeof own);
+    memcpy(all + count, argv + 1, given * sizeof *argv); // with the NULL at its end
+    execv(mpirun, all);
     _exit(127);
 }
 
 pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const Invitation *invitation, int results,
                     int words, Error *err) {
-    char mpirun[4096], self[4096], secret[INVITATION_TEXT];
-    Arguments arguments = {0};
+    char mpirun[4096], self[4096];
     sigset_t all, before;
     if (mpirun_find_(mpirun, sizeof mpirun, err) != 0 || mpirun_find_self_(self, sizeof self, err) != 0 ||
         mpirun_check_limits_(ranks, err) != 0)
         return -1;
-    mpirun_describe_(&arguments, ranks, folder);
-    mpirun_add_(&arguments, self);
-    for (char **each = argv + 1; *each != NULL; each++) mpirun_add_(&arguments, *each);
-    invitation_write(invitation, secret);
-    setenv(SUPERVISOR_VARIABLE, secret, 1);
-    setenv(SUPERVISOR_FOLDER, folder->path, 1);
-    // A signal to the child must not reach the parent's handlers, which the child has until exec.
+    // A signal to the child must not reach the parent's handlers, which the child has until it has detached.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pid_t parent = getpid(), child = fork();
-    if (child == 0) mpirun_become_(mpirun, arguments.list, &before, results, words, parent);
+    if (child == 0) {
+        mpirun_set_environment_(ranks, folder, invitation);
+        mpirun_detach_(parent, results, words, &before);
+        mpirun_execute_(mpirun, self, ranks, argv);
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    unsetenv(SUPERVISOR_VARIABLE), unsetenv(SUPERVISOR_FOLDER);
-    mpirun_free_(&arguments);
     if (child < 0) error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
     return child;
 }
 
 // --- its children
 
-int launch_children_open(LaunchChildren *children, int ranks, Error *err) {
-    *children = (LaunchChildren){.ranks = ranks, .first = -1, .ends = epoll_create1(EPOLL_CLOEXEC)};
+int launch_children_open(LaunchChildren *children, int ranks, const Coordinator *coordinator, Error *err) {
+    *children =
+        (LaunchChildren){.ranks = ranks, .coordinator = coordinator, .first = -1, .ends = epoll_create1(EPOLL_CLOEXEC)};
     children->child = xcalloc((size_t)ranks, sizeof *children->child);
     return children->ends >= 0
                ? 0
@@ -194,28 +176,18 @@ bool launch_children_complete(const LaunchChildren *children) {
     return children->count == children->ranks;
 }
 
-static void children_note_end_(LaunchChildren *children, int which, const Coordinator *coordinator, double now) {
-    LaunchChild *child = &children->child[which];
-    if (child->file >= 0) close(child->file);
-    child->file = -1;
-    if (children->first >= 0 || (child->rank >= 0 && coordinator_ended(coordinator, child->rank))) return;
-    children->first = which;
-    children->when = now;
-}
-
-static void children_meet_(LaunchChildren *children, pid_t pid, const Coordinator *coordinator, double now) {
+static void children_meet_(LaunchChildren *children, pid_t pid) {
     for (int i = 0; i < children->count; i++)
         if (children->child[i].pid == pid) return;
-    if (children->count == children->ranks) return;
+    int file = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (children->count == children->ranks || (file < 0 && errno == ESRCH)) return; // it has just ended
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)children->count};
-    LaunchChild *child = &children->child[children->count++];
-    *child = (LaunchChild){pid, -1, (int)syscall(SYS_pidfd_open, pid, 0)};
-    if (child->file >= 0) epoll_ctl(children->ends, EPOLL_CTL_ADD, child->file, &event);
-    if (child->file < 0 && errno == ESRCH) children_note_end_(children, children->count - 1, coordinator, now);
+    if (file >= 0) epoll_ctl(children->ends, EPOLL_CTL_ADD, file, &event);
+    children->child[children->count++] = (LaunchChild){pid, -1, file};
 }
 
 // Every thread of mpirun may have started some.
-static void children_find_(LaunchChildren *children, pid_t mpirun, const Coordinator *coordinator, double now) {
+static void children_find_(LaunchChildren *children, pid_t mpirun) {
     char path[512];
     long pid;
     snprintf(path, sizeof path, "/proc/%d/task", (int)mpirun);
@@ -223,7 +195,7 @@ static void children_find_(LaunchChildren *children, pid_t mpirun, const Coordin
     for (struct dirent *entry; threads != NULL && (entry = readdir(threads)) != NULL;) {
         snprintf(path, sizeof path, "/proc/%d/task/%s/children", (int)mpirun, entry->d_name);
         FILE *file = fopen(path, "re");
-        while (file != NULL && fscanf(file, "%ld", &pid) == 1) children_meet_(children, (pid_t)pid, coordinator, now);
+        while (file != NULL && fscanf(file, "%ld", &pid) == 1) children_meet_(children, (pid_t)pid);
         if (file != NULL) fclose(file);
     }
     if (threads != NULL) closedir(threads);
@@ -235,24 +207,31 @@ static void children_find_(LaunchChildren *children, pid_t mpirun, const Coordin
     }
 }
 
-// epoll returns the children that we watch in the order in which they ended.
-static int children_take_ended_(LaunchChildren *children, const Coordinator *coordinator, double now) {
+// epoll returns the children that we watch in the order in which they ended. Returns how many have.
+static int children_take_ended_(LaunchChildren *children, double now) {
     struct epoll_event event;
     int count = 0;
-    for (; epoll_wait(children->ends, &event, 1, 0) == 1; count++)
-        children_note_end_(children, (int)event.data.u32, coordinator, now);
+    for (; epoll_wait(children->ends, &event, 1, 0) == 1; count++) {
+        LaunchChild *child = &children->child[event.data.u32];
+        bool reported =
+            child->rank >= 0 && coordinator_status(children->coordinator, child->rank)->ending != ENDING_NONE;
+        close(child->file);
+        child->file = -1;
+        if (children->first < 0 && !reported) children->first = (int)event.data.u32, children->when = now;
+    }
     return count;
 }
 
-void launch_children_look(LaunchChildren *children, pid_t mpirun, const Coordinator *coordinator, double now) {
-    bool none = children->first < 0;
-    children_take_ended_(children, coordinator, now);
-    if (none && children->first >= 0) children->sure = true;
+void launch_children_look(LaunchChildren *children, pid_t mpirun, double now) {
+    bool first = children->first < 0;
+    children_take_ended_(children, now);
+    if (first && children->first >= 0) children->sure = true;
     if (launch_children_complete(children)) return;
-    none = children->first < 0;
-    children_find_(children, mpirun, coordinator, now);
-    int late = (none && children->first >= 0) + children_take_ended_(children, coordinator, now);
-    if (none && children->first >= 0) children->sure = late == 1;
+    first = children->first < 0;
+    children_find_(children, mpirun);
+    // Of several that had ended when they were found, the first is unknown.
+    int late = children_take_ended_(children, now);
+    if (first && children->first >= 0) children->sure = late == 1;
 }
 
 // A child whose environment could not be read in time is the missing rank, if all others are known.

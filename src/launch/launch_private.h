@@ -44,16 +44,17 @@ typedef struct LaunchChild {
 typedef struct LaunchChildren {
     LaunchChild *child; // [ranks] in the order in which they were found
     int ranks, count;
+    const Coordinator *coordinator;
     int ends;  // epoll, of all `file`: readable if one has ended
     int first; // child that ended first without the coordinator hearing of it; -1: none
     double when;
     bool sure; // it is certain: no other had ended when it was found
 } LaunchChildren;
 
-int launch_children_open(LaunchChildren *children, int ranks, Error *err);
+int launch_children_open(LaunchChildren *children, int ranks, const Coordinator *coordinator, Error *err);
 void launch_children_close(LaunchChildren *children);
 // Polls which have started and which have ended. Call often until all are known, and when `ends` is readable.
-void launch_children_look(LaunchChildren *children, pid_t mpirun, const Coordinator *coordinator, double now);
+void launch_children_look(LaunchChildren *children, pid_t mpirun, double now);
 bool launch_children_complete(const LaunchChildren *children);
 // Returns the rank of the child that ended first without a report; -1: none, or unknown.
 int launch_children_lost(const LaunchChildren *children);

@@ -1,5 +1,5 @@
-// One entry per rank: where its supervisor sends from, its last counter, and how it ended. The watchdog has what ranks
-// are doing.
+// One entry per rank: where its supervisor sends from and its last counter. The watchdog has what ranks are doing and
+// how they ended.
 //
 // The first rank that died decides what is said; but a rank that reported why it fails takes precedence over those that
 // were only seen to die, because their deaths may be consequences.
@@ -15,9 +15,7 @@
 typedef struct Peer {
     Place place;
     uint64_t counter;
-    bool heard, ready;
-    Ending ending;
-    int code, signal;
+    bool heard;
 } Peer;
 
 struct Coordinator {
@@ -26,13 +24,12 @@ struct Coordinator {
     Invitation invitation;
     Watchdog *dog;
     Peer *peers;              // [ranks]
-    int open, ready, left;    // ranks that were heard and have not ended; that are ready; that left cleanly
+    int open, left;           // ranks that were heard and have not ended; that left cleanly
     double next;              // look
     int first, worth;         // the rank that decides what is said, and why it does; -1: none
     int64_t when;             // it ended
     bool over;                // a rank ended without leaving cleanly
     bool died;                // the first of those gave no reason
-    bool begun;               // a rank has met all others
     bool found;               // the watchdog found something, and `reason` says what
     int silent;               // rank; -1: none
     char reason[STATUS_TEXT]; // of `first` or of the watchdog
@@ -68,60 +65,42 @@ int coordinator_file(const Coordinator *coordinator) {
     return coordinator->channel.file;
 }
 
-void coordinator_expect(Coordinator *coordinator, double now) {
-    for (int rank = 0; rank < coordinator->job.ranks; rank++)
-        if (!coordinator->peers[rank].heard) watchdog_expect(coordinator->dog, rank, now);
-}
-
-void coordinator_settle(Coordinator *coordinator) {
-    for (int rank = 0; rank < coordinator->job.ranks; rank++)
-        if (!coordinator->peers[rank].heard) watchdog_excuse(coordinator->dog, rank);
-}
-
 // --- messages
-
-// Returns how much the end of a rank says about why the job ends.
-static int coordinator_worth_(const Peer *peer, const char *text) {
-    return text[0] != '\0' ? 2 : peer->ending == ENDING_DIED ? 1 : 0;
-}
 
 // Returns whether a launcher ended a rank that was leaving after others had: mpirun kills all ranks once one has left
 // with an error. Such a rank is not the reason.
-static bool coordinator_hurried_(const Coordinator *coordinator, const Message *message) {
-    const RankStatus *status = watchdog_status(coordinator->dog, message->rank);
-    return message->ending == ENDING_DIED && message->signal > 0 && coordinator->left > 0 &&
+static bool coordinator_hurried_(const Coordinator *coordinator, const RankStatus *status) {
+    return status->ending == ENDING_DIED && status->signal > 0 && coordinator->left > 0 &&
            strcmp(watchdog_action(status), "leaving") == 0;
 }
 
-static void coordinator_note_end_(Coordinator *coordinator, const Message *message) {
-    Peer *peer = &coordinator->peers[message->rank];
-    bool hurried = coordinator_hurried_(coordinator, message);
-    peer->ending = hurried ? ENDING_LEFT : (Ending)message->ending;
-    peer->code = hurried ? EXIT_FAILED : message->code, peer->signal = message->signal;
-    watchdog_excuse(coordinator->dog, message->rank);
+// Takes the end of a rank into account. A reason says more about why the job ends than a death, a death more than a
+// clean end; of several of a kind the earliest counts.
+static void coordinator_note_end_(Coordinator *coordinator, int rank, const RankStatus *status) {
+    bool died = status->ending == ENDING_DIED;
+    int worth = status->text[0] != '\0' ? 2 : died ? 1 : 0;
+    bool earlier = worth == coordinator->worth && worth > 0 && status->when < coordinator->when;
+    watchdog_excuse(coordinator->dog, rank);
     coordinator->open--;
-    coordinator->left += peer->ending == ENDING_LEFT;
-    coordinator->died = coordinator->died || (peer->ending == ENDING_DIED && !coordinator->over && !coordinator->found);
-    coordinator->over = coordinator->over || peer->ending != ENDING_LEFT;
-    int worth = coordinator_worth_(peer, message->text);
-    bool earlier = worth == coordinator->worth && worth > 0 && message->when < coordinator->when;
+    coordinator->left += status->ending == ENDING_LEFT;
+    coordinator->died = coordinator->died || (died && !coordinator->over && !coordinator->found);
+    coordinator->over = coordinator->over || status->ending != ENDING_LEFT;
     if (coordinator->found || (worth <= coordinator->worth && !earlier)) return;
-    coordinator->when = message->when;
-    coordinator->first = message->rank;
+    coordinator->when = status->when;
+    coordinator->first = rank;
     coordinator->worth = worth;
-    status_copy_text(coordinator->reason, sizeof coordinator->reason, message->text);
+    status_copy_text(coordinator->reason, sizeof coordinator->reason, status->text);
 }
 
-void coordinator_hear(Coordinator *coordinator, const Message *message, double now) {
-    Peer *peer = &coordinator->peers[message->rank];
-    RankStatus status = message_status(message);
+void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *heard, double now) {
+    Peer *peer = &coordinator->peers[rank];
+    RankStatus status = *heard;
     coordinator->open += !peer->heard;
-    coordinator->ready += status.ready && !peer->ready;
-    coordinator->begun = coordinator->begun || status.stage >= 0;
-    peer->heard = true, peer->ready = peer->ready || status.ready;
-    if (peer->ending != ENDING_NONE) return;
-    watchdog_hear(coordinator->dog, message->rank, &status, now);
-    if (message->kind == MESSAGE_ENDED && message->ending != ENDING_NONE) coordinator_note_end_(coordinator, message);
+    peer->heard = true;
+    if (coordinator_status(coordinator, rank)->ending != ENDING_NONE) return;
+    if (coordinator_hurried_(coordinator, &status)) status.ending = ENDING_LEFT, status.code = EXIT_FAILED;
+    watchdog_hear(coordinator->dog, rank, &status, now);
+    if (status.ending != ENDING_NONE) coordinator_note_end_(coordinator, rank, &status);
 }
 
 void coordinator_take(Coordinator *coordinator, double now) {
@@ -134,10 +113,12 @@ void coordinator_take(Coordinator *coordinator, double now) {
         if (!of_supervisor || message.counter <= peer->counter) continue;
         peer->counter = message.counter;
         peer->place = from;
-        coordinator_hear(coordinator, &message, now);
-        Message answer = {.kind = MESSAGE_ANSWER};
-        message_set_status(&answer, watchdog_status(coordinator->dog, 0));
-        answer.rank = message.rank, answer.address = message.address, answer.ending = (int32_t)peer->ending;
+        coordinator_hear(coordinator, message.rank, &message.status, now);
+        Message answer = {.kind = MESSAGE_ANSWER,
+                          .rank = message.rank,
+                          .address = message.address,
+                          .heard = coordinator_status(coordinator, message.rank)->ending,
+                          .status = *coordinator_status(coordinator, 0)};
         channel_send(&coordinator->channel, &from, &answer);
     }
 }
@@ -159,36 +140,39 @@ bool coordinator_look(Coordinator *coordinator, const Log *log, double now) {
     return true;
 }
 
-static void coordinator_say_death_(const Coordinator *coordinator, int rank, char *text, size_t size) {
-    const Peer *peer = &coordinator->peers[rank];
-    const RankStatus *status = watchdog_status(coordinator->dog, rank);
-    char name[WATCHDOG_NAME], how[128];
-    const char *hint = peer->signal == SIGKILL  ? "; the kernel does that when memory runs out"
-                       : peer->signal == SIGBUS ? "; /dev/shm may be full"
-                                                : "";
+static void coordinator_say_death_(const RankStatus *status, int rank, char *text, size_t size) {
+    char name[WATCHDOG_NAME], how[128] = "died";
+    const char *hint = status->signal == SIGKILL  ? "; the kernel does that when memory runs out"
+                       : status->signal == SIGBUS ? "; /dev/shm may be full"
+                                                  : "";
     watchdog_name(rank, status->stage, name);
-    if (peer->signal > 0)
-        snprintf(how, sizeof how, "was killed by signal %d (%s)", peer->signal, strsignal(peer->signal));
-    else
-        snprintf(how, sizeof how, "ended with exit code %d", peer->code);
+    if (status->signal > 0)
+        snprintf(how, sizeof how, "was killed by signal %d (%s)", status->signal, strsignal(status->signal));
+    else if (status->code >= 0)
+        snprintf(how, sizeof how, "ended with exit code %d", status->code);
     snprintf(text, size, "%s %s while at %s%s", name, how, watchdog_action(status), hint);
 }
 
 JobEnd coordinator_why(const Coordinator *coordinator) {
-    JobEnd why = {
-        .code = EXIT_FAILED, .rank = coordinator->first, .stage = -1, .lost = coordinator->died || coordinator->found};
+    int rank = coordinator->found ? coordinator->silent : coordinator->first;
+    const RankStatus *status = rank >= 0 ? coordinator_status(coordinator, rank) : NULL;
+    JobEnd why = {.code = EXIT_FAILED,
+                  .rank = rank,
+                  .stage = status != NULL ? status->stage : -1,
+                  .silent = coordinator->found,
+                  .spoken = coordinator->worth == 2,
+                  .lost = coordinator->died || coordinator->found};
     char what[STATUS_TEXT];
-    status_copy_text(what, sizeof what, coordinator->reason);
-    if (coordinator->found) why.rank = coordinator->silent, why.silent = true;
-    if (why.rank >= 0) why.stage = watchdog_status(coordinator->dog, why.rank)->stage;
-    const Peer *peer = coordinator->first >= 0 && !coordinator->found ? &coordinator->peers[coordinator->first] : NULL;
-    if (peer != NULL && coordinator->worth == 2) {
-        why.code = peer->code, why.spoken = true;
-        snprintf(why.text, sizeof why.text, "%s", what);
-        return why;
+    for (int i = 0; i < coordinator->job.ranks; i++) {
+        int64_t step = coordinator_status(coordinator, i)->step;
+        why.step = step > why.step ? step : why.step;
     }
-    if (peer != NULL) coordinator_say_death_(coordinator, coordinator->first, what, sizeof what);
-    snprintf(why.text, sizeof why.text, "%s; %s", what, coordinator->job.remedy);
+    status_copy_text(what, sizeof what, coordinator->reason);
+    if (status != NULL) status_copy_text(why.action, sizeof why.action, status->action);
+    if (status != NULL && !coordinator->found && !why.spoken) coordinator_say_death_(status, rank, what, sizeof what);
+    if (why.spoken) why.code = status->code;
+    snprintf(why.text, sizeof why.text, "%s%s%s", what, why.spoken ? "" : "; ",
+             why.spoken ? "" : coordinator->job.remedy);
     return why;
 }
 
@@ -196,46 +180,32 @@ void coordinator_end(Coordinator *coordinator) {
     int code = coordinator_why(coordinator).code;
     for (int rank = 0; rank < coordinator->job.ranks; rank++) {
         const Peer *peer = &coordinator->peers[rank];
-        Message message = {.kind = MESSAGE_END, .rank = rank, .stage = -1, .wait_stage = -1, .code = code};
-        if (peer->heard && peer->ending == ENDING_NONE && peer->place.length > 0)
-            channel_send(&coordinator->channel, &peer->place, &message);
+        Message message = {.kind = MESSAGE_END, .rank = rank, .status = {.stage = -1, .wait_stage = -1, .code = code}};
+        bool open = peer->heard && coordinator_status(coordinator, rank)->ending == ENDING_NONE;
+        if (open && peer->place.length > 0) channel_send(&coordinator->channel, &peer->place, &message);
     }
 }
 
 // --- questions
 
-bool coordinator_begun(const Coordinator *coordinator) {
-    return coordinator->begun;
-}
-
 bool coordinator_all_ready(const Coordinator *coordinator) {
-    return coordinator->ready == coordinator->job.ranks;
+    for (int rank = 0; rank < coordinator->job.ranks; rank++)
+        if (!coordinator_status(coordinator, rank)->ready) return false;
+    return true;
 }
 
 int coordinator_open_ranks(const Coordinator *coordinator) {
     return coordinator->open;
 }
 
-bool coordinator_ended(const Coordinator *coordinator, int rank) {
-    return coordinator->peers[rank].ending != ENDING_NONE;
-}
-
 int coordinator_code(const Coordinator *coordinator) {
     int code = EXIT_DONE;
     for (int rank = 0; rank < coordinator->job.ranks; rank++) {
-        if (coordinator->peers[rank].ending != ENDING_LEFT) return -1;
-        if (code == EXIT_DONE) code = coordinator->peers[rank].code;
+        const RankStatus *status = coordinator_status(coordinator, rank);
+        if (status->ending != ENDING_LEFT) return -1;
+        if (code == EXIT_DONE) code = status->code;
     }
     return code;
-}
-
-int64_t coordinator_step(const Coordinator *coordinator) {
-    int64_t furthest = 0;
-    for (int rank = 0; rank < coordinator->job.ranks; rank++) {
-        int64_t step = watchdog_status(coordinator->dog, rank)->step;
-        furthest = step > furthest ? step : furthest;
-    }
-    return furthest;
 }
 
 const RankStatus *coordinator_status(const Coordinator *coordinator, int rank) {

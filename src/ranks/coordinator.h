@@ -24,25 +24,23 @@ void coordinator_close(Coordinator *coordinator);
 const Invitation *coordinator_invitation(const Coordinator *coordinator);
 int coordinator_file(const Coordinator *coordinator); // to poll
 
-// From now on each rank has to be heard within its timeout; after `settle` those not heard yet are excused.
-void coordinator_expect(Coordinator *coordinator, double now);
-void coordinator_settle(Coordinator *coordinator);
-
 // Takes what has arrived, up to a few thousand datagrams.
 void coordinator_take(Coordinator *coordinator, double now);
-// Takes a message of the rank whose supervisor is this process.
-void coordinator_hear(Coordinator *coordinator, const Message *message, double now);
+// Takes what the rank's own supervisor says, if it is this process, or what is known of its end.
+void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *status, double now);
 
 // Checks all ranks if it is time to. Returns true once the job has to end; if a rank fell silent or nothing moves, it
 // has then logged what every stage is doing.
 bool coordinator_look(Coordinator *coordinator, const Log *log, double now);
-// Why, as one sentence, and the exit code. `spoken`: the failing rank printed the sentence itself, because no process
-// prints it for all ranks.
+// Why a job ends. `spoken`: the failing rank gave the reason, so it is worded by it, and printed by it where no process
+// prints for all ranks.
 typedef struct JobEnd {
     int code;
     int rank, stage; // -1: the job as a whole
     bool spoken, silent;
-    bool lost; // a rank died or fell silent, or nothing moved: another start may get further
+    bool lost;                  // a rank died or fell silent, or nothing moved: another start may get further
+    int64_t step;               // that was trained, the furthest of all ranks; 0: none
+    char action[STATUS_ACTION]; // of the rank
     char text[STATUS_TEXT + 256];
 } JobEnd;
 JobEnd coordinator_why(const Coordinator *coordinator);
@@ -50,14 +48,10 @@ JobEnd coordinator_why(const Coordinator *coordinator);
 // Tells all remaining supervisors to kill their ranks. Repeat until coordinator_open_ranks is 0.
 void coordinator_end(Coordinator *coordinator);
 
-bool coordinator_begun(const Coordinator *coordinator);     // a rank knows its stage, so all have joined
 bool coordinator_all_ready(const Coordinator *coordinator); // to handle SIGUSR1
 int coordinator_open_ranks(const Coordinator *coordinator); // that were heard and have not ended
-bool coordinator_ended(const Coordinator *coordinator, int rank);
-int coordinator_code(
-    const Coordinator
-        *coordinator); // of ranks that ended in order: the first that is not 0; -1: some have not ended so
-int64_t coordinator_step(const Coordinator *coordinator); // the furthest of all ranks
+// Returns the code of a job whose ranks all ended in order, the first that is not 0; -1: some have not ended so.
+int coordinator_code(const Coordinator *coordinator);
 const RankStatus *coordinator_status(const Coordinator *coordinator, int rank);
 
 #endif

@@ -11,18 +11,17 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-static Place channel_any_(int family, bool loopback) {
+static Place channel_any_(int family) {
     Place place = {.length = family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in)};
     place.address.ss_family = (sa_family_t)family; // zeros: any address, any port
-    if (loopback && family == AF_INET) ((struct sockaddr_in *)&place.address)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (loopback && family == AF_INET6) ((struct sockaddr_in6 *)&place.address)->sin6_addr = in6addr_loopback;
     return place;
 }
 
 static int channel_open_(int family, bool loopback) {
     int file = socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), off = 0, capacity = 4 << 20;
     if (file < 0) return -1;
-    Place place = channel_any_(family, loopback);
+    Place place = channel_any_(family);
+    if (loopback) ((struct sockaddr_in *)&place.address)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (family == AF_INET6) setsockopt(file, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); // IPv4 through it too
     setsockopt(file, SOL_SOCKET, SO_RCVBUF, &capacity, sizeof capacity); // a few thousand ranks at once
     if (bind(file, (const struct sockaddr *)&place.address, place.length) == 0) return file;
@@ -30,11 +29,10 @@ static int channel_open_(int family, bool loopback) {
     return -1;
 }
 
-// Beyond this host IPv6 first, which carries IPv4 too; IPv4 first for the loopback.
+// Beyond this host IPv6 first, which carries IPv4 too. The loopback is IPv4's, which every Linux has.
 int channel_open(Channel *channel, bool loopback, Error *err) {
-    int first = loopback ? AF_INET : AF_INET6, second = loopback ? AF_INET6 : AF_INET;
-    *channel = (Channel){.file = channel_open_(first, loopback), .family = first};
-    if (channel->file < 0) *channel = (Channel){.file = channel_open_(second, loopback), .family = second};
+    *channel = (Channel){.file = loopback ? -1 : channel_open_(AF_INET6, false), .family = AF_INET6};
+    if (channel->file < 0) *channel = (Channel){.file = channel_open_(AF_INET, loopback), .family = AF_INET};
     return channel->file >= 0 ? 0 : error_set(err, EXIT_FAILED, "no UDP socket for heartbeats: %s", strerror(errno));
 }
 
@@ -82,20 +80,19 @@ int channel_invite(Channel *channel, Invitation *invitation, Error *err) {
         return error_set(err, EXIT_FAILED, "no key or port for heartbeats: %s", strerror(errno));
     channel->key = invitation->key;
     const struct sockaddr_in *four = (const struct sockaddr_in *)&own.address;
-    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)&own.address;
-    bool is_six = channel->family == AF_INET6;
-    invitation->port = is_six ? six->sin6_port : four->sin_port;
-    if (is_six && IN6_IS_ADDR_UNSPECIFIED(&six->sin6_addr)) channel_add_interfaces_(channel, invitation);
-    if (is_six && IN6_IS_ADDR_LOOPBACK(&six->sin6_addr)) invitation->address[invitation->count++] = six->sin6_addr;
-    if (!is_six && four->sin_addr.s_addr == INADDR_ANY) channel_add_interfaces_(channel, invitation);
-    if (!is_six && four->sin_addr.s_addr != INADDR_ANY)
+    bool one = channel->family == AF_INET && four->sin_addr.s_addr != INADDR_ANY;
+    // The port is at the same place in both families.
+    invitation->port = four->sin_port;
+    if (one)
         channel_map_(&invitation->address[invitation->count++], &four->sin_addr);
+    else
+        channel_add_interfaces_(channel, invitation);
     return 0;
 }
 
 bool channel_place(const Channel *channel, const Invitation *invitation, int i, Place *place) {
     const struct in6_addr *from = &invitation->address[i];
-    *place = channel_any_(channel->family, false);
+    *place = channel_any_(channel->family);
     if (channel->family == AF_INET6) {
         struct sockaddr_in6 *to = (struct sockaddr_in6 *)&place->address;
         to->sin6_addr = *from;
@@ -108,30 +105,25 @@ bool channel_place(const Channel *channel, const Invitation *invitation, int i, 
     return IN6_IS_ADDR_V4MAPPED(from);
 }
 
-// Of the loopback alone: a program that starts its ranks does so on this host.
 void invitation_write(const Invitation *invitation, char text[INVITATION_TEXT]) {
-    snprintf(text, INVITATION_TEXT, "%d:%016llx:%016llx:%d", (int)invitation->port,
-             (unsigned long long)invitation->key.word[0], (unsigned long long)invitation->key.word[1],
-             IN6_IS_ADDR_LOOPBACK(&invitation->address[0]) ? 6 : 4);
+    snprintf(text, INVITATION_TEXT, "%d:%016llx:%016llx", (int)invitation->port,
+             (unsigned long long)invitation->key.word[0], (unsigned long long)invitation->key.word[1]);
 }
 
 int invitation_read(Invitation *invitation, const char *text) {
     unsigned long long key[2];
-    int port, family;
+    int port;
     struct in_addr local = {htonl(INADDR_LOOPBACK)};
-    if (sscanf(text, "%d:%16llx:%16llx:%d", &port, &key[0], &key[1], &family) != 4) return -1;
+    if (sscanf(text, "%d:%16llx:%16llx", &port, &key[0], &key[1]) != 3) return -1;
     *invitation = (Invitation){.key = {{key[0], key[1]}}, .count = 1, .port = port};
-    if (family == 6)
-        invitation->address[0] = in6addr_loopback;
-    else
-        channel_map_(&invitation->address[0], &local);
+    channel_map_(&invitation->address[0], &local);
     return 0;
 }
 
 // --- messages
 
 static size_t message_bytes_(const Message *message) {
-    return message->kind == MESSAGE_ENDED ? sizeof *message : offsetof(Message, text);
+    return message->kind == MESSAGE_ENDED ? sizeof *message : offsetof(Message, status.text);
 }
 
 static uint64_t message_sign_(const Channel *channel, const Message *message) {
@@ -148,13 +140,15 @@ void channel_send(Channel *channel, const Place *to, Message *message) {
 
 static bool message_is_valid_(const Channel *channel, const Message *message, size_t bytes, int ranks) {
     enum { MOST_STAGES = 1 << 20, MOST_CODE = 255 };
-    if (bytes < offsetof(Message, text) || message->kind < MESSAGE_BEAT || message->kind > MESSAGE_END) return false;
+    if (bytes < offsetof(Message, status.text) || message->kind < MESSAGE_BEAT || message->kind > MESSAGE_END)
+        return false;
     if (bytes != message_bytes_(message) || message->signature != message_sign_(channel, message)) return false;
+    const RankStatus *status = &message->status;
     return message->rank >= 0 && message->rank < ranks && message->address >= 0 &&
-           message->address < MESSAGES_ADDRESSES && message->stage >= -1 && message->stage < MOST_STAGES &&
-           message->wait_stage >= -1 && message->wait_stage < MOST_STAGES && message->ending >= ENDING_NONE &&
-           message->ending <= ENDING_DIED && message->code >= 0 && message->code <= MOST_CODE && message->signal >= 0 &&
-           message->signal < NSIG && message->step >= 0 && message->progress >= 0 && message->when >= 0;
+           message->address < MESSAGES_ADDRESSES && status->stage >= -1 && status->stage < MOST_STAGES &&
+           status->wait_stage >= -1 && status->wait_stage < MOST_STAGES && status->ending >= ENDING_NONE &&
+           status->ending <= ENDING_DIED && status->code >= 0 && status->code <= MOST_CODE && status->signal >= 0 &&
+           status->signal < NSIG && status->step >= 0 && status->progress >= 0 && status->when >= 0;
 }
 
 bool channel_receive(Channel *channel, int ranks, Place *from, Message *message, int *budget) {
@@ -164,28 +158,11 @@ bool channel_receive(Channel *channel, int ranks, Place *from, Message *message,
                                &from->length);
         if (got < 0 && errno != EINTR && errno != ECONNREFUSED) return false;
         if (got < 0 || !message_is_valid_(channel, message, (size_t)got, ranks)) continue;
-        message->action[STATUS_ACTION - 1] = message->wait[STATUS_WAIT - 1] = message->text[STATUS_TEXT - 1] = '\0';
+        if (message->kind != MESSAGE_ENDED) message->status.text[0] = '\0'; // not sent
+        message->status.action[STATUS_ACTION - 1] = message->status.wait[STATUS_WAIT - 1] = '\0';
+        message->status.text[STATUS_TEXT - 1] = '\0';
         --*budget;
         return true;
     }
     return false;
-}
-
-void message_set_status(Message *message, const RankStatus *status) {
-    message->stage = status->stage, message->wait_stage = status->wait_stage, message->ready = status->ready;
-    message->step = status->step, message->progress = status->progress, message->when = status->when;
-    status_copy_text(message->action, sizeof message->action, status->action);
-    status_copy_text(message->wait, sizeof message->wait, status->wait);
-    status_copy_text(message->text, sizeof message->text, status->text);
-}
-
-RankStatus message_status(const Message *message) {
-    RankStatus status = {.stage = message->stage,
-                         .wait_stage = message->wait_stage,
-                         .ready = message->ready != 0,
-                         .step = message->step,
-                         .progress = message->progress};
-    status_copy_text(status.action, sizeof status.action, message->action);
-    status_copy_text(status.wait, sizeof status.wait, message->wait);
-    return status;
 }

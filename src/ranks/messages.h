@@ -18,19 +18,13 @@
 
 typedef enum MessageKind { MESSAGE_BEAT = 1, MESSAGE_ANSWER, MESSAGE_ENDED, MESSAGE_END } MessageKind;
 
-// How a rank ended: cleanly with a code, with an error that it reported, or without a report, by a signal or a code.
-typedef enum Ending { ENDING_NONE, ENDING_LEFT, ENDING_REPORTED, ENDING_DIED } Ending;
-
 typedef struct Message {
     uint64_t signature; // of all that follows
     uint64_t counter;   // grows with every message of its sender, so that none is taken twice
     int32_t kind, rank; // rank: of the supervisor that sends or receives it
     int32_t address;    // which of the coordinator's addresses this was sent to; an answer repeats it
-    int32_t stage, wait_stage, ready;
-    int32_t ending, code, signal; // ENDED; in an ANSWER `ending` repeats what was heard
-    int64_t step, progress, when;
-    char action[STATUS_ACTION], wait[STATUS_WAIT];
-    char text[STATUS_TEXT]; // sent only with ENDED
+    int32_t heard;      // in an ANSWER: the rank's ending that the coordinator has heard
+    RankStatus status;  // of the rank; in an ANSWER of rank 0; in END only `code`. Its text is sent with ENDED alone
 } Message;
 
 // Where a message came from or goes to.
@@ -72,13 +66,10 @@ void channel_send(Channel *channel, const Place *to, Message *message);
 // and lowers it by as many, so that a flood of them delays no rank for long.
 bool channel_receive(Channel *channel, int ranks, Place *from, Message *message, int *budget);
 
-// To text for an environment, and back. -1 if it is none.
+// To text for an environment, and back. Of the loopback alone: a program that starts its ranks does so on this host. -1
+// if it is none.
 enum { INVITATION_TEXT = 64 };
 void invitation_write(const Invitation *invitation, char text[INVITATION_TEXT]);
 int invitation_read(Invitation *invitation, const char *text);
-
-// A rank's status to a message, and back.
-void message_set_status(Message *message, const RankStatus *status);
-RankStatus message_status(const Message *message);
 
 #endif

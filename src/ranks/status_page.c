@@ -128,9 +128,10 @@ void status_page_read(const StatusPage *page, RankStatus *status) {
     status->progress = atomic_load(&page->progress);
     status->step = atomic_load(&page->step);
     page_read_doing_(page, status);
-    status->left = atomic_load(&page->left) != 0;
-    status->reported = atomic_load(&page->reported) != 0;
-    if (status->left || status->reported) status->code = page->code;
-    if (status->reported) status->when = page->when;
-    if (status->reported) status_copy_text(status->text, sizeof status->text, page->text);
+    bool left = atomic_load(&page->left) != 0, reported = atomic_load(&page->reported) != 0;
+    status->ending = left ? ENDING_LEFT : reported ? ENDING_REPORTED : ENDING_NONE;
+    if (left || reported) status->code = page->code & 0xff;
+    if (!reported) return;
+    status->when = page->when;
+    status_copy_text(status->text, sizeof status->text, page->text);
 }

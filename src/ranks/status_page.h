@@ -11,20 +11,22 @@ typedef struct StatusPage StatusPage;
 
 enum { STATUS_ACTION = 96, STATUS_WAIT = 64, STATUS_TEXT = 1024 };
 
-// A copy of a page.
+// How a rank ended: cleanly with a code, with an error that it reported, or without a report, by a signal or a code.
+typedef enum Ending { ENDING_NONE, ENDING_LEFT, ENDING_REPORTED, ENDING_DIED } Ending;
+
+// A copy of a page, and what a message says about a rank: fixed widths and no padding, since it is sent as it is.
 typedef struct RankStatus {
-    int stage;     // -1: unknown so far
-    bool ready;    // SIGUSR1 is handled
-    bool left;     // it ended cleanly, with `code`
-    bool reported; // it failed, with `code` and `text`
-    int code;
-    int wait_stage;   // whose action it waits for; -1: it does not wait, or not for a single stage
-    int64_t when;     // when it reported, in nanoseconds of the world's clock; 0: it did not
+    int32_t stage;      // -1: unknown so far
+    int32_t wait_stage; // whose action it waits for; -1: it does not wait, or not for a single stage
+    int32_t ready;      // SIGUSR1 is handled
+    int32_t ending;     // an Ending; DIED is what the supervisor makes of a rank that ended without one
+    int32_t code, signal;
+    int64_t when;     // it reported or ended, by status_clock_ns; 0: it did not
     int64_t step;     // that it is training; 0: none yet
     int64_t progress; // grows with everything that it gets done
     char action[STATUS_ACTION];
     char wait[STATUS_WAIT]; // what it waits for; empty: nothing
-    char text[STATUS_TEXT];
+    char text[STATUS_TEXT]; // the reason, if it reported one
 } RankStatus;
 
 // Creates a page in memory shared with processes forked later. `printed`: the program that started all ranks prints

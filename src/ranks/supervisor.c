@@ -28,7 +28,7 @@ enum { NOT_ANSWERED = -1 };
 // What a rank and its supervisor exchange, apart from the page.
 typedef struct Meeting {
     Invitation invitation; // of the coordinator; count 0: none
-    _Atomic int invited, answered, settled;
+    _Atomic int invited, answered;
 } Meeting;
 
 struct Supervisor {
@@ -47,11 +47,10 @@ struct Supervisor {
     Channel channel;
     Watchdog *hub;   // the coordinator, heard through its answers
     Watchdog *alone; // this rank, while no coordinator hears it
-    Message ending;  // of the rank
+    RankStatus last; // of the rank, when it was last looked at; once it has ended, with its end
     bool ended, stopped, told, acknowledged;
     int code;         // to end with
     uint64_t counter; // of the coordinator's last message
-    bool expects;     // the coordinator knows that all ranks have begun
     double next, last_words;
 };
 
@@ -69,38 +68,12 @@ int supervisor_launched_rank(void) {
 
 // --- lines
 
-static Log supervisor_log_(const Supervisor *supervisor, bool of_all) {
-    RankStatus status;
-    status_page_read(supervisor->page, &status);
-    Log log = {supervisor->program, supervisor->rank, status.stage, LOG_NORMAL};
-    return of_all ? log_of_all(&log) : log;
-}
-
 // stderr may have no reader, and a full pipe would block us: SIGALRM then ends this process.
-static void supervisor_begin_words_(void) {
+static Log supervisor_begin_words_(const Supervisor *supervisor) {
     enum { LONGEST_S = 5 };
     signal(SIGALRM, SIG_DFL);
     alarm(LONGEST_S);
-}
-
-// Returns true, after a line that says so, if nothing moves and no other process would notice.
-static bool supervisor_is_stuck_(Supervisor *supervisor, double now) {
-    RankStatus status;
-    char text[WATCHDOG_TEXT];
-    int rank;
-    status_page_read(supervisor->page, &status);
-    watchdog_hear(supervisor->alone, 0, &status, now);
-    if (watchdog_look(supervisor->alone, now, &rank) != FOUND_STUCK) return false;
-    supervisor_begin_words_();
-    Log log = supervisor_log_(supervisor, false);
-    watchdog_describe(&status, text);
-    bool joining = strcmp(status.action, SUPERVISOR_JOINING) == 0;
-    log_line(&log, "nothing has moved here for %.0f s (train.timeout_s): this rank %s; %s",
-             supervisor->job.patience.progress_s, text,
-             joining ? "the job ends, no rank has begun; where hosts have several networks, name theirs to mpirun "
-                       "(docs/slurm.md)"
-                     : supervisor->job.remedy);
-    return true;
+    return (Log){supervisor->program, supervisor->rank, supervisor->last.stage, LOG_NORMAL};
 }
 
 // --- the launcher, if it waits for a host that is cut off
@@ -126,6 +99,7 @@ static int supervisor_launcher_signal_(pid_t launcher) {
 // Forks a process that ends the launcher in some seconds, unless it ends by itself.
 static void supervisor_end_launcher_(pid_t launcher) {
     enum { GRACE_MS = 5000, LAST_MS = 2000, FILES = 4096 };
+    if (getppid() != launcher) return; // it has gone, or this is the rank itself
     int number = supervisor_launcher_signal_(launcher), file = (int)syscall(SYS_pidfd_open, launcher, 0);
     if (number == 0 || file < 0 || fork() != 0) return;
     // Leaves the group that the launcher ends, and its pipes, by which the launcher knows that a rank still runs.
@@ -141,21 +115,45 @@ static void supervisor_end_launcher_(pid_t launcher) {
 // --- the rank
 
 static void supervisor_kill_(const Supervisor *supervisor) {
-    if (!supervisor->ended) kill(supervisor->child, SIGKILL);
+    if (!supervisor->ended && supervisor->child > 0) kill(supervisor->child, SIGKILL);
+}
+
+// Ends this rank where no coordinator does, after a line that says why.
+static void __attribute__((noreturn)) supervisor_give_up_(const Supervisor *supervisor, const char *why) {
+    Log log = supervisor_begin_words_(supervisor);
+    log_line(&log, "%s", why);
+    supervisor_end_launcher_(supervisor->launcher);
+    supervisor_kill_(supervisor);
+    // The launcher ends the other ranks when the first one ends, and they have something to say too.
+    if (supervisor->child > 0) supervisor_nap_(1.5);
+    _exit(EXIT_FAILED);
+}
+
+// Gives up if nothing moves and no other process would notice.
+static void supervisor_miss_progress_(const Supervisor *supervisor, double now) {
+    const Job *job = &supervisor->job;
+    char text[1536], own[WATCHDOG_TEXT];
+    int rank;
+    watchdog_hear(supervisor->alone, 0, &supervisor->last, now);
+    if (watchdog_look(supervisor->alone, now, &rank) != FOUND_STUCK) return;
+    watchdog_describe(&supervisor->last, own);
+    bool joining = strcmp(supervisor->last.action, SUPERVISOR_JOINING) == 0;
+    snprintf(text, sizeof text, "nothing has moved here for %.0f s (train.timeout_s): this rank %s; %s",
+             job->patience.progress_s, own,
+             joining ? "the job ends, no rank has begun; where hosts have several networks, name theirs to mpirun "
+                       "(docs/slurm.md)"
+                     : job->remedy);
+    supervisor_give_up_(supervisor, text);
 }
 
 static void supervisor_note_end_(Supervisor *supervisor, int status) {
-    RankStatus page;
-    Message *ending = &supervisor->ending;
-    status_page_read(supervisor->page, &page);
-    *ending = (Message){.kind = MESSAGE_ENDED, .rank = supervisor->rank};
-    message_set_status(ending, &page);
-    ending->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    ending->code = WIFSIGNALED(status) ? 128 + ending->signal : WEXITSTATUS(status);
-    supervisor->code = supervisor->told ? supervisor->code : ending->code;
-    ending->ending = page.left ? ENDING_LEFT : page.reported ? ENDING_REPORTED : ENDING_DIED;
-    if (ending->ending != ENDING_DIED) ending->code = page.code & 0xff;
-    if (ending->when == 0) ending->when = status_clock_ns();
+    RankStatus *last = &supervisor->last;
+    status_page_read(supervisor->page, last);
+    last->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    int code = WIFSIGNALED(status) ? 128 + last->signal : WEXITSTATUS(status);
+    if (!supervisor->told) supervisor->code = code;
+    if (last->ending == ENDING_NONE) last->ending = ENDING_DIED, last->code = code;
+    if (last->when == 0) last->when = status_clock_ns();
     supervisor->ended = true;
 }
 
@@ -168,10 +166,9 @@ static void supervisor_see_rank_(Supervisor *supervisor) {
     if (supervisor->ended || getppid() == supervisor->launcher) return;
     supervisor_kill_(supervisor);
     if (supervisor->by_hand) _exit(EXIT_FAILED); // the caretaker does the rest
-    supervisor_begin_words_();
-    Log log = supervisor_log_(supervisor, false);
-    log_line(&log, "the process that started this rank has gone, so %s", supervisor->job.remedy);
-    _exit(EXIT_FAILED);
+    char text[1536];
+    snprintf(text, sizeof text, "the process that started this rank has gone, so %s", supervisor->job.remedy);
+    supervisor_give_up_(supervisor, text);
 }
 
 // --- the coordinator
@@ -184,20 +181,24 @@ static void supervisor_meet_(Supervisor *supervisor) {
     supervisor->channel.key = invitation->key;
 }
 
-static void supervisor_send_(Supervisor *supervisor, Message *message, double now) {
+// Tells the coordinator what the rank does, or how it ended.
+static void supervisor_tell_(Supervisor *supervisor, double now) {
+    const Invitation *invitation = &supervisor->meeting->invitation;
+    Message message = {.kind = supervisor->ended ? MESSAGE_ENDED : MESSAGE_BEAT, .rank = supervisor->rank};
+    int answered = atomic_load(&supervisor->meeting->answered);
+    message.status = supervisor->last;
+    if (!supervisor->ended) message.status.ending = ENDING_NONE; // it is about to end
     if (supervisor->coordinator != NULL) {
-        coordinator_hear(supervisor->coordinator, message, now);
-        supervisor->acknowledged = message->kind == MESSAGE_ENDED;
+        coordinator_hear(supervisor->coordinator, supervisor->rank, &message.status, now);
+        supervisor->acknowledged = supervisor->ended;
         return;
     }
-    int answered = atomic_load(&supervisor->meeting->answered);
-    if (supervisor->channel.file < 0) return;
-    for (int i = 0; i < supervisor->meeting->invitation.count; i++) {
+    for (int i = 0; supervisor->channel.file >= 0 && i < invitation->count; i++) {
         Place place;
         if (answered != NOT_ANSWERED && answered != i) continue;
-        message->address = i;
-        if (channel_place(&supervisor->channel, &supervisor->meeting->invitation, i, &place))
-            channel_send(&supervisor->channel, &place, message);
+        message.address = i;
+        if (channel_place(&supervisor->channel, invitation, i, &place))
+            channel_send(&supervisor->channel, &place, &message);
     }
 }
 
@@ -209,62 +210,47 @@ static void supervisor_take_(Supervisor *supervisor, double now) {
         bool ours = message.kind == MESSAGE_ANSWER || message.kind == MESSAGE_END;
         if (!ours || message.rank != supervisor->rank || message.counter <= supervisor->counter) continue;
         supervisor->counter = message.counter;
-        RankStatus status = message_status(&message);
         atomic_compare_exchange_strong(&supervisor->meeting->answered, &none, message.address);
-        watchdog_hear(supervisor->hub, 0, &status, now);
-        supervisor->acknowledged = supervisor->acknowledged || (supervisor->ended && message.ending != ENDING_NONE);
+        watchdog_hear(supervisor->hub, 0, &message.status, now);
+        supervisor->acknowledged = supervisor->acknowledged || (supervisor->ended && message.heard != ENDING_NONE);
         if (message.kind != MESSAGE_END || supervisor->told) continue;
         supervisor->told = true;
-        supervisor->code = message.code;
+        supervisor->code = message.status.code;
         supervisor_kill_(supervisor);
     }
 }
 
-// Without the coordinator every rank reports for itself. The launcher would end the others when the first one ends.
-static void supervisor_miss_coordinator_(Supervisor *supervisor, double now) {
-    char text[WATCHDOG_TEXT], own[WATCHDOG_TEXT];
-    RankStatus status;
+// Gives up if the coordinator is silent: then every rank reports for itself.
+static void supervisor_miss_coordinator_(const Supervisor *supervisor, double now) {
+    char text[1536], silent[WATCHDOG_TEXT], own[WATCHDOG_TEXT];
     int rank;
     if (supervisor->by_hand || supervisor->ended || watchdog_look(supervisor->hub, now, &rank) != FOUND_SILENT) return;
-    supervisor_begin_words_();
-    Log log = supervisor_log_(supervisor, false);
-    status_page_read(supervisor->page, &status);
-    watchdog_describe(&status, own);
-    watchdog_reason(supervisor->hub, FOUND_SILENT, 0, now, text);
-    log_line(&log, "%s; this rank %s; %s", text, own, supervisor->job.remedy);
-    supervisor_end_launcher_(supervisor->launcher);
-    supervisor_kill_(supervisor);
-    supervisor_nap_(1.5);
-    _exit(EXIT_FAILED);
+    watchdog_describe(&supervisor->last, own);
+    watchdog_reason(supervisor->hub, FOUND_SILENT, 0, now, silent);
+    snprintf(text, sizeof text, "%s; this rank %s; %s", silent, own, supervisor->job.remedy);
+    supervisor_give_up_(supervisor, text);
 }
 
 // Notes, for the job script that may start the ranks again, which rank was lost, the step, and what the rank was doing.
-static void supervisor_note_loss_(const Coordinator *coordinator, int rank) {
+static void supervisor_note_loss_(const JobEnd *why) {
     const char *path = getenv(SUPERVISOR_LOSS);
     FILE *file = path == NULL ? NULL : fopen(path, "we");
     if (file == NULL) return;
-    fprintf(file, "%d %lld %s\n", rank, (long long)coordinator_step(coordinator),
-            rank < 0 ? "" : watchdog_action(coordinator_status(coordinator, rank)));
+    fprintf(file, "%d %lld %s\n", why->rank, (long long)why->step, why->action);
     fclose(file);
 }
 
 // Supervises all ranks, if this process holds the coordinator.
 static void supervisor_coordinate_(Supervisor *supervisor, double now) {
-    enum { TRIES = 20, CONNECT_S = 3 };
+    enum { TRIES = 20 };
     Coordinator *coordinator = supervisor->coordinator;
-    Log log = supervisor_log_(supervisor, true);
-    int settled = 1;
+    Log all = {supervisor->program, -1, -1, LOG_NORMAL};
     coordinator_take(coordinator, now);
-    if (!supervisor->expects && atomic_load(&supervisor->meeting->invited)) {
-        coordinator_expect(coordinator, now + CONNECT_S);
-        supervisor->expects = true;
-    }
-    if (atomic_compare_exchange_strong(&supervisor->meeting->settled, &settled, 2)) coordinator_settle(coordinator);
-    if (!coordinator_look(coordinator, &log, now)) return;
+    if (!coordinator_look(coordinator, &all, now)) return;
     JobEnd why = coordinator_why(coordinator);
-    supervisor_begin_words_();
-    if (!why.spoken) log_line(&log, "%s", why.text);
-    if (why.lost) supervisor_note_loss_(coordinator, why.rank);
+    supervisor_begin_words_(supervisor);
+    if (!why.spoken) log_line(&all, "%s", why.text);
+    if (why.lost) supervisor_note_loss_(&why);
     if (why.silent) supervisor_end_launcher_(supervisor->launcher); // the launcher may soon end this process
     supervisor_kill_(supervisor);
     for (int try = 0; try < TRIES && coordinator_open_ranks(coordinator) > 0; try++) {
@@ -272,37 +258,33 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
         supervisor_nap_(0.05);
         coordinator_take(coordinator, clock_seconds());
         supervisor_see_rank_(supervisor);
-        if (supervisor->ended && !supervisor->acknowledged) supervisor_send_(supervisor, &supervisor->ending, now);
+        if (supervisor->ended && !supervisor->acknowledged) supervisor_tell_(supervisor, now);
     }
     _exit(why.rank == supervisor->rank && supervisor->ended ? supervisor->code : why.code);
 }
 
 // --- the loop
 
+// Returns whether the coordinator hears this rank.
+static bool supervisor_is_heard_(const Supervisor *supervisor) {
+    return supervisor->coordinator != NULL || atomic_load(&supervisor->meeting->answered) != NOT_ANSWERED;
+}
+
 static double supervisor_interval_(const Supervisor *supervisor) {
-    RankStatus status;
     double interval = watchdog_interval(supervisor->job.patience);
-    bool answered = supervisor->coordinator != NULL || atomic_load(&supervisor->meeting->answered) != NOT_ANSWERED;
     if (supervisor->ended) return 0.05;
-    status_page_read(supervisor->page, &status);
     // More often until it is heard; if started by hand, until the parent knows that it may send SIGUSR1.
-    return (answered && (status.ready || !supervisor->by_hand)) || interval < 0.1 ? interval : 0.1;
+    bool settled = supervisor_is_heard_(supervisor) && (supervisor->last.ready || !supervisor->by_hand);
+    return settled || interval < 0.1 ? interval : 0.1;
 }
 
 static void supervisor_beat_(Supervisor *supervisor, double now) {
-    RankStatus status;
-    Message beat = {.kind = MESSAGE_BEAT, .rank = supervisor->rank};
-    bool heard = supervisor->coordinator != NULL || atomic_load(&supervisor->meeting->answered) != NOT_ANSWERED;
-    status_page_read(supervisor->page, &status);
-    message_set_status(&beat, &status);
-    if (!supervisor->ended && !supervisor->stopped) supervisor_send_(supervisor, &beat, now);
-    if (supervisor->ended && !supervisor->acknowledged) supervisor_send_(supervisor, &supervisor->ending, now);
-    if (heard && supervisor->coordinator == NULL) supervisor_miss_coordinator_(supervisor, now);
-    if (heard || supervisor->by_hand || supervisor->ended) return;
-    if (supervisor->alone == NULL || !supervisor_is_stuck_(supervisor, now)) return;
-    supervisor_kill_(supervisor);
-    supervisor_end_launcher_(supervisor->launcher);
-    _exit(EXIT_FAILED);
+    if (!supervisor->ended) status_page_read(supervisor->page, &supervisor->last);
+    if (supervisor->ended ? !supervisor->acknowledged : !supervisor->stopped) supervisor_tell_(supervisor, now);
+    if (!supervisor_is_heard_(supervisor) && !supervisor->by_hand && !supervisor->ended)
+        supervisor_miss_progress_(supervisor, now);
+    if (supervisor_is_heard_(supervisor) && supervisor->coordinator == NULL)
+        supervisor_miss_coordinator_(supervisor, now);
 }
 
 // Returns whether the rank has ended and every process that must know does, or there is none to tell, or it does not
@@ -349,15 +331,17 @@ static int supervisor_watch_(Supervisor *supervisor, pid_t child) {
 
 static void *supervisor_live_(void *argument) {
     Supervisor *supervisor = argument;
-    while (!supervisor_is_stuck_(supervisor, clock_seconds()))
-        supervisor_nap_(watchdog_interval(supervisor->job.patience));
-    _exit(EXIT_FAILED);
+    for (;; supervisor_nap_(watchdog_interval(supervisor->job.patience))) {
+        status_page_read(supervisor->page, &supervisor->last);
+        supervisor_miss_progress_(supervisor, clock_seconds());
+    }
+    return NULL;
 }
 
 // Starts a thread without signals, because the main thread handles requests to stop.
 static int supervisor_start_thread_(Supervisor *supervisor, Error *err) {
     sigset_t all, before;
-    if (supervisor->alone == NULL) return 0;
+    if (supervisor->job.patience.progress_s == 0) return 0;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     supervisor->threaded = pthread_create(&supervisor->thread, NULL, supervisor_live_, supervisor) == 0;
@@ -420,7 +404,7 @@ Supervisor *supervisor_start(const char *program, const Job *job, bool launched,
     supervisor->program = program, supervisor->job = *job;
     supervisor->rank = launched ? supervisor_launched_rank() : -1;
     supervisor->channel.file = -1;
-    if (alone.progress_s > 0) supervisor->alone = watchdog_create(1, alone, clock_seconds());
+    supervisor->alone = watchdog_create(1, alone, clock_seconds());
     supervisor->page = status_page_create(getenv(SUPERVISOR_VARIABLE) != NULL && launched);
     void *meeting = mmap(NULL, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (supervisor->page == NULL || meeting == MAP_FAILED) {
@@ -465,7 +449,6 @@ static int supervisor_settle_(Supervisor *supervisor, World *world, const Log *l
     int *all = xcalloc((size_t)size, sizeof *all);
     int status = world_gather(world, 0, all, &heard, sizeof heard, err);
     if (status == 0 && rank == 0) supervisor_say_unheard_(supervisor, all, size, log);
-    if (rank == 0) atomic_store(&supervisor->meeting->settled, 1);
     free(all);
     return status;
 }

@@ -43,18 +43,12 @@ double watchdog_interval(Patience patience) {
     return interval;
 }
 
-void watchdog_expect(Watchdog *dog, int rank, double now) {
-    dog->rank[rank].expected = true;
-    dog->rank[rank].heard = now;
+void watchdog_hear(Watchdog *dog, int rank, const RankStatus *status, double now) {
+    dog->rank[rank] = (Watched){.status = *status, .expected = true, .heard = now};
 }
 
 void watchdog_excuse(Watchdog *dog, int rank) {
     dog->rank[rank].expected = false;
-}
-
-void watchdog_hear(Watchdog *dog, int rank, const RankStatus *status, double now) {
-    watchdog_expect(dog, rank, now);
-    dog->rank[rank].status = *status;
 }
 
 const RankStatus *watchdog_status(const Watchdog *dog, int rank) {

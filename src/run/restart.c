@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-bool restart_allowed(Restarts *restarts, const LaunchEnd *end, char why[256]) {
+bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]) {
     bool further = end->step > restarts->furthest || !restarts->again;
     bool same = !further && end->rank >= 0 && end->rank == restarts->rank && end->action[0] != '\0' &&
                 strcmp(end->action, restarts->action) == 0;
@@ -86,8 +86,7 @@ static char **restart_arguments_(char **argv, char *path) {
     return with;
 }
 
-static void restart_say_(const Log *log, const Restarts *restarts, const LaunchEnd *end, int64_t saved,
-                         double seconds) {
+static void restart_say_(const Log *log, const Restarts *restarts, const JobEnd *end, int64_t saved, double seconds) {
     if (seconds < 0) seconds = 0; // the clock went back
     int64_t lost = end->step - 1 - (saved > 0 ? saved : 0);
     char from[64] = "where this start began";
@@ -104,7 +103,7 @@ int restart_launch(const Log *log, const Config *config, const Job *job, char **
     if (restarts.left > 0) watched.remedy = "the ranks end";
     int code;
     for (;;) {
-        LaunchEnd end = {.rank = -1};
+        JobEnd end = {.rank = -1};
         time_t began = time(NULL), made = 0;
         code = launch_ranks(log, &watched, with != NULL ? with : argv, &end, err);
         if (code <= EXIT_DONE || !end.lost || config->train.max_restarts == 0) break;

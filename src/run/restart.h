@@ -19,7 +19,7 @@ typedef struct Restarts {
 // Whether the ranks may be started again after this loss, which is taken into account. Where no step beyond the
 // furthest was reached, it counts double. The same action of the same rank twice in a row is no accident. `why`: not,
 // as a sentence without an end.
-bool restart_allowed(Restarts *restarts, const LaunchEnd *end, char why[256]);
+bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]);
 
 // The sequence number of the newest complete checkpoint in checkpoint.dir, 0 where there is none. What a run saves has
 // a higher one than what was there when it began, which may be another run's.

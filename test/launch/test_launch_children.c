@@ -33,7 +33,7 @@ static void open_(Scene *scene, const char *script) {
     Job job = {.ranks = RANKS, .one_host = true, .remedy = "go on"};
     scene->coordinator = coordinator_open(&job, &err);
     assert_non_null(scene->coordinator);
-    assert_int_equal(launch_children_open(&scene->watch, RANKS, &err), 0);
+    assert_int_equal(launch_children_open(&scene->watch, RANKS, scene->coordinator, &err), 0);
     scene->mpirun = fork();
     if (scene->mpirun == 0) {
         setpgid(0, 0);
@@ -57,7 +57,7 @@ static bool met_(const LaunchChildren *children, int rank) {
 }
 
 static void look_(Scene *scene) {
-    launch_children_look(&scene->watch, scene->mpirun, scene->coordinator, 1);
+    launch_children_look(&scene->watch, scene->mpirun, 1);
 }
 
 static void look_until_met_(Scene *scene, int identified) {
@@ -160,9 +160,8 @@ static void one_that_reported_did_not_die(void **state) {
     Scene scene;
     open_(&scene, SLEEP(0) SLEEP(1) SLEEP(2) WAIT);
     look_until_met_(&scene, RANKS);
-    Message ended = {.kind = MESSAGE_ENDED, .rank = scene.watch.child[0].rank, .ending = ENDING_REPORTED, .code = 1};
-    snprintf(ended.text, sizeof ended.text, "why");
-    coordinator_hear(scene.coordinator, &ended, 1);
+    RankStatus ended = {.ending = ENDING_REPORTED, .code = 1, .text = "why"};
+    coordinator_hear(scene.coordinator, scene.watch.child[0].rank, &ended, 1);
     end_(&scene, 0);
     look_(&scene);
     assert_int_equal(scene.watch.first, -1);

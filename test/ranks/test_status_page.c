@@ -18,7 +18,7 @@ static void a_page_says_what_a_rank_does(void **state) {
     StatusPage *page = status_page_create(false);
     status_page_read(page, &status);
     assert_int_equal(status.stage, -1);
-    assert_false(status.ready || status.left || status.reported);
+    assert_false(status.ready || status.ending != ENDING_NONE);
     assert_string_equal(status.action, "");
     status_page_set_stage(page, 0), status_page_set_ready(page), status_page_set_step(page, 12);
     status_page_set_action(page, "step 12 F3"), status_page_set_wait(page, "F3 from stage 1", 1);
@@ -42,7 +42,7 @@ static void the_first_report_counts(void **state) {
     assert_false(status_page_report(alone, 1, "why") || status_page_report(NULL, 1, "why"));
     assert_int_equal(status_page_leave(page, 3), 3);
     status_page_read(page, &status);
-    assert_true(status.reported && status.left && status.code == 2 && status.when > 0);
+    assert_true(status.ending == ENDING_LEFT && status.code == 2 && status.when > 0);
     assert_string_equal(status.text, "why");
     assert_int_equal(status_page_leave(NULL, 3), 3);
     status_page_set_action(NULL, "F0"), status_page_set_stage(NULL, 1), status_page_set_ready(NULL);

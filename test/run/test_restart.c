@@ -15,7 +15,7 @@
 
 static bool allowed_(Restarts *restarts, int rank, int64_t step, const char *action) {
     char why[256];
-    LaunchEnd end = {.lost = true, .rank = rank, .step = step};
+    JobEnd end = {.lost = true, .rank = rank, .step = step};
     snprintf(end.action, sizeof end.action, "%s", action);
     return restart_allowed(restarts, &end, why);
 }
