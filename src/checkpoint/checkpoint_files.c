@@ -1,8 +1,7 @@
-// Checkpoints as directories: names, locks, publishing and removing. The manifest is in checkpoint_manifest.c. Every
-// directory is opened without following links and written below its descriptor, so that a name cannot be exchanged for
+// Checkpoints as directories: names, locks, publishing and removing. The manifest is in checkpoint_manifest.c, what a
+// folder of checkpoints holds in checkpoint_list.c. Every directory is opened without following links and written below its descriptor, so that a name cannot be exchanged for
 // another user's link meanwhile.
 #include "checkpoint_files.h"
-#include "base/alloc.h"
 
 #include "base/files.h"
 
@@ -37,36 +36,6 @@ int checkpoint_partial_path(char path[CHECKPOINT_PATH], const char *dir, int64_t
     char name[48];
     snprintf(name, sizeof name, ".step_%08lld.partial", (long long)step);
     return path_join(path, dir, name, err);
-}
-
-// A checkpoint that is being replaced by a newer one, on file systems that cannot exchange two names at once.
-#define REPLACED ".replaced"
-
-// Returns the step in a directory's name, or -1.
-static int64_t step_of_name_(const char *name) {
-    if (strncmp(name, "step_", 5) != 0) return -1;
-    size_t digits = strspn(name + 5, "0123456789");
-    return digits >= 8 && digits <= 18 && name[5 + digits] == '\0' ? atoll(name + 5) : -1;
-}
-
-static bool ends_with_(const char *name, const char *end) {
-    size_t length = strlen(name), tail = strlen(end);
-    return length >= tail && strcmp(name + length - tail, end) == 0;
-}
-
-static bool leftover_(const char *name) {
-    return strncmp(name, ".step_", 6) == 0 && (strstr(name, ".partial") != NULL || strstr(name, ".removed") != NULL);
-}
-
-static bool replaced_(const char *name) {
-    return strncmp(name, ".step_", 6) == 0 && ends_with_(name, REPLACED);
-}
-
-// "DIR/step_00000500" for "DIR/.step_00000500.replaced".
-static void replaced_path_(char path[CHECKPOINT_PATH], const char *hidden) {
-    const char *name = strrchr(hidden, '/') + 1;
-    int length = (int)strlen(name + 1) - (int)strlen(REPLACED);
-    snprintf(path, CHECKPOINT_PATH, "%.*s%.*s", (int)(name - hidden), hidden, length, name + 1);
 }
 
 static bool within_(const char *path, const char *dir) {
@@ -223,7 +192,7 @@ static int files_replace_(const char *partial, const char *path, Error *err) {
         directory_remove(partial);
         return 0;
     }
-    hidden_path_(hidden, path, REPLACED);
+    hidden_path_(hidden, path, CHECKPOINT_REPLACED);
     directory_remove(hidden);
     if (rename(path, hidden) != 0) return io_error_(path, "named", err);
     if (rename(partial, path) != 0) {
@@ -256,8 +225,6 @@ int directory_publish(const char *partial, const char *path, bool replace, Error
     return sync_parent_(path, err);
 }
 
-// --- reading directories
-
 // Removes the manifest first: a kill in the middle must not leave half a checkpoint under a checkpoint's name.
 static int files_remove_entry_(const char *path, const struct stat *status, int kind, struct FTW *place) {
     (void)status, (void)kind, (void)place;
@@ -270,88 +237,4 @@ void directory_remove(const char *path) {
     hidden_path_(hidden, path, ".removed");
     if (rename(path, hidden) != 0) snprintf(hidden, sizeof hidden, "%s", path);
     nftw(hidden, files_remove_entry_, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-static int files_compare_names_(const void *a, const void *b) {
-    const CheckpointName *x = a, *y = b;
-    if (x->complete != y->complete) return x->complete - y->complete;
-    if (x->sequence != y->sequence) return x->sequence > y->sequence ? -1 : 1;
-    return (x->step < y->step) - (x->step > y->step);
-}
-
-static void files_look_(CheckpointName *entry, const char *dir, const Crc64 *crc) {
-    char path[CHECKPOINT_PATH];
-    Manifest manifest = {0};
-    entry->complete = path_join(path, dir, entry->name, NULL) == 0 && manifest_read(&manifest, crc, path, NULL) == 0;
-    entry->run = manifest.run;
-    entry->sequence = manifest.sequence;
-    manifest_free(&manifest);
-}
-
-// Returns the step of a checkpoint's directory, or of one that was being replaced and whose name is free; else -1.
-static int64_t step_of_entry_(const char *dir, const char *name) {
-    if (!replaced_(name)) return step_of_name_(name);
-    char hidden[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
-    if (path_join(hidden, dir, name, NULL) != 0) return -1;
-    replaced_path_(path, hidden);
-    return access(path, F_OK) != 0 ? step_of_name_(strrchr(path, '/') + 1) : -1;
-}
-
-static void add_name_(CheckpointName **list, int64_t *count, const char *name, int64_t step) {
-    CheckpointName *grown = xrealloc(*list, (size_t)(*count + 1) * sizeof **list);
-    *list = grown;
-    CheckpointName *entry = &grown[(*count)++];
-    memset(entry, 0, sizeof *entry);
-    memcpy(entry->name, name, strlen(name)); // at most ".step_", 18 digits and REPLACED
-    entry->step = step;
-}
-
-int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, int64_t *count, Error *err) {
-    *list = NULL;
-    *count = 0;
-    DIR *stream = opendir(dir);
-    if (stream == NULL)
-        return errno == ENOENT ? 0 : error_set(err, EXIT_FAILED, "%s: cannot be read: %s", dir, strerror(errno));
-    for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
-        int64_t step = step_of_entry_(dir, entry->d_name);
-        if (step >= 0) add_name_(list, count, entry->d_name, step);
-    }
-    closedir(stream);
-    for (int64_t i = 0; i < *count; i++) files_look_(&(*list)[i], dir, crc);
-    if (*count > 1) qsort(*list, (size_t)*count, sizeof **list, files_compare_names_);
-    return 0;
-}
-
-int checkpoint_prune(const char *dir, const Crc64 *crc, uint64_t run, int64_t keep, const char *newest, bool others) {
-    CheckpointName *list;
-    int64_t count, own = 0;
-    int status = checkpoint_list(dir, crc, &list, &count, NULL);
-    for (int64_t i = 0; status == 0 && i < count; i++) {
-        char path[CHECKPOINT_PATH];
-        bool ours = list[i].complete && list[i].run == run;
-        bool goes = ours ? own++ >= keep : others;
-        if (!goes || strcmp(list[i].name, newest) == 0) continue;
-        if (path_join(path, dir, list[i].name, NULL) == 0) directory_remove(path);
-    }
-    free(list);
-    return status;
-}
-
-static bool give_back_(const char *hidden) {
-    char path[CHECKPOINT_PATH];
-    replaced_path_(path, hidden);
-    return access(path, F_OK) != 0 && rename(hidden, path) == 0;
-}
-
-void checkpoint_sweep(const char *dir) {
-    DIR *stream = opendir(dir);
-    if (stream == NULL) return;
-    for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
-        char path[CHECKPOINT_PATH];
-        if (path_join(path, dir, entry->d_name, NULL) != 0) continue;
-        if (replaced_(entry->d_name) && give_back_(path)) continue;
-        if (leftover_(entry->d_name) || replaced_(entry->d_name))
-            nftw(path, files_remove_entry_, 16, FTW_DEPTH | FTW_PHYS);
-    }
-    closedir(stream);
 }

@@ -18,6 +18,9 @@ enum { CHECKPOINT_PATH = 1024, CHECKPOINT_FILE = 128 };
 
 #define CHECKPOINT_MANIFEST "manifest.json"
 
+// Ends the hidden name of a checkpoint that is being replaced, on file systems that cannot exchange two names at once.
+#define CHECKPOINT_REPLACED ".replaced"
+
 // Writes "DIR/NAME". -1 with err if it is too long.
 int path_join(char path[CHECKPOINT_PATH], const char *dir, const char *name, Error *err);
 

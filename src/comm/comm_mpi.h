@@ -44,11 +44,12 @@ enum { COMM_MESSAGE_LIMIT = 1 << 30 };
 // Takes ownership of `mpi`, even if it fails. Call destroy before MPI_Finalize.
 Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work, Error *err);
 
-// --- between comm_mpi.c (messages) and comm_mpi_collective.c
+// --- comm_mpi_message.c
 int comm_mpi_start_send(CommMpi *comm, int peer, const void *from, int64_t bytes, int tag, MPI_Request *, Error *err);
 int comm_mpi_start_receive(CommMpi *comm, int peer, void *to, int64_t bytes, int tag, MPI_Request *, Error *err);
 int comm_mpi_fail(const CommMpi *comm, int code, const char *doing, int peer, Error *err); // always -1
 
+// --- comm_mpi_collective.c
 int comm_mpi_all_reduce(Comm *, void *data, int64_t count, CommType, CommRequest *, Error *);
 int comm_mpi_all_gather(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
 void comm_mpi_use_workspace(Comm *, void *memory, int64_t bytes, int sums);

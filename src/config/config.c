@@ -1,5 +1,5 @@
-// Loads a configuration, writes it as JSON, and derives what several modules ask of it: places of keys, layers of a
-// stage, words of enum values. Parsing is in config_yaml.c, checks of combinations in config_check.c.
+// Loads a configuration and writes it as JSON. Parsing is in config_yaml.c, checks of combinations in config_check.c,
+// what follows from the keys in config_derived.c.
 #include "config_schema.h"
 #include "gpus.h"
 #include "base/json.h"
@@ -54,45 +54,6 @@ int config_load(Config *config, const char *path, const char *const *overrides, 
     }
     fill_from_gpu_(config);
     return config_check(config, err);
-}
-
-void config_where(const Config *config, const char *name, char *where, size_t size) {
-    const ConfigKey *key = config_find(name);
-    int place = key != NULL ? config->place[key - config_keys] : CONFIG_DEFAULT;
-    if (place == CONFIG_OVERRIDE)
-        snprintf(where, size, "-o %s", name);
-    else if (place == CONFIG_DEFAULT)
-        snprintf(where, size, "%s", config->path);
-    else
-        snprintf(where, size, "%s:%d", config->path, place);
-}
-
-static int error_at_(const Config *config, int line, const char *name, Error *err, const char *format, va_list args) {
-    char text[sizeof err->text];
-    vsnprintf(text, sizeof text, format, args);
-    const char *colon = name != NULL ? ": " : "";
-    if (name == NULL) name = "";
-    if (line == CONFIG_OVERRIDE) return error_set(err, EXIT_USAGE, "-o %s: %s", name, text);
-    if (line == CONFIG_DEFAULT) return error_set(err, EXIT_USAGE, "%s%s%s: %s", config->path, colon, name, text);
-    return error_set(err, EXIT_USAGE, "%s:%d%s%s: %s", config->path, line, colon, name, text);
-}
-
-int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    int rc = error_at_(config, line, name, err, format, args);
-    va_end(args);
-    return rc;
-}
-
-int config_error(const Config *config, const char *name, Error *err, const char *format, ...) {
-    const ConfigKey *key = config_find(name);
-    int line = key != NULL ? config->place[key - config_keys] : CONFIG_DEFAULT;
-    va_list args;
-    va_start(args, format);
-    int rc = error_at_(config, line, name, err, format, args);
-    va_end(args);
-    return rc;
 }
 
 // Words that mean true and false are written as JSON's own, as in the file.
@@ -178,53 +139,4 @@ void config_write_json(const Config *config, FILE *file) {
         write_value_(file, config, key, (const char *)config + key->offset);
     }
     fputs("}}", file);
-}
-
-int64_t config_microbatches(const Config *config) {
-    return config->train.global_batch / (config->schedule.micro_batch * config->parallel.data);
-}
-
-int64_t config_step_tokens(const Config *config) {
-    return config->train.global_batch * config->model.seq_len;
-}
-
-int64_t config_world(const Config *config) {
-    return config->parallel.pipeline * config->parallel.tensor * config->parallel.data;
-}
-
-int64_t config_layers(const Config *config, int virtual_stages, int g) {
-    const ParallelConfig *parallel = &config->parallel;
-    if (parallel->layers_given == virtual_stages) return parallel->layers_per_stage[g];
-    int64_t even = config->model.layers / virtual_stages, rest = config->model.layers % virtual_stages;
-    // Later stages first, because they keep fewer microbatches; the embedding costs less time than the head.
-    return even + (g < virtual_stages - 1 && g >= virtual_stages - 1 - rest);
-}
-
-int config_attention(const Config *config, int stage) {
-    const AttentionConfig *attention = &config->attention;
-    return attention->modes_given > 1 ? attention->mode_of_stage[stage] : attention->mode;
-}
-
-int64_t config_recompute(const Config *config, int stage) {
-    const ScheduleConfig *schedule = &config->schedule;
-    return schedule->recompute_of_stage[schedule->recompute_given > 1 ? stage : 0];
-}
-
-void config_set_attention(Config *config, int mode) {
-    config->attention.modes_given = 1;
-    config->attention.mode = config->attention.mode_of_stage[0] = mode;
-}
-
-// The remainder goes to stages without embedding and head, later ones first, because 1F1B keeps fewer microbatches
-// there; then to the first stage, whose embedding costs less time than the last stage's head.
-void config_spread_layers(Config *config, int64_t parts) {
-    int64_t layers = config->model.layers, rest = layers % parts, *of = config->parallel.layers_per_stage;
-    config->parallel.layers_count = parts;
-    for (int64_t s = 0; s < parts; s++) of[s] = layers / parts;
-    for (int64_t s = parts - 2; s >= 0 && rest > 0; s--, rest--) of[s]++;
-}
-
-int64_t config_padded_vocab(const Config *config) {
-    int64_t unit = 128 * config->parallel.tensor;
-    return (config->model.vocab + unit - 1) / unit * unit;
 }

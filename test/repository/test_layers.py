@@ -96,29 +96,11 @@ def test_no_folder_calls_one_that_comes_after_it():
 # Files of a folder that call each other, and why: one hands out the work and answers those that do it. There are no
 # others.
 CIRCLES = {
-    # config.c loads through the readers and tables, and words their errors.
-    "config": {
-        "config.c",
-        "config_check.c",
-        "config_schedule.c",
-        "config_schema.c",
-        "config_value.c",
-        "config_yaml.c",
-        "gpus.c",
-    },
-    # comm_mpi.c starts the collectives, which send through it.
-    "comm": {"comm_mpi.c", "comm_mpi_collective.c"},
-    # world.c starts world_mpi.c, which asks it about Slurm.
-    "ranks": {"world.c", "world_mpi.c"},
-    # backend_cpu.c makes the table of operations, which ask it for workspace.
+    # backend_cpu.c makes the table of operations, which ask it for workspace; attention.c chooses flash.c, which reads
+    # heads as it does.
     "cpu": {path.name for path in (SOURCE / "cpu").glob("*.c")} - {"gemm.c", "loan.c", "peak.c"},
     # backend_cuda.cpp makes the table of operations, lend.cpp takes its device.
     "cuda": {"backend_cuda.cpp", "lend.cpp"},
-    # checkpoint_files.c looks for whole checkpoints, checkpoint_manifest.c reads through it.
-    "checkpoint": {"checkpoint_files.c", "checkpoint_manifest.c"},
-    # plan_answer.c writes through its reports, which ask it for figures.
-    # run_train.c evaluates and samples, which stop as it does.
-    "run": {"run_evaluate.c", "run_sample.c", "run_train.c"},
 }
 
 
@@ -142,7 +124,9 @@ def test_files_of_a_folder_call_each_other_in_no_new_circle(folder):
     needs = {
         user.name: {owner.name for source, _, owner in inside if source == user} - {user.name} for user, _, _ in inside
     }
-    assert set(circle(needs)) <= CIRCLES.get(folder, set())
+    found = set(circle(needs))
+    assert found <= CIRCLES.get(folder, set())
+    assert found or folder not in CIRCLES or not needs, "untied: take it out of CIRCLES"
 
 
 def test_headers_of_a_folder_include_each_other_in_no_circle():

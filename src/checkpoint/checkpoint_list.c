@@ -1,0 +1,120 @@
+// What a folder of checkpoints holds: lists them by what their manifests say, removes old ones, and sweeps up what a run
+// that was killed left.
+#include "checkpoint_files.h"
+#include "base/alloc.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// Returns the step in a directory's name, or -1.
+static int64_t list_step_of_name_(const char *name) {
+    if (strncmp(name, "step_", 5) != 0) return -1;
+    size_t digits = strspn(name + 5, "0123456789");
+    return digits >= 8 && digits <= 18 && name[5 + digits] == '\0' ? atoll(name + 5) : -1;
+}
+
+static bool list_ends_with_(const char *name, const char *end) {
+    size_t length = strlen(name), tail = strlen(end);
+    return length >= tail && strcmp(name + length - tail, end) == 0;
+}
+
+static bool list_is_leftover_(const char *name) {
+    return strncmp(name, ".step_", 6) == 0 && (strstr(name, ".partial") != NULL || strstr(name, ".removed") != NULL);
+}
+
+static bool list_is_replaced_(const char *name) {
+    return strncmp(name, ".step_", 6) == 0 && list_ends_with_(name, CHECKPOINT_REPLACED);
+}
+
+// "DIR/step_00000500" for "DIR/.step_00000500.replaced".
+static void list_replaced_path_(char path[CHECKPOINT_PATH], const char *hidden) {
+    const char *name = strrchr(hidden, '/') + 1;
+    int length = (int)strlen(name + 1) - (int)strlen(CHECKPOINT_REPLACED);
+    snprintf(path, CHECKPOINT_PATH, "%.*s%.*s", (int)(name - hidden), hidden, length, name + 1);
+}
+
+static int list_compare_(const void *a, const void *b) {
+    const CheckpointName *x = a, *y = b;
+    if (x->complete != y->complete) return x->complete - y->complete;
+    if (x->sequence != y->sequence) return x->sequence > y->sequence ? -1 : 1;
+    return (x->step < y->step) - (x->step > y->step);
+}
+
+static void list_look_(CheckpointName *entry, const char *dir, const Crc64 *crc) {
+    char path[CHECKPOINT_PATH];
+    Manifest manifest = {0};
+    entry->complete = path_join(path, dir, entry->name, NULL) == 0 && manifest_read(&manifest, crc, path, NULL) == 0;
+    entry->run = manifest.run;
+    entry->sequence = manifest.sequence;
+    manifest_free(&manifest);
+}
+
+// Returns the step of a checkpoint's directory, or of one that was being replaced and whose name is free; else -1.
+static int64_t list_step_of_entry_(const char *dir, const char *name) {
+    if (!list_is_replaced_(name)) return list_step_of_name_(name);
+    char hidden[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
+    if (path_join(hidden, dir, name, NULL) != 0) return -1;
+    list_replaced_path_(path, hidden);
+    return access(path, F_OK) != 0 ? list_step_of_name_(strrchr(path, '/') + 1) : -1;
+}
+
+static void list_add_(CheckpointName **list, int64_t *count, const char *name, int64_t step) {
+    CheckpointName *grown = xrealloc(*list, (size_t)(*count + 1) * sizeof **list);
+    *list = grown;
+    CheckpointName *entry = &grown[(*count)++];
+    memset(entry, 0, sizeof *entry);
+    memcpy(entry->name, name, strlen(name)); // at most ".step_", 18 digits and CHECKPOINT_REPLACED
+    entry->step = step;
+}
+
+int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, int64_t *count, Error *err) {
+    *list = NULL;
+    *count = 0;
+    DIR *stream = opendir(dir);
+    if (stream == NULL)
+        return errno == ENOENT ? 0 : error_set(err, EXIT_FAILED, "%s: cannot be read: %s", dir, strerror(errno));
+    for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
+        int64_t step = list_step_of_entry_(dir, entry->d_name);
+        if (step >= 0) list_add_(list, count, entry->d_name, step);
+    }
+    closedir(stream);
+    for (int64_t i = 0; i < *count; i++) list_look_(&(*list)[i], dir, crc);
+    if (*count > 1) qsort(*list, (size_t)*count, sizeof **list, list_compare_);
+    return 0;
+}
+
+int checkpoint_prune(const char *dir, const Crc64 *crc, uint64_t run, int64_t keep, const char *newest, bool others) {
+    CheckpointName *list;
+    int64_t count, own = 0;
+    int status = checkpoint_list(dir, crc, &list, &count, NULL);
+    for (int64_t i = 0; status == 0 && i < count; i++) {
+        char path[CHECKPOINT_PATH];
+        bool ours = list[i].complete && list[i].run == run;
+        bool goes = ours ? own++ >= keep : others;
+        if (!goes || strcmp(list[i].name, newest) == 0) continue;
+        if (path_join(path, dir, list[i].name, NULL) == 0) directory_remove(path);
+    }
+    free(list);
+    return status;
+}
+
+static bool list_give_back_(const char *hidden) {
+    char path[CHECKPOINT_PATH];
+    list_replaced_path_(path, hidden);
+    return access(path, F_OK) != 0 && rename(hidden, path) == 0;
+}
+
+void checkpoint_sweep(const char *dir) {
+    DIR *stream = opendir(dir);
+    if (stream == NULL) return;
+    for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
+        char path[CHECKPOINT_PATH];
+        if (path_join(path, dir, entry->d_name, NULL) != 0) continue;
+        if (list_is_replaced_(entry->d_name) && list_give_back_(path)) continue;
+        if (list_is_leftover_(entry->d_name) || list_is_replaced_(entry->d_name)) directory_remove(path);
+    }
+    closedir(stream);
+}
