@@ -51,21 +51,22 @@ static void free_work_(Work *work) {
     free(work);
 }
 
-// At rest ones with room enough come first; pinned memory is taken once for each size in use.
+// Takes an idle one that is large enough. If none is, a smaller one is made larger, so that there are never more than
+// were in progress at once, and none is larger than the largest message: so many bytes the plan counts (sums.h).
 static Work *take_work_(Group *group, int64_t bytes, Error *err) {
-    for (Work **at = &group->idle; *at != NULL; at = &(*at)->next) {
-        Work *work = *at;
-        if (work->workspace_bytes < bytes) continue;
-        *at = work->next;
-        return work;
-    }
-    Work *work = (Work *)xcalloc(1, sizeof *work);
-    cudaError_t status = cudaMallocHost(&work->workspace, (size_t)bytes);
-    if (status == cudaSuccess) status = cudaEventCreateWithFlags(&work->copied, cudaEventDisableTiming);
-    if (status == cudaSuccess) {
-        work->workspace_bytes = bytes;
-        return work;
-    }
+    Work **at = &group->idle;
+    while (*at != NULL && (*at)->workspace_bytes < bytes) at = &(*at)->next;
+    if (*at == NULL) at = &group->idle;
+    Work *work = *at != NULL ? *at : (Work *)xcalloc(1, sizeof *work);
+    if (*at != NULL) *at = work->next;
+    if (work->workspace_bytes >= bytes && work->copied != NULL) return work;
+    cudaError_t status = cudaSuccess;
+    if (work->copied == NULL) status = cudaEventCreateWithFlags(&work->copied, cudaEventDisableTiming);
+    if (work->workspace != NULL) cudaFreeHost(work->workspace);
+    work->workspace = NULL;
+    if (status == cudaSuccess) status = cudaMallocHost(&work->workspace, (size_t)bytes);
+    work->workspace_bytes = bytes;
+    if (status == cudaSuccess) return work;
     cudaGetLastError();
     free_work_(work);
     staged_fail_(group, status, err);

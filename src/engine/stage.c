@@ -136,6 +136,7 @@ static SumShape sum_shape_(const Config *config, const StageShape *at) {
     SumShape shape = {(s->sequence ? s->shard_rows : s->rows) * s->hidden,
                       s->element == 2 ? COMM_BF16 : COMM_FLOAT,
                       s->sequence,
+                      s->overlap,
                       tied,
                       at->last ? s->rows * 3 : 0,
                       false};

@@ -11,18 +11,22 @@ typedef struct Need {
 } Need;
 
 static void need_(const Need *need, CommOperation operation, int64_t count, CommType type) {
-    int64_t bytes = comm_sum_workspace(operation, count, type, need->size);
+    SumWorkspace *workspace = need->workspace;
+    int64_t bytes = memory_round(comm_sum_workspace(operation, count, type, need->size));
+    if (bytes > workspace->bytes) workspace->bytes = bytes;
+    if (!need->staged) return;
     int64_t blocks = operation == COMM_ALL_REDUCE ? 2 : need->size + 1; // operand and result
-    if (need->staged) bytes += blocks * count * comm_type_bytes(type);
-    bytes = memory_round(bytes);
-    if (bytes > need->workspace->bytes) need->workspace->bytes = bytes;
+    int64_t passing = memory_round(blocks * count * comm_type_bytes(type));
+    if (passing > workspace->passing_bytes) workspace->passing_bytes = passing;
 }
 
 // Counts the sums of the stream after products that are split over tensor ranks, one at a time, and those of the norms'
-// gradients after the step.
+// gradients after the step. With overlap, what the next product reads is gathered beside a sum or another gather; a
+// gather needs no workspace of its own.
 static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.tensor_ranks, shape->staged};
     workspace->sums = 1;
+    workspace->passing = shape->sequence && shape->overlap ? 2 : 1;
     need_(&need, shape->sequence ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE, shape->count, shape->type);
     need_(&need, COMM_ALL_GATHER, shape->stats, COMM_FLOAT);
     for (int64_t i = 0; i < tensors->count; i++) {
@@ -36,6 +40,7 @@ static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const 
 static void count_data_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.data_ranks, shape->staged};
     workspace->sums = tensors->unit_count < SUMS_OVER_DATA ? (int)tensors->unit_count : SUMS_OVER_DATA;
+    workspace->passing = workspace->sums;
     for (int64_t u = 0; u < tensors->unit_count; u++)
         need_(&need, COMM_REDUCE_SCATTER, tensors->units[u].piece, COMM_FLOAT);
     need_(&need, COMM_ALL_REDUCE, tensors->table->count, COMM_DOUBLE);
@@ -47,7 +52,7 @@ static void count_tied_(SumWorkspace *workspace, const SumShape *shape, const St
     int64_t shared = -1;
     for (int64_t i = 0; i < tensors->table->count; i++)
         if (tensors->table->specs[i].tied_to >= 0) shared = tensors->table->specs[i].tied_to;
-    workspace->sums = 1;
+    workspace->sums = workspace->passing = 1;
     for (int64_t i = 0; i < tensors->count; i++) {
         const Tensor *tensor = &tensors->tensors[i];
         if (tensor->index != shared && tensor->spec->tied_to != shared) continue;
@@ -58,6 +63,7 @@ static void count_tied_(SumWorkspace *workspace, const SumShape *shape, const St
 
 static void sums_take_(SumWorkspace *workspace, Layout *layout) {
     if (workspace->bytes > 0) workspace->memory = layout_take(layout, workspace->sums * workspace->bytes);
+    layout_take(layout, workspace->passing * workspace->passing_bytes);
 }
 
 int64_t sums_layout(SumWorkspaces *workspaces, void *base, const SumShape *shape, const StageTensors *tensors) {

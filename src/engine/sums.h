@@ -11,11 +11,12 @@
 // summing all at once would need as much memory as there are gradients.
 enum { SUMS_OVER_DATA = 4 };
 
-// Workspace of one group: for `sums` at once, `bytes` each.
+// Workspace of one group: for `sums` at once, `bytes` each. staged: of `passing` collectives at once, gathers included,
+// operand and result take `passing_bytes` each in host memory.
 typedef struct SumWorkspace {
     void *memory;
-    int64_t bytes;
-    int sums;
+    int64_t bytes, passing_bytes;
+    int sums, passing;
 } SumWorkspace;
 
 typedef struct SumWorkspaces {
@@ -28,6 +29,7 @@ typedef struct SumShape {
     int64_t count; // elements of the stream on one tensor rank: with `sequence` each rank's block, else the whole sum
     CommType type; // the stream's
     bool sequence;
+    bool overlap;  // over tensor ranks: a gather is in progress beside a sum or another gather
     bool tied;     // this stage shares its embedding or its head with another
     int64_t stats; // elements that each rank gathers from the others in addition: the head's statistics
     bool staged;

@@ -172,20 +172,25 @@ static void where_ranks_sum_among_themselves_that_takes_room(void **state) {
     unmake(&none), unmake(&llama), unmake(&without), unmake(&gpt);
 }
 
-// Operand and result of every message pass through host memory, and the host sums.
+// Operand and result of every message pass through host memory, and the host sums. With overlap, a gather is in
+// progress beside a sum.
 static void ranks_that_share_a_gpu_need_host_memory(void **state) {
     (void)state;
-    const char *shared[] = {"hardware.share_gpu=true", "checkpoint.every=0"}, *alone[] = {"checkpoint.every=0"};
-    Made with = made(LLAMA, &llama_model, shared, 2), without = made(LLAMA, &llama_model, alone, 1);
-    int64_t block = INT64_C(2048) * 8192 / 4 * 2, sums = (4 + 1) * block + (12 << 20);
+    const char *shared[] = {"hardware.share_gpu=true", "checkpoint.every=0", "parallel.overlap=off"};
+    const char *beside[] = {"hardware.share_gpu=true", "checkpoint.every=0", "parallel.overlap=on"};
+    const char *alone[] = {"checkpoint.every=0"};
+    Made with = made(LLAMA, &llama_model, shared, 3), overlap = made(LLAMA, &llama_model, beside, 3);
+    Made without = made(LLAMA, &llama_model, alone, 1);
+    int64_t block = INT64_C(2048) * 8192 / 4 * 2, passing = (4 + 1) * block, sums = passing + (12 << 20);
     for (int s = 0; s < 8; s++) {
         const PlanStage *stage = &without.plan.stage[s];
         int64_t batch =
             INT64_C(2048) * 4 * (s == 7 ? 2 + 128 : 2); // a microbatch's tokens and targets, a step's losses
         assert_int_equal(stage->buffer_bytes, batch);
         assert_int_equal(with.plan.stage[s].buffer_bytes, batch + sums + stage->memory.bytes[MEMORY_MESSAGES]);
+        assert_int_equal(overlap.plan.stage[s].buffer_bytes, with.plan.stage[s].buffer_bytes + passing);
     }
-    unmake(&with), unmake(&without);
+    unmake(&with), unmake(&overlap), unmake(&without);
 }
 
 // What a device holds for itself, and whole pages of what it lends.

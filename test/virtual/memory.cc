@@ -28,6 +28,8 @@ struct Arena {
     int64_t count = 0;
 };
 
+std::atomic<int64_t> pinned{0}, most_pinned{0}; // by cudaMallocHost
+
 std::shared_mutex guard;
 std::atomic<uint64_t> generation{1};
 
@@ -206,6 +208,8 @@ cudaError_t memory_pin(void *memory, size_t bytes, bool allocated) {
     void *cells = mmap(nullptr, (bytes / 4 + 2) * sizeof(Cell), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (cells == MAP_FAILED) return cudaErrorMemoryAllocation;
+    if (allocated) pinned += (int64_t)bytes;
+    if (pinned > most_pinned) most_pinned = pinned.load();
     add({(uintptr_t)memory, bytes, REGION_PINNED, (Cell *)cells, process(), 0, allocated, 0, 0});
     return cudaSuccess;
 }
@@ -214,9 +218,14 @@ cudaError_t memory_unpin(void *memory, bool allocated) {
     Region region = region_of(memory);
     if (region.kind != REGION_PINNED || region.base != (uintptr_t)memory || region.allocated != allocated)
         return allocated ? cudaErrorInvalidValue : cudaErrorHostMemoryNotRegistered;
+    if (allocated) pinned -= (int64_t)region.size;
     erase(region.base);
     munmap(region.cells, (region.size / 4 + 2) * sizeof(Cell));
     return cudaSuccess;
+}
+
+int64_t memory_most_pinned() {
+    return most_pinned;
 }
 
 // CUDA C++ programming guide, "Interprocess communication": an allocation may be part of a larger block, and IPC shares

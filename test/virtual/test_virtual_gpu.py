@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import trainer_runs
 import virtual_runs
-from virtual_runs import APART, BPIPE, CASES, WIDE, on_cpu, trained, write_config
+from virtual_runs import APART, BPIPE, CASES, WIDE, on_cpu, run, trained, write_config
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -22,6 +22,33 @@ def test_training_is_that_of_cpus_in_every_order(tmp_path, case):
 
 def saving(folder):
     return "train.steps=4", f"checkpoint.dir={folder}", "checkpoint.every=2"
+
+
+def pinned_and_planned(config, folder, *options):
+    """Pinned bytes of rank 0, and its bytes of host memory in the plan."""
+    folder.mkdir()
+    trained(config, "llama", *options, VIRTUAL_GPUS="1", VIRTUAL_PINNED=folder)
+    plan = run(config, "llama", *options, arguments=("--plan", "--json"), VIRTUAL_GPUS="1")
+    return int((folder / "0").read_text()), json.loads(plan.stdout)["stages"][0]["host_bytes"]
+
+
+@pytest.mark.parametrize("precision", virtual_runs.BOUNDS)
+def test_ranks_that_share_a_gpu_pin_what_is_planned(tmp_path, precision):
+    """With overlap, one more collective is in progress: the plan counts the bytes that are allocated for it."""
+    config = write_config(tmp_path, "llama")
+    shared = ("parallel.tensor=2", "parallel.sequence=true", "hardware.share_gpu=true", f"train.precision={precision}")
+    off, planned_off = pinned_and_planned(config, tmp_path / "off", *shared, "parallel.overlap=off")
+    on, planned_on = pinned_and_planned(config, tmp_path / "on", *shared, "parallel.overlap=on")
+    block = 16 * 32 * (4 if precision == "fp32" else 2) // 2  # of a microbatch, on one of two ranks
+    assert (off, on) == (3 * block, 6 * block)  # operand and result: one block and two
+    assert planned_on - planned_off == on - off and on <= planned_on
+
+
+def test_no_more_is_pinned_than_planned_where_messages_differ_in_size(tmp_path):
+    config = write_config(tmp_path, "llama")
+    shared = ("parallel.tensor=2", "parallel.data=2", "hardware.share_gpu=true", "checkpoint.every=0")
+    pinned, planned = pinned_and_planned(config, tmp_path / "pinned", *shared)
+    assert 0 < pinned <= planned
 
 
 @pytest.mark.parametrize("options", [BPIPE, (*WIDE, "train.precision=bf16")], ids=["bpipe", "tensor ranks in bf16"])

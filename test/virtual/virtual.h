@@ -180,6 +180,7 @@ cudaError_t memory_allocate(void **memory, size_t bytes);
 cudaError_t memory_free(void *memory);
 cudaError_t memory_pin(void *memory, size_t bytes, bool allocated);
 cudaError_t memory_unpin(void *memory, bool allocated);
+int64_t memory_most_pinned(); // bytes of cudaMallocHost at a time
 cudaError_t memory_export(cudaIpcMemHandle_t *handle, void *memory);
 cudaError_t memory_import(void **memory, const cudaIpcMemHandle_t *handle);
 cudaError_t memory_close(void *memory);
