@@ -1,6 +1,7 @@
 // ZeRO-1 and ZeRO-2, see zero.h. Sums over data ranks start in the order in which units become complete, which the
-// schedule makes the same on all data ranks, so that the sums of one group match. At most SUMS_OVER_DATA are under way
-// at a time.
+// schedule makes the same on all data ranks, so that the sums of one group match. Where ranks make their sums in our
+// workspace, at most SUMS_OVER_DATA are under way at a time. NCCL is given each as soon as it is complete: the host
+// queues the whole last backward at once, and what it does not queue by then has to wait for the end of the pipeline.
 #include "zero.h"
 #include "base/alloc.h"
 
@@ -15,6 +16,7 @@ struct Zero {
     int64_t *order;                    // (units): the first `complete` are to be summed
     bool *ordered;                     // (units): is in `order`
     int64_t complete, started, summed; // entries of `order`; summed <= started <= complete
+    int64_t most;                      // sums under way at a time
     CommRequest *requests;             // (units): of a sum or of a gather
     Error error;                       // of a sum that failed while a backward ran
 };
@@ -37,7 +39,7 @@ static void move_on_(Zero *zero) {
     while (zero->error.code == 0 && zero->summed < zero->started &&
            zero->data->test(zero->data, &zero->requests[zero->order[zero->summed]], &zero->error) == 1)
         zero->summed++;
-    while (zero->error.code == 0 && zero->started < zero->complete && zero->started < zero->summed + SUMS_OVER_DATA)
+    while (zero->error.code == 0 && zero->started < zero->complete && zero->started < zero->summed + zero->most)
         start_next_(zero);
 }
 
@@ -83,6 +85,8 @@ Zero *zero_create(Stage *stage, Comm *data) {
     int64_t units = stage->tensors.unit_count;
     zero->stage = stage;
     zero->data = data;
+    bool sums_itself = data != NULL && data->use_workspace == NULL && !stage->config->hardware.share_gpu;
+    zero->most = sums_itself ? units : SUMS_OVER_DATA;
     zero->order = xcalloc((size_t)units, sizeof *zero->order);
     zero->ordered = xcalloc((size_t)units, sizeof *zero->ordered);
     zero->requests = xcalloc((size_t)units, sizeof *zero->requests);

@@ -122,27 +122,21 @@ static int stage_compute_(const Costing *costing, int s, const ComputeTimes *tim
     return 0;
 }
 
-// Returns the bytes/s of one rank among those that hold the same part of the model: within a node like tensor ranks,
-// else its share of the node's network, which all parts on the node use at the same time. Ranks of one part that share
-// a node send out of it only once.
-static double data_rate_(const Costing *costing) {
+// Returns the bytes/s of one rank among those that hold the same part of the model, if `parts` parts of its node are
+// exchanged at the same time: within a node like tensor ranks, else its share of the node's network. Ranks of one part
+// that share a node send out of it only once.
+static double data_rate_(const Costing *costing, int64_t parts) {
     const Hardware *hardware = costing->source->hardware;
-    const ParallelConfig *parallel = &costing->config->parallel;
-    int64_t node = costing->config->hardware.gpus_per_node, parts = parallel->pipeline * parallel->tensor;
+    int64_t node = costing->config->hardware.gpus_per_node;
     if (hardware->cpu || config_world(costing->config) <= node) return hardware->cost.tensor;
     double rate = hardware->cost.network / (double)(parts < node ? parts : node);
     return rate < hardware->cost.tensor ? rate : hardware->cost.tensor;
 }
 
-// The sums start layer by layer inside the last backward, or the last W if backwards are split; those of the layer that
-// ends it are never hidden. backward: seconds of either.
-static double reduction_seconds_(const Costing *costing, int s, double backward) {
-    const PlanStage *stage = &costing->plan->stage[s];
-    double d = (double)costing->config->parallel.data, bytes = (double)stage->states.gradients;
-    if (d == 1) return 0;
-    double whole = bytes * (d - 1) / d / data_rate_(costing);
-    double layers = stage->at.layers > 0 ? (double)stage->at.layers : 1; // an embedding or head alone
-    double hidden = backward * (layers - 1) / layers, left = whole / layers;
+// The sum of the layer that ends the last backward is never hidden.
+static double reduction_seconds_(const DataSums *sums, int s) {
+    double layers = sums->layers[s], whole = sums->bytes[s] / sums->network;
+    double hidden = sums->hides[s] * (layers - 1) / layers, left = whole / layers;
     return whole - hidden > left ? whole - hidden : left;
 }
 
@@ -152,7 +146,8 @@ static double optimizer_seconds_(const Costing *costing, int s) {
     const Profile *profile = costing->source->profile;
     const Hardware *hardware = costing->source->hardware;
     double d = (double)costing->config->parallel.data, world = (double)config_world(costing->config);
-    double gather = d == 1 ? 0 : (double)states->weights * (d - 1) / d / data_rate_(costing);
+    int64_t parts = costing->config->parallel.pipeline * costing->config->parallel.tensor; // all at the same time
+    double gather = d == 1 ? 0 : (double)states->weights * (d - 1) / d / data_rate_(costing, parts);
     double update = profile != NULL ? (profile->norm_seconds + profile->optimizer_seconds) * (double)owned
                                     : hardware_optimizer_seconds(hardware, costing->config, owned);
     // All ranks update at the same time, even if they share cores.
@@ -223,8 +218,8 @@ static void costing_allocate_(PlanCosts *costs, int stages, int chunks) {
     size_t p = (size_t)stages;
     memset(costs, 0, sizeof *costs);
     costs->stage = xcalloc(p, sizeof *costs->stage);
-    costs->times_ = xcalloc(3 * p + 1 + 4 * p * (size_t)chunks, sizeof *costs->times_);
-    costs->resources_ = xcalloc(5 * p, sizeof *costs->resources_);
+    costs->times_ = xcalloc(5 * p + 1 + 4 * p * (size_t)chunks, sizeof *costs->times_);
+    costs->resources_ = xcalloc(7 * p, sizeof *costs->resources_);
 }
 
 static void costing_share_(PlanCosts *costs, const Costing *costing) {
@@ -244,6 +239,23 @@ static void costing_share_(PlanCosts *costs, const Costing *costing) {
         load[s] = peers ? card_(costing, partner, s) : -1;
     }
     costs->shares = (SimulateShares){p, capacity, compute, down, up, evict, load};
+}
+
+// The stages' times are known.
+static void costing_sums_(PlanCosts *costs, const Costing *costing) {
+    int p = costing->plan->stages, *layers = costs->resources_ + 5 * p, *node = layers + p;
+    const ParallelConfig *parallel = &costing->config->parallel;
+    double *bytes = costs->times_ + 3 * p + 1, *hides = bytes + p, d = (double)parallel->data;
+    costs->sums = (DataSums){
+        bytes, hides, layers, node, data_rate_(costing, parallel->tensor), costing->source->hardware->cost.tensor};
+    for (int s = 0; s < p; s++) {
+        const PlanStage *stage = &costing->plan->stage[s];
+        bytes[s] = (double)stage->states.gradients * (d - 1) / d;
+        hides[s] = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
+        layers[s] = stage->at.layers > 0 ? (int)stage->at.layers : 1; // an embedding or head alone
+        node[s] = node_of_stage_(costing, s);
+        costs->stage[s].reduction = reduction_seconds_(&costs->sums, s);
+    }
 }
 
 static double tied_seconds_(const Costing *costing) {
@@ -266,12 +278,11 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, 
     int p = plan->stages, all = p * schedule->chunks, status = 0;
     costing.copy = widest_copy_(&costing);
     costing_allocate_(costs, p, schedule->chunks);
-    double *transfer = costs->times_, *edge = transfer + p, *compute = edge + 2 * p + 1;
+    double *transfer = costs->times_, *edge = transfer + p, *compute = edge + 4 * p + 1;
     ComputeTimes times = {compute, compute + all, compute + 2 * all, compute + 3 * all};
     for (int s = 0; s < p && status == 0; s++) {
         StageTime *time = &costs->stage[s];
         status = stage_compute_(&costing, s, &times, time, err);
-        time->reduction = reduction_seconds_(&costing, s, schedule->split ? time->weight : time->backward);
         time->optimizer = optimizer_seconds_(&costing, s);
         transfer[s] = transfer_(&costing, s);
         edge[s] = costing_message_(&costing, s, (s + 1) % p, plan->stage[s].at.message_bytes);
@@ -281,6 +292,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, 
         return -1;
     }
     costing_share_(costs, &costing);
+    costing_sums_(costs, &costing);
     costs->tied = tied_seconds_(&costing);
     costs->costs = (SimulateCosts){.forward = times.forward,
                                    .backward = times.backward,
@@ -311,18 +323,69 @@ typedef struct Phase {
     double last; // end of the latest stage, with its sums over data ranks
 } Phase;
 
+// A stage's sums under way.
+typedef struct Summing {
+    double left;   // bytes of the layers that the last backward has made
+    double next;   // when it makes the next one
+    int to_come;   // layers
+    double moving; // bytes/s
+} Summing;
+
+// Moves all sums on to the next time at which a layer begins or ends. False: all are done.
+static bool summing_advance_(Summing *at, const DataSums *sums, int stages, double *now) {
+    double step = INFINITY;
+    for (int s = 0; s < stages; s++)
+        for (; at[s].to_come > 0 && at[s].next <= *now; at[s].to_come--) {
+            at[s].left += sums->bytes[s] / sums->layers[s];
+            at[s].next += sums->hides[s] / sums->layers[s];
+        }
+    for (int s = 0; s < stages; s++) {
+        int users = 0;
+        for (int other = 0; other < stages; other++)
+            users += sums->node[other] == sums->node[s] && (at[other].left > 0 || other == s);
+        at[s].moving = sums->network == sums->most ? sums->most : fmin(sums->network / users, sums->most);
+        if (at[s].left > 0) step = fmin(step, at[s].left / at[s].moving);
+        if (at[s].to_come > 0) step = fmin(step, at[s].next - *now);
+    }
+    if (step == INFINITY) return false;
+    *now += step;
+    for (int s = 0; s < stages; s++) {
+        bool ends = at[s].left <= at[s].moving * step * (1 + 1e-12);
+        at[s].left = ends ? 0 : at[s].left - at[s].moving * step;
+    }
+    return true;
+}
+
+// Returns when all stages have summed their gradients over data ranks, if ends[s] is the end of stage s. The stages of
+// a node share its network while they sum: those that end first have more of it.
+static double summed_(const DataSums *sums, const double *ends, int stages) {
+    double now = INFINITY, latest = 0;
+    Summing *at = xcalloc((size_t)stages, sizeof *at);
+    for (int s = 0; s < stages; s++) {
+        double layers = sums->layers[s];
+        latest = fmax(latest, ends[s]);
+        at[s] = (Summing){0, ends[s] - sums->hides[s] * (layers - 1) / layers, sums->layers[s], 0};
+        now = fmin(now, at[s].next);
+    }
+    while (sums->bytes[0] > 0 && summing_advance_(at, sums, stages, &now)) latest = fmax(latest, now);
+    free(at);
+    return latest;
+}
+
 static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs, Error *err) {
     SimulateCosts totals = costs->costs;
     totals.totals_only = true;
     Timeline *timeline = simulate_run(schedule, &totals, err);
     if (timeline == NULL) return -1;
     *phase = (Phase){timeline->makespan, 0, timeline->exposed, 0};
+    double *ends = xcalloc((size_t)schedule->stages, sizeof *ends);
     for (int s = 0; s < schedule->stages; s++) {
         const StageTimeline *line = &timeline->stage[s];
+        ends[s] = line->last;
         phase->busy += line->busy;
-        double end = line->last + costs->stage[s].reduction;
-        if (end > phase->last) phase->last = end;
     }
+    phase->last = summed_(&costs->sums, ends, schedule->stages);
+    free(ends);
     timeline_free(timeline);
     return 0;
 }

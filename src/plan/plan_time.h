@@ -22,16 +22,26 @@ typedef struct StageTime {
     double backward;      // of B, or of I and W together if the schedule splits backwards
     double input, weight; // of I and of W
     double tensor;
-    double
-        reduction; // of the stage's gradients over data ranks, per step, as far as the last backward does not hide it
+    double reduction; // of the stage's gradients over data ranks, per step, as far as the last backward does not hide
+                      // it, if no other stage uses the network meanwhile
     double optimizer; // norm, AdamW, gathering the weights, a step
 } StageTime;
+
+// The sums of gradients over data ranks. Each stage sums a layer as soon as its last backward has made it.
+typedef struct DataSums {
+    const double *bytes;  // [stages] that each rank of the stage sends
+    const double *hides;  // [stages] seconds of the last backward, or W
+    const int *layers;    // [stages]
+    const int *node;      // [stages] whose network the stage uses
+    double network, most; // bytes/s of a rank if its stage uses the network alone; if there is no network
+} DataSums;
 
 // What the simulator needs, and its memory: for the plan's step time and for the trace of a plan.
 typedef struct PlanCosts {
     SimulateCosts costs;
     SimulateShares shares;
     StageTime *stage; // [stages]
+    DataSums sums;
     double tied;      // sum of the tied head's gradient between first and last stage, a step
     double *times_;
     int *resources_;
