@@ -57,11 +57,14 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
 }
 
 int __real_sched_yield(void);
+int __real_nanosleep(const struct timespec *nap, struct timespec *left);
+// A rank that polls a virtual GPU would take a core from the thread that plays it: it naps instead.
 int __wrap_sched_yield(void) {
-    return on_the_clock_() && virtual_clock.pause() ? 0 : __real_sched_yield();
+    if (on_the_clock_() && virtual_clock.pause()) return 0;
+    const struct timespec nap = {0, 100000};
+    return virtual_clock.join == NULL ? __real_sched_yield() : __real_nanosleep(&nap, NULL);
 }
 
-int __real_nanosleep(const struct timespec *nap, struct timespec *left);
 int __wrap_nanosleep(const struct timespec *nap, struct timespec *left) {
     return on_the_clock_() && virtual_clock.pause() ? 0 : __real_nanosleep(nap, left);
 }
@@ -144,6 +147,7 @@ int __wrap_metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) 
 static int refuse_(const Config *config, const RunAsk *ask, Error *err) {
     const char *what = ask->validate           ? "--validate would print a loss"
                        : ask->generate != NULL ? "--generate would print text"
+                       : ask->resume_if_any    ? "--resume-if-any would load weights"
                        : ask->resume != NULL   ? "--resume would load weights"
                                                : NULL;
     err->everywhere = true;
