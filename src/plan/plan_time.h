@@ -42,7 +42,7 @@ typedef struct PlanCosts {
     SimulateShares shares;
     StageTime *stage; // [stages]
     DataSums sums;
-    double tied;      // sum of the tied head's gradient between first and last stage, a step
+    double tied; // sum of the tied head's gradient between first and last stage, a step
     double *times_;
     int *resources_;
 } PlanCosts;
