@@ -34,6 +34,12 @@ typedef enum Stream { STREAM_COMPUTE, STREAM_EVICT, STREAM_MESSAGES, STREAM_COUN
 
 typedef enum Epilogue { EPILOGUE_NONE, EPILOGUE_GELU } Epilogue;
 
+// Rows that one product takes out of two larger matrices: `count` blocks of `rows` rows, which begin x_stride rows apart
+// in x and y_stride rows apart in y.
+typedef struct RowBlocks {
+    int64_t count, rows, x_stride, y_stride;
+} RowBlocks;
+
 // Causal self-attention of one microbatch on one tensor rank.
 typedef struct AttentionShape {
     int64_t batch, seq, heads, kv_heads, head_dim;
@@ -144,6 +150,9 @@ struct Backend {
     // y = x wT + bias. With EPILOGUE_GELU `aux` (rows, out) receives that, and y = gelu(aux) (tanh form).
     void (*linear_forward)(Backend *, void *y, void *aux, const void *x, const void *w, const void *bias, int64_t rows,
                            int64_t in, int64_t out, Epilogue epilogue);
+    // The same for blocks of rows; aux has y's. NULL if own_sums is set, which leaves rows whole.
+    void (*linear_forward_blocks)(Backend *, void *y, void *aux, const void *x, const void *w, const void *bias,
+                                  const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);
     // dx = dy w. With EPILOGUE_GELU dx is multiplied by gelu'(aux), aux (rows, in).
     void (*linear_backward_input)(Backend *, void *dx, const void *aux, const void *dy, const void *w, int64_t rows,
                                   int64_t in, int64_t out, Epilogue epilogue);

@@ -12,7 +12,13 @@ static const char *const shard_words[] = {[SHARD_OFF] = "off", [SHARD_ON] = "on"
 static const char *const bpipe_words[] = {[BPIPE_OFF] = "off", [BPIPE_ON] = "on", [BPIPE_AUTO] = "auto", NULL};
 static const char *const group_words[] = {"half", NULL};
 static const char *const delay_words[] = {"auto", NULL};
-static const char *const overlap_words[] = {[OVERLAP_AUTO] = "auto", [OVERLAP_OFF] = "off", [OVERLAP_ON] = "on", NULL};
+static const char *const overlap_words[] = {[OVERLAP_AUTO] = "auto",
+                                            [OVERLAP_OFF] = "off",
+                                            [OVERLAP_ON] = "on",
+                                            [OVERLAP_2] = "2",
+                                            [OVERLAP_3] = "3",
+                                            [OVERLAP_4] = "4",
+                                            NULL};
 static const char *const split_words[] = {[SPLIT_AUTO] = "auto", [SPLIT_ON] = "on", [SPLIT_OFF] = "off", NULL};
 static const char *const evict_to_words[] = {[EVICT_TO_PEER] = "peer", [EVICT_TO_HOST] = "host", NULL};
 static const char *const mode_words[] = {
@@ -144,7 +150,8 @@ const ConfigKey config_keys[] = {
     INT(parallel, tensor, "1", 1, 1024, NULL, "t: ranks that split every layer; divides heads, kv_heads and ffn"),
     INT(parallel, data, "1", 1, 65536, NULL, "d: copies of the pipeline, each with its share of the batch"),
     BOOL(parallel, sequence, "false", "split norms and residuals over the tensor ranks along the sequence"),
-    WORD(parallel, overlap, "auto", overlap_words, "run collectives over tensor ranks beside products; auto: on GPUs"),
+    WORD(parallel, overlap, "auto", overlap_words,
+         "run collectives over tensor ranks beside products; n: the forward's in n chunks"),
     WORD(parallel, shard_gradients, "off", shard_words,
          "data ranks keep only their pieces of gradients; needs 1 stage and 1 microbatch a step"),
     WORD(parallel, placement, "linear", placement_words, "adjacent: the two stages of a BPipe pair are neighbours"),

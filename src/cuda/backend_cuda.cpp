@@ -302,6 +302,7 @@ static void fill_operations_(Backend *b) {
     b->from_float = cuda_from_float;
     b->to_float = cuda_to_float;
     b->linear_forward = cuda_linear_forward;
+    b->linear_forward_blocks = cuda_linear_forward_blocks;
     b->linear_backward_input = cuda_linear_backward_input;
     b->linear_backward_weight = cuda_linear_backward_weight;
     b->rmsnorm_forward = cuda_rmsnorm_forward;

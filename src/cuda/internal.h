@@ -38,6 +38,8 @@ int cuda_product_try(CudaBackend *cuda, const CudaProduct *product);
 // The same, noting the failure.
 void cuda_product(CudaBackend *cuda, const CudaProduct *product);
 
+void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
+                                const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);
 void cuda_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
                          int64_t rows, int64_t in, int64_t out, Epilogue epilogue);
 void cuda_linear_backward_input(Backend *backend, void *dx, const void *aux, const void *dy, const void *w,

@@ -137,7 +137,10 @@ static bool describe_product_(const CudaBackend *cuda, const CudaProduct *p, Mat
     if (p->bias != NULL &&
         !matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)input_type_(cuda)))
         return false;
-    return p->aux == NULL || matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p->ldc);
+    if (p->aux == NULL) return true;
+    return matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p->ldc) &&
+           (p->batch <= 1 ||
+            matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, p->stride_c));
 }
 
 static bool point_(const CudaProduct *p, MatmulPlan *plan) {
@@ -197,22 +200,24 @@ void cuda_product(CudaBackend *cuda, const CudaProduct *product) {
         cuda_refuse(cuda, "cuBLASLt has no matrix product for a shape of this model");
 }
 
-// y = x wT
-static CudaProduct matmul_forward_(void *y, const void *x, const void *w, int64_t rows, int64_t in, int64_t out) {
+// y = x wT. Blocks of rows are a batch whose members share w (at a stride of 0) and the bias.
+static CudaProduct matmul_forward_(void *y, const void *x, const void *w, const RowBlocks *blocks, int64_t in,
+                                   int64_t out) {
     CudaProduct p = {};
-    p.m = rows, p.n = out, p.k = in;
+    p.m = blocks->rows, p.n = out, p.k = in;
     p.a = x, p.lda = in;
     p.b = w, p.ldb = in, p.transpose_b = true;
     p.c = y, p.ldc = out;
-    p.alpha = 1.0f, p.batch = 1;
+    p.alpha = 1.0f, p.batch = blocks->count;
+    if (p.batch > 1) p.stride_a = blocks->x_stride * in, p.stride_c = blocks->y_stride * out;
     return p;
 }
 
-void cuda_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
-                         int64_t rows, int64_t in, int64_t out, Epilogue epilogue) {
+void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
+                                const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue) {
     CudaBackend *cuda = cuda_self(backend);
     bool gelu = epilogue == EPILOGUE_GELU;
-    CudaProduct fused = matmul_forward_(y, x, w, rows, in, out);
+    CudaProduct fused = matmul_forward_(y, x, w, blocks, in, out);
     fused.bias = bias;
     fused.aux = gelu ? aux : NULL;
     if (gelu)
@@ -220,10 +225,19 @@ void cuda_linear_forward(Backend *backend, void *y, void *aux, const void *x, co
     else if (bias != NULL)
         fused.epilogue = CUBLASLT_EPILOGUE_BIAS;
     if (cuda_product_try(cuda, &fused) == 0) return;
-    CudaProduct plain = matmul_forward_(gelu ? aux : y, x, w, rows, in, out);
+    CudaProduct plain = matmul_forward_(gelu ? aux : y, x, w, blocks, in, out);
     cuda_product(cuda, &plain);
-    if (bias != NULL) cuda_bias_add(backend, plain.c, bias, rows, out);
-    if (gelu) cuda_gelu_forward(backend, y, aux, rows * out);
+    for (int64_t i = 0; i < blocks->count; i++) {
+        int64_t at = i * blocks->y_stride * out * backend->element;
+        if (bias != NULL) cuda_bias_add(backend, (char *)plain.c + at, bias, blocks->rows, out);
+        if (gelu) cuda_gelu_forward(backend, (char *)y + at, (char *)aux + at, blocks->rows * out);
+    }
+}
+
+void cuda_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
+                         int64_t rows, int64_t in, int64_t out, Epilogue epilogue) {
+    const RowBlocks whole = {1, rows, 0, 0};
+    cuda_linear_forward_blocks(backend, y, aux, x, w, bias, &whole, in, out, epilogue);
 }
 
 void cuda_linear_backward_input(Backend *backend, void *dx, const void *aux, const void *dy, const void *w,

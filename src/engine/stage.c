@@ -139,6 +139,7 @@ static SumShape sum_shape_(const Config *config, const StageShape *at) {
                       s->overlap,
                       tied,
                       at->last ? s->rows * 3 : 0,
+                      s->chunks,
                       false};
     return shape;
 }

@@ -20,13 +20,14 @@ static void need_(const Need *need, CommOperation operation, int64_t count, Comm
     if (passing > workspace->passing_bytes) workspace->passing_bytes = passing;
 }
 
-// Counts the sums of the stream after products that are split over tensor ranks, one at a time, and those of the norms'
-// gradients after the step. With overlap, what the next product reads is gathered beside a sum or another gather; a
-// gather needs no workspace of its own.
+// Counts the sums of the stream after products that are split over tensor ranks, and those of the norms' gradients
+// after the step. With overlap, what the next product reads is gathered beside a sum or another gather, and all chunks
+// of a forward's product may be; a gather needs no workspace of its own.
 static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.tensor_ranks, shape->staged};
-    workspace->sums = 1;
-    workspace->passing = shape->sequence && shape->overlap ? 2 : 1;
+    int beside = shape->sequence && shape->overlap ? 2 : 1;
+    workspace->sums = shape->chunks;
+    workspace->passing = shape->chunks > beside ? shape->chunks : beside;
     need_(&need, shape->sequence ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE, shape->count, shape->type);
     need_(&need, COMM_ALL_GATHER, shape->stats, COMM_FLOAT);
     for (int64_t i = 0; i < tensors->count; i++) {

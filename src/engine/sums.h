@@ -32,6 +32,7 @@ typedef struct SumShape {
     bool overlap;  // over tensor ranks: a gather is in progress beside a sum or another gather
     bool tied;     // this stage shares its embedding or its head with another
     int64_t stats; // elements that each rank gathers from the others in addition: the head's statistics
+    int chunks;    // of rows, summed or gathered at once in a forward
     bool staged;
 } SumShape;
 

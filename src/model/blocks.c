@@ -88,10 +88,85 @@ void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, c
     pass->be->linear_backward_weight(pass->be, w->gradient, gradient_(bias), dy, x, s->rows, s->hidden, out);
 }
 
+// Chunk c of the rows that each of `blocks` ranks holds (all rows, in one block, without sequence parallelism). Where
+// rows of a chunk are gathered or summed, the ranks' parts follow each other, so that a collective finds its data in
+// one piece; a product reads or writes them at their places in the whole, shard_rows apart. A bundle is therefore the
+// same for any number of chunks, and so are the sums of a backward.
+typedef struct Chunk {
+    int64_t first, rows, blocks;
+    int64_t shard, whole; // bytes to the chunk in a shard of the stream, and in what is gathered or summed of it
+} Chunk;
+
+static Chunk blocks_chunk_(const Shape *s, int c) {
+    Chunk chunk = {.first = s->shard_rows * c / s->chunks, .blocks = s->sequence ? s->tensor_ranks : 1};
+    chunk.rows = s->shard_rows * (c + 1) / s->chunks - chunk.first;
+    chunk.shard = chunk.first * s->hidden * s->element;
+    chunk.whole = chunk.blocks * chunk.shard;
+    return chunk;
+}
+
+static int gather_chunk_(Pass *pass, int c, const void *x) {
+    const Shape *s = pass->shape;
+    Chunk chunk = blocks_chunk_(s, c);
+    pass->chunk[c] = (CommRequest){0};
+    return pass->tensor->all_gather(pass->tensor, (char *)pass->gathered[GATHERED_INPUT] + chunk.whole,
+                                    (const char *)x + chunk.shard, chunk.rows * s->hidden, comm_type_(pass),
+                                    &pass->chunk[c], pass->err);
+}
+
+void column_forward_gathered(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias,
+                             int64_t out, Epilogue epilogue) {
+    const Shape *s = pass->shape;
+    int started[OVERLAP_MOST];
+    if (!s->sequence || s->chunks == 1) {
+        column_forward(pass, y, aux, block_gathered(pass, GATHERED_INPUT, x), w, bias, out, epilogue);
+        return;
+    }
+    for (int c = 0; c < s->chunks; c++) started[c] = gather_chunk_(pass, c, x);
+    for (int c = 0; c < s->chunks; c++) {
+        Chunk chunk = blocks_chunk_(s, c);
+        RowBlocks rows = {chunk.blocks, chunk.rows, chunk.rows, s->shard_rows};
+        int64_t to = chunk.first * out * s->element;
+        blocks_finish_(pass, started[c], &pass->chunk[c]);
+        pass->be->linear_forward_blocks(pass->be, (char *)y + to, aux == NULL ? NULL : (char *)aux + to,
+                                        (const char *)pass->gathered[GATHERED_INPUT] + chunk.whole, w->weight,
+                                        weight_(bias), &rows, s->hidden, out, epilogue);
+    }
+}
+
+static int sum_chunk_(Pass *pass, int c, void *y, void *whole) {
+    const Shape *s = pass->shape;
+    Chunk chunk = blocks_chunk_(s, c);
+    Comm *t = pass->tensor;
+    int64_t count = chunk.rows * s->hidden;
+    pass->chunk[c] = (CommRequest){0};
+    return s->sequence ? t->reduce_scatter(t, (char *)y + chunk.shard, whole, count, comm_type_(pass), &pass->chunk[c],
+                                           pass->err)
+                       : t->all_reduce(t, whole, count, comm_type_(pass), &pass->chunk[c], pass->err);
+}
+
+static void row_forward_chunks_(Pass *pass, void *y, const void *x, const Tensor *w, const void *bias, int64_t in) {
+    const Shape *s = pass->shape;
+    int started[OVERLAP_MOST];
+    for (int c = 0; c < s->chunks; c++) {
+        Chunk chunk = blocks_chunk_(s, c);
+        RowBlocks rows = {chunk.blocks, chunk.rows, s->shard_rows, chunk.rows};
+        void *whole = (char *)partial_(pass, y) + chunk.whole;
+        pass->be->linear_forward_blocks(pass->be, whole, NULL, (const char *)x + chunk.first * in * s->element,
+                                        w->weight, bias, &rows, in, s->hidden, EPILOGUE_NONE);
+        started[c] = sum_chunk_(pass, c, y, whole);
+    }
+    for (int c = 0; c < s->chunks; c++) blocks_finish_(pass, started[c], &pass->chunk[c]);
+}
+
 void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tensor *bias, int64_t in) {
     const Shape *s = pass->shape;
     // The bias belongs to the sum, so one of its terms brings it.
     const void *b = s->tensor_rank == 0 ? weight_(bias) : NULL;
+    if (s->chunks > 1) {
+        row_forward_chunks_(pass, y, x, w, b, in);
+        return;
+    }
     pass->be->linear_forward(pass->be, partial_(pass, y), NULL, x, w->weight, b, s->rows, in, s->hidden, EPILOGUE_NONE);
     sum_start_(pass, y);
     block_summed(pass);

@@ -17,6 +17,9 @@ void block_gather(Pass *pass, Gathered what, const void *x);
 // y (rows, out) = x w^T + bias. aux, epilogue: as linear_forward.
 void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias, int64_t out,
                     Epilogue epilogue);
+// The same from this rank's x (shard); with shape->chunks, each chunk is gathered beside the product of the one before.
+void column_forward_gathered(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias,
+                             int64_t out, Epilogue epilogue);
 // dx (shard) = sum over t of dy w, which is there once block_summed has been called. `out` columns of dy.
 void column_input(Pass *pass, void *dx, const void *dy, const Tensor *w, int64_t out);
 void block_summed(Pass *pass);
@@ -24,7 +27,8 @@ void block_summed(Pass *pass);
 void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out);
 
 // A product whose input is split: w (hidden, in) cut by columns over t. dy (rows, hidden): whole.
-// y (shard) = sum over t of x w^T, plus bias; x (rows, in).
+// y (shard) = sum over t of x w^T, plus bias; x (rows, in). With shape->chunks, each chunk is summed beside the product
+// of the next.
 void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tensor *bias, int64_t in);
 // dx (rows, in) = dy w [* gelu'(aux)]
 void row_input(Pass *pass, void *dx, const void *aux, const void *dy, const Tensor *w, int64_t in, Epilogue epilogue);

@@ -67,16 +67,14 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     void *delta = layer.work.delta;
 
     block_norm_forward(pass, model, t[LAYER_NORM1], a->norm1, a->x);
-    column_forward(pass, a->qkv, NULL, block_gathered(pass, GATHERED_INPUT, a->norm1), t[LAYER_QKV], t[LAYER_QKV_BIAS],
-                   s->qkv_cols, EPILOGUE_NONE);
+    column_forward_gathered(pass, a->qkv, NULL, a->norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols, EPILOGUE_NONE);
     if (model->heads_forward != NULL) model->heads_forward(pass, t, a->qkv, a->kept);
     attention_block_forward(pass, a->attention, a->saved, a->qkv);
     row_forward(pass, delta, a->attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols);
 
     model->norm_forward(pass, t[LAYER_NORM2], a->norm2, a->x2, a->x, delta);
-    column_forward(pass, layer.fused ? a->act : a->mlp, layer.fused ? a->mlp : NULL,
-                   block_gathered(pass, GATHERED_INPUT, a->norm2), t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols,
-                   layer.epilogue);
+    column_forward_gathered(pass, layer.fused ? a->act : a->mlp, layer.fused ? a->mlp : NULL, a->norm2, t[LAYER_UP],
+                            t[LAYER_UP_BIAS], s->mlp_cols, layer.epilogue);
     if (!layer.fused) model->activation_forward(pass, a->act, a->mlp);
     if (output == LAYER_NO_OUTPUT) return;
     row_forward(pass, delta, a->act, t[LAYER_DOWN], t[LAYER_DOWN_BIAS], s->ffn);

@@ -41,6 +41,16 @@ static void shape_places_(Shape *shape, const Model *model, const ModelConfig *c
     table_free(&table);
 }
 
+// Returns 1 if ranks make their sums themselves (CPUs): they use the cores that compute, so nothing would be gained.
+// Otherwise the number asked for; auto leaves each chunk whole tiles of a product's output on every rank.
+static int shape_chunks_(const Backend *be, int overlap, int64_t shard_rows) {
+    enum { TILE_ROWS = 256 };
+    if (be->own_sums) return 1;
+    int64_t most = overlap == OVERLAP_AUTO ? shard_rows / TILE_ROWS : shard_rows;
+    int64_t chunks = overlap == OVERLAP_AUTO ? OVERLAP_MOST : 1 + overlap - OVERLAP_ON;
+    return (int)(chunks < most ? chunks : most > 1 ? most : 1);
+}
+
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage,
                        int tensor_rank) {
     const ModelConfig *m = &config->model;
@@ -54,9 +64,10 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->rows = s * b;
     shape->sequence = config->parallel.sequence && t > 1;
     // Ranks that sum among themselves use the cores that compute, so that nothing would be gained.
-    bool beside = config->parallel.overlap == OVERLAP_ON || (config->parallel.overlap == OVERLAP_AUTO && !be->own_sums);
-    shape->overlap = beside && t > 1;
+    bool beside = config->parallel.overlap >= OVERLAP_ON || (config->parallel.overlap == OVERLAP_AUTO && !be->own_sums);
     shape->shard_rows = shape->sequence ? shape->rows / t : shape->rows;
+    shape->overlap = beside && t > 1;
+    shape->chunks = shape->overlap ? shape_chunks_(be, config->parallel.overlap, shape->shard_rows) : 1;
     shape->hidden = m->hidden;
     shape->query_cols = attention.heads * dim;
     shape->qkv_cols = (attention.heads + 2 * attention.kv_heads) * dim;

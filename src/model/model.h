@@ -32,6 +32,7 @@ typedef struct Shape {
     int tensor_rank, tensor_ranks;
     bool sequence;
     bool overlap; // collectives run beside products that need nothing of them
+    int chunks; // of rows, in which the forward's collectives and products run beside each other; 1: one after another
     bool qk_norm; // heads of q and k are normalized
     double norm_eps;
     RopeTable rope;         // filled where the family rotates
@@ -61,7 +62,7 @@ typedef struct Pass {
     // shape->overlap they are one buffer, since then each is read before the next is written.
     void *gathered[GATHERED_COUNT], *partial;
     GatherState gather_state[GATHERED_COUNT];
-    CommRequest gather[GATHERED_COUNT], sum;
+    CommRequest gather[GATHERED_COUNT], sum, chunk[OVERLAP_MOST];
     bool sum_started;
     // What the layer before left to the next norm: its output is residual + delta. NULL: it has been written.
     const void *residual, *delta;

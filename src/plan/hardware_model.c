@@ -139,14 +139,29 @@ static void flash_attention_(const Work *work, PartTime *time) {
     time->backward += cost_flash(cost, heads, a->seq, a->head_dim, true);
 }
 
+// A product over all rows, cut into chunks of them.
+static double in_chunks_(const Work *work, int chunks, int64_t n, int64_t k) {
+    const Shape *s = work->shape;
+    int64_t blocks = s->sequence ? s->tensor_ranks : 1;
+    double seconds = 0;
+    for (int c = 0; c < chunks; c++) {
+        int64_t rows = s->shard_rows * (c + 1) / chunks - s->shard_rows * c / chunks;
+        seconds += product_(work, 1, rows * blocks, n, k);
+    }
+    return seconds;
+}
+
 static void layer_products_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
-    double forward = product_(work, 1, s->rows, s->qkv_cols, s->hidden) +
-                     product_(work, 1, s->rows, s->hidden, s->query_cols) +
-                     product_(work, 1, s->rows, s->mlp_cols, s->hidden) + product_(work, 1, s->rows, s->hidden, s->ffn);
-    time->forward += forward;
-    time->backward += 2 * forward;
-    time->weight += forward; // half of the backward's products
+    int columns = s->sequence ? s->chunks : 1; // without gathers there is nothing to wait for
+    double whole = product_(work, 1, s->rows, s->qkv_cols, s->hidden) +
+                   product_(work, 1, s->rows, s->hidden, s->query_cols) +
+                   product_(work, 1, s->rows, s->mlp_cols, s->hidden) + product_(work, 1, s->rows, s->hidden, s->ffn);
+    time->forward += in_chunks_(work, columns, s->qkv_cols, s->hidden) +
+                     in_chunks_(work, s->chunks, s->hidden, s->query_cols) +
+                     in_chunks_(work, columns, s->mlp_cols, s->hidden) + in_chunks_(work, s->chunks, s->hidden, s->ffn);
+    time->backward += 2 * whole;
+    time->weight += whole; // half of the backward's products
 }
 
 // Norms, residuals, rotation and activation: 9 and 8 passes over the stream, and over what lies between the products.
@@ -209,11 +224,11 @@ static bool spans_nodes_(const Hardware *hardware, const Config *config) {
     return !hardware->cpu && config_world(config) > node && node % t != 0;
 }
 
-// Returns the time of one all-gather or reduce-scatter of the whole stream; an all-reduce is two. A ring over several
-// nodes leaves each of them once, so it runs at the rate of the node's network.
-static double collective_(const Hardware *hardware, const Config *config, const Shape *s) {
+// Returns the time of one all-gather or reduce-scatter of one of `chunks` parts of the stream; an all-reduce is two. A
+// ring over several nodes leaves each of them once, so it runs at the rate of the node's network.
+static double collective_(const Hardware *hardware, const Config *config, const Shape *s, int chunks) {
     const Cost *cost = &hardware->cost;
-    double bytes = (double)(s->rows * s->hidden * s->element);
+    double bytes = (double)(s->rows * s->hidden * s->element) / chunks;
     bool slower = spans_nodes_(hardware, config) && cost->network < cost->tensor;
     return cost_collective(cost, bytes, s->tensor_ranks, slower ? cost->network : cost->tensor);
 }
@@ -241,12 +256,35 @@ static Beside beside_(const Work *work) {
                     core.backward};
 }
 
+// Returns what the gathers before a product in chunks, or the sums after it, add to a step: of n that each take `one`
+// seconds beside products of `product` seconds, the first gather or the last sum has none beside it.
+static double exposed_chunks_(const Work *work, double one, double product) {
+    double longer = work->hardware->cost.flops > 0 && one > product ? one - product : 0;
+    return one + (work->shape->chunks - 1) * longer;
+}
+
+// The four collectives of a forward, or its two all-reduces.
+static double exposed_forward_(const Work *work, double whole) {
+    const Shape *s = work->shape;
+    int64_t products[][2] = {
+        {s->hidden, s->query_cols}, {s->hidden, s->ffn}, {s->qkv_cols, s->hidden}, {s->mlp_cols, s->hidden}};
+    if (s->chunks == 1) return 4 * whole;
+    double one = (s->sequence ? 1 : 2) * collective_(work->hardware, work->config, s, s->chunks), exposed = 0;
+    for (int i = 0; i < (s->sequence ? 4 : 2); i++) {
+        bool known = work->hardware->cost.flops > 0;
+        double product = known ? in_chunks_(work, s->chunks, products[i][0], products[i][1]) / s->chunks : 0;
+        exposed += exposed_chunks_(work, one, product);
+    }
+    return exposed;
+}
+
 // Counted as layer.c and blocks.c call them, with the products that they run beside with overlap. With sequence
 // parallelism the backward gathers once more what the forward gathered, and a split one gathers the gradients of two
 // products twice; without it every pair is one all-reduce.
 static void layer_collectives_(const Work *work, double one, PartTime *layer) {
     Beside b = beside_(work);
-    layer->tensor_forward = layer->tensor_input = 4 * one;
+    layer->tensor_forward = exposed_forward_(work, one);
+    layer->tensor_input = 4 * one;
     layer->tensor_weight = 0;
     if (!work->shape->sequence) {
         layer->tensor_backward = exposed_(work, 2 * one, b.down + b.up) + exposed_(work, 2 * one, b.out + b.qkv);
@@ -262,7 +300,7 @@ static void layer_collectives_(const Work *work, double one, PartTime *layer) {
 
 void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *s) {
     Work work = {hardware, config, s};
-    double one = s->tensor_ranks > 1 ? collective_(hardware, config, s) : 0;
+    double one = s->tensor_ranks > 1 ? collective_(hardware, config, s, 1) : 0;
     double head = hardware->cost.flops > 0 ? product_(&work, 1, s->rows, s->vocab_width, s->hidden) : 0;
     layer_collectives_(&work, one, &times->layer);
     times->embedding.tensor_forward = (s->sequence ? 1 : 2) * one;

@@ -135,6 +135,37 @@ static void check_linear(int precision, int64_t rows, int64_t in, int64_t out, b
     both_close(&b);
 }
 
+// Blocks of rows that are apart in y, as a batch of one product.
+static void check_blocks(int precision, int64_t in, int64_t out, bool bias, bool gelu) {
+    Both b = both_open(precision);
+    RowBlocks blocks = {3, 8, 10, 24};
+    enum { X, W, BIAS, Y, AUX, COUNT };
+    Twin t[COUNT] = {twin(&b, 28 * in, false, 1, 1), twin(&b, out * in, false, 2, 1.0 / sqrt((double)in)),
+                     twin(&b, out, false, 3, 1), twin(&b, 56 * out, false, 4, 1), twin(&b, 56 * out, false, 5, 1)};
+    for (int64_t i = 0; i < blocks.count; i++) {
+        int64_t from = i * blocks.x_stride * in * b.cpu->element, to = i * blocks.y_stride * out * b.cpu->element;
+        b.cpu->linear_forward(b.cpu, (char *)t[Y].cpu + to, gelu ? (char *)t[AUX].cpu + to : NULL,
+                              (char *)t[X].cpu + from, t[W].cpu, bias ? t[BIAS].cpu : NULL, blocks.rows, in, out,
+                              gelu ? EPILOGUE_GELU : EPILOGUE_NONE);
+    }
+    b.gpu->linear_forward_blocks(b.gpu, t[Y].gpu, gelu ? t[AUX].gpu : NULL, t[X].gpu, t[W].gpu,
+                                 bias ? t[BIAS].gpu : NULL, &blocks, in, out, gelu ? EPILOGUE_GELU : EPILOGUE_NONE);
+    near_twins(&b, "y", &t[Y], bound_of(&b), 1);
+    near_twins(&b, "aux", &t[AUX], bound_of(&b), 1);
+    drop(&b, t, COUNT);
+    both_close(&b);
+}
+
+static void blocks_of_rows_agree_with_the_cpu(void **state) {
+    (void)state;
+    NEEDS_GPU();
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int form = 0; form < 4; form++) {
+            check_blocks(precision, 64, 96, form & 1, form & 2);
+            check_blocks(precision, 33, 45, form & 1, form & 2);
+        }
+}
+
 static void linear_layers_agree_with_the_cpu(void **state) {
     (void)state;
     NEEDS_GPU();
@@ -263,6 +294,7 @@ static void too_much_memory_is_refused_with_what_holds_the_rest(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_layers_agree_with_the_cpu),
+        cmocka_unit_test(blocks_of_rows_agree_with_the_cpu),
         cmocka_unit_test(attention_agrees_with_the_cpu_in_every_mode),
         cmocka_unit_test(reruns_give_the_same_bits),
         cmocka_unit_test(events_tell_the_time_of_the_host),

@@ -261,11 +261,30 @@ static void tensor_ranks_on_several_nodes_share_one_ring(void **state) {
 static void overlap_hides_the_collectives_of_a_backward(void **state) {
     (void)state;
     Variant variant = {1, false, ATTENTION_FLASH};
-    const char *slow_links[] = {"hardware.tensor_gb_s=10"};
-    near(forecast_of(LLAMA, &llama_model, NULL, 0, variant).time.tensor, tensor_seconds(41, 4, 240e9), 1e-9);
-    double slow = forecast_of(LLAMA, &llama_model, slow_links, 1, variant).time.tensor;
+    const char *on[] = {"parallel.overlap=on"}, *slow_links[] = {"parallel.overlap=on", "hardware.tensor_gb_s=10"};
+    near(forecast_of(LLAMA, &llama_model, on, 1, variant).time.tensor, tensor_seconds(41, 4, 240e9), 1e-9);
+    double slow = forecast_of(LLAMA, &llama_model, slow_links, 2, variant).time.tensor;
     assert_true(slow > 1.3 * tensor_seconds(41, 4, 10e9));
     assert_true(slow < tensor_seconds(102, 4, 10e9));
+}
+
+// In four chunks a quarter of each of a forward's collectives remains. Auto leaves chunks of 256 rows of a rank: here
+// two. Over slow links chunks are no slower than none.
+static void chunks_of_rows_hide_the_collectives_of_a_forward(void **state) {
+    (void)state;
+    Variant variant = {4, false, ATTENTION_FLASH};
+    const char *quick[] = {"hardware.latency_us=0", "parallel.overlap=4", "hardware.tensor_gb_s=1000",
+                           "schedule.split_backward=off"},
+               *slow[] = {"hardware.latency_us=0", "parallel.overlap=4", "hardware.tensor_gb_s=10"},
+               *slow_on[] = {"hardware.latency_us=0", "parallel.overlap=on", "hardware.tensor_gb_s=10"},
+               *two[] = {"parallel.overlap=2"};
+    double one = 4 * 2048 * 8192 * 2.0 * 3 / 4 / 1000e9; // of 4 sequences
+    near(forecast_of(LLAMA, &llama_model, quick, 4, variant).time.tensor, 32 * (10 * 4 * one / 4 + one), 1e-9);
+    assert_true(forecast_of(LLAMA, &llama_model, slow, 3, variant).time.tensor <=
+                forecast_of(LLAMA, &llama_model, slow_on, 3, variant).time.tensor);
+    variant.micro_batch = 1;
+    near(forecast_of(LLAMA, &llama_model, NULL, 0, variant).time.step,
+         forecast_of(LLAMA, &llama_model, two, 1, variant).time.step, 1e-12);
 }
 
 static void a_cpu_has_one_softmax(void **state) {
@@ -369,6 +388,7 @@ int main(void) {
         cmocka_unit_test(the_copy_that_crosses_nodes_sets_the_pace),
         cmocka_unit_test(tensor_ranks_on_several_nodes_share_one_ring),
         cmocka_unit_test(overlap_hides_the_collectives_of_a_backward),
+        cmocka_unit_test(chunks_of_rows_hide_the_collectives_of_a_forward),
         cmocka_unit_test(a_cpu_has_one_softmax),
         cmocka_unit_test(gpipe_is_planned_with_all_its_microbatches),
         cmocka_unit_test(lists_too_long_to_be_held_are_refused_and_not_made),

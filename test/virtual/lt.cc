@@ -24,7 +24,7 @@ struct VirtualProduct {
     int epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     const void *bias = nullptr;
     void *aux = nullptr;
-    int64_t aux_leading = 0;
+    int64_t aux_leading = 0, aux_stride = 0;
     int32_t bias_type = -1; // that of D
 };
 
@@ -108,14 +108,15 @@ void declare(const Access &access, const Call &call) {
     int64_t w = width(call.c.type);
     if (p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
         touch(access, p.bias, call.m * width((cudaDataType_t)p.bias_type), false);
-    if (p.aux != nullptr)
-        touch_rows(access, p.aux, call.n, call.m * w, p.aux_leading * w, p.epilogue != CUBLASLT_EPILOGUE_DGELU);
+    for (int64_t i = 0; p.aux != nullptr && i < batches; i++)
+        touch_rows(access, (char *)p.aux + i * p.aux_stride * w, call.n, call.m * w, p.aux_leading * w,
+                   p.epilogue != CUBLASLT_EPILOGUE_DGELU);
 }
 
-double after(const Call &call, double value, int64_t row, int64_t column) {
+double after(const Call &call, int64_t batch, double value, int64_t row, int64_t column) {
     const VirtualProduct &p = call.product;
     cudaDataType_t type = call.c.type;
-    int64_t at = column * p.aux_leading + row;
+    int64_t at = batch * p.aux_stride + column * p.aux_leading + row;
     switch (p.epilogue) {
     case CUBLASLT_EPILOGUE_BIAS:
         return value + load(p.bias, row, (cudaDataType_t)p.bias_type);
@@ -162,7 +163,7 @@ void multiply(const Call &call, int64_t batch) {
             int64_t at = column * call.c.leading + row;
             double value = (double)call.alpha * sum[(size_t)row];
             if (call.beta != 0.0f) value += (double)call.beta * load(d, at, call.c.type);
-            keep(d, at, call.c.type, after(call, value, row, column));
+            keep(d, at, call.c.type, after(call, batch, value, row, column));
         }
     }
 }
@@ -240,6 +241,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t p, cublasLtMa
         {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, 8},
         {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux, 8},
         {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->aux_leading, 8},
+        {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, &p->aux_stride, 8},
         {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &p->bias_type, 4},
     };
     for (const auto &entry : known)
@@ -350,7 +352,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     op.what = text("a product of %lld x %lld x %lld", (long long)call.m, (long long)call.n, (long long)call.k);
     if (dry()) {
         declare(host_access(op.what.c_str()), call);
-        op.seconds = cost_product(&dry_figures().cost, (double)call.c.batch, call.m, call.n, call.k);
+        // Products that share an operand fill the device like one of all their columns.
+        bool shared = call.c.batch > 1 && call.a.stride == 0;
+        op.seconds = shared ? cost_product(&dry_figures().cost, 1, call.m, call.n * call.c.batch, call.k)
+                            : cost_product(&dry_figures().cost, (double)call.c.batch, call.m, call.n, call.k);
     }
     op.step = [call, workspace](const Access &access) {
         declare(access, call);

@@ -20,6 +20,17 @@ def test_training_is_that_of_cpus_in_every_order(tmp_path, case):
         assert all(step["evictions"] > 0 for ended in found for step in ended.steps)
 
 
+@pytest.mark.parametrize("sequence", ["true", "false"])
+def test_chunks_of_rows_do_not_change_a_bit(tmp_path, sequence):
+    config = write_config(tmp_path, "gpt")
+    options = ("parallel.tensor=4", f"parallel.sequence={sequence}")
+    bits = [
+        trained(config, "gpt", *options, f"parallel.overlap={overlap}", VIRTUAL_ORDER="random").bits
+        for overlap in ("off", "on", "2", "3", "4")
+    ]
+    assert len(bits[0]) > 2 and bits.count(bits[0]) == len(bits)
+
+
 def saving(folder):
     return "train.steps=4", f"checkpoint.dir={folder}", "checkpoint.every=2"
 
