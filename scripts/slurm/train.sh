@@ -52,11 +52,9 @@ count_ranks() {
         grep -o '"world":[0-9]*' | head -1 | cut -d: -f2
 }
 
-# The GPU driver of a node is asked too, where there is one to ask.
+# Says on stderr what is wrong with a node.
 starts_on() {
-    # shellcheck disable=SC2016
-    timeout 60 srun --mpi=none --nodes=1 --ntasks=1 --nodelist="$1" bash -c '"$0" --version &&
-        { [ -z "${SLURM_GPUS_ON_NODE:-}" ] || ! command -v nvidia-smi || nvidia-smi -L; }' "$program" >/dev/null 2>&1
+    timeout 60 srun --mpi=none --nodes=1 --ntasks=1 --nodelist="$1" "$(dirname "$0")/check_node.sh" "$program" >/dev/null
 }
 
 # Sets `where`: what srun has to be told if the job has nodes to spare; otherwise nothing.
