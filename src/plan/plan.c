@@ -91,15 +91,13 @@ Schedule *plan_schedule(const Config *config, Error *err) {
     return schedule;
 }
 
-int64_t plan_slot_bytes(const Model *model, const Config *config, const Schedule *schedule, Backend *be, int stage) {
-    StageShape own, other;
-    stage_shape(&own, model, config, schedule, be, stage, 0);
-    int64_t bytes = memory_round(own.bundle_bytes);
+// Both stages of a pair use the larger bundle's size.
+static int64_t slot_bytes_(const Plan *plan, const Schedule *schedule, int stage) {
+    int64_t bytes = memory_round(plan->stage[stage].at.bundle_bytes);
     int partner = bpipe_partner(schedule->stages, stage);
     if (partner == SCHEDULE_NO_PEER) return bytes;
     if (schedule->stage[stage].lent_slots == 0 && schedule->stage[partner].lent_slots == 0) return bytes;
-    stage_shape(&other, model, config, schedule, be, partner, 0);
-    int64_t others = memory_round(other.bundle_bytes);
+    int64_t others = memory_round(plan->stage[partner].at.bundle_bytes);
     return others > bytes ? others : bytes;
 }
 
@@ -125,13 +123,12 @@ static int64_t stage_parameters_(const TensorTable *table, const StageShape *at)
     return total;
 }
 
-static void fill_stage_(PlanStage *plan, const TensorTable *table, const Model *model, const Config *config,
-                        const Schedule *schedule, Backend *be, int stage) {
+// `at` and slot_bytes are known.
+static void fill_stage_(PlanStage *plan, const TensorTable *table, const Config *config, const Schedule *schedule,
+                        Backend *be, int stage) {
     const StageSchedule *list = &schedule->stage[stage];
-    stage_shape(&plan->at, model, config, schedule, be, stage, 0);
     plan->own_slots = list->own_slots;
     plan->lent_slots = list->lent_slots;
-    plan->slot_bytes = plan_slot_bytes(model, config, schedule, be, stage);
     plan->host_slots = most_on_host_(list);
     int64_t *bytes = plan->memory.bytes;
     bytes[MEMORY_OWN_SLOTS] = plan->own_slots * plan->slot_bytes;
@@ -172,8 +169,10 @@ void plan_make_from(Plan *plan, const TensorTable *table, const Model *model, co
     plan->parameters = 0;
     plan->flash = flash_clause_(config, be);
     plan->stage = xcalloc((size_t)schedule->stages, sizeof *plan->stage);
+    for (int s = 0; s < plan->stages; s++) stage_shape(&plan->stage[s].at, model, config, schedule, be, s, 0);
     for (int s = 0; s < plan->stages; s++) {
-        fill_stage_(&plan->stage[s], table, model, config, schedule, be, s);
+        plan->stage[s].slot_bytes = slot_bytes_(plan, schedule, s);
+        fill_stage_(&plan->stage[s], table, config, schedule, be, s);
         plan->parameters += plan->stage[s].parameters;
     }
 }

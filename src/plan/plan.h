@@ -62,10 +62,6 @@ int64_t plan_host_bytes(const PlanStage *stage);
 // Returns the evictions of all stages in one step.
 int64_t plan_evictions(const Schedule *schedule);
 
-// Returns the bytes of a slot on a stage: the larger bundle of the stage and its partner if the schedule evicts to a
-// partner.
-int64_t plan_slot_bytes(const Model *model, const Config *config, const Schedule *schedule, Backend *be, int stage);
-
 // Prints the table at start-up: model, parameters, world, per stage layers, slots, bytes by category, and the most host
 // memory with its parts.
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file);

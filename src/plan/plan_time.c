@@ -422,9 +422,11 @@ static bool steady_(const Phase *before, const Phase *between, const Phase *now)
 
 // If the schedule is steady, the next microbatches take as long as the last 2p. If not, only the whole schedule tells
 // how long all take, or a very long part of it if the whole is too long.
+// A phase whose first rounds say that it clearly takes longer than `worth` is given up: its makespan is INFINITY.
 static int whole_phase_(Phase *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
-                        Error *err) {
+                        double worth, Error *err) {
     enum { MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards
+    static const double CLEARLY = 1.1;               // rounds differ by less
     int64_t all = config_microbatches(config), p = schedule->stages, enough = schedule->microbatches,
             fewer = enough - 2 * p;
     Phase before, between;
@@ -433,7 +435,12 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
     if (phase_of_(&before, config, fewer, costs, err) != 0 || phase_of_(&between, config, fewer + p, costs, err) != 0)
         return -1;
     int64_t most = (phase->exposed > 0 ? MOST_WAITING : MOST) / p;
+    double rounds = onward_(before.makespan, phase->makespan, (double)(all - enough), (double)(enough - fewer));
     if (!steady_(&before, &between, phase) && most > enough) {
+        if (rounds > CLEARLY * worth) {
+            phase->makespan = INFINITY;
+            return 0;
+        }
         before = *phase;
         fewer = enough;
         enough = all < most ? all : most;
@@ -445,6 +452,28 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
     phase->exposed = onward_(before.exposed, phase->exposed, more, apart);
     phase->last = onward_(before.last, phase->last, more, apart);
     return 0;
+}
+
+// Transfers of a stage go through its queue one after another.
+double plan_transfer_seconds(const Config *config, const Schedule *schedule, const Plan *plan,
+                             const TimeSource *source) {
+    static const double LEAST_PART = 0.75; // of a short list's transfers for each microbatch, in any longer list
+    Costing costing = {config, NULL, schedule, plan, source, 0};
+    double most = 0, rounds = (double)config_microbatches(config) / schedule->microbatches;
+    costing.copy = widest_copy_(&costing);
+    for (int s = 0; s < schedule->stages; s++) {
+        const StageSchedule *stage = &schedule->stage[s];
+        int64_t own = 0, others = 0; // as evictor, and as acceptor
+        for (int64_t i = 0; i < stage->count; i++) {
+            ActionKind kind = stage->actions[i].kind;
+            own += kind == ACTION_EVICT || kind == ACTION_LOAD;
+            others += kind == ACTION_ACCEPT || kind == ACTION_RETURN;
+        }
+        double seconds = own > 0 ? (double)own * transfer_(&costing, s) : 0;
+        if (others > 0) seconds += (double)others * transfer_(&costing, bpipe_partner(schedule->stages, s));
+        if (seconds > most) most = seconds;
+    }
+    return LEAST_PART * rounds > 1 ? LEAST_PART * rounds * most : most;
 }
 
 static void slowest_(PlanTime *time, const PlanCosts *costs, int stages, int64_t microbatches) {
@@ -477,13 +506,13 @@ static void costing_utilization_(PlanTime *time, const Config *config, const Har
 }
 
 int plan_time(PlanTime *time, const Config *config, const Model *model, const Schedule *schedule, const Plan *plan,
-              const TimeSource *source, Error *err) {
+              const TimeSource *source, double worth, Error *err) {
     PlanCosts costs;
     Phase phase;
     memset(time, 0, sizeof *time);
     if (plan_costs_make(&costs, config, model, schedule, plan, source, err) != 0) return -1;
-    int status = whole_phase_(&phase, config, schedule, &costs, err);
-    if (status == 0) {
+    int status = whole_phase_(&phase, config, schedule, &costs, worth, err);
+    if (status == 0 && isfinite(phase.makespan)) {
         slowest_(time, &costs, plan->stages, config_microbatches(config));
         time->known = true;
         time->pipeline = phase.makespan;

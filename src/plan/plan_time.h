@@ -65,9 +65,15 @@ typedef struct PlanTime {
 } PlanTime;
 
 // Plans config_microbatches(config) microbatches, which may be more than `schedule` has: a schedule of many stages and
-// microbatches repeats itself, so the time of all follows from a few rounds.
+// microbatches repeats itself, so the time of all follows from a few rounds. If these do not suffice, but say that a step
+// clearly takes longer than `worth` seconds (INFINITY: any), its time stays unknown.
 int plan_time(PlanTime *time, const Config *config, const Model *model, const Schedule *schedule, const Plan *plan,
-              const TimeSource *source, Error *err);
+              const TimeSource *source, double worth, Error *err);
+
+// Returns seconds of a step that the transfers of some stage take at least. A schedule shorter than the configuration's
+// microbatches is one with the same slots.
+double plan_transfer_seconds(const Config *config, const Schedule *schedule, const Plan *plan,
+                             const TimeSource *source);
 
 // Returns the microbatches that suffice to know a schedule of `stages` stages: a longer one has the same slots.
 int plan_enough_microbatches(int stages);

@@ -8,7 +8,9 @@
 #include "backend/attention_scratch.h"
 #include "config/config_schema.h"
 #include "ranks/affinity.h"
+#include "schedule/build.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -99,7 +101,7 @@ void planner_config(const Planner *planner, Variant variant, Config *config) {
     if (config->schedule.slots > 0 && config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
 }
 
-// Returns how many of a configuration's microbatches suffice to know its schedule.
+// Returns how many of a configuration's microbatches suffice to time its schedule.
 static int64_t planner_microbatches_(const Config *config) {
     int64_t enough = plan_enough_microbatches((int)config->parallel.pipeline), all = config_microbatches(config);
     // Up to this many actions the whole schedule is as quick as two parts of it.
@@ -109,8 +111,7 @@ static int64_t planner_microbatches_(const Config *config) {
     return small || config_schedule_kind(config)->keeps_all ? all : config_fewer_microbatches(config, enough);
 }
 
-Schedule *planner_schedule(const Config *config, Error *err) {
-    int64_t microbatches = planner_microbatches_(config);
+static Schedule *schedule_of_(const Config *config, int64_t microbatches, Error *err) {
     if (microbatches == config_microbatches(config)) return plan_schedule(config, err);
     Config *few = xmalloc(sizeof *few);
     *few = *config;
@@ -120,8 +121,36 @@ Schedule *planner_schedule(const Config *config, Error *err) {
     return schedule;
 }
 
+Schedule *planner_schedule(const Config *config, Error *err) {
+    return schedule_of_(config, planner_microbatches_(config), err);
+}
+
+static ScheduleLoan borrow_timed_(const Planner *planner, const Config *config, Error *err) {
+    return schedule_cache_borrow(planner->lists, config, planner_microbatches_(config), schedule_of_, err);
+}
+
+// The counts of a schedule whose stages keep every bundle, without its lists.
+static ScheduleLoan count_all_(const Config *config, Error *err) {
+    int p = (int)config->parallel.pipeline, m = (int)config_microbatches(config);
+    Schedule *counts = schedule_new(config_schedule_kind(config)->name, p, m, err);
+    for (int s = 0; s < p && counts != NULL; s++) counts->stage[s].own_slots = m;
+    if (counts != NULL) counts->slots = m, counts->split = config->schedule.split_backward == SPLIT_ON;
+    return (ScheduleLoan){counts, counts};
+}
+
+// Returns how many microbatches suffice to know the slots of every stage; 0 if no list is needed for that.
+static int64_t byte_microbatches_(const Planner *planner, const Config *config) {
+    int64_t enough = config_fewer_microbatches(config, plan_enough_microbatches((int)config->parallel.pipeline));
+    if (config->schedule.file[0] != '\0' || !config_schedule_kind(config)->keeps_all) return enough;
+    if (config->schedule.bpipe == BPIPE_OFF) return 0;
+    // The bundles on the host grow with the microbatches, and count where ranks share the host's memory.
+    return planner->hardware.memory_bytes > 0 ? enough : config_microbatches(config);
+}
+
 ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error *err) {
-    return schedule_cache_borrow(planner->lists, config, planner_microbatches_(config), planner_schedule, err);
+    int64_t microbatches = byte_microbatches_(planner, config);
+    if (microbatches == 0) return count_all_(config, err);
+    return schedule_cache_borrow(planner->lists, config, microbatches, schedule_of_, err);
 }
 
 // Returns whether the batch divides into enough microbatches of this size, and BPipe has something to evict and enough
@@ -157,14 +186,51 @@ static bool fits_(const Planner *planner, const Plan *plan) {
 
 // ---------------------------------------------------------------- forecasts
 
-static int planner_time_(const Planner *planner, const Config *config, const Schedule *schedule, const Plan *plan,
-                         PlanTime *time, Error *err) {
-    if (!planner->measured && planner->hardware.cost.flops == 0) return 0;
-    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL};
-    return plan_time(time, config, planner->model, schedule, plan, &source, err);
+// The lists of a configuration and its bytes.
+typedef struct Lists {
+    ScheduleLoan loan;
+    Plan plan;
+    bool timed; // as long as plan_time needs them, not only as long as the bytes do
+} Lists;
+
+static int lists_open_(Lists *lists, const Planner *planner, const Config *config, bool timed, Error *err) {
+    *lists = (Lists){.timed = timed || planner_microbatches_(config) == byte_microbatches_(planner, config)};
+    lists->loan = timed ? borrow_timed_(planner, config, err) : planner_borrow(planner, config, err);
+    if (lists->loan.schedule == NULL) return -1;
+    plan_make_from(&lists->plan, &planner->table, planner->model, config, lists->loan.schedule, planner->be);
+    return 0;
 }
 
-static void planner_take_bytes_(const Planner *planner, const Plan *plan, Forecast *forecast) {
+static void lists_close_(Lists *lists) {
+    plan_free(&lists->plan);
+    schedule_cache_return(&lists->loan);
+}
+
+static int planner_time_(const Planner *planner, const Config *config, const Lists *lists, double worth, PlanTime *time,
+                         Error *err) {
+    if (!planner->measured && planner->hardware.cost.flops == 0) return 0;
+    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL};
+    return plan_time(time, config, planner->model, lists->loan.schedule, &lists->plan, &source, worth, err);
+}
+
+// Returns whether the transfers alone take longer than `worth`.
+static bool moves_too_long_(const Planner *planner, const Config *config, const Lists *lists, double worth) {
+    TimeSource source = {&planner->hardware, NULL};
+    if (config->schedule.bpipe != BPIPE_ON || isinf(worth)) return false;
+    return plan_transfer_seconds(config, lists->loan.schedule, &lists->plan, &source) > worth;
+}
+
+static void planner_take_lists_(const Planner *planner, const Config *config, const Lists *lists, Forecast *forecast) {
+    const ScheduleConfig *asked = &config->schedule;
+    const Schedule *schedule = lists->loan.schedule;
+    const Plan *plan = &lists->plan;
+    bool evicts = asked->bpipe == BPIPE_ON;
+    forecast->possible = !evicts || plan_evictions(schedule) > 0;
+    forecast->slots = schedule->slots;
+    if (evicts)
+        forecast->load_ahead =
+            asked->load_ahead > 0 ? (int)asked->load_ahead : bpipe_load_ahead(schedule, (EvictTarget)asked->evict_to);
+    if (!forecast->possible) return;
     forecast->fullest = plan_fullest(plan);
     forecast->peak_bytes = memory_total(&plan->stage[forecast->fullest].memory);
     forecast->fits = fits_(planner, plan);
@@ -174,28 +240,25 @@ static void planner_take_bytes_(const Planner *planner, const Plan *plan, Foreca
 
 typedef enum Timed { TIMED_NEVER, TIMED_WHERE_IT_FITS, TIMED_ALWAYS } Timed;
 
-static int planner_ask_(const Planner *planner, const Config *config, Timed timed, Forecast *forecast, Error *err) {
-    const ScheduleConfig *asked = &config->schedule;
-    bool evicts = asked->bpipe == BPIPE_ON;
+static int planner_ask_(const Planner *planner, const Config *config, Timed timed, double worth, Forecast *forecast,
+                        Error *err) {
+    Lists lists;
     memset(forecast, 0, sizeof *forecast);
-    forecast->variant = (Variant){asked->micro_batch, evicts, config->attention.mode};
+    forecast->variant =
+        (Variant){config->schedule.micro_batch, config->schedule.bpipe == BPIPE_ON, config->attention.mode};
     if (!possible_(config)) return 0;
-    Plan plan = {0};
-    ScheduleLoan loan = planner_borrow(planner, config, err);
-    const Schedule *schedule = loan.schedule;
-    if (schedule == NULL) return -1;
-    int status = 0;
-    plan_make_from(&plan, &planner->table, planner->model, config, schedule, planner->be);
-    forecast->possible = !evicts || plan_evictions(schedule) > 0;
-    forecast->slots = schedule->slots;
-    if (evicts)
-        forecast->load_ahead =
-            asked->load_ahead > 0 ? (int)asked->load_ahead : bpipe_load_ahead(schedule, (EvictTarget)asked->evict_to);
-    if (forecast->possible) planner_take_bytes_(planner, &plan, forecast);
+    if (lists_open_(&lists, planner, config, timed == TIMED_ALWAYS, err) != 0) return -1;
+    planner_take_lists_(planner, config, &lists, forecast);
     bool wanted = timed == TIMED_ALWAYS || (timed == TIMED_WHERE_IT_FITS && forecast->fits);
-    if (forecast->possible && wanted) status = planner_time_(planner, config, schedule, &plan, &forecast->time, err);
-    plan_free(&plan);
-    schedule_cache_return(&loan);
+    wanted = wanted && forecast->possible && !moves_too_long_(planner, config, &lists, worth);
+    int status = 0;
+    if (wanted && !lists.timed) {
+        lists_close_(&lists);
+        status = lists_open_(&lists, planner, config, true, err);
+        wanted = status == 0 && !moves_too_long_(planner, config, &lists, worth);
+    }
+    if (wanted) status = planner_time_(planner, config, &lists, worth, &forecast->time, err);
+    lists_close_(&lists);
     return status;
 }
 
@@ -215,7 +278,7 @@ static int forecast_both_(const Planner *planner, const Config *config, bool tim
     int status = 0;
     for (int i = 0; i < 2 && status == 0; i++) {
         decided->schedule.split_backward = i == 0 ? SPLIT_OFF : SPLIT_ON;
-        status = planner_ask_(&unmeasured, decided, timed ? TIMED_ALWAYS : TIMED_NEVER, &both[i], err);
+        status = planner_ask_(&unmeasured, decided, timed ? TIMED_ALWAYS : TIMED_NEVER, INFINITY, &both[i], err);
     }
     free(decided);
     return status;
@@ -247,7 +310,7 @@ int planner_decide_split(const Planner *planner, Config *config, double *gain, E
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err) {
     Forecast both[2];
     if (!split_known_(planner, config))
-        return planner_ask_(planner, config, timed ? TIMED_ALWAYS : TIMED_NEVER, forecast, err);
+        return planner_ask_(planner, config, timed ? TIMED_ALWAYS : TIMED_NEVER, INFINITY, forecast, err);
     if (!timed && forecast_both_(planner, config, false, both, err) != 0) return -1;
     if (!timed && both[0].possible == both[1].possible && both[0].fits == both[1].fits) {
         *forecast = both[1];
@@ -260,7 +323,7 @@ int planner_forecast_config(const Planner *planner, const Config *config, bool t
         Config *decided = xmalloc(sizeof *decided);
         *decided = *config;
         decided->schedule.split_backward = gain > 0 ? SPLIT_ON : SPLIT_OFF;
-        int status = planner_ask_(planner, decided, TIMED_ALWAYS, forecast, err);
+        int status = planner_ask_(planner, decided, TIMED_ALWAYS, INFINITY, forecast, err);
         free(decided);
         if (status != 0) return -1;
     }
@@ -268,8 +331,9 @@ int planner_forecast_config(const Planner *planner, const Config *config, bool t
     return 0;
 }
 
-int planner_forecast_fitting(const Planner *planner, const Config *config, Forecast *forecast, Error *err) {
-    return planner_ask_(planner, config, TIMED_WHERE_IT_FITS, forecast, err);
+int planner_forecast_fitting(const Planner *planner, const Config *config, double worth, Forecast *forecast,
+                             Error *err) {
+    return planner_ask_(planner, config, TIMED_WHERE_IT_FITS, worth, forecast, err);
 }
 
 static int ask_(const Planner *planner, Variant variant, bool timed, Forecast *forecast, Error *err) {

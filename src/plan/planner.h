@@ -52,8 +52,10 @@ typedef struct Forecast {
 // evict and has nothing to. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);
 
-// Does the same, but times only what fits; an open split_backward counts as off. -1 with err.
-int planner_forecast_fitting(const Planner *planner, const Config *config, Forecast *forecast, Error *err);
+// Does the same, but times only what fits, and not what clearly takes longer than `worth` seconds (INFINITY: any), as
+// seen by its transfers or its first rounds; an open split_backward counts as off. -1 with err.
+int planner_forecast_fitting(const Planner *planner, const Config *config, double worth, Forecast *forecast,
+                             Error *err);
 
 // Returns whether schedule.split_backward auto can mean anything but off: no list from a file, whole backwards to
 // split, stages between which a gradient can leave earlier, and perhaps GPUs.
@@ -74,7 +76,8 @@ void planner_config(const Planner *planner, Variant variant, Config *config);
 
 // Returns the schedule (as short as plan_time accepts) of a variant that is possible.
 Schedule *planner_schedule(const Config *config, Error *err);
-// Does the same from the planner's lists, if it has any.
+// Returns, from the planner's lists if it has any, a schedule that is as short as its slots allow, for counting bytes. A
+// schedule that keeps every bundle has counts alone.
 ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error *err);
 
 // Finds the largest micro-batch size that fits, 0 for none.

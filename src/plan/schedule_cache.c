@@ -73,8 +73,8 @@ static int64_t bytes_of_(const Schedule *schedule) {
     return bytes;
 }
 
-ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches,
-                                   Schedule *(*make)(const Config *config, Error *err), Error *err) {
+ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches, ScheduleMake *make,
+                                   Error *err) {
     ListKey key = key_of_(config, microbatches);
     ScheduleLoan loan = {0};
     if (cache != NULL) {
@@ -83,7 +83,7 @@ ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, i
         pthread_mutex_unlock(&cache->lock);
     }
     if (loan.schedule != NULL) return loan;
-    loan.schedule = loan.own = make(config, err);
+    loan.schedule = loan.own = make(config, microbatches, err);
     if (cache == NULL || loan.own == NULL) return loan;
     pthread_mutex_lock(&cache->lock);
     Entry *entry = entry_of_(cache, &key);

@@ -17,10 +17,13 @@ typedef struct ScheduleLoan {
     Schedule *own;
 } ScheduleLoan;
 
-// Borrows the list of a configuration, of `microbatches` as `make` makes it, which is asked where the list is not there
-// yet; err is its. cache may be NULL. Returned with schedule_cache_return.
-ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches,
-                                   Schedule *(*make)(const Config *config, Error *err), Error *err);
+// Makes the list of a configuration with so many microbatches. NULL with err.
+typedef Schedule *ScheduleMake(const Config *config, int64_t microbatches, Error *err);
+
+// Borrows the list of a configuration with so many microbatches. If the cache has none, `make` makes it; err is its.
+// cache may be NULL. Returned with schedule_cache_return.
+ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches, ScheduleMake *make,
+                                   Error *err);
 void schedule_cache_return(ScheduleLoan *loan);
 
 #endif

@@ -8,6 +8,7 @@
 #include "config/config_schema.h"
 #include "plan/verdict.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,28 +20,67 @@ static int compare_misfits_(const void *a, const void *b) {
     return one->order < other->order ? -1 : one->order > other->order;
 }
 
+// Misfits by what they lack. Those with `all` set are opened when their turn comes.
+typedef struct Queue {
+    Misfit *all, *single; // sorted
+    int64_t alls, singles, at_all, at_single;
+} Queue;
+
+static void queue_add_(Queue *queue, const Misfit *misfit) {
+    bool all = misfit->all;
+    Misfit **list = all ? &queue->all : &queue->single;
+    int64_t *count = all ? &queue->alls : &queue->singles;
+    *list = xrealloc(*list, (size_t)(*count + 1) * sizeof **list);
+    (*list)[(*count)++] = *misfit;
+}
+
+static int queue_open_(Queue *queue, const SearchSpace *space, Error *err) {
+    Misfit *opened;
+    int64_t count;
+    if (search_open_misfit(space, &queue->all[queue->at_all++], &opened, &count, err) != 0) return -1;
+    for (int64_t i = 0; i < count; i++) queue_add_(queue, &opened[i]);
+    free(opened);
+    if (count > 0)
+        qsort(queue->single + queue->at_single, (size_t)(queue->singles - queue->at_single), sizeof *queue->single,
+              compare_misfits_);
+    return 0;
+}
+
+// Takes the misfit that lacks least. 1, 0 where there is none, or -1 with err.
+static int queue_take_(Queue *queue, const SearchSpace *space, Misfit *misfit, Error *err) {
+    while (queue->at_all < queue->alls && (queue->at_single == queue->singles ||
+                                           queue->all[queue->at_all].excess <= queue->single[queue->at_single].excess))
+        if (queue_open_(queue, space, err) != 0) return -1;
+    if (queue->at_single == queue->singles) return 0;
+    *misfit = queue->single[queue->at_single++];
+    return 1;
+}
+
 bool answer_next_better(const SearchSpace *space, const SearchResult *result, Misfit *misfit, double *step,
                         Error *err) {
     enum { MOST_LOOKS = 64 };
     static const double LEAST_GAIN = 0.999;
     double best = result->best >= 0 ? result->found[result->best].step * LEAST_GAIN : 0;
-    Misfit *sorted = xmalloc((size_t)result->misfit_count * sizeof *sorted);
-    if (result->misfit_count > 0) memcpy(sorted, result->misfits, (size_t)result->misfit_count * sizeof *sorted);
-    qsort(sorted, (size_t)result->misfit_count, sizeof *sorted, compare_misfits_);
+    Queue queue = {0};
+    for (int64_t i = 0; i < result->misfit_count; i++)
+        if (best == 0 || result->misfits[i].bound <= best) queue_add_(&queue, &result->misfits[i]);
+    qsort(queue.all, (size_t)queue.alls, sizeof *queue.all, compare_misfits_);
+    qsort(queue.single, (size_t)queue.singles, sizeof *queue.single, compare_misfits_);
     Config *config = xmalloc(sizeof *config);
     bool found = false;
-    for (int64_t i = 0, looks = 0; i < result->misfit_count && looks < MOST_LOOKS && !found; i++) {
+    Misfit next;
+    for (int looks = 0; looks < MOST_LOOKS && !found && queue_take_(&queue, space, &next, err) > 0;) {
         Forecast forecast;
-        if (best > 0 && sorted[i].bound > best) continue;
-        if (!space_config(space, &sorted[i].candidate, config)) continue;
+        if (!space_config(space, &next.candidate, config)) continue;
         if (planner_forecast_config(space->planner, config, true, &forecast, err) != 0) break;
         found = forecast.possible && (best == 0 || forecast.time.step < best);
-        *misfit = sorted[i];
+        *misfit = next;
         *step = forecast.time.step;
         looks++;
     }
     free(config);
-    free(sorted);
+    free(queue.all);
+    free(queue.single);
     return found;
 }
 
@@ -270,7 +310,7 @@ static void forecast_near_(const SearchSpace *space, Near *near) {
         Error ignored = {0};
         memset(&near->forecasts[i], 0, sizeof near->forecasts[i]);
         if (space_config(space, &near->candidates[i], config))
-            planner_forecast_fitting(space->planner, config, &near->forecasts[i], &ignored);
+            planner_forecast_fitting(space->planner, config, INFINITY, &near->forecasts[i], &ignored);
         free(config);
     }
 }

@@ -8,13 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *err) {
-    const Planner *planner = space->planner;
+// What a schedule of one slot a stage would be, without its lists. The caller frees `stage`.
+static Schedule one_slot_(const Config *config) {
     const ScheduleKind *kind = config_schedule_kind(config);
     int p = (int)config->parallel.pipeline;
     StageSchedule *stages = xcalloc((size_t)p, sizeof *stages);
     for (int s = 0; s < p; s++) stages[s].own_slots = 1;
-    Schedule lists = {.stages = p,
+    return (Schedule){.stages = p,
                       .chunks = config_chunks(config),
                       .placement = kind->placement,
                       .microbatches = (int)config_microbatches(config),
@@ -22,6 +22,30 @@ int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *er
                       .edge_buffers = SCHEDULE_EDGE_BUFFERS,
                       .split = kind->splits || config->schedule.split_backward == SPLIT_ON,
                       .stage = stages};
+}
+
+bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *config, double limit) {
+    const Planner *planner = space->planner;
+    if ((double)cut->least_bytes <= limit) return false;
+    if (space_fixes(space, "schedule.recompute_layers")) return true;
+    Config *again = xmalloc(sizeof *again);
+    Plan plan = {0};
+    *again = *config;
+    again->schedule.recompute_given = 1;
+    again->schedule.recompute_of_stage[0] = config->model.layers;
+    Schedule lists = one_slot_(again);
+    plan_make_from(&plan, &planner->table, planner->model, again, &lists, planner->be);
+    bool never = (double)memory_total(&plan.stage[plan_fullest(&plan)].memory) > limit;
+    plan_free(&plan);
+    free(lists.stage);
+    free(again);
+    return never;
+}
+
+int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *err) {
+    const Planner *planner = space->planner;
+    int p = (int)config->parallel.pipeline;
+    Schedule lists = one_slot_(config);
     Plan plan = {0};
     TimeSource source = {&planner->hardware, NULL};
     memset(cut, 0, sizeof *cut);
@@ -36,7 +60,7 @@ int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *er
         if (cut->costs.stage[s].optimizer > cut->after) cut->after = cut->costs.stage[s].optimizer;
     cut->after += cut->costs.tied;
     plan_free(&plan);
-    free(stages);
+    free(lists.stage);
     return status;
 }
 

@@ -24,6 +24,9 @@ typedef struct Cut {
 int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *err);
 void cut_free(Cut *cut);
 
+// Whether a candidate of this cut needs more than `limit` bytes whatever it evicts and recomputes. config: as above.
+bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *config, double limit);
+
 // Seconds that no list of this choice takes less than. choice->chunks and split are those of the cut.
 double cut_bound(const Cut *cut, const ScheduleChoice *choice);
 

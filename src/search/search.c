@@ -100,25 +100,20 @@ static Node heap_pop_(NodeList *heap) {
 
 // ---------------------------------------------------------------- what can be left out
 
-// Whether something found is no slower and no larger.
-static bool dominated_(const Standing *standing, double bound, int64_t bytes) {
-    for (int64_t i = 0; i < standing->front_count && standing->front[i].step <= bound * BOUND_SLACK; i++)
-        if (standing->front[i].peak_bytes <= bytes) return true;
-    return false;
+// The longest step that is of interest in a candidate of at least these bytes: one among the ten best, or on the front.
+// new_key: false for one that is no quicker than something found with the same cut and schedule.
+static double worth_(const Search *search, int64_t bytes, bool new_key) {
+    const Standing *standing = &search->standing;
+    double most = SEARCH_SLOWER * standing->best;
+    if (search->options->exhaustive) return INFINITY;
+    for (int64_t i = 0; i < standing->front_count && standing->front[i].step < most; i++)
+        if (standing->front[i].peak_bytes <= bytes) most = standing->front[i].step;
+    if (new_key && standing->tenth > most) most = standing->tenth;
+    return most / BOUND_SLACK;
 }
 
-// Whether a candidate with this bound and at least these bytes is neither among the ten best nor on the front.
 static bool hopeless_(const Search *search, double bound, int64_t bytes) {
-    const Standing *standing = &search->standing;
-    double least = bound * BOUND_SLACK;
-    if (search->options->exhaustive || least <= standing->tenth) return false;
-    return least > SEARCH_SLOWER * standing->best || dominated_(standing, bound, bytes);
-}
-
-static bool all_hopeless_(const Search *search, double bound) {
-    const Standing *standing = &search->standing;
-    double least = bound * BOUND_SLACK;
-    return !search->options->exhaustive && least > standing->tenth && least > SEARCH_SLOWER * standing->best;
+    return bound > worth_(search, bytes, true);
 }
 
 // ---------------------------------------------------------------- what is best so far
@@ -188,11 +183,18 @@ static void standing_take_key_(Standing *standing, const Fit *found) {
 
 // ---------------------------------------------------------------- lists of a shape
 
+// Bytes of a rank; INFINITY: no limit is known.
+static double limit_(const SearchSpace *space) {
+    const Hardware *hardware = &space->planner->hardware;
+    double reserve = space->base->hardware.reserve_gib * GIB;
+    return hardware->memory_bytes > 0 ? (double)hardware->memory_bytes - reserve : INFINITY;
+}
+
 // A cut that lists of a shape share.
 typedef struct CutOf {
     int chunks;
     Placement placement;
-    bool split, balanced;
+    bool split, balanced, never_fits;
     Cut cut;
 } CutOf;
 
@@ -211,14 +213,22 @@ static CutOf *cut_of_(const Search *search, const Candidate *list, CutOf *cuts, 
     Config *config = xmalloc(sizeof *config);
     space_config(search->space, list, config);
     outcome->status = cut_make(&at->cut, search->space, config, &outcome->err);
+    at->never_fits = outcome->status == 0 && !search->options->exhaustive &&
+                     cut_never_fits(&at->cut, search->space, config, limit_(search->space));
     free(config);
     return at;
+}
+
+static void outcome_add_misfit_(Outcome *outcome, const Misfit *misfit) {
+    outcome->misfits = xrealloc(outcome->misfits, (size_t)(outcome->misfit_count + 1) * sizeof *outcome->misfits);
+    outcome->misfits[outcome->misfit_count++] = *misfit;
 }
 
 static void expand_(const Search *search, const Node *shape, Outcome *outcome) {
     ScheduleChoice choices[SCHEDULE_CHOICES];
     CutOf cuts[2 * SCHEDULE_CHOICES];
     int cut_count = 0, count = space_schedules(search->space, &shape->candidate, choices);
+    double limit = limit_(search->space);
     for (int i = 0; i < count; i++) {
         for (int balanced = 0; balanced < 2 && outcome->status == 0; balanced++) {
             Node node = {.candidate = shape->candidate, .list = true};
@@ -229,7 +239,14 @@ static void expand_(const Search *search, const Node *shape, Outcome *outcome) {
             if (outcome->status != 0) break;
             node.bound = cut_bound(&at->cut, &choices[i]);
             node.least_bytes = at->cut.least_bytes;
-            if (!hopeless_(search, node.bound, node.least_bytes)) nodes_add_(&outcome->lists, &node);
+            if (hopeless_(search, node.bound, node.least_bytes)) continue;
+            if (at->never_fits)
+                outcome_add_misfit_(outcome, &(Misfit){.candidate = node.candidate,
+                                                       .bound = node.bound,
+                                                       .excess = (int64_t)((double)node.least_bytes - limit),
+                                                       .all = true});
+            else
+                nodes_add_(&outcome->lists, &node);
         }
     }
     for (int i = 0; i < cut_count; i++) cut_free(&cuts[i].cut);
@@ -245,12 +262,6 @@ typedef struct Trial {
     bool front_alone; // what is tried is no quicker than something found with the same schedule
 } Trial;
 
-static double limit_(const SearchSpace *space) {
-    const Hardware *hardware = &space->planner->hardware;
-    double reserve = space->base->hardware.reserve_gib * GIB;
-    return hardware->memory_bytes > 0 ? (double)hardware->memory_bytes - reserve : INFINITY;
-}
-
 static void trial_found_(Trial *trial, const Candidate *candidate, const Forecast *forecast) {
     Outcome *outcome = trial->outcome;
     outcome->found = xrealloc(outcome->found, (size_t)(outcome->founds + 1) * sizeof *outcome->found);
@@ -263,35 +274,29 @@ static void trial_found_(Trial *trial, const Candidate *candidate, const Forecas
 }
 
 static void trial_misfit_(Trial *trial, const Candidate *candidate, const Forecast *forecast) {
-    Outcome *outcome = trial->outcome;
     double excess = (double)forecast->peak_bytes - limit_(trial->search->space);
-    outcome->misfits = xrealloc(outcome->misfits, (size_t)(outcome->misfit_count + 1) * sizeof *outcome->misfits);
-    outcome->misfits[outcome->misfit_count++] = (Misfit){.candidate = *candidate,
-                                                         .bound = trial->list->bound,
-                                                         .excess = excess > 0 ? (int64_t)excess : 0,
-                                                         .fullest = forecast->fullest};
+    outcome_add_misfit_(trial->outcome, &(Misfit){.candidate = *candidate,
+                                                  .bound = trial->list->bound,
+                                                  .excess = excess > 0 ? (int64_t)excess : 0,
+                                                  .fullest = forecast->fullest});
 }
 
-// Counts the bytes of a candidate and, where it fits and is of interest, simulates it. `bound` of its step may be
-// better known than that of the list. Returns whether the candidate is possible; `forecast` has what is known of it.
-static bool try_(Trial *trial, Candidate *candidate, double bound, Forecast *forecast) {
+// Counts the bytes of a candidate, whose configuration is trial->config, and, where it fits and is of interest,
+// simulates it. `bound` of its step and its least bytes may be better known than those of the list. Returns whether the
+// candidate is possible; `forecast` has what is known of it.
+static bool weigh_(Trial *trial, Candidate *candidate, double bound, int64_t least_bytes, Forecast *forecast) {
     Outcome *outcome = trial->outcome;
     const Search *search = trial->search;
-    memset(forecast, 0, sizeof *forecast);
-    if (outcome->status != 0 || !space_config(search->space, candidate, trial->config)) return false;
-    outcome->evaluated++;
     const Planner *planner = search->space->planner;
-    // Where the list is quick enough for the ten best it is simulated at once; else only if its bytes are on the front.
-    bool quick = bound * BOUND_SLACK <= search->standing.tenth && !trial->front_alone;
-    if (quick || search->options->exhaustive) {
-        outcome->status = planner_forecast_fitting(planner, trial->config, forecast, &outcome->err);
-    } else if (!hopeless_(search, bound, trial->list->least_bytes)) {
-        outcome->status = planner_forecast_config(planner, trial->config, false, forecast, &outcome->err);
-        bool wanted = outcome->status == 0 && forecast->possible && forecast->fits;
-        if (wanted && !dominated_(&search->standing, bound, forecast->peak_bytes))
-            outcome->status = planner_forecast_config(planner, trial->config, true, forecast, &outcome->err);
-    }
+    memset(forecast, 0, sizeof *forecast);
+    outcome->evaluated++;
+    if (hopeless_(search, bound, least_bytes)) return false;
+    outcome->status = planner_forecast_config(planner, trial->config, false, forecast, &outcome->err);
     if (outcome->status != 0 || !forecast->possible) return false;
+    double worth = worth_(search, forecast->peak_bytes, !trial->front_alone);
+    if (forecast->fits && bound <= worth)
+        outcome->status = planner_forecast_fitting(planner, trial->config, worth, forecast, &outcome->err);
+    if (outcome->status != 0) return false;
     if (candidate->evict != SEARCH_KEEP) {
         candidate->slots = forecast->slots;
         candidate->load_ahead = forecast->load_ahead;
@@ -301,21 +306,30 @@ static bool try_(Trial *trial, Candidate *candidate, double bound, Forecast *for
     return true;
 }
 
+static bool try_(Trial *trial, Candidate *candidate, double bound, Forecast *forecast) {
+    memset(forecast, 0, sizeof *forecast);
+    if (trial->outcome->status != 0 || !space_config(trial->search->space, candidate, trial->config)) return false;
+    return weigh_(trial, candidate, bound, trial->list->least_bytes, forecast);
+}
+
 static void try_recompute_(Trial *trial, const Candidate *candidate) {
-    const SearchSpace *space = trial->search->space;
+    const Search *search = trial->search;
+    const SearchSpace *space = search->space;
     Candidate recomputed = *candidate;
+    Forecast forecast;
     Cut cut;
     if (space->planner->hardware.memory_bytes == 0 || space_fixes(space, "schedule.recompute_layers")) return;
     recomputed.recompute = true;
     trial->outcome->evaluated++;
+    // Before bytes are counted: no layer that is recomputed makes a step shorter.
+    if (hopeless_(search, trial->list->bound, -1)) return;
     if (!space_config(space, &recomputed, trial->config)) return;
     trial->outcome->status = cut_make(&cut, space, trial->config, &trial->outcome->err);
     double bound = trial->outcome->status == 0 ? cut_bound(&cut, &candidate->schedule) : 0;
     int64_t least = cut.least_bytes;
     cut_free(&cut);
-    Forecast forecast;
-    if (trial->outcome->status == 0 && !hopeless_(trial->search, bound, least))
-        try_(trial, &recomputed, bound, &forecast);
+    if (trial->outcome->status == 0 && !hopeless_(search, bound, least))
+        weigh_(trial, &recomputed, bound, least, &forecast);
 }
 
 // Evicting to one target: with the fewest slots, and where bundles have to go, with as many as fit.
@@ -369,6 +383,20 @@ static void try_list_(const Search *search, const Node *list, Outcome *outcome) 
     free(trial.config);
 }
 
+int search_open_misfit(const SearchSpace *space, const Misfit *misfit, Misfit **misfits, int64_t *count, Error *err) {
+    SearchOptions options = {0};
+    Search search = {.space = space, .options = &options, .standing = {.best = INFINITY, .tenth = INFINITY}};
+    Node list = {.candidate = misfit->candidate, .list = true, .bound = misfit->bound};
+    Outcome outcome = {0};
+    try_list_(&search, &list, &outcome);
+    if (outcome.status != 0) error_set(err, outcome.err.code, "%s", outcome.err.text);
+    for (int64_t i = 0; i < outcome.misfit_count; i++) outcome.misfits[i].order = misfit->order;
+    free(outcome.found);
+    *misfits = outcome.misfits;
+    *count = outcome.misfit_count;
+    return outcome.status;
+}
+
 // ---------------------------------------------------------------- the search
 
 static void take_outcome_(Search *search, Outcome *outcome) {
@@ -407,7 +435,7 @@ static int next_batch_(Search *search, Node batch[BATCH]) {
     int count = 0;
     while (count < BATCH && search->heap.count > 0) {
         Node node = heap_pop_(&search->heap);
-        if (all_hopeless_(search, node.bound)) {
+        if (hopeless_(search, node.bound, -1)) {
             search->heap.count = 0;
             break;
         }

@@ -26,6 +26,7 @@ typedef struct Misfit {
     int64_t excess; // bytes that the fullest rank lacks
     int fullest;
     int64_t order;
+    bool all; // none of the candidates with this shape, schedule and layers fits, and each lacks at least `excess`
 } Misfit;
 
 enum { SEARCH_BEST = 10 };
@@ -57,6 +58,10 @@ typedef struct SearchOptions {
     void (*progress)(void *argument, const SearchResult *result, double bound); // after every batch; may be NULL
     void *argument;
 } SearchOptions;
+
+// Replaces a misfit with `all` set by the candidates it is for, those without recomputed layers: writes them into a list
+// that the caller frees. -1 with err.
+int search_open_misfit(const SearchSpace *space, const Misfit *misfit, Misfit **misfits, int64_t *count, Error *err);
 
 // -1 with err; search_free in both cases.
 int search_run(SearchResult *result, const SearchSpace *space, const SearchOptions *options, Error *err);
