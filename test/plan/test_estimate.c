@@ -155,18 +155,49 @@ static void a_long_schedule_takes_what_a_short_one_says(void **state) {
     expect_alike(shared, COUNT(shared), true);
 }
 
+// The schedule of a spec, with evictions to a target and the fewest slots, or -1 for none. NULL: there is none.
+static Schedule *make(const ScheduleKind *kind, ScheduleSpec spec, int microbatches, int evict_to) {
+    spec.microbatches = microbatches;
+    Schedule *plain = schedule_make(kind, &spec, NULL);
+    if (plain == NULL || evict_to < 0) return plain;
+    EvictTarget target = (EvictTarget)evict_to;
+    Schedule *schedule =
+        bpipe_balance_ahead(plain, bpipe_least_slots(plain, target), target, bpipe_load_ahead(plain, target), NULL);
+    schedule_free(plain);
+    return schedule;
+}
+
+static void expect_same_slots(const ScheduleKind *kind, ScheduleSpec spec, int evict_to) {
+    int enough = plan_enough_microbatches(spec.stages), unit = spec.stages * spec.group;
+    Schedule *few = make(kind, spec, (enough + unit - 1) / unit * unit, evict_to),
+             *many = make(kind, spec, (2 * enough + unit - 1) / unit * unit, evict_to);
+    assert_int_equal(few == NULL, many == NULL);
+    for (int s = 0; few != NULL && s < spec.stages; s++) {
+        assert_int_equal(few->stage[s].own_slots, many->stage[s].own_slots);
+        assert_int_equal(few->stage[s].lent_slots, many->stage[s].lent_slots);
+    }
+    schedule_free(few);
+    schedule_free(many);
+}
+
 static void slots_of_a_long_schedule_are_those_of_a_short_one(void **state) {
     (void)state;
-    for (int p = 3; p <= 32; p++) {
-        int enough = plan_enough_microbatches(p);
-        Schedule *few = schedule_bpipe(p, enough, bpipe_min_slots(p), NULL),
-                 *many = schedule_bpipe(p, 256, bpipe_min_slots(p), NULL);
-        for (int s = 0; s < p; s++) {
-            assert_int_equal(few->stage[s].own_slots, many->stage[s].own_slots);
-            assert_int_equal(few->stage[s].lent_slots, many->stage[s].lent_slots);
+    for (int p = 1; p <= 10; p++) {
+        for (int k = 0; k < schedule_kind_count; k++) {
+            const ScheduleKind *kind = &schedule_kinds[k];
+            for (int evict_to = -1; evict_to <= EVICT_TO_HOST; evict_to++) {
+                if (kind->keeps_all && evict_to != EVICT_TO_HOST) continue;
+                if (evict_to == EVICT_TO_PEER && (!kind->pairs || p == 1)) continue;
+                for (int way = 0; way < 4; way++) {
+                    ScheduleSpec spec = {.stages = p,
+                                         .chunks = kind->most_chunks > kind->chunks && way >= 2 ? 4 : kind->chunks,
+                                         .group = kind->grouped && way % 2 == 1 ? (p + 1) / 2 : p,
+                                         .delay = p - 1,
+                                         .split = way % 2 == 1};
+                    expect_same_slots(kind, spec, evict_to);
+                }
+            }
         }
-        schedule_free(few);
-        schedule_free(many);
     }
 }
 

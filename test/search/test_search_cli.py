@@ -136,6 +136,14 @@ def test_a_search_counts_few_of_the_configurations_there_are(gpus, batch, most):
     assert told["best"] is not None and told["evaluated"] < most
 
 
+def test_no_schedule_is_counted_of_a_cut_that_nothing_makes_fit():
+    keys = ["-o", "hardware.memory_gib=9", "-o", "train.global_batch=16384"]
+    ended = search("--gpus", 64, "--json", *keys, config=ROOT / "configs/llama3_70b.yaml")
+    told = json.loads(ended.stdout)
+    assert ended.returncode == 1 and told["best"] is None and told["evaluated"] == 0
+    assert told["smallest_world"]["ranks"] > 64
+
+
 @pytest.mark.parametrize(
     "fixed", [[], ["parallel.tensor=1"], ["parallel.pipeline=2", "parallel.tensor=4"], ["schedule.recompute_layers=0"]]
 )
