@@ -194,6 +194,13 @@ bool coordinator_all_ready(const Coordinator *coordinator) {
     return true;
 }
 
+int coordinator_unheard(const Coordinator *coordinator, int *first) {
+    int count = 0;
+    for (int rank = coordinator->job.ranks - 1; rank >= 0; rank--)
+        if (!coordinator->peers[rank].heard) *first = rank, count++;
+    return count;
+}
+
 int coordinator_open_ranks(const Coordinator *coordinator) {
     return coordinator->open;
 }

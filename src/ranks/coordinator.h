@@ -48,8 +48,9 @@ JobEnd coordinator_why(const Coordinator *coordinator);
 // Tells all remaining supervisors to kill their ranks. Repeat until coordinator_open_ranks is 0.
 void coordinator_end(Coordinator *coordinator);
 
-bool coordinator_all_ready(const Coordinator *coordinator); // to handle SIGUSR1
-int coordinator_open_ranks(const Coordinator *coordinator); // that were heard and have not ended
+bool coordinator_all_ready(const Coordinator *coordinator);          // to handle SIGUSR1
+int coordinator_unheard(const Coordinator *coordinator, int *first); // ranks that were never heard
+int coordinator_open_ranks(const Coordinator *coordinator);          // that were heard and have not ended
 // Returns the code of a job whose ranks all ended in order, the first that is not 0; -1: some have not ended so.
 int coordinator_code(const Coordinator *coordinator);
 const RankStatus *coordinator_status(const Coordinator *coordinator, int rank);

@@ -25,10 +25,10 @@
 
 enum { NOT_ANSWERED = -1 };
 
-// What a rank and its supervisor exchange, apart from the page.
+// What a rank tells its supervisor, apart from the page, once it has met the others.
 typedef struct Meeting {
     Invitation invitation; // of the coordinator; count 0: none
-    _Atomic int invited, answered;
+    _Atomic int invited;
 } Meeting;
 
 struct Supervisor {
@@ -51,7 +51,10 @@ struct Supervisor {
     bool ended, stopped, told, acknowledged;
     int code;         // to end with
     uint64_t counter; // of the coordinator's last message
+    int answered;     // address of the coordinator that has; NOT_ANSWERED: none yet
     double next, last_words;
+    double settles; // when rank 0 says which ranks it does not hear; 0: unknown so far
+    bool settled;   // it has
 };
 
 static void supervisor_nap_(double seconds) {
@@ -185,7 +188,6 @@ static void supervisor_meet_(Supervisor *supervisor) {
 static void supervisor_tell_(Supervisor *supervisor, double now) {
     const Invitation *invitation = &supervisor->meeting->invitation;
     Message message = {.kind = supervisor->ended ? MESSAGE_ENDED : MESSAGE_BEAT, .rank = supervisor->rank};
-    int answered = atomic_load(&supervisor->meeting->answered);
     message.status = supervisor->last;
     if (!supervisor->ended) message.status.ending = ENDING_NONE; // it is about to end
     if (supervisor->coordinator != NULL) {
@@ -195,7 +197,7 @@ static void supervisor_tell_(Supervisor *supervisor, double now) {
     }
     for (int i = 0; supervisor->channel.file >= 0 && i < invitation->count; i++) {
         Place place;
-        if (answered != NOT_ANSWERED && answered != i) continue;
+        if (supervisor->answered != NOT_ANSWERED && supervisor->answered != i) continue;
         message.address = i;
         if (channel_place(&supervisor->channel, invitation, i, &place))
             channel_send(&supervisor->channel, &place, &message);
@@ -203,14 +205,14 @@ static void supervisor_tell_(Supervisor *supervisor, double now) {
 }
 
 static void supervisor_take_(Supervisor *supervisor, double now) {
-    int budget = 256, none = NOT_ANSWERED;
+    int budget = 256;
     Message message;
     Place from;
     while (channel_receive(&supervisor->channel, supervisor->job.ranks, &from, &message, &budget)) {
         bool ours = message.kind == MESSAGE_ANSWER || message.kind == MESSAGE_END;
         if (!ours || message.rank != supervisor->rank || message.counter <= supervisor->counter) continue;
         supervisor->counter = message.counter;
-        atomic_compare_exchange_strong(&supervisor->meeting->answered, &none, message.address);
+        if (supervisor->answered == NOT_ANSWERED) supervisor->answered = message.address;
         watchdog_hear(supervisor->hub, 0, &message.status, now);
         supervisor->acknowledged = supervisor->acknowledged || (supervisor->ended && message.heard != ENDING_NONE);
         if (message.kind != MESSAGE_END || supervisor->told) continue;
@@ -240,12 +242,28 @@ static void supervisor_note_loss_(const JobEnd *why) {
     fclose(file);
 }
 
+// Says, some seconds after all ranks were told where the coordinator is, which of them it does not hear.
+static void supervisor_say_unheard_(Supervisor *supervisor, const Log *log, double now) {
+    enum { CONNECT_S = 3 };
+    int first, missing, ranks = supervisor->job.ranks;
+    if (supervisor->settled || !atomic_load(&supervisor->meeting->invited)) return;
+    if (supervisor->settles == 0) supervisor->settles = now + CONNECT_S;
+    if (now < supervisor->settles) return;
+    supervisor->settled = true;
+    if ((missing = coordinator_unheard(supervisor->coordinator, &first)) == 0) return;
+    log_line(log,
+             "heartbeats of %d of %d ranks, first rank %d, do not get through to rank 0 (UDP port %d): if one of them "
+             "stops, only train.timeout_s ends the job; open that port between hosts",
+             missing, ranks, first, ntohs((uint16_t)supervisor->meeting->invitation.port));
+}
+
 // Supervises all ranks, if this process holds the coordinator.
 static void supervisor_coordinate_(Supervisor *supervisor, double now) {
     enum { TRIES = 20 };
     Coordinator *coordinator = supervisor->coordinator;
     Log all = {supervisor->program, -1, -1, LOG_NORMAL};
     coordinator_take(coordinator, now);
+    supervisor_say_unheard_(supervisor, &all, now);
     if (!coordinator_look(coordinator, &all, now)) return;
     JobEnd why = coordinator_why(coordinator);
     supervisor_begin_words_(supervisor);
@@ -267,7 +285,7 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
 
 // Returns whether the coordinator hears this rank.
 static bool supervisor_is_heard_(const Supervisor *supervisor) {
-    return supervisor->coordinator != NULL || atomic_load(&supervisor->meeting->answered) != NOT_ANSWERED;
+    return supervisor->coordinator != NULL || supervisor->answered != NOT_ANSWERED;
 }
 
 static double supervisor_interval_(const Supervisor *supervisor) {
@@ -404,6 +422,7 @@ Supervisor *supervisor_start(const char *program, const Job *job, bool launched,
     supervisor->program = program, supervisor->job = *job;
     supervisor->rank = launched ? supervisor_launched_rank() : -1;
     supervisor->channel.file = -1;
+    supervisor->answered = NOT_ANSWERED;
     supervisor->alone = watchdog_create(1, alone, clock_seconds());
     supervisor->page = status_page_create(getenv(SUPERVISOR_VARIABLE) != NULL && launched);
     void *meeting = mmap(NULL, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -412,7 +431,6 @@ Supervisor *supervisor_start(const char *program, const Job *job, bool launched,
         return NULL;
     }
     supervisor->meeting = meeting;
-    atomic_store(&supervisor->meeting->answered, NOT_ANSWERED);
     status_page_set_action(supervisor->page, SUPERVISOR_JOINING);
     int status = supervisor->rank >= 0 && supervisor->rank < job->ranks ? supervisor_fork_(supervisor, err)
                                                                         : supervisor_start_thread_(supervisor, err);
@@ -425,49 +443,19 @@ StatusPage *supervisor_page(const Supervisor *supervisor) {
 
 // --- in the rank
 
-static void supervisor_say_unheard_(const Supervisor *supervisor, const int *heard, int size, const Log *log) {
-    int missing = 0, first = 0;
-    for (int rank = size - 1; rank > 0; rank--)
-        if (!heard[rank]) first = rank, missing++;
-    if (missing == 0) return;
-    Log all = log_of_all(log);
-    log_line(&all,
-             "heartbeats of %d of %d ranks, first rank %d, do not get through to rank 0 (UDP port %d): if one of them "
-             "stops, only train.timeout_s ends the job; open that port between hosts",
-             missing, size, first, ntohs((uint16_t)supervisor->meeting->invitation.port));
-}
-
-// Waits until the coordinator has answered, at most a few seconds, and tells rank 0 whether it has.
-static int supervisor_settle_(Supervisor *supervisor, World *world, const Log *log, Error *err) {
-    enum { CONNECT_S = 3 };
-    int looks = 0, rank = world_rank(world), size = world_size(world);
-    if (size != supervisor->job.ranks) return 0; // refused in a moment; ranks beyond the job's are not heard
-    double until = clock_seconds() + CONNECT_S;
-    while (rank > 0 && atomic_load(&supervisor->meeting->answered) == NOT_ANSWERED && clock_seconds() < until)
-        comm_pause(&looks);
-    int heard = rank == 0 || atomic_load(&supervisor->meeting->answered) != NOT_ANSWERED;
-    int *all = xcalloc((size_t)size, sizeof *all);
-    int status = world_gather(world, 0, all, &heard, sizeof heard, err);
-    if (status == 0 && rank == 0) supervisor_say_unheard_(supervisor, all, size, log);
-    free(all);
-    return status;
-}
-
 int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error *err) {
     if (supervisor == NULL || supervisor->by_hand || supervisor->rank < 0 || world_size(world) == 1) return 0;
     Invitation invitation = supervisor->meeting->invitation;
     if (world_broadcast(world, 0, &invitation, sizeof invitation, err) != 0) return -1;
-    if (invitation.count == 0) {
-        Log all = log_of_all(log);
-        if (world_rank(world) == 0)
-            log_line(&all,
-                     "no heartbeats, since rank 0 has no UDP address that other ranks could reach: if a rank stops, "
-                     "only train.timeout_s ends the job");
-        return 0;
-    }
     supervisor->meeting->invitation = invitation;
-    atomic_store(&supervisor->meeting->invited, 1);
-    return supervisor_settle_(supervisor, world, log, err);
+    if (invitation.count > 0) {
+        atomic_store(&supervisor->meeting->invited, 1);
+    } else if (world_rank(world) == 0) {
+        Log all = log_of_all(log);
+        log_line(&all, "no heartbeats, since rank 0 has no UDP address that other ranks could reach: if a rank stops, "
+                       "only train.timeout_s ends the job");
+    }
+    return 0;
 }
 
 int supervisor_leave(Supervisor *supervisor, int code) {

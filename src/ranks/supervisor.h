@@ -41,7 +41,7 @@ Supervisor *supervisor_start(const char *program, const Job *job, bool launched,
 StatusPage *supervisor_page(const Supervisor *supervisor);
 
 // Collective, as soon as there is a world: under mpirun or srun, the ranks learn from rank 0 where the coordinator is.
-// Rank 0 says which of them it cannot hear.
+// Seconds later rank 0's supervisor says which of them it does not hear.
 int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error *err);
 
 // Ends the rank cleanly, at the end of main. Returns `code`.
