@@ -207,7 +207,7 @@ static int compare_keys_(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static int check_keys_(Parser *parser, const JsonValue *object) {
+static int json_check_keys_(Parser *parser, const JsonValue *object) {
     const char **keys = xmalloc((size_t)object->count * sizeof *keys + 1), *twice = NULL;
     int64_t n = 0;
     for (const JsonValue *member = object->first; member != NULL; member = member->next) keys[n++] = member->key;
@@ -261,7 +261,7 @@ static int parse_container_(Parser *parser, JsonValue *value) {
     if (++parser->depth > JSON_MAX_DEPTH) return json_fail_(parser, "nested too deeply");
     if (parse_entries_(parser, value, object ? '}' : ']') != 0) return -1;
     parser->depth--;
-    return object ? check_keys_(parser, value) : 0;
+    return object ? json_check_keys_(parser, value) : 0;
 }
 
 static int parse_value_(Parser *parser, JsonValue *value) {

@@ -117,7 +117,7 @@ static ResumePlace resume_place_(const char *resume, const char *dir) {
     return checkpoint_lies_in(resume, dir) ? RESUME_ONE_OF_DIR : RESUME_ELSEWHERE;
 }
 
-static int refuse_(const Config *config, const CheckpointName *found, bool mixed, Error *err) {
+static int find_refuse_(const Config *config, const CheckpointName *found, bool mixed, Error *err) {
     const char *dir = config->checkpoint.dir;
     if (mixed)
         return config_error(config, "checkpoint.dir", err,
@@ -157,7 +157,7 @@ int checkpoint_check_dir(const Config *config, const char *resume, Error *err) {
     int status = checkpoint_list(dir, &crc, &list, &count, &unreadable);
     if (status != 0) error_set(err, unreadable.code, "checkpoint.dir: %s", unreadable.text);
     const CheckpointName *found = status == 0 ? find_others_(list, count, place, manifest.run) : NULL;
-    if (found != NULL) status = refuse_(config, found, place == RESUME_ONE_OF_DIR, err);
+    if (found != NULL) status = find_refuse_(config, found, place == RESUME_ONE_OF_DIR, err);
     manifest_free(&manifest);
     free(list);
     return status;

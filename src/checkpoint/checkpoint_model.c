@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-static int held_(const ZScore *window) {
+static int checkpoint_held_(const ZScore *window) {
     return window->seen < ZSCORE_WINDOW ? (int)window->seen : ZSCORE_WINDOW;
 }
 
@@ -16,7 +16,7 @@ static int held_(const ZScore *window) {
 // order.
 static void write_window_(const char *key, const ZScore *window, FILE *file) {
     fprintf(file, "  \"%s\": {\"seen\": %lld, \"values\": [", key, (long long)window->seen);
-    for (int i = 0; i < held_(window); i++) fprintf(file, "%s%.17g", i > 0 ? ", " : "", window->values[i]);
+    for (int i = 0; i < checkpoint_held_(window); i++) fprintf(file, "%s%.17g", i > 0 ? ", " : "", window->values[i]);
     fputs("]},\n", file);
 }
 
@@ -48,7 +48,8 @@ static int read_window_(ZScore *window, const JsonValue *found) {
     int count = 0;
     if (found == NULL) return 0;
     window->seen = json_integer(found, "seen", -1);
-    if (!in_reach_(window->seen) || values == NULL || values->type != JSON_ARRAY || values->count != held_(window))
+    if (!in_reach_(window->seen) || values == NULL || values->type != JSON_ARRAY ||
+        values->count != checkpoint_held_(window))
         return -1;
     for (const JsonValue *value = values->first; value != NULL; value = value->next) {
         if (value->type != JSON_NUMBER) return -1;

@@ -46,7 +46,7 @@ static double get_(const ModelConfig *model, size_t offset, bool real) {
     return real ? *(const double *)field : (double)*(const int64_t *)field;
 }
 
-static void put_(ModelConfig *model, size_t offset, bool real, double value) {
+static void hf_put_(ModelConfig *model, size_t offset, bool real, double value) {
     void *field = (char *)model + offset;
     if (real)
         *(double *)field = value;
@@ -135,7 +135,7 @@ static bool is_true_(const JsonValue *root, const char *word) {
     return value != NULL && value->type == JSON_BOOL && value->truth;
 }
 
-static int refuse_(const Found *found, Error *err, const char *what) {
+static int hf_refuse_(const Found *found, Error *err, const char *what) {
     return error_set(err, EXIT_USAGE, "%s: %s, which this program does not compute; use another model", found->path,
                      what);
 }
@@ -151,7 +151,7 @@ static int check_demands_(const Found *found, const Family *family, Error *err) 
         const JsonValue *value = json_find(found->root, demand->word);
         bool met = value == NULL || value->type == JSON_NULL;
         for (int i = 0; i < 2 && demand->allowed[i] != NULL; i++) met = met || meets_(value, demand->allowed[i]);
-        if (!met) return refuse_(found, err, demand->refusal);
+        if (!met) return hf_refuse_(found, err, demand->refusal);
     }
     return 0;
 }
@@ -212,9 +212,9 @@ static int read_rope_(Found *found, Error *err) {
     const JsonValue *truncate = json_find(scaling, "truncate");
     char text[120];
     snprintf(text, sizeof text, "rope_scaling is \"%.40s\"", kind);
-    if (m->rope_scaling == ROPE_NONE && strcmp(kind, "none") != 0) return refuse_(found, err, text);
+    if (m->rope_scaling == ROPE_NONE && strcmp(kind, "none") != 0) return hf_refuse_(found, err, text);
     if (is_number_(json_find(scaling, "mscale")) || (truncate != NULL && !is_true_(scaling, "truncate")))
-        return refuse_(found, err, "rope_scaling has mscale or truncate");
+        return hf_refuse_(found, err, "rope_scaling has mscale or truncate");
     for (int i = 0; i < ROPE_NUMBERS; i++) {
         const RopeNumber *row = &rope_numbers[i];
         const JsonValue *value = json_find(scaling, row->word);
@@ -222,7 +222,7 @@ static int read_rope_(Found *found, Error *err) {
         if (!is_number_(value) && row->absent < 0)
             return error_set(err, EXIT_USAGE, "%s: rope_scaling \"%s\" has no %s; add it", found->path, kind,
                              row->word);
-        put_(m, row->offset, row->real, is_number_(value) ? value->number : row->absent);
+        hf_put_(m, row->offset, row->real, is_number_(value) ? value->number : row->absent);
     }
     if (m->rope_scaling != ROPE_YARN) return 0;
     if (m->rope_attention == 0) m->rope_attention = 0.1 * log(m->rope_factor) + 1;
@@ -241,7 +241,7 @@ static int read_model_(Found *found, const Config *config, Error *err) {
         double value = found_number_(found->root, row);
         if (value < 0)
             return error_set(err, EXIT_USAGE, "%s: has no %s (%s); is it whole?", found->path, row->word, row->key);
-        put_(m, row->offset, row->real, value);
+        hf_put_(m, row->offset, row->real, value);
     }
     m->qkv_bias = form->qkv_bias;
     m->qk_norm = form->qk_norm;
@@ -255,7 +255,7 @@ static int read_model_(Found *found, const Config *config, Error *err) {
 
 // --- comparing
 
-static void value_text_(char *text, size_t size, const ConfigKey *key, const void *field) {
+static void hf_value_text_(char *text, size_t size, const ConfigKey *key, const void *field) {
     if (key->type == KEY_NUMBER)
         snprintf(text, size, "%.10g", *(const double *)field);
     else if (key->type == KEY_INT)
@@ -285,8 +285,8 @@ static void compare_key_(Differences *list, const char *name, const ModelConfig 
     const char *a = (const char *)there + at, *b = (const char *)here + at;
     char theirs[40], ours[40];
     if (same_value_(key, a, b) || list->used >= sizeof list->text) return;
-    value_text_(theirs, sizeof theirs, key, a);
-    value_text_(ours, sizeof ours, key, b);
+    hf_value_text_(theirs, sizeof theirs, key, a);
+    hf_value_text_(ours, sizeof ours, key, b);
     list->used += (size_t)snprintf(list->text + list->used, sizeof list->text - list->used,
                                    "%s%s is %s there and %s here", list->used > 0 ? ", " : "", name, theirs, ours);
 }
@@ -307,7 +307,7 @@ static void compare_models_(Differences *list, const ModelConfig *there, const M
     if (here->rope_scaling == ROPE_YARN) compare_key_(list, "model.rope_original", there, here);
 }
 
-static int compare_(Found *found, const Config *config, bool exact, Error *err) {
+static int hf_compare_(Found *found, const Config *config, bool exact, Error *err) {
     Differences list = {.used = 0};
     if (read_model_(found, config, err) != 0) return -1;
     compare_models_(&list, &found->model, &config->model, exact);
@@ -325,7 +325,7 @@ int hf_config_compare(const Config *config, const char *dir, bool exact, Error *
     Json json;
     int status = json_read_file(&json, path, err);
     Found found = {.root = json.root, .path = path};
-    if (status == 0) status = compare_(&found, config, exact, err);
+    if (status == 0) status = hf_compare_(&found, config, exact, err);
     json_free(&json);
     return status;
 }

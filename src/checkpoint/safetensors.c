@@ -180,7 +180,7 @@ static float from_bits_(uint32_t bits) {
     return value;
 }
 
-static float half_(uint16_t half) {
+static float safetensors_half_(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 0x1F, mantissa = half & 0x3FF;
     if (exponent == 0x1F) return from_bits_(sign | 0x7F800000 | mantissa << 13);
     if (exponent != 0) return from_bits_(sign | (exponent + 112) << 23 | mantissa << 13);
@@ -196,7 +196,7 @@ static float element_(const uint8_t *at, SafeType type) {
         return (float)wide;
     }
     memcpy(&half, at, sizeof half);
-    return type == SAFE_BF16 ? from_bits_((uint32_t)half << 16) : half_(half);
+    return type == SAFE_BF16 ? from_bits_((uint32_t)half << 16) : safetensors_half_(half);
 }
 
 void safetensors_to_float(float *to, const void *from, SafeType type, int64_t count) {

@@ -57,38 +57,38 @@ int config_load(Config *config, const char *path, const char *const *overrides, 
 }
 
 // Words that mean true and false are written as JSON's own, as in the file.
-static void write_word_(FILE *file, const char *word) {
+static void config_write_word_(FILE *file, const char *word) {
     if (strcmp(word, "true") == 0 || strcmp(word, "false") == 0)
         fputs(word, file);
     else
         json_write_text(file, word);
 }
 
-static void write_value_(FILE *file, const Config *config, const ConfigKey *key, const void *field);
+static void config_write_value_(FILE *file, const Config *config, const ConfigKey *key, const void *field);
 
-static void write_entry_(FILE *file, const Config *config, const ConfigList *list, const char *entry) {
+static void config_write_entry_(FILE *file, const Config *config, const ConfigList *list, const char *entry) {
     for (int i = 0; i < list->part_count; i++) {
         const ConfigKey *part = &list->parts[i];
         if (part->name != NULL) fprintf(file, "%c\"%s\":", i == 0 ? '{' : ',', part->name);
-        write_value_(file, config, part, entry + part->offset);
+        config_write_value_(file, config, part, entry + part->offset);
     }
     if (list->parts[0].name != NULL) fputc('}', file);
 }
 
-static void write_list_(FILE *file, const Config *config, const ConfigList *list, const char *field) {
+static void config_write_list_(FILE *file, const Config *config, const ConfigList *list, const char *field) {
     int64_t count = *(const int64_t *)((const char *)config + list->valid);
     if (list->alone && count == 1) {
-        write_value_(file, config, &list->parts[0], field);
+        config_write_value_(file, config, &list->parts[0], field);
         return;
     }
     for (int64_t i = 0; i < count; i++) {
         fputc(i == 0 ? '[' : ',', file);
-        write_entry_(file, config, list, field + (size_t)i * list->entry);
+        config_write_entry_(file, config, list, field + (size_t)i * list->entry);
     }
     fputc(']', file);
 }
 
-static void write_value_(FILE *file, const Config *config, const ConfigKey *key, const void *field) {
+static void config_write_value_(FILE *file, const Config *config, const ConfigKey *key, const void *field) {
     bool zero = (key->type == KEY_INT && *(const int64_t *)field == 0) ||
                 (key->type == KEY_NUMBER && *(const double *)field == 0);
     if (zero && key->zero_word != NULL) {
@@ -110,20 +110,20 @@ static void write_value_(FILE *file, const Config *config, const ConfigKey *key,
         fputs(*(const bool *)field ? "true" : "false", file);
         break;
     case KEY_WORD:
-        write_word_(file, key->words[*(const int *)field]);
+        config_write_word_(file, key->words[*(const int *)field]);
         break;
     case KEY_TEXT:
         json_write_text(file, field);
         break;
     case KEY_LIST:
-        write_list_(file, config, key->list, field);
+        config_write_list_(file, config, key->list, field);
         break;
     }
 }
 
 void config_write_value(const Config *config, const char *name, FILE *file) {
     const ConfigKey *key = config_find(name);
-    write_value_(file, config, key, (const char *)config + key->offset);
+    config_write_value_(file, config, key, (const char *)config + key->offset);
 }
 
 void config_write_json(const Config *config, FILE *file) {
@@ -136,7 +136,7 @@ void config_write_json(const Config *config, FILE *file) {
         else
             fprintf(file, "%s\"%.*s\":{", i == 0 ? "{" : "},", (int)section - 1, key->name);
         fprintf(file, "\"%s\":", config_short_name(key));
-        write_value_(file, config, key, (const char *)config + key->offset);
+        config_write_value_(file, config, key, (const char *)config + key->offset);
     }
     fputs("}}", file);
 }

@@ -270,7 +270,7 @@ static void note_evictions_(ScheduleConfig *config, const Schedule *schedule) {
     }
 }
 
-static int check_file_(Config *config, Error *err) {
+static int config_check_file_(Config *config, Error *err) {
     Error why = {0};
     config->schedule.file_chunks = config->schedule.file_microbatches = 0;
     if (config->schedule.file[0] == '\0') return 0;
@@ -437,7 +437,7 @@ int config_check(Config *config, Error *err) {
     if (check_required_(config, err) != 0 || check_size_(config, err) != 0 || check_family_(config, err) != 0)
         return -1;
     if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0) return -1;
-    if (check_file_(config, err) != 0 || check_kind_(config, "chunks", err) != 0) return -1;
+    if (config_check_file_(config, err) != 0 || check_kind_(config, "chunks", err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
     if (check_kind_(config, NULL, err) != 0 || check_sharding_(config, err) != 0) return -1;
     if (check_sources_(config, err) != 0 || check_stage_lists_(config, err) != 0) return -1;

@@ -9,7 +9,7 @@
 
 // What roff would read as its own: a backslash anywhere, a dot or an apostrophe at the beginning of a line. A hyphen
 // that is to be copied into a shell has to be a minus sign.
-static void text_(FILE *file, const char *text) {
+static void manual_text_(FILE *file, const char *text) {
     for (const char *at = text; *at != '\0'; at++) {
         if ((*at == '.' || *at == '\'') && (at == text || at[-1] == '\n')) fputs("\\&", file);
         if (*at == '\\')
@@ -28,15 +28,15 @@ static void options_(FILE *file) {
         fputs(".TP\n", file);
         if (row->letter != 0) fprintf(file, "\\fB\\-%c\\fR, ", row->letter);
         fputs("\\fB\\-\\-", file);
-        text_(file, row->name);
+        manual_text_(file, row->name);
         fputs("\\fR", file);
         if (row->argument != NULL) {
             fputs(" \\fI", file);
-            text_(file, row->argument);
+            manual_text_(file, row->argument);
             fputs("\\fR", file);
         }
         fputc('\n', file);
-        text_(file, row->meaning);
+        manual_text_(file, row->meaning);
         fputs(".\n", file);
     }
 }
@@ -45,18 +45,18 @@ static void manual_key_(FILE *file, const ConfigKey *key) {
     char expected[200];
     config_expected(key, expected, sizeof expected);
     fputs(".TP\n\\fB", file);
-    text_(file, key->name);
+    manual_text_(file, key->name);
     fputs("\\fR\n", file);
-    text_(file, key->meaning);
+    manual_text_(file, key->meaning);
     fputs(".\n", file);
     if (key->def == NULL)
         fputs("Required: ", file);
     else {
         fputs("Default ", file);
-        text_(file, key->def[0] == '\0' ? "\"\"" : key->def);
+        manual_text_(file, key->def[0] == '\0' ? "\"\"" : key->def);
         fputs("; ", file);
     }
-    text_(file, expected);
+    manual_text_(file, expected);
     fputs(".\n", file);
 }
 

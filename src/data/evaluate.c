@@ -59,7 +59,7 @@ static const uint16_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int
     return tokens;
 }
 
-static Row *add_row_(Evaluation *evaluation, Error *err) {
+static Row *evaluation_add_row_(Evaluation *evaluation, Error *err) {
     if (evaluation->row_count == evaluation->row_capacity) {
         int64_t capacity = evaluation->row_capacity == 0 ? 64 : 2 * evaluation->row_capacity;
         Row *rows = realloc(evaluation->rows, (size_t)capacity * sizeof *rows);
@@ -81,7 +81,7 @@ static int read_rows_(Evaluation *evaluation, Cursor *cursor, int64_t label, int
     const uint16_t *context = tokens_(evaluation, cursor, &context_tokens, err);
     if (context == NULL) return -1;
     for (int64_t i = 0; i < completions; i++) {
-        Row *row = add_row_(evaluation, err);
+        Row *row = evaluation_add_row_(evaluation, err);
         if (row == NULL) return -1;
         *row = (Row){.context = context, .context_tokens = context_tokens};
         row->completion = tokens_(evaluation, cursor, &row->completion_tokens, err);

@@ -23,7 +23,7 @@ bool side_file_path(const char *shard, char path[SIDE_FILE_PATH]) {
 }
 
 // Resolves the path of the tokenizer's file: a relative path is relative to the side file's folder.
-static void resolve_(SideFile *side, const char *file) {
+static void side_file_resolve_(SideFile *side, const char *file) {
     const char *slash = strrchr(side->path, '/');
     int folder = slash == NULL || file[0] == '/' || file[0] == '\0' ? 0 : (int)(slash - side->path + 1);
     int length = snprintf(side->file, sizeof side->file, "%.*s%s", folder, side->path, file);
@@ -41,7 +41,7 @@ int side_file_read(SideFile *side, const char *path, Error *err) {
         snprintf(side->tokenizer, sizeof side->tokenizer, "%s", json_text(json.root, "tokenizer", ""));
         snprintf(side->sha256, sizeof side->sha256, "%s", json_text(json.root, "tokenizer_sha256", ""));
         side->eot = json_integer(json.root, "eot", -1);
-        resolve_(side, json_text(json.root, "tokenizer_file", ""));
+        side_file_resolve_(side, json_text(json.root, "tokenizer_file", ""));
         if (side->vocab < 1 || side->tokenizer[0] == '\0')
             status = error_set(err, EXIT_FAILED, "%s: names no tokenizer and vocab", side->path);
     }

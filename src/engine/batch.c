@@ -34,7 +34,7 @@ typedef struct Source {
     const Evaluation *evaluation;
 } Source;
 
-static int fetch_(const Batch *batch, const Source *source, int64_t position, int64_t j, Error *err) {
+static int batch_fetch_(const Batch *batch, const Source *source, int64_t position, int64_t j, Error *err) {
     int64_t b = batch->stage->at.shape.batch;
     int32_t *inputs = batch->tokens + j, *targets = batch->targets + j;
     if (source->evaluation != NULL) return evaluation_fetch(source->evaluation, position, inputs, targets, b), 0;
@@ -50,7 +50,7 @@ static int batch_load_(Batch *batch, const Source *source, int64_t first, Error 
     int64_t position = first + batch->data_rank * stage->microbatches * b;
     for (int64_t i = 0; i < stage->microbatches; i++) {
         for (int64_t j = 0; j < b; j++, position++) {
-            if (fetch_(batch, source, position, j, err) != 0) return -1;
+            if (batch_fetch_(batch, source, position, j, err) != 0) return -1;
         }
         Backend *be = stage->be;
         if (stage->at.first) be->upload(be, stage->tokens + i * rows, batch->tokens, rows * 4);

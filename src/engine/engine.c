@@ -58,15 +58,15 @@ struct Engine {
     Error error; // of a transfer that failed during compute
 };
 
-static const Action *action_(const Engine *engine, int64_t i) {
+static const Action *engine_action_(const Engine *engine, int64_t i) {
     return &engine->list->actions[i];
 }
 
-static int bundle_(const Engine *engine, const Action *action) {
+static int engine_bundle_(const Engine *engine, const Action *action) {
     return action->chunk * engine->schedule->microbatches + action->microbatch;
 }
 
-static char *text_(const Engine *engine, const Action *action, char text[32]) {
+static char *engine_text_(const Engine *engine, const Action *action, char text[32]) {
     return action_text(engine->schedule, *action, text);
 }
 
@@ -97,10 +97,10 @@ static Movement movement_(Engine *engine, ActionKind kind) {
 static Slot *transfer_slot_(Engine *engine, const Action *action, const Movement *move) {
     if (!move->sends) return slots_free(move->pool, true);
     if (action->kind == ACTION_EVICT) {
-        int64_t made = engine->forward_action[bundle_(engine, action)];
+        int64_t made = engine->forward_action[engine_bundle_(engine, action)];
         if (made < 0 || !engine->be->event_done(engine->be, engine->end_events[made])) return NULL;
     }
-    return slots_find(move->pool, bundle_(engine, action));
+    return slots_find(move->pool, engine_bundle_(engine, action));
 }
 
 // Adds to an error which message it was: "step 12: the bundle of microbatch 5 from stage 0 to stage 3: ...".
@@ -125,13 +125,14 @@ static int blame_transfer_(const Engine *engine, const Action *action, Error *er
 // Starts the head of the queue. Returns 1 if it was started, 0 if it has to wait, -1 with err.
 static int queue_start_(Engine *engine, Error *err) {
     Queue *queue = &engine->queue;
-    const Action *action = action_(engine, queue->actions[queue->done]);
+    const Action *action = engine_action_(engine, queue->actions[queue->done]);
     Movement move = movement_(engine, action->kind);
     Slot *slot = transfer_slot_(engine, action, &move);
     if (slot == NULL) return 0;
     char who[32];
-    int bundle = bundle_(engine, action), started;
-    if (slots_move(move.pool, slot, move.before, move.during, bundle, text_(engine, action, who), err) != 0) return -1;
+    int bundle = engine_bundle_(engine, action), started;
+    if (slots_move(move.pool, slot, move.before, move.during, bundle, engine_text_(engine, action, who), err) != 0)
+        return -1;
     queue->slot = slot;
     queue->under_way = true;
     int64_t bytes = move.pool->slot_bytes;
@@ -153,13 +154,13 @@ static int queue_start_(Engine *engine, Error *err) {
 static int check_bundle_(Engine *engine, const Action *action, Error *err) {
     if (engine->checksum == NULL || action->kind != ACTION_LOAD) return 0;
     uint64_t back = checksum_of(engine->checksum, engine->queue.slot->memory, engine->own.slot_bytes);
-    return checksum_compare(engine->left_with[bundle_(engine, action)], back, err);
+    return checksum_compare(engine->left_with[engine_bundle_(engine, action)], back, err);
 }
 
 // Returns 1 if the transfer in progress is complete, 0 if not, -1 with err.
 static int queue_finish_(Engine *engine, Error *err) {
     Queue *queue = &engine->queue;
-    const Action *action = action_(engine, queue->actions[queue->done]);
+    const Action *action = engine_action_(engine, queue->actions[queue->done]);
     OffloadStore *store = offload_store_(engine, action);
     int done = store != NULL ? offload_done(store) : engine->pair->test(engine->pair, &queue->request, err);
     if (done == 0) return 0;
@@ -167,8 +168,8 @@ static int queue_finish_(Engine *engine, Error *err) {
     Movement move = movement_(engine, action->kind);
     char who[32];
     queue->slot->occupied = NULL;
-    if (slots_move(move.pool, queue->slot, move.during, move.after, bundle_(engine, action), text_(engine, action, who),
-                   err) != 0)
+    if (slots_move(move.pool, queue->slot, move.during, move.after, engine_bundle_(engine, action),
+                   engine_text_(engine, action, who), err) != 0)
         return -1;
     engine->times[queue->actions[queue->done]].end = clock_seconds();
     engine->run.evictions += action->kind == ACTION_EVICT;
@@ -179,18 +180,18 @@ static int queue_finish_(Engine *engine, Error *err) {
 
 // Posts action i, a transfer. If the evictor moves bundles alone, A and R are only noted.
 static int engine_post_(Engine *engine, int64_t i, Error *err) {
-    const Action *action = action_(engine, i);
+    const Action *action = engine_action_(engine, i);
     bool accept = action->kind == ACTION_ACCEPT;
     if (!engine->alone || (!accept && action->kind != ACTION_RETURN)) {
         engine->queue.actions[engine->queue.posted++] = i;
         return 0;
     }
     char who[32];
-    int bundle = bundle_(engine, action);
+    int bundle = engine_bundle_(engine, action);
     Slot *slot = accept ? slots_free(&engine->lent, false) : slots_find(&engine->lent, bundle);
     engine->times[i].begin = engine->times[i].end = clock_seconds();
     return slots_move(&engine->lent, slot, accept ? SLOT_FREE : SLOT_HELD, accept ? SLOT_HELD : SLOT_FREE, bundle,
-                      text_(engine, action, who), err);
+                      engine_text_(engine, action, who), err);
 }
 
 // ---------------------------------------------------------------- progress
@@ -239,7 +240,7 @@ static Lack lack_(Engine *engine, const Action *action) {
     if (!p2p_ready(in)) return LACK_INPUT;
     if (!p2p_ready(out)) return LACK_OUTPUT;
     if (action->kind == ACTION_FORWARD) return slots_free(&engine->own, false) == NULL ? LACK_SLOT : LACK_NOTHING;
-    const Slot *slot = slots_find(&engine->own, bundle_(engine, action));
+    const Slot *slot = slots_find(&engine->own, engine_bundle_(engine, action));
     return slot != NULL && slot->state == SLOT_HELD ? LACK_NOTHING : LACK_LOAD;
 }
 
@@ -252,15 +253,15 @@ static void say_lack_(Engine *engine, const Action *action, Lack lack) {
     action_links_(engine, action, &in, &out);
     if (lack == LACK_INPUT) {
         peer = in->comm == NULL ? engine->index : in->peer;
-        snprintf(what, sizeof what, "%s from stage %d", text_(engine, action, who), peer);
+        snprintf(what, sizeof what, "%s from stage %d", engine_text_(engine, action, who), peer);
     } else if (lack == LACK_OUTPUT) {
         peer = out->comm == NULL ? engine->index : out->peer;
         snprintf(what, sizeof what, "a free buffer to stage %d", peer);
     } else {
-        const Action *head = queue->done < queue->posted ? action_(engine, queue->actions[queue->done]) : action;
+        const Action *head = queue->done < queue->posted ? engine_action_(engine, queue->actions[queue->done]) : action;
         peer = head->peer >= 0 ? head->peer : -1;
         snprintf(what, sizeof what, "%s, %s", lack == LACK_SLOT ? "a free slot" : "its bundle",
-                 text_(engine, head, who));
+                 engine_text_(engine, head, who));
     }
     status_page_set_wait(engine->status_page, lack == LACK_NOTHING ? NULL : what, peer);
 }
@@ -310,7 +311,7 @@ static void engine_say_(Engine *engine, const char *what) {
 
 // Runs action i, a compute action, as soon as it has everything it needs.
 static int engine_compute_(Engine *engine, int64_t i, Error *err) {
-    const Action *action = action_(engine, i);
+    const Action *action = engine_action_(engine, i);
     Backend *be = engine->be;
     Stage *stage = engine->stage;
     ActionKind kind = action->kind;
@@ -320,9 +321,9 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
     SlotState during = forward ? SLOT_FILLING : SLOT_READING, after = forward ? SLOT_HELD : SLOT_READING;
     P2pLink *in, *out;
     char who[32];
-    engine_say_(engine, text_(engine, action, who));
+    engine_say_(engine, engine_text_(engine, action, who));
     if (await_(engine, action, err) != 0) return -1;
-    int bundle = bundle_(engine, action), c = action->chunk, microbatch = action->microbatch, ran;
+    int bundle = engine_bundle_(engine, action), c = action->chunk, microbatch = action->microbatch, ran;
     Slot *slot = forward ? slots_free(&engine->own, false) : slots_find(&engine->own, bundle);
     if (slots_move(&engine->own, slot, before, during, bundle, who, err) != 0) return -1;
     action_links_(engine, action, &in, &out);
@@ -414,7 +415,7 @@ static int drain_(Engine *engine, Error *err) {
 
 static void collect_(Engine *engine, EngineRun *run) {
     for (int64_t i = 0; i < engine->list->count; i++) {
-        if (!action_computes(action_(engine, i)->kind)) continue;
+        if (!action_computes(engine_action_(engine, i)->kind)) continue;
         ActionTime *time = &engine->times[i];
         time->begin = engine->be->event_seconds(engine->be, engine->begin_events[i]);
         time->end = engine->be->event_seconds(engine->be, engine->end_events[i]);
@@ -432,7 +433,7 @@ static void collect_(Engine *engine, EngineRun *run) {
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err) {
     if (engine_begin_(engine, label, schedule, scale, err) != 0) return -1;
     for (int64_t i = 0; i < engine->list->count; i++) {
-        bool computes = action_computes(action_(engine, i)->kind);
+        bool computes = action_computes(engine_action_(engine, i)->kind);
         if ((computes ? engine_compute_(engine, i, err) : engine_post_(engine, i, err)) != 0) return -1;
         engine_progress_(engine); // send what was just made or posted, before the next action is checked
         if (engine->be->check != NULL && engine->be->check(engine->be, err) != 0) return -1;

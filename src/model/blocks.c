@@ -63,7 +63,7 @@ void block_summed(Pass *pass) {
     pass->sum_started = false;
 }
 
-static const void *weight_(const Tensor *tensor) {
+static const void *blocks_weight_(const Tensor *tensor) {
     return tensor == NULL ? NULL : tensor->weight;
 }
 static float *gradient_(const Tensor *tensor) {
@@ -73,7 +73,7 @@ static float *gradient_(const Tensor *tensor) {
 void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias, int64_t out,
                     Epilogue epilogue) {
     const Shape *s = pass->shape;
-    pass->be->linear_forward(pass->be, y, aux, x, w->weight, weight_(bias), s->rows, s->hidden, out, epilogue);
+    pass->be->linear_forward(pass->be, y, aux, x, w->weight, blocks_weight_(bias), s->rows, s->hidden, out, epilogue);
 }
 
 void column_input(Pass *pass, void *dx, const void *dy, const Tensor *w, int64_t out) {
@@ -130,7 +130,7 @@ void column_forward_gathered(Pass *pass, void *y, void *aux, const void *x, cons
         blocks_finish_(pass, started[c], &pass->chunk[c]);
         pass->be->linear_forward_blocks(pass->be, (char *)y + to, aux == NULL ? NULL : (char *)aux + to,
                                         (const char *)pass->gathered[GATHERED_INPUT] + chunk.whole, w->weight,
-                                        weight_(bias), &rows, s->hidden, out, epilogue);
+                                        blocks_weight_(bias), &rows, s->hidden, out, epilogue);
     }
 }
 
@@ -162,7 +162,7 @@ static void row_forward_chunks_(Pass *pass, void *y, const void *x, const Tensor
 void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tensor *bias, int64_t in) {
     const Shape *s = pass->shape;
     // The bias belongs to the sum, so one of its terms brings it.
-    const void *b = s->tensor_rank == 0 ? weight_(bias) : NULL;
+    const void *b = s->tensor_rank == 0 ? blocks_weight_(bias) : NULL;
     if (s->chunks > 1) {
         row_forward_chunks_(pass, y, x, w, b, in);
         return;

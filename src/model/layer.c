@@ -96,7 +96,7 @@ static Branch mlp_(const LayerBundle *a, const Shape *s) {
                     a->x2,       a->norm2, a->act,        s->mlp_cols, s->ffn};
 }
 
-static Branch attention_(const LayerBundle *a, const Shape *s) {
+static Branch layer_attention_(const LayerBundle *a, const Shape *s) {
     return (Branch){LAYER_NORM1, LAYER_QKV, LAYER_QKV_BIAS, LAYER_OUT,   LAYER_OUT_BIAS,
                     a->x,        a->norm1,  a->attention,   s->qkv_cols, s->query_cols};
 }
@@ -146,7 +146,7 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     Layer layer = layer_open_(pass, model, tensors, bundle);
     const LayerBundle *a = &layer.a;
     const LayerWork *work = &layer.work;
-    Branch mlp = mlp_(a, s), attention = attention_(a, s);
+    Branch mlp = mlp_(a, s), attention = layer_attention_(a, s);
 
     const void *whole = branch_row_(pass, &layer, &mlp, dx, layer.fused ? work->dmlp : work->dact,
                                     layer.fused ? a->mlp : NULL, layer.epilogue);
@@ -167,7 +167,7 @@ void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const 
     const Shape *s = pass->shape;
     Layer layer = layer_open_(pass, model, tensors, bundle);
     const LayerBundle *a = &layer.a;
-    Branch mlp = mlp_(a, s), attention = attention_(a, s);
+    Branch mlp = mlp_(a, s), attention = layer_attention_(a, s);
 
     const void *whole = block_gathered(pass, GATHERED_GRADIENT, dy);
     block_gather(pass, GATHERED_INPUT, a->norm2);

@@ -124,8 +124,8 @@ static int64_t stage_parameters_(const TensorTable *table, const StageShape *at)
 }
 
 // `at` and slot_bytes are known.
-static void fill_stage_(PlanStage *plan, const TensorTable *table, const Config *config, const Schedule *schedule,
-                        Backend *be, int stage) {
+static void plan_fill_stage_(PlanStage *plan, const TensorTable *table, const Config *config, const Schedule *schedule,
+                             Backend *be, int stage) {
     const StageSchedule *list = &schedule->stage[stage];
     plan->own_slots = list->own_slots;
     plan->lent_slots = list->lent_slots;
@@ -172,7 +172,7 @@ void plan_make_from(Plan *plan, const TensorTable *table, const Model *model, co
     for (int s = 0; s < plan->stages; s++) stage_shape(&plan->stage[s].at, model, config, schedule, be, s, 0);
     for (int s = 0; s < plan->stages; s++) {
         plan->stage[s].slot_bytes = slot_bytes_(plan, schedule, s);
-        fill_stage_(&plan->stage[s], table, config, schedule, be, s);
+        plan_fill_stage_(&plan->stage[s], table, config, schedule, be, s);
         plan->parameters += plan->stage[s].parameters;
     }
 }

@@ -204,7 +204,7 @@ static void describe_row_(const ScheduleRow *row, char *text, size_t size) {
 }
 
 // Prints which schedule is the quickest that fits at this micro-batch size, and what evicting adds to it.
-static void print_best_(const PlanAnswer *answer, FILE *file) {
+static void report_print_best_(const PlanAnswer *answer, FILE *file) {
     const ScheduleTable *table = &answer->schedules;
     if (table->best < 0) return;
     char best[192], other[192];
@@ -231,7 +231,7 @@ static void print_best_(const PlanAnswer *answer, FILE *file) {
 static int print_verdict_(const PlanAnswer *answer, FILE *file, Error *err) {
     const Verdict *verdict = &answer->verdict;
     grid_line(file, "BPipe?", "%s", verdict->reason);
-    print_best_(answer, file);
+    report_print_best_(answer, file);
     fprintf(file, "largest   micro-batch that fits: ");
     size_(file, plan_plain_name(&answer->config), verdict->largest_plain, ", ");
     size_(file, "BPipe", verdict->largest_bpipe, ", ");

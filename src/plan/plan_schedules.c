@@ -40,7 +40,7 @@ static int try_row_(ScheduleTable *table, const Planner *planner, Config *config
 }
 
 // Tries what also saves memory without evicting: recomputing whole layers, or the attention.
-static int try_recompute_(ScheduleTable *table, const Planner *planner, Config *config, Error *err) {
+static int schedules_try_recompute_(ScheduleTable *table, const Planner *planner, Config *config, Error *err) {
     config->schedule.recompute_given = 1;
     config->schedule.recompute_of_stage[0] = config->model.layers;
     int status = try_row_(table, planner, config, -1, err);
@@ -56,7 +56,7 @@ static int try_recompute_(ScheduleTable *table, const Planner *planner, Config *
 static int try_ways_(ScheduleTable *table, const Planner *planner, Config *config, Error *err) {
     for (int evict = -1; evict <= EVICT_TO_HOST; evict++)
         if (try_row_(table, planner, config, evict, err) != 0) return -1;
-    return config_chunks(config) == 1 ? try_recompute_(table, planner, config, err) : 0;
+    return config_chunks(config) == 1 ? schedules_try_recompute_(table, planner, config, err) : 0;
 }
 
 // Spreads layers over p * chunks virtual stages: as given if the list has as many entries, else evenly. Returns false
@@ -148,7 +148,7 @@ static void table_heading_(Grid *grid) {
     for (int i = 0; i < 10; i++) grid_cell(grid, "%s", cells[i]);
 }
 
-static void table_row_(Grid *grid, const ScheduleTable *table, int i) {
+static void schedules_table_row_(Grid *grid, const ScheduleTable *table, int i) {
     const ScheduleRow *row = &table->rows[i];
     const PlanTime *time = &row->forecast.time;
     char text[SCHEDULE_ROW_TEXT], bytes[32];
@@ -167,7 +167,7 @@ static void table_row_(Grid *grid, const ScheduleTable *table, int i) {
 void schedule_table_print(const ScheduleTable *table, const Planner *planner, FILE *file) {
     Grid grid = {0};
     table_heading_(&grid);
-    for (int i = 0; i < table->count; i++) table_row_(&grid, table, i);
+    for (int i = 0; i < table->count; i++) schedules_table_row_(&grid, table, i);
     fprintf(file, "schedules at micro-batch %lld that can run here; bundles: slots of a rank over chunks\n",
             (long long)planner->config->schedule.micro_batch);
     grid_print(&grid, file);

@@ -19,7 +19,8 @@ static bool smallest_cut_(const Config *from, int64_t p, int64_t t, Config *to) 
     return config_check(to, &ignored) == 0;
 }
 
-static int try_(const Planner *planner, Config *config, int64_t p, int64_t t, SmallestWorld *found, Error *err) {
+static int plan_world_try_(const Planner *planner, Config *config, int64_t p, int64_t t, SmallestWorld *found,
+                           Error *err) {
     if (!smallest_cut_(planner->config, p, t, config)) return 0;
     Planner like = *planner;
     like.config = config;
@@ -41,7 +42,8 @@ static int try_(const Planner *planner, Config *config, int64_t p, int64_t t, Sm
 
 // More stages hold less each, so the fewest that fit are found by bisection between a number that does not fit and one
 // that does. Only worlds smaller than the best so far are tried.
-static int fewest_stages_(const Planner *planner, Config *config, int64_t t, SmallestWorld *best, Error *err) {
+static int plan_world_fewest_stages_(const Planner *planner, Config *config, int64_t t, SmallestWorld *best,
+                                     Error *err) {
     int64_t batch = planner->config->train.global_batch, layers = planner->config->model.layers;
     int64_t most = layers < batch ? layers : batch;
     if (most > CONFIG_MAX_STAGES) most = CONFIG_MAX_STAGES;
@@ -51,7 +53,7 @@ static int fewest_stages_(const Planner *planner, Config *config, int64_t t, Sma
     while (fits - fails > 1) {
         SmallestWorld at = {0};
         int64_t p = fails + (fits - fails) / 2;
-        if (try_(planner, config, p, t, &at, err) != 0) return -1;
+        if (plan_world_try_(planner, config, p, t, &at, err) != 0) return -1;
         if (at.ranks > 0) found = at;
         *(at.ranks > 0 ? &fits : &fails) = p;
     }
@@ -65,7 +67,8 @@ int plan_smallest_world(const Planner *planner, SmallestWorld *world, Error *err
     int status = 0;
     // Tensor ranks stay within a node; those that do not divide the model are refused as a configuration would be.
     for (int64_t t = 1; status == 0 && t <= planner->config->hardware.gpus_per_node; t++)
-        if (smallest_cut_(planner->config, 1, t, config)) status = fewest_stages_(planner, config, t, world, err);
+        if (smallest_cut_(planner->config, 1, t, config))
+            status = plan_world_fewest_stages_(planner, config, t, world, err);
     free(config);
     return status;
 }

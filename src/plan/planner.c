@@ -166,7 +166,7 @@ static bool possible_(const Config *config) {
 
 // ---------------------------------------------------------------- limits
 
-static int64_t host_bytes_(const Plan *plan, const Config *config) {
+static int64_t planner_host_bytes_(const Plan *plan, const Config *config) {
     int64_t bytes = 0, ranks = config_world(config) / plan->stages;
     for (int s = 0; s < plan->stages; s++)
         bytes += ranks * (memory_total(&plan->stage[s].memory) + plan_host_bytes(&plan->stage[s]));
@@ -180,7 +180,7 @@ static bool fits_(const Planner *planner, const Plan *plan) {
     int64_t peak = memory_total(&plan->stage[plan_fullest(plan)].memory);
     if (hardware->memory_bytes > 0) return (double)peak + reserve <= (double)hardware->memory_bytes;
     if (hardware->host_bytes > 0)
-        return (double)host_bytes_(plan, planner->config) + reserve <= (double)hardware->host_bytes;
+        return (double)planner_host_bytes_(plan, planner->config) + reserve <= (double)hardware->host_bytes;
     return true;
 }
 

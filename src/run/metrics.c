@@ -179,14 +179,14 @@ bool metrics_unheard(const Metrics *metrics) {
 
 // Returns whether the reader takes a line within so many milliseconds: a pipe that is ready takes PIPE_BUF bytes at
 // once.
-static bool ready_(int ms) {
+static bool metrics_ready_(int ms) {
     struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
     return poll(&out, 1, ms) != 0;
 }
 
 void metrics_close(Metrics *metrics) {
     if (metrics == NULL) return;
-    if (metrics->progress_shown && ready_(0)) {
+    if (metrics->progress_shown && metrics_ready_(0)) {
         fputs("\r\033[K", stdout);
         fflush(stdout);
     }
@@ -240,7 +240,7 @@ static void metrics_number_(Line *line, const char *key, double value, int digit
         fprintf(line->file, ",\"%s\":null", key);
 }
 
-static void count_(Line *line, const char *key, int64_t value) {
+static void metrics_count_(Line *line, const char *key, int64_t value) {
     fprintf(line->file, ",\"%s\":%lld", key, (long long)value);
 }
 
@@ -254,9 +254,9 @@ int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Erro
     const Peak *peak = &metrics->peak;
     fprintf(line.file, "{\"type\":\"run\",\"version\":\"%s\",\"config\":", VERSION);
     config_write_json(config, line.file);
-    count_(&line, "world", peak->world);
-    count_(&line, "parameters", parameters);
-    count_(&line, "microbatches", config_microbatches(config));
+    metrics_count_(&line, "world", peak->world);
+    metrics_count_(&line, "parameters", parameters);
+    metrics_count_(&line, "microbatches", config_microbatches(config));
     metrics_number_(&line, "peak_tflops", peak->peak_tflops > 0.0 ? peak->peak_tflops : NAN, EXACT);
     metrics_number_(&line, "flops_per_token_full", peak->flops_per_token_full, EXACT);
     metrics_number_(&line, "flops_per_token_causal", peak->flops_per_token_causal, EXACT);
@@ -268,10 +268,10 @@ static void write_stages_(Line *line, const StepFigures *figures) {
     for (int s = 0; s < figures->stages; s++) {
         const StageFigures *stage = &figures->stage[s];
         fprintf(line->file, "%s{\"stage\":%d", s == 0 ? "" : ",", s);
-        count_(line, "peak_bytes", stage->peak_bytes);
-        count_(line, "activation_bytes", stage->activation_bytes);
-        count_(line, "slots_used", stage->slots_used);
-        count_(line, "slots_lent", stage->slots_lent);
+        metrics_count_(line, "peak_bytes", stage->peak_bytes);
+        metrics_count_(line, "activation_bytes", stage->activation_bytes);
+        metrics_count_(line, "slots_used", stage->slots_used);
+        metrics_count_(line, "slots_lent", stage->slots_lent);
         fputc('}', line->file);
     }
     fputc(']', line->file);
@@ -293,8 +293,8 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
     metrics_number_(&line, "norm_z", figures->norm_z, CLEAR);
     metrics_number_(&line, "lr", figures->lr, EXACT);
     metrics_number_(&line, "step_ms", figures->seconds * 1e3, CLEAR);
-    count_(&line, "tokens", figures->tokens);
-    count_(&line, "tokens_seen", figures->step * figures->tokens);
+    metrics_count_(&line, "tokens", figures->tokens);
+    metrics_count_(&line, "tokens_seen", figures->step * figures->tokens);
     double rate = (double)figures->tokens / figures->seconds;
     metrics_number_(&line, "tokens_per_s", rate, CLEAR);
     metrics_number_(&line, "tokens_per_s_per_gpu", rate / (double)metrics->peak.world, CLEAR);
@@ -302,7 +302,7 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
     metrics_number_(&line, "mfu_causal", mfu_(metrics, metrics->peak.flops_per_token_causal, figures), CLEAR);
     metrics_number_(&line, "bubble", figures_bubble(figures), CLEAR);
     metrics_number_(&line, "transfer_exposed_ms", figures_exposed(figures) * 1e3, CLEAR);
-    count_(&line, "evictions", figures_evictions(figures));
+    metrics_count_(&line, "evictions", figures_evictions(figures));
     if (figures->skipped) fputs(",\"skipped\":true", line.file);
     write_stages_(&line, figures);
     return line_end_(&line, metrics, err);
@@ -315,7 +315,7 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
 static bool wait_for_reader_(const Metrics *metrics) {
     enum { LOOK_MS = 200 };
     if (metrics->waits == NULL) return true;
-    while (!ready_(LOOK_MS))
+    while (!metrics_ready_(LOOK_MS))
         if (!metrics->waits(metrics->context)) return false;
     return true;
 }
@@ -332,7 +332,7 @@ static int metrics_say_(Metrics *metrics, const char *text, Error *err) {
 }
 
 // "24s", "3m05s", "1h02m", "2d03h".
-static char *duration_(double seconds, char text[48]) {
+static char *metrics_duration_(double seconds, char text[48]) {
     int64_t s = (int64_t)(seconds + 0.5);
     if (s >= 86400)
         snprintf(text, 48, "%lldd%02lldh", (long long)(s / 86400), (long long)(s / 3600 % 24));
@@ -398,7 +398,7 @@ static void memory_field_(char field[64], const StepFigures *figures, bool all) 
                  emptiest);
 }
 
-static void fill_(StepLine *line, const Metrics *metrics, const StepFigures *figures) {
+static void metrics_fill_(StepLine *line, const Metrics *metrics, const StepFigures *figures) {
     bool all = metrics->say_all;
     double mfu = mfu_(metrics, metrics->peak.flops_per_token_full, figures), ms = figures->seconds * 1e3;
     double exposed = figures_exposed(figures) * 1e3, pace = pace_(metrics);
@@ -421,7 +421,7 @@ static void fill_(StepLine *line, const Metrics *metrics, const StepFigures *fig
     if (all || exposed >= 0.05) snprintf(line->field[FIELD_TRANSFER], 64, "xfer +%.1f ms", exposed);
     if (figures->skipped) strcpy(line->field[FIELD_SKIPPED], "skipped");
     if (figures->step < metrics->steps && isfinite(left))
-        snprintf(line->field[FIELD_LEFT], 64, "%s", duration_(left, text));
+        snprintf(line->field[FIELD_LEFT], 64, "%s", metrics_duration_(left, text));
 }
 
 static size_t line_width_(const StepLine *line) {
@@ -441,7 +441,7 @@ static void cut_to_width_(StepLine *line) {
 static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     StepLine line;
     char text[FIELDS * 67];
-    fill_(&line, metrics, figures);
+    metrics_fill_(&line, metrics, figures);
     if (!metrics->say_all) cut_to_width_(&line);
     int length = 0;
     for (int i = 0; i < FIELDS; i++)
@@ -478,9 +478,9 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
     line_begin_(&line);
     fprintf(line.file, "{\"type\":\"eval\",\"step\":%lld,\"name\":\"hellaswag\"", (long long)step);
     metrics_number_(&line, "accuracy", accuracy, EXACT);
-    count_(&line, "correct", correct);
-    count_(&line, "examples", examples);
-    count_(&line, "left_out", left_out);
+    metrics_count_(&line, "correct", correct);
+    metrics_count_(&line, "examples", examples);
+    metrics_count_(&line, "left_out", left_out);
     int written = line_end_(&line, metrics, err);
     return metrics_say_(metrics, text, err) == 0 ? written : -1;
 }
@@ -506,7 +506,7 @@ int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *te
     Line line;
     line_begin_(&line);
     fprintf(line.file, "{\"type\":\"sample\",\"step\":%lld", (long long)step);
-    count_(&line, "index", index);
+    metrics_count_(&line, "index", index);
     fputs(",\"text\":", line.file);
     json_write_text(line.file, text);
     int written = line_end_(&line, metrics, err);
@@ -514,12 +514,13 @@ int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *te
 }
 
 void metrics_progress(Metrics *metrics, int64_t step, int64_t steps) {
-    if (!metrics->terminal || !ready_(0)) return;
+    if (!metrics->terminal || !metrics_ready_(0)) return;
     if (metrics->paced == 0) metrics->ended[metrics->paced++] = clock_seconds();
     double pace = pace_(metrics);
     char left[48];
     fprintf(stdout, "\r\033[Kstep %4lld/%lld is running", (long long)step, (long long)steps);
-    if (metrics->paced > 1) fprintf(stdout, ", about %s left", duration_(pace * (double)(steps - step + 1), left));
+    if (metrics->paced > 1)
+        fprintf(stdout, ", about %s left", metrics_duration_(pace * (double)(steps - step + 1), left));
     fflush(stdout);
     metrics->progress_shown = true;
 }
