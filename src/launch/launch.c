@@ -40,10 +40,8 @@ typedef struct Launch {
     int asked;        // how often we were told to stop
     double first;     // when for the first time
     bool forwarded;   // the ranks were told
-    double force;     // when to kill everything, after the second time
     bool forced;      // everything was killed
     double last;      // when all ranks had ended cleanly; 0: not yet
-    bool over;        // the coordinator, or what follows, decided that the job has to end
     char reason[256]; // if the coordinator has none
 } Launch;
 
@@ -52,16 +50,11 @@ typedef struct Launch {
 #define SAME_S 0.2 // one request may come as several signals: of timeout(1), of a shell whose terminal goes away
 
 static void launch_ask_to_stop_(Launch *launch) {
-    enum { PATIENCE_S = 2 };
     if (launch->asked > 0 && clock_seconds() - launch->first < SAME_S) return;
     if (launch->asked == 0) launch->first = clock_seconds();
-    launch->asked++;
-    if (launch->ended) return;
-    if (launch->asked == 1)
+    if (++launch->asked == 1 && !launch->ended)
         log_status(launch->log,
                    "asked to stop: the ranks end after the step under way; a second signal ends them at once");
-    else if (launch->asked == 2)
-        launch->force = clock_seconds();
 }
 
 static void launch_see_mpirun_(Launch *launch) {
@@ -160,7 +153,7 @@ static bool launch_is_over_(Launch *launch, double now) {
     enum { MPIRUN_ENDS_WITHIN_S = 2 };
     const Patience *patience = &launch->job->patience;
     if (coordinator_look(launch->coordinator, launch->log, now)) return true;
-    if (launch->force > 0) return true;
+    if (launch->asked > 1) return true;
     if (launch->last == 0 && coordinator_code(launch->coordinator) >= 0) launch->last = now;
     if (launch->last > 0 && launch->results < 0 && now - launch->last > MPIRUN_ENDS_WITHIN_S) return true;
     if (launch->children.first >= 0 && launch->last == 0 && now - launch->children.when > MPIRUN_ENDS_WITHIN_S / 2)
@@ -176,7 +169,6 @@ static bool launch_is_over_(Launch *launch, double now) {
 static void launch_end_ranks_(Launch *launch) {
     enum { TRIES = 20 };
     const struct timespec nap = {0, 50000000};
-    launch->over = true;
     for (int try = 0; try < TRIES && !launch->ended && (try == 0 || coordinator_open_ranks(launch->coordinator) > 0);
          try++) {
         coordinator_end(launch->coordinator);
