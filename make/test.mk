@@ -29,7 +29,7 @@ EMULATED_BIN := $(if $(filter tsan,$(VARIANT)),,\
                 $(addprefix $(B)/emulate/,$(filter $(chosen),$(EMULATED_ALL))))
 
 # ---- targets --------------------------------------------------------------------------------------------------------
-.PHONY: unit test test-all test-cuda asan tsan valgrind bench soak
+.PHONY: unit test test-all test-cuda asan tsan valgrind bench bench-step soak
 unit: $(TEST_BIN) $(EMULATED_BIN)
 	$(Q)$(PYTHON) test/run_tests.py $(if $(filter tsan,$(VARIANT)),--no-aslr) $(TEST_BIN) $(EMULATED_BIN)
 
@@ -64,6 +64,10 @@ valgrind:
 bench: all $(BENCH_BIN)
 	$(Q)for bench in $(BENCH_BIN); do echo "== $$(basename $$bench)"; $$bench || exit 1; done
 	$(Q)for bench in $(wildcard test/bench/bench*.py); do echo "== $$bench"; $(PYTHON) $$bench || exit 1; done
+
+# The ratios of a training step and of long attention alone, in at most 12 minutes on a quiet machine.
+bench-step: programs $(B)/test/bench_ops
+	$(Q)$(PYTHON) test/bench/bench_step.py
 
 # What takes minutes: the long forms of tests, one after another.
 soak: all virtual virtual-tsan $(TOOL_BIN) $(B)/test/test_kinds

@@ -2,12 +2,11 @@
 """Speed of whole training steps, as ratios taken in one run. `make bench` runs it; docs/performance.md keeps figures.
 
 Every comparison alternates its two sides (A B A B ...) and reports the median of the pairwise ratios, so that a machine
-whose speed drifts does not decide it.
+whose speed drifts does not decide it. bench_step.py has the step of GPT-2 124M against its products and other programs.
 """
 
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -76,53 +75,7 @@ def pairs(name, program, config, a, b):
     )
 
 
-def torch_step(*options):
-    """Median step of GPT-2 124M in PyTorch in ms, or None where it is not installed or refuses."""
-    command = [sys.executable, "test/bench/torch_gpt2.py", *options]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return float(done.stdout) if done.returncode == 0 else None
-
-
-def products():
-    """GFLOP of the step's matrix products, ms that they take in our tiles, and ms at the peak measured beside them."""
-    command = [os.path.join(os.environ.get("TEST_PROGRAMS", "build/release/test"), "bench_ops"), "0", "linear"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    peak = float(re.search(r"share of ([0-9.]+)", said)[1])
-    gflop, seconds = map(float, re.search(r"all of a step +([0-9.]+) GFLOP in ([0-9.]+) s", said).groups())
-    return gflop, 1e3 * seconds, 1e3 * gflop / peak
-
-
-def ratio(name, above, below, promise):
-    """Prints the median of the pairwise ratios; None on a side: that side is not here."""
-    found = [a / b for a, b in zip(above, below) if a is not None and b is not None]
-    if not found:
-        print(f"  {name}: not measured, it is not installed", flush=True)
-        return
-    spread = f"from {min(found):.3f} to {max(found):.3f}"
-    print(f"  {name} = {statistics.median(found):.3f} ({spread}; promised: {promise})", flush=True)
-
-
-def gpt2():
-    """The step of GPT-2 124M against what its products take at oneDNN's peak, against bf16, and against PyTorch."""
-    rows = []
-    for _ in range(ROUNDS):
-        gflop, tiles, peak = products()
-        ours = run("train_gpt", GPT2_124M)[0]
-        half = run("train_gpt", GPT2_124M, ["train.precision=bf16"])[0]
-        rows.append((tiles, peak, ours, half, torch_step(), torch_step("compile"), torch_step("bf16")))
-    tiles, peak, ours, half, eager, compiled, torch_half = zip(*rows)
-    medians = " ".join(f"{statistics.median(side):.0f}" for side in (peak, tiles, ours, half))
-    print(f"GPT-2 124M, B=4, T=64, one rank; ms at the peak, in tiles, fp32 step, bf16 step: {medians} ({gflop} GFLOP)")
-    ratio("fp32 step / its products at oneDNN's peak", ours, peak, "at most 1.10")
-    ratio("products in our tiles / at the peak", tiles, peak, "none")
-    ratio("bf16 / fp32 step", half, ours, "at most 0.70 with avx512_bf16, 1.02 without")
-    ratio("PyTorch eager / fp32 step", eager, ours, "at least 1.5")
-    ratio("PyTorch compiled / fp32 step", compiled, ours, "at least 1.5")
-    ratio("PyTorch with bf16 autocast / bf16 step", torch_half, half, "none")
-
-
 def main():
-    gpt2()
     pairs(
         "BPipe, four ranks", "train_llama", LLAMA_BPIPE, ("on", ["schedule.bpipe=on"]), ("off", ["schedule.bpipe=off"])
     )

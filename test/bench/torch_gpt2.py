@@ -2,7 +2,9 @@
 """Median milliseconds of a training step of GPT-2 124M in PyTorch, the work of GPT2_124M in bench.py: 4 sequences of
 64.
 
-python3 test/bench/torch_gpt2.py [bf16] [compile]
+python3 test/bench/torch_gpt2.py [bf16] [compile] [serve]
+
+serve: warm up, print "ready", and then print the median of STEPS more steps for every line of standard input.
 """
 
 import statistics
@@ -13,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-BATCH, SEQ, HIDDEN, LAYERS, HEADS, VOCAB, STEPS = 4, 64, 768, 12, 12, 50304, 6
+BATCH, SEQ, HIDDEN, LAYERS, HEADS, VOCAB, STEPS = 4, 64, 768, 12, 12, 50304, 3
 
 
 class Block(nn.Module):
@@ -50,22 +52,41 @@ class Gpt2(nn.Module):
         return functional.cross_entropy(logits.view(-1, VOCAB), targets.view(-1))
 
 
-def main():
-    torch.manual_seed(1)
-    model = Gpt2()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    run = torch.compile(model) if "compile" in sys.argv else model
-    tokens, milliseconds = torch.randint(VOCAB, (BATCH, SEQ + 1)), []
-    for _ in range(STEPS):
-        start = time.monotonic()
+class Trainer:
+    def __init__(self):
+        torch.manual_seed(1)
+        self.model = Gpt2()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4)
+        self.run = torch.compile(self.model) if "compile" in sys.argv else self.model
+        self.tokens = torch.randint(VOCAB, (BATCH, SEQ + 1))
+
+    def step(self):
         with torch.autocast("cpu", torch.bfloat16, enabled="bf16" in sys.argv):
-            loss = run(tokens[:, :-1], tokens[:, 1:])
+            loss = self.run(self.tokens[:, :-1], self.tokens[:, 1:])
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        milliseconds.append(1e3 * (time.monotonic() - start))
-    print(statistics.median(milliseconds[1:]))
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def measure(self):
+        milliseconds = []
+        for _ in range(STEPS):
+            start = time.monotonic()
+            self.step()
+            milliseconds.append(1e3 * (time.monotonic() - start))
+        return statistics.median(milliseconds)
+
+
+def main():
+    trainer = Trainer()
+    trainer.step()
+    trainer.step()
+    if "serve" not in sys.argv:
+        print(trainer.measure())
+        return
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        print(trainer.measure(), flush=True)
 
 
 if __name__ == "__main__":
