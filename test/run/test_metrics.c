@@ -262,6 +262,21 @@ static void unknown_peak_is_said_and_never_a_number(void **state) {
     free(file);
 }
 
+static void more_than_the_peak_is_never_called_an_mfu(void **state) {
+    (void)state;
+    Peak low = known_peak;
+    low.peak_tflops = known_peak.peak_tflops * 0.4; // 102.4 %
+    Error err = {0};
+    Metrics *metrics = metrics_open(made_config(desk.path), &low, -1, &err);
+    StepFigures figures = made_figures(1);
+    listen_to_stdout();
+    metrics_step(metrics, &figures, &err);
+    char *text = heard();
+    metrics_close(metrics);
+    assert_non_null(strstr(text, "| MFU ? (peak too low) |"));
+    free(text);
+}
+
 static void progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line(void **state) {
     (void)state;
     Error err = {0};
@@ -498,6 +513,7 @@ int main(void) {
         AT_A_DESK(step_line_never_exceeds_120_columns),
         AT_A_DESK(validation_is_a_line_with_its_perplexity),
         AT_A_DESK(unknown_peak_is_said_and_never_a_number),
+        AT_A_DESK(more_than_the_peak_is_never_called_an_mfu),
         AT_A_DESK(progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line),
         AT_A_DESK(step_line_of_the_file_has_every_key_with_its_unit),
         AT_A_DESK(a_skipped_step_says_so_and_others_do_not),
