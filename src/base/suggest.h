@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 // Letters to insert, delete, replace or swap with a neighbour (optimal string alignment distance) to turn one word into
-// the other. Words longer than 63 bytes are infinitely far away (INT_MAX).
+// the other; case does not count. Words longer than 63 bytes are infinitely far away (INT_MAX).
 int suggest_distance(const char *a, const char *b);
 
 // True where `known` is near enough to `typed` to be what was meant and nearer than *best, which it then updates.

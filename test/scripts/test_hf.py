@@ -1,6 +1,7 @@
 """scripts/hf.py: says what a model is, and whether the trainer computes with it what transformers does."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -148,6 +149,16 @@ def test_what_cannot_be_compared_is_said(capsys, tmp_path):
     (folder / "config.json").unlink()
     code, _, errors = run(capsys, "check", folder)
     assert code == 1 and "holds no config.json" in errors
+
+
+def test_check_asks_the_transformers_of_the_python_that_runs_it(tmp_path):
+    """A module that plays another transformers: .deps has one too, which is left alone."""
+    folder = save("llama", tmp_path / "model")
+    (tmp_path / "transformers.py").write_text("raise ImportError('played', name='what this Python has')\n")
+    command = [sys.executable, ROOT / "scripts/hf.py", "check", folder, "--trainer", BUILD / "train_llama"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1 and "what this Python has is missing" in ended.stderr, ended.stderr
 
 
 def test_info_has_the_model_and_every_tensor(saved, capsys):
