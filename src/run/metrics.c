@@ -32,6 +32,7 @@ struct Metrics {
     int fd;                 // -1: no file
     int64_t steps;
     bool terminal, progress_shown, say_all;
+    bool peak_low;                // a step was quicker than the peak allows: no MFU is known from then on
     bool unheard;                 // standard output cannot be written
     double ended[PACE_WINDOW];    // when the latest steps ended; [i % PACE_WINDOW]
     int64_t paced;                // entries made; the first is the start of the first step
@@ -277,9 +278,10 @@ static void write_stages_(Line *line, const StepFigures *figures) {
     fputc(']', line->file);
 }
 
-// Returns the MFU, or NAN if the peak is unknown.
+// Returns the MFU, or NAN if the peak is unknown or was shown to be too low.
 static double mfu_(const Metrics *metrics, double flops_per_token, const StepFigures *figures) {
-    return metrics->peak.peak_tflops > 0.0 ? metrics_utilization_(&metrics->peak, flops_per_token, figures) : NAN;
+    bool known = metrics->peak.peak_tflops > 0.0 && !metrics->peak_low;
+    return known ? metrics_utilization_(&metrics->peak, flops_per_token, figures) : NAN;
 }
 
 static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
@@ -411,8 +413,7 @@ static void metrics_fill_(StepLine *line, const Metrics *metrics, const StepFigu
     snprintf(line->field[FIELD_LR], 64, "lr %.1e", figures->lr);
     snprintf(line->field[FIELD_TIME], 64, ms < 100.0 ? "%.1f ms" : "%.0f ms", ms);
     snprintf(line->field[FIELD_RATE], 64, "%.0f tok/s", (double)figures->tokens / figures->seconds);
-    // More than the peak allows: the peak was measured too low, or a configuration gives another device's.
-    if (mfu > 1.0)
+    if (metrics->peak_low)
         strcpy(line->field[FIELD_MFU], "MFU ? (peak too low)");
     else
         snprintf(line->field[FIELD_MFU], 64, isfinite(mfu) ? "MFU %.1f%%" : "MFU n/a", mfu * 100.0);
@@ -452,6 +453,8 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
 
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
     metrics->ended[metrics->paced++ % PACE_WINDOW] = clock_seconds();
+    // More than the peak allows: the peak was measured too low, or a configuration gives another device's.
+    if (mfu_(metrics, metrics->peak.flops_per_token_full, figures) > 1.0) metrics->peak_low = true;
     int written = write_step_(metrics, figures, err);
     return say_step_(metrics, figures, err) == 0 ? written : -1;
 }

@@ -170,8 +170,8 @@ MEMORY = r"\d+(?:\.\d+)? [KMG]iB@\d"
 STEP_LINE = re.compile(
     r"step +(\d+)/(\d+) \| loss (\d+\.\d{4})(?: \(z [+-]\d+\.\d\))? \| norm (\d+\.\d\d)(?: \(z [+-]\d+\.\d\))?(?: \| lr"
     r" \d\.\de[+-]\d\d)?"
-    rf" \| \d+(?:\.\d)? ms \| \d+ tok/s \| MFU (?:\d+\.\d%|n/a) \| bubble \d+% \| {MEMORY}(?: \| xfer \+\d+\.\d ms)?(?:"
-    r" \| \w+)?"
+    r" \| \d+(?:\.\d)? ms \| \d+ tok/s \| MFU (?:\d+\.\d%|n/a|\? \(peak too low\)) \| bubble \d+%"
+    rf" \| {MEMORY}(?: \| xfer \+\d+\.\d ms)?(?: \| \w+)?"
 )
 STEP_KEYS = (
     "type step loss loss_z grad_norm norm_z lr step_ms tokens tokens_seen tokens_per_s tokens_per_s_per_gpu"

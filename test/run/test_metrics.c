@@ -243,6 +243,31 @@ static void validation_is_a_line_with_its_perplexity(void **state) {
     free(text);
 }
 
+// Neither for the step that shows it nor for slower ones after it, whose fraction would be of the same low peak.
+static void a_peak_too_low_is_said_and_gives_no_number_from_then_on(void **state) {
+    (void)state;
+    Error err = {0};
+    Metrics *metrics = metrics_open(made_config(desk.path), &known_peak, -1, &err);
+    StepFigures slow = made_figures(1), quick = made_figures(2), last = made_figures(3);
+    quick.seconds = 0.1; // MFU 204.8%
+    listen_to_stdout();
+    metrics_run(metrics, made_config(desk.path), 5, &err);
+    metrics_step(metrics, &slow, &err);
+    metrics_step(metrics, &quick, &err);
+    metrics_step(metrics, &last, &err);
+    char *text = heard(), *file = read_whole(desk.path);
+    metrics_close(metrics);
+    assert_non_null(strstr(text, "| MFU 41.0% |"));
+    const char *doubt = strstr(text, "| MFU ? (peak too low) |");
+    assert_non_null(doubt);
+    assert_non_null(strstr(doubt + 1, "| MFU ? (peak too low) |"));
+    const char *unknown = strstr(file, "\"mfu\":null,\"mfu_causal\":null,");
+    assert_non_null(unknown);
+    assert_non_null(strstr(unknown + 1, "\"mfu\":null,\"mfu_causal\":null,"));
+    free(text);
+    free(file);
+}
+
 static void unknown_peak_is_said_and_never_a_number(void **state) {
     (void)state;
     Peak unknown = known_peak;
@@ -512,6 +537,7 @@ int main(void) {
         AT_A_DESK(step_line_shows_what_is_unusual_alone),
         AT_A_DESK(step_line_never_exceeds_120_columns),
         AT_A_DESK(validation_is_a_line_with_its_perplexity),
+        AT_A_DESK(a_peak_too_low_is_said_and_gives_no_number_from_then_on),
         AT_A_DESK(unknown_peak_is_said_and_never_a_number),
         AT_A_DESK(more_than_the_peak_is_never_called_an_mfu),
         AT_A_DESK(progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line),
