@@ -41,7 +41,7 @@ int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *mode
     plan_make(&answer->plan, model, &answer->config, answer->schedule, answer->planner.be);
     answer->time = answer_forecast_(answer)->time;
     if (make_plain_(answer, model, err) != 0) return -1;
-    return schedule_table_make(&answer->schedules, &answer->planner, err);
+    return schedule_table_make(&answer->schedules, &answer->planner, true, err);
 }
 
 void plan_answer_free(PlanAnswer *answer) {

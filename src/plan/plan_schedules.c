@@ -13,12 +13,12 @@
 
 // ---------------------------------------------------------------- the rows
 
-static void add_row_(ScheduleTable *table, const Config *config, const Forecast *forecast) {
+static ScheduleRow *new_row_(ScheduleTable *table) {
     if (table->count == table->capacity) {
-        table->capacity = 2 * table->capacity + 32;
+        table->capacity = 2 * table->capacity + 8;
         table->rows = xrealloc(table->rows, (size_t)table->capacity * sizeof *table->rows);
     }
-    table->rows[table->count++] = (ScheduleRow){config->schedule, config->attention, *forecast};
+    return &table->rows[table->count++];
 }
 
 // Tries one schedule with one target of evictions. evict: -1 none, else EvictTarget.
@@ -35,7 +35,7 @@ static int try_row_(ScheduleTable *table, const Planner *planner, Config *config
     if (!forecast.possible) return 0;
     schedule->slots = forecast.slots;
     schedule->load_ahead = forecast.load_ahead;
-    add_row_(table, config, &forecast);
+    *new_row_(table) = (ScheduleRow){config->schedule, config->attention, forecast};
     return 0;
 }
 
@@ -103,15 +103,40 @@ bool schedule_table_too_long(const Config *config) {
     return p > FEW_STAGES && p * config_microbatches(config) > MOST_FORWARDS;
 }
 
-int schedule_table_make(ScheduleTable *table, const Planner *planner, Error *err) {
-    *table = (ScheduleTable){.best = -1};
-    if (schedule_table_too_long(planner->config)) return 0;
+// The rows of one choice.
+typedef struct Part {
+    ScheduleTable table;
+    int status;
+    Error err;
+} Part;
+
+static void make_part_(Part *part, const Planner *planner, const ScheduleChoice *choice) {
     Config *config = xmalloc(sizeof *config);
     *config = *planner->config;
-    ScheduleChoice choices[SCHEDULE_CHOICES];
-    int count = schedule_choices(config, choices), status = 0;
-    for (int i = 0; i < count && status == 0; i++) status = try_choice_(table, planner, &choices[i], config, err);
+    part->status = try_choice_(&part->table, planner, choice, config, &part->err);
     free(config);
+}
+
+// Moves the rows of a part to the end of the table; err is that of the first part that failed.
+static int take_part_(ScheduleTable *table, Part *part, int status, Error *err) {
+    if (status == 0 && part->status != 0) *err = part->err;
+    if (part->status != 0) status = part->status;
+    for (int i = 0; i < part->table.count; i++) *new_row_(table) = part->table.rows[i];
+    free(part->table.rows);
+    return status;
+}
+
+// Choices depend on nothing of each other, so threads may share them.
+int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threads, Error *err) {
+    *table = (ScheduleTable){.best = -1};
+    if (schedule_table_too_long(planner->config)) return 0;
+    ScheduleChoice choices[SCHEDULE_CHOICES];
+    int count = schedule_choices(planner->config, choices), status = 0;
+    Part *parts = xcalloc((size_t)count, sizeof *parts);
+#pragma omp parallel for schedule(dynamic, 1) if (threads)
+    for (int i = 0; i < count; i++) make_part_(&parts[i], planner, &choices[i]);
+    for (int i = 0; i < count; i++) status = take_part_(table, &parts[i], status, err);
+    free(parts);
     table->best =
         schedule_table_choose(table, schedule_table_quickest(table, false), schedule_table_quickest(table, true));
     return status;

@@ -23,9 +23,10 @@ typedef struct ScheduleTable {
 // and many microbatches.
 bool schedule_table_too_long(const Config *config);
 
-// Forecasts every schedule at the planner's micro-batch size; none if that takes too long. -1 with err;
-// schedule_table_free in both cases.
-int schedule_table_make(ScheduleTable *table, const Planner *planner, Error *err);
+// Forecasts every schedule at the planner's micro-batch size; none if that takes too long. threads: on all cores; only
+// where nothing is forked later, since threads started here are missing there. -1 with err; schedule_table_free in both
+// cases.
+int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threads, Error *err);
 void schedule_table_free(ScheduleTable *table);
 
 // Returns the quickest row that fits among those with or without evictions; -1: none.

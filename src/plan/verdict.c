@@ -282,7 +282,7 @@ static int fall_back_(Config *config, const char *why, const Log *log, Error *er
 static int resolve_name_(Config *config, const Planner *planner, const Log *log, Error *err) {
     ScheduleTable table;
     char text[SCHEDULE_ROW_TEXT];
-    int status = schedule_table_make(&table, planner, err);
+    int status = schedule_table_make(&table, planner, false, err);
     const ScheduleRow *row = status == 0 ? row_to_take_(&table, config) : NULL;
     if (row != NULL) {
         config->schedule = row->schedule;
