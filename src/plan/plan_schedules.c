@@ -39,11 +39,21 @@ static int try_row_(ScheduleTable *table, const Planner *planner, Config *config
     return 0;
 }
 
+// Returns whether every stage, of one chunk each, recomputes all of its layers.
+static bool recomputes_all_(const Config *config) {
+    int p = (int)config->parallel.pipeline, s = 0;
+    while (s < p && config_recompute(config, s) >= config_layers(config, p, s)) s++;
+    return s == p;
+}
+
 // Tries what also saves memory without evicting: recomputing whole layers, or the attention.
 static int schedules_try_recompute_(ScheduleTable *table, const Planner *planner, Config *config, Error *err) {
-    config->schedule.recompute_given = 1;
-    config->schedule.recompute_of_stage[0] = config->model.layers;
-    int status = try_row_(table, planner, config, -1, err);
+    int status = 0;
+    if (!recomputes_all_(config)) {
+        config->schedule.recompute_given = 1;
+        config->schedule.recompute_of_stage[0] = config->model.layers;
+        status = try_row_(table, planner, config, -1, err);
+    }
     config->schedule.recompute_given = planner->config->schedule.recompute_given;
     config->schedule.recompute_of_stage[0] = planner->config->schedule.recompute_of_stage[0];
     if (status != 0 || planner->config->attention.mode != ATTENTION_NONE) return status;
@@ -149,20 +159,26 @@ void schedule_table_free(ScheduleTable *table) {
 
 // ---------------------------------------------------------------- for people
 
+static const char *recomputed_text_(const ScheduleRow *row) {
+    const ScheduleConfig *schedule = &row->schedule;
+    for (int64_t i = 0; i < schedule->recompute_given; i++)
+        if (schedule->recompute_of_stage[i] > 0)
+            return schedule->recompute_given > 1 ? ", some layers recomputed" : ", layers recomputed";
+    if (row->attention.modes_given > 1) return "";
+    return row->attention.mode == ATTENTION_RECOMPUTE ? ", attention recomputed" : "";
+}
+
 char *schedule_row_text(const ScheduleRow *row, char text[SCHEDULE_ROW_TEXT]) {
     const ScheduleConfig *schedule = &row->schedule;
     const ScheduleKind *kind = &schedule_kinds[schedule->name];
     char group[24] = "";
-    bool layers = schedule->recompute_given > 0 && schedule->recompute_of_stage[0] > 0;
     if (kind->grouped) snprintf(group, sizeof group, ", g=%lld", (long long)schedule->group);
     snprintf(text, SCHEDULE_ROW_TEXT, "%s%s%s%s%s", kind->title, group,
              !kind->splits && schedule->split_backward == SPLIT_ON ? ", split" : "",
              schedule->bpipe != BPIPE_ON           ? ""
              : schedule->evict_to == EVICT_TO_PEER ? ", BPipe"
                                                    : ", host",
-             layers                                       ? ", layers recomputed"
-             : row->attention.mode == ATTENTION_RECOMPUTE ? ", attention recomputed"
-                                                          : "");
+             recomputed_text_(row));
     return text;
 }
 
@@ -209,15 +225,32 @@ static void json_time_(FILE *file, const char *key, const PlanTime *time, double
         fputs("null", file);
 }
 
+// A number or word for all stages, or a list with one for each.
+static void json_layers_(FILE *file, const ScheduleConfig *schedule) {
+    fprintf(file, ",\"recompute_layers\":%s", schedule->recompute_given > 1 ? "[" : "");
+    for (int64_t i = 0; i < schedule->recompute_given; i++)
+        fprintf(file, "%s%lld", i > 0 ? "," : "", (long long)schedule->recompute_of_stage[i]);
+    fputs(schedule->recompute_given > 1 ? "]" : "", file);
+}
+
+static void json_attention_(FILE *file, const AttentionConfig *attention) {
+    bool list = attention->modes_given > 1;
+    fprintf(file, ",\"attention\":%s", list ? "[" : "");
+    for (int64_t i = 0; i < (list ? attention->modes_given : 1); i++)
+        fprintf(file, "%s\"%s\"", i > 0 ? "," : "",
+                config_word("attention.mode", list ? attention->mode_of_stage[i] : attention->mode));
+    fputs(list ? "]" : "", file);
+}
+
 static void json_row_(FILE *file, const ScheduleRow *row) {
     const ScheduleConfig *schedule = &row->schedule;
     const PlanTime *time = &row->forecast.time;
     fprintf(file, "{\"name\":\"%s\",\"chunks\":%lld,\"group\":%lld,\"delay\":%lld,\"split_backward\":\"%s\"",
             schedule_kinds[schedule->name].name, (long long)schedule->chunks, (long long)schedule->group,
             (long long)schedule->delay, config_word("schedule.split_backward", schedule->split_backward));
-    fprintf(file, ",\"recompute_layers\":%lld,\"attention\":\"%s\",\"slots\":%lld,\"load_ahead\":%lld",
-            (long long)schedule->recompute_of_stage[0], config_word("attention.mode", row->attention.mode),
-            (long long)schedule->slots, (long long)schedule->load_ahead);
+    json_layers_(file, schedule);
+    json_attention_(file, &row->attention);
+    fprintf(file, ",\"slots\":%lld,\"load_ahead\":%lld", (long long)schedule->slots, (long long)schedule->load_ahead);
     fprintf(file, ",\"bpipe\":\"%s\",\"evict_to\":\"%s\",\"peak_bytes\":%lld,\"fits\":%s",
             config_word("schedule.bpipe", schedule->bpipe), config_word("schedule.evict_to", schedule->evict_to),
             (long long)row->forecast.peak_bytes, row->forecast.fits ? "true" : "false");

@@ -273,6 +273,27 @@ def test_every_row_of_the_schedules_is_reproduced_by_its_values():
         assert abs(again["step_ms"] / row["step_ms"] - 1) < 1e-9, row
 
 
+def test_rows_have_the_lists_that_are_given_for_stages():
+    layers, modes = [0, 1, 2, 1], ["recompute", "flash", "none", "flash"]
+    given = ["parallel.pipeline=4", f"schedule.recompute_layers={layers}", f"attention.mode=[{', '.join(modes)}]"]
+    told = plan("configs/llama65b.yaml", *given)
+    row = next(row for row in told["schedules"] if row["recompute_layers"] == layers and row["attention"] == modes)
+    overrides = [f"schedule.{key}={row[key]}" for key in ("name", "split_backward", "bpipe")]
+    again = plan("configs/llama65b.yaml", *given, *overrides)
+    assert again["step_ms"] == pytest.approx(row["step_ms"], rel=1e-9)
+    table = report("configs/llama65b.yaml", *given)
+    assert "1F1B, some layers recomputed " in table and "1F1B, split, host, some layers recomputed " in table
+
+
+def test_layers_that_are_all_recomputed_already_are_no_other_row():
+    for given in ("2", "80", "[80, 80]"):
+        overrides = ["parallel.pipeline=2", "model.layers=4", f"schedule.recompute_layers={given}"]
+        told = plan("configs/llama65b.yaml", *overrides)
+        rows = [json.dumps(row) for row in told["schedules"]]
+        plain = [row for row in told["schedules"] if row["name"] == "1f1b" and row["bpipe"] == "off"]
+        assert len(set(rows)) == len(rows) and len(plain) == 2  # whole and split backwards
+
+
 def test_a_schedule_that_is_left_open_becomes_the_best_one():
     best = (answer := plan(LLAMA))["schedules"][answer["best"]]
     decided = plan(LLAMA, "schedule.name=auto")

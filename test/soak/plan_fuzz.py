@@ -18,6 +18,13 @@ NAMES = ["1f1b", "auto", "gpipe", "zb-d", "v-half", "v-min", "zb-v", "dualpipe-v
 KEYS = ("name", "chunks", "split_backward", "bpipe", "evict_to", "recompute_layers")
 
 
+def for_stages(rng, stages, values):
+    """One value, or now and then a list with one for each stage."""
+    if rng.random() < 0.8:
+        return rng.choice(values)
+    return f"[{', '.join(str(rng.choice(values)) for _ in range(stages))}]"
+
+
 def configuration(rng):
     """The sections of a configuration as YAML, at random."""
     p, d, b = rng.randint(1, 16), rng.choice([1, 2]), rng.choice([1, 1, 2, 3])
@@ -42,9 +49,9 @@ def configuration(rng):
             (
                 f"schedule: {{name: {rng.choice(NAMES)}, bpipe: {rng.choice(['off', 'on', 'auto'])}, micro_batch: {b},"
                 f" evict_to: {rng.choice(['peer', 'host'])}, split_backward:"
-                f" {rng.choice(['auto', 'auto', 'on', 'off'])}, recompute_layers: {rng.choice([0, 0, 1])}}}"
+                f" {rng.choice(['auto', 'auto', 'on', 'off'])}, recompute_layers: {for_stages(rng, p, [0, 0, 1])}}}"
             ),
-            f"attention: {{mode: {rng.choice(['none', 'recompute', 'flash'])}}}",
+            f"attention: {{mode: {for_stages(rng, p, ['none', 'recompute', 'flash'])}}}",
             f"train: {{global_batch: {m * b * d}, precision: {rng.choice(['fp32', 'bf16'])}}}",
             'data: {train: "nowhere/*.bin"}',
             f"{data}, memory_gib: {rng.choice([0.05, 0.2, 1, 80])}, network_gb_s: {rng.choice([1, 25])}}}",
@@ -64,7 +71,9 @@ def again(path, row):
     kept = [key for key in ("group", "delay") if row[key]] + (["slots", "load_ahead"] if row["bpipe"] == "on" else [])
     values.update({key: row[key] for key in kept})
     overrides = [f"schedule.{key}={value}" for key, value in values.items()]
-    return plan(path, *overrides, f"attention.mode={row['attention']}")
+    attention = row["attention"]
+    words = f"[{', '.join(attention)}]" if isinstance(attention, list) else attention
+    return plan(path, *overrides, f"attention.mode={words}")
 
 
 def look_at_table(told):
