@@ -223,16 +223,16 @@ static int launch_say_(const Launch *launch, const char *what) {
     return EXIT_FAILED;
 }
 
-// Tells the coordinator of a rank whose supervisor ended before it could: mpirun's code has the signal, unless we
-// killed it. Returns whether there is one.
-static bool launch_hear_lost_(Launch *launch) {
+// Tells the coordinator of a rank whose supervisor was killed. mpirun kills the other ranks for that, so it comes before
+// any other death; mpirun's code has the signal, unless we killed it.
+static void launch_hear_lost_(Launch *launch) {
+    enum { BEFORE_ALL = 1 };
     int rank = launch_children_lost(&launch->children), number = WEXITSTATUS(launch->status) - 128;
-    if (rank < 0 || (number <= 0 && !launch->forced)) return false;
+    if (rank < 0 || (number <= 0 && !launch->forced)) return;
     RankStatus status = *coordinator_status(launch->coordinator, rank);
-    status.ending = ENDING_DIED, status.code = -1, status.when = status_clock_ns();
+    status.ending = ENDING_DIED, status.code = -1, status.when = BEFORE_ALL;
     if (!launch->forced && number < NSIG) status.signal = number;
     coordinator_hear(launch->coordinator, rank, &status, clock_seconds());
-    return true;
 }
 
 static int launch_say_mpirun_(const Launch *launch) {
@@ -251,10 +251,10 @@ static int launch_say_mpirun_(const Launch *launch) {
 }
 
 static int launch_last_word_(Launch *launch, JobEnd *end) {
-    bool failed = coordinator_look(launch->coordinator, launch->log, clock_seconds());
     bool mpirun_killed = WIFSIGNALED(launch->status) && !launch->forced;
     int code = coordinator_code(launch->coordinator);
-    if (!failed && !mpirun_killed && code < 0) failed = launch_hear_lost_(launch);
+    if (!mpirun_killed && code < 0) launch_hear_lost_(launch);
+    bool failed = coordinator_look(launch->coordinator, launch->log, clock_seconds());
     *end = coordinator_why(launch->coordinator);
     if (code < 0 && !end->spoken)
         end->lost = end->lost || mpirun_killed || launch->children.first >= 0 || launch->reason[0] != '\0';
