@@ -103,14 +103,28 @@ int file_make_folders(const char *path) {
     return code == 0 ? 0 : -1;
 }
 
-// Returns whether a link in this folder may be trusted. Its own owner tells little by itself: in a container with
-// mapped users, or on NFS where root is nobody, our own links appear as another user's. As Linux does in sticky folders
+// Returns whether an owner is one user. In a user namespace (a container), all users that it does not map have the same
+// number (kernel.overflowuid, user_namespaces(7)).
+static bool files_owner_known_(uid_t owner) {
+    enum { OVERFLOW_UID = 65534 };
+    if (owner != OVERFLOW_UID) return true;
+    unsigned inside, outside, count;
+    FILE *map = fopen("/proc/self/uid_map", "re");
+    if (map == NULL) return false;
+    bool all = fscanf(map, "%u %u %u", &inside, &outside, &count) == 3 && outside == 0 && count == UINT32_MAX;
+    fclose(map);
+    return all;
+}
+
+// Returns whether a link in this folder may be trusted. Its own owner tells little by itself: in a container with mapped
+// users, or on NFS where root is nobody, our own links appear as another user's. As Linux does in sticky folders
 // (fs.protected_symlinks, may_follow_link() in fs/namei.c), this trusts the folder's owner, who may replace any file
 // there; other owners only where no one but the folder's owner can have put the link there. With an access control list
 // the group's bits are its mask, so they cover everyone named in it.
 static bool files_trusted_(const struct stat *link, const struct stat *folder) {
-    bool known = link->st_uid == geteuid() || link->st_uid == 0 || link->st_uid == folder->st_uid;
-    return known || (folder->st_mode & (S_IWGRP | S_IWOTH)) == 0;
+    bool same = link->st_uid == geteuid() || link->st_uid == folder->st_uid;
+    if (link->st_uid == 0 || (same && files_owner_known_(link->st_uid))) return true;
+    return (folder->st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
 // Opens the folder that a path lies in; its length, with the slash, is stored.
