@@ -101,10 +101,10 @@ int schedule_table_quickest(const ScheduleTable *table, bool evicts) {
 }
 
 int schedule_table_choose(const ScheduleTable *table, int plain, int evicts) {
-    static const double LEAST_GAIN = 0.999;
     if (plain < 0 || evicts < 0) return plain < 0 ? evicts : plain;
-    const ScheduleRow *rows = table->rows;
-    return rows[evicts].forecast.time.step < LEAST_GAIN * rows[plain].forecast.time.step ? evicts : plain;
+    double with = planner_compared_step(table->rows[evicts].forecast.time.step, true),
+           without = planner_compared_step(table->rows[plain].forecast.time.step, false);
+    return with < without ? evicts : plain;
 }
 
 bool schedule_table_too_long(const Config *config) {

@@ -353,6 +353,11 @@ int planner_forecast(const Planner *planner, Variant variant, Forecast *forecast
     return ask_(planner, variant, true, forecast, err);
 }
 
+double planner_compared_step(double step, bool evicts) {
+    static const double LEAST_GAIN = 0.999;
+    return evicts ? step / LEAST_GAIN : step;
+}
+
 // ---------------------------------------------------------------- the largest and the quickest micro-batch size
 
 // Lists the sizes that divide the batch of a data rank, ascending.

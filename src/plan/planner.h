@@ -48,6 +48,11 @@ typedef struct Forecast {
     double split_gain;  // if split_backward was open and is on: the fraction of a step that this saves; else 0
 } Forecast;
 
+// Returns the seconds by which a step is compared with others: 0.1 % more than it takes if it evicts. An eviction that
+// saves less is not taken, because that is within the error of the plan. Verdict, table of schedules, auto and search
+// all compare these.
+double planner_compared_step(double step, bool evicts);
+
 // Forecasts bytes, and time if asked for, of a whole configuration. possible: false if it would be refused, or is to
 // evict and has nothing to. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);

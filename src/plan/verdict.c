@@ -58,8 +58,12 @@ static const Forecast *verdict_in_question_(const Verdict *verdict) {
     return verdict->plain.fits ? &verdict->larger : &verdict->bpipe;
 }
 
+static double compared_(const Forecast *forecast) {
+    return planner_compared_step(forecast->time.step, forecast->variant.bpipe);
+}
+
 static bool quicker_(const Forecast *one, const Forecast *other) {
-    return one->time.known && other->time.known && one->time.step < other->time.step;
+    return one->time.known && other->time.known && compared_(one) < compared_(other);
 }
 
 static int find_quickest_(Verdict *verdict, const Planner *planner, Error *err) {

@@ -42,7 +42,7 @@ typedef struct Outcome {
 
 // What is best so far, and no longer changes while a batch is evaluated.
 typedef struct Standing {
-    double best, tenth; // steps; INFINITY
+    double best, tenth; // compared steps; INFINITY
     Fit *front;         // by step
     int64_t front_count, front_capacity;
     Fit *keys; // the quickest of each cut, micro-batch size and schedule
@@ -106,8 +106,8 @@ static double worth_(const Search *search, int64_t bytes, bool new_key) {
     const Standing *standing = &search->standing;
     double most = SEARCH_SLOWER * standing->best;
     if (search->options->exhaustive) return INFINITY;
-    for (int64_t i = 0; i < standing->front_count && standing->front[i].step < most; i++)
-        if (standing->front[i].peak_bytes <= bytes) most = standing->front[i].step;
+    for (int64_t i = 0; i < standing->front_count && standing->front[i].compared < most; i++)
+        if (standing->front[i].peak_bytes <= bytes) most = standing->front[i].compared;
     if (new_key && standing->tenth > most) most = standing->tenth;
     return most / BOUND_SLACK;
 }
@@ -132,7 +132,7 @@ static bool plainer_(const Candidate *a, const Candidate *b) {
 // The quicker one; of equals the one that moves and recomputes nothing, the smaller one, and the one that was met
 // first.
 static bool found_before_(const Fit *a, const Fit *b) {
-    if (fabs(a->step - b->step) > SAME_STEP * b->step) return a->step < b->step;
+    if (fabs(a->compared - b->compared) > SAME_STEP * b->compared) return a->compared < b->compared;
     if (plainer_(&a->candidate, &b->candidate)) return true;
     if (plainer_(&b->candidate, &a->candidate)) return false;
     if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;
@@ -153,14 +153,15 @@ static void standing_take_front_(Standing *standing, const Fit *found) {
     int64_t kept = 0, at = 0;
     for (int64_t i = 0; i < standing->front_count; i++) {
         const Fit *other = &standing->front[i];
-        if (other->step <= found->step && other->peak_bytes <= found->peak_bytes) return;
+        if (other->compared <= found->compared && other->peak_bytes <= found->peak_bytes) return;
     }
     standing->front = grow_found_(standing->front, standing->front_count + 1, &standing->front_capacity);
     for (int64_t i = 0; i < standing->front_count; i++) {
         const Fit *other = &standing->front[i];
-        if (other->step < found->step || other->peak_bytes < found->peak_bytes) standing->front[kept++] = *other;
+        if (other->compared < found->compared || other->peak_bytes < found->peak_bytes)
+            standing->front[kept++] = *other;
     }
-    while (at < kept && standing->front[at].step < found->step) at++;
+    while (at < kept && standing->front[at].compared < found->compared) at++;
     memmove(&standing->front[at + 1], &standing->front[at], (size_t)(kept - at) * sizeof *standing->front);
     standing->front[at] = *found;
     standing->front_count = kept + 1;
@@ -177,8 +178,8 @@ static void standing_take_key_(Standing *standing, const Fit *found) {
     // Kept in order: the entry moves to its place among the quicker ones.
     for (; at > 0 && found_before_(found, &standing->keys[at - 1]); at--) standing->keys[at] = standing->keys[at - 1];
     standing->keys[at] = *found;
-    standing->best = standing->keys[0].step;
-    if (standing->key_count >= SEARCH_BEST) standing->tenth = standing->keys[SEARCH_BEST - 1].step;
+    standing->best = standing->keys[0].compared;
+    if (standing->key_count >= SEARCH_BEST) standing->tenth = standing->keys[SEARCH_BEST - 1].compared;
 }
 
 // ---------------------------------------------------------------- lists of a shape
@@ -265,12 +266,14 @@ typedef struct Trial {
 static void trial_found_(Trial *trial, const Candidate *candidate, const Forecast *forecast) {
     Outcome *outcome = trial->outcome;
     outcome->found = xrealloc(outcome->found, (size_t)(outcome->founds + 1) * sizeof *outcome->found);
-    outcome->found[outcome->founds++] = (Fit){.candidate = *candidate,
-                                              .step = forecast->time.step,
-                                              .mfu = forecast->time.mfu,
-                                              .bubble = forecast->time.bubble,
-                                              .peak_bytes = forecast->peak_bytes,
-                                              .fullest = forecast->fullest};
+    outcome->found[outcome->founds++] =
+        (Fit){.candidate = *candidate,
+              .step = forecast->time.step,
+              .compared = planner_compared_step(forecast->time.step, candidate->evict != SEARCH_KEEP),
+              .mfu = forecast->time.mfu,
+              .bubble = forecast->time.bubble,
+              .peak_bytes = forecast->peak_bytes,
+              .fullest = forecast->fullest};
 }
 
 static void trial_misfit_(Trial *trial, const Candidate *candidate, const Forecast *forecast) {
@@ -487,13 +490,14 @@ static void take_front_(SearchResult *result) {
     qsort(sorted, (size_t)result->founds, sizeof *sorted, compare_found_);
     int64_t least = INT64_MAX;
     result->front = xmalloc((size_t)result->founds * sizeof *result->front);
-    for (int64_t i = 0; i < result->founds && sorted[i].step <= SEARCH_SLOWER * sorted[0].step; i++) {
+    for (int64_t i = 0; i < result->founds && sorted[i].compared <= SEARCH_SLOWER * sorted[0].compared; i++) {
         if (sorted[i].peak_bytes >= least) continue;
         least = sorted[i].peak_bytes;
         result->front[result->front_count++] = index_of_(result, &sorted[i]);
     }
     if (result->founds > 0) result->best = index_of_(result, &sorted[0]);
-    for (int64_t i = 1; i < result->founds && sorted[i].step <= sorted[0].step * (1 + SAME_STEP); i++) result->ties++;
+    for (int64_t i = 1; i < result->founds && sorted[i].compared <= sorted[0].compared * (1 + SAME_STEP); i++)
+        result->ties++;
     free(sorted);
 }
 

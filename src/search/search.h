@@ -14,6 +14,7 @@
 typedef struct Fit {
     Candidate candidate;
     double step, mfu, bubble; // seconds, fractions
+    double compared;          // planner_compared_step
     int64_t peak_bytes;       // of the fullest rank
     int fullest;              // its stage
     int64_t order;            // in which candidates are met, for ties
@@ -36,7 +37,7 @@ typedef struct SearchResult {
     int64_t founds;
     Misfit *misfits;
     int64_t misfit_count;
-    int best;             // index into found; -1: nothing fits
+    int best;             // index into found, by compared; -1: nothing fits
     int64_t ties;         // other candidates with the same step as the best
     int ten[SEARCH_BEST]; // the quickest of each cut, micro-batch size and schedule, best first
     int ten_count;

@@ -278,7 +278,8 @@ static void the_next_better_is_quicker_and_does_not_fit(void **state) {
     char text[ANSWER_TEXT];
     Misfit misfit;
     double step;
-    World *world = open_world(cases[1].path, cases[1].model, cases[1].gpus, cases[1].overrides);
+    const char *tight = "model.layers=8 train.global_batch=16 hardware.memory_gib=50";
+    World *world = open_world(cases[1].path, cases[1].model, cases[1].gpus, tight);
     SearchResult result = search(world, false);
     assert_true(answer_next_better(&world->space, &result, &misfit, &step, &err));
     assert_true(step < result.found[result.best].step && misfit.excess > 0);

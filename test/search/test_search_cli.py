@@ -136,6 +136,29 @@ def test_a_search_counts_few_of_the_configurations_there_are(gpus, batch, most):
     assert told["best"] is not None and told["evaluated"] < most
 
 
+def test_an_eviction_has_to_save_a_thousandth_of_a_step():
+    """Where it saves less, the search takes what fits without, as `--plan` and `auto` do."""
+    keys = ["hardware.memory_gib=56", "parallel.tensor=1", "parallel.pipeline=2"]
+    keys = [*SMALL, *(part for key in keys for part in ("-o", key))]
+
+    def best(rate, *more):
+        told = search("--gpus", 4, "--json", *keys, "-o", f"hardware.host_gb_s={rate}", *more)
+        return json.loads(told.stdout)["best"]
+
+    plain = best(25, "-o", "schedule.bpipe=off")["step_ms"]
+    slow, quick, found = 1.0, 200.0, set()
+    for _ in range(30):
+        rate = (slow + quick) / 2
+        gain = 1 - best(rate, "-o", "schedule.bpipe=on")["step_ms"] / plain
+        slow, quick = (rate, quick) if gain < 0.0005 else (slow, rate)
+        if 0 < gain < 0.002:
+            assert best(rate)["config"]["schedule"]["bpipe"] == ("on" if gain > 0.001 else "off"), gain
+            found.add(gain > 0.001)
+        if 0 < gain < 0.001:
+            break
+    assert False in found
+
+
 def test_no_schedule_is_counted_of_a_cut_that_nothing_makes_fit():
     keys = ["-o", "hardware.memory_gib=9", "-o", "train.global_batch=16384"]
     ended = search("--gpus", 64, "--json", *keys, config=ROOT / "configs/llama3_70b.yaml")
