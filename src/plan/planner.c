@@ -48,8 +48,7 @@ static bool named_on_command_line_(const Config *config) {
     return config->place[config_find("hardware.profile") - config_keys] == CONFIG_OVERRIDE;
 }
 
-static int find_profile_(Planner *planner, const Log *log, Error *err) {
-    const Config *config = planner->config;
+int planner_find_profile(Planner *planner, const Config *config, const Log *log, Error *err) {
     const char *path = config->hardware.profile;
     bool named = named_on_command_line_(config);
     if (path[0] == '\0' || (!named && access(path, F_OK) != 0)) return 0;
@@ -80,7 +79,7 @@ int planner_create(Planner *planner, const Config *config, const Model *model, c
     if (planner->be == NULL) return -1;
     model_table(model, &config->model, &planner->table);
     hardware_describe(&planner->hardware, config, planner->be->device);
-    return find_profile_(planner, log, err);
+    return planner_find_profile(planner, config, log, err);
 }
 
 void planner_free(Planner *planner) {

@@ -24,6 +24,9 @@ typedef struct Planner {
 int planner_create(Planner *planner, const Config *config, const Model *model, const Log *log, Error *err);
 void planner_free(Planner *planner);
 
+// Looks up the profile of `config`, as planner_create does for its own. -1 with err.
+int planner_find_profile(Planner *planner, const Config *config, const Log *log, Error *err);
+
 // Creates a backend for plans: the CPU's with the threads a run would have, or one that only knows what a GPU's would
 // allocate.
 Backend *planner_backend(const Config *config, Error *err);

@@ -47,7 +47,7 @@ int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *er
     int p = (int)config->parallel.pipeline;
     Schedule lists = one_slot_(config);
     Plan plan = {0};
-    TimeSource source = {&planner->hardware, NULL};
+    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL};
     memset(cut, 0, sizeof *cut);
     plan_make_from(&plan, &planner->table, planner->model, config, &lists, planner->be);
     int status = plan_costs_make(&cut->costs, config, planner->model, &lists, &plan, &source, err);
@@ -114,6 +114,7 @@ static double fused_seconds_(const PartTime *part) {
 double shape_bound(const SearchSpace *space, const Candidate *shape) {
     enum { MOST_CHUNKS = 4 };
     ModelTimes times;
+    if (space->planner->measured) return 0; // a profile knows no time of a layer alone
     space_times(space, shape, &times);
     double layers = (double)space->base->model.layers, p = (double)shape->pipeline;
     double all = layers * fused_seconds_(&times.layer) + fused_seconds_(&times.embedding) + fused_seconds_(&times.head);

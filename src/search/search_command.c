@@ -87,11 +87,22 @@ static int check_keys_(const Config *config, bool gpus, Error *err) {
     return 0;
 }
 
-// Turns the configuration into one of as many ranks, without a profile: that belongs to one number of tensor ranks.
-static void set_world_(Config *config, int64_t ranks) {
-    config->hardware.profile[0] = '\0';
-    if (ranks == 0) return;
-    config->hardware.device = DEVICE_CUDA;
+// A profile is used if it is of the configuration given, as --plan does. What is written names it only then.
+static int take_profile_(Planner *planner, Config *base, const Log *log, Error *err) {
+    if (planner_find_profile(planner, base, log, err) != 0) return -1;
+    if (!planner->measured) base->hardware.profile[0] = '\0';
+    return 0;
+}
+
+// On CPUs rates that are not given are other than the defaults of their keys; what is written names them.
+static void name_rates_(const Planner *planner, Config *base) {
+    HardwareConfig *hardware = &base->hardware;
+    const Cost *cost = &planner->hardware.cost;
+    if (!planner->hardware.cpu) return;
+    hardware->pair_gb_s = cost->pair * 1e-9;
+    hardware->tensor_gb_s = cost->tensor * 1e-9;
+    hardware->network_gb_s = cost->network * 1e-9;
+    hardware->host_gb_s = cost->host * 1e-9;
 }
 
 static int check_write_(const Config *config, const char *path, Error *err) {
@@ -154,14 +165,17 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
     Planner planner;
     SearchResult result = {0};
     *base = *config;
-    set_world_(base, ranks);
+    if (ranks > 0) base->hardware.device = DEVICE_CUDA;
     // The planner reads of its own configuration what does not depend on the candidate, and how many ranks there are.
     *world = *base;
+    world->hardware.profile[0] = '\0';
     if (ranks > 0) world->parallel.pipeline = world->parallel.tensor = 1, world->parallel.data = ranks;
     SearchSpace space = {base, &planner, config_world(world)};
     int code = check_fixed_(&space, err);
     if (code == 0) {
         code = planner_create(&planner, world, model, log, err);
+        if (code == 0) code = take_profile_(&planner, base, log, err);
+        if (code == 0) name_rates_(&planner, base);
         planner.lists = schedule_cache_create();
         if (code == 0 && planner.hardware.cost.flops == 0)
             code = config_error(base, "hardware.gpu", err,

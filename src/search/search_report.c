@@ -133,6 +133,10 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, Co
                   "evicts and recomputes nothing, then the smallest",
                   (long long)result->ties, result->ties == 1 ? "" : "s", result->ties == 1 ? "s" : "");
     line_of_changes_(space->base, config, "set", "%s", file);
+    if (space->planner->measured)
+        grid_line(file, "profile",
+                  "stages are timed by %s, so only the tensor ranks and attention that it has are searched",
+                  space->base->hardware.profile);
     Budget budget;
     budget_make(&budget, config, best->step, !space->planner->hardware.cpu);
     budget_print(&budget, config, file);

@@ -87,7 +87,10 @@ static void why_(const SearchSpace *space, const SearchResult *result, const Con
     if (strcmp(key->name, "schedule.slots") == 0 && best->evict != SEARCH_KEEP)
         snprintf(text, size, "with these slots it fits");
     else if (strcmp(key->name, "hardware.profile") == 0)
-        snprintf(text, size, "the search planned from the figures above; name a profile to plan from measured times");
+        snprintf(text, size, "%s",
+                 space->planner->measured
+                     ? "the search planned from its times"
+                     : "the search planned from the figures above; name a profile to plan from measured times");
     else
         snprintf(text, size, "%s", key->meaning);
 }
@@ -138,11 +141,6 @@ static void write_yaml_(const SearchSpace *space, const SearchResult *result, co
     }
 }
 
-static void complete_config_(const SearchSpace *space, const Fit *found, Config *config) {
-    search_found_config(space, found, config);
-    config->hardware.profile[0] = '\0';
-}
-
 static int write_to_(const char *path, int flag, const char *text, size_t length) {
     int fd = file_open_to_write(path, flag);
     if (fd < 0) return -1;
@@ -169,7 +167,7 @@ int search_write_config(const SearchSpace *space, const SearchResult *result, co
     char *text;
     size_t length;
     Config *config = xmalloc(sizeof *config);
-    complete_config_(space, &result->found[result->best], config);
+    search_found_config(space, &result->found[result->best], config);
     FILE *stream = xmemstream(&text, &length);
     write_yaml_(space, result, config, stream);
     xmemstream_close(stream);
@@ -183,7 +181,7 @@ int search_write_config(const SearchSpace *space, const SearchResult *result, co
 
 static void json_found_(const SearchSpace *space, const Fit *found, FILE *file) {
     Config *config = xmalloc(sizeof *config);
-    complete_config_(space, found, config);
+    search_found_config(space, found, config);
     fputs("{\"config\":", file);
     config_write_json(config, file);
     fputs(",\"step_ms\":", file);

@@ -30,14 +30,31 @@ typedef struct ShapeList {
     int64_t count, capacity;
 } ShapeList;
 
+// Times that were measured and times of the model are not compared with each other.
+static bool profiled_(const SearchSpace *space, const Candidate *shape) {
+    const Planner *planner = space->planner;
+    char why[256];
+    if (!planner->measured) return true;
+    Config *config = xmalloc(sizeof *config);
+    *config = *space->base;
+    config->parallel.tensor = shape->tensor;
+    config->parallel.pipeline = shape->pipeline;
+    config->parallel.sequence = shape->sequence;
+    if (!space_fixes(space, "attention.mode")) config_set_attention(config, shape->attention);
+    bool measured = profile_differs(&planner->profile, config, planner->hardware.device, why, sizeof why) == NULL;
+    free(config);
+    return measured;
+}
+
 static void add_attentions_(const SearchSpace *space, ShapeList *list, Candidate shape) {
     for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
         if (!space_allows(space, "attention.mode", space->base->attention.mode, mode)) continue;
+        shape.attention = mode;
+        if (!profiled_(space, &shape)) continue;
         if (list->count == list->capacity) {
             list->capacity = 2 * list->capacity + 256;
             list->shapes = xrealloc(list->shapes, (size_t)list->capacity * sizeof *list->shapes);
         }
-        shape.attention = mode;
         list->shapes[list->count++] = shape;
     }
 }

@@ -25,7 +25,7 @@ typedef struct Candidate {
 
 typedef struct SearchSpace {
     const Config *base;     // what the user gave, in a world of this size
-    const Planner *planner; // of base; from the model of the hardware, never from a profile
+    const Planner *planner; // of base; if it has a profile, only shapes that the profile is for are searched
     int64_t world;
 } SearchSpace;
 

@@ -51,6 +51,30 @@ def test_a_stage_alone_takes_the_bytes_that_were_planned(tmp_path, family, stage
     assert f"allocated, {peak:,} bytes" in ended.stdout
 
 
+def test_a_search_plans_from_the_profile_by_the_rules_of_a_plan(folder, config, profile):
+    path, told, _ = profile
+    measured = options(f"hardware.profile={path}")
+    best = folder / "best.yaml"
+    found = command("llama", "-c", config, "--search", "--json", "--write", best, *measured)
+    assert found.returncode == 0, found.stderr
+    answer = json.loads(found.stdout)["best"]
+    assert answer["step_ms"] <= told["step_ms"] * (1 + 1e-9)
+    assert answer["config"]["hardware"]["profile"] == str(path) and answer["config"]["parallel"]["tensor"] == 1
+    planned = json.loads(command("llama", "-c", best, "--plan", "--json").stdout)
+    assert planned["source"] == "profile" and planned["step_ms"] == answer["step_ms"]
+    # One that belongs to another run is refused if -o names it, else said and not used.
+    for question in ("--plan", "--search"):
+        other = command("llama", "-c", config, question, *measured, *options("train.precision=bf16"))
+        assert other.returncode == 2 and "does not belong to this run" in other.stderr
+    named = folder / "named.yaml"
+    named.write_text(config.read_text().replace("hardware: {", f"hardware: {{profile: {path}, "))
+    assert str(path) in named.read_text()
+    said = [command("llama", "-c", named, question, *options("train.precision=bf16")).stderr
+            for question in ("--plan", "--search")]
+    assert "planning from the model of the hardware" in said[0] and said[0] == said[1]
+    assert command("llama", "-c", named, "--search", "--json").stdout.count(str(path)) > 0
+
+
 @pytest.mark.thorough
 def test_evictions_are_paced(tmp_path):
     config = write_config(tmp_path)
