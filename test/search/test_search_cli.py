@@ -66,7 +66,7 @@ def test_the_written_file_runs_and_allocates_what_was_planned(tmp_path):
 
 
 def test_people_read_the_answer_first_and_120_columns():
-    ended = search("--gpus", 4, "-o", "hardware.memory_gib=58", *SMALL)
+    ended = search("--gpus", 4, "-o", "hardware.memory_gib=50", *SMALL)
     lines = ended.stdout.splitlines()
     assert lines[0].startswith("best      pipeline")
     assert [line for line in lines if len(line) > 120] == []
