@@ -34,8 +34,8 @@ typedef enum Stream { STREAM_COMPUTE, STREAM_EVICT, STREAM_MESSAGES, STREAM_COUN
 
 typedef enum Epilogue { EPILOGUE_NONE, EPILOGUE_GELU } Epilogue;
 
-// Rows that one product takes out of two larger matrices: `count` blocks of `rows` rows, which begin x_stride rows apart
-// in x and y_stride rows apart in y.
+// Rows that one product takes out of two larger matrices: `count` blocks of `rows` rows, which begin x_stride rows
+// apart in x and y_stride rows apart in y.
 typedef struct RowBlocks {
     int64_t count, rows, x_stride, y_stride;
 } RowBlocks;

@@ -223,8 +223,8 @@ static int launch_say_(const Launch *launch, const char *what) {
     return EXIT_FAILED;
 }
 
-// Tells the coordinator of a rank whose supervisor was killed. mpirun kills the other ranks for that, so it comes before
-// any other death; mpirun's code has the signal, unless we killed it.
+// Tells the coordinator of a rank whose supervisor was killed. mpirun kills the other ranks for that, so it comes
+// before any other death; mpirun's code has the signal, unless we killed it.
 static void launch_hear_lost_(Launch *launch) {
     enum { BEFORE_ALL = 1 };
     int rank = launch_children_lost(&launch->children), number = WEXITSTATUS(launch->status) - 128;

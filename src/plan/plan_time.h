@@ -65,8 +65,8 @@ typedef struct PlanTime {
 } PlanTime;
 
 // Plans config_microbatches(config) microbatches, which may be more than `schedule` has: a schedule of many stages and
-// microbatches repeats itself, so the time of all follows from a few rounds. If these do not suffice, but say that a step
-// clearly takes longer than `worth` seconds (INFINITY: any), its time stays unknown.
+// microbatches repeats itself, so the time of all follows from a few rounds. If these do not suffice, but say that a
+// step clearly takes longer than `worth` seconds (INFINITY: any), its time stays unknown.
 int plan_time(PlanTime *time, const Config *config, const Model *model, const Schedule *schedule, const Plan *plan,
               const TimeSource *source, double worth, Error *err);
 

@@ -84,8 +84,8 @@ void planner_config(const Planner *planner, Variant variant, Config *config);
 
 // Returns the schedule (as short as plan_time accepts) of a variant that is possible.
 Schedule *planner_schedule(const Config *config, Error *err);
-// Returns, from the planner's lists if it has any, a schedule that is as short as its slots allow, for counting bytes. A
-// schedule that keeps every bundle has counts alone.
+// Returns, from the planner's lists if it has any, a schedule that is as short as its slots allow, for counting bytes.
+// A schedule that keeps every bundle has counts alone.
 ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error *err);
 
 // Finds the largest micro-batch size that fits, 0 for none.

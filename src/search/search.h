@@ -60,8 +60,8 @@ typedef struct SearchOptions {
     void *argument;
 } SearchOptions;
 
-// Replaces a misfit with `all` set by the candidates it is for, those without recomputed layers: writes them into a list
-// that the caller frees. -1 with err.
+// Replaces a misfit with `all` set by the candidates it is for, those without recomputed layers: writes them into a
+// list that the caller frees. -1 with err.
 int search_open_misfit(const SearchSpace *space, const Misfit *misfit, Misfit **misfits, int64_t *count, Error *err);
 
 // -1 with err; search_free in both cases.
