@@ -1,23 +1,32 @@
 #!/usr/bin/env python3
 """How far every schedule's step is from its own plan, and whether the plan ranks the schedules as they run. `make
-bench` runs it.
+bench` runs it; `bench_schedules.py --write docs/schedules.md` also writes its tables into that page. It takes at most
+some BENCH_MINUTES (11) and ends with a line for each promise.
 
-Two stages with one thread each: step times, wanted within 5 %. Four stages: the order, where the plan sees more than 3
-% between two schedules, and the bubble, wanted within 2 points. Plans rest on a profile, which is of emulated stages. A
-profile is made before and after the runs, and a schedule counts in a round where its plans by the two agree within 5 %.
-Bubbles are compared where every rank has a core: one that waits for a core counts as busy.
+Two stages with one thread each: step times within 5 %, and bubbles within 2 points. Four stages: the order of the
+schedules where the plan sees more than 3 % between two, and bubbles within 2 points. Plans rest on a profile, which is
+of emulated stages. In a round every schedule runs once; rounds alternate with profiles, a schedule's plan is the mean
+of those by the profile before and after, and errors are medians over the rounds. A round counts for a schedule where
+its two plans agree within 5 %, unless that is so in none. Bubbles of four stages are compared where every rank has a
+core: one that waits for a core counts as busy.
 """
 
+import argparse
 import itertools
 import os
 import statistics
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 from bench_plan import ask, options, train
 
-ROUNDS = min(3, int(os.environ.get("BENCH_ROUNDS", "3")))
-STAGES = (2, 4)
+MINUTES = float(os.environ.get("BENCH_MINUTES", "11"))
+SHARES = {2: 0.6, 4: 0.4}  # of the time
+MOST_ROUNDS = 7
+TIME, BUBBLE, APART = 0.05, 0.02, 0.03
+BEGIN, END = "<!-- test/bench/bench_schedules.py writes from here -->\n", "<!-- to here -->\n"
 
 MODEL = """
 model: {family: llama, hidden: 256, layers: 8, heads: 8, ffn: 768, vocab: 257, seq_len: 256}
@@ -44,6 +53,20 @@ SCHEDULES = {
 }
 
 
+class Entry:
+    """One run of a schedule, with its plans by the profiles before and after."""
+
+    def __init__(self, before, after, step, bubble):
+        self.planned = (before["step_ms"] + after["step_ms"]) / 2
+        self.idle = (before["bubble"] + after["bubble"]) / 2
+        self.step, self.bubble = step, bubble
+        self.calm = abs(before["step_ms"] / after["step_ms"] - 1) < TIME
+
+
+def middle(entries, value):
+    return statistics.median(value(entry) for entry in entries)
+
+
 def keys(name):
     return [f"schedule.{key}" for key in SCHEDULES[name]]
 
@@ -54,8 +77,8 @@ def possible(stages):
 
 
 def plans(path, profile, stages):
-    """Profiles anew, and plans every schedule by it."""
-    ask(path, "--profile", "--json", *options([f"hardware.profile={profile}"]))
+    """Profiles anew, without sizes that no run has, and plans every schedule by it."""
+    ask(path, "--profile", "--json", *options([f"hardware.profile={profile}", f"train.global_batch={stages}"]))
     return {name: ask(path, "--plan", "--json", *options(keys(name))) for name in possible(stages)}
 
 
@@ -67,64 +90,111 @@ def measure(folder, path, name):
     return statistics.median(step["step_ms"] for step in steps), statistics.median(step["bubble"] for step in steps)
 
 
-def rounds(folder, stages):
-    """{schedule: [(planned ms, measured ms, planned bubble, measured bubble), ...]} of the rounds that count."""
+def rounds(folder, stages, seconds):
+    """{schedule: its entries}, of as many rounds as the time is enough for, but one."""
     profile, path = os.path.join(folder, f"profile{stages}.json"), os.path.join(folder, f"{stages}.yaml")
     Path(path).write_text(MODEL % (stages, profile), encoding="utf-8")
-    told = {name: [] for name in possible(stages)}
+    told, began, last, count = {name: [] for name in possible(stages)}, time.monotonic(), 0.0, 0
     before = plans(path, profile, stages)
-    for _ in range(ROUNDS):
+    while count == 0 or (count < MOST_ROUNDS and time.monotonic() - began + last < seconds):
+        start = time.monotonic()
         runs = {name: measure(folder, path, name) for name in told}
         after = plans(path, profile, stages)
-        for name, (step, bubble) in runs.items():
-            one, two = before[name], after[name]
-            if abs(one["step_ms"] / two["step_ms"] - 1) < 0.05:
-                planned = [(one[key] + two[key]) / 2 for key in ("step_ms", "bubble")]
-                told[name].append((planned[0], step, planned[1], bubble))
-        before = after
-    return {name: entries for name, entries in told.items() if entries}
+        for name, run in runs.items():
+            told[name].append(Entry(before[name], after[name], *run))
+        before, last, count = after, time.monotonic() - start, count + 1
+        print(f"{stages} stages: round {count} took {last:.0f} s", file=sys.stderr, flush=True)
+    return told
 
 
-def show(told, stages):
-    """One line for each schedule; returns its medians."""
-    print(f"{stages} stages: schedule, planned and measured ms, error, planned and measured bubble")
-    medians = {name: [statistics.median(column) for column in zip(*entries)] for name, entries in told.items()}
-    for name, (planned, step, idle, bubble) in medians.items():
-        print(
-            f"  {name:18s} {planned:9.1f} {step:9.1f} {100 * (planned / step - 1):+7.1f}% {100 * idle:7.1f}%"
-            f" {100 * bubble:7.1f}%",
-            flush=True,
+def counted(told):
+    """The entries that count."""
+    return {name: [entry for entry in entries if entry.calm] or entries for name, entries in told.items()}
+
+
+def error(entries):
+    return middle(entries, lambda entry: entry.planned / entry.step - 1)
+
+
+def apart(entries):
+    return middle(entries, lambda entry: entry.idle - entry.bubble)
+
+
+def cores():
+    return len(os.sched_getaffinity(0))
+
+
+def table(told, stages):
+    """The lines of a Markdown table."""
+    lines = [
+        f"{stages} stages, {cores()} cores",
+        "",
+        "| schedule | planned ms | measured ms | error | bubble planned | measured | rounds, disturbed |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, entries in counted(told).items():
+        disturbed = sum(not entry.calm for entry in told[name])
+        lines.append(
+            f"| {name} | {middle(entries, lambda e: e.planned):.1f} | {middle(entries, lambda e: e.step):.1f} |"
+            f" {100 * error(entries):+.1f} % | {100 * middle(entries, lambda e: e.idle):.1f} % |"
+            f" {100 * middle(entries, lambda e: e.bubble):.1f} % | {len(told[name])}, {disturbed} |"
         )
-    for name in set(possible(stages)) - set(told):
-        print(f"  {name:18s} every round was disturbed: others use this machine")
-    return medians
+    return [*lines, ""]
 
 
-def order(medians):
-    """Of the pairs that the plan sees more than 3 % between, those that ran the other way round."""
-    pairs = [(a, b) for a, b in itertools.permutations(medians, 2) if medians[a][0] < 0.97 * medians[b][0]]
-    wrong = [f"{a} / {b}" for a, b in pairs if medians[a][1] > medians[b][1]]
-    print(
-        f"order: {len(pairs) - len(wrong)} of {len(pairs)} pairs as"
-        f" planned{': but ' + ', '.join(wrong) if wrong else ''}"
-    )
+def step_times(told):
+    name = max(told, key=lambda name: abs(error(told[name])))
+    worst = error(told[name])
+    text = f"step times of two stages within 5 %: the largest error is {100 * worst:+.1f} % ({name})"
+    return abs(worst) <= TIME, text
+
+
+def bubbles(told, stages):
+    what = f"bubbles of {stages} stages within 2 points"
+    if stages > cores():
+        return None, f"{what}: not compared, {stages} ranks share {cores()} cores"
+    name = max(told, key=lambda name: abs(apart(told[name])))
+    worst = apart(told[name])
+    return abs(worst) <= BUBBLE, f"{what}: the largest difference is {100 * worst:+.1f} ({name})"
+
+
+def order(told):
+    """Pairs are compared within rounds, so that a machine whose speed drifts decides none."""
+    planned = {name: middle(entries, lambda entry: entry.planned) for name, entries in counted(told).items()}
+    pairs = [(a, b) for a, b in itertools.permutations(told, 2) if planned[a] < (1 - APART) * planned[b]]
+    ratio = lambda a, b: statistics.median(one.step / other.step for one, other in zip(told[a], told[b]))
+    wrong = [f"{a} before {b}" for a, b in pairs if ratio(a, b) > 1]
+    text = f"order on four stages: {len(pairs) - len(wrong)} of {len(pairs)} pairs as planned"
+    return not wrong, text + (f"; not {', '.join(wrong)}" if wrong else "")
+
+
+def write(page, lines):
+    """Puts the lines between the marks of a page."""
+    text = Path(page).read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text:
+        sys.exit(f"bench_schedules: {page} has no lines {BEGIN.strip()} and {END.strip()}")
+    head, rest = text.split(BEGIN, 1)
+    tail = rest.split(END, 1)[1]
+    Path(page).write_text(head + BEGIN + "\n" + "\n".join(lines) + "\n\n" + END + tail, encoding="utf-8")
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", metavar="PAGE", help="put the tables and the promises between the marks of a page")
+    arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
+    lines, told, began = [], {}, time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        for stages in STAGES:
-            medians = show(rounds(folder, stages), stages)
-            if not medians:
-                continue
-            worst = max(abs(planned / step - 1) for planned, step, _, _ in medians.values())
-            print(f"largest error of a step time: {100 * worst:.1f}%{' (wanted within 5%)' if stages == 2 else ''}")
-            order(medians)
-            if stages > len(os.sched_getaffinity(0)):
-                print(f"bubbles are not compared: {stages} ranks share {len(os.sched_getaffinity(0))} cores")
-            else:
-                apart = max(abs(idle - bubble) for _, _, idle, bubble in medians.values())
-                print(f"largest difference of a bubble: {100 * apart:.1f} points (wanted within 2)")
+        for stages, share in SHARES.items():
+            told[stages] = rounds(folder, stages, share * MINUTES * 60)
+            lines += table(told[stages], stages)
+    two, four = counted(told[2]), counted(told[4])
+    for kept, text in (step_times(two), bubbles(two, 2), order(told[4]), bubbles(four, 4)):
+        lines.append(f"- {'not shown' if kept is None else 'passed' if kept else 'FAILED'}: {text}")
+    print("\n".join(lines))
+    print(f"took {(time.monotonic() - began) / 60:.1f} minutes", file=sys.stderr)
+    if arguments.write:
+        write(arguments.write, lines)
 
 
 if __name__ == "__main__":
