@@ -164,14 +164,15 @@ static void layer_products_(const Work *work, PartTime *time) {
     time->weight += whole; // half of the backward's products
 }
 
-// Norms, residuals, rotation and activation: 9 and 8 passes over the stream, and over what lies between the products.
+// Norms, residuals, rotation and activation: 8 passes over the stream each way, and those over what lies between the
+// products. The sum at the end of a layer is a part of the next one's norm.
 static void layer_passes_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     const Family *family = &families[work->config->model.family];
     double up = family->gated ? 3 : 2, down = family->gated ? 5 : 2; // passes over the activation and its inputs
     double rotations = family->rotary ? 2 : 0, biases = family->biased ? 1 : 0;
     double inner = (double)(s->rows * s->ffn * s->element), qkv = (double)(s->rows * s->qkv_cols * s->element);
-    time->forward += bytes_(work, 9 * hardware_stream_(s) + up * inner + rotations * qkv);
+    time->forward += bytes_(work, 8 * hardware_stream_(s) + up * inner + rotations * qkv);
     time->backward += bytes_(work, 8 * hardware_stream_(s) + down * inner + (rotations + biases) * qkv);
     time->weight += bytes_(work, biases * qkv);
     // Read and written: the gradients of both column products, and of the stream after each half of the layer.
@@ -213,6 +214,7 @@ void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *c
     times->layer = layer_(&work);
     times->embedding = embedding_(&work);
     times->head = hardware_head_(&work);
+    times->pass = bytes_(&work, hardware_stream_(shape));
     hardware_tensor_times(times, hardware, config, shape);
 }
 

@@ -38,9 +38,11 @@ typedef struct PartTime {
     double tensor_forward, tensor_backward, tensor_input, tensor_weight;
 } PartTime;
 
-// The head's backward runs with its forward, so its time is all in `forward`.
+// The head's backward runs with its forward, so its time is all in `forward`. pass: one pass over a rank's part of the
+// residual stream.
 typedef struct ModelTimes {
     PartTime layer, embedding, head;
+    double pass;
 } ModelTimes;
 
 // flops must be known.

@@ -87,6 +87,12 @@ static int chunk_compute_(const Costing *costing, int s, int c, StageTime *time,
         costing_add_part_(time, part[i], count[i], !measured);
         time->tensor += tensor_of_(part[i], count[i], costing->schedule->split);
     }
+    // A layer's first norm adds up what the layer before left. The ends of a chunk differ: its input is copied into the
+    // bundle, unless the embedding writes it there; its first norm adds up nothing, which is two passes less; and its
+    // last layer writes its own sum, unless the head's norm does. The backward copies the gradient of the output.
+    double passes = (at.first ? 0 : 2) - 2 + (at.last ? 0 : 3);
+    PartTime ends = {.forward = passes * parts.pass, .backward = 2 * parts.pass};
+    costing_add_part_(time, &ends, at.layers > 0, !measured);
     // A layer's second forward leaves out the last product; its time is planned as that of a whole one.
     double again = (double)at.recomputed * (parts.layer.tensor_forward + (measured ? 0 : parts.layer.forward));
     // Their weights' gradients are made with the input's, while what was recomputed is there.
@@ -420,8 +426,10 @@ static bool steady_(const Phase *before, const Phase *between, const Phase *now)
     return now->exposed == 0 && fabs(next - one) <= 5e-3 * next;
 }
 
-// If the schedule is steady, the next microbatches take as long as the last 2p. If not, only the whole schedule tells
-// how long all take, or a very long part of it if the whole is too long.
+// If the schedule is steady, the next microbatches take as long as the last 2p. A rhythm may still end: where messages
+// are slow, stages live on what has been sent ahead until it is used up. So a run twice as long has to take what the
+// shorter ones say, to a thousandth. If not, only the whole schedule tells how long all take, or a very long part of it
+// if the whole is too long.
 // A phase whose first rounds say that it clearly takes longer than `worth` is given up: its makespan is INFINITY.
 static int whole_phase_(Phase *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
                         double worth, Error *err) {
@@ -429,15 +437,26 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
     static const double CLEARLY = 1.1;               // rounds differ by less
     int64_t all = config_microbatches(config), p = schedule->stages, enough = schedule->microbatches,
             fewer = enough - 2 * p;
-    Phase before, between;
+    Phase before, between, longer;
     if (phase_(phase, schedule, costs, err) != 0) return -1;
     if (all <= enough) return 0;
     if (phase_of_(&before, config, fewer, costs, err) != 0 || phase_of_(&between, config, fewer + p, costs, err) != 0)
         return -1;
     int64_t most = (phase->exposed > 0 ? MOST_WAITING : MOST) / p;
     double rounds = onward_(before.makespan, phase->makespan, (double)(all - enough), (double)(enough - fewer));
-    if (!steady_(&before, &between, phase) && most > enough) {
-        if (rounds > CLEARLY * worth) {
+    bool steady = steady_(&before, &between, phase), hopeless = rounds > CLEARLY * worth;
+    if (steady && !hopeless) {
+        int64_t twice = all < 2 * enough ? all : 2 * enough;
+        if (phase_of_(&longer, config, twice, costs, err) != 0) return -1;
+        double expected = onward_(before.makespan, phase->makespan, (double)(twice - enough), (double)(enough - fewer));
+        steady = fabs(longer.makespan - expected) <= 1e-3 * expected;
+        before = *phase;
+        *phase = longer;
+        fewer = enough;
+        enough = twice;
+    }
+    if (!steady && most > enough) {
+        if (hopeless) {
             phase->makespan = INFINITY;
             return 0;
         }

@@ -402,7 +402,7 @@ EVICTS_FOR_LITTLE = [
     "parallel.sequence=true",
 ]
 LITTLE = [
-    ("llama", "tinyllama_1.1b", ["parallel.tensor=4", "train.global_batch=12"], False),  # 0.06 %
+    ("llama", "tinyllama_1.1b", ["parallel.tensor=4", "train.global_batch=12", "parallel.overlap=on"], False),  # 0.06 %
     ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=24", "hardware.memory_gib=40"], True),  # 0.4 %
 ]
 
