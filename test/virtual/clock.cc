@@ -235,6 +235,11 @@ ClockLock::~ClockLock() {
     pthread_mutex_unlock(&timeline()->lock);
 }
 
+static VirtualClock *program() {
+    static VirtualClock *const found = (VirtualClock *)dlsym(RTLD_DEFAULT, "virtual_clock");
+    return found;
+}
+
 namespace {
 
 // --- what the program calls (dry.h)
@@ -310,10 +315,6 @@ void progress_with(void (*progress)(void)) {
     here.progress = progress;
 }
 
-VirtualClock *program() {
-    return (VirtualClock *)dlsym(RTLD_DEFAULT, "virtual_clock");
-}
-
 void join_timeline() {
     timeline();
     *program() = {join_timeline,    clock_now,     pause_program,  letter_sent,    letter_arrived, letter_taken,
@@ -383,30 +384,11 @@ void clock_wait_mark(int mark, const std::string &what) {
 
 } // namespace virtual_gpu
 
-// The clock that src/cuda reads (base/clock.h) and the naps of comm_pause, of which the library has a copy: the linker
-// puts these in their place.
-static bool on_the_clock() {
-    return virtual_gpu::here.timeline != nullptr && syscall(SYS_gettid) == getpid();
+// The clock that src/cuda reads (base/clock.h) and the naps of comm_pause, of which the library has a copy.
+static const VirtualClock *clock_table() {
+    return virtual_gpu::program();
 }
 
 extern "C" {
-
-int __real_clock_gettime(clockid_t clock, timespec *now);
-int __wrap_clock_gettime(clockid_t clock, timespec *now) {
-    if (clock != CLOCK_MONOTONIC || !on_the_clock()) return __real_clock_gettime(clock, now);
-    double seconds = virtual_gpu::clock_now();
-    now->tv_sec = (time_t)seconds;
-    now->tv_nsec = (long)(1e9 * (seconds - (double)now->tv_sec));
-    return 0;
-}
-
-int __real_nanosleep(const timespec *nap, timespec *left);
-int __wrap_sched_yield(void) { // naps, as in dry.c
-    const timespec nap = {0, 100000};
-    return on_the_clock() && virtual_gpu::pause_program() ? 0 : __real_nanosleep(&nap, nullptr);
-}
-
-int __wrap_nanosleep(const timespec *nap, timespec *left) {
-    return on_the_clock() && virtual_gpu::pause_program() ? 0 : __real_nanosleep(nap, left);
-}
+#include "naps.h"
 }

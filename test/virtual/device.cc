@@ -45,7 +45,6 @@ struct Device {
     std::set<std::string> loaded;
     std::string host_waits;
     cudaError_t error = cudaSuccess;
-    std::thread::id thread;
 };
 
 void serve(Device *d);
@@ -64,9 +63,7 @@ Device &device() {
         d->random = options().seed * 6364136223846793005ull + (uint64_t)process();
         d->host.set(process() * CONTEXTS + HOST, 1);
         if (dry()) return d; // its streams are lines of clock.cc
-        std::thread thread(serve, d);
-        d->thread = thread.get_id();
-        thread.detach();
+        std::thread(serve, d).detach();
         connect_messages();
         return d;
     }();
@@ -189,16 +186,8 @@ std::unique_lock<std::mutex> device_lock() {
     return std::unique_lock<std::mutex>(device().lock);
 }
 
-bool on_device_thread() {
-    return std::this_thread::get_id() == device().thread;
-}
-
 cudaError_t sticky() {
     return device().error;
-}
-
-void fail_device(cudaError_t error) {
-    device().error = error;
 }
 
 Clock &host_clock() {
@@ -342,10 +331,6 @@ static std::set<cudaEvent_t> &events() {
     return all;
 }
 
-namespace virtual_gpu {
-cudaError_t answer(cudaError_t error); // runtime.cc: keeps the last error
-}
-
 static double device_seconds() {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -415,16 +400,6 @@ cudaError_t cudaDeviceSynchronize(void) {
     auto lock = device_lock();
     for (VirtualStream *stream : device().streams) device().host.join(stream->clock), edge_acquire(stream);
     return answer(device().error);
-}
-
-cudaError_t cudaStreamQuery(cudaStream_t stream) {
-    if (sticky() != cudaSuccess) return answer(sticky());
-    if (dry()) return answer(line_idle(stream->context % CONTEXTS) ? cudaSuccess : cudaErrorNotReady);
-    auto lock = device_lock();
-    if (!stream->ops.empty()) return answer(cudaErrorNotReady);
-    device().host.join(stream->clock);
-    edge_acquire(stream);
-    return answer(cudaSuccess);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {

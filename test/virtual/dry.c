@@ -18,12 +18,8 @@
 #include "run/run.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #ifdef HAVE_MPI
 #include <mpi.h>
@@ -40,34 +36,11 @@ static bool asked_(void) {
 
 // ---------------------------------------------------------------- time
 
-static bool on_the_clock_(void) {
-    static _Thread_local int own = -1;
-    if (virtual_clock.now == NULL) return false;
-    if (own < 0) own = syscall(SYS_gettid) == getpid();
-    return own == 1;
+static const VirtualClock *clock_table(void) {
+    return &virtual_clock;
 }
 
-int __real_clock_gettime(clockid_t clock, struct timespec *now);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
-    if (clock != CLOCK_MONOTONIC || !on_the_clock_()) return __real_clock_gettime(clock, now);
-    double seconds = virtual_clock.now();
-    now->tv_sec = (time_t)seconds;
-    now->tv_nsec = (long)(1e9 * (seconds - (double)now->tv_sec));
-    return 0;
-}
-
-int __real_sched_yield(void);
-int __real_nanosleep(const struct timespec *nap, struct timespec *left);
-// A rank that polls a virtual GPU would take a core from the thread that plays it: it naps instead.
-int __wrap_sched_yield(void) {
-    if (on_the_clock_() && virtual_clock.pause()) return 0;
-    const struct timespec nap = {0, 100000};
-    return virtual_clock.join == NULL ? __real_sched_yield() : __real_nanosleep(&nap, NULL);
-}
-
-int __wrap_nanosleep(const struct timespec *nap, struct timespec *left) {
-    return on_the_clock_() && virtual_clock.pause() ? 0 : __real_nanosleep(nap, left);
-}
+#include "naps.h"
 
 // ---------------------------------------------------------------- the device
 

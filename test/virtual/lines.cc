@@ -268,29 +268,21 @@ void line_close(int line) {
 }
 
 void line_work(int line, double seconds) {
-    Step step = {};
-    step.kind = STEP_WORK, step.mark = -1, step.seconds = seconds;
-    give(line, step);
+    give(line, {STEP_WORK, -1, 0, seconds, {}});
 }
 
 void line_record(int line, int mark) {
-    Step step = {};
-    step.kind = STEP_RECORD, step.mark = mark;
     mark_hold(mark);
-    give(line, step);
+    give(line, {STEP_RECORD, mark, 0, 0, {}});
 }
 
 void line_wait(int line, int mark) {
-    Step step = {};
-    step.kind = STEP_WAIT, step.mark = mark;
     mark_hold(mark);
-    give(line, step);
+    give(line, {STEP_WAIT, mark, 0, 0, {}});
 }
 
 void line_meet(int line, const Encounter &encounter) {
-    Step step = {};
-    step.kind = STEP_MEET, step.mark = -1, step.encounter = encounter;
-    give(line, step);
+    give(line, {STEP_MEET, -1, 0, 0, encounter});
 }
 
 } // namespace virtual_gpu

@@ -11,10 +11,6 @@
 
 using namespace virtual_gpu;
 
-namespace virtual_gpu {
-cudaError_t answer(cudaError_t error);
-}
-
 struct VirtualLt {
     int alive;
 };
@@ -44,29 +40,6 @@ namespace {
 
 enum : uint64_t { ALGORITHM = 0x6c746d61 };
 
-int64_t width(cudaDataType_t type) {
-    return type == CUDA_R_16BF ? 2 : type == CUDA_R_64F ? 8 : 4;
-}
-
-double load(const void *memory, int64_t at, cudaDataType_t type) {
-    if (type == CUDA_R_32F) return ((const float *)memory)[at];
-    uint32_t bits = (uint32_t)((const uint16_t *)memory)[at] << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-void keep(void *memory, int64_t at, cudaDataType_t type, double value) {
-    float single = (float)value;
-    if (type == CUDA_R_32F) {
-        ((float *)memory)[at] = single;
-        return;
-    }
-    uint32_t bits;
-    memcpy(&bits, &single, sizeof bits);
-    ((uint16_t *)memory)[at] = single != single ? 0x7fff : (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 // "CUBLASLT_EPILOGUE_GELU: GELU ... approximation by tanh".
 const double ROOT = 0.79788456080286535588, CUBE = 0.044715;
 
@@ -95,19 +68,19 @@ void declare(const Access &access, const Call &call) {
     for (int64_t i = 0; i < batches; i++) {
         for (int o = 0; o < 2; o++) {
             const VirtualLayout *l = layouts[o];
-            int64_t w = width(l->type);
+            int64_t w = width_of(l->type);
             touch_rows(access, (const char *)data[o] + i * l->stride * w, l->columns, l->rows * w, l->leading * w,
                        false);
         }
-        int64_t w = width(call.c.type);
+        int64_t w = width_of(call.c.type);
         char *d = (char *)call.d + i * call.c.stride * w;
         if (call.beta != 0.0f) touch_rows(access, d, call.n, call.m * w, call.c.leading * w, false);
         touch_rows(access, d, call.n, call.m * w, call.c.leading * w, true);
     }
     const VirtualProduct &p = call.product;
-    int64_t w = width(call.c.type);
+    int64_t w = width_of(call.c.type);
     if (p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
-        touch(access, p.bias, call.m * width((cudaDataType_t)p.bias_type), false);
+        touch(access, p.bias, call.m * width_of((cudaDataType_t)p.bias_type), false);
     for (int64_t i = 0; p.aux != nullptr && i < batches; i++)
         touch_rows(access, (char *)p.aux + i * p.aux_stride * w, call.n, call.m * w, p.aux_leading * w,
                    p.epilogue != CUBLASLT_EPILOGUE_DGELU);
@@ -119,16 +92,16 @@ double after(const Call &call, int64_t batch, double value, int64_t row, int64_t
     int64_t at = batch * p.aux_stride + column * p.aux_leading + row;
     switch (p.epilogue) {
     case CUBLASLT_EPILOGUE_BIAS:
-        return value + load(p.bias, row, (cudaDataType_t)p.bias_type);
+        return value + number_at(p.bias, row, (cudaDataType_t)p.bias_type);
     case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
-        value += load(p.bias, row, (cudaDataType_t)p.bias_type);
-        keep(p.aux, at, type, value);
+        value += number_at(p.bias, row, (cudaDataType_t)p.bias_type);
+        put_number(p.aux, at, type, value);
         return gelu(value);
     case CUBLASLT_EPILOGUE_GELU_AUX:
-        keep(p.aux, at, type, value);
+        put_number(p.aux, at, type, value);
         return gelu(value);
     case CUBLASLT_EPILOGUE_DGELU:
-        return value * gelu_slope(load(p.aux, at, type));
+        return value * gelu_slope(number_at(p.aux, at, type));
     default:
         return value;
     }
@@ -137,24 +110,24 @@ double after(const Call &call, int64_t batch, double value, int64_t row, int64_t
 // op(A) as (k, m) doubles: a column of D is then a sum of its rows.
 std::vector<double> spread(const Call &call, int64_t batch) {
     std::vector<double> a((size_t)(call.k * call.m));
-    const char *data = (const char *)call.a_data + batch * call.a.stride * width(call.a.type);
+    const char *data = (const char *)call.a_data + batch * call.a.stride * width_of(call.a.type);
     bool turned = call.product.a == CUBLAS_OP_T;
     for (int64_t i = 0; i < call.k; i++)
         for (int64_t row = 0; row < call.m; row++)
             a[(size_t)(i * call.m + row)] =
-                load(data, turned ? row * call.a.leading + i : i * call.a.leading + row, call.a.type);
+                number_at(data, turned ? row * call.a.leading + i : i * call.a.leading + row, call.a.type);
     return a;
 }
 
 void multiply(const Call &call, int64_t batch) {
     std::vector<double> a = spread(call, batch), sum((size_t)call.m);
-    const char *b = (const char *)call.b_data + batch * call.b.stride * width(call.b.type);
-    char *d = (char *)call.d + batch * call.c.stride * width(call.c.type);
+    const char *b = (const char *)call.b_data + batch * call.b.stride * width_of(call.b.type);
+    char *d = (char *)call.d + batch * call.c.stride * width_of(call.c.type);
     bool turned = call.product.b == CUBLAS_OP_T;
     for (int64_t column = 0; column < call.n; column++) {
         for (double &value : sum) value = 0.0;
         for (int64_t i = 0; i < call.k; i++) {
-            double x = load(b, turned ? i * call.b.leading + column : column * call.b.leading + i, call.b.type);
+            double x = number_at(b, turned ? i * call.b.leading + column : column * call.b.leading + i, call.b.type);
             const double *__restrict__ from = a.data() + i * call.m;
             double *__restrict__ to = sum.data();
             for (int64_t row = 0; row < call.m; row++) to[row] += x * from[row];
@@ -162,8 +135,8 @@ void multiply(const Call &call, int64_t batch) {
         for (int64_t row = 0; row < call.m; row++) {
             int64_t at = column * call.c.leading + row;
             double value = (double)call.alpha * sum[(size_t)row];
-            if (call.beta != 0.0f) value += (double)call.beta * load(d, at, call.c.type);
-            keep(d, at, call.c.type, after(call, batch, value, row, column));
+            if (call.beta != 0.0f) value += (double)call.beta * number_at(d, at, call.c.type);
+            put_number(d, at, call.c.type, after(call, batch, value, row, column));
         }
     }
 }
@@ -195,6 +168,18 @@ bool aux_allowed(const VirtualProduct *p, int64_t m) {
     return !has_aux(p->epilogue) || (p->aux_leading % 8 == 0 && p->aux_leading >= m && aligned(p->aux) >= 16);
 }
 
+struct Attribute {
+    int name;
+    void *to;
+    size_t bytes;
+};
+
+cublasStatus_t set_attribute(const std::vector<Attribute> &known, int name, const void *value, size_t bytes) {
+    for (const Attribute &each : known)
+        if (each.name == name && each.bytes == bytes) return memcpy(each.to, value, bytes), CUBLAS_STATUS_SUCCESS;
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
 } // namespace
 
 extern "C" {
@@ -213,44 +198,22 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-    delete handle;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *product, cublasComputeType_t, cudaDataType_t) {
     *product = new VirtualProduct();
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
-    delete product;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t p, cublasLtMatmulDescAttributes_t attribute,
                                               const void *value, size_t bytes) {
-    struct {
-        cublasLtMatmulDescAttributes_t attribute;
-        void *to;
-        size_t bytes;
-    } const known[] = {
-        {CUBLASLT_MATMUL_DESC_TRANSA, &p->a, 4},
-        {CUBLASLT_MATMUL_DESC_TRANSB, &p->b, 4},
-        {CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, 4},
-        {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, 8},
-        {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux, 8},
-        {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->aux_leading, 8},
-        {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, &p->aux_stride, 8},
-        {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &p->bias_type, 4},
-    };
-    for (const auto &entry : known)
-        if (entry.attribute == attribute) {
-            if (entry.bytes != bytes) return CUBLAS_STATUS_INVALID_VALUE;
-            memcpy(entry.to, value, bytes);
-            return CUBLAS_STATUS_SUCCESS;
-        }
-    return CUBLAS_STATUS_INVALID_VALUE;
+    return set_attribute({{CUBLASLT_MATMUL_DESC_TRANSA, &p->a, 4},
+                          {CUBLASLT_MATMUL_DESC_TRANSB, &p->b, 4},
+                          {CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, 4},
+                          {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, 8},
+                          {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux, 8},
+                          {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->aux_leading, 8},
+                          {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, &p->aux_stride, 8},
+                          {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &p->bias_type, 4}},
+                         attribute, value, bytes);
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type, uint64_t rows,
@@ -259,21 +222,12 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDa
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-    delete layout;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t attribute, const void *value,
                                                 size_t bytes) {
-    if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT && bytes == 4)
-        memcpy(&layout->batch, value, bytes);
-    else if (attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET && bytes == 8)
-        memcpy(&layout->stride, value, bytes);
-    else
-        return CUBLAS_STATUS_INVALID_VALUE;
-    return CUBLAS_STATUS_SUCCESS;
+    return set_attribute({{CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &layout->batch, 4},
+                          {CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &layout->stride, 8}},
+                         attribute, value, bytes);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
@@ -281,21 +235,25 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *prefer
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-    delete preference;
-    return CUBLAS_STATUS_SUCCESS;
-}
+#define DESTROYS(call, object)                                                                                         \
+    cublasStatus_t call(object made) {                                                                                 \
+        delete made;                                                                                                   \
+        return CUBLAS_STATUS_SUCCESS;                                                                                  \
+    }
+DESTROYS(cublasLtDestroy, cublasLtHandle_t)
+DESTROYS(cublasLtMatmulDescDestroy, cublasLtMatmulDesc_t)
+DESTROYS(cublasLtMatrixLayoutDestroy, cublasLtMatrixLayout_t)
+DESTROYS(cublasLtMatmulPreferenceDestroy, cublasLtMatmulPreference_t)
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
                                                     size_t bytes) {
-    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && bytes == 8)
-        memcpy(&preference->workspace, value, bytes);
-    else if (attribute >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES && bytes == 4)
-        memcpy(&preference->alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, bytes);
-    else
-        return CUBLAS_STATUS_INVALID_VALUE;
-    return CUBLAS_STATUS_SUCCESS;
+    return set_attribute({{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &preference->workspace, 8},
+                          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &preference->alignment[0], 4},
+                          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &preference->alignment[1], 4},
+                          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &preference->alignment[2], 4},
+                          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &preference->alignment[3], 4}},
+                         attribute, value, bytes);
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,

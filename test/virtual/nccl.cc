@@ -27,10 +27,6 @@
 
 using namespace virtual_gpu;
 
-namespace virtual_gpu {
-cudaError_t answer(cudaError_t error);
-}
-
 struct VirtualComm {
     int index, rank, size, blocks;
     uint64_t collectives = 0;
@@ -180,34 +176,18 @@ void check_match(const Part &p, const Post &other) {
            KIND_NAMES[other.kind], (long long)other.count, other.type, other.source);
 }
 
-double element(const char *from, int64_t i, int type) {
-    if (type == ncclFloat64) return ((const double *)from)[i];
-    if (type == ncclFloat32) return ((const float *)from)[i];
-    uint32_t bits = (uint32_t)((const uint16_t *)from)[i] << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-void put_element(char *to, int64_t i, int type, float value, double exact) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if (type == ncclFloat64) ((double *)to)[i] = exact;
-    if (type == ncclFloat32) ((float *)to)[i] = value;
-    if (type == ncclBfloat16)
-        ((uint16_t *)to)[i] = value != value ? 0x7fff : (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 // Elements [first, first + count) of all inputs, summed in single precision in the order of the ranks.
 void sum(const Part &p, char *out, const char *const inputs[], int64_t first) {
+    cudaDataType_t type = p.type == ncclFloat64 ? CUDA_R_64F : p.type == ncclFloat32 ? CUDA_R_32F : CUDA_R_16BF;
     for (int64_t i = 0; i < p.count; i++) {
-        float single = (float)element(inputs[0], first + i, p.type);
-        double exact = element(inputs[0], first + i, p.type);
-        for (int r = 1; r < p.comm->size; r++) {
-            single += (float)element(inputs[r], first + i, p.type);
-            exact += element(inputs[r], first + i, p.type);
+        float single = 0;
+        double exact = 0;
+        for (int r = 0; r < p.comm->size; r++) {
+            double each = number_at(inputs[r], first + i, type);
+            single = r == 0 ? (float)each : single + (float)each;
+            exact += each;
         }
-        put_element(out, i, p.type, single, exact);
+        put_number(out, i, type, type == CUDA_R_64F ? exact : single);
     }
 }
 
@@ -262,15 +242,6 @@ Outcome collective(Part &p, const Access &access) {
     return OUTCOME_DONE;
 }
 
-Outcome step_part(Part &p, const Access &access) {
-    if (p.state < 0) return OUTCOME_DONE;
-    Outcome outcome = p.kind != KIND_MESSAGE ? collective(p, access)
-                      : p.in != nullptr      ? send(p, access)
-                                             : receive(p, access);
-    if (outcome == OUTCOME_DONE) p.state = -1;
-    return outcome;
-}
-
 // --- connecting
 
 bool both_called(const VirtualComm *comm, int from, int to) {
@@ -309,10 +280,7 @@ void connect(const Part &p) {
     }
 }
 
-// --- queueing: what stands between ncclGroupStart and ncclGroupEnd starts together, one kernel a stream
-
-thread_local int depth = 0;
-thread_local std::vector<std::shared_ptr<Part>> grouped;
+// --- queueing
 
 Encounter encounter(const Part &p) {
     bool message = p.kind == KIND_MESSAGE;
@@ -324,36 +292,24 @@ Encounter encounter(const Part &p) {
     return e;
 }
 
-void queue(cudaStream_t stream, std::vector<std::shared_ptr<Part>> parts) {
+ncclResult_t launch(std::shared_ptr<Part> part) {
+    announce(*part);
+    connect(*part);
     if (dry()) {
-        for (const auto &part : parts) stream_meet(stream, encounter(*part));
-        return;
+        stream_meet(part->stream, encounter(*part));
+        return ncclSuccess;
     }
     Op op;
-    op.what = describe(*parts[0]) + (parts.size() > 1 ? text(" and %zu more", parts.size() - 1) : "");
+    op.what = describe(*part);
     op.remote = true;
-    op.blocks = parts[0]->comm->blocks;
-    op.step = [parts](const Access &access) {
-        bool waits = false;
-        for (const auto &part : parts) waits = step_part(*part, access) != OUTCOME_DONE || waits;
-        return waits ? OUTCOME_WAITS : OUTCOME_DONE;
+    op.blocks = part->comm->blocks;
+    op.step = [part](const Access &access) {
+        return part->kind != KIND_MESSAGE ? collective(*part, access)
+               : part->in != nullptr      ? send(*part, access)
+                                          : receive(*part, access);
     };
-    op.waits_for = [parts] {
-        for (const auto &part : parts)
-            if (part->state >= 0) return "the other side of " + describe(*part);
-        return std::string("nothing");
-    };
-    enqueue(stream, std::move(op));
-}
-
-ncclResult_t launch() {
-    std::vector<std::shared_ptr<Part>> parts;
-    parts.swap(grouped);
-    for (const auto &part : parts) announce(*part);
-    for (const auto &part : parts) connect(*part);
-    std::map<cudaStream_t, std::vector<std::shared_ptr<Part>>> streams;
-    for (const auto &part : parts) streams[part->stream].push_back(part);
-    for (auto &entry : streams) queue(entry.first, entry.second);
+    op.waits_for = [part] { return "the other side of " + describe(*part); };
+    enqueue(part->stream, std::move(op));
     return sticky() == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
@@ -366,8 +322,7 @@ ncclResult_t call(Part part) {
     if (part.out != nullptr) range(part.out, out_count(part) * width(part.type), describe(part).c_str());
     part.sequence = part.kind == KIND_MESSAGE ? comm->messages[{part.source, part.target}]++ : comm->collectives++;
     if (part.kind == KIND_MESSAGE && part.sequence > 0) messages_begin(); // the first one connects
-    grouped.push_back(std::make_shared<Part>(std::move(part)));
-    return depth > 0 ? ncclSuccess : launch();
+    return launch(std::make_shared<Part>(std::move(part)));
 }
 
 // Ranges that touch without being in place as the guide has it.
@@ -420,18 +375,11 @@ ncclResult_t ncclGetVersion(int *version) {
 }
 
 const char *ncclGetErrorString(ncclResult_t result) {
-    switch (result) {
-    case ncclSuccess:
-        return "no error";
-    case ncclUnhandledCudaError:
-        return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
-    case ncclInvalidUsage:
-        return "invalid usage (run with NCCL_DEBUG=WARN for details)";
-    case ncclRemoteError:
-        return "remote process exited or there was a network error";
-    default:
-        return "internal error - please report this issue to the NCCL developers";
-    }
+    return result == ncclSuccess              ? "no error"
+           : result == ncclUnhandledCudaError ? "unhandled cuda error (run with NCCL_DEBUG=INFO for details)"
+           : result == ncclInvalidUsage       ? "invalid usage (run with NCCL_DEBUG=WARN for details)"
+           : result == ncclRemoteError        ? "remote process exited or there was a network error"
+                                              : "internal error - please report this issue to the NCCL developers";
 }
 
 const char *ncclGetLastError(ncclComm_t) {
@@ -494,16 +442,6 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     if (fails) last_error = "socketPollConnect: connect to 10.0.0.2 returned Connection refused";
     *state = fails || shared(comm)->aborted ? ncclRemoteError : ncclSuccess;
     return ncclSuccess;
-}
-
-ncclResult_t ncclGroupStart(void) {
-    depth++;
-    return ncclSuccess;
-}
-
-ncclResult_t ncclGroupEnd(void) {
-    if (depth == 0) return ncclInvalidUsage;
-    return --depth > 0 || grouped.empty() ? ncclSuccess : launch();
 }
 
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,

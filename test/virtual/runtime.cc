@@ -23,11 +23,6 @@ int multiprocessors() {
     return dry() ? dry_figures().multiprocessors : (int)MULTIPROCESSORS;
 }
 
-bool refused(cudaError_t *error) {
-    *error = sticky();
-    return *error != cudaSuccess;
-}
-
 // CUDA_VISIBLE_DEVICES is not modelled: every process sees the GPUs of its node.
 cudaError_t driver_state(int *count) {
     const std::string &driver = options().driver;
@@ -84,6 +79,30 @@ Op dry_copy(void *to, const void *from, size_t bytes, RegionKind source, RegionK
 
 } // namespace
 
+int64_t width_of(cudaDataType_t type) {
+    return type == CUDA_R_16BF ? 2 : type == CUDA_R_64F ? 8 : 4;
+}
+
+double number_at(const void *memory, int64_t index, cudaDataType_t type) {
+    if (type == CUDA_R_64F) return ((const double *)memory)[index];
+    if (type == CUDA_R_32F) return ((const float *)memory)[index];
+    uint32_t bits = (uint32_t)((const uint16_t *)memory)[index] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+void put_number(void *memory, int64_t index, cudaDataType_t type, double value) {
+    float single = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &single, sizeof bits);
+    if (type == CUDA_R_64F) ((double *)memory)[index] = value;
+    if (type == CUDA_R_32F) ((float *)memory)[index] = single;
+    if (type == CUDA_R_16BF)
+        ((uint16_t *)memory)[index] =
+            single != single ? 0x7fff : (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
 int current_gpu() {
     return first_gpu < 0 ? 0 : first_gpu;
 }
@@ -102,8 +121,7 @@ using namespace virtual_gpu;
 
 // Programming guide, "Kernel launch": a grid has at most 2^31-1, 65535, 65535 blocks, a block 1024 threads.
 cudaError_t virtual_launch(const VirtualLaunch &launch, cudaStream_t stream) {
-    cudaError_t error;
-    if (refused(&error)) return answer(error);
+    if (sticky() != cudaSuccess) return answer(sticky());
     int64_t threads = (int64_t)launch.block.x * launch.block.y * launch.block.z;
     if (launch.grid.x > 0x7fffffffu || launch.grid.y > 65535 || launch.grid.z > 65535 || threads > 1024)
         defect("%s is launched with a grid of (%u, %u, %u) or a block of %lld threads, which no GPU takes", launch.name,
@@ -134,47 +152,12 @@ cudaError_t cudaGetLastError(void) {
     return error;
 }
 
-cudaError_t cudaPeekAtLastError(void) {
-    return last_error;
-}
-
 const char *cudaGetErrorString(cudaError_t error) {
-    switch (error) {
-    case cudaSuccess:
-        return "no error";
-    case cudaErrorInvalidValue:
-        return "invalid argument";
-    case cudaErrorMemoryAllocation:
-        return "out of memory";
-    case cudaErrorInsufficientDriver:
-        return "CUDA driver version is insufficient for CUDA runtime version";
-    case cudaErrorNoDevice:
-        return "no CUDA-capable device is detected";
-    case cudaErrorInvalidDevice:
-        return "invalid device ordinal";
-    case cudaErrorDeviceUninitialized:
-        return "invalid device context";
-    case cudaErrorMapBufferObjectFailed:
-        return "mapping of buffer object failed";
-    case cudaErrorInvalidResourceHandle:
-        return "invalid resource handle";
-    case cudaErrorNotReady:
-        return "device not ready";
-    case cudaErrorIllegalAddress:
-        return "an illegal memory access was encountered";
-    case cudaErrorHostMemoryAlreadyRegistered:
-        return "part or all of the requested memory range is already mapped";
-    case cudaErrorHostMemoryNotRegistered:
-        return "pointer does not correspond to a registered memory region";
-    case cudaErrorLaunchFailure:
-        return "unspecified launch failure";
-    default:
-        return "unknown error";
-    }
-}
-
-const char *cudaGetErrorName(cudaError_t error) {
-    return cudaGetErrorString(error);
+#define VIRTUAL_CASE(name, number, text)                                                                               \
+    case name:                                                                                                         \
+        return text;
+    switch (error) { VIRTUAL_ERRORS(VIRTUAL_CASE) }
+    return "unknown error";
 }
 
 // --- what is there
@@ -235,11 +218,6 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
     return answer(cudaSuccess);
 }
 
-cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device) {
-    snprintf(id, (size_t)length, "0000:%02X:00.0", 16 + device);
-    return answer(cudaSuccess);
-}
-
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     *least = 0, *greatest = -5;
     return answer(cudaSuccess);
@@ -251,8 +229,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
 }
 
 cudaError_t cudaMemGetInfo(size_t *left, size_t *total) {
-    cudaError_t error;
-    if (refused(&error)) return answer(error);
+    if (sticky() != cudaSuccess) return answer(sticky());
     *left = (size_t)memory_left(), *total = (size_t)memory_total();
     return answer(cudaSuccess);
 }
@@ -260,23 +237,20 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *total) {
 // --- memory
 
 cudaError_t virtual_malloc(void **memory, size_t bytes) {
-    cudaError_t error;
-    return answer(refused(&error) ? error : memory_allocate(memory, bytes));
+    return answer(sticky() != cudaSuccess ? sticky() : memory_allocate(memory, bytes));
 }
 
 // cudaFree waits for the device (programming guide, "Implicit synchronization"; the runtime's documentation of
 // asynchronous frees contrasts the two).
 cudaError_t cudaFree(void *memory) {
-    cudaError_t error;
-    if (refused(&error)) return answer(error); // of no memory, too
+    if (sticky() != cudaSuccess) return answer(sticky()); // of no memory, too
     if (memory == nullptr) return answer(cudaSuccess);
     wait_for_device("the device to drain, so that memory can be freed (cudaFree)");
     return answer(memory_free(memory));
 }
 
 cudaError_t virtual_malloc_host(void **memory, size_t bytes) {
-    cudaError_t error;
-    if (refused(&error)) return answer(error);
+    if (sticky() != cudaSuccess) return answer(sticky());
     void *made = mmap(nullptr, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (made == MAP_FAILED) return answer(cudaErrorMemoryAllocation);
     if (!dry()) store(made, 0xff, bytes);
@@ -294,8 +268,7 @@ cudaError_t cudaFreeHost(void *memory) {
 
 // The host's own writes are not seen: memory that is registered counts as written.
 cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned) {
-    cudaError_t error;
-    return answer(refused(&error) ? error : memory_pin(memory, bytes, false));
+    return answer(sticky() != cudaSuccess ? sticky() : memory_pin(memory, bytes, false));
 }
 
 cudaError_t cudaHostUnregister(void *memory) {
@@ -318,8 +291,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
 // been copied aside, maybe before the device has it; from the device to pageable memory it returns when the copy is
 // complete; from and to pinned memory it is asynchronous.
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-    cudaError_t error;
-    if (refused(&error)) return answer(error);
+    if (sticky() != cudaSuccess) return answer(sticky());
     if (bytes == 0) return answer(cudaSuccess);
     Region source = region_of(from), target = region_of(to);
     bool pageable_from = source.kind == REGION_NONE, pageable_to = target.kind == REGION_NONE;
@@ -345,8 +317,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 }
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
-    cudaError_t error;
-    if (refused(&error)) return answer(error);
+    if (sticky() != cudaSuccess) return answer(sticky());
     if (bytes == 0) return answer(cudaSuccess);
     range(to, (int64_t)bytes, "cudaMemsetAsync");
     Op op;
@@ -368,13 +339,11 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 // --- memory of other processes
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *memory) {
-    cudaError_t error;
-    return answer(refused(&error) ? error : memory_export(handle, memory));
+    return answer(sticky() != cudaSuccess ? sticky() : memory_export(handle, memory));
 }
 
 cudaError_t cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags) {
-    cudaError_t error;
-    if (refused(&error)) return answer(error);
+    if (sticky() != cudaSuccess) return answer(sticky());
     // Runtime API: the flag must be cudaIpcMemLazyEnablePeerAccess.
     if (flags != cudaIpcMemLazyEnablePeerAccess) return answer(cudaErrorInvalidValue);
     return answer(memory_import(memory, &handle));

@@ -25,17 +25,10 @@ struct View {
     char *data;
     int64_t batch, heads, seq, dim, stride[4];
     double at(int64_t b, int64_t h, int64_t s, int64_t d) const {
-        uint32_t bits = (uint32_t)((const uint16_t *)data)[b * stride[0] + h * stride[1] + s * stride[2] + d] << 16;
-        float value;
-        memcpy(&value, &bits, sizeof value);
-        return value;
+        return number_at(data, b * stride[0] + h * stride[1] + s * stride[2] + d, CUDA_R_16BF);
     }
     void put(int64_t b, int64_t h, int64_t s, int64_t d, double exact) const {
-        float value = (float)exact;
-        uint32_t bits;
-        memcpy(&bits, &value, sizeof bits);
-        ((uint16_t *)data)[b * stride[0] + h * stride[1] + s * stride[2] + d] =
-            value != value ? 0x7fff : (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+        put_number(data, b * stride[0] + h * stride[1] + s * stride[2] + d, CUDA_R_16BF, exact);
     }
     float &statistic(int64_t b, int64_t h, int64_t s) const {
         return ((float *)data)[b * stride[0] + h * stride[1] + s * stride[2]];

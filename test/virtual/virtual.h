@@ -189,6 +189,12 @@ int64_t memory_left();
 uint64_t arena_offset(const void *memory, int *owner); // of device memory, also of a mapped one
 std::string place_of(const void *memory);              // "byte 512 of allocation 7 (4096 bytes)"
 
+// --- numbers of device memory
+
+int64_t width_of(cudaDataType_t type);
+double number_at(const void *memory, int64_t index, cudaDataType_t type);
+void put_number(void *memory, int64_t index, cudaDataType_t type, double value); // rounded to the nearest, ties to even
+
 // --- device.cc
 
 enum Outcome { OUTCOME_DONE, OUTCOME_AGAIN, OUTCOME_WAITS };
@@ -218,8 +224,6 @@ void host_join(const Clock &other);
 Access host_access(const char *what);
 std::unique_lock<std::mutex> device_lock();
 cudaError_t sticky();
-void fail_device(cudaError_t error);
-bool on_device_thread();
 
 enum { MULTIPROCESSORS = 132 };
 
@@ -235,7 +239,8 @@ void edge_acquire(void *token);
 void connect_messages();
 
 // --- runtime.cc
-int current_gpu(); // of this process's node
+int current_gpu();                     // of this process's node
+cudaError_t answer(cudaError_t error); // keeps the last error
 const char *stream_name(int context);
 
 } // namespace virtual_gpu

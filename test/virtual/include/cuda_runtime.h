@@ -11,62 +11,41 @@
 
 #define CUDART_VERSION 13000
 
-typedef enum cudaError_t {
-    cudaSuccess = 0,
-    cudaErrorInvalidValue = 1,
-    cudaErrorMemoryAllocation = 2,
-    cudaErrorInsufficientDriver = 35,
-    cudaErrorNoDevice = 100,
-    cudaErrorInvalidDevice = 101,
-    cudaErrorDeviceUninitialized = 201,
-    cudaErrorMapBufferObjectFailed = 205,
-    cudaErrorInvalidResourceHandle = 400,
-    cudaErrorNotReady = 600,
-    cudaErrorIllegalAddress = 700,
-    cudaErrorPeerAccessAlreadyEnabled = 704,
-    cudaErrorHostMemoryAlreadyRegistered = 712,
-    cudaErrorHostMemoryNotRegistered = 713,
-    cudaErrorLaunchFailure = 719,
-    cudaErrorUnknown = 999
-} cudaError_t;
+// clang-format off
+#define VIRTUAL_ERRORS(X)                                                                                              \
+    X(cudaSuccess, 0, "no error")                                                                                      \
+    X(cudaErrorInvalidValue, 1, "invalid argument")                                                                    \
+    X(cudaErrorMemoryAllocation, 2, "out of memory")                                                                   \
+    X(cudaErrorInsufficientDriver, 35, "CUDA driver version is insufficient for CUDA runtime version")                 \
+    X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                                                    \
+    X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                                           \
+    X(cudaErrorDeviceUninitialized, 201, "invalid device context")                                                     \
+    X(cudaErrorMapBufferObjectFailed, 205, "mapping of buffer object failed")                                          \
+    X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                                                  \
+    X(cudaErrorNotReady, 600, "device not ready")                                                                      \
+    X(cudaErrorHostMemoryAlreadyRegistered, 712, "part or all of the requested memory range is already mapped")        \
+    X(cudaErrorHostMemoryNotRegistered, 713, "pointer does not correspond to a registered memory region")              \
+    X(cudaErrorLaunchFailure, 719, "unspecified launch failure")
+#define VIRTUAL_ENUMERATOR(name, number, text) name = number,
 
+typedef enum cudaError_t { VIRTUAL_ERRORS(VIRTUAL_ENUMERATOR) } cudaError_t;
 typedef enum cudaMemcpyKind {
-    cudaMemcpyHostToHost = 0,
-    cudaMemcpyHostToDevice = 1,
-    cudaMemcpyDeviceToHost = 2,
-    cudaMemcpyDeviceToDevice = 3,
-    cudaMemcpyDefault = 4
+    cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4
 } cudaMemcpyKind;
-
 typedef enum cudaMemoryType {
-    cudaMemoryTypeUnregistered = 0,
-    cudaMemoryTypeHost = 1,
-    cudaMemoryTypeDevice = 2,
-    cudaMemoryTypeManaged = 3
+    cudaMemoryTypeUnregistered = 0, cudaMemoryTypeHost = 1, cudaMemoryTypeDevice = 2
 } cudaMemoryType;
-
 typedef enum cudaDeviceAttr {
-    cudaDevAttrMultiProcessorCount = 16,
-    cudaDevAttrComputeCapabilityMajor = 75,
-    cudaDevAttrComputeCapabilityMinor = 76,
+    cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 } cudaDeviceAttr;
-
 typedef enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16BF = 14 } cudaDataType_t;
 typedef enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 } cudaFuncAttribute;
-
 enum {
-    cudaStreamDefault = 0,
-    cudaStreamNonBlocking = 1,
-    cudaEventDefault = 0,
-    cudaEventBlockingSync = 1,
-    cudaEventDisableTiming = 2,
-    cudaHostRegisterDefault = 0,
-    cudaHostRegisterPortable = 1,
-    cudaHostAllocDefault = 0,
-    cudaHostAllocPortable = 1,
+    cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2, cudaHostRegisterPortable = 1,
     cudaIpcMemLazyEnablePeerAccess = 1
 };
+// clang-format on
 
 typedef struct VirtualStream *cudaStream_t;
 typedef struct VirtualEvent *cudaEvent_t;
@@ -104,13 +83,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
-cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaMemGetInfo(size_t *left, size_t *total);
 cudaError_t cudaGetLastError(void);
-cudaError_t cudaPeekAtLastError(void);
 const char *cudaGetErrorString(cudaError_t error);
-const char *cudaGetErrorName(cudaError_t error);
 
 cudaError_t cudaFree(void *memory);
 cudaError_t cudaFreeHost(void *memory);
@@ -124,7 +100,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
-cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 
 cudaError_t cudaEventCreate(cudaEvent_t *event);
@@ -149,9 +124,6 @@ template <typename T> static inline cudaError_t cudaMalloc(T **memory, size_t by
     return virtual_malloc((void **)memory, bytes);
 }
 template <typename T> static inline cudaError_t cudaMallocHost(T **memory, size_t bytes) {
-    return virtual_malloc_host((void **)memory, bytes);
-}
-template <typename T> static inline cudaError_t cudaHostAlloc(T **memory, size_t bytes, unsigned) {
     return virtual_malloc_host((void **)memory, bytes);
 }
 #endif

@@ -10,24 +10,15 @@
 extern "C" {
 #endif
 
+// clang-format off
 typedef enum ncclResult_t {
-    ncclSuccess = 0,
-    ncclUnhandledCudaError = 1,
-    ncclSystemError = 2,
-    ncclInternalError = 3,
-    ncclInvalidArgument = 4,
-    ncclInvalidUsage = 5,
-    ncclRemoteError = 6,
+    ncclSuccess = 0, ncclUnhandledCudaError = 1, ncclInvalidArgument = 4, ncclInvalidUsage = 5, ncclRemoteError = 6,
     ncclInProgress = 7
 } ncclResult_t;
 typedef enum ncclDataType_t {
-    ncclInt8 = 0,
-    ncclInt32 = 2,
-    ncclInt64 = 4,
-    ncclFloat32 = 7,
-    ncclFloat64 = 8,
-    ncclBfloat16 = 9
+    ncclInt8 = 0, ncclInt64 = 4, ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9
 } ncclDataType_t;
+// clang-format on
 typedef enum ncclRedOp_t { ncclSum = 0 } ncclRedOp_t;
 typedef struct VirtualComm *ncclComm_t;
 typedef struct ncclUniqueId {
@@ -56,8 +47,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state);
-ncclResult_t ncclGroupStart(void);
-ncclResult_t ncclGroupEnd(void);
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream);
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);

@@ -1,0 +1,36 @@
+// Time and naps of a rank in virtual time, for the program (dry.c) and for the library (clock.cc), which has a copy of
+// some of its code: the linker puts these in the place of the C library's. clock_table() is the program's, or NULL.
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+// Whether this is the rank's own thread, and it has joined virtual time.
+static bool on_the_clock_(void) {
+    static __thread int own = -1;
+    if (clock_table() == NULL || clock_table()->now == NULL) return false;
+    if (own < 0) own = syscall(SYS_gettid) == getpid();
+    return own == 1;
+}
+
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
+    if (clock != CLOCK_MONOTONIC || !on_the_clock_()) return __real_clock_gettime(clock, now);
+    double seconds = clock_table()->now();
+    now->tv_sec = (time_t)seconds;
+    now->tv_nsec = (long)(1e9 * (seconds - (double)now->tv_sec));
+    return 0;
+}
+
+int __real_nanosleep(const struct timespec *nap, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *nap, struct timespec *left) {
+    return on_the_clock_() && clock_table()->pause() ? 0 : __real_nanosleep(nap, left);
+}
+
+// A rank that polls a virtual GPU would take a core from the thread that plays it: it naps instead.
+int __real_sched_yield(void);
+int __wrap_sched_yield(void) {
+    const struct timespec nap = {0, 100000};
+    if (on_the_clock_() && clock_table()->pause()) return 0;
+    return clock_table() == NULL || clock_table()->join == NULL ? __real_sched_yield() : __real_nanosleep(&nap, NULL);
+}
