@@ -1,10 +1,11 @@
 """Our attention graphs, as cuDNN checks and builds them for three generations of GPUs, without a device or a driver."""
 
 import os
+import re
 import subprocess
 
 import pytest
-from trainer_runs import TOOLS
+from trainer_runs import ROOT, TOOLS, patience
 
 PROGRAM = TOOLS / "ask_cudnn"
 STUB = "/usr/local/cuda/lib64/stubs/libcuda.so"
@@ -18,6 +19,24 @@ SHAPES = [
     (2, 200, 4, 4, 64),
     (1, 1000, 6, 3, 96),
 ]
+
+
+def shapes_of_configs():
+    """Those of one tensor rank of every shipped configuration that runs in bf16."""
+    shapes = set()
+    for path in ROOT.glob("configs/**/*.yaml"):
+        text = path.read_text()
+        number = {key: int(value) for key, value in re.findall(r"\b(\w+): *(\d+)\b", text)}
+        if "precision: fp32" in text:
+            continue
+        heads, tensor = number["heads"], number.get("tensor", 1)
+        dim = number.get("head_dim", number["hidden"] // heads)
+        kv_heads = number.get("kv_heads", heads) // tensor
+        shapes.add((number.get("micro_batch", 1), number["seq_len"], heads // tensor, kv_heads, dim))
+    assert len(shapes) > 20
+    return sorted(shapes)
+
+
 # Lengths below one tile, with and without groups; one that is not a multiple of 8.
 SHORT = [(2, 64, 4, 4, 64), (1, 128, 8, 2, 128), (3, 129, 4, 4, 96)]
 IMPOSSIBLE = [(1, 256, 4, 4, 20), (1, 256, 5, 2, 64), (1, 256, 4, 4, 264)]
@@ -50,7 +69,7 @@ def driver(tmp_path_factory):
 def ask(driver, capability, shapes, deterministic="auto"):
     environment = os.environ | {"LD_LIBRARY_PATH": f"{driver}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
     lines = "".join(" ".join(map(str, (*shape, deterministic))) + "\n" for shape in shapes)
-    ended = subprocess.run([PROGRAM, str(capability)], input=lines, capture_output=True, text=True, timeout=600,
+    ended = subprocess.run([PROGRAM, str(capability)], input=lines, capture_output=True, text=True, timeout=patience(600),
                            env=environment)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
@@ -72,7 +91,7 @@ def test_cudnn_builds_our_graphs_and_takes_the_workspace_that_is_planned(driver,
 @pytest.mark.parametrize("deterministic", ["on", "off"])
 @pytest.mark.parametrize("capability", [80, 90, 100])
 def test_the_workspace_is_planned_for_either_backward(driver, capability, deterministic):
-    check(driver, capability, [*SHAPES, *SHORT], deterministic)
+    check(driver, capability, [*SHAPES, *SHORT, *shapes_of_configs()], deterministic)
 
 
 def test_shapes_that_cudnn_does_not_know_are_refused(driver):
