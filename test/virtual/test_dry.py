@@ -105,11 +105,13 @@ def test_the_clock_and_the_plan_agree_about_32_gpus(tmp_path, tokens, case):
 
 
 REFUSED = {
-    "saving": (("checkpoint.every=1", "checkpoint.dir={}/new"), (), "there are no weights to save; set checkpoint.every=0"),
+    "saving": (
+        ("checkpoint.every=1", "checkpoint.dir={}/new"), (), "there are no weights to save; set checkpoint.every=0"),
     "--validate": ((), ("--validate", "--resume", "{}"), "--validate would print a loss; leave it out"),
     "--resume": ((), ("--resume", "{}"), "--resume would load weights; leave it out"),
     "--resume-if-any": ((), ("--resume-if-any", "{}"), "--resume-if-any would load weights; leave it out"),
-    "--generate": (("sample.tokenizer=ids",), ("--generate", "5", "--resume", "{}"), "--generate would print text; leave it out"),
+    "--generate": (
+        ("sample.tokenizer=ids",), ("--generate", "5", "--resume", "{}"), "--generate would print text; leave it out"),
 }  # fmt: skip
 
 
