@@ -117,7 +117,7 @@ def print_mfu(tokens):
     print("| model | GPU | t | overlap | b=1 | b=2 | b=4 |")
     print("|---|---|---|---|---|---|---|")
     for (model, (family, name)), (gpu, (peak, keys)) in itertools.product(MODELS.items(), GPUS.items()):
-        for t, overlap in itertools.product((4, 8), ("off", "on")):
+        for t, overlap in itertools.product((4, 8), ("off", "on", "auto")):
             options = (*keys, f"parallel.overlap={overlap}")
             cells = [f"{100 * stage_mfu(family, name, tokens, peak, t, b, options):.1f} %" for b in (1, 2, 4)]
             print(f"| {model} | {gpu} | {t} | {overlap} | {' | '.join(cells)} |", flush=True)
