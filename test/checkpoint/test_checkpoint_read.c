@@ -1,0 +1,157 @@
+// Pieces of tensors that several threads read come to the caller whole and in order, and so does the first error.
+#include "checkpoint/checkpoint_read.h"
+#include "scratch_folder.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { ROWS = 301, COLS = 40, ELEMENTS = ROWS * COLS, PIECE = 700, TENSORS = 3 };
+
+static const char *const NAMES[TENSORS] = {"plain", "turned", "half"};
+static const SafeType TYPES[TENSORS] = {SAFE_F32, SAFE_F32, SAFE_BF16};
+
+// Element i of tensor t, exact in bf16 too.
+static float value_of(int t, int64_t i) {
+    return (float)(i % 200 + t);
+}
+
+// Writes model.safetensors; `strange` is an element of "plain" that is not a number, or -1.
+static void write_model(int64_t strange) {
+    SafeHeader header;
+    safetensors_header_begin(&header);
+    for (int t = 0; t < TENSORS; t++)
+        safetensors_header_add(&header, NAMES[t], TYPES[t], 2, t == 1 ? COLS : ROWS, t == 1 ? ROWS : COLS);
+    safetensors_header_end(&header);
+    FILE *file = fopen(test_path("model.safetensors"), "wb");
+    assert_non_null(file);
+    fwrite(header.text, 1, header.bytes, file);
+    for (int t = 0; t < TENSORS; t++)
+        for (int64_t i = 0; i < ELEMENTS; i++) {
+            float value = value_of(t, t == 1 ? i % ROWS * COLS + i / ROWS : i);
+            if (t == 0 && i == strange) value = NAN;
+            uint32_t bits;
+            memcpy(&bits, &value, 4);
+            uint16_t upper = (uint16_t)(bits >> 16);
+            fwrite(t == 2 ? (void *)&upper : (void *)&value, t == 2 ? 2 : 4, 1, file);
+        }
+    fclose(file);
+    free(header.text);
+}
+
+typedef struct Model {
+    Source source;
+    TensorSpec spec[TENSORS];
+    Tensor tensor[TENSORS];
+    ReadPiece piece[TENSORS * (ELEMENTS / PIECE + 1)];
+    int64_t pieces, seen;
+    int64_t refuse; // the piece whose visit fails, or -1
+} Model;
+
+static Model *model_open(int64_t strange) {
+    Model *model = calloc(1, sizeof *model);
+    Error err = {0};
+    assert_non_null(model);
+    model->refuse = -1;
+    write_model(strange);
+    assert_int_equal(source_open_model(&model->source, test_folder(), &err), 0);
+    for (int t = 0; t < TENSORS; t++) {
+        model->spec[t] = (TensorSpec){.rows = ROWS, .cols = COLS, .parts = 1, .transposed = t == 1, .tied_to = -1};
+        model->tensor[t] = (Tensor){.spec = &model->spec[t], .rows = ROWS, .cols = COLS, .count = ELEMENTS};
+        const SourceTensor *found = source_find(&model->source, NAMES[t]);
+        assert_non_null(found);
+        for (int64_t at = 0; at < ELEMENTS; at += PIECE)
+            model->piece[model->pieces++] = (ReadPiece){
+                found, &model->tensor[t], t, STATE_WEIGHT, at, at + PIECE < ELEMENTS ? at + PIECE : ELEMENTS};
+    }
+    return model;
+}
+
+static int take(void *context, const ReadPiece *piece, const ReadValues *read, Error *err) {
+    Model *model = context;
+    assert_ptr_equal(piece, &model->piece[model->seen]);
+    if (model->seen++ == model->refuse) return error_set(err, EXIT_FAILED, "refused");
+    for (int64_t i = piece->begin; i < piece->end && read->strange < 0; i++)
+        assert_true(read->values[i - piece->begin] == value_of((int)piece->index, i));
+    return 0;
+}
+
+static int read_all(Model *model, Error *err) {
+    Split whole = {.tensor_ranks = 1, .data_ranks = 1};
+    return pieces_read(&model->source, &whole, model->piece, model->pieces, take, model, err);
+}
+
+static void model_close(Model *model) {
+    source_close(&model->source);
+    free(model);
+}
+
+static void pieces_come_whole_and_in_order(void **state) {
+    (void)state;
+    Error err = {0};
+    Model *model = model_open(-1);
+    for (int again = 0; again < 20; again++) {
+        model->seen = 0;
+        assert_int_equal(read_all(model, &err), 0);
+        assert_int_equal(model->seen, model->pieces);
+    }
+    model->pieces = 0;
+    assert_int_equal(read_all(model, &err), 0);
+    model_close(model);
+}
+
+static int find_strange(void *context, const ReadPiece *piece, const ReadValues *read, Error *err) {
+    (void)err;
+    int64_t *found = context;
+    if (read->strange >= 0) *found = piece->begin + read->strange;
+    return 0;
+}
+
+static void a_value_that_is_not_finite_is_pointed_out(void **state) {
+    (void)state;
+    Error err = {0};
+    Model *model = model_open(3 * PIECE + 17);
+    Split whole = {.tensor_ranks = 1, .data_ranks = 1};
+    int64_t found = -1;
+    assert_int_equal(pieces_read(&model->source, &whole, model->piece, model->pieces, find_strange, &found, &err), 0);
+    assert_int_equal(found, 3 * PIECE + 17);
+    model_close(model);
+}
+
+static void a_refused_piece_is_the_last(void **state) {
+    (void)state;
+    Model *model = model_open(-1);
+    for (model->refuse = 0; model->refuse < model->pieces; model->refuse++) {
+        Error err = {0};
+        model->seen = 0;
+        assert_int_equal(read_all(model, &err), -1);
+        assert_string_equal(err.text, "refused");
+        assert_int_equal(model->seen, model->refuse + 1);
+    }
+    model_close(model);
+}
+
+static void a_file_that_shrank_is_named_before_any_piece_is_taken(void **state) {
+    (void)state;
+    Error err = {0};
+    Model *model = model_open(-1);
+    assert_int_equal(truncate(test_path("model.safetensors"), 5000), 0);
+    assert_int_equal(read_all(model, &err), -1);
+    assert_non_null(strstr(err.text, "model.safetensors"));
+    assert_int_equal(model->seen, 0);
+    model_close(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_come_whole_and_in_order),
+        cmocka_unit_test(a_value_that_is_not_finite_is_pointed_out),
+        cmocka_unit_test(a_refused_piece_is_the_last),
+        cmocka_unit_test(a_file_that_shrank_is_named_before_any_piece_is_taken),
+    };
+    return cmocka_run_group_tests(tests, test_folder_create, test_folder_remove);
+}
