@@ -50,6 +50,7 @@ typedef struct Model {
     ReadPiece piece[TENSORS * (ELEMENTS / PIECE + 1)];
     int64_t pieces, seen;
     int64_t refuse; // the piece whose visit fails, or -1
+    int64_t wrong;  // pieces out of order, and values
 } Model;
 
 static Model *model_open(int64_t strange) {
@@ -71,12 +72,13 @@ static Model *model_open(int64_t strange) {
     return model;
 }
 
+// Only counts: a failed assertion would jump out while threads still read.
 static int take(void *context, const ReadPiece *piece, const ReadValues *read, Error *err) {
     Model *model = context;
-    assert_ptr_equal(piece, &model->piece[model->seen]);
+    model->wrong += piece != &model->piece[model->seen];
     if (model->seen++ == model->refuse) return error_set(err, EXIT_FAILED, "refused");
     for (int64_t i = piece->begin; i < piece->end && read->strange < 0; i++)
-        assert_true(read->values[i - piece->begin] == value_of((int)piece->index, i));
+        model->wrong += read->values[i - piece->begin] != value_of((int)piece->index, i);
     return 0;
 }
 
@@ -98,6 +100,7 @@ static void pieces_come_whole_and_in_order(void **state) {
         model->seen = 0;
         assert_int_equal(read_all(model, &err), 0);
         assert_int_equal(model->seen, model->pieces);
+        assert_int_equal(model->wrong, 0);
     }
     model->pieces = 0;
     assert_int_equal(read_all(model, &err), 0);
