@@ -4,7 +4,6 @@
 #include "checkpoint_read.h"
 #include "base/threads.h"
 
-#include <math.h>
 #include <string.h>
 
 typedef struct Reading Reading;
@@ -17,7 +16,6 @@ typedef struct Lane {
     bool runs;   // false: no thread could be started, and the caller reads this lane's pieces
     bool full;   // a piece has come and was not taken yet
     bool failed; // with err
-    int64_t strange;
     Error err;
 } Lane;
 
@@ -31,16 +29,9 @@ struct Reading {
     Lane lane[READER_LANES];
 };
 
-static int64_t find_strange_(const float *values, int64_t count) {
-    for (int64_t i = 0; i < count; i++)
-        if (!isfinite(values[i])) return i;
-    return -1;
-}
-
 static void read_piece_(Lane *lane, const ReadPiece *piece) {
     lane->failed = source_read(&lane->reader, piece->found, piece->tensor, lane->reading->split, piece->begin,
                                piece->end, &lane->err) != 0;
-    if (!lane->failed) lane->strange = find_strange_(lane->reader.values, piece->end - piece->begin);
 }
 
 // Waits until the lane is, or is not, full. false: the reading stops.
@@ -83,7 +74,7 @@ static int take_pieces_(Reading *reading, PieceVisitor visit, void *context, Err
             *err = lane->err;
             return -1;
         }
-        ReadValues values = {lane->reader.values, lane->strange};
+        ReadValues values = {lane->reader.values, lane->reader.strange};
         if (visit(context, &reading->pieces[i], &values, err) != 0) return -1;
         set_full_(lane, false);
     }

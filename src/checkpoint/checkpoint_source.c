@@ -7,6 +7,7 @@
 #include "base/json.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -249,6 +250,19 @@ static int use_file_(SourceReader *reader, int64_t file, Error *err) {
     return 0;
 }
 
+// A whole block at a time, which the compiler makes vectors of; only a block with such a value is searched.
+static int64_t find_strange_(const float *values, int64_t count) {
+    enum { BLOCK = 4096 };
+    for (int64_t first = 0; first < count; first += BLOCK) {
+        int64_t end = count - first < BLOCK ? count : first + BLOCK;
+        int strange = 0;
+        for (int64_t i = first; i < end; i++) strange |= !isfinite(values[i]);
+        for (int64_t i = first; strange && i < end; i++)
+            if (!isfinite(values[i])) return i;
+    }
+    return -1;
+}
+
 int source_read(SourceReader *reader, const SourceTensor *found, const Tensor *tensor, const Split *split,
                 int64_t begin, int64_t end, Error *err) {
     Reading reading = {reader, found, tensor, begin, begin, err};
@@ -256,5 +270,6 @@ int source_read(SourceReader *reader, const SourceTensor *found, const Tensor *t
     if (tensor_blocks(tensor, split->tensor_rank, split->tensor_ranks, begin, end, read_block_, &reading) != 0)
         return -1;
     clear_padding_(&reading, end);
+    reader->strange = find_strange_(reader->values, end - begin);
     return 0;
 }

@@ -30,7 +30,8 @@ typedef struct SourceReader {
     SafeFile open;
     void *raw; // a block in the file's order
     int64_t raw_bytes;
-    float *values; // (SOURCE_PIECE)
+    float *values;   // (SOURCE_PIECE)
+    int64_t strange; // the first of them that is not finite; -1: none
 } SourceReader;
 
 // Opens the files that a manifest lists. -1 with err; source_close in every case.
@@ -49,7 +50,8 @@ int source_check(const Source *source, const SourceTensor *found, const TensorSp
 void source_reader_open(SourceReader *reader, const Source *source);
 void source_reader_close(SourceReader *reader);
 
-// Reads elements [begin, end) of a rank's tensor as fp32 into reader->values (at most SOURCE_PIECE); padding is zero.
+// Reads elements [begin, end) of a rank's tensor as fp32 into reader->values (at most SOURCE_PIECE), and
+// looks for values that are not finite; padding is zero.
 int source_read(SourceReader *reader, const SourceTensor *found, const Tensor *tensor, const Split *split,
                 int64_t begin, int64_t end, Error *err);
 
