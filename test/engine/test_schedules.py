@@ -32,7 +32,10 @@ PLAIN = {
     "v-min": schedule("v-min"),
     "zb-v": schedule("zb-v"),
     "dualpipe-v": schedule("dualpipe-v"),
+    "gpipe": schedule("gpipe"),
+    "1f1b": schedule("1f1b"),
 }
+TWO_CHUNKS = ("interleaved", "gis", "gis_half", "v-half", "v-min", "zb-v", "dualpipe-v")
 BPIPE = {
     "1f1b_split": schedule("1f1b", split_backward="on"),
     "1f1b_split_to_host": schedule("1f1b", split_backward="on", evict_to="host", slots=2),
@@ -101,11 +104,77 @@ def test_tensor_and_data_ranks_have_the_bits_of_1f1b(small, wider):
 @pytest.mark.parametrize("name", ["gis", "v-half"])
 def test_heads_of_the_other_kind(small, name):
     """Under a V, embedding and head are on one stage; if tied, they are one weight there."""
-    other = f"model.tie_embeddings={'true' if small.family == 'llama' else 'false'}"
+    other = other_heads(small)
     one = small.train(other, "parallel.pipeline=1", OFF)
     ended = small.train(other, OFF, *PLAIN[name])
     assert ended.bits == one.bits
     assert PLANNED in ended.stderr
+
+
+# Every maker with what test_every_schedule_has_the_same_bits leaves out: wider ranks, the other kind of heads, uneven
+# layers and eight stages.
+DEEP = ["model.layers=16", "train.global_batch=32", "train.steps=1", "data.val_batches=1"]
+
+
+def other_heads(small):
+    return f"model.tie_embeddings={'true' if small.family == 'llama' else 'false'}"
+
+
+def uneven_layers(name, stages):
+    """Two layers a stage, one of them moved at each end; without layers where a stage has two chunks of one."""
+    count = stages * (2 if name in TWO_CHUNKS else 1)
+    layers = [(16 if stages == 8 else 8) // count] * count
+    layers[0] -= 1
+    layers[-1] -= count > 2
+    layers[1] += 1
+    layers[-2] += count > 2
+    return f"parallel.layers={layers}".replace(" ", "")
+
+
+@pytest.fixture(scope="module")
+def bits_of(small):
+    """Losses of one run by its overrides, run once."""
+    known = {}
+
+    def ask(*overrides):
+        if overrides not in known:
+            known[overrides] = small.train(OFF, *overrides).bits
+        return known[overrides]
+
+    return ask
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("stages", [2, 4, 8])
+@pytest.mark.parametrize("name", PLAIN)
+def test_every_schedule_with_heads_of_the_other_kind_and_uneven_layers(small, bits_of, name, stages):
+    model = [other_heads(small), *(DEEP if stages == 8 else [])]
+    ended = small.train(OFF, *model, f"parallel.pipeline={stages}", uneven_layers(name, stages), *PLAIN[name])
+    assert ended.bits == bits_of(*model, "parallel.pipeline=1")
+    assert PLANNED in ended.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("wider", ["parallel.tensor=2", "parallel.data=2"])
+@pytest.mark.parametrize("name", PLAIN)
+def test_tensor_and_data_ranks_under_every_schedule(small, bits_of, name, wider):
+    ended = small.train(OFF, "parallel.pipeline=2", wider, *PLAIN[name])
+    assert ended.bits == bits_of("parallel.pipeline=2", wider)
+    assert PLANNED in ended.stderr
+
+
+@pytest.mark.thorough
+def test_every_schedule_resumes_every_other(small, tmp_path):
+    """One step under each, on two and four stages in turn."""
+    names = [*PLAIN, *reversed(PLAIN)]
+    steps = [f"train.steps={len(names)}", *SHORT]
+    whole = [(entry["step"], entry["loss"], entry["grad_norm"]) for entry in small.train(*steps, OFF).steps]
+    for step, name in enumerate(names, 1):
+        options = [*SHORT, OFF, f"checkpoint.dir={tmp_path}", "checkpoint.every=1", f"train.steps={step}"]
+        stages = f"parallel.pipeline={2 + 2 * (step % 2)}"
+        resumed = ["--resume", str(tmp_path)] if step > 1 else []
+        ended = trained(small.config, *options, stages, *PLAIN[name], family=small.family, arguments=resumed)
+        assert [(e["step"], e["loss"], e["grad_norm"]) for e in ended.steps] == whole[step - 1 : step], name
 
 
 def test_any_schedule_resumes_any_other(small, tmp_path):
@@ -203,9 +272,6 @@ def test_verify_compares_the_configured_schedule(small):
     assert "1 stage and 4 stages, gis, BPipe: the same bits" in ended.stdout
 
 
-DEEP = ["model.layers=16", "train.global_batch=32", "train.steps=1", "data.val_batches=1"]
-
-
 @pytest.fixture(scope="module")
 def deep(small):
     return small.train(*DEEP, OFF, "parallel.pipeline=1").bits
@@ -247,3 +313,32 @@ def test_a_rank_that_dies_is_named_with_its_action_and_chunk(small, tmp_path):
         if re.search(r"rank 1 \(stage 1\) was killed by .* while at step \d+ [FIW]\d+\.[01];", ended.stderr):
             return
     pytest.fail(ended.stderr)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_stopped_rank_is_missed_and_the_other_says_for_which_action_it_waits(small, tmp_path, name):
+    options = [OFF, "parallel.pipeline=2", "train.steps=100000", "data.val_every=0", "train.peer_timeout_s=2"]
+    number = r"\d+" if name in ("gpipe", "1f1b") else r"\d+\.[01]"
+    words = rf"stage 0 waits for [FBI]{number} from stage 1, which was last at step \d+ [FBIW]{number}"
+    for attempt in range(5):  # now and then it is between two pipelines when it is stopped
+        metrics = tmp_path / f"{attempt}.jsonl"
+        job = start(small.config, *options, f"log.metrics={metrics}", *PLAIN[name], family=small.family)
+        wait_for_lines(job.parent, metrics, 3)
+        os.kill(job.ranks()[1], signal.SIGSTOP)
+        ended = job.end()
+        assert ended.code == 1 and "rank 1 (stage 1) has said nothing for" in ended.stderr
+        if re.search(words, ended.stderr):
+            return
+    pytest.fail(ended.stderr)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_profile_is_made_and_used_under_every_schedule(small, tmp_path, name):
+    chosen = [OFF, "parallel.pipeline=2", f"hardware.profile={tmp_path}/profile.json", *PLAIN[name]]
+    options = [part for option in chosen for part in ("-o", option)]
+    ended = command(small.family, "-c", small.config, *options, "--profile", "--json")
+    assert ended.returncode == 0 and json.loads(ended.stdout)["source"] == "profile", ended.stderr
+    planned = command(small.family, "-c", small.config, *options, "--plan", "--json")
+    assert planned.returncode == 0 and json.loads(planned.stdout)["source"] == "profile", planned.stderr
