@@ -1,6 +1,6 @@
 """Every schedule of the table for 1 to 32 stages and every number of microbatches up to 256: proved, within its slots,
-idle for as long as its formula says, and with BPipe. Two processor hours; one process for each core, a number of stages
-each.
+idle for as long as its formula says, and with BPipe. A third of a processor hour; one process for each core, a number
+of stages each.
 """
 
 import os
