@@ -49,7 +49,7 @@ class Gpt2(nn.Module):
     def forward(self, tokens, targets):
         x = self.blocks(self.tokens(tokens) + self.positions(torch.arange(SEQ)))
         logits = self.norm(x) @ self.tokens.weight.T
-        return functional.cross_entropy(logits.view(-1, VOCAB), targets.view(-1))
+        return functional.cross_entropy(logits.view(-1, VOCAB), targets.reshape(-1))
 
 
 class Trainer:
