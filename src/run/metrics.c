@@ -32,7 +32,7 @@ struct Metrics {
     int fd;                 // -1: no file
     int64_t steps;
     bool terminal, progress_shown, say_all;
-    bool peak_low;                // a step was quicker than the peak allows: no MFU is known from then on
+    bool peak_low;                // a step was quicker than the peak allows: step lines say so from then on
     bool unheard;                 // standard output cannot be written
     double ended[PACE_WINDOW];    // when the latest steps ended; [i % PACE_WINDOW]
     int64_t paced;                // entries made; the first is the start of the first step
@@ -278,10 +278,9 @@ static void write_stages_(Line *line, const StepFigures *figures) {
     fputc(']', line->file);
 }
 
-// Returns the MFU, or NAN if the peak is unknown or was shown to be too low.
+// Returns the MFU by the peak of the run's line, or NAN if that is unknown.
 static double mfu_(const Metrics *metrics, double flops_per_token, const StepFigures *figures) {
-    bool known = metrics->peak.peak_tflops > 0.0 && !metrics->peak_low;
-    return known ? metrics_utilization_(&metrics->peak, flops_per_token, figures) : NAN;
+    return metrics->peak.peak_tflops > 0.0 ? metrics_utilization_(&metrics->peak, flops_per_token, figures) : NAN;
 }
 
 static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
