@@ -1,10 +1,10 @@
-// Attention in its three modes. `none` and `recompute` are matrix products around the softmax kernels, one sequence at
-// a time with its heads as a batch, so that scratch does not grow with the micro-batch. `flash` is cuDNN's; where it
-// has no plan for a shape, that shape is computed as `recompute` does it.
+// Attention in its three modes. `none` and `recompute` are matrix products around the softmax kernels. They take one
+// sequence at a time with its heads as a batch, so scratch does not grow with the micro-batch. `flash` is cuDNN's; if
+// cuDNN has no plan for a shape, that shape is computed as in `recompute`.
 //
-// Rows are position * batch + sequence: of one sequence and head, rows lie `batch` rows of qkv apart.
-// With grouped queries, each key/value head meets its query heads one after another, and the sums of dk and dv are
-// rounded to the run's precision in between.
+// Rows are position * batch + sequence: the rows of one sequence and head are `batch` rows of qkv apart. With grouped
+// queries, each key/value head meets its query heads one after another, and the sums of dk and dv are rounded to the
+// run's precision in between.
 #include "backend/attention_scratch.h"
 #include "internal.h"
 
@@ -32,7 +32,7 @@ static char *at_(const Part *part, const void *base, int64_t elements) {
     return (char *)base + elements * part->cuda->backend.element;
 }
 
-// (seq, head_dim) matrices: address of the first, distance of rows, distance of matrices.
+// (seq, head_dim) matrices: the address of the first, the distance of rows, the distance of matrices.
 typedef struct View {
     char *data;
     int64_t row, matrix;
@@ -58,7 +58,7 @@ static View output_(const Part *part, const void *out) {
                 attention_group_(s) * s->head_dim};
 }
 
-// (seq, seq) matrices of this sequence: (heads, seq, seq).
+// Returns the (seq, seq) matrices of this sequence: (heads, seq, seq).
 static View square_(const Part *part, const void *scores) {
     int64_t seq = part->s->seq;
     return View{at_(part, scores, part->member * seq * seq), seq, attention_group_(part->s) * seq * seq};
@@ -69,7 +69,7 @@ static View turned_(View view) {
     return view;
 }
 
-// c (m, n) = a b for all matrices of a part; a view with a negative row distance is read transposed.
+// Computes c (m, n) = a b for all matrices of a part; a view with a negative row distance is read transposed.
 static void multiply_(const Part *part, View c, View a, View b, int64_t m, int64_t n, int64_t k, bool accumulate) {
     CudaProduct p = {};
     p.m = m, p.n = n, p.k = k;
@@ -84,7 +84,7 @@ static CudaScores scores_of_(const AttentionShape *s) {
     return CudaScores{s->heads, s->seq, s->seq, 0, (float)(1.0 / std::sqrt((double)s->head_dim))};
 }
 
-// --- scratch: probabilities where they are not kept, their gradient, and fp32 workspace for the unfused softmax
+// --- scratch: probabilities if they are not kept, their gradient, and fp32 workspace for the unfused softmax
 
 typedef struct Workspace {
     void *p, *dp;
@@ -101,7 +101,7 @@ static int64_t workspace_(Workspace *workspace, void *base, CudaBackend *cuda, c
     return layout.used;
 }
 
-// p (heads, seq, seq) of one sequence.
+// Computes p (heads, seq, seq) of one sequence.
 static void probabilities_(CudaBackend *cuda, const AttentionShape *s, int64_t sequence, void *p, float *wide,
                            const void *qkv) {
     for (int64_t member = 0; member < attention_group_(s); member++) {
@@ -181,7 +181,7 @@ static int64_t flash_workspace_(CudaBackend *cuda, const AttentionShape *s, char
 }
 #endif
 
-// -1 where flash has no plan; said once through the backend's note.
+// Returns the workspace of flash, or -1 if it has no plan, which the backend's note reports once.
 static int64_t flash_or_note_(CudaBackend *cuda, const AttentionShape *s) {
     char why[256] = "";
     Backend *backend = &cuda->backend;

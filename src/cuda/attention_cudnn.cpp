@@ -1,9 +1,9 @@
-// Flash attention by cuDNN, through its frontend: one forward and one backward graph for each shape, built once. The
-// only file that needs the frontend's headers, which are C++ alone; it calls nothing of libcuda itself, so that the
-// program starts where there is no driver.
+// Flash attention by cuDNN, through its frontend: one forward and one backward graph for each shape, built once. This
+// is the only file that needs the frontend's headers, which are C++ only. It calls nothing of libcuda itself, so the
+// program starts without a driver.
 //
-// The statistics are the log-sum-exp of each row, as backend.h has them. Tensors are (batch, heads, seq, head_dim) to
-// cuDNN whatever their strides; a row of ours is position * batch + sequence.
+// The statistics are the log-sum-exp of each row, as in backend.h. cuDNN's tensors are (batch, heads, seq, head_dim)
+// with any strides; a row of ours is position * batch + sequence.
 #include "backend/attention_scratch.h"
 #include "internal.h"
 
@@ -67,7 +67,7 @@ static int64_t cudnn_qkv_width_(const AttentionShape *s) {
     return (s->heads + 2 * s->kv_heads) * s->head_dim;
 }
 
-// `heads` matrices (seq, head_dim) in rows of `width` elements.
+// Describes `heads` matrices (seq, head_dim) in rows of `width` elements.
 static fe::graph::Tensor_attributes rows_(const AttentionShape *s, int name, int64_t heads, int64_t width) {
     return fe::graph::Tensor_attributes()
         .set_uid(name)
@@ -135,7 +135,7 @@ static CudnnGraph describe_backward_(const AttentionShape *s, bool deterministic
     return graph;
 }
 
-// Builds the one plan that cuDNN's heuristics put first, and tells its workspace. Empty text: done.
+// Builds the plan that cuDNN's heuristics rank first, and stores its workspace. Returns "" on success, else the reason.
 static std::string build_(const CudnnGraph &graph, cudnnHandle_t handle, int64_t *workspace) {
     fe::error_t status = graph->validate();
     if (status.is_good()) status = graph->build_operation_graph(handle);
@@ -183,7 +183,7 @@ int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, char 
 
 // --- running
 
-// Where queries, keys or values of a (rows, q | k | v) matrix begin.
+// Returns where queries, keys or values of a (rows, q | k | v) matrix begin.
 static void *cudnn_part_(const CudaBackend *cuda, const void *qkv, int64_t heads, const AttentionShape *s) {
     return (char *)qkv + heads * s->head_dim * cuda->backend.element;
 }

@@ -1,7 +1,7 @@
 // One NVIDIA GPU as a device: its memory, its streams, its clock, and the table of operations.
 //
-// Nothing here waits for the device inside a step except download, and nothing allocates there. An event's time is read
-// against an event recorded when the host last waited for everything, so that it can be told on the host's clock.
+// Inside a step nothing here allocates, and nothing but download waits for the device. An event's time is read against
+// an event that was recorded when the host last waited for everything, which converts it to the host's clock.
 #include "backend/attention_scratch.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -22,7 +22,7 @@ struct Event {
     cudaEvent_t event;
 };
 
-// The moments against which events are timed: the latest, and the one before, which precedes whatever was recorded
+// The moments against which events are timed: the latest, and the one before it, which precedes everything recorded
 // between the two.
 typedef struct Clock {
     cudaEvent_t event[2];
@@ -51,7 +51,7 @@ typedef struct SizeText {
     char text[24];
 } SizeText;
 
-// "1.20 GiB", "64.1 MiB"
+// Returns a size as text: "1.20 GiB", "64.1 MiB".
 static SizeText size_text_(int64_t bytes) {
     SizeText size;
     bool large = bytes >= (int64_t)GIB;
@@ -59,7 +59,7 @@ static SizeText size_text_(int64_t bytes) {
     return size;
 }
 
-// "weights 1.20 GiB, own slots 3.00 GiB"
+// Lists what is allocated: "weights 1.20 GiB, own slots 3.00 GiB".
 static void describe_held_(const Backend *backend, char *text, size_t size) {
     size_t used = 0;
     snprintf(text, size, "nothing");
@@ -70,8 +70,8 @@ static void describe_held_(const Backend *backend, char *text, size_t size) {
     }
 }
 
-// An error that every call returns from now on leaves the process without its device, until it ends (CUDA Runtime API,
-// cudaErrorLaunchFailure and its like).
+// A sticky error, which every later call returns too, leaves the process without its device until it ends (CUDA Runtime
+// API, cudaErrorLaunchFailure and similar).
 const char *cuda_remedy(void) {
     return cudaFree(NULL) == cudaSuccess ? ""
                                          : "; this process has lost the GPU: nvidia-smi and the kernel's log (dmesg, "
@@ -83,7 +83,7 @@ static int cuda_fail_(const CudaBackend *cuda, const char *doing, cudaError_t st
                      cudaGetErrorString(status), cuda_remedy());
 }
 
-// The GPU has not these bytes left: what holds its memory, and what makes room.
+// Reports that the GPU has too little free memory: what holds it, and what would make room.
 static int no_room_(const CudaBackend *cuda, int64_t bytes, const char *what, Error *err) {
     char own[512];
     size_t left = 0, total = 0;
@@ -106,7 +106,7 @@ static int cuda_check_free_(Backend *backend, int64_t bytes, Error *err) {
     return no_room_(cuda_self(backend), bytes, "this stage needs", err);
 }
 
-// What another process maps is mapped in whole pages of the device, which must hold nothing else.
+// Rounds memory that another process maps up to whole pages of the device, which must hold nothing else.
 static int64_t whole_(const Backend *backend, MemoryCategory category, int64_t bytes) {
     bool lent = category == MEMORY_LENT_SLOTS || category == MEMORY_MESSAGES;
     return lent ? memory_pages(bytes, backend->lent_page) : bytes;
@@ -138,8 +138,8 @@ static void *cuda_allocate_(Backend *backend, MemoryCategory category, int64_t b
 static void cuda_release_(Backend *backend, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory == NULL) return;
     backend->held.bytes[category] -= whole_(backend, category, bytes);
-    // Another process may still have mapped what was lent, and CUDA leaves open what freeing it then does. It goes with
-    // the process, which is about to end.
+    // Another process may still have lent memory mapped, and CUDA leaves undefined what freeing it then does. The
+    // memory is freed with the process, which is about to end.
     const Device *device = (const Device *)backend->self;
     for (int i = 0; i < device->lent_count; i++)
         if (memory == device->lent[i]) return;
@@ -157,12 +157,12 @@ static void cuda_copy_(Backend *backend, Stream stream, void *to, const void *fr
     cuda_note(cuda, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, cuda->streams[stream]), "a copy");
 }
 
-// From pageable memory: the runtime has copied `from` aside when the call returns.
+// From pageable memory the runtime has copied `from` aside when the call returns.
 static void upload_(Backend *backend, void *to, const void *from, int64_t bytes) {
     CudaBackend *cuda = cuda_self(backend);
     cudaSetDevice(cuda->device);
     cuda_note(cuda, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyHostToDevice, cuda_compute(cuda)), "an upload");
-    // Pinned memory is read later, so that the caller could not reuse it.
+    // Pinned memory is read later, so the caller could not reuse it.
     cudaPointerAttributes attributes;
     bool pinned = cudaPointerGetAttributes(&attributes, from) == cudaSuccess && attributes.type == cudaMemoryTypeHost;
     if (pinned) cuda_note(cuda, cudaStreamSynchronize(cuda_compute(cuda)), "an upload");
@@ -201,7 +201,7 @@ static void event_record_(Backend *backend, Event *event, Stream stream) {
     cuda_note(cuda, cudaEventRecord(event->event, cuda->streams[stream]), "recording an event");
 }
 
-// A device that failed passes nothing any more: then all counts as done, so that the host gets to `synchronize`.
+// A failed device completes nothing any more: then every event counts as done, so that the host reaches `synchronize`.
 static bool cuda_event_done_(Backend *backend, Event *event) {
     cudaError_t status = cuda_event_status(event->event);
     if (status == cudaErrorNotReady) return false;
@@ -217,7 +217,8 @@ static double event_seconds_(Backend *backend, const Event *event) {
     return clock->seconds[base] + 1e-3 * (double)ms;
 }
 
-// With the device idle, a new moment to count from; a float of milliseconds since then stays exact to microseconds.
+// Sets a new moment to count from while the device is idle; a float of milliseconds since then is exact to
+// microseconds.
 static void set_clock_(CudaBackend *cuda, Clock *clock) {
     int next = 1 - clock->latest;
     double before = clock_seconds();
@@ -336,7 +337,7 @@ static int attribute_(int device, cudaDeviceAttr attribute) {
 
 static cudaError_t cuda_open_(CudaBackend *cuda, Clock *clock) {
     cudaError_t status = cudaSetDevice(cuda->device);
-    // Evictions go first where both could go: compute may wait for them, never the other way round.
+    // Evictions get the higher priority: compute may wait for them, but they never wait for compute.
     int least = 0, most = 0;
     if (status == cudaSuccess) status = cudaDeviceGetStreamPriorityRange(&least, &most);
     for (int s = 0; s < STREAM_COUNT && status == cudaSuccess; s++)
@@ -378,7 +379,7 @@ static int cuda_start_(Device *device, Error *err) {
         if (status == cudaErrorMemoryAllocation) return no_room_(cuda, CUDA_OWN_BYTES, "the start needs", err);
         return cuda_fail_(cuda, "starting it", status, err);
     }
-    // Two moments: what is recorded from now on comes after the first.
+    // Two moments, so that everything recorded from now on comes after the first.
     set_clock_(cuda, &device->clock);
     set_clock_(cuda, &device->clock);
     return cuda_matmul_create(cuda, err);

@@ -8,11 +8,11 @@
 extern "C" {
 #endif
 
-// GPUs visible to this process. 0 where there are none, and `why` says in one clause what is missing: a driver, a newer
-// driver, a GPU. Holds nothing on any of them.
+// Returns the number of GPUs visible to this process. If it is 0, `why` says in one clause what is missing: a driver, a
+// newer driver, a GPU. Takes no memory on any of them.
 int backend_cuda_count(char why[256]);
 
-// What a visible GPU says of itself, asked without a context: nothing on it is taken.
+// What a visible GPU reports about itself without a context, so that nothing on it is taken.
 typedef struct GpuIdentity {
     char id[40]; // its UUID in hexadecimal, which tells it from every other
     char name[80];
@@ -20,14 +20,14 @@ typedef struct GpuIdentity {
     int64_t memory_bytes;
 } GpuIdentity;
 
-// Zeros where the GPU does not answer.
+// Fills in the identity, or zeros if the GPU does not answer.
 void backend_cuda_identity(int device, GpuIdentity *identity);
 
-// One GPU: `device` counts from 0 among those visible. Takes 64 MiB of it beside what is allocated later: scratch of
-// the kernels and cuBLASLt's workspace.
+// Creates the backend of one GPU: `device` counts from 0 among those visible. Takes 64 MiB of its memory in addition to
+// what is allocated later: scratch of the kernels and cuBLASLt's workspace. NULL with err.
 Backend *backend_cuda_create(int precision, int device, Error *err);
 
-// "driver 580.159 (CUDA 13.0), CUDA 13.0, cuBLAS 13.1.0, cuDNN 9.19.0, NCCL 2.28.9"
+// Writes "driver 580.159 (CUDA 13.0), CUDA 13.0, cuBLAS 13.1.0, cuDNN 9.19.0, NCCL 2.28.9".
 void backend_cuda_versions(char *text, int64_t size);
 
 #ifdef __cplusplus

@@ -12,22 +12,23 @@ extern "C" {
 
 // How a group is used decides which communicators and streams it gets.
 typedef enum CommUse {
-    // Sums and gathers that compute reads: on a stream of their own, after what compute was given before the call.
-    // `test` says complete at once, and what compute is given from then on waits for them on the device.
+    // Sums and gathers that compute reads, on a stream of their own, after everything queued on compute before the
+    // call. `test` reports them complete at once; what is queued on compute later waits for them on the device.
     COMM_USE_COMPUTE,
     // Sums and gathers beside compute, on a stream of their own: they begin after what compute was given before the
     // call, and are complete when `test` says so.
     COMM_USE_BESIDE,
-    // Messages between two ranks. Every way that is connected has a communicator and a stream of its own: a receive
-    // that waits holds up nothing else, so that traffic both ways cannot stall itself.
+    // Messages between two ranks. Every connected direction has a communicator and a stream of its own: a waiting
+    // receive holds up nothing else, so traffic in both directions cannot stall itself.
     COMM_USE_NEIGHBOURS
 } CommUse;
 
-// Collective over the group. The communicator of sums is made here, those of messages in `connect`. Takes over `host`
-// where `owns`, also when it fails. NULL with err.
+// Creates a group over NCCL; collective over the group. The communicator of sums is made here, those of messages in
+// `connect`. Takes ownership of `host` if `owns`, even on failure. NULL with err.
 Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err);
 
-// Through host memory and `host`, for ranks that share a GPU, which NCCL refuses. Slow, and alike in what it computes.
+// Creates a group that goes through host memory and `host`, for ranks that share a GPU, which NCCL refuses. It is slow,
+// but computes the same. NULL with err.
 Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err);
 
 #ifdef __cplusplus

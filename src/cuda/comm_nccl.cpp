@@ -1,5 +1,5 @@
-// Messages over NCCL. All communicators are made at start, by all ranks in one order, and an error that NCCL meets
-// while something is under way becomes ours: the communicators are aborted, and the job ends with its sentence.
+// Messages over NCCL. All ranks make all communicators at start, in one order. If NCCL fails later, the communicators
+// are aborted, and the job ends with a sentence about it.
 //
 // NCCL connects a link inside its first send or receive, and that call does not return before the peer made the
 // matching one. So every link carries one tiny message when it is made, and every group one collective of each kind.
@@ -20,9 +20,10 @@ typedef struct Link {
     bool owns_stream;
 } Link;
 
-// Blocks that a message, a sum over data ranks and a collective over tensor ranks may occupy: all that can wait at once
-// has to fit on the smallest GPU with NVLink (108 multiprocessors), or sums that wait for another rank could keep out
-// what this one waits for. Products run beside the first two always, beside the third where parallel.overlap is on.
+// Blocks that a message, a sum over data ranks and a collective over tensor ranks may occupy. All that can wait at once
+// has to fit on the smallest GPU with NVLink (108 multiprocessors); otherwise sums that wait for another rank could
+// occupy what that rank is waiting for. Products always run beside the first two, beside the third with
+// parallel.overlap.
 enum { LINK_CTAS = 4, BESIDE_CTAS = 16, COMPUTE_CTAS = 24 };
 enum { EVENTS = 64 };               // kept for reuse
 enum { LOOKS_BETWEEN_CHECKS = 64 }; // of unfinished messages, before NCCL is asked whether it failed
@@ -94,14 +95,15 @@ static int pass_id_(Comm *host, int peer, ncclUniqueId *id, bool sends, Error *e
     return started == 0 ? comm_wait(host, &request, err) : -1;
 }
 
-// Waits for what was queued on the link, so that a link that does not work fails here.
+// Waits for what was queued on the link, so that a broken link fails here.
 static int settle_(Group *group, Link *link, ncclResult_t status, Error *err) {
     if (status != ncclSuccess) return nccl_fail_(group, "connecting", -1, nccl_text_(status), err);
     cudaError_t waited = cudaStreamSynchronize(link->stream);
     return waited == cudaSuccess ? 0 : nccl_fail_(group, "connecting", -1, cudaGetErrorString(waited), err);
 }
 
-// Every collective in a small and a large form, in place in the kernels' scratch: NCCL has other kernels for each.
+// Runs every collective in a small and a large form, in place in the kernels' scratch: NCCL has different kernels for
+// them.
 static int try_collectives_(Group *group, Error *err) {
     static const size_t bytes[] = {1024, 4 << 20}; // of one rank
     char *memory = (char *)group->cuda->scratch;
@@ -135,7 +137,8 @@ static int open_all_(Group *group, Error *err) {
     return try_collectives_(group, err);
 }
 
-// One way between this rank and another one: a communicator of the two, the sender first, and a first message.
+// Connects one direction between this rank and another: a communicator of the two, the sender first, and a first
+// message.
 static int nccl_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t bytes, Error *err) {
     Group *group = (Group *)comm->self;
     Link *link = sends ? &group->out[peer] : &group->in[peer];
@@ -226,7 +229,7 @@ static int mark_(Group *group, Link *link, CommRequest *request) {
     return 0;
 }
 
-// What compute is given from here on waits on the device for the collective; the host waits for nothing.
+// Makes compute wait on the device for the collective before anything queued later; the host waits for nothing.
 static int compute_waits_(Group *group, CommRequest *request, Error *err) {
     if (request->active && !group->failed) {
         cudaEvent_t event = (cudaEvent_t)request->handle[0];
@@ -291,7 +294,7 @@ static int nccl_on_host_(int started, CommRequest *request) {
     return started;
 }
 
-// Beside compute, but after what was queued on compute so far.
+// Orders the collective after what was queued on compute so far; it runs beside what is queued later.
 static int order_(Group *group, Error *err) {
     if (group->failed) return nccl_check_(group, err);
     cudaError_t status = cudaEventRecord(group->ordered, cuda_compute(group->cuda));

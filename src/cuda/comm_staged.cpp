@@ -1,5 +1,5 @@
-// Messages of GPU memory by way of pinned host memory and the host's own group: copied down, sent or summed there, and
-// copied up again, each step taken by `test`. For ranks that share one GPU. Copies have a stream of their own; sums and
+// Messages of GPU memory through pinned host memory and the host's own group: copied down, sent or summed there, and
+// copied up again; `test` advances each step. For ranks that share one GPU. Copies have a stream of their own; sums and
 // gathers begin after what was queued on compute before the call.
 #include "base/alloc.h"
 #include "comm_cuda.h"
@@ -105,7 +105,7 @@ static void staged_finish_(Group *group, Work *work, CommRequest *request) {
     request->active = false;
 }
 
-// 1: there is more to look at now, 0: not yet or all done, -1 with err.
+// Advances by one step. Returns 1 if there is more to do now, 0 if it is in progress or all done, -1 with err.
 static int staged_advance_(Group *group, Work *work, CommRequest *request, Error *err) {
     if (work->step == IN_TRANSIT) {
         int done = group->host->test(group->host, &work->transit, err);
@@ -132,7 +132,7 @@ static int staged_test_(Comm *comm, CommRequest *request, Error *err) {
     return moved < 0 ? -1 : request->active ? 0 : 1;
 }
 
-// The parts of *like* that a kind needs; `from` NULL: nothing goes down.
+// Starts work with the fields of *like* that its kind needs; `from` NULL: nothing is copied down.
 static int staged_start_(Group *group, const Work *like, const void *from, bool behind_compute, CommRequest *request,
                          Error *err) {
     Work *work = take_work_(group, like->in_bytes + like->out_bytes, err);

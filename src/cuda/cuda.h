@@ -45,21 +45,21 @@ static inline cudaStream_t cuda_compute(const CudaBackend *cuda) {
     return cuda->streams[STREAM_COMPUTE];
 }
 
-// Keeps the first failure; `what` is text that stays.
+// Keeps the first failure; `what` must stay valid.
 static inline void cuda_note(CudaBackend *cuda, cudaError_t status, const char *what) {
     if (status == cudaSuccess || cuda->failed_at) return;
     cuda->status = status;
     cuda->failed_at = what;
 }
 
-// The same for what CUDA would not call an error: "norm: a row of more than 32768 columns".
+// Keeps as a failure what CUDA would not report: "norm: a row of more than 32768 columns".
 static inline void cuda_refuse(CudaBackend *cuda, const char *sentence) {
     if (!cuda->failed_at) cuda->failed_at = sentence;
 }
 
 #ifndef EMULATED
-// Asks for an event. A query of one that is still pending leaves cudaErrorNotReady as the last error, which the check
-// after the next launch would take for that launch's own; so it is cleared here.
+// Queries an event. Clears the last error afterwards: a pending event leaves cudaErrorNotReady there, which the check
+// after the next launch would take for that launch's own.
 static inline cudaError_t cuda_event_status(cudaEvent_t event) {
     cudaError_t status = cudaEventQuery(event);
     if (status == cudaErrorNotReady) (void)cudaGetLastError();
@@ -112,7 +112,7 @@ void cuda_draw_normal(Backend *backend, float *to, int64_t rows, int64_t cols, c
 // pointwise.cu: gelu of the tanh form, where no epilogue does it. out may be x; dx may be dout.
 void cuda_gelu_forward(Backend *backend, void *out, const void *x, int64_t count);
 void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void *x, int64_t count);
-// y (rows, cols) += bias (cols)
+// Adds bias (cols) to each row of y (rows, cols).
 void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, int64_t cols);
 // norm.cu: sums (cols) += column sums of x (rows, cols), in an order that shapes and the device fix.
 void cuda_column_sums(Backend *backend, float *sums, const void *x, int64_t rows, int64_t cols);
@@ -126,12 +126,12 @@ typedef struct CudaScores {
 } CudaScores;
 
 void cuda_softmax_forward(Backend *backend, void *p, const void *scores, const CudaScores *shape);
-// dscores = scale * p * (dp - sum over the row of p * dp). dscores may be dp. What dp holds above the diagonal is
-// not read.
+// Computes dscores = scale * p * (dp - sum over the row of p * dp). dscores may be dp. Does not read what dp holds
+// above the diagonal.
 void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, const CudaScores *shape);
 
-// The same as separate passes through fp32 (cast, scale, mask, softmax, cast), each over all of memory: what
-// Megatron-LM runs where its fused kernel does not apply. wide: matrices * rows * cols floats.
+// Does the same as separate passes through fp32 (cast, scale, mask, softmax, cast), each over all of memory, which is
+// what Megatron-LM runs where its fused kernel does not apply. wide: matrices * rows * cols floats.
 void cuda_softmax_unfused_forward(Backend *backend, void *p, const void *scores, float *wide, const CudaScores *shape);
 void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
                                    const CudaScores *shape);

@@ -1,16 +1,16 @@
-// The table that the trainer loads, and what has to be set before CUDA starts.
+// The table that the trainer loads, and the environment variables that have to be set before CUDA starts.
 #include "cuda_library.h"
 
 #include <cstdlib>
 
-// A user's own value wins.
+// Does not overwrite a value that the user has set.
 static void set_environment_() {
-    // A stream that waits may block others that share its hardware queue; by default eight queues serve all streams of
-    // a process, and a rank has more streams than that (CUDA C++ programming guide, CUDA_DEVICE_MAX_CONNECTIONS).
+    // A waiting stream may block others that share its hardware queue. By default eight queues serve all streams of a
+    // process, and a rank has more streams than that (CUDA C++ programming guide, CUDA_DEVICE_MAX_CONNECTIONS).
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-    // Loading a kernel at its first launch may wait for the device, where a receive may be waiting for us.
+    // Loading a kernel at its first launch may wait for the device, which may in turn be waiting for our next message.
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-    // Connect all of a group's collectives when it is made, and not inside the first one (NCCL environment variables).
+    // Connects all of a group's collectives when it is made, not inside the first one (NCCL environment variables).
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 }
 

@@ -1,4 +1,4 @@
-// What the host side of the CUDA backend shares beside cuda.h: matrix products, attention and lending.
+// What the host side of the CUDA backend shares in addition to cuda.h: matrix products, attention and lending.
 #ifndef CUDA_INTERNAL_H
 #define CUDA_INTERNAL_H
 
@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-// --- backend_cuda.cpp
-// How a sentence about an error ends: what to do about a device that this process has lost; "" for any other error.
+// --- backend_cuda.cpp Returns the end of an error's sentence: what to do about a device that this process has lost; ""
+// for any other error.
 const char *cuda_remedy(void);
 
 // --- matmul.cpp
@@ -29,13 +29,13 @@ typedef struct CudaProduct {
     int epilogue;     // cublasLtEpilogue_t; 0: none
 } CudaProduct;
 
-// Takes 32 MiB of device memory. -1 with err.
+// Creates what products need, 32 MiB of device memory included. -1 with err.
 int cuda_matmul_create(CudaBackend *cuda, Error *err);
 void cuda_matmul_destroy(CudaBackend *cuda);
 
-// 0 when queued; -1 where cuBLASLt has nothing for it (nothing is queued then, and nothing noted).
+// Queues a product. Returns 0, or -1 if cuBLASLt has no kernel for it (then nothing is queued and nothing noted).
 int cuda_product_try(CudaBackend *cuda, const CudaProduct *product);
-// The same, noting the failure.
+// Queues a product, and notes the failure if there is no kernel for it.
 void cuda_product(CudaBackend *cuda, const CudaProduct *product);
 
 void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
@@ -62,15 +62,15 @@ typedef struct CudaFlashCall {
     void *workspace;
 } CudaFlashCall;
 
-// The workspace of a shape's plans, or -1 with `why` in one clause.
+// Returns the workspace of a shape's plans, or -1 with `why` in one clause.
 int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, char why[256]);
 void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *shape, const CudaFlashCall *call);
 void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *shape, const CudaFlashCall *call);
 void cuda_flash_destroy(CudaBackend *cuda);
 int64_t cuda_flash_version(void); // cuDNN's: 91900
 
-// --- backend_cuda.cpp
-// From now on other processes may have this allocation mapped: it is freed with the process.
+// --- backend_cuda.cpp Marks an allocation that other processes may have mapped from now on: it is freed with the
+// process.
 void cuda_mark_lent(CudaBackend *cuda, const void *memory);
 
 // --- lend.cpp

@@ -33,7 +33,7 @@ int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, E
     return 0;
 }
 
-// The number of the lender's GPU in this process; -1: it is not visible.
+// Returns the number of the lender's GPU in this process, or -1 if it is not visible.
 static int find_gpu_(const cudaUUID_t *gpu) {
     int count = 0;
     cudaGetDeviceCount(&count);

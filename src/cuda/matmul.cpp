@@ -62,7 +62,7 @@ void cuda_matmul_destroy(CudaBackend *cuda) {
 
 // --- plans
 
-// What an address is a multiple of, up to the 256 bytes cuBLASLt cares for.
+// Returns the power of two, up to the 256 bytes that matter to cuBLASLt, of which an address is a multiple.
 static uint32_t alignment_(const void *address) {
     uintptr_t at = (uintptr_t)address | 256;
     return (uint32_t)(at & (~at + 1));
@@ -113,7 +113,7 @@ static bool prefer_(cublasLtMatmulPreference_t preference, cublasLtMatmulPrefere
     return ok_(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
 }
 
-// A row-major (rows, cols) matrix.
+// Describes a row-major (rows, cols) matrix.
 static bool layout_(cublasLtMatrixLayout_t *layout, cudaDataType_t type, int64_t rows, int64_t cols, int64_t stride,
                     int64_t batch, int64_t batch_stride) {
     if (!ok_(cublasLtMatrixLayoutCreate(layout, type, (uint64_t)cols, (uint64_t)rows, stride))) return false;
@@ -124,7 +124,7 @@ static bool layout_(cublasLtMatrixLayout_t *layout, cudaDataType_t type, int64_t
                                                 sizeof batch_stride));
 }
 
-// Addresses of bias and aux change with every call; they are set before each.
+// Sets all but the addresses of bias and aux, which change with every call and are set before each.
 static bool describe_product_(const CudaBackend *cuda, const CudaProduct *p, MatmulPlan *plan) {
     if (!ok_(cublasLtMatmulDescCreate(&plan->product, CUBLAS_COMPUTE_32F, CUDA_R_32F))) return false;
     cublasOperation_t first = p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -200,7 +200,7 @@ void cuda_product(CudaBackend *cuda, const CudaProduct *product) {
         cuda_refuse(cuda, "cuBLASLt has no matrix product for a shape of this model");
 }
 
-// y = x wT. Blocks of rows are a batch whose members share w (at a stride of 0) and the bias.
+// Describes y = x wT. Blocks of rows are a batch whose members share w (at a stride of 0) and the bias.
 static CudaProduct matmul_forward_(void *y, const void *x, const void *w, const RowBlocks *blocks, int64_t in,
                                    int64_t out) {
     CudaProduct p = {};

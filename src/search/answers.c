@@ -1,4 +1,5 @@
-// Each answer asks the planner about a few more candidates than the search itself did; bounds keep that short.
+// The answers beside the best configuration. Each asks the planner about a few more candidates than the search did;
+// bounds keep that short.
 #include "answers.h"
 
 #include "base/alloc.h"
@@ -20,7 +21,7 @@ static int compare_misfits_(const void *a, const void *b) {
     return one->order < other->order ? -1 : one->order > other->order;
 }
 
-// Misfits by what they lack. Those with `all` set are opened when their turn comes.
+// Misfits by the memory that they lack. Those with `all` set are opened when their turn comes.
 typedef struct Queue {
     Misfit *all, *single; // sorted
     int64_t alls, singles, at_all, at_single;
@@ -46,7 +47,7 @@ static int queue_open_(Queue *queue, const SearchSpace *space, Error *err) {
     return 0;
 }
 
-// Takes the misfit that lacks least. 1, 0 where there is none, or -1 with err.
+// Takes the misfit that lacks least. Returns 1, 0 if there is none, or -1 with err.
 static int queue_take_(Queue *queue, const SearchSpace *space, Misfit *misfit, Error *err) {
     while (queue->at_all < queue->alls && (queue->at_single == queue->singles ||
                                            queue->all[queue->at_all].excess <= queue->single[queue->at_single].excess))
@@ -84,7 +85,7 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Mi
     return found;
 }
 
-// The category of which a stage has most more than the others on average, and how much.
+// Returns the category that exceeds the other stages' average most, and by how much.
 static int surplus_(const Plan *plan, int stage, double *surplus) {
     int most = 0;
     *surplus = 0;
@@ -131,7 +132,7 @@ char *answer_reason(const SearchSpace *space, const Misfit *misfit, char text[AN
 
 // ---------------------------------------------------------------- the smallest world
 
-// 1F1B, or the first of the schedules that -o leaves. false: it leaves none.
+// Takes 1F1B, or the first schedule that -o allows. false: it allows none.
 static bool world_schedule_(const SearchSpace *space, Candidate *candidate) {
     ScheduleChoice choices[SCHEDULE_CHOICES];
     int count = space_schedules(space, candidate, choices), at = 0;
@@ -149,8 +150,8 @@ static bool world_evicts_(const SearchSpace *space, const Candidate *candidate) 
     return space_allows(space, "schedule.evict_to", given->evict_to, candidate->evict);
 }
 
-// Whether the model fits on p * t * d ranks in the way that holds least: every layer recomputed, without evictions or
-// with all that they can take.
+// Finds whether the model fits on p * t * d ranks in the configuration that holds least: every layer recomputed,
+// without evictions or with all that are possible.
 static int fits_world_(const SearchSpace *space, const SearchWorld *at, bool *fits, Error *err) {
     const Config *base = space->base;
     bool halves = at->tensor > 1 && base->model.seq_len % at->tensor == 0;
@@ -178,7 +179,7 @@ static int fits_world_(const SearchSpace *space, const SearchWorld *at, bool *fi
     return status;
 }
 
-// Of the worlds with so many tensor and data ranks, the one with the fewest stages that fits, if it is smaller than
+// Finds, for this many tensor and data ranks, the world with the fewest stages that fits, if it is smaller than
 // `world`.
 static int fewest_stages_(const SearchSpace *space, int64_t t, int64_t d, SearchWorld *world, Error *err) {
     const Config *base = space->base;
@@ -189,7 +190,7 @@ static int fewest_stages_(const SearchSpace *space, int64_t t, int64_t d, Search
     for (int64_t p = 1; p <= most; p++)
         if (space_allows(space, "parallel.pipeline", base->parallel.pipeline, p) && space_lists_allow(space, p))
             stages[works++] = p;
-    // More stages hold less each.
+    // With more stages each holds less, so bisection finds the border.
     while (works - fails > 1) {
         int64_t middle = fails + (works - fails) / 2, p = stages[middle];
         SearchWorld at = {p * t * d, p, t, d};
@@ -201,7 +202,7 @@ static int fewest_stages_(const SearchSpace *space, int64_t t, int64_t d, Search
     return 0;
 }
 
-// Data ranks hold a part of the optimizer's state each.
+// With more data ranks each holds a smaller part of the optimizer's state.
 int answer_smallest_world(const SearchSpace *space, SearchWorld *world, Error *err) {
     const Config *base = space->base;
     const ModelConfig *m = &base->model;
@@ -228,11 +229,11 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
     int64_t part = given->parallel.pipeline * given->parallel.tensor;
     if (space->world % part != 0) return 0;
     given->parallel.data = space->world / part;
-    // What is open is what a plan makes of it.
+    // A plan decides the keys that are left open.
     Log quiet = {.program = "", .rank = -1, .stage = -1, .level = LOG_QUIET};
     if (config_check(given, &ignored) != 0) return 0;
     if (verdict_resolve(given, space->planner->model, &quiet, err) != 0) return -1;
-    // Left open it need not be set for schedules that split anyway; a plan takes it for off.
+    // A key that is left open need not be set for schedules that split anyway; a plan takes it for off.
     bool open = space->base->schedule.split_backward == SPLIT_AUTO && given->schedule.split_backward == SPLIT_OFF;
     if (open) given->schedule.split_backward = SPLIT_AUTO;
     return planner_forecast_config(space->planner, given, true, forecast, err);
@@ -267,7 +268,7 @@ int answer_distance(const Config *given, const Candidate *candidate) {
 
 // ---------------------------------------------------------------- the cheapest change
 
-// Better: fewer changes, then a shorter step.
+// Takes a candidate with fewer changes, or with as many and a shorter step.
 static void take_cheaper_(const Config *given, const Fit *found, double step, int *least, Fit *cheapest) {
     int changes = answer_distance(given, &found->candidate);
     if (found->step > step || changes > *least || (changes == *least && found->step >= cheapest->step)) return;
@@ -363,7 +364,7 @@ static bool same_by_stage_(const Config *from, const Config *to) {
     return same;
 }
 
-// Whether a key has to be set to come from one configuration to the other.
+// Returns whether a key has to be set to turn one configuration into the other.
 static bool differs_(const Config *from, const Config *to, const char *key) {
     const ScheduleConfig *a = &from->schedule, *b = &to->schedule;
     const ScheduleKind *kind = &schedule_kinds[b->name];

@@ -1,5 +1,5 @@
-// The bound of a schedule holds for the plan's figures up to BOUND_SLACK, which search.c leaves to it: of long
-// schedules the plan simulates a few rounds, and continues them with an error of a few thousandths.
+// Lower bounds of a step. The bound of a schedule holds for the plan's figures up to BOUND_SLACK, which search.c
+// subtracts: of long schedules the plan simulates a few rounds, and continues them with an error of a few thousandths.
 #include "bound.h"
 
 #include "base/alloc.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What a schedule of one slot a stage would be, without its lists. The caller frees `stage`.
+// Returns a schedule with one slot a stage and without lists. The caller frees `stage`.
 static Schedule one_slot_(const Config *config) {
     const ScheduleKind *kind = config_schedule_kind(config);
     int p = (int)config->parallel.pipeline;
@@ -69,7 +69,7 @@ void cut_free(Cut *cut) {
     memset(cut, 0, sizeof *cut);
 }
 
-// How many W of stage s may come after its last I: one where each follows its I at once.
+// Returns how many W of stage s may come after its last I; one if each follows its I at once.
 static double late_weights_(const Cut *cut, const ScheduleChoice *choice, int s) {
     const ScheduleKind *kind = &schedule_kinds[choice->kind];
     if (!kind->splits || kind->grouped) return 1;

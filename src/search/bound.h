@@ -1,16 +1,16 @@
-// A lower bound of a step, known before its schedule is made or simulated. It sorts the search and ends it.
+// A lower bound of a step, known before its schedule is made or simulated. It orders the search and ends it.
 //
-// On stage s all m microbatches take m (F+B+W), none of them starts before the first one's forward has come through the
-// stages before it, and after its last gradient has left, the stages before it have theirs to do. For equal stages this
-// is m (F+B+W) + (p-1)(F+B+W)/v with whole backwards, and with split ones (p-1)(F+I)/v less what W hides. Sums over
-// data ranks and the optimizer are added as the plan does.
+// On stage s all m microbatches take m (F+B+W); none starts before the first one's forward has passed the stages before
+// it, and after its last gradient has left, those stages still have work to do. For equal stages this is m (F+B+W) +
+// (p-1)(F+B+W)/v with whole backwards, and with split ones (p-1)(F+I)/v less what W hides. Sums over data ranks and the
+// optimizer are added as in the plan.
 #ifndef BOUND_H
 #define BOUND_H
 
 #include "space.h"
 
 // Times and bytes of one way to cut the model: a shape with chunks, placement, layers, whole or split backwards, and
-// recomputed layers. Schedules of the same cut differ in their lists alone.
+// recomputed layers. Schedules of the same cut differ only in their lists.
 typedef struct Cut {
     PlanCosts costs;
     int stages, chunks;
@@ -20,17 +20,20 @@ typedef struct Cut {
     int64_t least_bytes; // of the fullest rank: with one slot on every stage
 } Cut;
 
-// config: of a candidate of the space. -1 with err; cut_free in both cases.
+// Computes the times and bytes of a candidate's cut. config: of a candidate of the space. -1 with err; call cut_free in
+// either case.
 int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *err);
 void cut_free(Cut *cut);
 
-// Whether a candidate of this cut needs more than `limit` bytes whatever it evicts and recomputes. config: as above.
+// Returns whether a candidate of this cut needs more than `limit` bytes whatever it evicts and recomputes. config: as
+// above.
 bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *config, double limit);
 
-// Seconds that no list of this choice takes less than. choice->chunks and split are those of the cut.
+// Returns seconds that every list of this choice takes at least. choice->chunks and split are those of the cut.
 double cut_bound(const Cut *cut, const ScheduleChoice *choice);
 
-// The same for any schedule of a shape, from the times of its parts: no rank has less than its part of the work.
+// Returns the same for any schedule of a shape, from the times of its parts: no rank has less than its part of the
+// work.
 double shape_bound(const SearchSpace *space, const Candidate *shape);
 
 #endif

@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The plan continues long schedules with an error of a few thousandths, so a bound is taken for so much less.
+// The plan continues long schedules with an error of a few thousandths, so bounds are lowered by as much.
 #define BOUND_SLACK 0.995
-// Steps this near are the same.
+// Steps that differ by no more than this are equal.
 #define SAME_STEP 1e-9
 
 typedef struct Node {
@@ -29,7 +29,7 @@ typedef struct NodeList {
     int64_t count, capacity;
 } NodeList;
 
-// What one node came to. Written by one thread, read when its batch is done.
+// The results of one node. One thread writes them; they are read when its batch is done.
 typedef struct Outcome {
     NodeList lists; // of a shape
     Fit *found;
@@ -40,7 +40,7 @@ typedef struct Outcome {
     int status;
 } Outcome;
 
-// What is best so far, and no longer changes while a batch is evaluated.
+// The best so far, which does not change while a batch is evaluated.
 typedef struct Standing {
     double best, tenth; // compared steps; INFINITY
     Fit *front;         // by step
@@ -129,8 +129,8 @@ static bool plainer_(const Candidate *a, const Candidate *b) {
     return a->evict == SEARCH_KEEP && b->evict != SEARCH_KEEP;
 }
 
-// The quicker one; of equals the one that moves and recomputes nothing, the smaller one, and the one that was met
-// first.
+// Returns whether a comes before b: the quicker one; of equals the one that moves and recomputes less, then the smaller
+// one, then the one met first.
 static bool found_before_(const Fit *a, const Fit *b) {
     if (fabs(a->compared - b->compared) > SAME_STEP * b->compared) return a->compared < b->compared;
     if (plainer_(&a->candidate, &b->candidate)) return true;
@@ -175,7 +175,7 @@ static void standing_take_key_(Standing *standing, const Fit *found) {
         standing->keys = grow_found_(standing->keys, standing->key_count, &standing->key_capacity);
         standing->key_count++;
     }
-    // Kept in order: the entry moves to its place among the quicker ones.
+    // Keeps the order: the entry moves to its place among the quicker ones.
     for (; at > 0 && found_before_(found, &standing->keys[at - 1]); at--) standing->keys[at] = standing->keys[at - 1];
     standing->keys[at] = *found;
     standing->best = standing->keys[0].compared;
@@ -184,14 +184,14 @@ static void standing_take_key_(Standing *standing, const Fit *found) {
 
 // ---------------------------------------------------------------- lists of a shape
 
-// Bytes of a rank; INFINITY: no limit is known.
+// Returns the bytes that a rank may use, or INFINITY if no limit is known.
 static double limit_(const SearchSpace *space) {
     const Hardware *hardware = &space->planner->hardware;
     double reserve = space->base->hardware.reserve_gib * GIB;
     return hardware->memory_bytes > 0 ? (double)hardware->memory_bytes - reserve : INFINITY;
 }
 
-// A cut that lists of a shape share.
+// A cut shared by several lists of a shape.
 typedef struct CutOf {
     int chunks;
     Placement placement;
@@ -324,7 +324,7 @@ static void try_recompute_(Trial *trial, const Candidate *candidate) {
     if (space->planner->hardware.memory_bytes == 0 || space_fixes(space, "schedule.recompute_layers")) return;
     recomputed.recompute = true;
     trial->outcome->evaluated++;
-    // Before bytes are counted: no layer that is recomputed makes a step shorter.
+    // Checked before bytes are counted, since recomputing layers makes no step shorter.
     if (hopeless_(search, trial->list->bound, -1)) return;
     if (!space_config(space, &recomputed, trial->config)) return;
     trial->outcome->status = cut_make(&cut, space, trial->config, &trial->outcome->err);
@@ -335,14 +335,14 @@ static void try_recompute_(Trial *trial, const Candidate *candidate) {
         weigh_(trial, &recomputed, bound, least, &forecast);
 }
 
-// Evicting to one target: with the fewest slots, and where bundles have to go, with as many as fit.
+// Tries evictions to one target: with the fewest slots, and where bundles have to move, with as many as fit.
 static void try_target_(Trial *trial, int target, int placement, const Forecast *plain) {
     const SearchSpace *space = trial->search->space;
     Candidate candidate = trial->list->candidate;
     Forecast least, most;
     candidate.evict = target;
     candidate.placement = placement;
-    // No eviction makes a step shorter.
+    // Evictions make no step shorter.
     double bound = plain->time.known ? plain->time.step / BOUND_SLACK : trial->list->bound;
     if (!try_(trial, &candidate, bound, &least)) return;
     if (!least.fits) {
@@ -433,7 +433,7 @@ static void take_outcome_(Search *search, Outcome *outcome) {
 
 enum { BATCH = 16 };
 
-// Pops the next nodes that are of interest.
+// Pops the next nodes that can still matter.
 static int next_batch_(Search *search, Node batch[BATCH]) {
     int count = 0;
     while (count < BATCH && search->heap.count > 0) {
@@ -483,7 +483,7 @@ static int index_of_(const SearchResult *result, const Fit *found) {
     return -1;
 }
 
-// The front anew, from all that was found: of equals the plainer one, which may have been met later.
+// Computes the front again from all that was found: of equals it keeps the plainer one, which may have been met later.
 static void take_front_(SearchResult *result) {
     Fit *sorted = xmalloc((size_t)result->founds * sizeof *sorted);
     if (result->founds > 0) memcpy(sorted, result->found, (size_t)result->founds * sizeof *sorted);

@@ -10,7 +10,7 @@
 
 #include <signal.h>
 
-// A candidate that fits, with what the plan says of it. slots and load_ahead are numbers where something is evicted.
+// A candidate that fits, with the plan's figures for it. slots and load_ahead are numbers if something is evicted.
 typedef struct Fit {
     Candidate candidate;
     double step, mfu, bubble; // seconds, fractions
@@ -20,7 +20,7 @@ typedef struct Fit {
     int64_t order;            // in which candidates are met, for ties
 } Fit;
 
-// One that does not fit.
+// A candidate that does not fit.
 typedef struct Misfit {
     Candidate candidate;
     double bound;   // of its step
@@ -60,11 +60,11 @@ typedef struct SearchOptions {
     void *argument;
 } SearchOptions;
 
-// Replaces a misfit with `all` set by the candidates it is for, those without recomputed layers: writes them into a
-// list that the caller frees. -1 with err.
+// Replaces a misfit with `all` set by its candidates, those without recomputed layers: writes them into a list that the
+// caller frees. -1 with err.
 int search_open_misfit(const SearchSpace *space, const Misfit *misfit, Misfit **misfits, int64_t *count, Error *err);
 
-// -1 with err; search_free in both cases.
+// Searches. -1 with err; call search_free in either case.
 int search_run(SearchResult *result, const SearchSpace *space, const SearchOptions *options, Error *err);
 void search_free(SearchResult *result);
 

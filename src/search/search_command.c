@@ -1,5 +1,5 @@
-// --search: checks what was asked, searches, and writes the answer. The ranks to search for are those of --gpus, or
-// those of the configuration. A key in the file is where the search starts from; one that -o gives stays as it is.
+// --search: checks the question, searches, and writes the answer. The ranks to search for are those of --gpus, or those
+// of the configuration. A key in the file is where the search starts from; a key that -o gives stays as it is.
 #include "search_command.h"
 
 #include "base/alloc.h"
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// Set by Ctrl-C, which has no other place to write to.
+// Set by the handler of Ctrl-C, which has no other place to write to.
 static volatile sig_atomic_t interrupted_;
 
 static void interrupt_(int signal) {
@@ -35,7 +35,7 @@ static int read_gpus_(const char *text, int64_t *gpus, Error *err) {
     return error_set(err, EXIT_USAGE, "--gpus: %s is not a number of GPUs; give one from 1 to %d", text, MOST);
 }
 
-// `product`: with the parts before it.
+// `product`: including the factors before it.
 static int contradicts_(const SearchSpace *space, const char *key, int64_t value, int64_t product, Error *err) {
     if (product != value)
         return config_error(space->base, key, err,
@@ -48,7 +48,7 @@ static int contradicts_(const SearchSpace *space, const char *key, int64_t value
                         (long long)value, (long long)space->world);
 }
 
-// What -o fixes has to leave something to search for.
+// Checks that what -o fixes leaves something to search for.
 static int check_fixed_(const SearchSpace *space, Error *err) {
     const ParallelConfig *parallel = &space->base->parallel;
     const struct {
@@ -87,14 +87,14 @@ static int check_keys_(const Config *config, bool gpus, Error *err) {
     return 0;
 }
 
-// A profile is used if it is of the configuration given, as --plan does. What is written names it only then.
+// Uses a profile if it was made for the given configuration, as --plan does. Only then the written file names it.
 static int take_profile_(Planner *planner, Config *base, const Log *log, Error *err) {
     if (planner_find_profile(planner, base, log, err) != 0) return -1;
     if (!planner->measured) base->hardware.profile[0] = '\0';
     return 0;
 }
 
-// On CPUs rates that are not given are other than the defaults of their keys; what is written names them.
+// On CPUs the rates that are not given differ from the defaults of their keys; the written file names them.
 static void name_rates_(const Planner *planner, Config *base) {
     HardwareConfig *hardware = &base->hardware;
     const Cost *cost = &planner->hardware.cost;
@@ -166,7 +166,7 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
     SearchResult result = {0};
     *base = *config;
     if (ranks > 0) base->hardware.device = DEVICE_CUDA;
-    // The planner reads of its own configuration what does not depend on the candidate, and how many ranks there are.
+    // From its own configuration the planner reads what does not depend on the candidate, and the number of ranks.
     *world = *base;
     world->hardware.profile[0] = '\0';
     if (ranks > 0) world->parallel.pipeline = world->parallel.tensor = 1, world->parallel.data = ranks;

@@ -5,11 +5,11 @@
 #include "search.h"
 
 // Searches and writes the answer. gpus: as given, NULL for the world of the configuration; write: a file, or NULL.
-// Returns the exit code: 0, 1 where nothing fits, 3 where Ctrl-C ended it early; -1 with err.
+// Returns the exit code: 0, 1 if nothing fits, 3 if Ctrl-C ended it early; -1 with err.
 int search_command(const Config *config, const Model *model, const char *gpus, bool json, const char *write,
                    const Log *log, Error *err);
 
-// Searches and hands the result to `take`, whose code it returns; -1 with err where it comes to no result.
+// Searches and hands the result to `take`. Returns the code of `take`, or -1 with err if there is no result.
 typedef int SearchTake(void *argument, const SearchSpace *space, const SearchResult *result, Error *err);
 int search_for(const Config *config, const Model *model, const char *gpus, SearchTake *take, void *argument,
                const Log *log, Error *err);

@@ -18,23 +18,23 @@ void search_found_config(const SearchSpace *space, const Fit *found, Config *con
     }
 }
 
-// "ZB-V", "interleaved, host"
+// Writes a schedule in words: "ZB-V", "interleaved, host".
 static char *schedule_text_(const Config *config, char text[SCHEDULE_ROW_TEXT]) {
     ScheduleRow row = {.schedule = config->schedule, .attention = config->attention};
-    // These have words of their own.
+    // Recomputed layers have a column of their own.
     row.schedule.recompute_of_stage[0] = 0;
     row.attention.mode = ATTENTION_FLASH;
     return schedule_row_text(&row, text);
 }
 
-// Layers of the model that are recomputed.
+// Returns the number of the model's layers that are recomputed.
 static int64_t recomputed_(const Config *config) {
     int64_t layers = 0, all = config->model.layers;
     for (int s = 0; s < config->parallel.pipeline; s++) layers += config_recompute(config, s);
     return layers < all ? layers : all;
 }
 
-// "flash, seq, 3 again, by time"
+// Writes what else distinguishes a configuration: "flash, seq, 3 again, by time".
 static char *rest_text_(const SearchSpace *space, const Config *config, char text[SCHEDULE_ROW_TEXT]) {
     char again[48] = "";
     const char *dealt = config->parallel.layers_given == 0      ? ""
@@ -56,7 +56,7 @@ static char *time_text_(const Fit *found, char text[SCHEDULE_ROW_TEXT]) {
     return text;
 }
 
-// "pipeline 8 x tensor 4 x data 1, micro-batch 1, ZB-V, chunks 2"
+// Writes a cut in words: "pipeline 8 x tensor 4 x data 1, micro-batch 1, ZB-V, chunks 2".
 static char *cut_text_(const Config *config, char text[2 * SCHEDULE_ROW_TEXT]) {
     char schedule[SCHEDULE_ROW_TEXT];
     snprintf(text, 2 * SCHEDULE_ROW_TEXT, "pipeline %lld x tensor %lld x data %lld, micro-batch %lld, %s, chunks %d",
@@ -142,7 +142,8 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, Co
     budget_print(&budget, config, file);
 }
 
-// From the configuration given to the best, and how little of the way brings nine tenths.
+// Prints the way from the given configuration to the best one, and the fewest changes that bring nine tenths of the
+// gain.
 static int print_gain_(const SearchSpace *space, const SearchResult *result, Config *config, FILE *file, Error *err) {
     const Fit *best = &result->found[result->best];
     Config *given = xmalloc(sizeof *given);
@@ -161,7 +162,7 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, Con
     else
         grid_line(file, label, "%.1f ms a step, %s%s", 1e3 * step, grid_bytes(forecast.peak_bytes, bytes),
                   forecast.fits ? "" : ": does not fit");
-    // Where the given one does not fit, nine tenths are a step within a tenth of the best.
+    // If the given configuration does not fit, nine tenths means a step within a tenth of the best.
     double enough = counts ? step - 0.9 * (step - best->step) : 1.1 * best->step;
     bool gains = !counts || step > 1.001 * best->step;
     if (gains && answer_cheapest(space, result, given, enough, &cheapest)) {

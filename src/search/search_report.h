@@ -1,20 +1,20 @@
-// What --search writes: for people, as JSON, and the best as a configuration.
+// The output of --search: for people, as JSON, and the best as a configuration.
 #ifndef SEARCH_REPORT_H
 #define SEARCH_REPORT_H
 
 #include "answers.h"
 
-// The configuration of something found, complete: slots and load_ahead are numbers, no profile is read, and one that
+// Writes the complete configuration of a candidate: slots and load_ahead are numbers, no profile is read, and one that
 // was searched for GPUs says so.
 void search_found_config(const SearchSpace *space, const Fit *found, Config *config);
 
-// For people: the answer first, then the tables. -1 with err.
+// Prints the answer, then the tables. -1 with err.
 int search_report(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err);
 
-// One JSON object on one line. -1 with err.
+// Writes one JSON object on one line. -1 with err.
 int search_write_json(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err);
 
-// The best into the file `path`, complete or not at all. result->best must be there. -1 with err.
+// Writes the best into the file `path`, complete or not at all. result->best must be valid. -1 with err.
 int search_write_config(const SearchSpace *space, const SearchResult *result, const char *path, Error *err);
 
 #endif

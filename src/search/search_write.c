@@ -1,4 +1,4 @@
-// The best as a configuration with a comment on every line, and the result as JSON.
+// Writes the best configuration as YAML with a comment on every line, and the result as JSON.
 #include "search_report.h"
 
 #include "base/alloc.h"
@@ -15,7 +15,7 @@
 
 // ---------------------------------------------------------------- why
 
-// What a candidate has for a key of the search, as a number; -1: the key is none of them.
+// Returns a candidate's value for a key of the search as a number, or -1 if the search does not vary the key.
 static int64_t value_of_(const Candidate *c, const char *key) {
     const struct {
         const char *key;
@@ -52,7 +52,7 @@ static void value_text_(const char *key, int64_t value, char *text, size_t size)
         snprintf(text, size, "%lld", (long long)value);
 }
 
-// Why a key of the search has its value: what the quickest candidate with another one takes.
+// Says why a key of the search has its value: what the quickest candidate with another value takes.
 static bool why_searched_(const SearchSpace *space, const SearchResult *result, const char *key, char *text,
                           size_t size) {
     const Fit *best = &result->found[result->best], *other = NULL;
@@ -106,7 +106,7 @@ static void write_head_(const SearchSpace *space, const SearchResult *result, FI
     if (result->stopped) fputs("# The search was stopped before it was complete.\n", file);
 }
 
-// A comment of its own, on as many lines as it takes.
+// Writes a comment on lines of its own.
 static void write_comment_(const char *text, FILE *file) {
     enum { WIDTH = 116 };
     while (strlen(text) > WIDTH) {
@@ -132,7 +132,7 @@ static void write_yaml_(const SearchSpace *space, const SearchResult *result, co
         config_write_value(config, key->name, stream);
         xmemstream_close(stream);
         why_(space, result, key, why, sizeof why);
-        // Beside the value where both fit a line, else above it.
+        // The comment goes beside the value if both fit on one line, else above it.
         if (length <= VALUES && VALUES + 3 + strlen(why) <= WIDTH)
             fprintf(file, "%-*s # %s\n", VALUES, line, why);
         else
@@ -149,7 +149,7 @@ static int write_to_(const char *path, int flag, const char *text, size_t length
     return status;
 }
 
-// A regular file appears complete or not at all; what is none (a terminal, a pipe) is written to as it is.
+// A regular file appears complete or not at all; a terminal or a pipe is written to directly.
 static int write_whole_(const char *path, const char *text, size_t length, Error *err) {
     struct stat there;
     char beside[4096];

@@ -1,5 +1,5 @@
-// Enumerates shapes and schedules and turns candidates into configurations. Everything here is arithmetic on keys, but
-// for the recomputed layers: how many a stage needs is found by counting bytes.
+// Enumerates shapes and schedules and turns candidates into configurations. All of it is arithmetic on keys, except for
+// the recomputed layers: counting bytes finds how many a stage needs.
 #include "space.h"
 
 #include "base/alloc.h"
@@ -12,7 +12,7 @@
 bool space_fixes(const SearchSpace *space, const char *name) {
     const ConfigKey *key = config_find(name);
     if (space->base->place[key - config_keys] != CONFIG_OVERRIDE) return false;
-    // Only integers have a word for "decide it yourself" that is kept as 0, and lists count their entries.
+    // Only integers have a word for "decide it yourself", kept as 0; lists are open if they have no entries.
     const char *field = (const char *)space->base + key->offset;
     if (key->type == KEY_LIST) return *(const int64_t *)((const char *)space->base + key->list->given) > 0;
     if (key->type == KEY_INT && key->zero_word != NULL) return *(const int64_t *)(const void *)field != 0;
@@ -30,7 +30,7 @@ typedef struct ShapeList {
     int64_t count, capacity;
 } ShapeList;
 
-// Times that were measured and times of the model are not compared with each other.
+// Returns whether the profile covers a shape. Measured times and times of the model are not compared with each other.
 static bool profiled_(const SearchSpace *space, const Candidate *shape) {
     const Planner *planner = space->planner;
     char why[256];
@@ -118,7 +118,7 @@ static void add_pipelines_(const SearchSpace *space, ShapeList *list, Candidate 
     }
 }
 
-// Tensor ranks talk several times a layer, so they stay within a node.
+// Tensor ranks exchange data several times a layer, so they stay within a node.
 int64_t space_shapes(const SearchSpace *space, Candidate **shapes) {
     const Config *base = space->base;
     const ModelConfig *m = &base->model;
@@ -135,7 +135,7 @@ int64_t space_shapes(const SearchSpace *space, Candidate **shapes) {
 
 // ---------------------------------------------------------------- schedules
 
-// Takes what -o says of a group or a delay, and tells whether the rest is as -o says.
+// Takes a group or a delay from -o, and returns whether the rest agrees with -o.
 static bool choice_allowed_(const SearchSpace *space, int64_t p, ScheduleChoice *choice) {
     const ScheduleConfig *given = &space->base->schedule;
     const ScheduleKind *kind = &schedule_kinds[choice->kind];
@@ -160,7 +160,7 @@ int space_schedules(const SearchSpace *space, const Candidate *shape, ScheduleCh
     int64_t list = space_fixes(space, "parallel.layers") ? space->base->parallel.layers_given : 0;
     for (int i = 0; i < all; i++) {
         if (list > 0 && list != shape->pipeline * choices[i].chunks) continue;
-        // One stage has no bubble to fill, and what a schedule of several does there costs messages to itself.
+        // One stage has no bubble to fill, and a schedule of several chunks would only send messages to itself.
         bool alone = shape->pipeline == 1 && (choices[i].chunks > 1 || choices[i].split);
         if (alone && !space_fixes(space, "schedule.name")) continue;
         if (!choice_allowed_(space, shape->pipeline, &choices[i])) continue;
@@ -191,8 +191,8 @@ static double part_seconds_(const PartTime *part) {
     return part->forward + part->backward + part->tensor_forward + part->tensor_backward;
 }
 
-// The least loaded rank takes the next layer, and of its chunks the least loaded: that makes the slowest rank as quick
-// as any split does. Of equals the later rank, since most schedules keep fewer bundles there.
+// Gives the next layer to the least loaded rank, and to its least loaded chunk, which makes the slowest rank as quick
+// as any split does. Of equals it takes the later rank, since most schedules keep fewer bundles there.
 static void balance_(const SearchSpace *space, const Candidate *candidate, int64_t *layers) {
     int p = (int)candidate->pipeline, parts = p * candidate->schedule.chunks;
     Schedule placed = {.stages = p,

@@ -29,35 +29,35 @@ typedef struct SearchSpace {
     int64_t world;
 } SearchSpace;
 
-// Whether -o gives the key a value other than auto.
+// Returns whether -o gives the key a value other than auto.
 bool space_fixes(const SearchSpace *space, const char *key);
 
-// Whether a value is what -o gives, or -o gives none.
+// Returns whether -o gives no value for the key, or this one.
 bool space_allows(const SearchSpace *space, const char *key, int64_t given, int64_t value);
 
-// Whether the lists that -o gives, with a value for each stage or chunk, can be those of so many stages.
+// Returns whether the lists that -o gives, with a value for each stage or chunk, fit so many stages.
 bool space_lists_allow(const SearchSpace *space, int64_t stages);
 
-// Whether the stages of a shape are on several nodes, so that -o or the search says in which order.
+// Returns whether the stages of a shape are on several nodes, so that their order matters; -o or the search decides it.
 bool space_places(const SearchSpace *space, const Candidate *shape);
 
-// Whether shapes come in both orders. Where the first and the last stage sum the gradients of a tied matrix, either may
-// be quicker; else neighbouring stages belong together, and only pairs that evict to each other want another order.
+// Returns whether shapes come in both orders. If the first and the last stage sum the gradients of a tied matrix,
+// either order may be quicker; else neighbouring stages belong together, except for pairs that evict to each other.
 bool space_places_both(const SearchSpace *space, const Candidate *shape);
 
-// Writes the shapes, with a schedule that is yet to be chosen, into a list that the caller frees, and returns how many.
+// Writes the shapes, whose schedules are yet to be chosen, into a list that the caller frees. Returns how many.
 int64_t space_shapes(const SearchSpace *space, Candidate **shapes);
 
-// Writes the schedules that a shape can have, and returns how many.
+// Writes the schedules that a shape can have. Returns how many.
 int space_schedules(const SearchSpace *space, const Candidate *shape, ScheduleChoice choices[SCHEDULE_CHOICES]);
 
-// The layers of a candidate with `balanced` set and of one without are different.
+// Returns whether the layers of a candidate with `balanced` set differ from those without.
 bool space_balance_matters(const SearchSpace *space, const Candidate *candidate);
 
-// The configuration of a candidate. false: where it recomputes, it does not fit even with all layers recomputed.
+// Writes the configuration of a candidate. false: with recomputation, it does not fit even with all layers recomputed.
 bool space_config(const SearchSpace *space, const Candidate *candidate, Config *config);
 
-// Seconds of the parts of the model on one tensor rank of a shape.
+// Computes the seconds of the model's parts on one tensor rank of a shape.
 void space_times(const SearchSpace *space, const Candidate *shape, ModelTimes *times);
 
 #endif

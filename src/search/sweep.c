@@ -1,5 +1,5 @@
 // Every combination is a configuration of its own: the file, the overrides, and one value of each swept key as a
-// further override. So what a row says is what --plan, or --search, says with these overrides.
+// further override. So a row says what --plan or --search says with these overrides.
 #include "sweep.h"
 
 #include "base/alloc.h"
@@ -66,7 +66,7 @@ static int read_swept_(Swept *swept, const char *text, Error *err) {
     }
 }
 
-// A row could take a key's value from one place only.
+// Refuses a key that is swept twice or also given with -o: a row would have two values for it.
 static int check_once_(const Sweep *sweep, int at, Error *err) {
     const char *key = sweep->keys[at].key;
     size_t length = strlen(key);
@@ -183,7 +183,7 @@ static void sweep_row_(const Sweep *sweep, int index) {
 
 // ---------------------------------------------------------------- the table
 
-// `rows` of them were asked for.
+// Prints the table; `rows` were asked for.
 static void sweep_print_(const Sweep *sweep, int rows) {
     Grid grid = {.columns = sweep->key_count + 6};
     const char *cells[] = {"p x t x d, b, schedule", "fits", "rank GiB", "bubble", "step ms", "MFU"};
