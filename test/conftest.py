@@ -1,7 +1,8 @@
 """Fixtures of the end-to-end tests, built on trainer_runs.py, and the choice of tests for `make test`.
 
 `--part promises` (make test) takes the first case of each test, and none that is marked thorough; `--part rest` (make
-test-all) takes all others. pytest without it runs everything.
+test-all) takes all others, but of a test marked `soak` only the first case; `--part soak` (make soak) takes those that
+are left. pytest without it runs everything.
 """
 
 import pytest
@@ -9,17 +10,22 @@ import trainer_runs
 
 
 def pytest_addoption(parser):
-    parser.addoption("--part", choices=("promises", "rest"), help="the tests of make test, or those of make test-all")
+    parser.addoption("--part", choices=("promises", "rest", "soak"), help="of make test, make test-all or make soak")
+
+
+def part_of(item, first):
+    marked = {mark: item.get_closest_marker(mark) is not None for mark in ("thorough", "every_case", "soak")}
+    if (first or marked["every_case"]) and not marked["thorough"]:
+        return "promises"
+    return "soak" if marked["soak"] and not first else "rest"
 
 
 def pytest_collection_modifyitems(config, items):
     part, met, chosen, others = config.getoption("--part"), set(), [], []
     for item in items if part else []:
         name = (item.path, item.originalname)
-        first = name not in met or item.get_closest_marker("every_case") is not None
+        (chosen if part_of(item, name not in met) == part else others).append(item)
         met.add(name)
-        promise = first and item.get_closest_marker("thorough") is None
-        (chosen if promise == (part == "promises") else others).append(item)
     if part:
         items[:] = chosen
         config.hook.pytest_deselected(items=others)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs cmocka programs and pytest and adds up their cases; the last line is `N passed, N failed`.
 
-    test/run_tests.py [--pytest DIR [--part promises|rest]] [--no-aslr] PROGRAM...
+    test/run_tests.py [--pytest DIR [--part promises|rest|soak]] [--no-aslr] PROGRAM...
 
 Programs run two at a time, then pytest. Skipped cases are named with their reason and counted apart. The exit code is 0
 when nothing failed and something passed.
@@ -120,7 +120,7 @@ def no_aslr():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pytest", metavar="DIR")
-    parser.add_argument("--part", choices=("promises", "rest"))
+    parser.add_argument("--part", choices=("promises", "rest", "soak"))
     parser.add_argument("--no-aslr", action="store_true")
     parser.add_argument("programs", nargs="*", metavar="PROGRAM")
     options = parser.parse_args()

@@ -88,6 +88,7 @@ def test_cudnn_builds_our_graphs_and_takes_the_workspace_that_is_planned(driver,
 
 
 @pytest.mark.thorough
+@pytest.mark.soak
 @pytest.mark.parametrize("deterministic", ["on", "off"])
 @pytest.mark.parametrize("capability", [80, 90, 100])
 def test_the_workspace_is_planned_for_either_backward(driver, capability, deterministic):

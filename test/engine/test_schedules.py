@@ -316,6 +316,7 @@ def test_a_rank_that_dies_is_named_with_its_action_and_chunk(small, tmp_path):
 
 
 @pytest.mark.thorough
+@pytest.mark.soak
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_stopped_rank_is_missed_and_the_other_says_for_which_action_it_waits(small, tmp_path, name):
     options = [OFF, "parallel.pipeline=2", "train.steps=100000", "data.val_every=0", "train.peer_timeout_s=2"]
@@ -334,6 +335,7 @@ def test_a_stopped_rank_is_missed_and_the_other_says_for_which_action_it_waits(s
 
 
 @pytest.mark.thorough
+@pytest.mark.soak
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_profile_is_made_and_used_under_every_schedule(small, tmp_path, name):
     chosen = [OFF, "parallel.pipeline=2", f"hardware.profile={tmp_path}/profile.json", *PLAIN[name]]
