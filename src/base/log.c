@@ -1,6 +1,7 @@
 // Formats and prints messages. A line is built in one buffer and written by one write(), so that lines of several ranks
 // on one terminal never mix.
 #include "log.h"
+#include "clock.h"
 #include "printable.h"
 
 #include <string.h>
@@ -9,6 +10,7 @@
 int error_set(Error *err, int code, const char *format, ...) {
     if (err == NULL || err->code != 0) return -1;
     err->code = code;
+    err->when = clock_seconds();
     va_list args;
     va_start(args, format);
     vsnprintf(err->text, sizeof err->text, format, args);

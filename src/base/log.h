@@ -20,6 +20,7 @@ enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_STOPPED = 3 };
 typedef struct Error {
     int code;
     bool everywhere; // all ranks found the same error at the same time, so one of them reports it for all
+    double when;     // by clock_seconds: of the errors of several ranks, the earliest is the cause
     char text[1024];
 } Error;
 

@@ -1,6 +1,7 @@
 // The page of one rank: atomics for numbers, and two buffers per text with a counter that says which is valid. A text
 // is written into the other buffer before the counter moves, so that a kill at any instruction leaves a whole text.
 #include "status_page.h"
+#include "base/clock.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -85,12 +86,12 @@ int64_t status_clock_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-bool status_page_report(StatusPage *page, int code, const char *text) {
+bool status_page_report(StatusPage *page, const Error *err) {
     if (page == NULL) return false;
     if (atomic_exchange(&page->claimed, 1) != 0) return page->printed;
-    page->code = code;
-    page->when = status_clock_ns();
-    status_copy_text(page->text, sizeof page->text, text);
+    page->code = err->code;
+    page->when = status_clock_ns() - (int64_t)(1e9 * (clock_seconds() - err->when));
+    status_copy_text(page->text, sizeof page->text, err->text);
     atomic_store(&page->reported, 1);
     return page->printed;
 }

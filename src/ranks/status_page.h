@@ -3,6 +3,8 @@
 #ifndef STATUS_PAGE_H
 #define STATUS_PAGE_H
 
+#include "base/log.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,7 +23,7 @@ typedef struct RankStatus {
     int32_t ready;      // SIGUSR1 is handled
     int32_t ending;     // an Ending; DIED is what the supervisor makes of a rank that ended without one
     int32_t code, signal;
-    int64_t when;     // it reported or ended, by status_clock_ns; 0: it did not
+    int64_t when;     // it met its error or ended, by status_clock_ns; 0: it did not
     int64_t step;     // that it is training; 0: none yet
     int64_t progress; // grows with everything that it gets done
     char action[STATUS_ACTION];
@@ -46,9 +48,9 @@ void status_page_set_action(StatusPage *page, const char *action);
 void status_page_set_wait(StatusPage *page, const char *what, int stage);
 // Counts progress inside an action. Any thread.
 void status_page_progress(StatusPage *page);
-// Reports the exit code with which this rank fails, and why. The first report counts. Returns true if another process
-// prints it.
-bool status_page_report(StatusPage *page, int code, const char *text);
+// Reports why this rank fails, its exit code, and when it met the error. The first report counts. Returns true if
+// another process prints it.
+bool status_page_report(StatusPage *page, const Error *err);
 // Returns whether the program that started all ranks prints this rank's failures.
 bool status_page_printed(const StatusPage *page);
 // Ends the rank cleanly; returns `code`.

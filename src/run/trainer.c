@@ -125,7 +125,7 @@ static int check_start_(const Config *config, const char *program, const Model *
 // Reports why this rank fails: through the parent of all ranks, or on stderr; once if all ranks found the same.
 static int rank_fail_(World *world, StatusPage *page, const Log *log, const Error *err) {
     bool speaks = !err->everywhere || world_rank(world) == 0;
-    if (speaks && !status_page_report(page, err->code, err->text)) log_line(log, "%s", err->text);
+    if (speaks && !status_page_report(page, err)) log_line(log, "%s", err->text);
     if (!err->everywhere && world_size(world) > 1) world_abort(world, err->code);
     return err->code;
 }
@@ -185,7 +185,7 @@ static int rank_main_(Trainer *t, bool launched) {
     StatusPage *page = supervisor_page(supervisor);
     World *world = err.code != 0 ? NULL : world_join(&t->argc, &t->argv, &err);
     if (world == NULL) {
-        if (!status_page_report(page, err.code, err.text)) trainer_say_(&t->log, &err);
+        if (!status_page_report(page, &err)) trainer_say_(&t->log, &err);
         return supervisor_leave(supervisor, err.code);
     }
     t->log.rank = world_size(world) > 1 ? world_rank(world) : -1;

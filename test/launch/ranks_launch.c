@@ -54,17 +54,18 @@ static int three_(Rank *r) {
 static int error_(Rank *r) {
     if (r->rank != 1) nap_(60000);
     fprintf(stderr, "a line of rank 1\n");
-    if (!status_page_report(r->page, EXIT_USAGE, "F3: the input is torn; mend it"))
-        fprintf(stderr, "said by the rank\n");
+    Error err = {0};
+    error_set(&err, EXIT_USAGE, "F3: the input is torn; mend it");
+    if (!status_page_report(r->page, &err)) fprintf(stderr, "said by the rank\n");
     world_abort(r->world, EXIT_USAGE);
 }
 
 // All ranks find a reason at once; the first one's counts.
 static int errors_(Rank *r) {
-    char text[64];
+    Error err = {0};
     nap_(100 * (world_size(r->world) - r->rank));
-    snprintf(text, sizeof text, "reason of rank %d", r->rank);
-    status_page_report(r->page, EXIT_FAILED, text);
+    error_set(&err, EXIT_FAILED, "reason of rank %d", r->rank);
+    status_page_report(r->page, &err);
     return leave_(r, EXIT_FAILED);
 }
 
