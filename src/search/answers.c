@@ -21,6 +21,11 @@ static int compare_misfits_(const void *a, const void *b) {
     return one->order < other->order ? -1 : one->order > other->order;
 }
 
+// qsort takes no NULL, even for an empty list.
+static void sort_misfits_(Misfit *misfits, int64_t count) {
+    if (count > 1) qsort(misfits, (size_t)count, sizeof *misfits, compare_misfits_);
+}
+
 // Misfits by the memory that they lack. Those with `all` set are opened when their turn comes.
 typedef struct Queue {
     Misfit *all, *single; // sorted
@@ -41,9 +46,7 @@ static int queue_open_(Queue *queue, const SearchSpace *space, Error *err) {
     if (search_open_misfit(space, &queue->all[queue->at_all++], &opened, &count, err) != 0) return -1;
     for (int64_t i = 0; i < count; i++) queue_add_(queue, &opened[i]);
     free(opened);
-    if (count > 0)
-        qsort(queue->single + queue->at_single, (size_t)(queue->singles - queue->at_single), sizeof *queue->single,
-              compare_misfits_);
+    if (count > 0) sort_misfits_(queue->single + queue->at_single, queue->singles - queue->at_single);
     return 0;
 }
 
@@ -65,8 +68,8 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Mi
     Queue queue = {0};
     for (int64_t i = 0; i < result->misfit_count; i++)
         if (best == 0 || result->misfits[i].bound <= best) queue_add_(&queue, &result->misfits[i]);
-    qsort(queue.all, (size_t)queue.alls, sizeof *queue.all, compare_misfits_);
-    qsort(queue.single, (size_t)queue.singles, sizeof *queue.single, compare_misfits_);
+    sort_misfits_(queue.all, queue.alls);
+    sort_misfits_(queue.single, queue.singles);
     Config *config = xmalloc(sizeof *config);
     bool found = false;
     Misfit next;
