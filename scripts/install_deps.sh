@@ -180,9 +180,9 @@ install_prepare_data() {
         'sentencepiece>=0.2' 'tokenizers>=0.20' 'pyarrow>=18,<21'
 }
 
-# Hugging Face's own reader of the checkpoints, for the tests: the first version that all our models are in. The system's
-# PyTorch may be too old for it; old_torch.py adds the names that are missing. Its other dependencies, except PyTorch and
-# NumPy, are installed next to it and leave the system's untouched.
+# Hugging Face's own reader of the checkpoints, for the tests: the first version that all our models are in. The
+# system's PyTorch may be too old for it; old_torch.py adds the names that are missing. Its other dependencies, except
+# PyTorch and NumPy, are installed next to it and leave the system's untouched.
 install_transformers() {
     local target=.deps/transformers version=4.51.3
     if [ -d $target/transformers-$version.dist-info ] && cmp -s scripts/old_torch.py $target/old_torch.py; then

@@ -345,9 +345,9 @@ def table_of_memory(rows):
     words = wrapped(
         f"Of {len(apart)} differences between two schedules {close.count('15 %')} are within 15 %,"
         f" {close.count('1 GiB')} more within 1 GiB, which two figures rounded to whole GB leave open, and"
-        f" {close.count('no')} are not. Five of these have ZB-1p, which was searched for each model within the memory of p"
-        " microbatches on every stage: ZB-D with delay p-1, which replaces it here, keeps as many only on the first. Two"
-        " are V-Half with a vocabulary of 128k and more: its first rank has the head, too, whose logits (4 s b V by"
+        f" {close.count('no')} are not. Five of these have ZB-1p, which was searched for each model within the memory of"
+        " p microbatches on every stage: ZB-D with delay p-1, which replaces it here, keeps as many only on the first."
+        " Two are V-Half with a vocabulary of 128k and more: its first rank has the head, too, whose logits (4 s b V by"
         " Korthikanti et al.; 1 and 2 GiB) are not counted here, and would bring the differences to -1.7 and +7.1 GiB."
         " The last one, 1F1B-I of 14.6B, is +5.8 of +7, each of two figures rounded to 1 GB."
     )

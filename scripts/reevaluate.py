@@ -378,8 +378,8 @@ the middle takes for one microbatch, forward and backward:
 
 {left_out}
 
-Transfers cost nothing where pairs share a node: a bundle takes {transfer:.0f} ms of NVLink, and a forward and a backward
-take many times that. Over a network they would cost time (`-o parallel.placement=linear`), so pairs are placed next to
+Transfers cost nothing where pairs share a node: a bundle takes {transfer:.0f} ms of NVLink, and a forward and a
+backward take many times that. Over a network they would cost time (`-o parallel.placement=linear`), so pairs are placed next to
 each other.
 
 ## Differences to Megatron-LM

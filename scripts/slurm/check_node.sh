@@ -15,8 +15,8 @@ list_devices() {
         END { flush() }' <<<"$1"
 }
 
-# Prints how many of the devices CUDA_VISIBLE_DEVICES leaves. CUDA numbers them as nvidia-smi does, takes a UUID also if its end is
-# left out, and ignores all that follows the first entry that it does not find (CUDA C++ programming guide, "CUDA
+# Prints how many of the devices CUDA_VISIBLE_DEVICES leaves. CUDA numbers them as nvidia-smi does, accepts a UUID whose
+# end is left out, and ignores everything after the first entry that it does not find (CUDA C++ programming guide, "CUDA
 # environment variables"). nvidia-smi ignores the variable.
 count_visible() {
     local devices=$1 entries entry count=0 all

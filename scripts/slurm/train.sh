@@ -54,7 +54,8 @@ count_ranks() {
 
 # Says on stderr what is wrong with a node.
 starts_on() {
-    timeout 60 srun --mpi=none --nodes=1 --ntasks=1 --nodelist="$1" "$(dirname "$0")/check_node.sh" "$program" >/dev/null
+    timeout 60 srun --mpi=none --nodes=1 --ntasks=1 --nodelist="$1" \
+        "$(dirname "$0")/check_node.sh" "$program" >/dev/null
 }
 
 # Sets `where`: what srun has to be told if the job has nodes to spare; otherwise nothing.

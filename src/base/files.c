@@ -117,7 +117,7 @@ static bool files_owner_known_(uid_t owner) {
 }
 
 // Returns whether a link in this folder may be trusted. Its own owner tells little by itself: in a container with
-// mapped users, or on NFS where root is nobody, our own links appear as another user's. As Linux does in sticky folders
+// mapped users, or on NFS that squashes root, our own links appear as another user's. As Linux does in sticky folders
 // (fs.protected_symlinks, may_follow_link() in fs/namei.c), this trusts the folder's owner, who may replace any file
 // there; other owners only where no one but the folder's owner can have put the link there. With an access control list
 // the group's bits are its mask, so they cover everyone named in it.

@@ -35,9 +35,9 @@ static const Case cases[] = {
     {"a stranger's link in a group's scratch", FRIEND, 0, STRANGER, 02775, false},
     {"a stranger's link in root's eyes", OURS, OURS, STRANGER, 0770, false},
     {"the link of the folder's owner", FRIEND, STRANGER, STRANGER, 01777, true},
-    {"root is nobody: our link in our folder", OURS, NOBODY, NOBODY, 01777, true},
-    {"root is nobody: our link in a folder that only its owner writes", OURS, FRIEND, NOBODY, 0755, true},
-    {"root is nobody: our link in a sticky folder of another", OURS, FRIEND, NOBODY, 01777, false},
+    {"root squashed: our link in our folder", OURS, NOBODY, NOBODY, 01777, true},
+    {"root squashed: our link in a folder that only its owner writes", OURS, FRIEND, NOBODY, 0755, true},
+    {"root squashed: our link in a sticky folder of another", OURS, FRIEND, NOBODY, 01777, false},
 };
 
 static int write_through(const char *link) {

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The training step of GPT-2 124M (4 sequences of 64, all cores) against its products, llm.c, PyTorch and bf16, and flash
-attention over long sequences against its products, as one table with the goal of each ratio. `make bench-step` runs it.
+"""Prints one table of ratios, each with its goal: the training step of GPT-2 124M (4 sequences of 64, all cores) against
+its products, llm.c, PyTorch and bf16, and flash attention over long sequences against its products. `make bench-step`
+runs it.
 
-Every round measures each side once, one after another, so that both sides of a ratio see the same minutes; the table has
-the median over the rounds. No round starts after BENCH_MINUTES (7); with what follows the last one, a quiet machine is
-done within 12 minutes. PyTorch runs where it is installed for the interpreter that runs this file, and llm.c where LLM_C
-names a checkout of github.com/karpathy/llm.c; the table names what was not measured.
+Every round measures each side once, one after another, so that both sides of a ratio see the same minutes; the table
+has the median over the rounds. No round starts after BENCH_MINUTES (7). PyTorch is measured if it is installed for the
+interpreter that runs this file, and llm.c if LLM_C names a checkout of it; the table names what was not measured.
 """
 
 import array

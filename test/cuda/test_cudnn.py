@@ -69,8 +69,8 @@ def driver(tmp_path_factory):
 def ask(driver, capability, shapes, deterministic="auto"):
     environment = os.environ | {"LD_LIBRARY_PATH": f"{driver}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
     lines = "".join(" ".join(map(str, (*shape, deterministic))) + "\n" for shape in shapes)
-    ended = subprocess.run([PROGRAM, str(capability)], input=lines, capture_output=True, text=True, timeout=patience(600),
-                           env=environment)
+    ended = subprocess.run([PROGRAM, str(capability)], input=lines, capture_output=True, text=True,
+                           timeout=patience(600), env=environment)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
 

@@ -300,38 +300,36 @@ def test_a_list_from_a_file_is_run(small, tmp_path):
     same_bits(small, OFF, f"schedule.file={path}")
 
 
-@pytest.mark.thorough
-def test_a_rank_that_dies_is_named_with_its_action_and_chunk(small, tmp_path):
-    options = [OFF, "parallel.pipeline=2", "train.steps=100000", "data.val_every=0", *PLAIN["zb-v"]]
-    for attempt in range(5):  # now and then it is between two pipelines when it is killed
+def signalled(small, tmp_path, number, always, words, *options):
+    """Signals rank 1 of two stages while it trains. The run fails with `always` in its messages, and with `words` if
+    the signal came inside a pipeline; now and then it comes between two, so that takes up to five attempts."""
+    options = [OFF, "parallel.pipeline=2", "train.steps=100000", "data.val_every=0", *options]
+    for attempt in range(5):
         metrics = tmp_path / f"{attempt}.jsonl"
         job = start(small.config, *options, f"log.metrics={metrics}", family=small.family)
         wait_for_lines(job.parent, metrics, 3)
-        os.kill(job.ranks()[1], signal.SIGKILL)
+        os.kill(job.ranks()[1], number)
         ended = job.end()
-        assert ended.code == 1
-        if re.search(r"rank 1 \(stage 1\) was killed by .* while at step \d+ [FIW]\d+\.[01];", ended.stderr):
+        assert ended.code == 1 and always in ended.stderr, ended.stderr
+        if re.search(words, ended.stderr):
             return
     pytest.fail(ended.stderr)
+
+
+@pytest.mark.thorough
+def test_a_rank_that_dies_is_named_with_its_action_and_chunk(small, tmp_path):
+    words = r"rank 1 \(stage 1\) was killed by .* while at step \d+ [FIW]\d+\.[01];"
+    signalled(small, tmp_path, signal.SIGKILL, "was killed by", words, *PLAIN["zb-v"])
 
 
 @pytest.mark.thorough
 @pytest.mark.soak
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_stopped_rank_is_missed_and_the_other_says_for_which_action_it_waits(small, tmp_path, name):
-    options = [OFF, "parallel.pipeline=2", "train.steps=100000", "data.val_every=0", "train.peer_timeout_s=2"]
     number = r"\d+" if name in ("gpipe", "1f1b") else r"\d+\.[01]"
     words = rf"stage 0 waits for [FBI]{number} from stage 1, which was last at step \d+ [FBIW]{number}"
-    for attempt in range(5):  # now and then it is between two pipelines when it is stopped
-        metrics = tmp_path / f"{attempt}.jsonl"
-        job = start(small.config, *options, f"log.metrics={metrics}", *PLAIN[name], family=small.family)
-        wait_for_lines(job.parent, metrics, 3)
-        os.kill(job.ranks()[1], signal.SIGSTOP)
-        ended = job.end()
-        assert ended.code == 1 and "rank 1 (stage 1) has said nothing for" in ended.stderr
-        if re.search(words, ended.stderr):
-            return
-    pytest.fail(ended.stderr)
+    said = "rank 1 (stage 1) has said nothing for"
+    signalled(small, tmp_path, signal.SIGSTOP, said, words, "train.peer_timeout_s=2", *PLAIN[name])
 
 
 @pytest.mark.thorough

@@ -1,5 +1,5 @@
-"""scripts/slurm/check_node.sh: which nodes start a program and have the GPUs that a job was given, with a program and an
-nvidia-smi that are played by scripts."""
+"""scripts/slurm/check_node.sh: which nodes start a program and have the GPUs that a job was given. Scripts play the
+program and nvidia-smi."""
 
 import subprocess
 
