@@ -210,14 +210,15 @@ install_tensorboard() {
         tensorboard==2.16.2 protobuf==4.25.8 absl-py==2.1.0 six packaging
 }
 
-# cuobjdump and nvdisasm, which a toolkit may lack: scripts/machine_code.py reads the kernels' machine code with them.
+# cuobjdump and nvdisasm, which a toolkit may lack: scripts/machine_code.py, and its tests, read the kernels' machine
+# code with them. A newer version reads what an older toolkit compiled.
 install_cuda_tools() {
-    local target=.deps/cuda_tools
+    local target=.deps/cuda_tools PATH=$PATH:${nvcc%/*}
     if { command -v cuobjdump && command -v nvdisasm; } >/dev/null || [ -d $target/nvidia ]; then
         say "cuobjdump and nvdisasm are there"
         return
     fi
-    say "getting cuobjdump and nvdisasm (Python wheels, 6 MB) into $target, for scripts/machine_code.py"
+    say "getting cuobjdump and nvdisasm (Python wheels, 6 MB) into $target, for the tests of the kernels' machine code"
     install_wheels $target "the tests of the kernels' machine code are skipped" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
 }
 
@@ -243,5 +244,5 @@ install_prepare_data
 if [ "$tests" = 1 ]; then
     install_transformers
     install_tensorboard
+    if [ -n "$nvcc" ]; then install_cuda_tools; fi
 fi
-if [ "$dev" = 1 ] && [ -n "$nvcc" ]; then install_cuda_tools; fi

@@ -6,7 +6,7 @@ device memory, for each GPU generation that the library is built for.
     scripts/machine_code.py --all               every kernel
     scripts/machine_code.py --write             puts the table into docs/cuda.md
 
-It needs cuobjdump and nvdisasm: of the CUDA toolkit, or of scripts/install_deps.sh --dev.
+It needs cuobjdump and nvdisasm: of the CUDA toolkit, or of scripts/install_deps.sh.
 """
 
 import argparse
@@ -108,6 +108,13 @@ def read_kernels(library, generation):
     return kernels
 
 
+def compiler():
+    """Returns which nvcc this machine compiles with: other releases allocate other registers."""
+    said = subprocess.run([find_tool("nvcc") or "false", "--version"], capture_output=True, text=True).stdout
+    release = re.search(r"release ([\d.]+)", said)
+    return f"nvcc {release[1]}" if release else "no nvcc"
+
+
 def table(rows):
     """Returns [(what, {generation: Kernel})] as a Markdown table."""
     lines = ["| kernel | what | registers | stack | spills | load | store |", "|---|---|---|---|---|---|---|"]
@@ -135,7 +142,7 @@ def main():
     asked = parser.parse_args()
     for tool in ("cuobjdump", "nvdisasm"):
         if find_tool(tool) is None:
-            sys.exit(f"{tool} is missing: scripts/install_deps.sh --dev fetches it")
+            sys.exit(f"{tool} is missing: scripts/install_deps.sh fetches it")
     if not asked.library.exists():
         sys.exit(f"{asked.library} is missing: make gpu builds it")
     if asked.all:
@@ -146,9 +153,9 @@ def main():
     if not asked.write:
         print(table(rows), end="")
         return
-    text = PAGE.read_text()
-    before, rest = text.split(BEGIN)
-    PAGE.write_text(before + BEGIN + "\n" + table(rows) + "\n" + END + rest.split(END)[1])
+    before, rest = PAGE.read_text().split(BEGIN)
+    written = f"\nCompiled by {compiler()}:\n\n{table(rows)}\n"
+    PAGE.write_text(before + BEGIN + written + END + rest.split(END)[1])
 
 
 if __name__ == "__main__":
