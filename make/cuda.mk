@@ -26,7 +26,7 @@ $(B)/cuda_flags: FORCE | found
 $(B)/src/cuda/%.cu.o: src/cuda/%.cu $(B)/cuda_flags
 	$(call say,NVCC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CUDA_CACHE) $(NVCC) -ccbin $(CXX) -std=c++17 $(CUDA_ARCH) \
+	$(Q)$(CUDA_CACHE) $(NVCC) -ccbin $(filter-out ccache,$(CXX)) -std=c++17 $(CUDA_ARCH) \
 	  -Xcompiler $(subst $(space),$(comma),$(strip $(CUDA_HOST))) $(CUDA_INC) -MMD -MP -c $< -o $@
 
 # Glue between templates: the optimizer finds nothing here, and takes twice as long to say so.
