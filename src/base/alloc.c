@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 static void alloc_fail_(void) {
     static const char text[] = "out of host memory: free memory on this host, or raise the limit (ulimit -v)\n";
@@ -39,6 +42,14 @@ FILE *xmemstream(char **text, size_t *length) {
 void xmemstream_close(FILE *stream) {
     int failed = ferror(stream);
     if (fclose(stream) != 0 || failed) alloc_fail_();
+}
+
+void alloc_keep_freed(void) {
+#ifdef __GLIBC__
+    enum { MOST_KEPT = 1 << 30 };
+    mallopt(M_MMAP_THRESHOLD, MOST_KEPT);
+    mallopt(M_TRIM_THRESHOLD, MOST_KEPT);
+#endif
 }
 
 char *xstrdup(const char *text) {

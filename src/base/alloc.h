@@ -24,6 +24,10 @@ char *xstrdup(const char *text);
 FILE *xmemstream(char **text, size_t *length);
 void xmemstream_close(FILE *stream);
 
+// Keeps freed memory in this process instead of returning it to the kernel, which would clear every page again before
+// the next list gets it. For commands that make and free many large lists. No effect without glibc.
+void alloc_keep_freed(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 int plan_command(const Config *config, const Model *model, bool json, const char *trace, const Log *log, Error *err) {
+    alloc_keep_freed();
     PlanAnswer *answer = xmalloc(sizeof *answer);
     Config *decided = xmalloc(sizeof *decided);
     *decided = *config;

@@ -72,30 +72,29 @@ void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int 
     *stage = schedule->placement == PLACEMENT_V && *chunk % 2 == 1 ? schedule->stages - 1 - at : at;
 }
 
-// Returns how far the actions of kind `takes` are at most ahead of those of kinds `frees` and `frees_too`.
-static int most_open_(const StageSchedule *stage, ActionKind takes, ActionKind frees, ActionKind frees_too) {
-    int open = 0, most = 0;
+// What one walk over a list tells: the most bundles between their F and the B or W that frees their slot, the most that
+// the partner has here, and whether a backward is split.
+typedef struct ListCounts {
+    int own, lent;
+    bool split;
+} ListCounts;
+
+static ListCounts list_counts_(const StageSchedule *stage) {
+    ListCounts most = {0};
+    int own = 0, lent = 0;
     for (int64_t i = 0; i < stage->count; i++) {
         ActionKind kind = stage->actions[i].kind;
-        open += (kind == takes) - (kind == frees || kind == frees_too);
-        if (open > most) most = open;
+        own += (kind == ACTION_FORWARD) - (kind == ACTION_BACKWARD || kind == ACTION_WEIGHT);
+        lent += (kind == ACTION_ACCEPT) - (kind == ACTION_RETURN);
+        if (own > most.own) most.own = own;
+        if (lent > most.lent) most.lent = lent;
+        most.split |= kind == ACTION_INPUT || kind == ACTION_WEIGHT;
     }
     return most;
 }
 
 int schedule_in_flight(const StageSchedule *stage) {
-    return most_open_(stage, ACTION_FORWARD, ACTION_BACKWARD, ACTION_WEIGHT);
-}
-
-int schedule_lent(const StageSchedule *stage) {
-    return most_open_(stage, ACTION_ACCEPT, ACTION_RETURN, ACTION_RETURN);
-}
-
-static bool splits_(const StageSchedule *stage) {
-    for (int64_t i = 0; i < stage->count; i++) {
-        if (stage->actions[i].kind == ACTION_INPUT || stage->actions[i].kind == ACTION_WEIGHT) return true;
-    }
-    return false;
+    return list_counts_(stage).own;
 }
 
 void schedule_finish(Schedule *schedule, int slots) {
@@ -103,10 +102,11 @@ void schedule_finish(Schedule *schedule, int slots) {
     schedule->split = false;
     for (int s = 0; s < schedule->stages; s++) {
         StageSchedule *stage = &schedule->stage[s];
-        stage->lent_slots = schedule_lent(stage);
-        stage->own_slots = schedule->forward_only ? 1 : schedule_in_flight(stage);
+        ListCounts counts = list_counts_(stage);
+        stage->lent_slots = counts.lent;
+        stage->own_slots = schedule->forward_only ? 1 : counts.own;
+        schedule->split = schedule->split || counts.split;
         if (slots > 0 && stage->own_slots > slots - stage->lent_slots) stage->own_slots = slots - stage->lent_slots;
         if (slots == 0 && stage->own_slots > schedule->slots) schedule->slots = stage->own_slots;
-        schedule->split = schedule->split || splits_(stage);
     }
 }

@@ -34,7 +34,4 @@ void schedule_finish(Schedule *schedule, int slots);
 // Returns the most bundles of a stage between their F and the B or W that frees their slot, evicted or not.
 int schedule_in_flight(const StageSchedule *stage);
 
-// Returns the most bundles that the partner has here at a time, in list order.
-int schedule_lent(const StageSchedule *stage);
-
 #endif

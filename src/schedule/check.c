@@ -28,6 +28,15 @@ typedef struct Link {
     int64_t needs; // how far the stage's other chain has to be
 } Link;
 
+// The virtual stages before and after one chunk of a stage. stage -1: there is none.
+typedef struct Neighbour {
+    int stage, chunk;
+} Neighbour;
+
+typedef struct Neighbours {
+    Neighbour before, after;
+} Neighbours;
+
 typedef struct Chains {
     Link *compute;
     Link *queue;
@@ -39,12 +48,13 @@ typedef struct Chains {
 
 typedef struct Proof {
     const Schedule *schedule;
-    Chains *chains; // [stages]
-    int *counts;    // what the forwards and gradients of all chains point into
-    int *weights;   // [chunks] B or W of the current stage
-    int *home;      // [chunks*microbatches] where a bundle of the stage is: a stage, SCHEDULE_HOST, or a value below
-    int64_t *load;  // [chunks*microbatches] place in the queue, plus one, of its last load
-    bool *lent;     // [chunks*microbatches] whether the partner's bundle is here
+    Chains *chains;   // [stages]
+    Neighbours *near; // [stages*chunks]
+    int *counts;      // what the forwards and gradients of all chains point into
+    int *weights;     // [chunks] B or W of the current stage
+    int *home;        // [chunks*microbatches] where a bundle of the stage is: a stage, SCHEDULE_HOST, or a value below
+    int64_t *load;    // [chunks*microbatches] place in the queue, plus one, of its last load
+    bool *lent;       // [chunks*microbatches] whether the partner's bundle is here
     Error *err;
 } Proof;
 
@@ -64,6 +74,10 @@ static bool check_frees_(ActionKind kind) {
     return kind == ACTION_BACKWARD || kind == ACTION_WEIGHT;
 }
 
+static Neighbours near_(const Proof *proof, int s, int chunk) {
+    return proof->near[s * proof->schedule->chunks + chunk];
+}
+
 // The slots in use after an action, in list order.
 typedef struct Used {
     int own;
@@ -75,18 +89,12 @@ typedef struct Used {
 static int prove_turn_(const Proof *proof, int s, Action action, const int *done) {
     const Schedule *schedule = proof->schedule;
     bool forward = action.kind == ACTION_FORWARD;
-    int at = schedule_virtual(schedule, s, action.chunk), last = schedule->stages * schedule->chunks - 1;
-    int from = forward ? at - 1 : at + 1, to = forward ? at + 1 : at - 1, stage, chunk;
-    if (from >= 0 && from <= last) {
-        schedule_home(schedule, from, &stage, &chunk);
-        if (stage == s && done[chunk] <= action.microbatch)
-            return check_refuse_(proof, s, action, "comes before the action on the same stage that makes its input");
-    }
-    if (to >= 0 && to <= last) {
-        schedule_home(schedule, to, &stage, &chunk);
-        if (stage == s && done[chunk] <= (int64_t)action.microbatch - schedule->edge_buffers)
-            return check_refuse_(proof, s, action, "finds no free buffer between two chunks of the stage");
-    }
+    Neighbours near = near_(proof, s, action.chunk);
+    Neighbour from = forward ? near.before : near.after, to = forward ? near.after : near.before;
+    if (from.stage == s && done[from.chunk] <= action.microbatch)
+        return check_refuse_(proof, s, action, "comes before the action on the same stage that makes its input");
+    if (to.stage == s && done[to.chunk] <= (int64_t)action.microbatch - schedule->edge_buffers)
+        return check_refuse_(proof, s, action, "finds no free buffer between two chunks of the stage");
     return 0;
 }
 
@@ -394,36 +402,32 @@ typedef struct Cause {
     bool queue;
 } Cause;
 
-// Returns what an action waits for at virtual stages `from` and `to`: its input, and the consumption of the message
-// `ahead` of it. Within one stage the list has settled that (prove_turn_).
-static Cause edge_cause_(const Proof *proof, int s, bool forward, int i, int from, int to) {
-    const Schedule *schedule = proof->schedule;
-    int stage, chunk, last = schedule->stages * schedule->chunks - 1;
-    if (from >= 0 && from <= last) {
-        schedule_home(schedule, from, &stage, &chunk);
-        const Chains *source = &proof->chains[stage];
-        if (stage != s && (forward ? source->forwards : source->gradients)[chunk] <= i) return (Cause){stage, false};
-    }
-    if (to >= 0 && to <= last) {
-        schedule_home(schedule, to, &stage, &chunk);
-        const Chains *sink = &proof->chains[stage];
-        // A message occupies a send buffer until a receive buffer takes it, and that one until its consumer is
-        // complete.
-        int64_t needed = (int64_t)i - 2 * (int64_t)schedule->edge_buffers;
-        if (stage != s && (forward ? sink->forwards : sink->gradients)[chunk] <= needed) return (Cause){stage, false};
-    }
+// Returns whether a chunk of another stage has not come past microbatch i. Within stage s the list has settled that
+// (prove_turn_).
+static bool neighbour_lacks_(const Proof *proof, int s, Neighbour of, bool forward, int64_t i) {
+    if (of.stage < 0 || of.stage == s) return false;
+    const Chains *chains = &proof->chains[of.stage];
+    return (forward ? chains->forwards : chains->gradients)[of.chunk] <= i;
+}
+
+// Returns what an F, B or I waits for at the virtual stages next to it: its input, and the consumption of the message
+// that has its buffer. A message occupies a send buffer until a receive buffer takes it, and that one until its
+// consumer is complete.
+static Cause edge_cause_(const Proof *proof, int s, Action action) {
+    bool forward = action.kind == ACTION_FORWARD;
+    Neighbours near = near_(proof, s, action.chunk);
+    Neighbour from = forward ? near.before : near.after, to = forward ? near.after : near.before;
+    int64_t earlier = (int64_t)action.microbatch - 2 * (int64_t)proof->schedule->edge_buffers;
+    if (neighbour_lacks_(proof, s, from, forward, action.microbatch)) return (Cause){from.stage, false};
+    if (neighbour_lacks_(proof, s, to, forward, earlier)) return (Cause){to.stage, false};
     return (Cause){-1, false};
 }
 
 static Cause compute_cause_(const Proof *proof, int s) {
     const Chains *chains = &proof->chains[s];
     const Link *next = &chains->compute[chains->c];
-    ActionKind kind = next->action.kind;
-    int at = schedule_virtual(proof->schedule, s, next->action.chunk);
     Cause cause = {-1, false};
-    if (kind == ACTION_FORWARD) cause = edge_cause_(proof, s, true, next->action.microbatch, at - 1, at + 1);
-    if (kind == ACTION_BACKWARD || kind == ACTION_INPUT)
-        cause = edge_cause_(proof, s, false, next->action.microbatch, at + 1, at - 1);
+    if (next->action.kind != ACTION_WEIGHT) cause = edge_cause_(proof, s, next->action);
     if (cause.stage >= 0) return cause;
     return next->needs > chains->q ? (Cause){s, true} : cause;
 }
@@ -518,17 +522,37 @@ static int prove_all_(Proof *proof) {
     return prove_progress_(proof);
 }
 
+static Neighbour neighbour_(const Schedule *schedule, int virtual_stage) {
+    Neighbour at = {-1, 0};
+    if (virtual_stage >= 0 && virtual_stage < schedule->stages * schedule->chunks)
+        schedule_home(schedule, virtual_stage, &at.stage, &at.chunk);
+    return at;
+}
+
+static void find_neighbours_(Proof *proof) {
+    const Schedule *schedule = proof->schedule;
+    for (int s = 0; s < schedule->stages; s++) {
+        for (int c = 0; c < schedule->chunks; c++) {
+            int at = schedule_virtual(schedule, s, c);
+            proof->near[s * schedule->chunks + c] =
+                (Neighbours){neighbour_(schedule, at - 1), neighbour_(schedule, at + 1)};
+        }
+    }
+}
+
 static int proof_allocate_(Proof *proof) {
     const Schedule *schedule = proof->schedule;
     size_t chunks = (size_t)schedule->chunks, bundles = chunks * (size_t)schedule->microbatches;
     proof->chains = calloc((size_t)schedule->stages, sizeof *proof->chains);
+    proof->near = calloc((size_t)schedule->stages * chunks, sizeof *proof->near);
     proof->counts = calloc(2 * (size_t)schedule->stages * chunks, sizeof *proof->counts);
     proof->weights = calloc(chunks, sizeof *proof->weights);
     proof->home = calloc(bundles, sizeof *proof->home);
     proof->load = calloc(bundles, sizeof *proof->load);
     proof->lent = calloc(bundles, sizeof *proof->lent);
-    bool failed = proof->chains == NULL || proof->counts == NULL || proof->weights == NULL || proof->home == NULL ||
-                  proof->load == NULL || proof->lent == NULL;
+    bool failed = proof->chains == NULL || proof->near == NULL || proof->counts == NULL || proof->weights == NULL ||
+                  proof->home == NULL || proof->load == NULL || proof->lent == NULL;
+    if (!failed) find_neighbours_(proof);
     for (int s = 0; s < schedule->stages && !failed; s++) {
         size_t count = (size_t)schedule->stage[s].count;
         proof->chains[s].forwards = proof->counts + 2 * (size_t)s * chunks;
@@ -546,6 +570,7 @@ static void proof_free_(Proof *proof) {
         free(proof->chains[s].queue);
     }
     free(proof->chains);
+    free(proof->near);
     free(proof->counts);
     free(proof->weights);
     free(proof->home);

@@ -81,7 +81,11 @@ static void contention_settle_(Contention *contention, Share *share) {
     int resource = (int)(share - contention->share);
     int *winner = contention->winner, at = contention->count + resource;
     winner[at] = share->count > 0 ? resource : -1;
-    for (at /= 2; at > 0; at /= 2) winner[at] = sooner_(contention, winner[2 * at], winner[2 * at + 1]);
+    while ((at /= 2) > 0) {
+        int before = winner[at];
+        winner[at] = sooner_(contention, winner[2 * at], winner[2 * at + 1]);
+        if (winner[at] == before && before != resource) return; // the games above have the same players as before
+    }
 }
 
 int contention_add(Contention *contention, int resource, double now, double duration, ContentionUser user) {

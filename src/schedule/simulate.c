@@ -13,6 +13,7 @@
 // and receiver are one stage nothing travels: a message arrives when it is made, in the sender's buffer.
 typedef struct Edge {
     int from, to; // stages
+    int chunk;    // of `from`
     int made;     // actions of the sender that are complete
     int reserved; // actions of the sender that have started: each holds a send buffer until its message arrives
     int left;     // messages that have left, each in a receive buffer until it is consumed
@@ -33,7 +34,8 @@ typedef struct SimStage {
     int own, lent; // slots taken
     double waiting_since;
     bool waiting;
-    bool stirred; // something changed: check again what can start
+    bool stirred;   // something changed: check again what can start
+    uint64_t sends; // bit c % 64: chunk c may have a message to send
 } SimStage;
 
 typedef enum EndKind { END_COMPUTE_, END_TRANSFER_, END_FORWARD_MESSAGE_, END_BACKWARD_MESSAGE_ } EndKind;
@@ -245,10 +247,14 @@ static void start_message_(SimRun *run, Edge *edge, EndKind kind, const Edge *fi
 
 // Starts what the chunks of a stage have to send: forward from g to g+1, backward from g to g-1.
 static void start_messages_(SimRun *run, int s) {
-    const SimChunk *chunk = &run->chunks[s * run->schedule->chunks], *end = chunk + run->schedule->chunks;
-    for (; chunk < end; chunk++) {
-        start_message_(run, chunk->forward_out, END_FORWARD_MESSAGE_, run->down);
-        start_message_(run, chunk->backward_out, END_BACKWARD_MESSAGE_, run->up);
+    const SimChunk *chunks = &run->chunks[s * run->schedule->chunks];
+    uint64_t sends = run->stages[s].sends;
+    run->stages[s].sends = 0;
+    for (; sends != 0; sends &= sends - 1) {
+        for (int c = __builtin_ctzll(sends); c < run->schedule->chunks; c += 64) {
+            start_message_(run, chunks[c].forward_out, END_FORWARD_MESSAGE_, run->down);
+            start_message_(run, chunks[c].backward_out, END_BACKWARD_MESSAGE_, run->up);
+        }
     }
 }
 
@@ -271,6 +277,12 @@ static void stir_(SimRun *run, int s) {
     if (run->stages[s].stirred) return;
     run->stages[s].stirred = true;
     run->stirred[run->stirred_count++] = s;
+}
+
+// The sender of an edge has a message or a buffer more.
+static void stir_sender_(SimRun *run, const Edge *edge) {
+    run->stages[edge->from].sends |= (uint64_t)1 << (edge->chunk % 64);
+    stir_(run, edge->from);
 }
 
 // Returns the first place from `at` on of an action that computes, or of a transfer; the list's length: there is none.
@@ -303,10 +315,13 @@ static void end_compute_(SimRun *run, int s) {
     stage->compute = next_place_(stage, stage->compute + 1, true);
     // this stage may send what it has made, and the sender of its input has a receive buffer again
     stir_(run, s);
-    if (out != NULL) out->made++;
+    if (out != NULL) {
+        out->made++;
+        stir_sender_(run, out);
+    }
     if (in == NULL) return;
     in->consumed++;
-    stir_(run, in->from);
+    stir_sender_(run, in);
 }
 
 static void leave_queue_(SimRun *run, int s) {
@@ -335,7 +350,7 @@ static void end_transfer_(SimRun *run, int s) {
 static void end_message_(SimRun *run, Edge *edge) {
     edge->sending = false;
     edge->arrived++;
-    stir_(run, edge->from);
+    stir_sender_(run, edge);
     stir_(run, edge->to);
 }
 
@@ -350,11 +365,11 @@ static void simulate_end_(SimRun *run, End end) {
 // The run
 
 // Sets which link leads from stage `from` to the next virtual stage, and in which direction.
-static void prepare_edge_(SimRun *run, Edge *edge, int from, int to) {
+static void prepare_edge_(SimRun *run, Edge *edge, int from, int chunk, int to) {
     const SimulateCosts *costs = run->costs;
     bool onward = to == from + 1 || (to == 0 && from != 1);
     int link = onward ? from : to;
-    *edge = (Edge){.from = from, .to = to, .share = -1};
+    *edge = (Edge){.from = from, .to = to, .chunk = chunk, .share = -1};
     if (from == to) return;
     if (costs->edge != NULL) edge->time = costs->edge[link];
     if (run->shares != NULL) edge->share = share_of_(onward ? costs->shares->down : costs->shares->up, link);
@@ -362,11 +377,11 @@ static void prepare_edge_(SimRun *run, Edge *edge, int from, int to) {
 
 static void prepare_edges_(SimRun *run) {
     for (int g = 0; g < boundaries_(run); g++) {
-        int below, above, chunk;
-        schedule_home(run->schedule, g, &below, &chunk);
-        schedule_home(run->schedule, g + 1, &above, &chunk);
-        prepare_edge_(run, &run->down[g], below, above);
-        prepare_edge_(run, &run->up[g], above, below);
+        int below, above, chunk_below, chunk_above;
+        schedule_home(run->schedule, g, &below, &chunk_below);
+        schedule_home(run->schedule, g + 1, &above, &chunk_above);
+        prepare_edge_(run, &run->down[g], below, chunk_below, above);
+        prepare_edge_(run, &run->up[g], above, chunk_above, below);
     }
 }
 
