@@ -31,9 +31,10 @@ static inline Vec multiply_add_(Vec a, Vec b, Vec c) {
 }
 
 // A whole tile of C (MR, vectors * LANES) = or += the product of two panels over `depth`.
-static inline __attribute__((always_inline)) void kernel(int vectors, bool rows, int64_t depth, const float *restrict a,
-                                                         const float *restrict b, int64_t step, bool accumulate,
-                                                         float *restrict c, int64_t stride) {
+static inline __attribute__((always_inline)) void kernel_(int vectors, bool rows, int64_t depth,
+                                                          const float *restrict a, const float *restrict b,
+                                                          int64_t step, bool accumulate, float *restrict c,
+                                                          int64_t stride) {
     const int64_t next_row = rows ? NR : 1, next_k = rows ? 1 : MR;
     Vec sums[MR][NV];
 #pragma GCC unroll 8
@@ -70,7 +71,7 @@ typedef void Kernel(int64_t depth, const float *a, const float *b, int64_t step,
 #define KERNEL_(name, vectors, rows)                                                                                   \
     static void name(int64_t depth, const float *a, const float *b, int64_t step, bool accumulate, float *c,           \
                      int64_t stride) {                                                                                 \
-        kernel(vectors, rows, depth, a, b, step, accumulate, c, stride);                                               \
+        kernel_(vectors, rows, depth, a, b, step, accumulate, c, stride);                                              \
     }
 KERNEL_(panels_wide, NV, false)
 KERNEL_(panels_double, 2, false)
@@ -79,7 +80,7 @@ KERNEL_(rows_wide, NV, true)
 KERNEL_(rows_double, 2, true)
 KERNEL_(rows_single, 1, true)
 
-static Kernel *kernel_of(int vectors, bool rows) {
+static Kernel *kernel_of_(int vectors, bool rows) {
     if (vectors == NV) return rows ? rows_wide : panels_wide;
     if (vectors == 2) return rows ? rows_double : panels_double;
     return rows ? rows_single : panels_single;
@@ -104,7 +105,7 @@ static void add_edge_(int64_t rows, int64_t cols, const float *tile, bool accumu
 void gemm_multiply(int64_t m, int64_t n, int64_t depth, GemmLeft left, GemmRight right, bool accumulate, float *c,
                    int64_t stride) {
     int64_t width = right.vectors * (int64_t)LANES;
-    Kernel *multiply = kernel_of(right.vectors, left.rows);
+    Kernel *multiply = kernel_of_(right.vectors, left.rows);
     float tile[MR * NR] __attribute__((aligned(64)));
     for (int64_t j = 0; j < n; j += width, right.data += right.next) {
         const float *a = left.data;

@@ -74,8 +74,8 @@ static bool describe_matrix_(Desc *desc, int64_t rows, int64_t cols, int64_t str
     return dnnl_memory_desc_create_with_strides(desc, 2, dims, type, strides) == dnnl_success;
 }
 
-static bool describe_product_(dnnl_primitive_desc_t *desc, dnnl_engine_t engine, const Desc matrix[3],
-                              dnnl_primitive_attr_t attr) {
+static bool gemm_describe_(dnnl_primitive_desc_t *desc, dnnl_engine_t engine, const Desc matrix[3],
+                           dnnl_primitive_attr_t attr) {
     return dnnl_matmul_primitive_desc_create(desc, engine, matrix[0], matrix[1], NULL, matrix[2], attr) == dnnl_success;
 }
 
@@ -106,8 +106,8 @@ static bool describe_matrix_(Desc *desc, int64_t rows, int64_t cols, int64_t str
     return dnnl_memory_desc_init_by_strides(desc, 2, dims, type, strides) == dnnl_success;
 }
 
-static bool describe_product_(dnnl_primitive_desc_t *desc, dnnl_engine_t engine, const Desc matrix[3],
-                              dnnl_primitive_attr_t attr) {
+static bool gemm_describe_(dnnl_primitive_desc_t *desc, dnnl_engine_t engine, const Desc matrix[3],
+                           dnnl_primitive_attr_t attr) {
     dnnl_matmul_desc_t product;
     return dnnl_matmul_desc_init(&product, &matrix[0], &matrix[1], NULL, &matrix[2]) == dnnl_success &&
            dnnl_primitive_desc_create(desc, &product, attr, engine, NULL) == dnnl_success;
@@ -166,7 +166,7 @@ static bool product_create_(Product *product, dnnl_engine_t engine, const Produc
                 describe_matrix_(&matrix[0], key->m, key->k, key->a_stride, key->a_transposed, dnnl_bf16) &&
                 describe_matrix_(&matrix[1], key->k, key->n, key->b_stride, key->b_transposed, dnnl_bf16) &&
                 describe_matrix_(&matrix[2], key->m, key->n, key->c_stride, false, dnnl_f32) &&
-                describe_product_(&desc, engine, matrix, attr) && product_bind_(product, engine, desc, matrix);
+                gemm_describe_(&desc, engine, matrix, attr) && product_bind_(product, engine, desc, matrix);
     if (desc != NULL) dnnl_primitive_desc_destroy(desc);
     if (attr != NULL) dnnl_primitive_attr_destroy(attr);
     for (int i = 0; i < 3; i++) forget_matrix_(&matrix[i]);

@@ -13,7 +13,7 @@ typedef struct Play {
     ActionList *list; // [stages]
 } Play;
 
-static bool ready_(const Play *play, int at) {
+static bool forward_ready_(const Play *play, int at) {
     const Schedule *schedule = play->schedule;
     int next = play->started[at], stage, chunk, above, depth = 2 * schedule->edge_buffers;
     if (next == schedule->microbatches || (at > 0 && play->done[at - 1] <= next)) return false;
@@ -30,7 +30,7 @@ static int play_unit_(Play *play) {
     int ran = 0;
     for (int s = 0; s < schedule->stages; s++) {
         int chunk = schedule->chunks - 1;
-        while (chunk >= 0 && !ready_(play, schedule_virtual(schedule, s, chunk))) chunk--;
+        while (chunk >= 0 && !forward_ready_(play, schedule_virtual(schedule, s, chunk))) chunk--;
         if (chunk < 0) continue;
         list_compute(&play->list[s], ACTION_FORWARD, chunk, play->started[schedule_virtual(schedule, s, chunk)]++);
         ran++;

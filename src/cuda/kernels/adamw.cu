@@ -20,7 +20,7 @@ struct Entry {
 };
 
 // Returns the most tensors of one launch: the table takes half of the scratch, the partial sums of the norms the other.
-static int64_t table_limit(const CudaBackend *cuda) {
+static int64_t table_limit_(const CudaBackend *cuda) {
     return cuda->scratch_bytes / 2 / (int64_t)sizeof(Entry);
 }
 
@@ -29,7 +29,7 @@ struct Found {
     int64_t begin, end; // elements
 };
 
-__device__ __forceinline__ Found chunk_find(const Entry *entries, int count, int64_t chunk) {
+__device__ __forceinline__ Found adamw_find_chunk_(const Entry *entries, int count, int64_t chunk) {
     int low = 0, high = count - 1; // the last entry that begins at `chunk` or before, and is not empty
     while (low < high) {
         int middle = (low + high + 1) / 2;
@@ -50,7 +50,7 @@ struct Coefficients {
     float gradient_scale, beta1, beta2, rest1, rest2, rate, root_scale, eps, decay;
 };
 
-static Coefficients coefficients_of(const AdamwStep *step) {
+static Coefficients coefficients_of_(const AdamwStep *step) {
     double correction1 = 1.0 - pow(step->beta1, (double)step->step);
     double correction2 = 1.0 - pow(step->beta2, (double)step->step);
     Coefficients c = {};
@@ -67,7 +67,7 @@ static Coefficients coefficients_of(const AdamwStep *step) {
 // Four loads of W floats are in flight before the first is used. With bf16 weights W is 8, so that their store is 16
 // bytes wide too.
 template <typename T, int W>
-__device__ __forceinline__ void adamw_piece(const Entry &t, int64_t at, const Coefficients &c, float decay) {
+__device__ __forceinline__ void adamw_piece_(const Entry &t, int64_t at, const Coefficients &c, float decay) {
     Floats<W> g = load_floats<W>(t.gradient + at), m = load_floats<W>(t.m + at), v = load_floats<W>(t.v + at);
     Floats<W> w = load_floats<W>(t.master + at);
 #pragma unroll
@@ -89,25 +89,25 @@ __device__ __forceinline__ void adamw_piece(const Entry &t, int64_t at, const Co
 template <typename T>
 __global__ void __launch_bounds__(THREADS) adamw_kernel(const Entry *entries, int count, const Coefficients c) {
     constexpr int W = PACK<T>;
-    Found chunk = chunk_find(entries, count, blockIdx.x);
+    Found chunk = adamw_find_chunk_(entries, count, blockIdx.x);
     const Entry t = *chunk.entry;
     float decay = t.decay ? c.decay : 0.0f;
     int64_t whole = chunk.begin + (t.aligned ? (chunk.end - chunk.begin) / W * W : 0);
-    for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W) adamw_piece<T, W>(t, at, c, decay);
-    for (int64_t at = whole + threadIdx.x; at < chunk.end; at += THREADS) adamw_piece<T, 1>(t, at, c, decay);
+    for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W) adamw_piece_<T, W>(t, at, c, decay);
+    for (int64_t at = whole + threadIdx.x; at < chunk.end; at += THREADS) adamw_piece_<T, 1>(t, at, c, decay);
 }
 
 // --- squared norms, in double. A chunk is summed as a tree whose shape depends on its length only, and so are the
 // chunks of a tensor.
 
-template <int W> __device__ __forceinline__ void add_squares(double &sum, const float *x) {
+template <int W> __device__ __forceinline__ void add_squares_(double &sum, const float *x) {
     Floats<W> value = load_floats<W>(x);
 #pragma unroll
     for (int i = 0; i < W; i++) sum += (double)value.v[i] * (double)value.v[i];
 }
 
 // Returns the sum of x over the block, valid in thread 0.
-__device__ __forceinline__ double block_sum_double(double x, double *workspace) {
+__device__ __forceinline__ double block_sum_double_(double x, double *workspace) {
     for (int lane = WARP / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(ALL_LANES, x, lane);
     if (threadIdx.x % WARP == 0) workspace[threadIdx.x / WARP] = x;
     __syncthreads();
@@ -122,19 +122,19 @@ __device__ __forceinline__ double block_sum_double(double x, double *workspace) 
 __global__ void __launch_bounds__(THREADS) squares_kernel(double *sums, const Entry *entries, int count) {
     SHARED(double, workspace, THREADS / WARP);
     enum { W = 4 };
-    Found chunk = chunk_find(entries, count, blockIdx.x);
+    Found chunk = adamw_find_chunk_(entries, count, blockIdx.x);
     const float *x = chunk.entry->gradient;
     double sum = 0.0;
     int64_t whole = chunk.begin + (chunk.end - chunk.begin) / W * W;
     if (chunk.entry->aligned) {
 #pragma unroll 4
-        for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W) add_squares<W>(sum, x + at);
+        for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W) add_squares_<W>(sum, x + at);
     } else {
         for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W)
-            for (int i = 0; i < W; i++) add_squares<1>(sum, x + at + i);
+            for (int i = 0; i < W; i++) add_squares_<1>(sum, x + at + i);
     }
-    if (whole + threadIdx.x < chunk.end) add_squares<1>(sum, x + whole + threadIdx.x);
-    sum = block_sum_double(sum, workspace);
+    if (whole + threadIdx.x < chunk.end) add_squares_<1>(sum, x + whole + threadIdx.x);
+    sum = block_sum_double_(sum, workspace);
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(THREADS) norms_kernel(double *norms, const dou
     int64_t chunks = (t->count + CHUNK - 1) / CHUNK;
     double sum = 0.0;
     for (int64_t i = threadIdx.x; i < chunks; i += THREADS) sum += sums[t->first_chunk + i];
-    sum = block_sum_double(sum, workspace);
+    sum = block_sum_double_(sum, workspace);
     if (threadIdx.x == 0) norms[blockIdx.x] = sum;
 }
 
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(THREADS) norms_kernel(double *norms, const dou
 
 constexpr int64_t TABLE_PIECE = 256;
 
-static Entry entry_make(const AdamwTensor *t, int64_t first_chunk, int64_t weight_bytes) {
+static Entry entry_make_(const AdamwTensor *t, int64_t first_chunk, int64_t weight_bytes) {
     Entry e = {};
     e.master = t->master ? t->master : (float *)t->weight;
     e.weight = t->master ? t->weight : nullptr;
@@ -166,13 +166,13 @@ static Entry entry_make(const AdamwTensor *t, int64_t first_chunk, int64_t weigh
 }
 
 // Copies the entries of `count` tensors to the scratch. Returns the number of their chunks.
-static int64_t table_upload(CudaBackend *cuda, const AdamwTensor *tensors, int64_t count) {
+static int64_t table_upload_(CudaBackend *cuda, const AdamwTensor *tensors, int64_t count) {
     Entry piece[TABLE_PIECE];
     int64_t chunks = 0;
     for (int64_t begin = 0; begin < count; begin += TABLE_PIECE) {
         int64_t n = count - begin < TABLE_PIECE ? count - begin : TABLE_PIECE;
         for (int64_t i = 0; i < n; i++) {
-            piece[i] = entry_make(&tensors[begin + i], chunks, cuda->backend.element);
+            piece[i] = entry_make_(&tensors[begin + i], chunks, cuda->backend.element);
             chunks += (tensors[begin + i].count + CHUNK - 1) / CHUNK;
         }
         cuda_note(cuda,
@@ -183,7 +183,7 @@ static int64_t table_upload(CudaBackend *cuda, const AdamwTensor *tensors, int64
     return chunks;
 }
 
-static int64_t smaller(int64_t a, int64_t b) {
+static int64_t smaller_(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
@@ -191,10 +191,10 @@ static int64_t smaller(int64_t a, int64_t b) {
 
 void cuda_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
     CudaBackend *cuda = cuda_self(backend);
-    Coefficients c = coefficients_of(step);
-    for (int64_t begin = 0; begin < tensor_count; begin += table_limit(cuda)) {
-        int64_t count = smaller(tensor_count - begin, table_limit(cuda));
-        int64_t chunks = table_upload(cuda, tensors + begin, count);
+    Coefficients c = coefficients_of_(step);
+    for (int64_t begin = 0; begin < tensor_count; begin += table_limit_(cuda)) {
+        int64_t count = smaller_(tensor_count - begin, table_limit_(cuda));
+        int64_t chunks = table_upload_(cuda, tensors + begin, count);
         FOR_ELEMENT(backend, CUDA_LAUNCH(cuda, (unsigned)chunks, THREADS, 0, (adamw_kernel<T>),
                                          (const Entry *)cuda->scratch, (int)count, c));
     }
@@ -205,9 +205,9 @@ void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensor
     CudaBackend *cuda = cuda_self(backend);
     const Entry *entries = (const Entry *)cuda->scratch;
     double *norms = (double *)((char *)cuda->scratch + cuda->scratch_bytes / 2);
-    for (int64_t begin = 0; begin < tensor_count; begin += table_limit(cuda)) {
-        int64_t count = smaller(tensor_count - begin, table_limit(cuda));
-        int64_t chunks = table_upload(cuda, tensors + begin, count);
+    for (int64_t begin = 0; begin < tensor_count; begin += table_limit_(cuda)) {
+        int64_t count = smaller_(tensor_count - begin, table_limit_(cuda));
+        int64_t chunks = table_upload_(cuda, tensors + begin, count);
         double *sums = norms + count;
         if ((count + chunks) * (int64_t)sizeof(double) > cuda->scratch_bytes / 2) {
             cuda_refuse(cuda, "norms of gradients on a GPU take 30e9 elements at most");

@@ -15,14 +15,14 @@ struct Columns {
 };
 
 // Where all columns are -inf the sum has to be zero, so exponentials are then relative to 0 instead of -inf.
-__device__ __forceinline__ float base_of(float max) {
+__device__ __forceinline__ float base_of_(float max) {
     return max == -INFINITY ? 0.0f : max;
 }
 
 // AHEAD pieces are loaded before the first is used: 64 bytes in flight a thread, or 64 KB on a multiprocessor with two
 // blocks of 512 threads.
 template <typename T, int W>
-__device__ __forceinline__ void online_softmax(float *max, float *sum, const T *row, int64_t count) {
+__device__ __forceinline__ void online_softmax_(float *max, float *sum, const T *row, int64_t count) {
     for (int64_t at = threadIdx.x * W; at < count; at += AHEAD * THREADS * W) {
         Piece<T, W> piece[AHEAD];
         float most = *max;
@@ -37,7 +37,7 @@ __device__ __forceinline__ void online_softmax(float *max, float *sum, const T *
             for (int i = 0; i < W; i++)
                 if (at + k * THREADS * W + i < count) most = fmaxf(most, x.v[i]);
         }
-        float base = base_of(most);
+        float base = base_of_(most);
         *sum *= expf(*max - base);
         *max = most;
 #pragma unroll
@@ -58,9 +58,9 @@ __global__ void __launch_bounds__(THREADS, 2)
     SHARED(float, workspace, 2 * WARP);
     const T *row = logits + (int64_t)blockIdx.x * c.width;
     float max = -INFINITY, sum[1] = {0.0f};
-    online_softmax<T, W>(&max, sum, row, c.count);
+    online_softmax_<T, W>(&max, sum, row, c.count);
     float whole = block_max(max, workspace);
-    sum[0] *= expf(max - base_of(whole));
+    sum[0] *= expf(max - base_of_(whole));
     block_sum(sum, workspace + WARP);
     if (threadIdx.x > 0) return;
     int64_t own = targets[blockIdx.x] - c.first;
@@ -78,7 +78,7 @@ struct Gathered {
 
 // Combines the statistics of a row from all ranks, in rank order and in double, since the loss is a difference of
 // numbers larger than itself.
-__device__ __forceinline__ float combine(const Gathered &g, int64_t row, float *max, double *sum) {
+__device__ __forceinline__ float combine_(const Gathered &g, int64_t row, float *max, double *sum) {
     double target = 0.0;
     *max = -INFINITY, *sum = 0.0;
     for (int rank = 0; rank < g.ranks; rank++) *max = fmaxf(*max, g.stats[(rank * g.rows + row) * 3]);
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(THREADS) gradient_kernel(T *logits, float *los
     int64_t row = blockIdx.x, own = targets[row] - c.first;
     if (threadIdx.x == 0) {
         double sum;
-        loss[row] = combine(gathered, row, &shared[0], &sum);
+        loss[row] = combine_(gathered, row, &shared[0], &sum);
         shared[1] = (float)((double)scale / sum);
     }
     if (scale == 0.0f) return;
@@ -126,14 +126,14 @@ __global__ void __launch_bounds__(THREADS) gradient_kernel(T *logits, float *los
 }
 
 template <typename T, int W>
-void stats_launch(CudaBackend *cuda, float *stats, const T *logits, const int32_t *targets, int64_t rows,
-                  const Columns &c) {
+void stats_launch_(CudaBackend *cuda, float *stats, const T *logits, const int32_t *targets, int64_t rows,
+                   const Columns &c) {
     CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (stats_kernel<T, W>), stats, logits, targets, c);
 }
 
 template <typename T, int W>
-void gradient_launch(CudaBackend *cuda, T *logits, float *loss, const Gathered &gathered, const int32_t *targets,
-                     const Columns &c, float scale) {
+void gradient_launch_(CudaBackend *cuda, T *logits, float *loss, const Gathered &gathered, const int32_t *targets,
+                      const Columns &c, float scale) {
     int threads = scale == 0.0f ? (int)WARP : THREADS; // evaluation: the loss alone
     CUDA_LAUNCH(cuda, (unsigned)gathered.rows, threads, 0, (gradient_kernel<T, W>), logits, loss, gathered, targets, c,
                 scale);
@@ -147,9 +147,9 @@ void cuda_cross_entropy_stats(Backend *backend, float *stats, const void *logits
     Columns c = {width, first, count};
     FOR_ELEMENT(backend, {
         if (width % PACK<T> == 0 && aligned_16(logits))
-            stats_launch<T, PACK<T>>(cuda, stats, (const T *)logits, targets, rows, c);
+            stats_launch_<T, PACK<T>>(cuda, stats, (const T *)logits, targets, rows, c);
         else
-            stats_launch<T, 1>(cuda, stats, (const T *)logits, targets, rows, c);
+            stats_launch_<T, 1>(cuda, stats, (const T *)logits, targets, rows, c);
     });
 }
 
@@ -161,8 +161,8 @@ void cuda_cross_entropy_gradient(Backend *backend, void *logits, float *loss, co
     Gathered g = {gathered, ranks, rows};
     FOR_ELEMENT(backend, {
         if (width % PACK<T> == 0 && aligned_16(logits))
-            gradient_launch<T, PACK<T>>(cuda, (T *)logits, loss, g, targets, c, scale);
+            gradient_launch_<T, PACK<T>>(cuda, (T *)logits, loss, g, targets, c, scale);
         else
-            gradient_launch<T, 1>(cuda, (T *)logits, loss, g, targets, c, scale);
+            gradient_launch_<T, 1>(cuda, (T *)logits, loss, g, targets, c, scale);
     });
 }

@@ -17,14 +17,14 @@ struct Table {
 };
 
 // Returns the row of this rank's part of the vocabulary for `row` of the batch, or -1.
-__device__ __forceinline__ int64_t table_token(const Table &t, int64_t row) {
+__device__ __forceinline__ int64_t table_token_(const Table &t, int64_t row) {
     int64_t token = t.tokens[row] - t.first;
     return token >= 0 && token < t.count ? token : -1;
 }
 
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS) embedding_kernel(T *x, const T *wte, const T *wpe, const Table t) {
-    int64_t row = blockIdx.x, token = table_token(t, row);
+    int64_t row = blockIdx.x, token = table_token_(t, row);
     const T *from = wte + token * t.hidden, *position = wpe ? wpe + row / t.batch * t.hidden : nullptr;
     T *to = x + row * t.hidden;
 #pragma unroll 4
@@ -46,7 +46,7 @@ struct Span {
 __global__ void __launch_bounds__(THREADS) spans_kernel(Span *spans, const Table t) {
     int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (row >= t.rows) return;
-    int64_t token = table_token(t, row);
+    int64_t token = table_token_(t, row);
     if (token < 0) return;
     atomicMax(&spans[token].first, (int)(t.rows - row));
     atomicMax(&spans[token].last, (int)row + 1);
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(THREADS) spans_kernel(Span *spans, const Table
 // Adds dx's rows `base + bit` for the set bits of `matches`, lowest first. Four loads are issued before the first sum;
 // the sums follow in order.
 template <typename T, int W>
-__device__ __forceinline__ void add_matches(Floats<W> &sum, const T *dx, int64_t hidden, int64_t base,
-                                            unsigned matches) {
+__device__ __forceinline__ void add_matches_(Floats<W> &sum, const T *dx, int64_t hidden, int64_t base,
+                                             unsigned matches) {
     enum { AHEAD = 4 };
     while (matches) {
         Piece<T, W> piece[AHEAD];
@@ -83,7 +83,7 @@ template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
     embedding_backward_kernel(float *dwte, const T *dx, const Span *spans, const Table t) {
     SHARED(unsigned, matches, WARPS);
-    int64_t row = blockIdx.x, token = table_token(t, row);
+    int64_t row = blockIdx.x, token = table_token_(t, row);
     if (token < 0) return;
     Span span = spans[token];
     if (t.rows - span.first != row) return;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(THREADS)
         unsigned found = __ballot_sync(0xffffffffu, same);
         if (threadIdx.x % WARP == 0) matches[threadIdx.x / WARP] = found;
         __syncthreads();
-        for (int w = 0; mine && w < WARPS; w++) add_matches<T, W>(sum, from, t.hidden, base + w * WARP, matches[w]);
+        for (int w = 0; mine && w < WARPS; w++) add_matches_<T, W>(sum, from, t.hidden, base + w * WARP, matches[w]);
         __syncthreads();
     }
     if (mine) store_floats<float, W>(to, sum);
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T, int W>
-void backward_launch(CudaBackend *cuda, float *dwte, float *dwpe, const T *dx, const Table &t) {
+void embedding_backward_launch_(CudaBackend *cuda, float *dwte, float *dwpe, const T *dx, const Table &t) {
     unsigned parts = launch_blocks(t.hidden, THREADS * W);
     Span *spans = (Span *)cuda->scratch;
     cuda_note(cuda, cudaMemsetAsync(spans, 0, (size_t)t.count * sizeof *spans, cuda_compute(cuda)), "embedding");
@@ -167,8 +167,8 @@ void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, const v
     FOR_ELEMENT(backend, {
         constexpr int W = PACK<T>;
         if (hidden % W == 0 && aligned_16(dwte, dwpe, dx) && (((uintptr_t)dwte | (uintptr_t)dwpe) & (4 * W - 1)) == 0)
-            backward_launch<T, W>(cuda, dwte, dwpe, (const T *)dx, t);
+            embedding_backward_launch_<T, W>(cuda, dwte, dwpe, (const T *)dx, t);
         else
-            backward_launch<T, 1>(cuda, dwte, dwpe, (const T *)dx, t);
+            embedding_backward_launch_<T, 1>(cuda, dwte, dwpe, (const T *)dx, t);
     });
 }

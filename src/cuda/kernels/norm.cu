@@ -21,7 +21,7 @@ struct Rows {
     int64_t width;
 };
 
-__device__ __forceinline__ int64_t row_begin(const Rows &rows, int64_t row, int cols) {
+__device__ __forceinline__ int64_t row_begin_(const Rows &rows, int64_t row, int cols) {
     return row / rows.heads * rows.width + row % rows.heads * cols;
 }
 
@@ -38,8 +38,8 @@ struct Forward {
 template <typename T, int W, int UNITS, bool CENTERED>
 __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward a) {
     SHARED(float, workspace, 2 * WARP);
-    int64_t row = row_begin(a.at, blockIdx.x, a.cols);
-    T *kept = a.kept ? (T *)a.kept + row_begin(a.keep, blockIdx.x, a.cols) : nullptr;
+    int64_t row = row_begin_(a.at, blockIdx.x, a.cols);
+    T *kept = a.kept ? (T *)a.kept + row_begin_(a.keep, blockIdx.x, a.cols) : nullptr;
     const T *x = (const T *)a.x + row, *delta = a.delta ? (const T *)a.delta + row : nullptr;
     Piece<T, W> in[UNITS], more[UNITS], weight[UNITS], bias[UNITS];
 #pragma unroll
@@ -106,20 +106,20 @@ struct Slots {
     int64_t count; // of one array; at least the columns
 };
 
-static Slots slots_make(int64_t cols, int width, int threads) {
+static Slots slots_make_(int64_t cols, int width, int threads) {
     int64_t units = (cols / width + threads - 1) / threads;
     return Slots{width, width >= 4 ? 4 : 1, threads, units * width * threads};
 }
 
 // Returns the column of slot i; columns past the row's length are padding.
-__device__ __forceinline__ int64_t slot_column(const Slots &s, int64_t i) {
+__device__ __forceinline__ int64_t slot_column_(const Slots &s, int64_t i) {
     int64_t part = i / ((int64_t)s.group * s.threads); // which group of which unit
     int64_t thread = i / s.group % s.threads, parts = s.width / s.group;
     return (part / parts * s.threads + thread) * s.width + part % parts * s.group + i % s.group;
 }
 
 // Adds the W values of this thread's unit u to their slots.
-template <int W> __device__ __forceinline__ void slots_add(float *slots, int u, const Floats<W> &x) {
+template <int W> __device__ __forceinline__ void slots_add_(float *slots, int u, const Floats<W> &x) {
     constexpr int G = W >= 4 ? 4 : 1;
 #pragma unroll
     for (int g = 0; g < W / G; g++) {
@@ -150,12 +150,12 @@ __global__ void __launch_bounds__(WARP *SEGMENTS)
     __syncthreads();
     if (threadIdx.y > 0 || slot >= slots.count) return;
     for (int s = 1; s < SEGMENTS; s++) sum += parts[s * WARP + threadIdx.x];
-    int64_t column = slot_column(slots, slot);
+    int64_t column = slot_column_(slots, slot);
     float *to = blockIdx.y == 0 ? first : second;
     if (column < cols) to[column] += sum;
 }
 
-void finish_launch(CudaBackend *cuda, float *first, float *second, int blocks, const Slots &slots, int64_t cols) {
+void finish_launch_(CudaBackend *cuda, float *first, float *second, int blocks, const Slots &slots, int64_t cols) {
     int arrays = second ? 2 : 1;
     dim3 grid(launch_blocks(slots.count, WARP), (unsigned)arrays), block(WARP, SEGMENTS);
     CUDA_LAUNCH(cuda, grid, block, 0, finish_kernel, first, second, (const float *)cuda->scratch, blocks, arrays, slots,
@@ -194,8 +194,8 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
     for (int64_t row = begin; row < end; row++) {
         float *mine = workspace + row % 2 * WORKSPACE;
         // LayerNorm's rows are contiguous and it always adds; constants known at compile time take no registers.
-        int64_t at = CENTERED ? row * a.cols : row_begin(a.at, row, a.cols);
-        int64_t keep = CENTERED ? at : row_begin(a.keep, row, a.cols);
+        int64_t at = CENTERED ? row * a.cols : row_begin_(a.at, row, a.cols);
+        int64_t keep = CENTERED ? at : row_begin_(a.keep, row, a.cols);
         const bool adds = CENTERED || !a.replace;
         T *dx = (T *)a.dx + at;
         Piece<T, W> x[UNITS], dout[UNITS], old[UNITS];
@@ -251,8 +251,8 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
                 product.v[i] = upstream.v[i] * xhat;
             }
             store_floats<T, W>(dx + column, slope);
-            slots_add(dw, u, product);
-            if (CENTERED) slots_add(db, u, upstream);
+            slots_add_(dw, u, product);
+            if (CENTERED) slots_add_(db, u, upstream);
         }
     }
     if (!a.shared) return;
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
 
 // --- launches
 
-template <typename T, bool CENTERED> void forward_launch(CudaBackend *cuda, const Forward &a, int64_t rows) {
+template <typename T, bool CENTERED> void norm_forward_launch_(CudaBackend *cuda, const Forward &a, int64_t rows) {
     RowPlan plan = row_plan(a.cols, PACK<T>, aligned_16(a.x, a.delta, a.w, a.b) && aligned_16(a.out, a.sum));
     FOR_ROW(plan,
             CUDA_LAUNCH(cuda, (unsigned)rows, (unsigned)plan.threads, 0, (norm_kernel<T, W, UNITS, CENTERED>), a));
@@ -270,7 +270,7 @@ template <typename T, bool CENTERED> void forward_launch(CudaBackend *cuda, cons
 
 // Returns the blocks of a backward: as many as the multiprocessors hold at once (1,024 threads of 64 registers each, or
 // what shared memory allows), at most one a row, and at most as many as the scratch has sums for.
-static int backward_blocks(const CudaBackend *cuda, int64_t rows, int threads, int64_t sums_bytes) {
+static int backward_blocks_(const CudaBackend *cuda, int64_t rows, int threads, int64_t sums_bytes) {
     int64_t resident = 1024 / threads, fits = cuda->shared_bytes / (sums_bytes + 1024 + 2048);
     if (resident > fits) resident = fits;
     int64_t blocks = (resident < 1 ? 1 : resident) * cuda->multiprocessors, kept = cuda->scratch_bytes / sums_bytes;
@@ -280,11 +280,11 @@ static int backward_blocks(const CudaBackend *cuda, int64_t rows, int threads, i
 
 enum { WIDE_THREADS = 640 };
 
-template <typename T, bool CENTERED> void backward_launch(CudaBackend *cuda, Backward &a, float *dw, float *db) {
+template <typename T, bool CENTERED> void norm_backward_launch_(CudaBackend *cuda, Backward &a, float *dw, float *db) {
     RowPlan plan = row_plan(a.cols, PACK<T>, aligned_16(a.dx, a.dout, a.x, a.w));
-    Slots slots = slots_make(a.cols, plan.units == ROW_SCALAR_UNITS ? 1 : PACK<T>, plan.threads);
+    Slots slots = slots_make_(a.cols, plan.units == ROW_SCALAR_UNITS ? 1 : PACK<T>, plan.threads);
     int64_t bytes = (CENTERED ? 2 : 1) * slots.count * (int64_t)sizeof(float);
-    int blocks = backward_blocks(cuda, a.rows, plan.threads, bytes);
+    int blocks = backward_blocks_(cuda, a.rows, plan.threads, bytes);
     a.slots = slots.count;
     a.sums = (float *)cuda->scratch;
     a.shared = bytes + 8192 <= cuda->shared_bytes;
@@ -298,10 +298,10 @@ template <typename T, bool CENTERED> void backward_launch(CudaBackend *cuda, Bac
         FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)blocks, (unsigned)plan.threads, dynamic,
                                   (norm_backward_kernel<T, W, UNITS, CENTERED, ROW_THREADS<UNITS>>), a));
     }
-    finish_launch(cuda, dw, CENTERED ? db : nullptr, blocks, slots, a.cols);
+    finish_launch_(cuda, dw, CENTERED ? db : nullptr, blocks, slots, a.cols);
 }
 
-static bool refused(CudaBackend *cuda, int64_t cols) {
+static bool norm_refused_(CudaBackend *cuda, int64_t cols) {
     if (cols > ROW_LIMIT) cuda_refuse(cuda, "norms on a GPU take rows of 32768 columns at most");
     return cols > ROW_LIMIT;
 }
@@ -310,83 +310,83 @@ static bool refused(CudaBackend *cuda, int64_t cols) {
 
 void cuda_rmsnorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
                           int64_t rows, int64_t cols, double eps) {
-    if (refused(cuda_self(backend), cols)) return;
+    if (norm_refused_(cuda_self(backend), cols)) return;
     Forward a = {out, sum, x, delta, w, nullptr, (int)cols, (float)eps, {1, cols}, nullptr, {1, cols}};
-    FOR_ELEMENT(backend, (forward_launch<T, false>(cuda_self(backend), a, rows)));
+    FOR_ELEMENT(backend, (norm_forward_launch_<T, false>(cuda_self(backend), a, rows)));
 }
 
 void cuda_layernorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
                             const void *b, int64_t rows, int64_t cols, double eps) {
-    if (refused(cuda_self(backend), cols)) return;
+    if (norm_refused_(cuda_self(backend), cols)) return;
     Forward a = {out, sum, x, delta, w, b, (int)cols, (float)eps, {1, cols}, nullptr, {1, cols}};
-    FOR_ELEMENT(backend, (forward_launch<T, true>(cuda_self(backend), a, rows)));
+    FOR_ELEMENT(backend, (norm_forward_launch_<T, true>(cuda_self(backend), a, rows)));
 }
 
 void cuda_rmsnorm_backward(Backend *backend, void *dx, float *dw, const void *dout, const void *x, const void *w,
                            int64_t rows, int64_t cols, double eps) {
-    if (rows == 0 || refused(cuda_self(backend), cols)) return;
+    if (rows == 0 || norm_refused_(cuda_self(backend), cols)) return;
     Backward a = {dx, dout, x, w, nullptr, rows, 0, (int)cols, (float)eps, {1, cols}, {1, cols}, false, true};
-    FOR_ELEMENT(backend, (backward_launch<T, false>(cuda_self(backend), a, dw, nullptr)));
+    FOR_ELEMENT(backend, (norm_backward_launch_<T, false>(cuda_self(backend), a, dw, nullptr)));
 }
 
 void cuda_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
                              const void *w, int64_t rows, int64_t cols, double eps) {
-    if (rows == 0 || refused(cuda_self(backend), cols)) return;
+    if (rows == 0 || norm_refused_(cuda_self(backend), cols)) return;
     Backward a = {dx, dout, x, w, nullptr, rows, 0, (int)cols, (float)eps, {1, cols}, {1, cols}, false, true};
-    FOR_ELEMENT(backend, (backward_launch<T, true>(cuda_self(backend), a, dw, db)));
+    FOR_ELEMENT(backend, (norm_backward_launch_<T, true>(cuda_self(backend), a, dw, db)));
 }
 
 // --- norms over the heads of q and k: rows within rows of qkv
 
-static int64_t heads_qkv_width(const AttentionShape *s) {
+static int64_t heads_qkv_width_(const AttentionShape *s) {
     return (s->heads + 2 * s->kv_heads) * s->head_dim;
 }
 
-static int64_t heads_kept_width(const AttentionShape *s) {
+static int64_t heads_kept_width_(const AttentionShape *s) {
     return (s->heads + s->kv_heads) * s->head_dim;
 }
 
 // Returns the address of the first key head if `keys`, else of the first query head.
-static void *heads_first(Backend *backend, const void *at, const AttentionShape *s, bool keys) {
+static void *heads_first_(Backend *backend, const void *at, const AttentionShape *s, bool keys) {
     return (char *)at + (keys ? s->heads * s->head_dim * backend->element : 0);
 }
 
-static void heads_forward(Backend *backend, void *qkv, void *kept, const void *w, const AttentionShape *s, bool keys,
-                          double eps) {
+static void norm_heads_forward_(Backend *backend, void *qkv, void *kept, const void *w, const AttentionShape *s,
+                                bool keys, double eps) {
     int64_t heads = keys ? s->kv_heads : s->heads;
-    void *x = heads_first(backend, qkv, s, keys);
+    void *x = heads_first_(backend, qkv, s, keys);
     Forward a = {};
     a.out = x, a.x = x, a.w = w;
     a.cols = (int)s->head_dim, a.eps = (float)eps;
-    a.at = {(int)heads, heads_qkv_width(s)}, a.keep = {(int)heads, heads_kept_width(s)};
-    a.kept = heads_first(backend, kept, s, keys);
-    FOR_ELEMENT(backend, (forward_launch<T, false>(cuda_self(backend), a, s->seq * s->batch * heads)));
+    a.at = {(int)heads, heads_qkv_width_(s)}, a.keep = {(int)heads, heads_kept_width_(s)};
+    a.kept = heads_first_(backend, kept, s, keys);
+    FOR_ELEMENT(backend, (norm_forward_launch_<T, false>(cuda_self(backend), a, s->seq * s->batch * heads)));
 }
 
-static void heads_backward(Backend *backend, void *dqkv, float *dw, const void *kept, const void *w,
-                           const AttentionShape *s, bool keys, double eps) {
+static void norm_heads_backward_(Backend *backend, void *dqkv, float *dw, const void *kept, const void *w,
+                                 const AttentionShape *s, bool keys, double eps) {
     int64_t heads = keys ? s->kv_heads : s->heads;
-    void *dx = heads_first(backend, dqkv, s, keys);
+    void *dx = heads_first_(backend, dqkv, s, keys);
     Backward a = {};
-    a.dx = dx, a.dout = dx, a.x = heads_first(backend, kept, s, keys), a.w = w;
+    a.dx = dx, a.dout = dx, a.x = heads_first_(backend, kept, s, keys), a.w = w;
     a.rows = s->seq * s->batch * heads, a.cols = (int)s->head_dim, a.eps = (float)eps;
-    a.at = {(int)heads, heads_qkv_width(s)}, a.keep = {(int)heads, heads_kept_width(s)};
+    a.at = {(int)heads, heads_qkv_width_(s)}, a.keep = {(int)heads, heads_kept_width_(s)};
     a.replace = true;
-    FOR_ELEMENT(backend, (backward_launch<T, false>(cuda_self(backend), a, dw, nullptr)));
+    FOR_ELEMENT(backend, (norm_backward_launch_<T, false>(cuda_self(backend), a, dw, nullptr)));
 }
 
 void cuda_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
                              const AttentionShape *shape, double eps) {
-    if (refused(cuda_self(backend), shape->head_dim)) return;
-    heads_forward(backend, qkv, kept, wq, shape, false, eps);
-    heads_forward(backend, qkv, kept, wk, shape, true, eps);
+    if (norm_refused_(cuda_self(backend), shape->head_dim)) return;
+    norm_heads_forward_(backend, qkv, kept, wq, shape, false, eps);
+    norm_heads_forward_(backend, qkv, kept, wk, shape, true, eps);
 }
 
 void cuda_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
                               const void *wk, const AttentionShape *shape, double eps) {
-    if (refused(cuda_self(backend), shape->head_dim)) return;
-    heads_backward(backend, dqkv, dwq, kept, wq, shape, false, eps);
-    heads_backward(backend, dqkv, dwk, kept, wk, shape, true, eps);
+    if (norm_refused_(cuda_self(backend), shape->head_dim)) return;
+    norm_heads_backward_(backend, dqkv, dwq, kept, wq, shape, false, eps);
+    norm_heads_backward_(backend, dqkv, dwk, kept, wk, shape, true, eps);
 }
 
 // --- column sums, for the gradients of biases. A block takes 32 pieces of columns (512 contiguous bytes a row) and a
@@ -423,14 +423,14 @@ __global__ void __launch_bounds__(WARP *STRIP_WARPS)
 }
 
 template <typename T, int W>
-void column_sums_launch(CudaBackend *cuda, float *sums, const T *x, int64_t rows, int64_t cols) {
+void column_sums_launch_(CudaBackend *cuda, float *sums, const T *x, int64_t rows, int64_t cols) {
     int64_t strips = launch_blocks(cols / W, WARP), runs = (8 * cuda->multiprocessors + strips - 1) / strips;
     int64_t kept = cuda->scratch_bytes / (cols * (int64_t)sizeof(float));
     if (runs > kept) runs = kept;
     if (runs > rows) runs = rows;
     dim3 grid((unsigned)strips, (unsigned)runs), block(WARP, STRIP_WARPS);
     CUDA_LAUNCH(cuda, grid, block, 0, (column_sums_kernel<T, W>), (float *)cuda->scratch, x, rows, (int)cols);
-    finish_launch(cuda, sums, nullptr, (int)runs, Slots{1, 1, (int)cols, cols}, cols);
+    finish_launch_(cuda, sums, nullptr, (int)runs, Slots{1, 1, (int)cols, cols}, cols);
 }
 
 } // namespace
@@ -440,8 +440,8 @@ void cuda_column_sums(Backend *backend, float *sums, const void *x, int64_t rows
     if (rows == 0) return;
     FOR_ELEMENT(backend, {
         if (cols % PACK<T> == 0 && aligned_16(x))
-            column_sums_launch<T, PACK<T>>(cuda, sums, (const T *)x, rows, cols);
+            column_sums_launch_<T, PACK<T>>(cuda, sums, (const T *)x, rows, cols);
         else
-            column_sums_launch<T, 1>(cuda, sums, (const T *)x, rows, cols);
+            column_sums_launch_<T, 1>(cuda, sums, (const T *)x, rows, cols);
     });
 }

@@ -20,21 +20,21 @@ struct First {
 
 // For large negative x, exp overflows to infinity and the quotient is 0. __fdividef also returns 0 for divisors above
 // 2^126, where the exact value is below 1e-36.
-__device__ __forceinline__ float sigmoid(float x) {
+__device__ __forceinline__ float sigmoid_(float x) {
     return __fdividef(1.0f, 1.0f + expf(-x));
 }
 
-// (1 + tanh(u)) / 2 = sigmoid(2u), which avoids the cancellation near tanh(u) = -1.
+// (1 + tanh(u)) / 2 = sigmoid_(2u), which avoids the cancellation near tanh(u) = -1.
 constexpr float GELU_SLOPE = 2.0f * 0.7978845608f, GELU_CUBE = 0.044715f;
-__device__ __forceinline__ float gelu_share(float x) {
-    return sigmoid(GELU_SLOPE * (x + GELU_CUBE * x * x * x));
+__device__ __forceinline__ float gelu_share_(float x) {
+    return sigmoid_(GELU_SLOPE * (x + GELU_CUBE * x * x * x));
 }
 struct Gelu {
-    __device__ static float of(float x, float) { return x * gelu_share(x); }
+    __device__ static float of(float x, float) { return x * gelu_share_(x); }
 };
 struct GeluSlope { // a: upstream gradient, b: x
     __device__ static float of(float dout, float x) {
-        float s = gelu_share(x);
+        float s = gelu_share_(x);
         return dout * (s + x * s * (1.0f - s) * GELU_SLOPE * (1.0f + 3.0f * GELU_CUBE * x * x));
     }
 };
@@ -67,46 +67,46 @@ __global__ void __launch_bounds__(THREADS) map_kernel(To *out, const A *a, const
 }
 
 template <typename F, int W, typename To, typename A, typename B>
-void map_launch(CudaBackend *cuda, To *out, const A *a, const B *b, int64_t count) {
+void map_launch_(CudaBackend *cuda, To *out, const A *a, const B *b, int64_t count) {
     CUDA_LAUNCH(cuda, launch_blocks(count, PIECES * THREADS * W), THREADS, 0, (map_kernel<F, To, A, B, W>), out, a, b,
                 count);
 }
 
 // W counts elements of the narrowest type, so its accesses are 16 bytes wide and those of the other types no narrower.
 template <typename F, typename To, typename A, typename B>
-void map(Backend *backend, To *out, const A *a, const B *b, int64_t count) {
+void pointwise_map_(Backend *backend, To *out, const A *a, const B *b, int64_t count) {
     CudaBackend *cuda = cuda_self(backend);
     constexpr int W = sizeof(To) < sizeof(A) ? PACK<To> : PACK<A>;
     constexpr uintptr_t MASK = W * (sizeof(To) > sizeof(A) ? sizeof(To) : sizeof(A)) - 1;
     int64_t whole = (((uintptr_t)out | (uintptr_t)a | (uintptr_t)b) & MASK) == 0 ? count / W * W : 0;
-    map_launch<F, W>(cuda, out, a, b, whole);
-    map_launch<F, 1>(cuda, out + whole, a + whole, b ? b + whole : b, count - whole);
+    map_launch_<F, W>(cuda, out, a, b, whole);
+    map_launch_<F, 1>(cuda, out + whole, a + whole, b ? b + whole : b, count - whole);
 }
 
 } // namespace
 
 void cuda_from_float(Backend *backend, void *to, const float *from, int64_t count) {
-    FOR_ELEMENT(backend, (map<First, T, float, float>(backend, (T *)to, from, nullptr, count)));
+    FOR_ELEMENT(backend, (pointwise_map_<First, T, float, float>(backend, (T *)to, from, nullptr, count)));
 }
 
 void cuda_to_float(Backend *backend, float *to, const void *from, int64_t count) {
-    FOR_ELEMENT(backend, (map<First, float, T, T>(backend, to, (const T *)from, nullptr, count)));
+    FOR_ELEMENT(backend, (pointwise_map_<First, float, T, T>(backend, to, (const T *)from, nullptr, count)));
 }
 
 void cuda_add(Backend *backend, void *out, const void *a, const void *b, int64_t count) {
-    FOR_ELEMENT(backend, (map<Sum, T, T, T>(backend, (T *)out, (const T *)a, (const T *)b, count)));
+    FOR_ELEMENT(backend, (pointwise_map_<Sum, T, T, T>(backend, (T *)out, (const T *)a, (const T *)b, count)));
 }
 
 void cuda_accumulate(Backend *backend, float *to, const float *from, int64_t count) {
-    map<Sum, float, float, float>(backend, to, to, from, count);
+    pointwise_map_<Sum, float, float, float>(backend, to, to, from, count);
 }
 
 void cuda_gelu_forward(Backend *backend, void *out, const void *x, int64_t count) {
-    FOR_ELEMENT(backend, (map<Gelu, T, T, T>(backend, (T *)out, (const T *)x, nullptr, count)));
+    FOR_ELEMENT(backend, (pointwise_map_<Gelu, T, T, T>(backend, (T *)out, (const T *)x, nullptr, count)));
 }
 
 void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void *x, int64_t count) {
-    FOR_ELEMENT(backend, (map<GeluSlope, T, T, T>(backend, (T *)dx, (const T *)dout, (const T *)x, count)));
+    FOR_ELEMENT(backend, (pointwise_map_<GeluSlope, T, T, T>(backend, (T *)dx, (const T *)dout, (const T *)x, count)));
 }
 
 // --- rows: a piece of row `row` at `column`. The division is uniform, one a block; runs of blocks take whole rows.
@@ -118,18 +118,18 @@ struct Place {
     int column;
 };
 
-template <int W> __device__ __forceinline__ Place place_of(int cols) {
+template <int W> __device__ __forceinline__ Place pointwise_place_(int cols) {
     unsigned per_row = ((unsigned)cols / W + THREADS - 1) / THREADS;
     unsigned row = blockIdx.x / per_row;
     return Place{row, (int)((blockIdx.x - row * per_row) * THREADS + threadIdx.x) * W};
 }
 
-template <int W> unsigned row_blocks(int64_t rows, int64_t cols) {
+template <int W> unsigned row_blocks_(int64_t rows, int64_t cols) {
     return (unsigned)(rows * launch_blocks(cols / W, THREADS));
 }
 
 template <typename T, int W> __global__ void __launch_bounds__(THREADS) bias_kernel(T *y, const T *bias, int cols) {
-    Place at = place_of<W>(cols);
+    Place at = pointwise_place_<W>(cols);
     if (at.column >= cols) return;
     T *to = y + at.row * cols + at.column;
     Floats<W> x = load_floats<W>(to), b = load_floats<W>(bias + at.column);
@@ -138,28 +138,28 @@ template <typename T, int W> __global__ void __launch_bounds__(THREADS) bias_ker
     store_floats<T, W>(to, x);
 }
 
-template <typename T, int W> void bias_launch(CudaBackend *cuda, T *y, const T *bias, int64_t rows, int64_t cols) {
-    CUDA_LAUNCH(cuda, (row_blocks<W>(rows, cols)), THREADS, 0, (bias_kernel<T, W>), y, bias, (int)cols);
+template <typename T, int W> void bias_launch_(CudaBackend *cuda, T *y, const T *bias, int64_t rows, int64_t cols) {
+    CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, cols)), THREADS, 0, (bias_kernel<T, W>), y, bias, (int)cols);
 }
 
 // --- SwiGLU (Shazeer 2020)
 
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS) swiglu_kernel(T *out, const T *gate_up, int ffn) {
-    Place at = place_of<W>(ffn);
+    Place at = pointwise_place_<W>(ffn);
     if (at.column >= ffn) return;
     const T *from = gate_up + at.row * 2 * ffn + at.column;
     Piece<T, W> gates = piece_load<W>(from), ups = piece_load<W>(from + ffn);
     Floats<W> gate = piece_floats(gates), up = piece_floats(ups), y;
 #pragma unroll
-    for (int i = 0; i < W; i++) y.v[i] = gate.v[i] * sigmoid(gate.v[i]) * up.v[i];
+    for (int i = 0; i < W; i++) y.v[i] = gate.v[i] * sigmoid_(gate.v[i]) * up.v[i];
     store_floats<T, W>(out + at.row * ffn + at.column, y);
 }
 
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
     swiglu_backward_kernel(T *dgate_up, const T *dout, const T *gate_up, int ffn) {
-    Place at = place_of<W>(ffn);
+    Place at = pointwise_place_<W>(ffn);
     if (at.column >= ffn) return;
     int64_t in = at.row * 2 * ffn + at.column;
     Piece<T, W> gates = piece_load<W>(gate_up + in), ups = piece_load<W>(gate_up + in + ffn);
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(THREADS)
     Floats<W> gate = piece_floats(gates), up = piece_floats(ups), dy = piece_floats(upstream), dgate, dup;
 #pragma unroll
     for (int i = 0; i < W; i++) {
-        float s = sigmoid(gate.v[i]), silu = gate.v[i] * s;
+        float s = sigmoid_(gate.v[i]), silu = gate.v[i] * s;
         dup.v[i] = dy.v[i] * silu;
         dgate.v[i] = dy.v[i] * up.v[i] * (s + silu * (1.0f - s));
     }
@@ -176,14 +176,14 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T, int W>
-void swiglu_launch(CudaBackend *cuda, T *out, const T *gate_up, int64_t rows, int64_t ffn) {
-    CUDA_LAUNCH(cuda, (row_blocks<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W>), out, gate_up, (int)ffn);
+void swiglu_launch_(CudaBackend *cuda, T *out, const T *gate_up, int64_t rows, int64_t ffn) {
+    CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W>), out, gate_up, (int)ffn);
 }
 
 template <typename T, int W>
-void swiglu_backward_launch(CudaBackend *cuda, T *dgate_up, const T *dout, const T *gate_up, int64_t rows,
-                            int64_t ffn) {
-    CUDA_LAUNCH(cuda, (row_blocks<W>(rows, ffn)), THREADS, 0, (swiglu_backward_kernel<T, W>), dgate_up, dout, gate_up,
+void swiglu_backward_launch_(CudaBackend *cuda, T *dgate_up, const T *dout, const T *gate_up, int64_t rows,
+                             int64_t ffn) {
+    CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_backward_kernel<T, W>), dgate_up, dout, gate_up,
                 (int)ffn);
 }
 
@@ -193,9 +193,9 @@ void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, in
     CudaBackend *cuda = cuda_self(backend);
     FOR_ELEMENT(backend, {
         if (cols % PACK<T> == 0 && aligned_16(y, bias))
-            bias_launch<T, PACK<T>>(cuda, (T *)y, (const T *)bias, rows, cols);
+            bias_launch_<T, PACK<T>>(cuda, (T *)y, (const T *)bias, rows, cols);
         else
-            bias_launch<T, 1>(cuda, (T *)y, (const T *)bias, rows, cols);
+            bias_launch_<T, 1>(cuda, (T *)y, (const T *)bias, rows, cols);
     });
 }
 
@@ -203,9 +203,9 @@ void cuda_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64
     CudaBackend *cuda = cuda_self(backend);
     FOR_ELEMENT(backend, {
         if (ffn % PACK<T> == 0 && aligned_16(out, gate_up))
-            swiglu_launch<T, PACK<T>>(cuda, (T *)out, (const T *)gate_up, rows, ffn);
+            swiglu_launch_<T, PACK<T>>(cuda, (T *)out, (const T *)gate_up, rows, ffn);
         else
-            swiglu_launch<T, 1>(cuda, (T *)out, (const T *)gate_up, rows, ffn);
+            swiglu_launch_<T, 1>(cuda, (T *)out, (const T *)gate_up, rows, ffn);
     });
 }
 
@@ -214,8 +214,8 @@ void cuda_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, co
     CudaBackend *cuda = cuda_self(backend);
     FOR_ELEMENT(backend, {
         if (ffn % PACK<T> == 0 && aligned_16(dgate_up, dout, gate_up))
-            swiglu_backward_launch<T, PACK<T>>(cuda, (T *)dgate_up, (const T *)dout, (const T *)gate_up, rows, ffn);
+            swiglu_backward_launch_<T, PACK<T>>(cuda, (T *)dgate_up, (const T *)dout, (const T *)gate_up, rows, ffn);
         else
-            swiglu_backward_launch<T, 1>(cuda, (T *)dgate_up, (const T *)dout, (const T *)gate_up, rows, ffn);
+            swiglu_backward_launch_<T, 1>(cuda, (T *)dgate_up, (const T *)dout, (const T *)gate_up, rows, ffn);
     });
 }

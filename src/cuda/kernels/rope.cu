@@ -28,7 +28,7 @@ struct Rope {
 // [-pi/4, pi/4]; the error is below 1e-10 for angles up to a million. In double, since in fp32 the angle alone would be
 // off by 1e-2 at position 200,000. It takes about thirty operations; the library's own has a slow path that uses local
 // memory.
-__device__ __forceinline__ void rotation(double angle, float *cosine, float *sine) {
+__device__ __forceinline__ void rotation_(double angle, float *cosine, float *sine) {
     double quarter = rint(angle * 0.63661977236758134308);
     double r = (angle - quarter * 1.57079632673412561417) - quarter * 6.07710050650619224932e-11;
     double q = r * r;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(THREADS) rope_kernel(T *qkv, const Rope rope, 
     SHARED(float, cosines, PAIRS);
     SHARED(float, sines, PAIRS);
     for (int pair = threadIdx.y * blockDim.x + threadIdx.x; pair < rope.pairs; pair += blockDim.x * blockDim.y) {
-        rotation((double)blockIdx.x * frequencies.of[pair], &cosines[pair], &sines[pair]);
+        rotation_((double)blockIdx.x * frequencies.of[pair], &cosines[pair], &sines[pair]);
         cosines[pair] *= rope.scale;
         sines[pair] *= rope.scale * rope.direction;
     }
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(THREADS) rope_kernel(T *qkv, const Rope rope, 
 }
 
 template <typename T, int W>
-void rope_launch(CudaBackend *cuda, T *qkv, int64_t positions, const Rope &rope, const Frequencies &frequencies) {
+void rope_launch_(CudaBackend *cuda, T *qkv, int64_t positions, const Rope &rope, const Frequencies &frequencies) {
     int across = (rope.pairs + W - 1) / W, most = THREADS / across;
     int64_t items = rope.batch * rope.heads;
     if (items > most) items = most;
@@ -98,9 +98,9 @@ void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const R
         for (int i = 0; i < rope.pairs; i++) frequencies.of[i] = table->frequency[first + i];
         FOR_ELEMENT(backend, {
             if (half % PACK<T> == 0 && aligned_16(qkv))
-                rope_launch<T, PACK<T>>(cuda, (T *)qkv, shape->seq, rope, frequencies);
+                rope_launch_<T, PACK<T>>(cuda, (T *)qkv, shape->seq, rope, frequencies);
             else
-                rope_launch<T, 1>(cuda, (T *)qkv, shape->seq, rope, frequencies);
+                rope_launch_<T, 1>(cuda, (T *)qkv, shape->seq, rope, frequencies);
         });
     }
 }

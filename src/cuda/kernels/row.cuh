@@ -23,7 +23,7 @@ struct RowPlan {
     int threads;
 };
 
-static inline int row_threads_(int64_t pieces, int units) {
+static inline int row_block_threads(int64_t pieces, int units) {
     int64_t threads = (pieces + units - 1) / units;
     return (int)((threads + WARP - 1) / WARP * WARP);
 }
@@ -31,9 +31,9 @@ static inline int row_threads_(int64_t pieces, int units) {
 static inline RowPlan row_plan(int64_t cols, int pack, bool aligned) {
     int64_t pieces = cols / pack;
     if (!aligned || cols % pack != 0 || pieces > 4096)
-        return RowPlan{ROW_SCALAR_UNITS, cols < 1024 ? row_threads_(cols, 1) : 1024};
+        return RowPlan{ROW_SCALAR_UNITS, cols < 1024 ? row_block_threads(cols, 1) : 1024};
     int units = pieces <= 256 ? 1 : pieces <= 2048 ? 2 : 4;
-    return RowPlan{units, row_threads_(pieces, units)};
+    return RowPlan{units, row_block_threads(pieces, units)};
 }
 
 // Runs the statements that follow with W and UNITS of the plan; T is the element type.

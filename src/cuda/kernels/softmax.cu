@@ -15,7 +15,7 @@ struct Rows {
     float scale;
 };
 
-__device__ __forceinline__ int row_seen(const Rows &r) {
+__device__ __forceinline__ int row_seen_(const Rows &r) {
     return (int)(r.first + blockIdx.x % r.rows) + 1;
 }
 
@@ -24,7 +24,7 @@ template <typename T, int W, int UNITS>
 __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const T *scores, const Rows r) {
     SHARED(float, workspace, 2 * WARP);
     int64_t row = (int64_t)blockIdx.x * r.cols;
-    int seen = row_seen(r);
+    int seen = row_seen_(r);
     Piece<T, W> piece[UNITS];
 #pragma unroll
     for (int u = 0; u < UNITS; u++)
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
     softmax_backward_kernel(D *dscores, const D *dp, const T *p, const Rows r) {
     SHARED(float, workspace, WARP);
     int64_t row = (int64_t)blockIdx.x * r.cols;
-    int seen = row_seen(r);
+    int seen = row_seen_(r);
     Piece<T, W> probability[UNITS];
     Piece<D, W> slope[UNITS];
 #pragma unroll
@@ -109,41 +109,42 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
     }
 }
 
-static bool refused(CudaBackend *cuda, int64_t cols) {
+static bool softmax_refused_(CudaBackend *cuda, int64_t cols) {
     if (cols > ROW_LIMIT) cuda_refuse(cuda, "stored attention on a GPU takes 32768 positions at most; use flash");
     return cols > ROW_LIMIT;
 }
 
-static Rows rows_of(const CudaScores *s, float scale) {
+static Rows rows_of_(const CudaScores *s, float scale) {
     return Rows{s->rows, s->first, (int)s->cols, scale};
 }
 
 template <typename T>
-void forward_launch(CudaBackend *cuda, T *p, const T *scores, const CudaScores *s, const Rows &r) {
+void softmax_forward_launch_(CudaBackend *cuda, T *p, const T *scores, const CudaScores *s, const Rows &r) {
     RowPlan plan = row_plan(s->cols, PACK<T>, aligned_16(p, scores));
     FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
                               (softmax_kernel<T, W, UNITS>), p, scores, r));
 }
 
 template <typename T>
-void backward_launch(CudaBackend *cuda, T *dscores, const T *dp, const T *p, const CudaScores *s) {
+void softmax_backward_launch_(CudaBackend *cuda, T *dscores, const T *dp, const T *p, const CudaScores *s) {
     RowPlan plan = row_plan(s->cols, PACK<T>, aligned_16(dscores, dp, p));
     FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
-                              (softmax_backward_kernel<T, T, W, UNITS>), dscores, dp, p, rows_of(s, s->scale)));
+                              (softmax_backward_kernel<T, T, W, UNITS>), dscores, dp, p, rows_of_(s, s->scale)));
 }
 
 } // namespace
 
 void cuda_softmax_forward(Backend *backend, void *p, const void *scores, const CudaScores *shape) {
     CudaBackend *cuda = cuda_self(backend);
-    if (refused(cuda, shape->cols)) return;
-    FOR_ELEMENT(backend, (forward_launch<T>(cuda, (T *)p, (const T *)scores, shape, rows_of(shape, shape->scale))));
+    if (softmax_refused_(cuda, shape->cols)) return;
+    FOR_ELEMENT(backend,
+                (softmax_forward_launch_<T>(cuda, (T *)p, (const T *)scores, shape, rows_of_(shape, shape->scale))));
 }
 
 void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, const CudaScores *shape) {
     CudaBackend *cuda = cuda_self(backend);
-    if (refused(cuda, shape->cols)) return;
-    FOR_ELEMENT(backend, (backward_launch<T>(cuda, (T *)dscores, (const T *)dp, (const T *)p, shape)));
+    if (softmax_refused_(cuda, shape->cols)) return;
+    FOR_ELEMENT(backend, (softmax_backward_launch_<T>(cuda, (T *)dscores, (const T *)dp, (const T *)p, shape)));
 }
 
 // --- the passes of the unfused form over `wide`
@@ -166,49 +167,49 @@ __global__ void __launch_bounds__(PASS_THREADS) pass_kernel(float *wide, int64_t
     }
 }
 
-void pass_launch(CudaBackend *cuda, float *wide, const CudaScores *s, Pass pass) {
+void pass_launch_(CudaBackend *cuda, float *wide, const CudaScores *s, Pass pass) {
     int64_t count = s->matrices * s->rows * s->cols;
     CUDA_LAUNCH(cuda, launch_blocks(count, 4 * PASS_THREADS), PASS_THREADS, 0, pass_kernel, wide, count,
-                rows_of(s, s->scale), pass);
+                rows_of_(s, s->scale), pass);
 }
 
 // Returns the scores as a shape without a diagonal: each row sees all its columns.
-static CudaScores whole_rows(const CudaScores *s) {
+static CudaScores whole_rows_(const CudaScores *s) {
     return CudaScores{s->matrices * s->rows, 1, s->cols, s->cols - 1, 1.0f};
 }
 
-template <typename T> void slopes_launch(CudaBackend *cuda, float *wide, const T *p, const CudaScores *s) {
+template <typename T> void slopes_launch_(CudaBackend *cuda, float *wide, const T *p, const CudaScores *s) {
     // The pieces of the probabilities set the width; in fp32 a piece has twice the bytes that it has in bf16.
     constexpr uintptr_t MASK = PACK<T> * sizeof(float) - 1;
     RowPlan plan = row_plan(s->cols, PACK<T>, aligned_16(p) && ((uintptr_t)wide & MASK) == 0);
     FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
                               (softmax_backward_kernel<T, float, W, UNITS>), wide, (const float *)wide, p,
-                              rows_of(s, s->scale)));
+                              rows_of_(s, s->scale)));
 }
 
 } // namespace
 
 void cuda_softmax_unfused_forward(Backend *backend, void *p, const void *scores, float *wide, const CudaScores *shape) {
     CudaBackend *cuda = cuda_self(backend);
-    CudaScores all = whole_rows(shape);
+    CudaScores all = whole_rows_(shape);
     int64_t count = shape->matrices * shape->rows * shape->cols;
-    if (refused(cuda, shape->cols)) return;
+    if (softmax_refused_(cuda, shape->cols)) return;
     cuda_to_float(backend, wide, scores, count);
-    pass_launch(cuda, wide, shape, PASS_SCALE);
-    pass_launch(cuda, wide, shape, PASS_MASK_SCORES);
-    forward_launch<float>(cuda, wide, wide, &all, rows_of(&all, 1.0f));
+    pass_launch_(cuda, wide, shape, PASS_SCALE);
+    pass_launch_(cuda, wide, shape, PASS_MASK_SCORES);
+    softmax_forward_launch_<float>(cuda, wide, wide, &all, rows_of_(&all, 1.0f));
     cuda_from_float(backend, p, wide, count);
 }
 
 void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
                                    const CudaScores *shape) {
     CudaBackend *cuda = cuda_self(backend);
-    CudaScores all = whole_rows(shape);
+    CudaScores all = whole_rows_(shape);
     int64_t count = shape->matrices * shape->rows * shape->cols;
-    if (refused(cuda, shape->cols)) return;
+    if (softmax_refused_(cuda, shape->cols)) return;
     cuda_to_float(backend, wide, dp, count);
-    pass_launch(cuda, wide, shape, PASS_MASK_SLOPES); // above the diagonal may be anything
-    FOR_ELEMENT(backend, (slopes_launch<T>(cuda, wide, (const T *)p, &all)));
-    pass_launch(cuda, wide, shape, PASS_SCALE);
+    pass_launch_(cuda, wide, shape, PASS_MASK_SLOPES); // above the diagonal may be anything
+    FOR_ELEMENT(backend, (slopes_launch_<T>(cuda, wide, (const T *)p, &all)));
+    pass_launch_(cuda, wide, shape, PASS_SCALE);
     cuda_from_float(backend, dscores, wide, count);
 }

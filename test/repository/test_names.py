@@ -1,0 +1,87 @@
+"""Private functions end in _ and have a name of their own: a search for a name finds one function.
+
+Functions are read from the sources: a definition outside of braces is a function's if parentheses precede its body.
+"""
+
+import collections
+import re
+
+from trainer_runs import ROOT
+
+FILES = sorted(
+    path
+    for path in [*ROOT.glob("*.[ch]"), *ROOT.glob("*.cu"), *(ROOT / "src").rglob("*.*")]
+    if path.suffix in (".c", ".h", ".cpp", ".cu", ".cuh")
+)
+SPECIFIERS = re.compile(r"__(?:attribute|launch_bounds)__\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
+NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*', re.S | re.M)
+
+
+def outside_of_braces(text):
+    """What precedes each opening brace that is not inside another one; those of namespaces and extern "C" count as absent."""
+    depth = begin = 0
+    for brace in re.finditer(r"[{};]", text):
+        if brace.group() == "{":
+            head = text[begin : brace.start()].strip()
+            if depth == 0 and re.fullmatch(r"extern|namespace\b[\w\s]*", head):
+                begin = brace.end()
+                continue
+            if depth == 0:
+                yield head
+            depth += 1
+        elif brace.group() == "}":
+            depth = max(0, depth - 1)
+        if depth == 0:
+            begin = brace.end()
+
+
+def functions(path):
+    """(name, what is written before it) of every function that a file defines: a name, and parentheses to the end."""
+    for head in outside_of_braces(NOISE.sub("", path.read_text())):
+        rest, depth = SPECIFIERS.sub("", head).strip(), 0
+        for at in range(len(rest) - 1, -1, -1) if rest.endswith(")") else ():
+            depth += {")": 1, "(": -1}.get(rest[at], 0)
+            if depth == 0:
+                found = re.fullmatch(r"(.*?)(\w+)\s*", rest[:at], re.S)
+                if found and found.group(1).strip():
+                    yield found.group(2), found.group(1)
+                break
+
+
+def definitions():
+    """(file, name, what is written before it) of every function of the program."""
+    return [(path, name, before) for path in FILES for name, before in functions(path)]
+
+
+def declared():
+    """Every name that a header calls a function by."""
+    headers = (path.read_text() for path in FILES if path.suffix in (".h", ".cuh"))
+    return {name for text in headers for name in re.findall(r"(\w+)\)?\(", text)}
+
+
+def test_functions_of_one_file_end_in_an_underscore():
+    """All but main and kernels (name_kernel), which tables and profilers show."""
+    public = declared() | {"main"}
+    found = definitions()
+    assert len(found) > 2500
+    assert [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, name, before in found
+        if path.suffix not in (".h", ".cuh")
+        and (name not in public or "static" in before.split())
+        and not name.endswith("_kernel" if "__global__" in before else "_")
+    ] == []
+
+
+def test_functions_that_a_header_declares_have_no_underscore():
+    names = {name for path, name, _ in definitions() if name.endswith("_") and path.suffix in (".h", ".cuh")}
+    assert names == set()
+
+
+def test_no_function_has_the_name_of_another():
+    """Overloads and specializations are of one file."""
+    files = collections.defaultdict(set)
+    for path, name, _ in definitions():
+        files[name].add(str(path.relative_to(ROOT)))
+    del files["main"]
+    assert {name: sorted(where) for name, where in files.items() if len(where) > 1} == {}
