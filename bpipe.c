@@ -182,8 +182,8 @@ static void walk_load_(Walk *walk, int turn) {
     if (turn > walk->newest) walk->newest = turn;
 }
 
-// Before a forward there has to be a free slot. If no slot is freed before the forward after it, that one's slot is
-// freed during this one, so that compute does not wait for it.
+// Makes a slot free before a forward. If the list frees no slot between this forward and the next, it also frees the
+// next one's slot while this one runs, so that compute does not wait for it.
 static void walk_before_forward_(Walk *walk) {
     bool follows = walk->at < walk->last_forward;
     for (int64_t i = walk->at + 1; follows && walk->base->actions[i].kind != ACTION_FORWARD; i++) {
@@ -365,7 +365,8 @@ static int host_needs_(const Schedule *base, int s) {
     return ready ? slots : in_flight;
 }
 
-// To a partner: both in-flight counts and one slot to move to, over two stages.
+// Returns the fewest slots for a stage: to the host what its walk succeeds with; to a partner the bundles that both
+// keep in flight and one slot to move to, over two stages.
 static int balance_needs_(const Schedule *base, int s, EvictTarget target) {
     if (target == EVICT_TO_HOST) return host_needs_(base, s);
     int in_flight = schedule_in_flight(&base->stage[s]), partner = bpipe_partner(base->stages, s);
@@ -416,7 +417,7 @@ static int balance_allowed_(const Schedule *base, int slots, EvictTarget target,
                      base->name, base->stages, least);
 }
 
-// An empty copy of the base: "bpipe" over 1F1B and GPipe, "bpipe-gis" over gis.
+// Returns an empty copy of the base: "bpipe" over 1F1B and GPipe, "bpipe-gis" over gis.
 static Schedule *balance_new_(const Schedule *base, int slots, Error *err) {
     bool plain = strcmp(base->name, "1f1b") == 0 || strcmp(base->name, "gpipe") == 0;
     char name[sizeof base->name];

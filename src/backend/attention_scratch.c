@@ -6,9 +6,9 @@ static int64_t pad_(int64_t length, int64_t to) {
     return (length + to - 1) / to * to;
 }
 
-// Each row's statistics, and the gradients of a group's keys and values, one for each query head. A deterministic
-// backward on 80 and 90 keeps the gradient of the scores, in 16 bits; any other adds up dq in fp32, and on 80 two of
-// the three gradients, one of them in rows of 8.
+// Counts the statistics of each row, and for every query head the gradients of its group's keys and values. A
+// deterministic backward on 80 and 90 also keeps the gradient of the scores, in 16 bits. Any other adds up dq in fp32;
+// on 80 it also keeps two of the three gradients, one of them in rows of 8.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability) {
     int64_t matrices = shape->batch * shape->heads, rows = matrices * shape->seq, seq = shape->seq;
     bool grouped = shape->heads != shape->kv_heads, same = attention_flash_deterministic(shape, capability);

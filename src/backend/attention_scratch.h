@@ -13,26 +13,29 @@ enum {
     CUDA_LENT_PAGE = 2 << 20,  // memory that another process maps is taken in whole pages
 };
 
-// Of cuDNN's flash attention, forward and backward, the larger, in bytes to the byte: what cuDNN 9.19 asks for on a GPU
-// of compute capability 8.x, 9.x and 10.x (80, 90, 100). On 80 and 90 a deterministic backward takes the gradient of
-// the probabilities, as large as all scores in 16 bits. test/cuda/test_cudnn.py asks cuDNN and compares.
+// Returns the workspace of cuDNN's flash attention, the larger of forward and backward, exact to the byte: what cuDNN
+// 9.19 asks for on a GPU of compute capability 8.x, 9.x and 10.x (80, 90, 100). On 80 and 90 a deterministic backward
+// takes the gradient of the probabilities, as large as all scores in 16 bits. test/cuda/test_cudnn.py asks cuDNN and
+// compares.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability);
 
-// Whether that backward is deterministic (attention.deterministic). auto: where cuDNN's documentation has it, from 90
-// on.
+// Returns whether that backward is deterministic (attention.deterministic). auto: where cuDNN documents that it can be,
+// from 90 on.
 static inline bool attention_flash_deterministic(const AttentionShape *shape, int capability) {
     return shape->deterministic == DETERMINISTIC_AUTO ? capability >= 90 : shape->deterministic == DETERMINISTIC_ON;
 }
 
-// Of attention, in bytes, the larger of forward and backward; element: bytes of one activation. `none` and `recompute`
-// go through the sequences of a microbatch one by one: `none` holds the gradient of one sequence's probabilities beside
-// what is stored, `recompute` the probabilities too, and an unfused softmax them in fp32. If cuDNN asks for more at
-// start, more is taken then. capability: 80, 90 or 100; 0 if the GPU is not known, which counts the most of them.
+// Returns the scratch of attention in bytes, the larger of forward and backward; element: bytes of one activation.
+// `none` and `recompute` process the sequences of a microbatch one by one: `none` holds the gradient of one sequence's
+// probabilities beside what is stored, `recompute` the probabilities too, and an unfused softmax holds them in fp32. If
+// cuDNN asks for more at start-up, more is allocated then. capability: 80, 90 or 100; 0 if the GPU is not known, which
+// counts the largest of the three.
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element, int capability);
 
-// Whether scale, mask and softmax of `none` and `recompute` run as one kernel. SOFTMAX_MEGATRON follows Megatron-LM's
-// fused kernel (megatron/fused_kernels, 2023): 16-bit scores, 16 < seq <= 4096, seq and batch * heads of the rank
-// multiples of 4; otherwise separate passes in fp32. The one place of this rule: kernels, plan and profile ask here.
+// Returns whether scale, mask and softmax of `none` and `recompute` run as one kernel. SOFTMAX_MEGATRON follows
+// Megatron-LM's fused kernel (megatron/fused_kernels, 2023): 16-bit scores, 16 < seq <= 4096, seq and batch * heads of
+// the rank multiples of 4; otherwise separate passes in fp32. This is the only place of the rule: kernels, plan and
+// profile ask here.
 static inline bool attention_softmax_fuses(const AttentionShape *shape, int64_t element) {
     if (shape->softmax != SOFTMAX_MEGATRON) return shape->softmax == SOFTMAX_FUSED;
     bool length = shape->seq > 16 && shape->seq <= 4096 && shape->seq % 4 == 0;

@@ -100,7 +100,7 @@ struct Backend {
     // bytes and what holds the rest
     void *(*allocate)(Backend *, MemoryCategory, int64_t bytes, const char *what, Error *err);
     void (*release)(Backend *, MemoryCategory, void *memory, int64_t bytes);
-    // -1 with err if the device has less than these bytes free. NULL: allocate says it.
+    // -1 with err if the device has less than these bytes free. NULL: only `allocate` can tell.
     int (*check_free)(Backend *, int64_t bytes, Error *err);
     void (*copy)(Backend *, Stream, void *to, const void *from, int64_t bytes); // device to device
     void (*upload)(Backend *, void *to, const void *from,

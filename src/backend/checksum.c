@@ -1,6 +1,6 @@
-// Checksums of device memory, worked out on the host: pieces come into buffers that fit a core's cache. Only the first
-// waits for compute, as every download does. What compute had written by then is all of the memory, so the others come
-// on the stream of messages, beside what compute does meanwhile, and each while the one before it is summed.
+// Checksums of device memory, computed on the host: pieces are downloaded into buffers that fit a core's cache. Only
+// the first download waits for compute, as every download does; by then all of the memory has been written. The others
+// travel on the stream of messages while compute goes on, each while the piece before it is summed.
 #include "checksum.h"
 #include "base/alloc.h"
 

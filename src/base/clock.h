@@ -1,5 +1,5 @@
 // The one clock of the program: CLOCK_MONOTONIC of the host. Events of a device, waits, traces and step times are all
-// read on it, so that they can be subtracted from each other.
+// read from it, so that they can be subtracted from each other.
 #ifndef CLOCK_H
 #define CLOCK_H
 

@@ -127,7 +127,7 @@ static bool files_trusted_(const struct stat *link, const struct stat *folder) {
     return (folder->st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// Opens the folder that a path lies in; its length, with the slash, is stored.
+// Opens the folder that holds a path, and stores the length of its name, slash included.
 static int files_open_folder_(const char *path, int *length) {
     const char *slash = strrchr(path, '/');
     *length = slash == NULL ? 0 : (int)(slash - path) + 1;

@@ -31,9 +31,9 @@ int file_write_all(int fd, const void *data, int64_t bytes);
 // only that owner may write there. Where many can write, another user may have put his to have us overwrite a file of
 // ours; that is ELOOP. Returns -1 with errno on failure.
 int file_open_to_write(const char *path, int flag);
-// Opens a new file; what has its name is removed first, and no link is followed. Returns -1 with errno on failure.
+// Creates a new file, after removing whatever has its name; follows no link. Returns -1 with errno on failure.
 int file_open_new(const char *path);
-// strerror, with words for a link that is not followed.
+// Returns strerror's text, or our own for a link that is not followed.
 const char *file_why(int code);
 
 // If stdin, stdout or stderr is closed at start, the next open() would take its descriptor and our output would land in

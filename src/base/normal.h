@@ -40,7 +40,7 @@ NORMAL_INLINE void normal_words(uint64_t seed, uint64_t stream, uint64_t block, 
     normal_philox(counter, key, out);
 }
 
-// ln((word + 1/2) / 2^32). The half keeps the argument off zero. With x = m 2^e and m in [sqrt(1/2), sqrt(2)),
+// Returns ln((word + 1/2) / 2^32). The half keeps the argument off zero. With x = m 2^e and m in [sqrt(1/2), sqrt(2)),
 // ln m = 2 artanh s, s = (m - 1) / (m + 1), |s| < 0.172: eleven terms of the series leave less than 2^-56 of s.
 NORMAL_INLINE double normal_log(uint32_t word) {
     const double root_half = 0.70710678118654752440, ln2_high = 0.69314718055994528623,
@@ -57,8 +57,8 @@ NORMAL_INLINE double normal_log(uint32_t word) {
     return fma(power, ln2_high, fma(power, ln2_low, log_m));
 }
 
-// Sine and cosine of word / 2^32 turns. The nearest quarter turn is split off exactly; what is left, at most pi/4, goes
-// through the Taylor series, whose rest is below 2^-62.
+// Computes sine and cosine of word / 2^32 turns. The nearest quarter turn is split off exactly; what is left, at most
+// pi/4, goes through the Taylor series, whose remainder is below 2^-62.
 NORMAL_INLINE void normal_turn(uint32_t word, double *sine, double *cosine) {
     uint32_t quarter = (word + 0x20000000u) >> 30;
     int32_t rest = (int32_t)(word - (quarter << 30));
@@ -83,7 +83,7 @@ NORMAL_INLINE void normal_turn(uint32_t word, double *sine, double *cosine) {
     *cosine = quarter == 0 ? c : quarter == 1 ? -s : quarter == 2 ? -c : s;
 }
 
-// Box-Muller on two words. The largest value is sqrt(2 * 33 * ln 2) = 6.76.
+// Turns two words into two normals (Box-Muller). The largest value is sqrt(2 * 33 * ln 2) = 6.76.
 NORMAL_INLINE void normal_pair(uint32_t word_0, uint32_t word_1, float out[2]) {
     double radius = sqrt(-2 * normal_log(word_0)), sine, cosine;
     normal_turn(word_1, &sine, &cosine);
@@ -91,7 +91,7 @@ NORMAL_INLINE void normal_pair(uint32_t word_0, uint32_t word_1, float out[2]) {
     out[1] = (float)(radius * sine);
 }
 
-// The four normals of one block: elements 4 * block .. 4 * block + 3 of the stream.
+// Writes the four normals of one block: elements 4 * block .. 4 * block + 3 of the stream.
 NORMAL_INLINE void normal_block(uint64_t seed, uint64_t stream, uint64_t block, float out[NORMAL_LANES]) {
     uint32_t words[4];
     normal_words(seed, stream, block, words);

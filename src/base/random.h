@@ -12,16 +12,16 @@ typedef struct NormalRows {
     uint64_t seed, stream, first, stride;
 } NormalRows;
 
-// Four uniform 32-bit words for a 128-bit counter (counter[4]) under a 64-bit key.
+// Writes four uniform 32-bit words for a 128-bit counter (counter[4]) under a 64-bit key.
 void random_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
-// 64 uniform bits for (seed, stream, index).
+// Returns 64 uniform bits for (seed, stream, index).
 uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index);
 
-// One standard normal for (seed, stream, index), by Box-Muller in double, rounded to float (normal.h).
+// Returns one standard normal for (seed, stream, index), by Box-Muller in double, rounded to float (normal.h).
 float random_normal(uint64_t seed, uint64_t stream, uint64_t index);
 
-// out[i] = scale * normal(seed, stream, first + i) for i in [0, count): equal to random_normal element by element.
+// Sets out[i] = scale * normal(seed, stream, first + i) for i in [0, count): equal to random_normal element by element.
 void random_normal_fill(float *out, int64_t count, float scale, uint64_t seed, uint64_t stream, uint64_t first);
 
 #endif

@@ -1,4 +1,4 @@
-// SipHash-2-4: two rounds for each word of eight bytes, four at the end. Test vectors of the paper: test_siphash.c.
+// SipHash-2-4: two rounds for each word of eight bytes, four at the end. test_siphash.c has the paper's test vectors.
 #include "siphash.h"
 
 #include <string.h>

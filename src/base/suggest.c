@@ -1,4 +1,4 @@
-// The nearest of a list of words by edit distance, for "did you mean". Case does not count: others write "1F1B".
+// Finds the nearest of a list of words by edit distance, for "did you mean". Case is ignored: people also write "1F1B".
 #include "suggest.h"
 
 #include <ctype.h>
@@ -34,7 +34,7 @@ int suggest_distance(const char *a, const char *b) {
 
 bool suggest_nearer(const char *typed, const char *known, int *best) {
     int distance = suggest_distance(typed, known);
-    // A third of the letters may be wrong; in short words one, or everything would look alike.
+    // A third of the letters may be wrong, but only one in a short word, which would otherwise resemble too many.
     int allowed = (int)strnlen(known, MAX_WORD) / 3;
     if (allowed < 1) allowed = 1;
     if (distance > allowed || distance >= *best) return false;

@@ -4,11 +4,11 @@
 
 #include <stdbool.h>
 
-// Letters to insert, delete, replace or swap with a neighbour (optimal string alignment distance) to turn one word into
-// the other; case does not count. Words longer than 63 bytes are infinitely far away (INT_MAX).
+// Returns how many letters to insert, delete, replace or swap with a neighbour (optimal string alignment distance) to
+// turn one word into the other. Case is ignored. INT_MAX if either word is longer than 63 bytes.
 int suggest_distance(const char *a, const char *b);
 
-// True where `known` is near enough to `typed` to be what was meant and nearer than *best, which it then updates.
+// Returns whether `known` is near enough to `typed` to be what was meant, and nearer than *best, which it then updates.
 // Start with *best = INT_MAX and go through all candidates.
 bool suggest_nearer(const char *typed, const char *known, int *best);
 

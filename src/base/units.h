@@ -7,7 +7,7 @@
 #define MIB (1024.0 * 1024.0)
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
-// Greatest common divisor of two non-negative integers; gcd(a, 0) = a.
+// Returns the greatest common divisor of two non-negative integers; gcd(a, 0) = a.
 static inline int64_t greatest_common_divisor(int64_t a, int64_t b) {
     while (b != 0) {
         int64_t rest = a % b;

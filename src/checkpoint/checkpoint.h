@@ -16,13 +16,13 @@
 #include "engine/stage.h"
 #include "ranks/world.h"
 
-// Where a run continues.
+// Where a resumed run continues.
 typedef struct ResumePoint {
     bool found;
     char dir[CHECKPOINT_PATH]; // the checkpoint that was taken
     uint64_t run;              // the run it belongs to
     int64_t step, samples;
-    StepGuard step_guard; // if the checkpoint has none: as at the start
+    StepGuard step_guard; // as at the start if the checkpoint has none
 } ResumePoint;
 
 // --- saving
@@ -32,7 +32,7 @@ typedef struct Checkpoint Checkpoint;
 // Returns the bytes of host memory that a rank with these states keeps for the copy (an upper bound, exact but for
 // padding): its share of the weights and its optimizer states. 0 if nothing is saved at intervals.
 int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank);
-// Returns those for the threads that write it.
+// Returns the bytes of host memory for the threads that write it.
 int64_t checkpoint_buffer_bytes(const Config *config);
 
 // Collective. Creates checkpoint.dir, removes what an earlier run left half written in it, and allocates the copy. Sets
@@ -42,7 +42,7 @@ int64_t checkpoint_buffer_bytes(const Config *config);
 // -1 with err.
 int checkpoint_create(Checkpoint **checkpoint, Stage *stage, World *world, const ResumePoint *from, const Log *log,
                       Error *err);
-// Ends a write in progress; the next run sweeps away what is not complete.
+// Ends a write in progress; the next run removes what is not complete.
 void checkpoint_destroy(Checkpoint *checkpoint);
 
 // All of these are collective and accept NULL for no checkpoints. -1 with err only if ranks cannot reach each other: a

@@ -150,11 +150,11 @@ int directory_lock(const char *path, int *lock, Error *err) {
         }
         close(*lock);
         *lock = -1;
-        return !taken
-                   ? 0
-                   : error_set(err, EXIT_FAILED,
-                               "%s: another run saves its checkpoints there; wait for its end, or name another folder",
-                               path);
+        return !taken ? 0
+                      : error_set(
+                            err, EXIT_FAILED,
+                            "%s: another run saves its checkpoints there; wait until it ends, or name another folder",
+                            path);
     }
     return 0;
 }

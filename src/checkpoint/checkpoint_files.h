@@ -104,7 +104,7 @@ int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, in
 // removes those of other runs too. What cannot be removed stays.
 int checkpoint_prune(const char *dir, const Crc64 *crc, uint64_t run, int64_t keep, const char *newest, bool others);
 // Removes what an earlier run left half written or half removed. A checkpoint that was being replaced gets its name
-// back if the new one is not complete.
+// back unless the new one is complete.
 void checkpoint_sweep(const char *dir);
 void directory_remove(const char *path);
 

@@ -1,5 +1,5 @@
-// What a folder of checkpoints holds: lists them by what their manifests say, removes old ones, and sweeps up what a
-// run that was killed left.
+// What a folder of checkpoints holds: lists them by what their manifests say, removes old ones, and removes what a
+// killed run left half done.
 #include "checkpoint_files.h"
 #include "base/alloc.h"
 

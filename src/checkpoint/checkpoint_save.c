@@ -145,7 +145,7 @@ static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
         if (bytes != file->bytes)
             return error_set(
                 err, EXIT_FAILED,
-                "%s/%s has %lld bytes on this host where %lld were written; checkpoint.dir has to lie on a "
+                "%s/%s has %lld bytes on this host where %lld were written; checkpoint.dir has to be on a "
                 "file system that all hosts share",
                 checkpoint->partial, file->name, (long long)bytes, (long long)file->bytes);
     }
@@ -172,8 +172,8 @@ static void *commit_(void *argument) {
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
     double start = clock_seconds();
     if (commit_files_(checkpoint, &checkpoint->failure) == 0) {
-        // A checkpoint too many does no harm. What a failed attempt could not clear away at once, as on a disk that was
-        // read-only for a while, is not in use by any rank: all are done.
+        // A superfluous checkpoint does no harm. Files that a failed attempt could not remove at once, as on a disk
+        // that was read-only for a while, are not in use by any rank: all are done.
         checkpoint_prune(config->dir, &checkpoint->writer.crc, checkpoint->run, config->keep,
                          strrchr(checkpoint->path, '/') + 1, config->overwrite);
         checkpoint_sweep(config->dir);

@@ -201,7 +201,7 @@ static void *raw_of_(SourceReader *reader, int64_t bytes) {
     return reader->raw;
 }
 
-// Makes rows of the rank's tensor from columns of the file's.
+// Turns columns of the file into rows of the rank's tensor.
 static void turn_(const Reading *reading, const Block *block, const char *raw, float *to) {
     const SafeTensor *from = reading->found->tensor;
     int64_t stride = reading->tensor->cols;
@@ -214,7 +214,7 @@ static void turn_(const Reading *reading, const Block *block, const char *raw, f
         }
 }
 
-// Blocks come in order; what they leave out is padding.
+// Zeroes the padding, which is what blocks, coming in order, leave out.
 static void clear_padding_(Reading *reading, int64_t end) {
     float *values = reading->reader->values;
     memset(values + (reading->next - reading->begin), 0, (size_t)(end - reading->next) * sizeof *values);
@@ -250,7 +250,7 @@ static int use_file_(SourceReader *reader, int64_t file, Error *err) {
     return 0;
 }
 
-// A whole block at a time, which the compiler makes vectors of; only a block with such a value is searched.
+// Checks a whole block at a time, which the compiler vectorizes; only a block with such a value is searched.
 static int64_t find_strange_(const float *values, int64_t count) {
     enum { BLOCK = 4096 };
     for (int64_t first = 0; first < count; first += BLOCK) {

@@ -152,8 +152,8 @@ static int put_rows_(const OpenFile *file, const FileBlock *at, const char *data
     return 0;
 }
 
-// to (cols, rows) = transpose of from (rows, cols), whose rows are `stride` elements apart. In tiles, so that rows stay
-// in the cache until all their elements are used.
+// Writes the transpose of from (rows, cols), whose rows are `stride` elements apart, to (cols, rows). In tiles, so that
+// rows stay in the cache until all their elements are used.
 enum { TILE = 32 };
 
 static void transpose4_(uint32_t *to, const uint32_t *from, int64_t rows, int64_t cols, int64_t stride) {

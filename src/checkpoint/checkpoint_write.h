@@ -55,7 +55,7 @@ typedef struct Writer {
 void writer_create(Writer *writer, const Stage *stage, World *world);
 void writer_free(Writer *writer);
 
-// Makes the copy, allocating it the first time.
+// Copies what this rank writes, allocating the memory the first time.
 int writer_allocate(Writer *writer, Error *err);
 void writer_copy(Writer *writer);
 

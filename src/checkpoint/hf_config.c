@@ -73,7 +73,7 @@ static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
         const RopeNumber *row = &rope_numbers[i];
         if (!row->kind[m->rope_scaling]) continue;
         double value = get_(m, row->offset, row->real);
-        // Written as a float if it is one, because transformers warns about integers there.
+        // Writes a float as one, because transformers warns about integers there.
         if (row->real && value == floor(value))
             fprintf(file, ", \"%s\": %.1f", row->word, value);
         else

@@ -53,12 +53,12 @@ static FILE *begin_(HfTokenizer *tokenizer, const char *name) {
     return xmemstream(&tokenizer->file[i].text, &tokenizer->file[i].length);
 }
 
-// end: the text of the token that ends a text, or NULL.
+// Adds tokenizer_config.json. end: the text of the token that ends a text, or NULL.
 static void add_config_(HfTokenizer *tokenizer, const Config *config, const char *class, const char *end) {
     FILE *file = begin_(tokenizer, "tokenizer_config.json");
     fprintf(file, "{\n  \"tokenizer_class\": \"%s\",\n  \"model_max_length\": %lld,\n", class,
             (long long)config->model.seq_len);
-    // Documents here are preceded by the token that ends them, so it is both; it is not put before prompts.
+    // A document is preceded by the token that ends one, so it is both; it is not put before prompts.
     const char *const keys[] = {"bos_token", "eos_token"};
     for (int i = 0; i < 2 && end != NULL; i++) {
         fprintf(file, "  \"%s\": ", keys[i]);

@@ -56,7 +56,7 @@ int config_load(Config *config, const char *path, const char *const *overrides, 
     return config_check(config, err);
 }
 
-// Words that mean true and false are written as JSON's own, as in the file.
+// Writes a word; those that mean true and false become JSON's own, as in the file.
 static void config_write_word_(FILE *file, const char *word) {
     if (strcmp(word, "true") == 0 || strcmp(word, "false") == 0)
         fputs(word, file);

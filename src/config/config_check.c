@@ -35,7 +35,7 @@ static void near_divisors_(int64_t n, int64_t value, char *out, size_t size) {
         snprintf(out, size, "%lld or %lld", (long long)below, (long long)above);
 }
 
-// "1, 2, 4, 8, ...": the first divisors of n.
+// Writes the first divisors of n as "1, 2, 4, 8, ...".
 static void first_divisors_(int64_t n, char *out, size_t size) {
     size_t used = 0;
     int found = 0;
@@ -61,12 +61,12 @@ static int check_required_(const Config *config, Error *err) {
     }
     if (first == NULL) return 0;
     if (used == 0)
-        return config_error(config, first, err, "is missing; every configuration says it (see --help-config)");
-    return config_error(config, first, err,
-                        "is missing, and so are %s; every configuration says them (see --help-config)", missing + 2);
+        return config_error(config, first, err, "is missing and has no default; give it (see --help-config)");
+    return config_error(config, first, err, "is missing and has no default, like %s; give them (see --help-config)",
+                        missing + 2);
 }
 
-// hidden / heads, in pairs where they are rotated.
+// Sets head_dim to hidden / heads, which must be even if heads are rotated in pairs.
 static int check_head_dim_auto_(Config *config, Error *err) {
     ModelConfig *m = &config->model;
     bool rotary = families[m->family].rotary;
@@ -121,7 +121,7 @@ static int check_heads_(Config *config, Error *err) {
                         (long long)m->heads, use);
 }
 
-// The keys that only rotations use, and what a kind of scaling needs.
+// Checks the keys that only rotations use, and what each kind of scaling needs.
 static int check_rope_(Config *config, Error *err) {
     ModelConfig *m = &config->model;
     const char *original = "model.rope_original";
@@ -183,7 +183,7 @@ static int check_batch_(const Config *config, Error *err) {
                         (long long)batch, (long long)(batch / unit), (long long)p, (long long)(p * unit));
 }
 
-// Several stages of one chunk, or chunks, are what layers are dealt out to.
+// Checks that the layers can be dealt out over stages and chunks, and deals them out.
 static int check_layers_(Config *config, Error *err) {
     ParallelConfig *parallel = &config->parallel;
     int64_t layers = config->model.layers, p = parallel->pipeline, sum = 0;
@@ -217,7 +217,7 @@ static int check_layers_(Config *config, Error *err) {
                         (long long)sum, (long long)layers);
 }
 
-// Lists by stage: one entry for all stages, or one each.
+// Checks lists by stage: one entry for all stages, or one for each.
 static int check_stage_lists_(Config *config, Error *err) {
     int64_t p = config->parallel.pipeline;
     const struct {
@@ -251,15 +251,16 @@ static int check_file_header_(Config *config, const Schedule *schedule, Error *e
     }
     if (schedule->chunks > 64 || schedule->forward_only) {
         return config_error(config, "schedule.file", err, "%s %s", config->schedule.file,
-                            schedule->forward_only ? "has no backwards; name it otherwise than forward"
-                                                   : "has more than 64 chunks; use fewer");
+                            schedule->forward_only
+                                ? "has no backwards, because its name is forward; give it another name"
+                                : "has more than 64 chunks; use fewer");
     }
     if (config->schedule.bpipe != BPIPE_ON) return 0;
     return config_error(config, blame_(config, "schedule.bpipe", "schedule.file"), err,
                         "a schedule from a file is run as it is; use bpipe off, and put E and L into the file");
 }
 
-// Where the schedule of the file evicts to, if it does.
+// Notes where the schedule of the file evicts to, if it does.
 static void note_evictions_(ScheduleConfig *config, const Schedule *schedule) {
     for (int s = 0; s < schedule->stages; s++) {
         for (int64_t i = 0; i < schedule->stage[s].count; i++) {
@@ -288,7 +289,7 @@ static int config_check_file_(Config *config, Error *err) {
     return status;
 }
 
-// What the named schedule says of stages, microbatches and its own keys, or of one of these alone.
+// Checks what the named schedule demands of stages, microbatches and its own keys, or of one of these alone.
 static int check_kind_(const Config *config, const char *only, Error *err) {
     static const struct {
         const char *field, *key;
@@ -315,7 +316,7 @@ static int check_kind_(const Config *config, const char *only, Error *err) {
     return config_error(config, blame_(config, key, "schedule.name"), err, "%s", why.text);
 }
 
-// Why gradients cannot be shared out among data ranks, as a sentence; NULL: they can.
+// Returns why gradients cannot be shared out among data ranks, as a sentence; NULL: they can be.
 static const char *why_whole_(const Config *config) {
     if (config->parallel.data == 1) return "one data rank has all gradients; use data 2 or more, or off";
     if (config->parallel.pipeline > 1)
@@ -345,7 +346,7 @@ bool config_shards_gradients(const Config *config) {
     return wanted && why_whole_(config) == NULL;
 }
 
-// The BPipe pass over the named schedule.
+// Checks the BPipe pass over the named schedule.
 static int check_schedule_(const Config *config, Error *err) {
     const ScheduleConfig *schedule = &config->schedule;
     const ScheduleKind *kind = config_schedule_kind(config);
@@ -366,7 +367,7 @@ static int check_schedule_(const Config *config, Error *err) {
                         (long long)schedule->slots, p, smallest);
 }
 
-// Products that the program forms in int64_t; bounds on single keys cannot keep all of them in range.
+// Checks the products that the program forms in int64_t; bounds on single keys cannot keep all of them in range.
 static int check_size_(const Config *config, Error *err) {
     const ModelConfig *m = &config->model;
     const ParallelConfig *parallel = &config->parallel;
@@ -408,11 +409,12 @@ static int check_family_(Config *config, Error *err) {
                                 "family %s learns its positions and rotates nothing; leave the key out", name);
     for (int i = 0; i < 2; i++)
         if (!at_default_(config, plain[i]))
-            return config_error(config, plain[i], err, "family %s is not made so; leave the key out", name);
+            return config_error(config, plain[i], err, "family %s does not have this; leave the key out", name);
     return 0;
 }
 
-// Shares of a blend. What is under a millionth of the whole would come so rarely that it is a slip.
+// Checks the shares of a blend. A share under a millionth of the whole is taken for a slip: its samples would hardly
+// ever come.
 static int check_sources_(Config *config, Error *err) {
     DataConfig *data = &config->data;
     double sum = 0.0;

@@ -26,7 +26,7 @@ void config_help(FILE *file) {
     }
 }
 
-// A bar would end the cell.
+// Escapes a bar, which would end the cell.
 static void cell_(FILE *file, const char *text) {
     for (; *text != '\0'; text++) {
         if (*text == '|') fputc('\\', file);

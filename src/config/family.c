@@ -47,7 +47,7 @@ static const FamilyDemand gpt_demands[] = {
 #define SILU  "  \"hidden_act\": \"silu\",\n"
 #define PLAIN SILU "  \"attention_bias\": false,\n"
 
-// Mistral's layers are LLaMA's, and its checkpoints are written as LLaMA's.
+// Mistral's layers are the same as LLaMA's; a checkpoint of such a model is written as LLaMA's.
 static const FamilyForm llama_forms[] = {
     {"llama", "LlamaForCausalLM", false, false, 0, PLAIN "  \"mlp_bias\": false,\n"},
     {"mistral", "MistralForCausalLM", false, false, 0, SILU},

@@ -23,7 +23,8 @@ typedef struct Gpu {
 extern const char *const gpu_words[];
 const Gpu *gpu_row(int word);
 
-// Compute capability of the row by its family: 80 (Ampere, Ada), 90 (Hopper), 100 (Blackwell); 0 for "none".
+// Returns the compute capability of the row by its family: 80 (Ampere, Ada), 90 (Hopper), 100 (Blackwell); 0 for
+// "none".
 int gpu_capability(int word);
 
 // Returns the row of a device by the name its driver reports ("NVIDIA H100 80GB HBM3"), NULL if it is not known.

@@ -128,7 +128,7 @@ static bool same_letter_(char a, char b) {
     return (a == '-' ? '_' : tolower((unsigned char)a)) == b;
 }
 
-// Whether the first `length` letters of `word` are one of `words`.
+// Returns whether the first `length` letters of `word` are one of `words`.
 static bool is_one_of_(const char *word, size_t length, const char *words) {
     for (const char *at = words; *at != '\0'; at += strspn(at, " ")) {
         size_t size = strcspn(at, " "), i = 0;

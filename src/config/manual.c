@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-// What roff would read as its own: a backslash anywhere, a dot or an apostrophe at the beginning of a line. A hyphen
-// that is to be copied into a shell has to be a minus sign.
+// Writes a text with everything escaped that roff would interpret: a backslash anywhere, a dot or an apostrophe at the
+// beginning of a line. A hyphen that is to be copied into a shell has to be a minus sign.
 static void manual_text_(FILE *file, const char *text) {
     for (const char *at = text; *at != '\0'; at++) {
         if ((*at == '.' || *at == '\'') && (at == text || at[-1] == '\n')) fputs("\\&", file);

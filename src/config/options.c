@@ -12,7 +12,7 @@ const OptionRow option_rows[] = {
     {"override", 'o', "KEY=VALUE", OPTION_LIST, offsetof(Options, overrides),
      "set one key, as in -o train.steps=10; repeatable, the last one wins"},
     {"resume", 0, "DIR", OPTION_TEXT, offsetof(Options, resume),
-     "go on from the newest complete checkpoint in DIR, or from DIR itself"},
+     "resume from the newest complete checkpoint in DIR, or from DIR itself"},
     {"resume-if-any", 0, "DIR", OPTION_TEXT, offsetof(Options, resume_if_any),
      "as --resume, and start at step 0 if DIR does not exist or has no complete checkpoint"},
     {"generate", 0, "PROMPT", OPTION_TEXT, offsetof(Options, generate),
@@ -40,16 +40,16 @@ const OptionRow option_rows[] = {
      "what --plan, --search, --profile and --validate print, as JSON"},
     {"schedule", 0, NULL, OPTION_FLAG, offsetof(Options, schedule),
      "print the pipeline schedule as text and exit; starts no rank"},
-    {"quiet", 'q', NULL, OPTION_FLAG, offsetof(Options, quiet), "say nothing but results and what went wrong"},
+    {"quiet", 'q', NULL, OPTION_FLAG, offsetof(Options, quiet), "print only results and errors"},
     {"verbose", 'v', NULL, OPTION_FLAG, offsetof(Options, verbose),
-     "say more: what was found and chosen, and how long the start-up takes"},
+     "also print what was detected and chosen, and how long the start-up takes"},
     {"help", 'h', NULL, OPTION_FLAG, offsetof(Options, help), "print this and exit"},
     {"help-config", 0, NULL, OPTION_FLAG, offsetof(Options, help_config),
      "print every configuration key, its type, default, range and meaning, and exit"},
     {"markdown", 0, NULL, OPTION_FLAG, offsetof(Options, markdown), "what --help-config prints, as a Markdown page"},
     {"man", 0, NULL, OPTION_FLAG, offsetof(Options, man), "print the manual page and exit; read it with man -l"},
     {"completion", 0, "bash|zsh", OPTION_TEXT, offsetof(Options, completion),
-     "print what completes these options and keys in that shell, and exit"},
+     "print the completion script for that shell, and exit"},
     {"version", 0, NULL, OPTION_FLAG, offsetof(Options, version), "print the version, and what is built in, and exit"},
 };
 
@@ -76,14 +76,14 @@ static int unknown_(const char *typed, Error *err) {
     int best = INT_MAX;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(typed, "="), typed);
     for (int i = 0; i < option_row_count; i++) {
-        // One dash too few is the commonest slip, so dashes do not count.
+        // One dash too few is the most common slip, so dashes are ignored.
         if (suggest_nearer(name + strspn(name, "-"), option_rows[i].name, &best)) near = option_rows[i].name;
     }
     if (near != NULL) return error_set(err, EXIT_USAGE, "%s: no such option; did you mean --%s?", name, near);
     return error_set(err, EXIT_USAGE, "%s: no such option; --help lists all", name);
 }
 
-// Of words that stand apart by '|', is this one?
+// Returns whether `value` is one of the words in "a|b|c".
 static bool is_word_(const char *words, const char *value) {
     size_t length = strlen(value);
     for (; *words != '\0'; words += strspn(words, "|")) {
@@ -118,7 +118,7 @@ static int store_(Options *options, const OptionRow *row, const char *value, Err
     return 0;
 }
 
-// One argument: the option, and its value if that is part of it (-cFILE, --config=FILE).
+// Splits one argument into the option, and its value if that is part of it (-cFILE, --config=FILE).
 static const OptionRow *options_split_(const char *argument, const char **value) {
     *value = NULL;
     if (argument[1] == '-') {
@@ -169,7 +169,7 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
     if (options->resume != NULL && options->resume_if_any != NULL)
         return error_set(err, EXIT_USAGE, "--resume and --resume-if-any: both name a checkpoint; give one of them");
     if (options->quiet && options->verbose)
-        return error_set(err, EXIT_USAGE, "--quiet: says less and --verbose more; give one of them");
+        return error_set(err, EXIT_USAGE, "--quiet: prints less and --verbose more; give one of them");
     if (options->json && !options->plan && !options->search && !options->profile && !options->validate)
         return error_set(err, EXIT_USAGE,
                          "--json: belongs to --plan, --search, --profile and --validate; give one of them too");
@@ -200,7 +200,7 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
     if (options->generate != NULL && (other || options->validate))
         return error_set(err, EXIT_USAGE, "--generate: writes text and nothing else; leave out the other action");
     if (options->validate && other)
-        return error_set(err, EXIT_USAGE, "--validate: says a loss and nothing else; leave out the other action");
+        return error_set(err, EXIT_USAGE, "--validate: prints a loss and nothing else; leave out the other action");
     if (options->verify != NULL && (other || options->generate != NULL || options->validate))
         return error_set(err, EXIT_USAGE,
                          "--verify: runs the same steps in several ways and nothing else; leave out the other action");

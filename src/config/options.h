@@ -35,7 +35,8 @@ typedef struct Options {
 int options_parse(Options *options, int argc, char **argv, Error *err);
 void options_free(Options *options);
 
-// Usage, every option of the table, exit codes, an example. `program` is the trainer's name, without directories.
+// Prints usage, every option of the table, exit codes and an example. `program` is the trainer's name, without
+// directories.
 void options_help(const char *program, FILE *file);
 
 #endif

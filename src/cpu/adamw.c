@@ -20,7 +20,7 @@ typedef struct Chunk {
     int64_t tensor, first, count; // elements [first, first + count) of tensors[tensor]
 } Chunk;
 
-// Walking the table costs less than a hundredth of the work on the chunk it finds.
+// Finds a chunk by walking the table, which costs less than a hundredth of the work on the chunk.
 static Chunk chunk_find_(const AdamwTensor *tensors, int64_t index) {
     int64_t tensor = 0;
     while (index >= tensor_chunks_(&tensors[tensor])) index -= tensor_chunks_(&tensors[tensor++]);

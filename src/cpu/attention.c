@@ -73,7 +73,7 @@ static float row_max_(const float *restrict x, int64_t n) {
     return largest;
 }
 
-// x = exp(scale (x - shift)); returns the sum.
+// Sets x = exp(scale (x - shift)) and returns the sum.
 static float row_exp_(float *restrict x, int64_t n, float scale, float shift) {
     for (int64_t i = 0; i < n; i++) x[i] = cpu_expf(scale * (x[i] - shift));
     return lanes_sum(x, n);
@@ -94,7 +94,7 @@ static void row_scale_(float *restrict x, int64_t n, float factor) {
     for (int64_t i = 0; i < n; i++) x[i] *= factor;
 }
 
-// ds = p (dp - delta) scale
+// Sets ds = p (dp - delta) scale.
 static void row_slopes_(float *restrict ds, const float *restrict p, int64_t n, float delta, float scale) {
     for (int64_t i = 0; i < n; i++) ds[i] = p[i] * (ds[i] - delta) * scale;
 }

@@ -35,7 +35,7 @@ static inline int64_t out_width(const AttentionShape *s) {
     return s->heads * s->head_dim;
 }
 
-// Rows of this head from `position` on.
+// Returns a view of this head's rows from `position` on.
 CpuOperand head_query(const Head *h, const void *qkv, int64_t position);
 CpuOperand head_key(const Head *h, const void *qkv, int64_t position);
 CpuOperand head_value(const Head *h, const void *qkv, int64_t position);
@@ -50,10 +50,10 @@ static inline CpuOperand floats(const float *data, int64_t stride) {
     return (CpuOperand){data, stride, false, false};
 }
 
-// rows (count, head_dim) become the rows of what `to` views.
+// Stores rows (count, head_dim) as the rows of what `to` views.
 void head_store(const Head *h, CpuOperand to, const float *rows, int64_t count);
 
-// delta (count) = row sums of dout * out, which is what the softmax's backward takes from every dp of a row.
+// Sets delta (count) to the row sums of dout * out, which the softmax's backward subtracts from every dp of a row.
 void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_t count, float *delta);
 
 // flash.c. `span` of `spans`: a run of a head's queries, a unit of work for a thread, with all keys it sees; bits do
@@ -63,7 +63,7 @@ int64_t flash_scratch_floats(const AttentionShape *shape);
 int64_t flash_workspace_floats(const AttentionShape *shape); // of cpu_scratch
 void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span, int64_t spans);
 
-// dq of the heads that share a key/value head, and their sums in b->dk and b->dv (cleared by the caller).
+// Computes dq of the heads that share a key/value head, and their sums in b->dk and b->dv (cleared by the caller).
 void flash_backward(const Backend *backend, const AttentionShape *shape, const AttentionBackward *b, int64_t sequence,
                     int64_t kv_head);
 

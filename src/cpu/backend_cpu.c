@@ -60,7 +60,7 @@ float *cpu_scratch(CpuBackend *cpu, int64_t floats) {
     return mine->memory;
 }
 
-// One thread's, a whole number of cache lines.
+// Returns the floats of one thread's workspace, a whole number of cache lines.
 static int64_t thread_workspace_(const CpuBackend *cpu, int thread, int64_t rows, int64_t hidden,
                                  const AttentionShape *shape) {
     int64_t floats[] = {cpu_linear_workspace(), cpu_attention_workspace(shape),
@@ -125,8 +125,9 @@ static void backend_cpu_describe_held_(const Backend *backend, char *text, size_
     }
 }
 
-// Zeroed and aligned; the address that calloc returned is kept before it. Large pieces come straight from the kernel,
-// zero without being touched. Huge pages, if the kernel grants them, save the strided reads of packing many misses.
+// Returns zeroed and aligned memory; the address that calloc returned is kept before it. Large pieces come straight
+// from the kernel, zero without being touched. Huge pages, if the kernel grants them, save many TLB misses in the
+// strided reads of packing.
 static void *allocate_zeroed_(int64_t bytes) {
     void *whole = calloc(1, (size_t)bytes + MEMORY_ALIGN + sizeof(void *));
     if (whole == NULL) return NULL;

@@ -169,7 +169,7 @@ typedef struct CpuOperand {
 enum { CPU_GEMM_ROWS = 256, CPU_GEMM_COLS = 384, CPU_GEMM_DEPTH = 256 };
 enum { CPU_GEMM_WORKSPACE = (CPU_GEMM_ROWS + CPU_GEMM_COLS) * CPU_GEMM_DEPTH }; // floats
 
-// C (m, n) fp32, rows `stride` apart, = or += op(A) op(B) with op(A) (m, k), op(B) (k, n). workspace:
+// Sets C (m, n) fp32, rows `stride` apart, = or += op(A) op(B) with op(A) (m, k), op(B) (k, n). workspace:
 // CPU_GEMM_WORKSPACE floats of this thread's own. C's bits depend on k, not on m, n or the strides.
 void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
               int64_t stride);
@@ -185,8 +185,8 @@ bool cpu_gemm_bf16(CpuProducts *products, int64_t m, int64_t n, int64_t k, CpuOp
 // --- operations (see backend.h)
 // linear.c
 bool cpu_linear_by_library(int precision); // are products oneDNN's?
-// C (m, n), rows `stride` apart, = or += op(a) op(b) for one tile, on this thread alone. workspace: CPU_GEMM_WORKSPACE
-// floats.
+// Sets C (m, n), rows `stride` apart, = or += op(a) op(b) for one tile, on this thread alone. workspace:
+// CPU_GEMM_WORKSPACE floats.
 void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
                       bool accumulate, float *c, int64_t stride);
 void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,

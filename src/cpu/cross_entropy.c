@@ -91,7 +91,7 @@ static void piece_gradient_(float *restrict x, int64_t n, float max, float facto
     for (int64_t i = 0; i < n; i++) x[i] = cpu_expf(x[i] - max) * factor;
 }
 
-// Columns of the row from its logits to their gradient; the target's entry is p - 1 before rounding to bf16.
+// Replaces columns of the row's logits by their gradient; the target's entry is p - 1 before rounding to bf16.
 static void row_gradient_(Backend *backend, void *logits, int32_t target, int64_t row, const RowSoftmax *softmax,
                           float scale, const Columns *c) {
     float workspace[PIECE];

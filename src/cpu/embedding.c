@@ -12,7 +12,7 @@ static void accumulate_(float *restrict sum, const float *restrict x, int64_t n)
     for (int64_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
-// Columns [column, column + n) of one row.
+// Computes columns [column, column + n) of one row.
 static void forward_piece_(Backend *backend, void *x, const void *wte, const void *wpe, int64_t at, int64_t token_at,
                            int64_t position_at, int64_t n) {
     float workspace[2][PIECE];
@@ -54,14 +54,15 @@ static void scatter_columns_(Backend *backend, const Scatter *s, int64_t column,
     }
 }
 
-// Equal shares of whole cache lines; at most a piece, which is what scatter_columns_ takes.
+// Returns a thread's share of the columns: equal, of whole cache lines, and at most a piece, which is what
+// scatter_columns_ takes.
 static int64_t embedding_share_(int64_t hidden, int threads) {
     int64_t share = (hidden + threads - 1) / threads;
     share = (share + CACHE_LINE_FLOATS - 1) / CACHE_LINE_FLOATS * CACHE_LINE_FLOATS;
     return at_most_(share, PIECE);
 }
 
-// One position's rows follow one another: the sum over the batch, in order.
+// Sums one position over the batch, in order; its rows follow one another.
 static void position_backward_(Backend *backend, float *dwpe, const void *dx, int64_t position, int64_t hidden,
                                int64_t batch) {
     float workspace[PIECE];

@@ -16,7 +16,7 @@ static int64_t groups_of_(int64_t seq) {
     return (seq + GROUP * Q - 1) / (GROUP * Q);
 }
 
-// Every span packs the keys that it sees, so there are only as many as spread the work evenly over the threads.
+// Every span packs the keys that it sees, so there are only as many spans as spread the work evenly over the threads.
 int64_t flash_spans(const AttentionShape *s, int threads) {
     int64_t heads = s->batch * s->heads, spans = heads % threads == 0 ? 1 : (8 * threads + heads - 1) / heads;
     return spans < groups_of_(s->seq) ? spans : groups_of_(s->seq);
@@ -46,7 +46,7 @@ int64_t flash_scratch_floats(const AttentionShape *s) {
     return 2 * keys_floats_(s) + dims_floats_(s);
 }
 
-// The chunk at k0 of a "dims" form; a block may want fewer keys of it than were packed.
+// Returns the chunk at k0 of a "dims" form; a block may want fewer keys of it than were packed.
 static GemmLeft dims_panels_(const Packed *packed, const float *form, int64_t k0, int64_t d) {
     return gemm_panels(form + k0 * round_up_(d, GEMM_ROWS), packed->keys - k0 < KEYS ? packed->keys - k0 : KEYS);
 }
@@ -103,7 +103,7 @@ int64_t flash_workspace_floats(const AttentionShape *s) {
     return 2 * KEYS * Q + wide_floats_(s) + GROUP * (2 * s->head_dim * Q + 3 * wide_floats_(s));
 }
 
-// The group of queries from `first` on, in memory of this thread's.
+// Lays out the group of queries from `first` on in memory of this thread.
 static Group group_at_(const Head *h, int64_t first) {
     int64_t seq = h->shape->seq, narrow = h->shape->head_dim * Q, wide = wide_floats_(h->shape);
     float *at = cpu_scratch(cpu_self((Backend *)h->backend), flash_workspace_floats(h->shape));
@@ -120,13 +120,13 @@ static Group group_at_(const Head *h, int64_t first) {
     return group;
 }
 
-// The keys of the chunk at k0 that a block sees.
+// Returns how many keys of the chunk at k0 a block sees.
 static int64_t chunk_width_(const Block *block, int64_t k0) {
     int64_t left = block->keys - k0;
     return left < 0 ? 0 : left < KEYS ? left : KEYS;
 }
 
-// The block's transposed result becomes rows of what `to` views.
+// Stores the block's transposed result as rows of what `to` views.
 static void store_block_(const Head *h, const Group *group, const Block *block, CpuOperand to) {
     int64_t d = h->shape->head_dim;
     gemm_pack(group->rows, (int)d, d, block->count, floats(block->sums, Q));
@@ -149,7 +149,7 @@ static Part part_at_(const Block *block, int64_t k0, int64_t width, int64_t from
     return (Part){from, width < from + STEP ? width : from + STEP, hidden};
 }
 
-// x (width, Q) = keys (width, head_dim) times right (head_dim, Q); zero where it is left out.
+// Sets x (width, Q) = keys (width, head_dim) times right (head_dim, Q); zero where it is left out.
 static void keys_by_queries_(const Block *block, int64_t d, int64_t k0, int64_t width, const float *keys,
                              const float *right, float *x) {
     for (Part p = part_at_(block, k0, width, 0);; p = part_at_(block, k0, width, p.to)) {
@@ -162,7 +162,7 @@ static void keys_by_queries_(const Block *block, int64_t d, int64_t k0, int64_t 
     }
 }
 
-// to (width, head_dim) += x (width, Q) times the block's rows in right (Q, head_dim), packed.
+// Adds to `to` (width, head_dim) x (width, Q) times the block's rows in right (Q, head_dim), packed.
 static void add_queries_(const Block *block, int64_t d, int64_t k0, int64_t width, const float *x, GemmRight right,
                          float *to) {
     for (Part p = part_at_(block, k0, width, 0);; p = part_at_(block, k0, width, p.to)) {
@@ -176,7 +176,7 @@ static void add_queries_(const Block *block, int64_t d, int64_t k0, int64_t widt
 
 // --- columns: query j of the block is in lane j
 
-// Scores of keys that come after their query: never seen.
+// Hides the scores of keys that come after their query.
 static void hide_later_keys_(float *scores, const Block *block, int64_t k0, int64_t width) {
     for (int64_t k = block->first - k0 > 0 ? block->first - k0 : 0; k < width; k++) {
         int64_t hidden = k0 + k - block->first < Q ? k0 + k - block->first : Q;
@@ -189,7 +189,7 @@ static void column_max_(float *restrict most, const float *restrict x, int64_t k
         for (int j = 0; j < Q; j++) most[j] = x[k * Q + j] > most[j] ? x[k * Q + j] : most[j];
 }
 
-// x = 2^(scale x - shift), total += x
+// Sets x = 2^(scale x - shift) and adds it to total.
 static void column_exp_(float *restrict x, float *restrict total, const float *restrict shift, float scale,
                         int64_t keys) {
     for (int64_t k = 0; k < keys; k++)
@@ -205,7 +205,7 @@ static void column_scale_(float *restrict x, const float *restrict factor, int64
         for (int j = 0; j < Q; j++) x[r * Q + j] *= factor[j];
 }
 
-// ds = p (dp - delta) scale
+// Sets ds = p (dp - delta) scale.
 static void column_slopes_(float *restrict ds, const float *restrict p, const float *restrict delta, float scale,
                            int64_t keys) {
     for (int64_t k = 0; k < keys; k++)
@@ -216,7 +216,7 @@ static void column_slopes_(float *restrict ds, const float *restrict p, const fl
 
 static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
-// One chunk's scores become exponentials. What was summed before shrinks where the maximum has grown.
+// Turns one chunk's scores into exponentials. What was summed before is scaled down where the maximum has grown.
 static void softmax_chunk_(Block *b, float *scores, int64_t width, float scale, int64_t d, bool first) {
     float shrink[Q];
     memcpy(shrink, b->most, sizeof shrink);

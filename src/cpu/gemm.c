@@ -30,7 +30,7 @@ static inline Vec multiply_add_(Vec a, Vec b, Vec c) {
 #endif
 }
 
-// A whole tile of C (MR, vectors * LANES) = or += the product of two panels over `depth`.
+// Computes a whole tile of C (MR, vectors * LANES), = or +=, the product of two panels over `depth`.
 static inline __attribute__((always_inline)) void kernel_(int vectors, bool rows, int64_t depth,
                                                           const float *restrict a, const float *restrict b,
                                                           int64_t step, bool accumulate, float *restrict c,
@@ -39,7 +39,7 @@ static inline __attribute__((always_inline)) void kernel_(int vectors, bool rows
     Vec sums[MR][NV];
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++) {
-        // C is wanted at the end only: by then it has come from memory.
+        // C is needed only at the end; by then the prefetch has brought it from memory.
         if (accumulate) __builtin_prefetch(c + i * stride), __builtin_prefetch(c + i * stride + vectors * LANES - 1);
 #pragma GCC unroll 4
         for (int j = 0; j < vectors; j++) sums[i][j] = (Vec){0};
@@ -95,7 +95,7 @@ int gemm_vectors(int64_t n) {
     return best;
 }
 
-// A tile at the edge of C goes through one that is whole.
+// Adds a tile at the edge of C, which was computed as a whole one.
 static void add_edge_(int64_t rows, int64_t cols, const float *tile, bool accumulate, float *c, int64_t stride) {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++)
@@ -150,7 +150,7 @@ typedef int EightInts __attribute__((vector_size(32)));
 #define SHUFFLE(x, y, ...) __builtin_shuffle(x, y, (EightInts){__VA_ARGS__})
 #endif
 
-// to[k * width + w] = from[w * stride + k] for an 8 x 8 block: three rounds that swap ever larger pieces.
+// Sets to[k * width + w] = from[w * stride + k] for an 8 x 8 block: three rounds that swap ever larger pieces.
 static inline __attribute__((always_inline)) void transpose8_(float *restrict to, int64_t width,
                                                               const void *restrict from, int64_t stride, bool bf16) {
     Eight a[8], b[8];
@@ -177,7 +177,7 @@ static inline __attribute__((always_inline)) void transpose8_(float *restrict to
     for (int i = 0; i < 8; i++) *(Eight *)(to + i * width) = b[i];
 }
 
-// One panel of `count` <= width rows that are contiguous in k.
+// Packs one panel of `count` <= width rows that are contiguous in k.
 static inline __attribute__((always_inline)) void pack_across_(float *restrict to, int width, int64_t count,
                                                                int64_t depth, const void *restrict from, int64_t stride,
                                                                bool bf16) {
@@ -203,8 +203,8 @@ static inline __attribute__((always_inline)) void copy_run_(float *restrict to, 
     for (int i = width & ~7; i < width; i++) to[i] = gemm_element_(from, at + i, bf16);
 }
 
-// All panels of a block whose rows (one per k) are contiguous in w: a few rows at a time, so that what is read and what
-// is written in one go stays in the first-level cache, whose sets the panels' distance would all map to one.
+// Packs all panels of a block whose rows (one per k) are contiguous in w: a few rows at a time, so that what is read
+// and written in one go stays in the first-level cache. The distance of the panels would map all of them to one set.
 static inline __attribute__((always_inline)) void pack_along_(float *restrict to, int width, int64_t count,
                                                               int64_t depth, const void *restrict from, int64_t stride,
                                                               bool bf16) {
@@ -258,7 +258,7 @@ void gemm_pack(float *to, int width, int64_t count, int64_t depth, CpuOperand fr
         pack_width_(to, width, count, depth, from.data, from.stride, from.transposed, false);
 }
 
-// op(matrix) from (row, col) on.
+// Returns op(matrix) from (row, col) on.
 static CpuOperand gemm_part_(CpuOperand matrix, int64_t row, int64_t col) {
     int64_t at = matrix.transposed ? col * matrix.stride + row : row * matrix.stride + col;
     matrix.data = gemm_advance_(matrix.data, at, matrix.bf16);

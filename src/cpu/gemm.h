@@ -16,13 +16,13 @@ enum { GEMM_LANES = 4, GEMM_ROWS = 4, GEMM_VECTORS = 2 };
 #endif
 enum { GEMM_COLS = GEMM_VECTORS * GEMM_LANES };
 
-// The width of op(B)'s panels for n columns, in vectors: the one that computes the least for nothing, the widest of
-// those.
+// Returns the width of op(B)'s panels for n columns, in vectors: of those that compute the fewest superfluous columns,
+// the widest.
 int gemm_vectors(int64_t n);
 
-// The panels of op(from) (count, depth): each `width` rows wide, element (k, row) at panel[k * width + row], one after
-// the other, (count rounded up to width) * depth floats. What the last one lacks is zero. The left factor is packed
-// GEMM_ROWS wide as it is, the right one gemm_vectors * GEMM_LANES wide and transposed.
+// Writes the panels of op(from) (count, depth): each `width` rows wide, element (k, row) at panel[k * width + row], one
+// after the other, (count rounded up to width) * depth floats. The last one is padded with zeros. The left factor is
+// packed GEMM_ROWS wide as it is, the right one gemm_vectors * GEMM_LANES wide and transposed.
 void gemm_pack(float *to, int width, int64_t count, int64_t depth, CpuOperand from);
 
 // A left factor: packed panels, `next` floats from one to the next (its k times GEMM_ROWS); or, where `rows` says so, a
@@ -54,7 +54,7 @@ static inline GemmRight gemm_columns(const float *panels, int vectors, int64_t d
     return (GemmRight){panels, vectors, width, width * depth};
 }
 
-// C (m, n), rows `stride` apart, = or += left times right over `depth` k.
+// Sets C (m, n), rows `stride` apart, = or += left times right over `depth` k.
 void gemm_multiply(int64_t m, int64_t n, int64_t depth, GemmLeft left, GemmRight right, bool accumulate, float *c,
                    int64_t stride);
 

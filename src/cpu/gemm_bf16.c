@@ -175,7 +175,7 @@ static bool product_create_(Product *product, dnnl_engine_t engine, const Produc
     return made;
 }
 
-// The entry of a shape, made where it is new; the table starts anew once it is full. NULL: oneDNN has no such product.
+// Returns the entry of a shape, and makes it if it is new; a full table starts anew. NULL: oneDNN has no such product.
 static Product *product_find_(CpuProducts *products, const ProductKey *key) {
     const unsigned char *bytes = (const unsigned char *)key;
     uint32_t hash = 2166136261u;

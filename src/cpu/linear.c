@@ -13,8 +13,8 @@ typedef struct Tiles {
     int64_t down, across;
 } Tiles;
 
-// The largest tile that leaves at least 8 of them, so that a handful of threads find work even in a small product; a
-// rule of shapes alone.
+// Returns the largest tile that leaves at least 8 of them, so that a handful of threads find work even in a small
+// product. It depends on the shape alone.
 static Tiles tiles_of_(int64_t m, int64_t n) {
     enum { ENOUGH = 8, LEAST_ROWS = 64, LEAST_COLS = 96 };
     Tiles t = {CPU_GEMM_ROWS, CPU_GEMM_COLS, 0, 0};
@@ -50,7 +50,7 @@ static CpuOperand operand_part_(const Backend *backend, const void *data, int64_
 }
 
 #if defined(HAVE_DNNL)
-// oneDNN's bf16 product of one tile, with the primitives that this thread keeps. False: there is none.
+// Computes one tile's bf16 product by oneDNN, with the primitives that this thread keeps. False: there is none.
 static bool library_product_bf16_(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
                                   bool accumulate, float *c, int64_t stride) {
     CpuScratch *mine = &cpu->scratch[cpu_thread()];
@@ -96,7 +96,7 @@ static void gelu_row_(float *restrict y, const float *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = x[i] * sigmoid2u_(x[i]);
 }
 
-// d *= gelu'(x) = s + x s (1 - s) 2u'
+// Sets d *= gelu'(x) = s + x s (1 - s) 2u'.
 static void gelu_backward_row_(float *restrict d, const float *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         float s = sigmoid2u_(x[i]);
@@ -115,7 +115,7 @@ typedef struct Forward {
     int64_t out;
 } Forward;
 
-// sums (stride apart): x wT for this tile.
+// Finishes a tile. sums (stride apart): its x wT.
 static void finish_forward_(const Backend *backend, const Forward *f, const Tile *t, float *sums, int64_t stride) {
     float bias_workspace[CPU_GEMM_COLS], gelu_workspace[CPU_GEMM_COLS];
     bool gelu = f->aux != NULL;
@@ -135,7 +135,7 @@ static void finish_forward_(const Backend *backend, const Forward *f, const Tile
     }
 }
 
-// Where a tile of C is summed: in C itself, or in the thread's workspace if C is bf16.
+// Returns where a tile of C is summed: in C itself, or in the thread's workspace if C is bf16.
 static float *tile_place_(const Backend *backend, float *workspace, void *c, int64_t n, const Tile *t,
                           int64_t *stride) {
     *stride = cpu_is_bf16(backend) ? t->cols : n;
@@ -193,7 +193,7 @@ void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, cons
     }
 }
 
-// dbias[first, first + count) += column sums of dy: 64 rows at a time, so that the error grows with rows / 64.
+// Adds the column sums of dy to dbias[first, first + count): 64 rows at a time, so that the error grows with rows / 64.
 static void column_sums_(const Backend *backend, float *dbias, const void *dy, int64_t rows, int64_t out, int64_t first,
                          int64_t count) {
     enum { ROWS = 64 };

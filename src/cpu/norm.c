@@ -46,7 +46,7 @@ static float rstd_(const Norm *norm, float squares) {
     return (float)(1.0 / sqrt((double)squares / (double)norm->cols + norm->eps));
 }
 
-// Around the mean, in a second pass: E[x^2] - E[x]^2 cancels where the mean is large.
+// Returns the squares around the mean, in a second pass: E[x^2] - E[x]^2 cancels where the mean is large.
 static float row_squares_(const float *x, float mean, int64_t cols) {
     Lanes sum = {0}, v;
     int64_t whole = lanes_whole(cols, LANES);
@@ -79,7 +79,7 @@ static void normalize_row_(const Norm *norm, float *restrict out, const float *r
 
 enum { FORWARD_WORKSPACE = 5 }; // rows
 
-// Of backward: the blocks' sums, and 4 rows for each thread.
+// Returns the floats of a backward: the blocks' sums, and 4 rows for each thread.
 static int64_t backward_workspace_(const Norm *norm, int threads) {
     return (2 * blocks_(norm, backward_rows_(norm)) + 4 * threads) * stride_(norm);
 }

@@ -9,10 +9,10 @@
 
 enum { PEAK_ROWS = CPU_GEMM_ROWS, PEAK_COLS = CPU_GEMM_COLS, PEAK_DEPTH = 768 };
 
-// Floats of a thread: two operands, the tile, and what a product needs.
+// Floats of a thread: two operands, the tile, and the workspace of a product.
 enum { PEAK_FLOATS = PEAK_ROWS * PEAK_DEPTH + PEAK_COLS * PEAK_DEPTH + PEAK_ROWS * PEAK_COLS + CPU_GEMM_WORKSPACE };
 
-// Seconds of the calling thread's quickest tile within about `budget` seconds.
+// Returns the seconds of the calling thread's quickest tile within about `budget` seconds.
 static double quickest_tile_(CpuBackend *cpu, float *memory, double budget) {
     enum { LEAST_TILES = 4 };
     bool bf16 = cpu_is_bf16(&cpu->backend);

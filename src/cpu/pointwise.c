@@ -103,9 +103,9 @@ typedef struct Rotation {
     int64_t first, pairs; // this group's place among the head_dim/2 pairs of a head
 } Rotation;
 
-// cos and sin of every pair at one position, in double and without a library call, so that the loop vectorizes and no
-// table has to be kept: the angle less its multiple of pi/2 (Cody & Waite), then the Taylor series on [-pi/4, pi/4].
-// Error below 1e-10 for angles up to a million, far below a float's rounding.
+// Computes cos and sin of every pair at one position, in double and without a library call, so that the loop vectorizes
+// and no table has to be kept: the angle less its multiple of pi/2 (Cody & Waite), then the Taylor series on [-pi/4,
+// pi/4]. The error is below 1e-10 for angles up to a million, far below a float's rounding.
 static void rotation_set_(Rotation *rotation, double position, double scale, int direction) {
     const double nearest = 6755399441055744.0; // 1.5 * 2^52: adding it rounds to an integer, found in the low bits
     for (int pair = 0; pair < PAIRS; pair++) {
@@ -135,7 +135,7 @@ static void rotate_(float *restrict low, float *restrict high, const Rotation *r
     }
 }
 
-// All query and key heads of one row; they stand next to each other.
+// Rotates all query and key heads of one row, which are next to each other.
 static void rotate_row_(Backend *backend, void *qkv, const AttentionShape *shape, int64_t row,
                         const Rotation *rotation) {
     int64_t width = (shape->heads + 2 * shape->kv_heads) * shape->head_dim, half = shape->head_dim / 2;

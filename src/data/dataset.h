@@ -29,7 +29,7 @@ int dataset_shards(const Dataset *dataset);
 // Returns the side file of the shards (index 0), or the first that names another tokenizer (index 1). NULL: none.
 const SideFile *dataset_side(const Dataset *dataset, int index);
 
-// The sample (0 .. samples-1) at a position of training: the permutation keyed by (seed, position / samples).
+// Returns the sample (0 .. samples-1) at a position of training: the permutation keyed by (seed, position / samples).
 int64_t dataset_shuffled(const Dataset *dataset, int64_t seed, int64_t position);
 
 // Copies sample number `sample` in file order: inputs (seq_len) and targets (seq_len), each written with a stride of
@@ -38,7 +38,7 @@ int64_t dataset_shuffled(const Dataset *dataset, int64_t seed, int64_t position)
 int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32_t *targets, int64_t stride,
                   Error *err);
 
-// The permutation itself: a bijection of [0, count) keyed by (seed, epoch); for tests.
+// Returns where the permutation, a bijection of [0, count) keyed by (seed, epoch), takes an index; for tests.
 int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoch);
 
 #endif

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// "data/own_train_000.bin" to "data/own.json".
+// "data/own_train_000.bin" and "data/own_val_000.bin" have the side file "data/own.json".
 bool side_file_path(const char *shard, char path[SIDE_FILE_PATH]) {
     static const char *const splits[] = {"_train_", "_val_"};
     const char *slash = strrchr(shard, '/'), *name = slash != NULL ? slash + 1 : shard, *end = NULL;

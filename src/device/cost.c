@@ -4,8 +4,8 @@
 
 #include "config/gpus.h"
 
-// Bytes/s of a device's memory where the configuration does not say: by its dense bf16 peak; 1/150 byte a FLOP is what
-// data sheets have in common.
+// Returns bytes/s of a device's memory where the configuration does not say, from its dense bf16 peak: data sheets have
+// about 1/150 byte for each FLOP.
 static double gpu_memory_rate_(const Config *config, double peak) {
     const Gpu *gpu = gpu_by_peak(peak * 1e-12);
     if (config->hardware.memory_gb_s > 0) return config->hardware.memory_gb_s * 1e9;

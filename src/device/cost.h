@@ -36,20 +36,21 @@ void cost_take_given(Cost *cost, const Config *config);
 // Fills `cost` for a GPU of `peak` FLOP/s from the configuration's keys. peak: 0 if unknown.
 void cost_of_gpu(Cost *cost, const Config *config, double peak);
 
-// `count` products of m x n x k, one after another. flops must be known.
+// Returns the seconds of `count` products of m x n x k, one after another. flops must be known.
 double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_t k);
 
-// Causal attention of `heads` heads in all, over sequences of `seq` positions. flops must be known.
+// Returns the seconds of causal attention of `heads` heads in all, over sequences of `seq` positions. flops must be
+// known.
 double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim, bool backward);
 
-// `bytes` read or written in the device's memory.
+// Returns the seconds to read or write `bytes` in the device's memory.
 double cost_pass(const Cost *cost, double bytes);
 
-// One all-gather or reduce-scatter among `ranks` ranks; an all-reduce is two. bytes: of the whole, all ranks' parts
-// together. rate: what one rank sends with.
+// Returns the seconds of one all-gather or reduce-scatter among `ranks` ranks; an all-reduce is two. bytes: of the
+// whole, all ranks' parts together. rate: what one rank sends with.
 double cost_collective(const Cost *cost, double bytes, int ranks, double rate);
 
-// One message of `bytes`, or one bundle moved.
+// Returns the seconds of one message of `bytes`, or of one bundle moved.
 double cost_message(const Cost *cost, double bytes, double rate);
 
 #ifdef __cplusplus

@@ -54,7 +54,7 @@ void device_figures(DeviceFigures *figures, const Config *config) {
     int64_t gpus = count_gpus_(config, why);
     GpuIdentity gpu;
     loaded_()->identity(0, &gpu);
-    // In a run over several hosts this one sees only some of the GPUs; ranks share them only if the configuration
+    // In a run over several hosts this host sees only some of the GPUs. Ranks share them only if the configuration
     // allows it.
     int64_t sharing = config->hardware.share_gpu && ranks > gpus ? (ranks + gpus - 1) / gpus : 1;
     figures->memory_bytes = gpu.memory_bytes / sharing;
@@ -153,7 +153,7 @@ static Backend *create_gpu_(const Config *config, int gpu, Error *err) {
     return backend;
 }
 
-// Before the GPU is opened, so that the driver's threads and pinned memory are on its side, too.
+// Binds the process before the GPU is opened, so that the driver's threads and pinned memory are on its side too.
 static void stay_near_(Device *device, int gpu) {
     GpuIdentity identity;
     loaded_()->identity(gpu, &identity);

@@ -25,8 +25,8 @@ bool device_has_gpus(const Config *config, int64_t ranks);
 // Says in one clause why there is no GPU to compute on; empty if the configuration wants none.
 void device_missing(const Config *config, char why[256]);
 
-// What the first GPU is known to offer each rank; zeros if GPUs would not compute or the GPU is unknown. Allocates
-// nothing.
+// Fills in what the first GPU is known to offer each rank; zeros if GPUs would not compute or the GPU is unknown.
+// Allocates nothing.
 typedef struct DeviceFigures {
     int64_t memory_bytes;
     double peak_tflops; // of matrix products in the run's precision

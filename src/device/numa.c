@@ -30,7 +30,7 @@ int numa_node(const char *sysfs, const char *bus) {
     return end != line && node >= 0 && node < 1024 ? (int)node : -1;
 }
 
-// "0-3,8-11": adds these cores to the set.
+// Adds the cores of a list such as "0-3,8-11" to the set.
 static void numa_cores_(const char *list, cpu_set_t *cores) {
     while (isdigit((unsigned char)*list)) {
         char *end;
@@ -40,7 +40,7 @@ static void numa_cores_(const char *list, cpu_set_t *cores) {
     }
 }
 
-// MPOL_PREFERRED: takes memory elsewhere once the node has none left.
+// Prefers the node's memory (MPOL_PREFERRED): once the node has none left, memory comes from elsewhere.
 static void prefer_memory_(int node) {
 #ifdef SYS_set_mempolicy
     enum { MPOL_PREFERRED_ = 1, BITS = 8 * sizeof(unsigned long) };

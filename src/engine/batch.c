@@ -42,7 +42,7 @@ static int batch_fetch_(const Batch *batch, const Source *source, int64_t positi
     return blend_fetch(source->training, batch->config->train.seed, position, inputs, targets, b, err);
 }
 
-// `first`: position of the batch's first sequence, over all data ranks.
+// Loads and uploads a batch. `first`: position of its first sequence, over all data ranks.
 static int batch_load_(Batch *batch, const Source *source, int64_t first, Error *err) {
     Stage *stage = batch->stage;
     if (!stage->at.first && !stage->at.last) return 0;

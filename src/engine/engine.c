@@ -196,7 +196,7 @@ static int engine_post_(Engine *engine, int64_t i, Error *err) {
 
 // ---------------------------------------------------------------- progress
 
-// Messages of a link go in the order of microbatches.
+// Names the message that failed; messages of a link go in the order of microbatches.
 static void blame_link_(const Engine *engine, const P2pLink *link, bool forward, Error *err) {
     char to[32];
     snprintf(to, sizeof to, "stage %d", link->sends ? link->peer : engine->index);
@@ -266,7 +266,7 @@ static void say_lack_(Engine *engine, const Action *action, Lack lack) {
     status_page_set_wait(engine->status_page, lack == LACK_NOTHING ? NULL : what, peer);
 }
 
-// On a GPU the other stages' host waits for this one's, a hop at a time, and no core is short.
+// Pauses between two looks. With GPUs, the hosts of other stages wait for this one, hop by hop, and no core is short.
 static void engine_pause_(const Engine *engine, int *looks) {
     if (engine->be->own_sums)
         comm_pause(looks);
@@ -274,8 +274,8 @@ static void engine_pause_(const Engine *engine, int *looks) {
         comm_pause_briefly(looks);
 }
 
-// Whether compute has nothing left to do. The host is ahead of a GPU: while that still computes, no transfer that the
-// host waits for is exposed.
+// Returns whether compute has nothing left to do. The host runs ahead of a GPU: while that still computes, no transfer
+// that the host waits for is exposed.
 static bool engine_idle_(const Engine *engine) {
     return engine->latest == NULL || engine->be->event_done(engine->be, engine->latest);
 }
@@ -370,7 +370,7 @@ static int engine_begin_(Engine *engine, const char *label, const Schedule *sche
     P2pLink *link;
     if (schedule->chunks != at->chunks || schedule->placement != at->placement ||
         schedule->edge_buffers > engine->links.edge_buffers)
-        return error_set(err, EXIT_FAILED, "schedule %s places layers or messages otherwise than this run does",
+        return error_set(err, EXIT_FAILED, "schedule %s does not place layers or messages as this run does",
                          schedule->name);
     if (list->own_slots > engine->own.count || list->lent_slots > engine->lent.count)
         return error_set(err, EXIT_FAILED, "schedule %s wants %d own and %d lent slots where %d and %d are allocated",

@@ -1,5 +1,5 @@
-// The offload store (offload.h). Most of the code is the agreement of a pair at start: the acceptor offers its slots,
-// the evictor maps them, and a number that each writes and the other reads proves that both see the same memory.
+// The offload store (offload.h). Most of the code is the agreement of a pair at start-up: the acceptor offers its
+// slots, the evictor maps them, and a number that each writes and the other reads proves that both see the same memory.
 #include "offload.h"
 #include "base/alloc.h"
 #include "comm/lending.h"

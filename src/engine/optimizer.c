@@ -105,7 +105,7 @@ static TensorPiece piece_of_(const Stage *stage, const Tensor *tensor) {
     return tensors_piece(&stage->tensors, tensor - stage->tensors.tensors);
 }
 
-// The head's matrix where it is the embedding's, on this rank; else NULL.
+// Returns the head's matrix if it is the embedding's and both are on this rank; else NULL.
 static const Tensor *tied_alias_(const Stage *stage) {
     const Tensor *head = stage->head == NULL ? NULL : &stage->head[stage->model->head_matrix];
     return head != NULL && head->alias ? head : NULL;
@@ -241,7 +241,7 @@ int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double
                         clip > 0.0 && norm > clip ? clip / norm : 1.0,
                         step - skipped};
     stage->be->adamw(stage->be, optimizer->list, optimizer->count, &update);
-    // adamw zeroed what it read; zero the other data ranks' pieces here, which only fed their sums
+    // adamw zeroed what it read; this zeroes the other data ranks' pieces, which only fed their sums.
     if (optimizer->groups.data != NULL) optimizer_skip(optimizer);
     if (stage->be->synchronize(stage->be, err) != 0) return -1;
     return zero_gather_weights(optimizer->zero, err);

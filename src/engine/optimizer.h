@@ -32,8 +32,8 @@ double optimizer_lr(const TrainConfig *train, int64_t step);
 // norm does not depend on the partition into stages. Not finite if a gradient is not. Collective.
 int optimizer_norm(Optimizer *optimizer, double *norm, Error *err);
 
-// The tensors to blame for a loss or norm that is not finite, after optimizer_norm. Collective, with one answer on all
-// ranks.
+// The tensors to blame for a loss or norm that is not finite, found after optimizer_norm. Collective, with one answer
+// on all ranks.
 typedef struct Blame {
     const TensorSpec *gradient; // the first in the order of the backward whose gradient is not finite; NULL: none
     const TensorSpec *weight;   // the first, in the order of the forward, that is not finite itself; NULL: none

@@ -115,7 +115,8 @@ static bool p2p_event_done_(const P2pLink *link, int64_t message) {
     return event == NULL || link->be->event_done(link->be, (Event *)event);
 }
 
-// A sender's message may go once it was written, a receiver's may come once its buffer's previous message was read.
+// Returns whether the next transfer may start: a sender's once its message was written, a receiver's once its buffer's
+// previous message was read.
 static bool may_start_(const P2pLink *link) {
     if (link->started == link->expected) return false;
     if (link->sends) return link->started < link->opened && p2p_event_done_(link, link->started);

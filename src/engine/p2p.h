@@ -42,7 +42,7 @@ int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, in
 
 // `comm` and `peer`: the other rank, or NULL if there is none. -1 with err if memory runs out.
 int p2p_create(P2pLink *link, Backend *be, Comm *comm, int peer, bool sends, int buffers, int64_t bytes, Error *err);
-// A direction between two chunks of one rank.
+// Creates both ends of a direction between two chunks of one rank.
 int p2p_create_local(P2pLink *from, P2pLink *to, Backend *be, int buffers, int64_t bytes, Error *err);
 // Prepares the link's messages, together with its other end. All links of a schedule are connected in one order on all
 // stages.

@@ -1,7 +1,7 @@
 // The rehearsal asks the list which of its two forms a backward takes: in one part (B), in two (I and W), or both.
 #include "rehearsal.h"
 
-// Microbatch 0 through one chunk and back, from zeros. One slot is enough. parts: in one part, in two.
+// Runs microbatch 0 through one chunk and back, from zeros. One slot is enough. parts: in one part, in two.
 static int rehearse_chunk_(Stage *stage, int chunk, const ChunkLinks *links, void *bundle, float scale,
                            const bool parts[2], Error *err) {
     const P2pLink *in = links->in, *out = links->out;
@@ -27,7 +27,7 @@ int rehearse(Stage *stage, const Schedule *schedule, const Links *links, void *b
         parts[0] |= list->actions[i].kind == ACTION_BACKWARD;
         parts[1] |= list->actions[i].kind == ACTION_INPUT;
     }
-    stage->layer_done = NULL; // what it would tell is no step's gradient
+    stage->layer_done = NULL; // what it would report is no step's gradient
     for (int c = 0; status == 0 && c < schedule->chunks; c++)
         status = rehearse_chunk_(stage, c, &links->chunk[c], bundle, schedule->forward_only ? 0.0f : 1.0f, parts, err);
     stage->layer_done = layer_done;

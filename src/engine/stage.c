@@ -89,7 +89,8 @@ int stage_holding(const Stage *stage, int64_t table_index) {
     return holder;
 }
 
-// In the table's order, because a stage's chunks are ever deeper in the model.
+// Lays out the tensors in the table's order, which works because each chunk of a stage is deeper in the model than the
+// one before.
 static void layout_tensors_(StageTensors *tensors, const TensorTable *table, const StageShape *at, const Config *config,
                             int data_rank) {
     int64_t ranges[2 + STAGE_MOST_CHUNKS][2];

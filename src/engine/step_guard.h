@@ -33,7 +33,7 @@ typedef struct StepGuard {
 
 typedef enum StepDecision { STEP_APPLY, STEP_SKIP_BAD, STEP_SKIP_OUTLIER, STEP_STOP } StepDecision;
 
-// Judges one step and updates the windows and counts.
+// Decides about one step and updates the windows and counts.
 //
 // train.skip_bad_steps counts over the whole run, including resumes, not consecutively: a run where every other step is
 // bad is broken, and resetting on good steps would let it continue forever. train.skip_outlier_z looks upwards only,

@@ -121,7 +121,8 @@ static void write_span_(Trace *trace, const char *name, const char *category, in
 
 // ---------------------------------------------------------------- slots in use
 
-// By the rules of bpipe.h: F and L take an own slot, B, W and E free it; A takes a lent one, R frees it.
+// Lists when slots change hands, by the rules of bpipe.h: F and L take an own slot, B, W and E free it; A takes a lent
+// one, R frees it.
 static int64_t changes_of_(Change *changes, const Action *action, int64_t begin, int64_t end, bool forward_only) {
     ActionKind kind = action->kind;
     int pool = kind == ACTION_ACCEPT || kind == ACTION_RETURN;
@@ -134,7 +135,7 @@ static int64_t changes_of_(Change *changes, const Action *action, int64_t begin,
     return count;
 }
 
-// A slot taken at the very moment at which it was freed was free.
+// Orders changes by time; a slot taken at the very moment at which it was freed counts as freed first.
 static int by_time_(const void *left, const void *right) {
     const Change *a = left, *b = right;
     if (a->at != b->at) return a->at < b->at ? -1 : 1;

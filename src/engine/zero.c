@@ -60,7 +60,8 @@ static void zero_add_(Zero *zero, int64_t u) {
     zero->order[zero->complete++] = u;
 }
 
-// The next layer's backward writes into the buffer of the one before this: its sums have to be through.
+// Waits until a buffer is free: the next layer's backward writes into the buffer of the one before this, whose sums
+// have to be through.
 static void free_buffer_(Zero *zero, int64_t layer) {
     const StageTensors *tensors = &zero->stage->tensors;
     if (tensors->buffer == 0 || zero->complete == 0) return;

@@ -2,8 +2,9 @@
 // but sums the gradients, keeps the optimizer states and updates the weights of its piece of every unit only. Sums over
 // data ranks start as soon as a layer's gradients are complete, inside the last microbatch's backward.
 //
-// With parallel.shard_gradients (ZeRO-2) a rank keeps only its pieces of the layers' gradients: layers take turns in
-// two buffers, and the sums of one layer run beside the backward of the next. The sums are the same, in the same order.
+// With parallel.shard_gradients (ZeRO-2) a rank keeps only its pieces of the layers' gradients: layers alternate
+// between two buffers, and the sums of one layer run beside the backward of the next. The sums are the same, in the
+// same order.
 #ifndef ZERO_H
 #define ZERO_H
 
@@ -11,7 +12,7 @@
 
 typedef struct Zero Zero;
 
-// data: the group of data ranks, NULL for one; then everything below is nothing to do. Hooks itself to the stage's
+// data: the group of data ranks, NULL for one; all functions below then do nothing. Hooks itself to the stage's
 // layer_done.
 Zero *zero_create(Stage *stage, Comm *data);
 void zero_destroy(Zero *zero);
@@ -20,7 +21,7 @@ void zero_destroy(Zero *zero);
 // data ranks.
 int zero_reduce_gradients(Zero *zero, Error *err);
 
-// Brings every rank all pieces of the updated weights.
+// Gives every rank all pieces of the updated weights.
 int zero_gather_weights(Zero *zero, Error *err);
 
 #endif

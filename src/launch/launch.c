@@ -73,14 +73,14 @@ static void launch_take_signals_(Launch *launch) {
     launch_see_mpirun_(launch);
 }
 
-// SIGUSR1 kills a process that does not handle it yet.
+// Passes a request on once every rank is ready, since SIGUSR1 kills a process that does not handle it yet.
 static void launch_pass_on_stop_(Launch *launch) {
     if (launch->asked == 0 || launch->forwarded || !coordinator_all_ready(launch->coordinator)) return;
     kill(launch->mpirun, SIGUSR1);
     launch->forwarded = true;
 }
 
-// Includes stopped processes, which would not react to anything else.
+// Kills everything, stopped processes included, which would react to nothing else.
 static void launch_kill_(Launch *launch) {
     launch->forced = true;
     if (!launch->ended) kill(-launch->mpirun, SIGKILL);
@@ -287,7 +287,7 @@ static int launch_open_(Launch *launch, int ends[2], Error *err) {
     if (mkfifo(path, 0600) != 0 || (launch->errors = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC)) < 0)
         return error_set(err, EXIT_FAILED, "cannot make %s: %s; is there space left?", path, strerror(errno));
     snprintf(path, sizeof path, "%s/mpirun", launch->folder.path);
-    // As large as a segment of Open MPI's, which prints nothing if it cannot create one.
+    // The size of a segment of Open MPI's, which prints nothing if it cannot create one.
     enum { SEGMENT = 5 << 20 };
     launch->words = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     int failed = launch->words < 0 ? errno : posix_fallocate(launch->words, 0, SEGMENT);

@@ -114,7 +114,7 @@ static bool launch_has_space_(const char *base, int ranks) {
 }
 
 static int launch_folder_make_(LaunchFolder *folder, const char *base, int ranks) {
-    // The parent's id in its name tells people which run it belongs to.
+    // The parent's id in the name tells people which run the folder belongs to.
     int length = snprintf(folder->path, sizeof folder->path, "%s/trainer-%d-XXXXXX", base, (int)getpid());
     if (length >= (int)sizeof folder->path || !launch_has_space_(base, ranks)) return -1;
     return mkdtemp(folder->path) != NULL ? 0 : -1;

@@ -57,7 +57,7 @@ static int mpirun_check_limits_(int ranks, Error *err) {
         bool space = i == 0;
         rlim_t least = (rlim_t)(space ? 256 : 64) << 20; // what mpirun was found to need; it does not say so itself
         if (getrlimit(space ? RLIMIT_AS : RLIMIT_DATA, &limit) == 0 && limit.rlim_cur < least)
-            return error_set(err, EXIT_FAILED, "mpirun needs %lld MiB of %s and may have %lld; raise ulimit %s",
+            return error_set(err, EXIT_FAILED, "mpirun needs %lld MiB of %s and is limited to %lld; raise ulimit %s",
                              (long long)least >> 20, space ? "address space" : "data", (long long)limit.rlim_cur >> 20,
                              space ? "-v" : "-d");
     }
@@ -66,7 +66,8 @@ static int mpirun_check_limits_(int ranks, Error *err) {
         limit.rlim_cur = needed;
         if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return 0;
     }
-    return error_set(err, EXIT_FAILED, "mpirun opens up to %lld files for %d ranks and may have %lld; raise ulimit -n",
+    return error_set(err, EXIT_FAILED,
+                     "mpirun opens up to %lld files for %d ranks and is limited to %lld; raise ulimit -n",
                      (long long)needed, ranks, (long long)limit.rlim_max);
 }
 

@@ -20,7 +20,7 @@ void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor 
 // The same from this rank's x (shard); with shape->chunks, each chunk is gathered beside the product of the one before.
 void column_forward_gathered(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias,
                              int64_t out, Epilogue epilogue);
-// dx (shard) = sum over t of dy w, which is there once block_summed has been called. `out` columns of dy.
+// Starts dx (shard) = sum over t of dy w, which is complete once block_summed has been called. `out` columns of dy.
 void column_input(Pass *pass, void *dx, const void *dy, const Tensor *w, int64_t out);
 void block_summed(Pass *pass);
 // dw, dbias +=
@@ -46,7 +46,7 @@ void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv
 void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const void *out, const void *saved,
                               const void *qkv);
 
-// x (shard) from tokens. tensors: the embedding's (token table, then positions if the model has them).
+// Sets x (shard) from tokens. tensors: the embedding's (token table, then positions if the model has them).
 void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tensors, void *x, const int32_t *tokens);
 void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *dx,
                               const int32_t *tokens);

@@ -110,7 +110,8 @@ static void branch_column_weight_(Pass *pass, const Layer *layer, const Branch *
                   layer->t[b->column_bias], b->column_cols);
 }
 
-// From the gradient dy (shard) of the branch to that of what the row's product reads. Returns the whole of dy.
+// Goes back from the gradient dy (shard) of the branch to that of what the row's product reads. Returns the whole of
+// dy.
 static const void *branch_row_(Pass *pass, const Layer *layer, const Branch *b, const void *dy, void *dinner,
                                const void *aux, Epilogue epilogue) {
     const void *whole = block_gathered(pass, GATHERED_GRADIENT, dy);
@@ -120,10 +121,11 @@ static const void *branch_row_(Pass *pass, const Layer *layer, const Branch *b, 
     return whole;
 }
 
-// From the gradient of what the column's product makes to that of the branch's input, added to dx; then dx is kept, and
-// gathered where it is needed whole next. The gradients of weights fill the time of the collectives with overlap: the
-// row's that of the sum over tensor ranks, the column's that of the gather of dx; where nothing is gathered, both that
-// of the sum. Without overlap they come first, because the sum takes the buffer of what was gathered for them.
+// Goes back from the gradient of what the column's product makes to that of the branch's input, which is added to dx;
+// then dx is kept, and gathered where it is needed whole next. With overlap, the gradients of weights are computed
+// during the collectives: the row's during the sum over tensor ranks, the column's during the gather of dx; where
+// nothing is gathered, both during the sum. Without overlap they come first, because the sum takes the buffer of what
+// was gathered for them.
 static void branch_column_(Pass *pass, const Model *model, const Layer *layer, const Branch *b, const void *dcolumn,
                            const void *whole_dy, void *dx, void *keep, bool onward) {
     const Shape *s = pass->shape;
@@ -139,7 +141,7 @@ static void branch_column_(Pass *pass, const Model *model, const Layer *layer, c
     if (after) branch_column_weight_(pass, layer, b, dcolumn);
 }
 
-// Split, it leaves what layer_weights needs in the bundle, in place of what has been read for the last time: the
+// A split backward leaves what layer_weights needs in the bundle, in place of what has been read for the last time: the
 // gradient of the MLP's first product in `mlp`, of the residual stream after attention in `x2`, of q, k and v in `qkv`.
 void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx, bool onward) {
     const Shape *s = pass->shape;

@@ -1,4 +1,4 @@
-// How fast the pairs of a head rotate, for each way of stretching a model to longer sequences than it was trained with.
+// How fast the pairs of a head rotate, for each way of extending a model to longer sequences than it was trained with.
 // Frequencies are in double; transformers computes them in fp32, a relative difference of 1e-7.
 #include "model.h"
 
@@ -6,8 +6,8 @@
 
 static const double TURN = 6.283185307179586477;
 
-// Llama 3.1: pairs that rotate often within the original length keep their frequency, slow ones are divided by the
-// factor, and those between are interpolated.
+// Scales a frequency as Llama 3.1 does: pairs that rotate often within the original length keep theirs, slow ones are
+// divided by the factor, and those between are interpolated.
 static double llama3_(const ModelConfig *m, double frequency) {
     double turns = (double)m->rope_original * frequency / TURN;
     if (turns > m->rope_high_freq) return frequency;
@@ -21,7 +21,7 @@ static double yarn_pair_(const ModelConfig *m, double turns) {
     return (double)m->head_dim * log((double)m->rope_original / (turns * TURN)) / (2 * log(m->rope_theta));
 }
 
-// YaRN (Peng et al. 2023): like llama3, but interpolated linearly in the pair's index.
+// Scales a frequency as YaRN does (Peng et al. 2023): like llama3, but interpolated linearly in the pair's index.
 static double yarn_(const ModelConfig *m, int64_t pair, double frequency) {
     double last = (double)(m->head_dim - 1);
     double low = fmax(floor(yarn_pair_(m, m->rope_beta_fast)), 0.0);

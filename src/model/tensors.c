@@ -302,8 +302,8 @@ int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, in
     return tensor_rank * (tensor->spec->cols / tensor_ranks) + col;
 }
 
-// FNV-1a, 64 bit: one random stream per tensor name, so that a tensor's values do not depend on the model's other
-// tensors. A tied tensor starts like the one it is tied to, even if the two are on different stages.
+// Returns the random stream of a tensor, FNV-1a (64 bit) of its name, so that its values do not depend on the model's
+// other tensors. A tied tensor starts like the one it is tied to, even if the two are on different stages.
 static uint64_t tensors_stream_(const TensorTable *table, const TensorSpec *spec) {
     uint64_t hash = 14695981039346656037ull;
     for (const char *name = (spec->tied_to < 0 ? spec : &table->specs[spec->tied_to])->name; *name != 0; name++)
@@ -311,8 +311,8 @@ static uint64_t tensors_stream_(const TensorTable *table, const TensorSpec *spec
     return hash;
 }
 
-// fp32 values of a 16-bit tensor lie where its gradient will, which nothing uses yet: makes weights and masters, which
-// start as one number, of them, and clears the place.
+// Makes weights and masters from the fp32 values of a 16-bit tensor, which are where its gradient will be and nothing
+// else is yet, and clears that place.
 static void keep_values_(const StageTensors *tensors, Backend *be, int64_t index, int64_t first, int64_t last) {
     const Tensor *tensor = &tensors->tensors[index];
     be->from_float(be, (char *)tensor->weight + first * be->element, tensor->gradient + first, last - first);
@@ -333,7 +333,7 @@ void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const 
     if (be->precision != PRECISION_FP32) keep_values_(tensors, be, index, first, last);
 }
 
-// The rows from `row` on that follow each other in the whole tensor, too, or are all padding.
+// Returns how many rows from `row` on follow each other in the whole tensor too, or are all padding.
 static int64_t rows_alike_(const Tensor *tensor, const Split *split, int64_t row) {
     int64_t global = tensor_global_row(tensor, row, split->tensor_rank, split->tensor_ranks), count = 1;
     while (row + count < tensor->rows) {

@@ -158,10 +158,10 @@ typedef struct StageTensors {
 void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
                     const Split *split, int precision);
 
-// Places the layers' gradients anew, before memory is allocated: layers take turns in two buffers of the largest one,
-// and after both lies what this rank keeps, its pieces of the sums.
+// Places the layers' gradients anew, before memory is allocated: layers alternate between two buffers of the size of
+// the largest, which are followed by what this rank keeps, its pieces of the sums.
 void tensors_shard_gradients(StageTensors *tensors);
-// Where this rank's piece of a unit's gradients is once it is summed over data ranks.
+// Returns where this rank's piece of a unit's gradients is once it is summed over data ranks.
 float *tensors_sum(const StageTensors *tensors, const Unit *unit);
 // Zeroes the buffer of a layer, counted within the stage.
 void tensors_zero_buffer(const StageTensors *tensors, Backend *be, int64_t layer);

@@ -170,7 +170,7 @@ void emulation_optimizer(Emulation *e, double *norm, double *adamw) {
     free(squares);
 }
 
-// F0 B0 F1 I1 W1 F2 B2 ...
+// Writes F0 B0 F1 I1 W1 F2 B2 ...
 static void write_list_(StageSchedule *list, int microbatches) {
     list->actions = xrealloc(list->actions, 3 * (size_t)microbatches * sizeof *list->actions);
     list->count = 0;

@@ -39,11 +39,11 @@ int emulation_run(Emulation *emulation, const Schedule *schedule, EmulationTimes
 // Returns the bytes by category at the peak, without the scratch.
 MemoryBytes emulation_peak(const Emulation *emulation);
 
-// Seconds per element of the norm of the gradient and of AdamW over all that this rank owns.
+// Measures the seconds per element of the gradient's norm and of AdamW over all that this rank owns.
 void emulation_optimizer(Emulation *emulation, double *norm, double *adamw);
 
-// A list for stage `stage` of `stages` of forwards and backwards in turn, which needs one slot. Every second backward
-// is split. NULL with err.
+// Returns a list for stage `stage` of `stages` of forwards and backwards in turn, which needs one slot. Every second
+// backward is split. NULL with err.
 Schedule *emulation_list(int stages, int stage, int microbatches, Error *err);
 
 // Creates a backend that can compute, of the kind the configuration names. NULL with err if there is none.

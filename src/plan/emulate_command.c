@@ -36,7 +36,7 @@ static bool moves_(const StageSchedule *list) {
     return false;
 }
 
-// A host that is asked for more memory than it has free does not refuse: it kills some process.
+// Checks that the memory is free: a host that is asked for more than it has does not refuse, but kills some process.
 static int check_workspace_(const Subject *subject, Error *err) {
     const PlanStage *stage = &subject->plan.stage[subject->stage];
     int64_t bytes = memory_total(&stage->memory) + stage->host_slots * stage->slot_bytes;

@@ -29,13 +29,14 @@ static void describe_gpu_(Hardware *hardware, const Config *config) {
         config->hardware.memory_gib > 0 ? (int64_t)(config->hardware.memory_gib * GIB) : here.memory_bytes;
 }
 
-// Ranks of one host exchange 8e9 bytes/s over Open MPI's shared memory; the defaults describe GPUs.
+// Returns a rate for CPUs: ranks of one host exchange 8e9 bytes/s over Open MPI's shared memory; the keys' defaults
+// describe GPUs.
 static double cpu_rate_(const Config *config, const char *key, double gb_s) {
     bool untouched = config->place[config_find(key) - config_keys] == CONFIG_DEFAULT;
     return untouched ? 8e9 : gb_s * 1e9;
 }
 
-// All ranks of a plan for CPUs share this host: its cores and its memory.
+// Describes a CPU: all ranks of a plan share this host, its cores and its memory.
 static void describe_cpu_(Hardware *hardware, const Config *config) {
     int64_t world = config_world(config);
     int cores = affinity_allowed(), threads = affinity_threads(world > cores ? cores : (int)world);
@@ -103,13 +104,13 @@ static double product_(const Work *work, double count, int64_t m, int64_t n, int
     return cost_product(&work->hardware->cost, count, m, n, k);
 }
 
-// Bytes of one pass over the residual stream of this rank.
+// Returns the bytes of one pass over the residual stream of this rank.
 static double hardware_stream_(const Shape *s) {
     return (double)(s->shard_rows * s->hidden * s->element);
 }
 
-// Passes over the scores, in bytes for each of them. Fused: read and write in 16 bit, and once more to read in the
-// backward. Unfused, in fp32: cast, scale, mask, softmax, cast back; and the same way back. The CPU backend has one
+// Returns the bytes of the passes over each of the scores. Fused: read and write in 16 bit, and once more to read in
+// the backward. Unfused, in fp32: cast, scale, mask, softmax, cast back; and the same way back. The CPU backend has one
 // softmax, which is fused.
 static double softmax_bytes_(const Work *work, bool backward) {
     const Shape *s = work->shape;
@@ -119,7 +120,7 @@ static double softmax_bytes_(const Work *work, bool backward) {
     return backward ? 2 * cast + 12 + 8 + 8 : 2 * cast + 1 + 8 + 8 + 8;
 }
 
-// Core attention over all s*s pairs, stored or recomputed.
+// Adds core attention over all s*s pairs, stored or recomputed.
 static void stored_attention_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     const AttentionShape *a = &s->attention;
@@ -139,7 +140,7 @@ static void flash_attention_(const Work *work, PartTime *time) {
     time->backward += cost_flash(cost, heads, a->seq, a->head_dim, true);
 }
 
-// A product over all rows, cut into chunks of them.
+// Returns the seconds of a product over all rows, cut into chunks of them.
 static double in_chunks_(const Work *work, int chunks, int64_t n, int64_t k) {
     const Shape *s = work->shape;
     int64_t blocks = s->sequence ? s->tensor_ranks : 1;
@@ -164,7 +165,7 @@ static void layer_products_(const Work *work, PartTime *time) {
     time->weight += whole; // half of the backward's products
 }
 
-// Norms, residuals, rotation and activation: 8 passes over the stream each way, and those over what lies between the
+// Adds norms, residuals, rotation and activation: 8 passes over the stream each way, and those over what is between the
 // products. The sum at the end of a layer is a part of the next one's norm.
 static void layer_passes_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
@@ -265,7 +266,7 @@ static double exposed_chunks_(const Work *work, double one, double product) {
     return one + (work->shape->chunks - 1) * longer;
 }
 
-// The four collectives of a forward, or its two all-reduces.
+// Returns what the four collectives of a forward, or its two all-reduces, add to a step.
 static double exposed_forward_(const Work *work, double whole) {
     const Shape *s = work->shape;
     int64_t products[][2] = {
@@ -280,9 +281,9 @@ static double exposed_forward_(const Work *work, double whole) {
     return exposed;
 }
 
-// Counted as layer.c and blocks.c call them, with the products that they run beside with overlap. With sequence
-// parallelism the backward gathers once more what the forward gathered, and a split one gathers the gradients of two
-// products twice; without it every pair is one all-reduce.
+// Adds the collectives as layer.c and blocks.c call them, with the products that they run beside with overlap. With
+// sequence parallelism the backward gathers once more what the forward gathered, and a split one gathers the gradients
+// of two products twice; without it every pair is one all-reduce.
 static void layer_collectives_(const Work *work, double one, PartTime *layer) {
     Beside b = beside_(work);
     layer->tensor_forward = exposed_forward_(work, one);

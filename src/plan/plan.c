@@ -62,7 +62,7 @@ const char *plan_plain_name(const Config *config) {
     return config->schedule.file[0] != '\0' ? "schedule.file" : config_schedule_kind(config)->title;
 }
 
-// A list from a file may have more chunks than there are layers.
+// Checks the chunks, since a list from a file may have more of them than there are layers.
 static int check_chunks_(const Config *config, const Schedule *schedule, Error *err) {
     int64_t virtual_stages = (int64_t)schedule->stages * schedule->chunks, layers = config->model.layers;
     if (schedule->chunks > STAGE_MOST_CHUNKS)
@@ -91,7 +91,7 @@ Schedule *plan_schedule(const Config *config, Error *err) {
     return schedule;
 }
 
-// Both stages of a pair use the larger bundle's size.
+// Returns the bytes of a slot; both stages of a pair use the larger bundle's.
 static int64_t slot_bytes_(const Plan *plan, const Schedule *schedule, int stage) {
     int64_t bytes = memory_round(plan->stage[stage].at.bundle_bytes);
     int partner = bpipe_partner(schedule->stages, stage);
@@ -123,7 +123,7 @@ static int64_t stage_parameters_(const TensorTable *table, const StageShape *at)
     return total;
 }
 
-// `at` and slot_bytes are known.
+// Fills in a stage whose `at` and slot_bytes are known.
 static void plan_fill_stage_(PlanStage *plan, const TensorTable *table, const Config *config, const Schedule *schedule,
                              Backend *be, int stage) {
     const StageSchedule *list = &schedule->stage[stage];
@@ -154,7 +154,7 @@ int64_t plan_host_bytes(const PlanStage *stage) {
     return stage->host_slots * stage->slot_bytes + stage->copy_bytes + stage->order_bytes + stage->buffer_bytes;
 }
 
-// Only a GPU's backend holds memory of its own.
+// Says in a clause how reproducible flash attention is. Only a GPU's backend holds memory of its own.
 static const char *flash_clause_(const Config *config, const Backend *be) {
     AttentionShape shape = {.deterministic = config->attention.deterministic};
     if (config->attention.mode != ATTENTION_FLASH || be->element != 2 || be->own_bytes == 0) return "";
@@ -279,7 +279,7 @@ static void print_other_(const Plan *plan, FILE *file) {
     if (length > 0) grid_line(file, "other", "%s", text);
 }
 
-// Of the stage that needs most.
+// Prints the host memory of the stage that needs most.
 static void print_host_(const Plan *plan, FILE *file) {
     int most = 0, length = 0;
     char text[512];

@@ -26,7 +26,7 @@ static void json_write_model_(const PlanAnswer *answer, FILE *file) {
     fputs("},", file);
 }
 
-// {"weights":0,"own_slots":0,...}: every category, in the order of the table for people.
+// Writes {"weights":0,"own_slots":0,...}: every category, in the order of the table for people.
 static void json_write_memory_(const MemoryBytes *memory, FILE *file) {
     fputs("\"memory\":{", file);
     for (int c = 0; c < MEMORY_CATEGORIES; c++) {

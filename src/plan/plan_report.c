@@ -11,7 +11,7 @@ static double report_gib_(int64_t bytes) {
     return (double)bytes / GIB;
 }
 
-// One unit for all tables.
+// Returns one unit for all tables.
 static GridUnit unit_(const PlanAnswer *answer) {
     const Plan *plain = &answer->plan_1f1b;
     return grid_unit(memory_total(&plain->stage[plan_fullest(plain)].memory));
@@ -193,7 +193,7 @@ static void size_(FILE *file, const char *with, int64_t b, const char *end) {
         fprintf(file, "%s none%s", with, end);
 }
 
-// "GIS, g=4, BPipe with 4 chunks, 23801.2 ms a step, MFU 41.2 %, 61.20 GiB"
+// Writes "GIS, g=4, BPipe with 4 chunks, 23801.2 ms a step, MFU 41.2 %, 61.20 GiB".
 static void describe_row_(const ScheduleRow *row, char *text, size_t size) {
     char name[SCHEDULE_ROW_TEXT], bytes[32], mfu[32] = "", chunks[48] = "";
     const PlanTime *time = &row->forecast.time;

@@ -40,7 +40,7 @@ int schedule_table_choose(const ScheduleTable *table, int plain, int evicts);
 enum { SCHEDULE_ROW_TEXT = 96 };
 char *schedule_row_text(const ScheduleRow *row, char text[SCHEDULE_ROW_TEXT]);
 
-// The table for people, within 120 columns, and as the "schedules" and "best" of --plan --json.
+// Print the table for people, within 120 columns, and write it as the "schedules" and "best" of --plan --json.
 void schedule_table_print(const ScheduleTable *table, const Planner *planner, FILE *file);
 void schedule_table_write_json(const ScheduleTable *table, FILE *file);
 

@@ -139,7 +139,7 @@ static double data_rate_(const Costing *costing, int64_t parts) {
     return rate < hardware->cost.tensor ? rate : hardware->cost.tensor;
 }
 
-// The sum of the layer that ends the last backward is never hidden.
+// Returns the seconds of the sums that nothing hides. The sum of the layer that ends the last backward is never hidden.
 static double reduction_seconds_(const DataSums *sums, int s) {
     double layers = sums->layers[s], whole = sums->bytes[s] / sums->network;
     double hidden = sums->hides[s] * (layers - 1) / layers, left = whole / layers;
@@ -247,7 +247,7 @@ static void costing_share_(PlanCosts *costs, const Costing *costing) {
     costs->shares = (SimulateShares){p, capacity, compute, down, up, evict, load};
 }
 
-// The stages' times are known.
+// Computes the sums over data ranks and the tied head's, once the stages' times are known.
 static void costing_sums_(PlanCosts *costs, const Costing *costing) {
     int p = costing->plan->stages, *layers = costs->resources_ + 5 * p, *node = layers + p;
     const ParallelConfig *parallel = &costing->config->parallel;
@@ -401,7 +401,7 @@ static double onward_(double fewer, double enough, double more, double between) 
     return enough + (enough - fewer) * more / between;
 }
 
-// The schedule of the configuration with `microbatches` microbatches.
+// Returns the schedule of the configuration with `microbatches` microbatches.
 static Schedule *shorter_(const Config *config, int64_t microbatches, Error *err) {
     Config *few = xmalloc(sizeof *few);
     *few = *config;
@@ -411,7 +411,7 @@ static Schedule *shorter_(const Config *config, int64_t microbatches, Error *err
     return schedule;
 }
 
-// The phase of a schedule with as many microbatches.
+// Simulates the phase of a schedule with `microbatches` microbatches.
 static int phase_of_(Phase *phase, const Config *config, int64_t microbatches, const PlanCosts *costs, Error *err) {
     Schedule *schedule = shorter_(config, microbatches, err);
     int status = schedule == NULL ? -1 : phase_(phase, schedule, costs, err);

@@ -128,7 +128,7 @@ static ScheduleLoan borrow_timed_(const Planner *planner, const Config *config, 
     return schedule_cache_borrow(planner->lists, config, planner_microbatches_(config), schedule_of_, err);
 }
 
-// The counts of a schedule whose stages keep every bundle, without its lists.
+// Returns the counts of a schedule whose stages keep every bundle, without its lists.
 static ScheduleLoan count_all_(const Config *config, Error *err) {
     int p = (int)config->parallel.pipeline, m = (int)config_microbatches(config);
     Schedule *counts = schedule_new(config_schedule_kind(config)->name, p, m, err);
@@ -283,7 +283,8 @@ static int forecast_both_(const Planner *planner, const Config *config, bool tim
     return status;
 }
 
-// Only the keys of `hardware` describe a GPU here, so that machines without one decide alike.
+// Returns whether the plan of a split can be made from the keys of `hardware`. Only these describe a GPU here, so that
+// machines without one decide alike.
 static bool split_known_(const Planner *planner, const Config *config) {
     return planner_split_open(config) && !planner->hardware.cpu && config->hardware.peak_tflops > 0;
 }

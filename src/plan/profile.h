@@ -40,14 +40,14 @@ typedef struct Profile {
 
 // Fills in everything but the measurements.
 void profile_start(Profile *profile, const Config *config, const char *device);
-// -1 when memory is out.
+// Appends a stage. -1 if memory runs out.
 void profile_add(Profile *profile, const ProfileStage *stage);
 void profile_free(Profile *profile);
 
 // Checks that a profile can be written to `path`, before a long measurement; creates its folders. -1 with err.
 int profile_check(const char *path, Error *err);
 
-// -1 with err (code 1: cannot be written; code 2: not a profile, or damaged).
+// Write and read the file. -1 with err (code 1: cannot be written; code 2: not a profile, or damaged).
 int profile_write(const Profile *profile, const char *path, Error *err);
 int profile_read(Profile *profile, const char *path, Error *err);
 

@@ -246,7 +246,7 @@ int profile_read(Profile *profile, const char *path, Error *err) {
 
 // ---------------------------------------------------------------- answers
 
-// A CPU has one softmax; flash attention has none to choose.
+// Returns whether an entry was measured as the run computes. A CPU has one softmax; flash attention has none to choose.
 static bool alike_(const Profile *profile, const ProfileStage *entry, const AttentionShape *attention, bool first,
                    bool last) {
     bool softmax = profile->cpu || attention->mode == ATTENTION_FLASH || entry->softmax == attention->softmax;
@@ -298,7 +298,8 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
            why;
 }
 
-// Megatron-LM switches kernels at some micro-batch size; do not interpolate across the switch.
+// Returns whether two sizes run the same softmax kernel: Megatron-LM switches at some micro-batch size, across which
+// there is nothing to interpolate.
 static bool same_kernel_(const Profile *profile, const ProfileStage *entry, const AttentionShape *attention) {
     AttentionShape measured = *attention;
     int64_t element = profile->precision == PRECISION_BF16 ? 2 : 4;

@@ -112,8 +112,8 @@ static int at_a_time_(const Case *at) {
     return !at->hardware->cpu ? 1 : (int)(share < world ? share : world);
 }
 
-// A GPU's driver does not survive a fork, so there the case runs in this process. A stage that does not fit after all
-// is left out.
+// Measures in this process, because a GPU's driver does not survive a fork. A stage that does not fit after all is left
+// out.
 static int run_on_gpu_(const Case *at, Result *result, const Log *log) {
     Error failed = {0};
     memset(result, 0, sizeof *result);
@@ -235,8 +235,7 @@ static int measure_mode_(Session *session, int mode, Error *err) {
     return among ? 0 : measure_size_(session, mode, own, err);
 }
 
-// The peak is measured in a process of its own too: threads started here would be missing in every process forked
-// later.
+// Measures the peak in a process of its own too: threads started here would be missing in every process forked later.
 static double host_peak_(int precision) {
     int ends[2];
     double peak = 0;

@@ -87,7 +87,7 @@ ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, i
     if (cache == NULL || loan.own == NULL) return loan;
     pthread_mutex_lock(&cache->lock);
     Entry *entry = entry_of_(cache, &key);
-    // Another thread may have made it meanwhile; then this one is freed by its user.
+    // Another thread may have made it meanwhile; then the user of this one frees it.
     if (entry->schedule == NULL && cache->count < ENTRIES / 2 && cache->bytes + bytes_of_(loan.own) <= MOST_BYTES) {
         *entry = (Entry){key, loan.own};
         cache->count++;

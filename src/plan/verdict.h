@@ -42,11 +42,11 @@ int verdict_resolve_name(Config *config, const Model *model, const Log *log, Err
 // Decides an open split_backward by Forecast.split_gain.
 void verdict_take_split(Config *config, double gain, const Log *log);
 
-// The same on all ranks of a job, each of which may see another machine: rank 0 decides. Collective.
+// Decides the same on all ranks of a job, each of which may see another machine: rank 0 decides. Collective.
 int verdict_agree(Config *config, const Model *model, World *world, const Log *log, Error *err);
 
-// Reserves (GiB) up to which this micro-batch size fits without and with BPipe; negative where not even without a
-// reserve. False where no limit is known.
+// Computes the reserves (GiB) up to which this micro-batch size fits without and with BPipe; negative if it does not
+// fit even without a reserve. Returns false if no limit is known.
 bool verdict_reserves(const Verdict *verdict, const Planner *planner, double *plain, double *bpipe);
 
 #endif

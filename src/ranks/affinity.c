@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Looks up the cores; on a host with more cores than the set can hold, as many as fit.
+// Looks up the cores; on a host with more cores than the set can hold, as many as it holds.
 static void affinity_look_(cpu_set_t *allowed) {
     CPU_ZERO(allowed);
     if (sched_getaffinity(0, sizeof *allowed, allowed) == 0 && CPU_COUNT(allowed) > 0) return;
@@ -61,7 +61,8 @@ void affinity_spin_briefly(char **argv) {
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     if (length <= 0) return;
     self[length] = '\0';
-    // Some tens of microseconds: longer than from one operation to the next, shorter than a scheduler's time slice.
+    // Spins for some tens of microseconds: longer than from one operation to the next, shorter than a scheduler's time
+    // slice.
     setenv("GOMP_SPINCOUNT", "2000", 1);
     execv(self, argv);
 #else

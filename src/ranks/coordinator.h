@@ -32,7 +32,7 @@ void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *stat
 // Checks all ranks if it is time to. Returns true once the job has to end; if a rank fell silent or nothing moves, it
 // has then logged what every stage is doing.
 bool coordinator_look(Coordinator *coordinator, const Log *log, double now);
-// Why a job ends. `spoken`: the failing rank gave the reason, so it is worded by it, and printed by it where no process
+// Why a job ends. `spoken`: the failing rank gave the reason itself, in its own words, and prints it unless one process
 // prints for all ranks.
 typedef struct JobEnd {
     int code;

@@ -66,8 +66,8 @@ void channel_send(Channel *channel, const Place *to, Message *message);
 // and lowers it by as many, so that a flood of them delays no rank for long.
 bool channel_receive(Channel *channel, int ranks, Place *from, Message *message, int *budget);
 
-// To text for an environment, and back. Of the loopback alone: a program that starts its ranks does so on this host. -1
-// if it is none.
+// Turn an invitation into text for an environment variable, and back. Only the loopback's fits: a program that starts
+// its ranks does so on this host. -1 if the text is none.
 enum { INVITATION_TEXT = 64 };
 void invitation_write(const Invitation *invitation, char text[INVITATION_TEXT]);
 int invitation_read(Invitation *invitation, const char *text);

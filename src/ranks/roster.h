@@ -15,7 +15,7 @@ typedef struct Roster {
     int count;
 } Roster;
 
-// Collective.
+// Fills the roster on every rank. Collective.
 int roster_make(Roster *roster, World *world, Coordinates at, const char *device, Error *err);
 void roster_free(Roster *roster);
 

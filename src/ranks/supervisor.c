@@ -1,5 +1,5 @@
-// One loop: look at the rank, tell the coordinator, obey it. If this process holds the coordinator, the same loop runs
-// it.
+// One loop looks at the rank, tells the coordinator, and obeys it. If this process holds the coordinator, the same loop
+// runs it.
 //
 // Neither process outlives the other: the kernel kills the rank when its supervisor ends, and the supervisor kills the
 // rank when its own parent is gone, or when the coordinator is no longer heard.
@@ -121,7 +121,7 @@ static void supervisor_kill_(const Supervisor *supervisor) {
     if (!supervisor->ended && supervisor->child > 0) kill(supervisor->child, SIGKILL);
 }
 
-// Ends this rank where no coordinator does, after a line that says why.
+// Ends this rank without a coordinator, after a line that says why.
 static void __attribute__((noreturn)) supervisor_give_up_(const Supervisor *supervisor, const char *why) {
     Log log = supervisor_begin_words_(supervisor);
     log_line(&log, "%s", why);
@@ -141,11 +141,13 @@ static void supervisor_miss_progress_(const Supervisor *supervisor, double now) 
     if (watchdog_look(supervisor->alone, now, &rank) != FOUND_STUCK) return;
     watchdog_describe(&supervisor->last, own);
     bool joining = strcmp(supervisor->last.action, SUPERVISOR_JOINING) == 0;
-    snprintf(text, sizeof text, "nothing has moved here for %.0f s (train.timeout_s): this rank %s; %s",
-             job->patience.progress_s, own,
-             joining ? "the job ends, no rank has begun; where hosts have several networks, name theirs to mpirun "
-                       "(docs/slurm.md)"
-                     : job->remedy);
+    snprintf(
+        text, sizeof text, "nothing has moved here for %.0f s (train.timeout_s): this rank %s; %s",
+        job->patience.progress_s, own,
+        joining
+            ? "the job ends before any rank has begun; if hosts have several networks, name the right one to mpirun "
+              "(docs/slurm.md)"
+            : job->remedy);
     supervisor_give_up_(supervisor, text);
 }
 

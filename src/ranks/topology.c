@@ -1,7 +1,7 @@
 // The arithmetic of topology.h.
 #include "topology.h"
 
-// The position of a stage in the order of ranks, and the inverse.
+// Returns the position of a stage in the order of ranks. The second function is its inverse.
 static int place_of_stage_(const ParallelConfig *parallel, int stage) {
     int p = (int)parallel->pipeline;
     if (parallel->placement == PLACEMENT_LINEAR) return stage;

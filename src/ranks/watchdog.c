@@ -1,4 +1,4 @@
-// What each rank last said and when, and the sentences about it. It reads no clock; test_watchdog.c sets its own.
+// Keeps what each rank last said and when, and words the findings. It reads no clock; test_watchdog.c sets its own.
 #include "watchdog.h"
 
 #include "base/alloc.h"
@@ -151,7 +151,7 @@ static void watchdog_line_(const Watchdog *dog, int rank, double now, char text[
     snprintf(text, WATCHDOG_TEXT, "%s %s%s", who, state, other);
 }
 
-// Stages in their order, then each rank that has no stage yet.
+// Stages come in their order, then each rank that has no stage yet.
 bool watchdog_line(const Watchdog *dog, int index, double now, char text[WATCHDOG_TEXT]) {
     int stages = -1;
     for (int i = 0; i < dog->ranks; i++)

@@ -47,7 +47,7 @@ static int world_slurm_tasks_(void) {
 
 static int world_slurm_error_(int tasks, Error *err) {
     return error_set(err, EXIT_USAGE,
-                     "this Slurm step has %d tasks, but they do not see each other: each believes to be alone; "
+                     "this Slurm step has %d tasks, but they do not see each other: each takes itself to be alone; "
                      "start them with srun --mpi=pmix",
                      tasks);
 }

@@ -452,7 +452,7 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
 
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
     metrics->ended[metrics->paced++ % PACE_WINDOW] = clock_seconds();
-    // More than the peak allows: the peak was measured too low, or a configuration gives another device's.
+    // An MFU above 1: the peak was measured too low, or a configuration gives another device's.
     if (mfu_(metrics, metrics->peak.flops_per_token_full, figures) > 1.0) metrics->peak_low = true;
     int written = write_step_(metrics, figures, err);
     return say_step_(metrics, figures, err) == 0 ? written : -1;

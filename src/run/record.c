@@ -150,7 +150,7 @@ Record recorder_take(Recorder *recorder) {
     return record;
 }
 
-// A rank's part of one tensor: where its values are, and the sum so far.
+// A rank's part of one tensor: where its values are, and its sum so far.
 typedef struct Part {
     Recorder *recorder;
     const Tensor *tensor;

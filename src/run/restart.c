@@ -1,5 +1,5 @@
-// The loop around a launch. It ends with the first launch that does not end by a loss: a rank that says why it fails
-// would say so again, and so would a full disk.
+// The loop around a launch. It ends with the first launch that does not end by a loss: a rank that reports an error
+// would report it again, and a full disk would still be full.
 #include "restart.h"
 
 #include "base/alloc.h"
@@ -36,7 +36,7 @@ bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]) {
 
 // --- where the ranks go on
 
-// The complete checkpoints of checkpoint.dir, the newest first. The caller frees them.
+// Returns the complete checkpoints of checkpoint.dir, the newest first. The caller frees them.
 static CheckpointName *restart_list_(const Config *config, int64_t *count) {
     CheckpointName *names = NULL;
     int64_t all = 0;

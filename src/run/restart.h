@@ -16,16 +16,16 @@ typedef struct Restarts {
     char action[STATUS_ACTION];
 } Restarts;
 
-// Whether the ranks may be started again after this loss, which is taken into account. Where no step beyond the
-// furthest was reached, it counts double. The same action of the same rank twice in a row is no accident. `why`: not,
-// as a sentence without an end.
+// Returns whether the ranks may be started again after this loss, which is taken into account: a loss that came no
+// further than the one before counts double, and the same action of the same rank twice in a row is no accident. If
+// not, `why` says so, as a sentence without an end.
 bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]);
 
-// The sequence number of the newest complete checkpoint in checkpoint.dir, 0 where there is none. What a run saves has
-// a higher one than what was there when it began, which may be another run's.
+// Returns the sequence number of the newest complete checkpoint in checkpoint.dir, or 0. What a run saves has a higher
+// one than what was there when it began, which may be another run's.
 int64_t restart_sequence(const Config *config);
-// The step of the newest complete checkpoint with a higher number than `before`, its path, and when it was made (for
-// people). -1: none.
+// Returns the step of the newest complete checkpoint with a higher number than `before`, or -1, with its path and when
+// it was made (for people).
 int64_t restart_newest(const Config *config, int64_t before, time_t *made, char *path, size_t size);
 
 // Starts the ranks (launch_ranks) with the arguments argv, and again from the newest complete checkpoint while that is

@@ -133,8 +133,8 @@ int run_open_evaluation(const Config *config, bool validate, Evaluation **evalua
 // *correct is not known. Results do not depend on how rows are spread over microbatches and data ranks.
 int run_evaluate(Run *run, int64_t *correct, bool *stop, Error *err);
 
-// Collective. The same after `step`, written to the metrics. A request to stop gives it up unsaid, and the run ends
-// after the next step.
+// Collective. Does the same after `step` and writes it to the metrics. A request to stop ends it without a result, and
+// the run ends after the next step.
 int run_evaluate_step(Run *run, int64_t step, Error *err);
 
 // ---------------------------------------------------------------- text
@@ -153,7 +153,7 @@ void run_sampler_destroy(Run *run);
 // Collective. Writes sample.count texts to the metrics.
 int run_sample(Run *run, int64_t step, Error *err);
 
-// Collective. The same on stdout and nothing else; a request to stop is an error.
+// Collective. Writes sample.count texts to stdout and nothing else; a request to stop is an error.
 int run_generate(Run *run, Error *err);
 
 // ---------------------------------------------------------------- trace

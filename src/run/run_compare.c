@@ -13,7 +13,7 @@ static int64_t difference_(const MemoryBytes *a, const MemoryBytes *b) {
     return sum;
 }
 
-// Keeps, of several ranks of a stage, the one farthest from the plan.
+// Keeps the rank of a stage that is farthest from the plan.
 static void merge_(const Plan *plan, const MemoryBytes *rank, int stage, bool first, MemoryBytes *measured) {
     const MemoryBytes *planned = &plan->stage[stage].memory;
     if (first || difference_(rank, planned) > difference_(&measured[stage], planned)) measured[stage] = *rank;

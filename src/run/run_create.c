@@ -24,8 +24,8 @@ static int check_world_(const Run *run, Error *err) {
                      (long long)p->tensor, (long long)p->data);
 }
 
-// Collective. If any rank failed, all do, with the error of the lowest that did, printed once, so that no rank waits
-// for one that has left. Ranks of one host check the same files and the same memory, but not at the same instant.
+// Collective. If any rank failed, all fail with the error of the lowest one that did, printed once, so that no rank
+// waits for one that has left. Ranks of one host check the same files and the same memory, but not at the same instant.
 static int fail_together_(World *world, int status, Error *err) {
     int size = world_size(world), rank = world_rank(world);
     double failed = status == 0 ? 0.0 : size - rank;
@@ -48,7 +48,7 @@ static int threads_(double cores) {
     return cores < 1.0 ? 1 : (int)(cores + 1e-6); // thirds may not add up to a whole
 }
 
-// Returns whether the GPU at hand, whose own peak counts, is not the one that the configuration was planned for.
+// Returns whether this rank's GPU, whose own peak counts, is not the one that the configuration was planned for.
 static bool planned_for_another_gpu_(const Run *run) {
     const HardwareConfig *hardware = &run->config->hardware;
     const Gpu *planned = gpu_row(hardware->gpu), *here = gpu_by_name(run->be->device);
@@ -170,7 +170,8 @@ static void tell_device_(const Run *run) {
     if (run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
 }
 
-// What other programs hold of the GPU is known only here. Ranks that share a GPU find it out as they allocate.
+// Checks the GPU's free memory, since only here is it known what other programs hold. Ranks that share a GPU find it
+// out as they allocate.
 static int create_check_gpu_(const Run *run, Error *err) {
     Backend *be = run->be;
     int64_t planned = memory_total(&run->plan.stage[run->at.stage].memory), more = planned - memory_total(&be->held);
@@ -180,7 +181,7 @@ static int create_check_gpu_(const Run *run, Error *err) {
     return -1;
 }
 
-// Ranks that a launcher started check what fits into their host before any of them allocates.
+// Checks, for ranks that a launcher started, what fits into their host before any of them allocates.
 static int create_check_host_(Run *run, const Roster *roster, Error *err) {
     int64_t of_stage[CONFIG_MAX_STAGES];
     Machine machine;
@@ -253,8 +254,8 @@ static int create_stage_(Run *run, Error *err) {
     return 0;
 }
 
-// Before the first message, so that no step launches anything for the first time (engine_rehearse). Weights are not
-// loaded yet: a rehearsal takes any.
+// Rehearses a step before the first message, so that no step launches anything for the first time (engine_rehearse).
+// Weights are not loaded yet: a rehearsal takes any.
 static int create_rehearse_(Run *run, Details *details, Error *err) {
     if (!run->be->loads_late) return 0;
     if (engine_rehearse(run->engine, run->schedule, err) != 0) return -1;
@@ -291,7 +292,8 @@ static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
     return ask->generate != NULL ? run_sampler_create(run, ask->generate, err) : 0;
 }
 
-// Alone, only this process can notice that the reader of its lines has paused; of several ranks, the parent does.
+// Returns whether to go on waiting for the reader. Alone, only this process can notice that the reader of its lines has
+// paused; of several ranks, the parent does.
 static bool waits_for_reader_(void *context) {
     Run *run = context;
     status_page_progress(run->status_page);

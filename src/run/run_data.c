@@ -12,7 +12,7 @@ static const SideFile *other_tokenizer_(const Dataset *dataset, const SideFile *
     return NULL;
 }
 
-// Refuses data of two tokenizers: equal tokens would mean different text, and the model would learn neither.
+// Refuses data of two tokenizers: the same token would mean different text, and the model would learn neither.
 static int check_tokenizers_(const Config *config, Blend *train, const Dataset *val, Error *err) {
     const SideFile *first = NULL, *other = NULL;
     for (int i = 0; other == NULL && i < blend_sources(train); i++)

@@ -246,7 +246,7 @@ static int say_plain_(Run *run, int64_t step, int64_t index, const char *text, E
     return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
 }
 
-// A request to stop ends the sample, and the run after the next step.
+// A request to stop ends the sample at once, and the run after the next step.
 int run_sample(Run *run, int64_t step, Error *err) {
     bool stop = false;
     return sample_all_(run, step, say_metrics_, &stop, err);

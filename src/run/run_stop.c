@@ -30,7 +30,8 @@ void run_request_stop(void) {
 }
 
 // Gives the handler a stack of its own: oneDNN's AVX-512 matrix products keep data below the stack pointer, where a
-// handler would write. Signals sent to the process come to this thread, the first, as long as it does not block them.
+// handler would write. Signals sent to the process come to this thread, the first one, as long as it does not block
+// them.
 static void leave_stack_alone_(void) {
     static char stack[1 << 16];
     stack_t own;

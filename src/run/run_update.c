@@ -1,5 +1,5 @@
-// The end of a step: from what all ranks know alike, the step guard decides whether the weights change. A step whose
-// loss or gradient is not finite never changes them; it is skipped, or stops the run and names the tensor at fault.
+// The end of a step: from what all ranks know, the step guard decides whether the weights change. A step whose loss or
+// gradient is not finite never changes them; it is skipped, or stops the run and names the tensor at fault.
 #include "run.h"
 
 #include <math.h>
@@ -58,8 +58,8 @@ int run_update(Run *run, StepFigures *figures, Error *err) {
     if (decision == STEP_APPLY) return optimizer_update(run->optimizer, figures->step, before, figures->norm, err);
     if (decision == STEP_SKIP_OUTLIER)
         snprintf(why, sizeof why,
-                 "loss %.4f lies %+.1f and norm %.2f %+.1f deviations from the last steps, %g being allowed",
-                 figures->loss, figures->loss_z, figures->norm, figures->norm_z, train->skip_outlier_z);
+                 "loss %.4f is %+.1f and norm %.2f %+.1f deviations from the last steps; %g are allowed", figures->loss,
+                 figures->loss_z, figures->norm, figures->norm_z, train->skip_outlier_z);
     else if (explain_bad_(run, figures, why, sizeof why - 48, &weight, err) != 0)
         return -1;
     if (decision == STEP_STOP) return stop_bad_(run, figures->step, why, weight, err);

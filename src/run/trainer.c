@@ -86,7 +86,7 @@ static int check_data_(const Config *config, Error *err) {
     return status;
 }
 
-// --generate and --validate need trained weights.
+// Checks that --generate and --validate have trained weights to start from.
 static int check_trained_(const Config *config, const RunAsk *ask, Error *err) {
     if (ask->resume == NULL && config->checkpoint.init_from[0] == '\0')
         return error_set(err, EXIT_USAGE,
@@ -173,7 +173,7 @@ static int work_(Trainer *t, World *world, StatusPage *page) {
     return code;
 }
 
-// This process is a rank: it joins the others, works, and leaves.
+// Runs this process as a rank: it joins the others, works, and leaves.
 static int rank_main_(Trainer *t, bool launched) {
     char remedy[CONFIG_TEXT + 64];
     Error err = {0};
@@ -342,15 +342,16 @@ static bool question_(Trainer *t, int *status, Error *err) {
     return options->plan || options->profile || options->schedule;
 }
 
-// Below these limits the program crashes, or libraries fail without a reason.
+// Checks the limits below which the program crashes, or libraries fail without a reason.
 static int trainer_check_limits_(Error *err) {
     enum { LEAST_STACK_KIB = 512, LEAST_FILES = 32 };
     struct rlimit limit;
     if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < (rlim_t)LEAST_STACK_KIB << 10)
-        return error_set(err, EXIT_FAILED, "the stack may have %lld KiB and takes up to %d; raise ulimit -s",
+        return error_set(err, EXIT_FAILED, "the stack is limited to %lld KiB and can need %d; raise ulimit -s",
                          (long long)limit.rlim_cur >> 10, LEAST_STACK_KIB);
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max < LEAST_FILES)
-        return error_set(err, EXIT_FAILED, "this program may open %lld files and opens up to %d; raise ulimit -n",
+        return error_set(err, EXIT_FAILED,
+                         "this program is limited to %lld open files and can need %d; raise ulimit -n",
                          (long long)limit.rlim_max, LEAST_FILES);
     return 0;
 }

@@ -198,7 +198,7 @@ static int changes_(const Verify *verify, const Way *way, const Config *given, c
     snprintf(changes[count++], 64, "schedule.slots=auto");
     snprintf(changes[count++], 64, "schedule.recompute_layers=0");
     if (way->stages > 1) return count;
-    // One stage is the reference for all others, with the plainest list there is.
+    // One stage is the reference for all others, with the plainest schedule there is.
     snprintf(changes[count++], 64, "schedule.name=1f1b");
     snprintf(changes[count++], 64, "schedule.chunks=auto");
     snprintf(changes[count++], 64, "schedule.split_backward=auto");

@@ -56,7 +56,7 @@ static const CommandLine wrong_lines[] = {
     {{"-c", "x", "--verify", NULL}, "--verify: needs a value; write --verify N"},
     {{"-c", "x", "--verify", "2", "--plan", NULL}, "--verify: runs the same steps in several ways and nothing else"},
     {{"-c", "x", "--verify=2", "--trace=t", NULL}, "--verify: runs the same steps in several ways and nothing else"},
-    {{"-c", "x", "-q", "-v", NULL}, "--quiet: says less and --verbose more; give one of them"},
+    {{"-c", "x", "-q", "-v", NULL}, "--quiet: prints less and --verbose more; give one of them"},
     {{"--markdown", "-c", "x", NULL}, "--markdown: belongs to --help-config"},
     {{"--plan", "--schedule", "-c", "x", NULL}, "are answered one at a time"},
     {{"--profile", "--emulate-stage", "0", "-c", "x", NULL}, "are answered one at a time"},

@@ -249,7 +249,7 @@ def test_too_few_files_for_mpirun_are_a_sentence_and_a_low_soft_limit_is_raised(
     four = ("train.steps=2", *RANKS["four_ranks"])
     ended = Job(small, *four, prefix=through_bash('ulimit -n 32; exec "$@"')).end()
     assert ended.code == 1 and ended.said[-1].endswith(
-        "mpirun opens up to 52 files for 4 ranks and may have 32; raise ulimit -n"
+        "mpirun opens up to 52 files for 4 ranks and is limited to 32; raise ulimit -n"
     )
     assert Job(small, *four, prefix=through_bash('ulimit -Sn 32; exec "$@"')).end().code == 0
 
