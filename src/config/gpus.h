@@ -16,7 +16,7 @@ typedef struct Gpu {
     double host_gb_s;      // PCIe or NVLink-C2C
     double network_gb_s;   // of a node of the vendor's reference system
     int64_t gpus_per_node; // in that system
-    double watts;          // at most, of one GPU without its host
+    double watts;          // at most, of one GPU without its host; GH200's with it
 } Gpu;
 
 // Words of hardware.gpu, "none" first, NULL last; the row of word i is gpu_row(i), NULL for 0.
