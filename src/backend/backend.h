@@ -32,6 +32,8 @@ typedef struct Event Event;
 // Compute; bundles that are evicted and loaded; messages to other ranks, which must not wait for bundles.
 typedef enum Stream { STREAM_COMPUTE, STREAM_EVICT, STREAM_MESSAGES, STREAM_COUNT } Stream;
 
+enum { PRODUCT_NUMBERS = 22 };
+
 typedef enum Epilogue { EPILOGUE_NONE, EPILOGUE_GELU } Epilogue;
 
 // Rows that one product takes out of two larger matrices: `count` blocks of `rows` rows, which begin x_stride rows
@@ -76,6 +78,14 @@ typedef struct Loan {
     unsigned char handle[96];
 } Loan;
 
+// The kernel that computes one matrix product, of those that a library offers for it. Plain bytes, which can be sent to
+// other ranks and kept in a file.
+typedef struct ProductChoice {
+    int64_t product[PRODUCT_NUMBERS]; // shapes, layout, types and alignment; the first is not 0
+    unsigned char kernel[64];         // in the library's own form
+    double seconds, suggested;        // that it took, and that the library's first suggestion took
+} ProductChoice;
+
 struct Backend {
     char device[96];     // "AMD EPYC, 2 threads", "NVIDIA H200"
     int precision;       // Precision
@@ -91,6 +101,7 @@ struct Backend {
     MemoryBytes peak;    // by category, when the total was largest
     char note[384];      // a sentence for the user, once the shapes are known; empty: none
     char kernels[160];   // the libraries or kernels of products and attention, for --verbose
+    char choices[160];   // device and versions that a ProductChoice holds for; empty: there is nothing to choose
     void *self;          // the implementation's own
 
     // --- life
@@ -159,6 +170,14 @@ struct Backend {
     // dw += dyT x, dbias += column sums of dy (NULL: no bias).
     void (*linear_backward_weight)(Backend *, float *dw, float *dbias, const void *dy, const void *x, int64_t rows,
                                    int64_t in, int64_t out);
+
+    // --- the kernels of products (device/products.h). Both are NULL if there is nothing to choose. measure_products
+    // times the kernels for each product that was computed so far and has no choice yet, on the operands that it had
+    // then, which must still be allocated; their outputs are garbage afterwards. Returns how many there were and
+    // allocates their list, which the caller frees. use_products replaces all choices. A product without one, or whose
+    // kernel the library refuses, is computed by the library's first suggestion.
+    int64_t (*measure_products)(Backend *, ProductChoice **choices);
+    void (*use_products)(Backend *, const ProductChoice *choices, int64_t count);
 
     // --- norms over the last dimension. Forward: sum = x + delta and out = norm(sum) * w (+ b); with delta NULL
     // nothing is added and sum is not written (it may be NULL). Statistics are not kept: the backward recomputes them

@@ -178,7 +178,7 @@ typedef struct HardwareConfig {
     double action_us, step_overhead_ms;
     double gpu_hour;  // price of one GPU for an hour; 0: not given
     double gpu_watts; // 0: from the row of hardware.gpu, or unknown
-    char profile[CONFIG_TEXT];
+    char profile[CONFIG_TEXT], products[CONFIG_TEXT];
 } HardwareConfig;
 
 typedef struct Config {

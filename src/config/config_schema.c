@@ -270,6 +270,8 @@ const ConfigKey config_keys[] = {
     NUMBER(hardware, gpu_watts, "auto", 0, 1e6, KEY_ABOVE_MIN, "auto",
            "power of one GPU, for plans; auto: the most its data sheet allows"),
     TEXT(hardware, profile, "profile.json", 0, "measured stage times, written by --profile"),
+    TEXT(hardware, products, "products.json", 0,
+         "GPUs: kernels of matrix products, timed at the first start; empty: cuBLASLt's first suggestions"),
 };
 
 const int config_key_count = (int)(sizeof config_keys / sizeof config_keys[0]);

@@ -306,6 +306,8 @@ static void fill_operations_(Backend *b) {
     b->linear_forward_blocks = cuda_linear_forward_blocks;
     b->linear_backward_input = cuda_linear_backward_input;
     b->linear_backward_weight = cuda_linear_backward_weight;
+    b->measure_products = cuda_measure_products;
+    b->use_products = cuda_use_products;
     b->rmsnorm_forward = cuda_rmsnorm_forward;
     b->rmsnorm_backward = cuda_rmsnorm_backward;
     b->layernorm_forward = cuda_layernorm_forward;
@@ -382,6 +384,7 @@ static int cuda_start_(Device *device, Error *err) {
     // Two moments, so that everything recorded from now on comes after the first.
     set_clock_(cuda, &device->clock);
     set_clock_(cuda, &device->clock);
+    cuda_product_versions(cuda);
     return cuda_matmul_create(cuda, err);
 }
 

@@ -22,9 +22,9 @@ typedef struct Link {
 
 // Blocks that a message, a sum over data ranks and a collective over tensor ranks may occupy. All that can wait at once
 // has to fit on the smallest GPU with NVLink (108 multiprocessors); otherwise sums that wait for another rank could
-// occupy what that rank is waiting for. Products always run beside the first two, beside the third with
+// occupy what that rank is waiting for. Products always run beside the first two, beside the third (COMPUTE_CTAS) with
 // parallel.overlap.
-enum { LINK_CTAS = 4, BESIDE_CTAS = 16, COMPUTE_CTAS = 24 };
+enum { LINK_CTAS = 4, BESIDE_CTAS = 16 };
 enum { EVENTS = 64 };               // kept for reuse
 enum { LOOKS_BETWEEN_CHECKS = 64 }; // of unfinished messages, before NCCL is asked whether it failed
 
@@ -226,11 +226,13 @@ static int mark_(Group *group, Link *link, CommRequest *request) {
     cuda_note(group->cuda, cudaEventRecord(event, link->stream), "recording an event");
     request->handle[0] = event;
     request->active = true;
+    if (group->use == COMM_USE_COMPUTE) group->cuda->collectives++;
     return 0;
 }
 
 // Makes compute wait on the device for the collective before anything queued later; the host waits for nothing.
 static int compute_waits_(Group *group, CommRequest *request, Error *err) {
+    if (request->active) group->cuda->collectives--;
     if (request->active && !group->failed) {
         cudaEvent_t event = (cudaEvent_t)request->handle[0];
         cuda_note(group->cuda, cudaStreamWaitEvent(cuda_compute(group->cuda), event, 0), "ordering streams");

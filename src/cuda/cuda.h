@@ -25,6 +25,7 @@ typedef struct CudaBackend {
     Backend backend; // first, so that a Backend * of this implementation is a CudaBackend *
     int device;
     int multiprocessors;
+    int collectives;      // over tensor ranks, from their call until compute waits for them: they run beside products
     int64_t shared_bytes; // shared memory one block may have (cudaDevAttrMaxSharedMemoryPerBlockOptin)
     cudaStream_t streams[STREAM_COUNT];
     void *scratch; // device memory, CUDA_SCRATCH_BYTES, for operations on the compute stream

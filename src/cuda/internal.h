@@ -12,6 +12,10 @@ extern "C" {
 // for any other error.
 const char *cuda_remedy(void);
 
+// --- comm_nccl.cpp
+// Blocks that a collective over tensor ranks may occupy, each a multiprocessor: products beside it get the others.
+enum { COMPUTE_CTAS = 24 };
+
 // --- matmul.cpp
 // c (m, n) = alpha * a (m, k) b (k, n), or += where `accumulate`; row-major with leading dimensions. Transposed
 // operands are stored (k, m) and (n, k). `batch` of them at strides (elements). Inputs in the run's precision; the
@@ -37,6 +41,11 @@ void cuda_matmul_destroy(CudaBackend *cuda);
 int cuda_product_try(CudaBackend *cuda, const CudaProduct *product);
 // Queues a product, and notes the failure if there is no kernel for it.
 void cuda_product(CudaBackend *cuda, const CudaProduct *product);
+
+// What Backend.choices says; measure_products and use_products of backend.h.
+void cuda_product_versions(CudaBackend *cuda);
+int64_t cuda_measure_products(Backend *backend, ProductChoice **choices);
+void cuda_use_products(Backend *backend, const ProductChoice *choices, int64_t count);
 
 void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
                                 const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);

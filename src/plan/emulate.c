@@ -6,6 +6,7 @@
 
 #include "comm/comm_emulated.h"
 #include "device/device.h"
+#include "device/products.h"
 #include "planner.h"
 #include "base/random.h"
 
@@ -125,6 +126,12 @@ static void take_times_(const Schedule *schedule, int stage, const EngineRun *ru
         times->weights += median_time_(list, run, ACTION_WEIGHT, c, &others);
     }
     times->microbatches = forwards / schedule->chunks;
+}
+
+int emulation_rehearse(Emulation *e, const Schedule *schedule, const Log *log, Error *err) {
+    if (products_recall(e->config, e->be, NULL, log, err) != 0) return -1;
+    if (engine_rehearse(e->engine, schedule, err) != 0) return -1;
+    return products_choose(e->config, e->be, NULL, log, err);
 }
 
 int emulation_run(Emulation *e, const Schedule *schedule, EmulationTimes *times, Error *err) {

@@ -109,7 +109,8 @@ static void print_times_(const Subject *subject, const EmulationTimes *times, FI
 static int emulate_(Subject *subject, const Log *log, FILE *file, Error *err) {
     EmulationTimes times;
     if (prepare_(subject, log, err) != 0) return -1;
-    // The first run touches memory for the first time, and on a GPU loads kernels: it needs no rehearsal of its own.
+    if (emulation_rehearse(&subject->emulation, subject->schedule, log, err) != 0) return -1;
+    // The first run touches memory for the first time.
     for (int run = 0; run < 2; run++)
         if (emulation_run(&subject->emulation, subject->schedule, &times, err) != 0) return -1;
     const StageShape *at = &subject->plan.stage[subject->stage].at;

@@ -29,6 +29,7 @@ typedef struct Case {
     const Plan *plan;
     const Schedule *list;
     int stage;
+    const Log *log;
 } Case;
 
 typedef struct Result {
@@ -76,6 +77,7 @@ static int measure_(const Case *at, bool forever, Result *result, Error *err) {
     if (be == NULL) return -1;
     int status = emulation_create(&emulation, at->config, at->model, at->list, &at->plan->stage[at->stage], false,
                                   at->hardware, be, err);
+    if (status == 0) status = emulation_rehearse(&emulation, at->list, at->log, err);
     do {
         if (status == 0) status = measure_time_(&emulation, at, result, err);
     } while (forever && status == 0);
@@ -86,14 +88,14 @@ static int measure_(const Case *at, bool forever, Result *result, Error *err) {
 
 // ---------------------------------------------------------------- processes
 
-static pid_t fork_(const Case *at, int result_to, const Log *log) {
+static pid_t fork_(const Case *at, int result_to) {
     fflush(NULL);
     pid_t child = fork();
     if (child != 0) return child;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     Error err = {0};
     Result result = {0};
-    if (measure_(at, result_to < 0, &result, &err) != 0 && result_to >= 0) log_line(log, "%s", err.text);
+    if (measure_(at, result_to < 0, &result, &err) != 0 && result_to >= 0) log_line(at->log, "%s", err.text);
     bool told = result_to < 0 || write(result_to, &result, sizeof result) == sizeof result;
     _exit(told ? 0 : 1);
 }
@@ -114,25 +116,25 @@ static int at_a_time_(const Case *at) {
 
 // Measures in this process, because a GPU's driver does not survive a fork. A stage that does not fit after all is left
 // out.
-static int run_on_gpu_(const Case *at, Result *result, const Log *log) {
+static int run_on_gpu_(const Case *at, Result *result) {
     Error failed = {0};
     memset(result, 0, sizeof *result);
     if (measure_(at, false, result, &failed) == 0) return 0;
-    log_line(log, "%s", failed.text);
+    log_line(at->log, "%s", failed.text);
     memset(result, 0, sizeof *result);
     return 0;
 }
 
-static int run_case_(const Case *at, Result *result, const Log *log, Error *err) {
+static int run_case_(const Case *at, Result *result, Error *err) {
     enum { MOST_LOADS = 256 };
-    if (!at->hardware->cpu) return run_on_gpu_(at, result, log);
+    if (!at->hardware->cpu) return run_on_gpu_(at, result);
     pid_t loads[MOST_LOADS];
     int ends[2], others = at_a_time_(at) - 1;
     memset(result, 0, sizeof *result);
     if (pipe(ends) != 0) return error_set(err, EXIT_FAILED, "no pipe to a measuring process");
     if (others > MOST_LOADS) others = MOST_LOADS;
-    for (int i = 0; i < others; i++) loads[i] = fork_(at, -1, log);
-    pid_t measures = fork_(at, ends[1], log);
+    for (int i = 0; i < others; i++) loads[i] = fork_(at, -1);
+    pid_t measures = fork_(at, ends[1]);
     close(ends[1]);
     bool told = measures > 0 && read(ends[0], result, sizeof *result) == sizeof *result;
     if (measures > 0) waitpid(measures, NULL, 0);
@@ -188,10 +190,10 @@ static int measure_stage_(Session *session, int stage, Error *err) {
     int status = list == NULL ? -1 : 0;
     if (status == 0) plan_make(&plan, planner->model, session->config, list, planner->be);
     if (status == 0) {
-        Case at = {session->config, planner->model, &planner->hardware, &plan, list, stage};
+        Case at = {session->config, planner->model, &planner->hardware, &plan, list, stage, session->log};
         Result result = {0};
         if (workspace_for_(session, &at))
-            status = run_case_(&at, &result, session->log, err);
+            status = run_case_(&at, &result, err);
         else
             log_status(session->log, "%s attention, micro-batch %lld, stage %d: not measured, it does not fit",
                        config_word("attention.mode", session->config->attention.mode),

@@ -3,6 +3,7 @@
 #include "checkpoint/checkpoint_find.h"
 #include "comm/comm_checked.h"
 #include "ranks/affinity.h"
+#include "device/products.h"
 #include "plan/fits.h"
 #include "record.h"
 #include "ranks/roster.h"
@@ -258,9 +259,11 @@ static int create_stage_(Run *run, Error *err) {
 // Weights are not loaded yet: a rehearsal takes any.
 static int create_rehearse_(Run *run, Details *details, Error *err) {
     if (!run->be->loads_late) return 0;
+    if (products_recall(run->config, run->be, run->world, run->log, err) != 0) return -1;
     if (engine_rehearse(run->engine, run->schedule, err) != 0) return -1;
+    if (products_choose(run->config, run->be, run->world, run->log, err) != 0) return -1;
     if (!run->schedule->forward_only && optimizer_rehearse(run->optimizer, err) != 0) return -1;
-    details_phase(details, "one forward, backward and update rehearsed on the device");
+    details_phase(details, "one forward, backward and update rehearsed on the device, products chosen");
     return 0;
 }
 

@@ -140,7 +140,8 @@ def run(config, family, *overrides, arguments=(), timeout=300, **changes):
     """One run of a trainer of build/virtual to its end, with its metrics; on a virtual GPU, unless an override says
     cpu."""
     metrics = config.parent / f"{uuid.uuid4().hex}.jsonl"
-    options = [item for text in (f"log.metrics={metrics}", "hardware.device=cuda", *overrides) for item in ("-o", text)]
+    own = (f"log.metrics={metrics}", "hardware.device=cuda", f"hardware.products={config.parent}/products.json")
+    options = [item for text in (*own, *overrides) for item in ("-o", text)]
     command = [*PREFIX, VIRTUAL / f"train_{family}", "-c", config, *options, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment(**changes))
     return trainer_runs.Ended(config, done.returncode, done.stdout, done.stderr).read_metrics(metrics)

@@ -2,12 +2,19 @@
 // D = epilogue(alpha * op(A) op(B) + beta * C). Sums are exact to double, so that what differs from the CPU's is the
 // program's doing. The heuristic knows the rules that are documented and no more: whether NVIDIA has a kernel for a
 // shape cannot be told here.
+//
+// The heuristic has three suggestions for a product, the third of which is the quickest on the clock. All compute the
+// same here (unless VIRTUAL_ROUND is set); NVIDIA's add in different orders. So two ranks that end with different
+// algorithms for one product would have different bits where they must have the same, which is a mistake of the
+// program.
 #include "clock.h"
 #include "virtual.h"
 
 #include <cmath>
 #include <cstdlib>
 #include <cublasLt.h>
+#include <functional>
+#include <map>
 
 using namespace virtual_gpu;
 
@@ -22,6 +29,7 @@ struct VirtualProduct {
     void *aux = nullptr;
     int64_t aux_leading = 0, aux_stride = 0;
     int32_t bias_type = -1; // that of D
+    int32_t multiprocessors = 0;
 };
 
 struct VirtualLayout {
@@ -39,6 +47,9 @@ struct VirtualPreference {
 namespace {
 
 enum : uint64_t { ALGORITHM = 0x6c746d61 };
+
+// By what two algorithms in a row differ under VIRTUAL_ROUND: a few last bits of fp32.
+const double ROUNDS = 3e-7;
 
 // "CUBLASLT_EPILOGUE_GELU: GELU ... approximation by tanh".
 const double ROOT = 0.79788456080286535588, CUBE = 0.044715;
@@ -59,6 +70,7 @@ struct Call {
     void *d;
     float alpha, beta;
     int64_t m, n, k;
+    uint64_t algorithm;
 };
 
 void declare(const Access &access, const Call &call) {
@@ -135,6 +147,7 @@ void multiply(const Call &call, int64_t batch) {
         for (int64_t row = 0; row < call.m; row++) {
             int64_t at = column * call.c.leading + row;
             double value = (double)call.alpha * sum[(size_t)row];
+            if (options().rounds) value *= 1.0 + (double)call.algorithm * ROUNDS;
             if (call.beta != 0.0f) value += (double)call.beta * number_at(d, at, call.c.type);
             put_number(d, at, call.c.type, after(call, batch, value, row, column));
         }
@@ -166,6 +179,57 @@ bool consistent(const VirtualProduct *p, const VirtualLayout *a, const VirtualLa
 // matrix"; CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: aligned to 16 bytes.
 bool aux_allowed(const VirtualProduct *p, int64_t m) {
     return !has_aux(p->epilogue) || (p->aux_leading % 8 == 0 && p->aux_leading >= m && aligned(p->aux) >= 16);
+}
+
+// --- algorithms
+
+enum { SUGGESTIONS = 3 };
+// What they take, in times of what src/device/cost.h gives for the product.
+const double TAKES[SUGGESTIONS] = {1.03, 1.01, 1.0};
+
+uint64_t shape_mark(int64_t m, int64_t n, int64_t k) {
+    return (uint64_t)m ^ (uint64_t)n << 20 ^ (uint64_t)k << 40;
+}
+
+bool made_for(const uint64_t *algorithm, const VirtualProduct *product, int64_t m, int64_t n, int64_t k) {
+    return algorithm[0] == ALGORITHM && algorithm[1] < SUGGESTIONS && algorithm[6] == (uint64_t)product->epilogue &&
+           algorithm[7] == shape_mark(m, n, k);
+}
+
+// What every rank has to compute in one way.
+std::string signature(const VirtualProduct &p, const VirtualLayout &a, const VirtualLayout &b, const VirtualLayout &c,
+                      const uint64_t *algorithm) {
+    std::string all = text("%d %d %d %d", (int)p.a, (int)p.b, p.epilogue, p.multiprocessors);
+    for (const VirtualLayout *l : {&a, &b, &c})
+        all += text(", %d %lld %lld %lld %d %lld", (int)l->type, (long long)l->rows, (long long)l->columns,
+                    (long long)l->leading, l->batch, (long long)l->stride);
+    return all + text(", %llu %llu %llu", (unsigned long long)algorithm[2], (unsigned long long)algorithm[3],
+                      (unsigned long long)algorithm[4]);
+}
+
+struct Ran {
+    uint64_t algorithm;
+    std::string what;
+};
+std::map<std::string, Ran> ran; // the algorithm that each product ended with
+
+// Compares with the ranks that ended before.
+void compare_algorithms() {
+    JobLock lock;
+    for (const auto &[name, mine] : ran) {
+        uint64_t hash = std::hash<std::string>()(name) | 1;
+        AlgorithmRan *found = nullptr;
+        for (AlgorithmRan &each : job()->algorithms)
+            if (each.product == hash || each.product == 0) {
+                found = &each;
+                break;
+            }
+        if (found == nullptr) return;
+        if (found->product == 0) *found = {hash, mine.algorithm, process()};
+        if (found->algorithm != mine.algorithm)
+            defect("%s ended with algorithm %d here and %d on rank %d: results would differ", mine.what.c_str(),
+                   (int)mine.algorithm, (int)found->algorithm, found->process);
+    }
 }
 
 struct Attribute {
@@ -212,6 +276,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t p, cublasLtMa
                           {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux, 8},
                           {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->aux_leading, 8},
                           {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, &p->aux_stride, 8},
+                          {CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &p->multiprocessors, 4},
                           {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &p->bias_type, 4}},
                          attribute, value, bytes);
 }
@@ -240,7 +305,11 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *prefer
         delete made;                                                                                                   \
         return CUBLAS_STATUS_SUCCESS;                                                                                  \
     }
-DESTROYS(cublasLtDestroy, cublasLtHandle_t)
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+    compare_algorithms();
+    delete handle;
+    return CUBLAS_STATUS_SUCCESS;
+}
 DESTROYS(cublasLtMatmulDescDestroy, cublasLtMatmulDesc_t)
 DESTROYS(cublasLtMatrixLayoutDestroy, cublasLtMatrixLayout_t)
 DESTROYS(cublasLtMatmulPreferenceDestroy, cublasLtMatmulPreference_t)
@@ -264,7 +333,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     *found = 0;
     if (!consistent(product, a, b, c, &m, &n, &k)) return CUBLAS_STATUS_INVALID_VALUE;
     if (asked < 1 || !aux_allowed(product, m)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    int64_t count = asked < 3 ? asked : 3; // several, for who asks for several
+    int64_t count = asked < SUGGESTIONS ? asked : SUGGESTIONS;
     for (int64_t i = 0; i < count; i++) {
         memset(&results[i], 0, sizeof results[i]);
         uint64_t algorithm[8] = {ALGORITHM,
@@ -274,12 +343,26 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                  preference->alignment[3],
                                  (uint64_t)(a->type == CUDA_R_16BF),
                                  (uint64_t)product->epilogue,
-                                 (uint64_t)m ^ (uint64_t)n << 20 ^ (uint64_t)k << 40};
+                                 shape_mark(m, n, k)};
         memcpy(results[i].algo.data, algorithm, sizeof algorithm);
         results[i].workspaceSize = preference->workspace < (1 << 20) ? 0 : 1 << 20;
         results[i].state = CUBLAS_STATUS_SUCCESS;
     }
     *found = (int)count;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// "Performs correctness and support checks on the matrix multiply algorithm descriptor for the matrix multiply
+// operation": pointers are not known here.
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t,
+                                       const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulHeuristicResult_t *result) {
+    int64_t m, n, k;
+    memset(result, 0, sizeof *result);
+    if (!consistent(product, a, b, c, &m, &n, &k) || !made_for(algorithm->data, product, m, n, k))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    result->algo = *algorithm;
+    result->workspaceSize = 1 << 20;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -289,14 +372,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
                               cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *algorithm, void *workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
     if (sticky() != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
-    Call call = {*product, *a_layout, *b_layout, *c_layout, a, b, d, *(const float *)alpha, *(const float *)beta,
-                 0,        0,         0};
+    Call call = {
+        *product, *a_layout, *b_layout, *c_layout,         a, b, d, *(const float *)alpha, *(const float *)beta,
+        0,        0,         0,         algorithm->data[1]};
     if (!consistent(product, a_layout, b_layout, c_layout, &call.m, &call.n, &call.k) || c != d)
         return CUBLAS_STATUS_INVALID_VALUE;
     const uint64_t *chosen = algorithm->data;
     if (chosen[0] != ALGORITHM) defect("cublasLtMatmul is given an algorithm that no heuristic returned");
-    if (chosen[7] != ((uint64_t)call.m ^ (uint64_t)call.n << 20 ^ (uint64_t)call.k << 40) ||
-        chosen[6] != (uint64_t)product->epilogue || aligned(a) < chosen[2] || aligned(b) < chosen[3] ||
+    if (!made_for(chosen, product, call.m, call.n, call.k) || aligned(a) < chosen[2] || aligned(b) < chosen[3] ||
         aligned(d) < chosen[4])
         defect("cublasLtMatmul: the algorithm was asked for another shape, epilogue or alignment than it is used for");
     if (!aux_allowed(product, call.m)) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -308,12 +391,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
               true);
     Op op;
     op.what = text("a product of %lld x %lld x %lld", (long long)call.m, (long long)call.n, (long long)call.k);
+    ran[signature(*product, *a_layout, *b_layout, *c_layout, chosen)] = {chosen[1], op.what};
     if (dry()) {
         declare(host_access(op.what.c_str()), call);
         // Products that share an operand fill the device like one of all their columns.
         bool shared = call.c.batch > 1 && call.a.stride == 0;
         op.seconds = shared ? cost_product(&dry_figures().cost, 1, call.m, call.n * call.c.batch, call.k)
                             : cost_product(&dry_figures().cost, (double)call.c.batch, call.m, call.n, call.k);
+        op.seconds *= TAKES[chosen[1]];
     }
     op.step = [call, workspace](const Access &access) {
         declare(access, call);

@@ -80,6 +80,40 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(tmp_path, options):
         assert part.read_bytes() == (tmp_path / "whole" / "step_00000004" / part.name).read_bytes(), part.name
 
 
+def kept_products(folder):
+    return json.loads((folder / "products.json").read_text())["products"]
+
+
+def test_a_resumed_run_computes_products_by_the_kernels_of_the_first(tmp_path):
+    """Here the kernels that a product can have differ in the last bits, and their times are those of a busy machine."""
+    config, rounds = write_config(tmp_path, "llama"), {"VIRTUAL_ROUND": "1"}
+    whole = trained(config, "llama", *WIDE, *saving(tmp_path / "whole"), arguments=("-v",), **rounds)
+    said = re.search(r"chosen: kernels of (\d+) matrix products, timed in [\d.]+ ms: together ", whole.stderr)
+    assert said and int(said[1]) == len(kept_products(tmp_path)) > 10, whole.stderr
+    kept = (tmp_path / "products.json").read_bytes()
+    resume = ("-v", "--resume", tmp_path / "whole" / "step_00000002")
+    rest = trained(config, "llama", *WIDE, *saving(tmp_path / "rest"), arguments=resume, **rounds)
+    assert rest.bits == whole.bits[len(whole.bits) // 2 :] and "chosen: kernels of" not in rest.stderr
+    assert (tmp_path / "products.json").read_bytes() == kept
+    other = trained(config, "llama", *WIDE, *saving(tmp_path / "other"), "hardware.products=", **rounds)
+    assert len({product["kernel"] for product in kept_products(tmp_path)}) > 1 and other.bits != whole.bits
+
+
+def test_ways_to_run_that_share_the_kernels_of_products_have_the_same_bits(tmp_path):
+    asked = ("--verify", "1")
+    done = trained(write_config(tmp_path, "llama"), "llama", arguments=asked, VIRTUAL_ROUND="1", VIRTUAL_RACES="0")
+    assert "verified: 3 runs agree in 1 step" in done.stdout and kept_products(tmp_path)
+
+
+def test_products_beside_collectives_count_on_the_other_multiprocessors(tmp_path):
+    config, counts = write_config(tmp_path, "llama"), {}
+    for overlap in ("on", "off"):
+        chosen = f"hardware.products={tmp_path}/{overlap}/products.json"
+        trained(config, "llama", *WIDE, f"parallel.overlap={overlap}", chosen, VIRTUAL_RACES="0")
+        counts[overlap] = {product["product"][-1] for product in kept_products(tmp_path / overlap)}
+    assert counts == {"on": {0, 132 - 24}, "off": {0}}  # 24: COMPUTE_CTAS
+
+
 @pytest.mark.parametrize("family", virtual_runs.FAMILIES)
 def test_validation_is_that_of_cpus(tmp_path, family):
     data = f"{{train: {tmp_path}/train.bin, val: {tmp_path}/val.bin, val_every: 1, val_batches: 2}}"

@@ -49,6 +49,7 @@ struct Options {
                                // messages between ranks have begun
     bool connects_late;        // NCCL_RUNTIME_CONNECT
     std::string driver, fault; // VIRTUAL_DRIVER, VIRTUAL_FAULT
+    bool rounds;               // VIRTUAL_ROUND: cuBLASLt's algorithms round differently
     int64_t taken;             // bytes of the GPU that other programs hold
 };
 const Options &options();
@@ -107,6 +108,12 @@ struct Mapping {
     uint64_t offset;
 };
 
+// With which algorithm a rank that has ended computed a product (lt.cc).
+struct AlgorithmRan {
+    uint64_t product, algorithm; // 0: unused
+    int process;
+};
+
 struct Job {
     uint32_t magic;
     pthread_mutex_t lock;
@@ -116,6 +123,7 @@ struct Job {
     Mapping mappings[1024];
     Communicator comms[COMMUNICATORS];
     Post posts[POSTS];
+    AlgorithmRan algorithms[4096];
     SharedClock clocks[POSTS];
     SharedClock mail[PROCESSES][PROCESSES]; // the host's clock at its latest message from..to
 };
