@@ -1,8 +1,9 @@
-// The one clock of the program: CLOCK_MONOTONIC of the host. Events of a device, waits, traces and step times are all
-// read from it, so that they can be subtracted from each other.
+// The clocks of the program. Events of a device, waits, traces and step times are all read from one, CLOCK_MONOTONIC of
+// the host, so that they can be subtracted from each other.
 #ifndef CLOCK_H
 #define CLOCK_H
 
+#include <stdint.h>
 #include <time.h>
 
 // Returns seconds since some point before this process started. Async-signal-safe.
@@ -10,6 +11,14 @@ static inline double clock_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// Returns nanoseconds since 1970, by which hosts order their events and people date files. May go back; only
+// approximately the same on several hosts. Async-signal-safe.
+static inline int64_t clock_wall_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
 #endif

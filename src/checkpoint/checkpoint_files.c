@@ -43,6 +43,11 @@ static bool within_(const char *path, const char *dir) {
     return strncmp(path, dir, length) == 0 && path[length] == '/';
 }
 
+bool name_ends_with(const char *name, const char *end) {
+    size_t length = strlen(name), tail = strlen(end);
+    return length >= tail && strcmp(name + length - tail, end) == 0;
+}
+
 // In the cache of Hugging Face's hub, models--X/snapshots/HASH/FILE is a link to models--X/blobs/HASH.
 static bool within_hub_store_(const char *path, const char *dir) {
     char store[PATH_MAX + 8];

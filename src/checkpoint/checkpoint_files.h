@@ -32,6 +32,9 @@ int checkpoint_partial_path(char path[CHECKPOINT_PATH], const char *dir, int64_t
 // and links that lead out of the directory (except to the store of a Hugging Face cache next to it).
 int checkpoint_file_path(char path[CHECKPOINT_PATH], const char *dir, const char *name, Error *err);
 
+// Returns whether a file's name ends in `end`.
+bool name_ends_with(const char *name, const char *end);
+
 // --- manifests
 
 typedef struct ManifestFile {

@@ -2,6 +2,7 @@
 // process that starts the ranks can call them too, and a slip on the command line is answered at once.
 #include "checkpoint_find.h"
 
+#include "base/clock.h"
 #include "checkpoint_model.h"
 
 #include <errno.h>
@@ -9,7 +10,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 static bool find_has_(const char *dir, const char *name) {
@@ -78,11 +78,9 @@ bool checkpoint_lies_in(const char *checkpoint, const char *dir) {
 
 uint64_t run_id_draw(void) {
     uint64_t id = 0;
-    if (getrandom(&id, sizeof id, 0) != sizeof id || id == 0) {
-        struct timespec now; // a kernel without random numbers: any number that differs will do
-        clock_gettime(CLOCK_REALTIME, &now);
-        id = ((uint64_t)now.tv_sec << 32) ^ (uint64_t)now.tv_nsec ^ ((uint64_t)getpid() << 16) ^ 1;
-    }
+    // A kernel without random numbers: any number that differs will do.
+    if (getrandom(&id, sizeof id, 0) != sizeof id || id == 0)
+        id = ((uint64_t)clock_wall_ns() ^ ((uint64_t)getpid() << 16)) | 1;
     return id;
 }
 

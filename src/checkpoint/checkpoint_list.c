@@ -16,17 +16,12 @@ static int64_t list_step_of_name_(const char *name) {
     return digits >= 8 && digits <= 18 && name[5 + digits] == '\0' ? atoll(name + 5) : -1;
 }
 
-static bool list_ends_with_(const char *name, const char *end) {
-    size_t length = strlen(name), tail = strlen(end);
-    return length >= tail && strcmp(name + length - tail, end) == 0;
-}
-
 static bool list_is_leftover_(const char *name) {
     return strncmp(name, ".step_", 6) == 0 && (strstr(name, ".partial") != NULL || strstr(name, ".removed") != NULL);
 }
 
 static bool list_is_replaced_(const char *name) {
-    return strncmp(name, ".step_", 6) == 0 && list_ends_with_(name, CHECKPOINT_REPLACED);
+    return strncmp(name, ".step_", 6) == 0 && name_ends_with(name, CHECKPOINT_REPLACED);
 }
 
 // "DIR/step_00000500" for "DIR/.step_00000500.replaced".

@@ -89,16 +89,11 @@ static int check_tensors_(Load *load, Error *err) {
     return 0;
 }
 
-static bool ends_with_(const char *text, const char *end) {
-    size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && strcmp(text + length - tail, end) == 0;
-}
-
 // Returns whether a tensor is not a weight: masks and tables in older files, and a tied head that is written out.
 static bool harmless_(const TensorTable *table, const char *name) {
     static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     for (int i = 0; i < 3; i++)
-        if (ends_with_(name, ends[i])) return true;
+        if (name_ends_with(name, ends[i])) return true;
     for (int64_t i = 0; i < table->count; i++)
         if (table->specs[i].tied_to >= 0 && strcmp(table->specs[i].name, name) == 0) return true;
     return false;
@@ -354,11 +349,6 @@ int checkpoint_resume(ResumePoint *point, const char *dir, Stage *stage, World *
 
 // --- init_from
 
-static int open_model_(Load *load, const char *dir, Error *err) {
-    if (source_open_model(&load->source, dir, err) != 0) return -1;
-    return hf_config_compare(load->stage->config, dir, false, err);
-}
-
 int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log *log, Error *err) {
     // Our own checkpoints say what their bytes must be; others do not.
     Error mine = {0};
@@ -368,7 +358,8 @@ int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log 
     Load *load = xcalloc(1, sizeof *load);
     load->stage = stage;
     load->world = world;
-    int prepared = open_model_(load, dir, &mine);
+    int prepared = source_open_model(&load->source, dir, &mine);
+    if (prepared == 0) prepared = hf_config_compare(stage->config, dir, false, &mine);
     int status = load_(load, prepared, &mine, world, log, err);
     source_close(&load->source);
     free(load);

@@ -56,10 +56,6 @@ int manifest_write(const Manifest *manifest, const Crc64 *crc, const char *dir, 
 
 // --- reading
 
-static int changed_(const char *path, Error *err) {
-    return error_set(err, EXIT_FAILED, "%s: is torn or was changed: it does not agree with its own checksum", path);
-}
-
 static char *read_text_(const char *path, int64_t *length, Error *err) {
     if (access(path, F_OK) == 0 || errno != ENOENT) return file_read_whole(path, JSON_MAX_BYTES, length, err);
     error_set(err, EXIT_FAILED, "%s: is not there: the checkpoint is incomplete", path);
@@ -112,7 +108,10 @@ int manifest_read(Manifest *manifest, const Crc64 *crc, const char *dir, Error *
     int64_t body = length - TAIL_BYTES;
     if (body > 0) snprintf(tail, sizeof tail, TAIL_FORMAT, checksum_(crc, text, (size_t)body));
     Json json = {0};
-    int status = body <= 0 || memcmp(text + body, tail, TAIL_BYTES) != 0 ? changed_(path, err) : 0;
+    int status = 0;
+    if (body <= 0 || memcmp(text + body, tail, TAIL_BYTES) != 0)
+        status =
+            error_set(err, EXIT_FAILED, "%s: is torn or was changed: it does not agree with its own checksum", path);
     if (status == 0) status = json_parse(&json, text, length, path, err);
     if (status == 0) status = read_manifest_(manifest, json.root, path, err);
     json_free(&json);

@@ -20,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 typedef enum SavePhase { SAVE_IDLE, SAVE_WRITING, SAVE_COMMITTING } SavePhase;
@@ -143,11 +142,10 @@ static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
         const ManifestFile *file = &checkpoint->manifest.file[i];
         int64_t bytes = file_size(checkpoint->partial, file->name);
         if (bytes != file->bytes)
-            return error_set(
-                err, EXIT_FAILED,
-                "%s/%s has %lld bytes on this host where %lld were written; checkpoint.dir has to be on a "
-                "file system that all hosts share",
-                checkpoint->partial, file->name, (long long)bytes, (long long)file->bytes);
+            return error_set(err, EXIT_FAILED,
+                             "%s/%s has %lld bytes on this host where %lld were written; checkpoint.dir has to be on a "
+                             "file system that all hosts share",
+                             checkpoint->partial, file->name, (long long)bytes, (long long)file->bytes);
     }
     return 0;
 }
@@ -183,19 +181,13 @@ static void *commit_(void *argument) {
     return NULL;
 }
 
-static int64_t saver_now_(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 // Adds up what the ranks put into each file. A byte that no rank wrote would show here, in the sum of lengths.
 static int fill_manifest_(Checkpoint *checkpoint, const WriteShare *all, int ranks, Error *err) {
     const Writer *writer = &checkpoint->writer;
     checkpoint->manifest.step = checkpoint->state.step;
     checkpoint->manifest.run = checkpoint->state.run;
     checkpoint->manifest.sequence = checkpoint->state.sequence;
-    checkpoint->manifest.saved = saver_now_();
+    checkpoint->manifest.saved = clock_wall_ns();
     for (int f = 0; f < writer->layout.files; f++) {
         const LayoutFile *file = &writer->layout.file[f];
         WriteShare whole = {0, 0};

@@ -52,15 +52,12 @@ static int source_begin_(Source *source, const char *dir, int64_t files, Error *
     return 0;
 }
 
-static bool is_safetensors_(const char *name) {
-    size_t length = strlen(name), end = strlen(".safetensors");
-    return length > end && strcmp(name + length - end, ".safetensors") == 0;
-}
-
 int source_open_manifest(Source *source, const char *dir, const Manifest *manifest, Error *err) {
     if (source_begin_(source, dir, manifest->count, err) != 0) return -1;
     for (int64_t i = 0; i < manifest->count; i++)
-        if (is_safetensors_(manifest->file[i].name) && add_file_(source, manifest->file[i].name, err) != 0) return -1;
+        if (name_ends_with(manifest->file[i].name, ".safetensors") &&
+            add_file_(source, manifest->file[i].name, err) != 0)
+            return -1;
     return index_tensors_(source, err);
 }
 

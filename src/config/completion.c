@@ -63,10 +63,6 @@ static void bash_options_(FILE *file) {
     }
 }
 
-static void bash_keys_(FILE *file) {
-    for (int i = 0; i < config_key_count; i++) fprintf(file, "%s%s=", i > 0 ? " " : "", config_keys[i].name);
-}
-
 // Writes what completes the value of each option that takes one.
 static void bash_cases_(const char *name, FILE *file) {
     for (int i = 0; i < option_row_count; i++) {
@@ -148,7 +144,7 @@ static void bash_(const char *name, FILE *file) {
            "_^_override() {\n"
            "  local key=$1 cur=$2 begin='' keys=\"",
            name);
-    bash_keys_(file);
+    for (int i = 0; i < config_key_count; i++) fprintf(file, "%s%s=", i > 0 ? " " : "", config_keys[i].name);
     named_(file,
            "\"\n"
            "  if [[ -z $key && $cur != *=* ]]; then\n"

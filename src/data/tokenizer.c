@@ -48,12 +48,6 @@ static void tokenizer_take_bytes_(Tokenizer *tokenizer) {
     if (tokenizer->end < 0 && tokenizer->vocab >= BYTES_VOCABULARY) tokenizer->end = BYTES_END;
 }
 
-static int take_named_(Tokenizer *tokenizer, const char *name, Error *err) {
-    if (strcmp(name, "bytes") == 0) return tokenizer_take_bytes_(tokenizer), 0;
-    if (strcmp(name, "ids") == 0) return 0;
-    return take_library_(tokenizer, name, err);
-}
-
 int tokenizer_side(const Config *config, SideFile *side, Error *err) {
     glob_t shards;
     char path[SIDE_FILE_PATH];
@@ -63,19 +57,20 @@ int tokenizer_side(const Config *config, SideFile *side, Error *err) {
     return named ? side_file_read(side, path, err) : 0;
 }
 
-static int take_side_(Tokenizer *tokenizer, const SideFile *side, Error *err) {
-    if (side->eot >= 0 && side->eot < tokenizer->vocab) tokenizer->end = side->eot;
-    if (strcmp(side->tokenizer, "bytes") == 0) tokenizer_take_bytes_(tokenizer);
-    return side->file[0] != '\0' ? take_library_(tokenizer, side->file, err) : 0;
-}
-
+// Chooses as tokenizer.h says: sample.tokenizer, else the side file's, else bytes, else ids, which need nothing.
 static int tokenizer_take_(Tokenizer *tokenizer, const Config *config, Error *err) {
+    const char *named = config->sample.tokenizer;
+    if (strcmp(named, "ids") == 0) return 0;
+    if (strcmp(named, "bytes") == 0) return tokenizer_take_bytes_(tokenizer), 0;
+    if (named[0] != '\0') return take_library_(tokenizer, named, err);
     SideFile side;
-    if (config->sample.tokenizer[0] != '\0') return take_named_(tokenizer, config->sample.tokenizer, err);
     int found = tokenizer_side(config, &side, err);
-    if (found != 0) return found < 0 ? -1 : take_side_(tokenizer, &side, err);
-    if (tokenizer->vocab == BYTES_VOCABULARY) tokenizer_take_bytes_(tokenizer);
-    return 0;
+    if (found < 0) return -1;
+    if (found == 0 && tokenizer->vocab == BYTES_VOCABULARY) tokenizer_take_bytes_(tokenizer);
+    if (found == 0) return 0;
+    if (side.eot >= 0 && side.eot < tokenizer->vocab) tokenizer->end = side.eot;
+    if (strcmp(side.tokenizer, "bytes") == 0) tokenizer_take_bytes_(tokenizer);
+    return side.file[0] != '\0' ? take_library_(tokenizer, side.file, err) : 0;
 }
 
 Tokenizer *tokenizer_open(const Config *config, Error *err) {

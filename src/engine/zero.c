@@ -128,16 +128,13 @@ static int zero_gather_(Zero *zero, int64_t u, Error *err) {
     return zero->data->all_gather(zero->data, whole, piece, unit->piece, type, &zero->requests[u], err);
 }
 
-static int gathered_(Zero *zero, int64_t u, Error *err) {
-    return zero->requests[u].active ? comm_wait(zero->data, &zero->requests[u], err) : 0;
-}
-
 // As many at once as sums.
 int zero_gather_weights(Zero *zero, Error *err) {
     int64_t units = zero->stage->tensors.unit_count;
     if (alone_(zero)) return 0;
     for (int64_t u = 0; u < units + SUMS_OVER_DATA; u++) {
-        if (u >= SUMS_OVER_DATA && gathered_(zero, u - SUMS_OVER_DATA, err) != 0) return -1;
+        CommRequest *oldest = u >= SUMS_OVER_DATA ? &zero->requests[u - SUMS_OVER_DATA] : NULL;
+        if (oldest != NULL && oldest->active && comm_wait(zero->data, oldest, err) != 0) return -1;
         if (u < units && zero_gather_(zero, u, err) != 0) return -1;
     }
     return 0;

@@ -63,12 +63,6 @@ static int schedules_try_recompute_(ScheduleTable *table, const Planner *planner
     return status;
 }
 
-static int try_ways_(ScheduleTable *table, const Planner *planner, Config *config, Error *err) {
-    for (int evict = -1; evict <= EVICT_TO_HOST; evict++)
-        if (try_row_(table, planner, config, evict, err) != 0) return -1;
-    return config_chunks(config) == 1 ? schedules_try_recompute_(table, planner, config, err) : 0;
-}
-
 // Spreads layers over p * chunks virtual stages: as given if the list has as many entries, else evenly. Returns false
 // if the list is for another number.
 static bool spread_layers_(const Planner *planner, Config *config) {
@@ -79,15 +73,15 @@ static bool spread_layers_(const Planner *planner, Config *config) {
     return true;
 }
 
+// Tries one choice in all ways to keep bundles.
 static int try_choice_(ScheduleTable *table, const Planner *planner, const ScheduleChoice *choice, Config *config,
                        Error *err) {
     config->schedule = planner->config->schedule;
     schedule_choose(choice, config);
-    return spread_layers_(planner, config) ? try_ways_(table, planner, config, err) : 0;
-}
-
-static bool quicker_row_(const ScheduleTable *table, int one, int other) {
-    return other < 0 || table->rows[one].forecast.time.step < table->rows[other].forecast.time.step;
+    if (!spread_layers_(planner, config)) return 0;
+    for (int evict = -1; evict <= EVICT_TO_HOST; evict++)
+        if (try_row_(table, planner, config, evict, err) != 0) return -1;
+    return config_chunks(config) == 1 ? schedules_try_recompute_(table, planner, config, err) : 0;
 }
 
 int schedule_table_quickest(const ScheduleTable *table, bool evicts) {
@@ -95,7 +89,7 @@ int schedule_table_quickest(const ScheduleTable *table, bool evicts) {
     for (int i = 0; i < table->count; i++) {
         const ScheduleRow *row = &table->rows[i];
         if ((row->schedule.bpipe == BPIPE_ON) != evicts || !row->forecast.fits || !row->forecast.time.known) continue;
-        if (quicker_row_(table, i, best)) best = i;
+        if (best < 0 || row->forecast.time.step < table->rows[best].forecast.time.step) best = i;
     }
     return best;
 }

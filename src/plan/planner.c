@@ -44,13 +44,9 @@ Backend *planner_backend(const Config *config, Error *err) {
 
 // ---------------------------------------------------------------- the profile
 
-static bool named_on_command_line_(const Config *config) {
-    return config->place[config_find("hardware.profile") - config_keys] == CONFIG_OVERRIDE;
-}
-
 int planner_find_profile(Planner *planner, const Config *config, const Log *log, Error *err) {
     const char *path = config->hardware.profile;
-    bool named = named_on_command_line_(config);
+    bool named = config->place[config_find("hardware.profile") - config_keys] == CONFIG_OVERRIDE;
     if (path[0] == '\0' || (!named && access(path, F_OK) != 0)) return 0;
     Error damaged = {0};
     char why[256] = "";
@@ -124,10 +120,6 @@ Schedule *planner_schedule(const Config *config, Error *err) {
     return schedule_of_(config, planner_microbatches_(config), err);
 }
 
-static ScheduleLoan borrow_timed_(const Planner *planner, const Config *config, Error *err) {
-    return schedule_cache_borrow(planner->lists, config, planner_microbatches_(config), schedule_of_, err);
-}
-
 // Returns the counts of a schedule whose stages keep every bundle, without its lists.
 static ScheduleLoan count_all_(const Config *config, Error *err) {
     int p = (int)config->parallel.pipeline, m = (int)config_microbatches(config);
@@ -193,8 +185,10 @@ typedef struct Lists {
 } Lists;
 
 static int lists_open_(Lists *lists, const Planner *planner, const Config *config, bool timed, Error *err) {
-    *lists = (Lists){.timed = timed || planner_microbatches_(config) == byte_microbatches_(planner, config)};
-    lists->loan = timed ? borrow_timed_(planner, config, err) : planner_borrow(planner, config, err);
+    int64_t enough = planner_microbatches_(config);
+    *lists = (Lists){.timed = timed || enough == byte_microbatches_(planner, config)};
+    lists->loan = timed ? schedule_cache_borrow(planner->lists, config, enough, schedule_of_, err)
+                        : planner_borrow(planner, config, err);
     if (lists->loan.schedule == NULL) return -1;
     plan_make_from(&lists->plan, &planner->table, planner->model, config, lists->loan.schedule, planner->be);
     return 0;

@@ -6,7 +6,6 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 typedef struct Doing {
     char action[STATUS_ACTION], wait[STATUS_WAIT];
@@ -80,17 +79,11 @@ void status_page_progress(StatusPage *page) {
     if (page != NULL) atomic_fetch_add_explicit(&page->progress, 1, memory_order_relaxed);
 }
 
-int64_t status_clock_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 bool status_page_report(StatusPage *page, const Error *err) {
     if (page == NULL) return false;
     if (atomic_exchange(&page->claimed, 1) != 0) return page->printed;
     page->code = err->code;
-    page->when = status_clock_ns() - (int64_t)(1e9 * (clock_seconds() - err->when));
+    page->when = clock_wall_ns() - (int64_t)(1e9 * (clock_seconds() - err->when));
     status_copy_text(page->text, sizeof page->text, err->text);
     atomic_store(&page->reported, 1);
     return page->printed;

@@ -23,7 +23,7 @@ typedef struct RankStatus {
     int32_t ready;      // SIGUSR1 is handled
     int32_t ending;     // an Ending; DIED is what the supervisor makes of a rank that ended without one
     int32_t code, signal;
-    int64_t when;     // it met its error or ended, by status_clock_ns; 0: it did not
+    int64_t when;     // it met its error or ended, by clock_wall_ns; 0: it did not
     int64_t step;     // that it is training; 0: none yet
     int64_t progress; // grows with everything that it gets done
     char action[STATUS_ACTION];
@@ -55,9 +55,6 @@ bool status_page_report(StatusPage *page, const Error *err);
 bool status_page_printed(const StatusPage *page);
 // Ends the rank cleanly; returns `code`.
 int status_page_leave(StatusPage *page, int code);
-
-// Returns nanoseconds of a clock that hosts share approximately, to order events on several of them.
-int64_t status_clock_ns(void);
 
 // Reads a page. NULL: nothing is known.
 void status_page_read(const StatusPage *page, RankStatus *status);

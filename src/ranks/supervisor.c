@@ -158,7 +158,7 @@ static void supervisor_note_end_(Supervisor *supervisor, int status) {
     int code = WIFSIGNALED(status) ? 128 + last->signal : WEXITSTATUS(status);
     if (!supervisor->told) supervisor->code = code;
     if (last->ending == ENDING_NONE) last->ending = ENDING_DIED, last->code = code;
-    if (last->when == 0) last->when = status_clock_ns();
+    if (last->when == 0) last->when = clock_wall_ns();
     supervisor->ended = true;
 }
 

@@ -67,11 +67,6 @@ int64_t figures_evictions(const StepFigures *figures) {
     return evictions;
 }
 
-static double metrics_utilization_(const Peak *peak, double flops_per_token, const StepFigures *figures) {
-    double achieved = flops_per_token * (double)figures->tokens / figures->seconds;
-    return achieved / ((double)peak->world * peak->peak_tflops * 1e12);
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // The file
 
@@ -280,7 +275,9 @@ static void write_stages_(Line *line, const StepFigures *figures) {
 
 // Returns the MFU by the peak of the run's line, or NAN if that is unknown.
 static double mfu_(const Metrics *metrics, double flops_per_token, const StepFigures *figures) {
-    return metrics->peak.peak_tflops > 0.0 ? metrics_utilization_(&metrics->peak, flops_per_token, figures) : NAN;
+    const Peak *peak = &metrics->peak;
+    double achieved = flops_per_token * (double)figures->tokens / figures->seconds;
+    return peak->peak_tflops > 0.0 ? achieved / ((double)peak->world * peak->peak_tflops * 1e12) : NAN;
 }
 
 static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err) {

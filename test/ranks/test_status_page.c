@@ -1,5 +1,6 @@
 // What a rank writes on its page is read whole by its supervisor, at any moment.
 #include "ranks/status_page.h"
+#include "base/clock.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -40,7 +41,7 @@ static void the_first_report_counts(void **state) {
     StatusPage *page = status_page_create(true), *alone = status_page_create(false);
     Error why = {0}, later = {0};
     error_set(&why, 2, "why"), error_set(&later, 1, "later");
-    int64_t made = status_clock_ns();
+    int64_t made = clock_wall_ns();
     const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
     nanosleep(&pause, NULL);
     assert_true(status_page_report(page, &why) && status_page_report(page, &later));
