@@ -30,7 +30,7 @@ uninstall:
 	  $(PLACE)/share/bash-completion/completions/$$program $(PLACE)/share/zsh/site-functions/_$$program; done
 	$(Q)rm -rf $(PLACE)/lib/$(NAME) $(PLACE)/share/$(NAME) $(PLACE)/share/doc/$(NAME)
 
-# Every file that git knows, as it stands here now; the same files make the same bytes.
+# Every file that git knows, as it is here now; the same files make the same bytes.
 TARBALL := $(BUILD)/$(NAME)-$(VERSION).tar.gz
 dist:
 	@git rev-parse --is-inside-work-tree >/dev/null 2>&1 || \

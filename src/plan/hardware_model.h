@@ -9,7 +9,7 @@
 
 typedef struct Hardware {
     bool cpu;
-    char device[96]; // "" where it is not at hand
+    char device[96]; // "" if it is not present
     double peak;     // FLOP/s of one rank that MFU is relative to; 0: unknown
     Cost cost;
     double action, step;  // overhead of a forward or backward, and of a step, seconds

@@ -44,7 +44,7 @@ bool plan_schedule_holds(int64_t stages, int64_t microbatches);
 
 // Makes the plan. be: any backend of the kind that will run (asked for the attention's scratch; nothing is allocated).
 void plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be);
-// Does the same with the model's table at hand, for callers that make many plans of one model.
+// Does the same with the model's table given, for callers that make many plans of one model.
 void plan_make_from(Plan *plan, const TensorTable *table, const Model *model, const Config *config,
                     const Schedule *schedule, Backend *be);
 void plan_free(Plan *plan);

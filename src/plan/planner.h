@@ -70,7 +70,7 @@ int planner_forecast_fitting(const Planner *planner, const Config *config, doubl
 bool planner_split_open(const Config *config);
 
 // Decides an open split_backward: on where GPUs are known by the keys of `hardware`, and a step then is quicker by more
-// than 0.5 %; a profile and the GPU at hand have no say, so that every machine decides alike. gain:
+// than 0.5 %; a profile and the GPU present have no say, so that every machine decides alike. gain:
 // Forecast.split_gain. planner_forecast_config does the same for every variant. -1 with err.
 int planner_decide_split(const Planner *planner, Config *config, double *gain, Error *err);
 

@@ -91,8 +91,9 @@ static void restart_say_(const Log *log, const Restarts *restarts, const JobEnd 
     int64_t lost = end->step - 1 - (saved > 0 ? saved : 0);
     char from[64] = "where this start began";
     if (saved > 0) snprintf(from, sizeof from, "step %lld", (long long)saved);
-    log_line(log, "starting the ranks again from %s, at most %lld times more; lost: %lld step%s, %.0f s", from,
-             (long long)restarts->left, (long long)(lost > 0 ? lost : 0), lost == 1 ? "" : "s", seconds);
+    log_line(log, "starting the ranks again from %s, at most %lld more time%s; lost: %lld step%s, %.0f s", from,
+             (long long)restarts->left, restarts->left == 1 ? "" : "s", (long long)(lost > 0 ? lost : 0),
+             lost == 1 ? "" : "s", seconds);
 }
 
 int restart_launch(const Log *log, const Config *config, const Job *job, char **argv, Error *err) {

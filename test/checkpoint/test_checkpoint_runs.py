@@ -142,7 +142,7 @@ def test_ranks_of_a_launcher_refuse_it_too(small, saved, tmp_path):
     assert ended.returncode == 2 and ended.stderr.count("holds checkpoints of another run") == 1, ended.stderr
 
 
-def test_going_on_from_elsewhere_among_another_run_s_checkpoints_is_refused(small, saved, tmp_path):
+def test_resuming_from_elsewhere_among_another_run_s_checkpoints_is_refused(small, saved, tmp_path):
     other = tmp_path / "other"
     small.run(saving(other, 4))
     for resume in (other, other / "step_00000004"):
@@ -151,7 +151,7 @@ def test_going_on_from_elsewhere_among_another_run_s_checkpoints_is_refused(smal
         assert contents(saved) == before
 
 
-def test_a_copied_checkpoint_of_another_run_is_not_gone_on_from_by_accident(small, saved, tmp_path):
+def test_a_copied_checkpoint_of_another_run_is_not_resumed_by_accident(small, saved, tmp_path):
     small.run(saving(tmp_path / "other", 3), {"train.steps": 9})
     shutil.copytree(tmp_path / "other" / "step_00000009", saved / "step_00000009")
     mixed = small.run(saving(saved, 2), {"train.steps": 10}, resume=saved, code=2)
@@ -235,7 +235,7 @@ def test_a_kill_at_any_point_of_an_overwrite_leaves_a_whole_checkpoint(small, tm
 # --- nothing to go on from
 
 
-def test_going_on_where_nothing_is_is_refused_and_says_how_to_begin(small, tmp_path):
+def test_resuming_where_there_is_no_checkpoint_is_refused_and_says_how_to_begin(small, tmp_path):
     (tmp_path / "empty").mkdir()
     for place, why in {"absent": "there is no such folder", "empty": "there is no checkpoint in it"}.items():
         refused = small.run(saving(tmp_path / "saved", 2), resume=tmp_path / place, code=2)

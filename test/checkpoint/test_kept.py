@@ -38,7 +38,7 @@ def test_a_run_of_an_earlier_version_goes_on(version, name, tmp_path):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_its_folder_is_gone_on_from_and_pruned_as_one_run(version, tmp_path):
+def test_its_folder_is_resumed_and_pruned_as_one_run(version, tmp_path):
     family, config, overrides = copied(version, "llama", tmp_path)
     more = ["train.steps=16", "checkpoint.keep=2"]
     resumed = trained(config, *overrides, *more, family=family, arguments=["--resume", tmp_path / "saved"])

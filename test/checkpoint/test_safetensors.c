@@ -173,7 +173,7 @@ static void a_length_word_beyond_the_file_is_refused(void **state) {
     }
 }
 
-static void what_is_no_file_is_refused(void **state) {
+static void what_is_not_a_regular_file_is_refused(void **state) {
     (void)state;
     const char *const places[] = {"/tmp", "/no/such/file", "/dev/zero"};
     for (int i = 0; i < 3; i++) {
@@ -272,7 +272,7 @@ int main(void) {
         cmocka_unit_test(no_size_in_a_header_is_believed),
         cmocka_unit_test(odd_but_right_headers_are_taken),
         cmocka_unit_test(a_length_word_beyond_the_file_is_refused),
-        cmocka_unit_test(what_is_no_file_is_refused),
+        cmocka_unit_test(what_is_not_a_regular_file_is_refused),
         cmocka_unit_test(no_damage_of_a_file_is_harmful),
         cmocka_unit_test(numbers_become_fp32),
         cmocka_unit_test(checksums_are_crc64_xz),

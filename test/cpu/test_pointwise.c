@@ -97,7 +97,7 @@ static void swiglu_is_finite_far_out(void **state) {
     op_end(&op);
 }
 
-// An element's bits do not tell whether it stood in a vector or in the remainder after the last one.
+// An element's bits do not tell whether it was in a vector or in the remainder after the last one.
 static void swiglu_bits_do_not_depend_on_the_place(void **state) {
     (void)state;
     enum { N = 48 };

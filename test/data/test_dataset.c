@@ -413,7 +413,7 @@ static void a_file_that_shrinks_while_it_is_read_is_named(void **state) {
     dataset_close(dataset);
 }
 
-static void what_is_no_regular_file_is_refused_at_once(void **state) {
+static void what_is_not_a_regular_file_is_refused_at_once(void **state) {
     (void)state;
     assert_int_equal(mkfifo(test_path("pipe_1.bin"), 0600), 0);
     alarm(20); // a named pipe without a writer would block forever
@@ -458,7 +458,7 @@ int main(void) {
         cmocka_unit_test(side_files_are_named_after_their_shards),
         cmocka_unit_test(files_beyond_two_gib_are_read),
         cmocka_unit_test(a_file_that_shrinks_while_it_is_read_is_named),
-        cmocka_unit_test(what_is_no_regular_file_is_refused_at_once),
+        cmocka_unit_test(what_is_not_a_regular_file_is_refused_at_once),
         cmocka_unit_test(more_shards_than_descriptors_are_opened),
         cmocka_unit_test(the_permutation_is_a_bijection),
         cmocka_unit_test(huge_permutations_have_no_two_equal_images),

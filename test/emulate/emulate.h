@@ -1,5 +1,5 @@
 // Runs CUDA kernels on a CPU, from the same source nvcc compiles, to find wrong indexes, missing barriers and outputs
-// nobody wrote before a GPU is at hand. Included by src/cuda/launch.cuh where EMULATED is defined.
+// that no thread wrote, without a GPU. Included by src/cuda/launch.cuh where EMULATED is defined.
 //
 // Blocks run one after another; the threads of a block are fibers, switched where they wait: at __syncthreads, and at a
 // warp's shuffle or ballot. A warp runs as far as it gets before the next has its turn. The order in which blocks,

@@ -72,7 +72,7 @@ void reused_room_kernel(float *out, bool barrier) {
     out[threadIdx.x] = first[0] + second[0];
 }
 
-void a_room_used_again_too_early_shows(void **) {
+void workspace_used_again_too_early_shows(void **) {
     for (int barrier = 0; barrier < 2; barrier++) {
         int wrong = 0;
         for (int order = EMULATE_ASCENDING; order <= EMULATE_DESCENDING; order++) {
@@ -193,7 +193,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_missing_barrier_shows),
         cmocka_unit_test(one_of_two_orders_shows_any_missing_barrier),
-        cmocka_unit_test(a_room_used_again_too_early_shows),
+        cmocka_unit_test(workspace_used_again_too_early_shows),
         cmocka_unit_test(blocks_that_depend_on_each_other_show),
         cmocka_unit_test(barriers_that_a_part_never_reaches_are_reported),
         cmocka_unit_test(writes_past_shared_memory_are_reported),

@@ -80,7 +80,7 @@ def comparable(result):
     return [[step] + [entry.get(key) for key in keys] for step, entry in sorted(result.steps.items())]
 
 
-def test_bad_steps_are_skipped_said_and_logged(rare):
+def test_bad_steps_are_skipped_reported_and_logged(rare):
     result = rare.run(rare.start_from)
     skipped = skipped_of(result)
     assert 2 <= len(skipped) <= 20 and len(skipped) < 24
@@ -106,7 +106,7 @@ def test_a_bad_step_beyond_those_allowed_stops_with_its_tensor(rare):
     assert max(result.steps) == second - 1
 
 
-def test_without_leave_the_first_bad_step_stops(rare):
+def test_unless_it_is_allowed_the_first_bad_step_stops(rare):
     result = rare.run(
         {"train.lr": 100, "train.warmup_steps": 0, "train.schedule": "constant", "train.weight_decay": 1}, code=1
     )

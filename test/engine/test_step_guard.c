@@ -45,7 +45,7 @@ static void usual_steps(StepGuard *state, const TrainConfig *train, int count) {
     for (int i = 0; i < count; i++) assert_int_equal(judged(state, train, usual(i, 3.0), usual(i, 1.0)), STEP_APPLY);
 }
 
-static void without_leave_the_first_bad_number_stops(void **state) {
+static void unless_it_is_allowed_the_first_bad_number_stops(void **state) {
     (void)state;
     TrainConfig train = {0};
     double bad[][2] = {{NAN, 1.0}, {INFINITY, 1.0}, {3.0, NAN}, {3.0, INFINITY}, {NAN, NAN}};
@@ -126,7 +126,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deviation_is_against_the_last_128_values_in_standard_deviations),
         cmocka_unit_test(deviation_of_equal_values_is_zero_and_infinity_is_not_kept),
-        cmocka_unit_test(without_leave_the_first_bad_number_stops),
+        cmocka_unit_test(unless_it_is_allowed_the_first_bad_number_stops),
         cmocka_unit_test(as_many_bad_steps_are_skipped_as_are_allowed_in_all),
         cmocka_unit_test(outliers_are_counted_once_the_window_holds_enough),
         cmocka_unit_test(what_lies_below_the_usual_is_no_outlier_and_zero_turns_it_off),

@@ -158,7 +158,7 @@ def test_a_trace_changes_no_bit(config, tmp_path):
 
 
 @pytest.mark.usefixtures("ranks")
-def test_what_runs_before_what_it_feeds(config, tmp_path):
+def test_every_action_ends_before_those_it_feeds_begin(config, tmp_path):
     """Times of several ranks are on one clock: a microbatch's forwards end in the order of the stages, its backwards
     against it."""
     trained(config, "data.val_every=0", "train.steps=1", arguments=["--trace", tmp_path / "t.json"])

@@ -190,7 +190,7 @@ def test_every_step_is_a_line_on_stdout_and_agrees_with_the_file(small):
     assert [match[4] for match in matches] == [f"{step['grad_norm']:.2f}" for step in ended.steps]
 
 
-def test_validation_is_said_where_it_was_asked_for_and_at_the_end(small):
+def test_validation_is_reported_where_it_was_asked_for_and_at_the_end(small):
     ended = small.train()
     assert [entry["step"] for entry in ended.of_type("val")] == [2, 3]
     assert re.findall(r"^val +(\d)/3 \| loss \d\.\d{4} \| perplexity \d+\.\d\d$", ended.stdout, re.M) == ["2", "3"]

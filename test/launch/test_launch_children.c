@@ -81,7 +81,7 @@ static void end_(const Scene *scene, int which) {
 #define WAIT        "for i in 1 2 3 4 5 6 7 8; do wait; done"
 
 // Whichever it was, and though all have gone when the parent looks: as when mpirun kills the others.
-static void the_first_of_all_is_known(void **state) {
+static void the_first_child_to_end_is_known(void **state) {
     (void)state;
     for (int first = 0; first < RANKS; first++) {
         Scene scene;
@@ -98,7 +98,7 @@ static void the_first_of_all_is_known(void **state) {
 }
 
 // mpirun starts one after another and looks for deaths afterwards.
-static void one_may_die_before_the_others_are_started(void **state) {
+static void one_child_may_die_before_the_others_are_started(void **state) {
     (void)state;
     Scene scene;
     open_(&scene, SLEEP(0) "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; " SLEEP(1) SLEEP(2) WAIT);
@@ -115,7 +115,7 @@ static void one_may_die_before_the_others_are_started(void **state) {
 }
 
 // Before it has said, by its environment or on the board, which one it is.
-static void one_without_a_name_is_the_one_that_is_missing(void **state) {
+static void one_child_without_a_rank_is_the_rank_that_is_missing(void **state) {
     (void)state;
     Scene scene;
     open_(&scene, SLEEP(0) "sleep 60 & " SLEEP(2) WAIT);
@@ -129,7 +129,7 @@ static void one_without_a_name_is_the_one_that_is_missing(void **state) {
     close_(&scene);
 }
 
-static void two_without_names_are_not_told_apart(void **state) {
+static void two_children_without_ranks_are_not_told_apart(void **state) {
     (void)state;
     Scene scene;
     open_(&scene, "sleep 60 & sleep 60 & " SLEEP(2) WAIT);
@@ -142,7 +142,7 @@ static void two_without_names_are_not_told_apart(void **state) {
 }
 
 // Two that are there no longer when the parent looks for the first time may have ended in any order.
-static void what_ended_before_it_was_met_is_not_certain(void **state) {
+static void a_child_that_ended_before_it_was_found_is_not_certain_to_be_the_first(void **state) {
     (void)state;
     Scene scene;
     open_(&scene,
@@ -155,7 +155,7 @@ static void what_ended_before_it_was_met_is_not_certain(void **state) {
 }
 
 // A rank that reported said itself why it ends, and is no death.
-static void one_that_reported_did_not_die(void **state) {
+static void a_child_that_reported_did_not_die(void **state) {
     (void)state;
     Scene scene;
     open_(&scene, SLEEP(0) SLEEP(1) SLEEP(2) WAIT);
@@ -183,12 +183,12 @@ static void the_kernel_knows_other_processes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_of_all_is_known),
-        cmocka_unit_test(one_may_die_before_the_others_are_started),
-        cmocka_unit_test(one_without_a_name_is_the_one_that_is_missing),
-        cmocka_unit_test(two_without_names_are_not_told_apart),
-        cmocka_unit_test(what_ended_before_it_was_met_is_not_certain),
-        cmocka_unit_test(one_that_reported_did_not_die),
+        cmocka_unit_test(the_first_child_to_end_is_known),
+        cmocka_unit_test(one_child_may_die_before_the_others_are_started),
+        cmocka_unit_test(one_child_without_a_rank_is_the_rank_that_is_missing),
+        cmocka_unit_test(two_children_without_ranks_are_not_told_apart),
+        cmocka_unit_test(a_child_that_ended_before_it_was_found_is_not_certain_to_be_the_first),
+        cmocka_unit_test(a_child_that_reported_did_not_die),
         cmocka_unit_test(the_kernel_knows_other_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,7 +51,7 @@ static void tokens_given_replace_those_of_the_steps(void **state) {
     near(budget.whole.days, 2e9 / 4096 / 48);
 }
 
-static void what_is_not_known_is_null(void **state) {
+static void unknown_values_are_null(void **state) {
     (void)state;
     Config config = sixty_four();
     Budget budget;
@@ -85,7 +85,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_cost_their_gpu_hours),
         cmocka_unit_test(tokens_given_replace_those_of_the_steps),
-        cmocka_unit_test(what_is_not_known_is_null),
+        cmocka_unit_test(unknown_values_are_null),
         cmocka_unit_test(lines_hold_what_is_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -154,7 +154,7 @@ static void copies_for_checkpoints_need_host_memory(void **state) {
     }
 }
 
-static void this_machine_is_looked_at(void **state) {
+static void memory_and_cores_of_this_machine_are_found(void **state) {
     (void)state;
     Machine machine;
     machine_look(&machine, false);
@@ -176,7 +176,7 @@ int main(void) {
         cmocka_unit_test(without_a_figure_the_gpus_own_memory_counts),
         cmocka_unit_test(evicted_bundles_need_host_memory_beside_gpus_too),
         cmocka_unit_test(copies_for_checkpoints_need_host_memory),
-        cmocka_unit_test(this_machine_is_looked_at),
+        cmocka_unit_test(memory_and_cores_of_this_machine_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

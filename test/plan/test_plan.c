@@ -155,7 +155,7 @@ static void logits_and_tokens_lie_on_the_stages_that_use_them(void **state) {
 
 // Pieces of 16 MiB: what three other tensor ranks send of a quarter of one, what the other data rank sends of a half,
 // four at once, and what the other end of the pipeline sends of a half.
-static void where_ranks_sum_among_themselves_that_takes_room(void **state) {
+static void sums_that_ranks_make_themselves_take_workspace(void **state) {
     (void)state;
     const char *wide[] = {"parallel.data=2"};
     const int64_t mib = 1 << 20, tensor = 12 * mib, data = 4 * 8 * mib, tied = 8 * mib;
@@ -397,7 +397,7 @@ int main(void) {
         cmocka_unit_test(llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash),
         cmocka_unit_test(gpt_bundle_is_32_s_b_h_over_t),
         cmocka_unit_test(logits_and_tokens_lie_on_the_stages_that_use_them),
-        cmocka_unit_test(where_ranks_sum_among_themselves_that_takes_room),
+        cmocka_unit_test(sums_that_ranks_make_themselves_take_workspace),
         cmocka_unit_test(ranks_that_share_a_gpu_need_host_memory),
         cmocka_unit_test(what_a_device_adds_is_counted),
         cmocka_unit_test(slots_are_the_larger_of_uneven_pairs),

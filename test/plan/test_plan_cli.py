@@ -134,7 +134,7 @@ def test_gains_are_of_this_micro_batch_over_the_largest_that_fits_without_bpipe(
     assert "5.2 %" in verdict["reason"]
 
 
-def test_what_nothing_is_known_of_is_null():
+def test_unknown_figures_are_null():
     told = plan(LLAMA, "hardware.peak_tflops=auto")
     assert told["step_ms"] is None and told["mfu"] is None and told["bubble"] is None
     assert told["verdict"]["measured_stage_gain"] is None
@@ -527,7 +527,7 @@ def test_a_process_takes_from_the_kernel_what_was_planned(tmp_path, monkeypatch)
         assert bytes_planned / (process - before) == pytest.approx(1, abs=0.03)
 
 
-def test_auto_is_decided_once_and_said_once(config):
+def test_auto_is_decided_once_and_reported_once(config):
     ended = run(config, "train.steps=1")
     assert ended.code == 0
     assert ended.stderr.count("schedule.bpipe auto is off") == 1

@@ -87,7 +87,7 @@ def test_evictions_are_paced(tmp_path):
 
 
 @pytest.mark.parametrize("stage", ["4", "-1", "x", "1.5"])
-def test_what_is_no_stage_is_refused(tmp_path, stage):
+def test_a_stage_that_does_not_exist_is_refused(tmp_path, stage):
     ended = command("llama", "-c", write_config(tmp_path), f"--emulate-stage={stage}")
     assert ended.returncode == 2 and "is not a stage; use 0 to 3" in ended.stderr
 
@@ -263,7 +263,7 @@ def test_what_was_not_measured_is_not_called_measured(folder, config, profile):
 
 
 @pytest.mark.thorough
-def test_a_profile_that_lies_around_is_left_alone_where_it_does_not_belong(folder, profile):
+def test_a_profile_of_another_run_is_ignored_unless_it_is_named(folder, profile):
     hardware = f'{{device: cpu, peak_tflops: 0.05, reserve_gib: 0.1, profile: "{profile[0]}"}}'
     wide = "{family: llama, hidden: 128, layers: 8, heads: 8, kv_heads: 4, ffn: 96, vocab: 100, seq_len: 32}"
     ended = command("llama", "-c", write_config(folder, model=wide, hardware=hardware), "--plan", "--json")

@@ -118,7 +118,7 @@ static void a_field_out_of_range_is_not_heard(void **state) {
     close_(&pair);
 }
 
-static void a_flood_of_datagrams_holds_up_no_look_and_hides_no_beat(void **state) {
+static void a_flood_of_datagrams_delays_no_check_and_hides_no_beat(void **state) {
     (void)state;
     Pair pair;
     Message answer, beat = beat_(1);
@@ -241,7 +241,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_signed_with_the_key_is_not_heard),
         cmocka_unit_test(a_message_that_was_changed_or_sent_twice_is_not_heard),
         cmocka_unit_test(a_field_out_of_range_is_not_heard),
-        cmocka_unit_test(a_flood_of_datagrams_holds_up_no_look_and_hides_no_beat),
+        cmocka_unit_test(a_flood_of_datagrams_delays_no_check_and_hides_no_beat),
         cmocka_unit_test(every_address_of_this_host_reaches_a_channel),
         cmocka_unit_test(a_channel_of_one_host_is_reached_through_the_loopback_alone),
         cmocka_unit_test(a_job_is_over_when_a_rank_dies_and_says_which),

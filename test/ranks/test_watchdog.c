@@ -33,7 +33,7 @@ static Found look_every_second_(Watchdog *dog, double *now, double until, int *r
     return FOUND_WELL;
 }
 
-static void a_rank_that_falls_silent_is_found_after_its_patience(void **state) {
+static void a_rank_that_falls_silent_is_found_after_its_timeout(void **state) {
     (void)state;
     double now = 0;
     int rank;
@@ -89,7 +89,7 @@ static void progress_of_one_rank_is_progress_of_all(void **state) {
     watchdog_free(dog);
 }
 
-static void zero_is_endless_patience(void **state) {
+static void a_timeout_of_zero_never_ends(void **state) {
     (void)state;
     double now = 0;
     int rank;
@@ -100,7 +100,7 @@ static void zero_is_endless_patience(void **state) {
 }
 
 // A machine that slept, or a watchdog under a debugger: all ranks seem silent at once.
-static void after_a_pause_of_its_own_patience_starts_again(void **state) {
+static void after_a_pause_of_its_own_the_timeout_starts_again(void **state) {
     (void)state;
     double now = 0;
     int rank;
@@ -114,7 +114,7 @@ static void after_a_pause_of_its_own_patience_starts_again(void **state) {
     watchdog_free(dog);
 }
 
-static void short_patiences_are_looked_after_often_enough(void **state) {
+static void short_timeouts_are_checked_often_enough(void **state) {
     (void)state;
     assert_true(watchdog_interval(patience) == 1.0);
     assert_true(watchdog_interval((Patience){0.5, 600}) <= 0.125);
@@ -172,14 +172,14 @@ static void the_longest_words_fit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_rank_that_falls_silent_is_found_after_its_patience),
+        cmocka_unit_test(a_rank_that_falls_silent_is_found_after_its_timeout),
         cmocka_unit_test(a_rank_that_was_never_heard_is_not_missed),
         cmocka_unit_test(a_rank_that_left_is_not_missed),
         cmocka_unit_test(a_long_action_is_not_silence_and_a_standstill_is_found_later),
         cmocka_unit_test(progress_of_one_rank_is_progress_of_all),
-        cmocka_unit_test(zero_is_endless_patience),
-        cmocka_unit_test(after_a_pause_of_its_own_patience_starts_again),
-        cmocka_unit_test(short_patiences_are_looked_after_often_enough),
+        cmocka_unit_test(a_timeout_of_zero_never_ends),
+        cmocka_unit_test(after_a_pause_of_its_own_the_timeout_starts_again),
+        cmocka_unit_test(short_timeouts_are_checked_often_enough),
         cmocka_unit_test(every_stage_says_what_it_waits_for),
         cmocka_unit_test(the_longest_words_fit),
     };

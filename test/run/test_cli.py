@@ -262,7 +262,7 @@ def test_another_number_of_ranks_than_configured_is_one_sentence_and_no_hang(con
 
 
 @pytest.mark.usefixtures("ranks")
-def test_what_all_ranks_of_a_bare_mpirun_find_is_said_once(config):
+def test_what_all_ranks_of_a_bare_mpirun_find_is_reported_once(config):
     for override in ("data.train=nowhere.bin", "hardware.memory_gib=0.0001"):
         ended = run(config, override, prefix=mpirun(4))
         ours = [line for line in ended.said if line.startswith("train_llama")]

@@ -340,7 +340,7 @@ def test_accuracy_does_not_depend_on_the_layout(trained, tmp_path):
     assert len({evaluate(trained, file, {"train.global_batch": 8}, each)[0]["correct"] for each in ranks}) == 1
 
 
-def test_what_is_too_long_is_left_out_and_said(trained, exported, tmp_path):
+def test_what_is_too_long_is_left_out_and_reported(trained, exported, tmp_path):
     long = [{"ctx": "a" * 20, "endings": ["short", "b" * 13], "label": 0}]
     fits = [
         {"ctx": "a" * 20, "endings": ["short", "b" * 12], "label": 0}

@@ -50,7 +50,7 @@ def test_quiet_leaves_results_and_nothing_else(tmp_path, family, layout):
 
 @pytest.mark.thorough
 @LAYOUTS
-def test_quiet_and_verbose_change_what_is_said_and_not_what_is_computed(config, layout):
+def test_quiet_and_verbose_change_what_is_printed_and_not_what_is_computed(config, layout):
     plain, quiet, verbose = (trained(config, *layout, arguments=how) for how in ([], ["--quiet"], ["--verbose"]))
     assert plain.bits == quiet.bits == verbose.bits
     assert len(quiet.said) == 0 < len(plain.said) < len(verbose.said)

@@ -181,7 +181,7 @@ def test_an_interrupt_typed_on_the_terminal_saves(small, tmp_path):
 
 
 @each_size
-def test_a_run_under_nohup_hears_no_hang_up(small, tmp_path, overrides):
+def test_a_run_under_nohup_ignores_hang_ups(small, tmp_path, overrides):
     job = started(small, tmp_path, *overrides, prefix=["nohup"])
     job.parent.send_signal(signal.SIGHUP)
     before = (tmp_path / "metrics.jsonl").read_text().count('"step"')

@@ -139,7 +139,7 @@ def fullest(trainer, *changes):
 
 
 @pytest.mark.thorough
-def test_what_does_not_fit_is_left_out_and_said(tmp_path):
+def test_what_does_not_fit_is_left_out_and_reported(tmp_path):
     trainer = Trainer(tmp_path, LLAMA)
     one, four = fullest(trainer), max(fullest(trainer, layout(p=4, bpipe=bpipe)) for bpipe in (False, True))
     assert four < one

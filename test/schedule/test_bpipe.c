@@ -331,7 +331,7 @@ static void the_transfers_of_p_8_m_64_are_those_of_newest_first(void **state) {
     schedule_free(schedule);
 }
 
-static void bundles_that_come_home_earlier_cost_transfers_and_stay_within_the_slots(void **state) {
+static void bundles_that_are_loaded_earlier_cost_transfers_and_stay_within_the_slots(void **state) {
     (void)state;
     for (int p = 2; p <= 32; p += 1 + p / 8) {
         Schedule *base = schedule_1f1b(p, 5 * p, NULL);
@@ -396,7 +396,7 @@ int main(void) {
         cmocka_unit_test(bpipe_is_sound_within_its_slots_and_with_few_transfers),
         cmocka_unit_test(more_slots_mean_fewer_evictions_and_p_slots_none),
         cmocka_unit_test(the_transfers_of_p_8_m_64_are_those_of_newest_first),
-        cmocka_unit_test(bundles_that_come_home_earlier_cost_transfers_and_stay_within_the_slots),
+        cmocka_unit_test(bundles_that_are_loaded_earlier_cost_transfers_and_stay_within_the_slots),
         cmocka_unit_test(host_eviction_is_sound_on_every_stage),
         cmocka_unit_test(many_stages_and_microbatches_are_proved_too),
     };

@@ -494,7 +494,7 @@ static void made_schedules_end_with_any_durations(void **state) {
 }
 
 // Whatever bytes come in, there is an answer; and what is accepted runs to its end.
-static void spoilt_text_is_read_or_refused(void **state) {
+static void damaged_text_is_read_or_refused(void **state) {
     (void)state;
     const char *sound = "# schedule bpipe  stages 4  microbatches 4  slots 3\n"
                         "stage 0: F0 F1 E1>3 F2 F3 B0 L1<3 B1 B2 B3\nstage 1: F0 F1 F2 B0 F3 B1 B2 B3\n"
@@ -538,7 +538,7 @@ int main(void) {
         cmocka_unit_test(two_actions_that_change_places_are_refused_or_harmless),
         cmocka_unit_test(chunked_lists_that_the_proof_accepts_end_with_any_durations),
         cmocka_unit_test(made_schedules_end_with_any_durations),
-        cmocka_unit_test(spoilt_text_is_read_or_refused),
+        cmocka_unit_test(damaged_text_is_read_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -311,7 +311,7 @@ static void more_slots_lose_no_time_either(void **state) {
 }
 
 // The bundles of p = 8 and one slot more, at slow transfers: what docs/bpipe.md promises for them.
-static void bundles_that_come_home_earlier_bear_slower_transfers(void **state) {
+static void bundles_that_are_loaded_earlier_bear_slower_transfers(void **state) {
     (void)state;
     static const struct {
         int slots, ahead;
@@ -435,7 +435,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(messages_that_leave_through_one_card_slow_each_other_down),
         cmocka_unit_test(bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_backward),
         cmocka_unit_test(more_slots_lose_no_time_either),
-        cmocka_unit_test(bundles_that_come_home_earlier_bear_slower_transfers),
+        cmocka_unit_test(bundles_that_are_loaded_earlier_bear_slower_transfers),
         cmocka_unit_test(the_host_form_loses_no_time_while_a_transfer_takes_a_forward),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -120,7 +120,7 @@ def test_a_difference_is_one_sentence_and_code_1(capsys, tmp_path):
     )
 
 
-def test_what_cannot_be_compared_is_said(capsys, tmp_path):
+def test_what_cannot_be_compared_is_reported(capsys, tmp_path):
     folder = save("llama", tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
 

@@ -65,7 +65,7 @@ def test_the_written_file_runs_and_allocates_what_was_planned(tmp_path):
     assert "as planned, to the byte, on all stages" in ended.stdout + ended.stderr
 
 
-def test_people_read_the_answer_first_and_120_columns():
+def test_the_answer_comes_first_and_fits_120_columns():
     ended = search("--gpus", 4, "-o", "hardware.memory_gib=50", *SMALL)
     lines = ended.stdout.splitlines()
     assert lines[0].startswith("best      pipeline")

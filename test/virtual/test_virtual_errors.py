@@ -76,7 +76,7 @@ def test_a_gpu_that_is_lost_ends_the_job_with_the_step_and_what_to_do(tmp_path, 
     assert re.search(rf"^step \d+.*: (GPU {rank}, |tensor group, )", lost[0]), said
 
 
-def test_a_gpu_that_is_lost_while_memory_is_allocated_is_not_short_of_memory(tmp_path):
+def test_a_gpu_that_is_lost_while_memory_is_allocated_is_not_called_short_of_memory(tmp_path):
     said = refused(tmp_path, VIRTUAL_FAULT="lost@10")
     assert "allocating memory failed: unspecified launch failure; this process has lost the GPU" in said, said
 
