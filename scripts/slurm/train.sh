@@ -114,8 +114,9 @@ while :; do
     fi
     left=$((left - cost)) last=${lost:-none}
     if [ "$step" -gt "$furthest" ]; then furthest=$step; fi
-    more="$left more times" && [ $left != 1 ] || more="1 more time"
-    echo "train.sh: the ranks ended with code $code at step $step; starting them again, at most $more" >&2
+    times='times'
+    if [ "$left" = 1 ]; then times='time'; fi
+    echo "train.sh: the ranks ended with code $code at step $step; starting them again, at most $left more $times" >&2
 done
 
 if [ "$code" = 3 ]; then
