@@ -138,7 +138,10 @@ struct Backend {
     void (*event_record)(Backend *, Event *, Stream);
     bool (*event_done)(Backend *, Event *);
     double (*event_seconds)(Backend *,
-                            const Event *);    // when it was passed, on the clock of clock_seconds(); only once done
+                            const Event *); // when it was passed, on the clock of clock_seconds(); only once done
+    // From now on reads events from clock_thread_seconds(), if one thread computes; else changes nothing. For a stage
+    // that runs alone, whose waits are not real ones. NULL: events are the device's own.
+    void (*count_own_time)(Backend *);
     int (*synchronize)(Backend *, Error *err); // waits for all streams; -1 with err if the device failed
     // Returns -1 with err if the device is known to have failed; waits for nothing. All events of such a device count
     // as passed. NULL: it cannot fail.

@@ -255,6 +255,12 @@ static int check_file_header_(Config *config, const Schedule *schedule, Error *e
                                 ? "has no backwards, because its name is forward; give it another name"
                                 : "has more than 64 chunks; use fewer");
     }
+    int split = config->schedule.split_backward;
+    if (split != SPLIT_AUTO && (split == SPLIT_ON) != schedule->split) {
+        return config_error(config, blame_(config, "schedule.split_backward", "schedule.file"), err,
+                            "%s has %s; a schedule from a file is run as it is, use split_backward auto",
+                            config->schedule.file, schedule->split ? "I and W" : "no I and W");
+    }
     if (config->schedule.bpipe != BPIPE_ON) return 0;
     return config_error(config, blame_(config, "schedule.bpipe", "schedule.file"), err,
                         "a schedule from a file is run as it is; use bpipe off, and put E and L into the file");

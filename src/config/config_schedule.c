@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 const ScheduleKind *config_schedule_kind(const Config *config) {
     int name = config->schedule.name;
@@ -48,10 +49,16 @@ Schedule *config_read_schedule(const Config *config, Error *err) {
     enum { MOST = 1 << 28 };
     const char *path = config->schedule.file;
     int64_t length;
+    if (strncmp(path, "/dev/", 5) == 0) {
+        error_set(err, EXIT_USAGE, "%s: every rank opens the schedule by its name; write it to a file", path);
+        return NULL;
+    }
     char *text = file_read_whole(path, MOST, &length, err);
     if (text == NULL) return NULL;
     Error why = {0};
-    Schedule *schedule = schedule_parse(text, &why);
+    bool plain = strlen(text) == (size_t)length;
+    Schedule *schedule = plain ? schedule_parse(text, &why) : NULL;
+    if (!plain) error_set(&why, EXIT_USAGE, "byte %lld is NUL; a schedule is plain text", (long long)strlen(text) + 1);
     free(text);
     if (schedule == NULL) error_set(err, why.code, "%s: %s", path, why.text);
     return schedule;

@@ -26,7 +26,7 @@ const OptionRow option_rows[] = {
     {"profile", 0, NULL, OPTION_FLAG, offsetof(Options, profile),
      "time stages on this device, write hardware.profile, and plan with it"},
     {"emulate-stage", 0, "S", OPTION_TEXT, offsetof(Options, emulate_stage),
-     "run stage S alone on this device, its neighbours emulated, and exit"},
+     "run stage S alone on this device, its neighbours emulated, and exit; all: each in turn"},
     {"verify", 0, "N", OPTION_TEXT, offsetof(Options, verify),
      "run N steps with one stage, with several, and with BPipe, and compare all gradients and weights bit by bit"},
     {"search", 0, NULL, OPTION_FLAG, offsetof(Options, search),

@@ -197,8 +197,13 @@ static void cpu_event_destroy_(Backend *backend, Event *event) {
 }
 
 static void cpu_event_record_(Backend *backend, Event *event, Stream stream) {
-    (void)backend, (void)stream;
-    event->seconds = clock_seconds();
+    (void)stream;
+    event->seconds = ((CpuBackend *)backend)->own_time ? clock_thread_seconds() : clock_seconds();
+}
+
+static void cpu_count_own_time_(Backend *backend) {
+    CpuBackend *cpu = (CpuBackend *)backend;
+    cpu->own_time = cpu->threads == 1;
 }
 
 static bool cpu_event_done_(Backend *backend, Event *event) {
@@ -317,6 +322,7 @@ static void fill_table_(Backend *b) {
     b->event_record = cpu_event_record_;
     b->event_done = cpu_event_done_;
     b->event_seconds = cpu_event_seconds_;
+    b->count_own_time = cpu_count_own_time_;
     b->synchronize = cpu_synchronize_;
     b->from_float = cpu_from_float_;
     b->to_float = cpu_to_float_;

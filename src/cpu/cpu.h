@@ -56,6 +56,7 @@ typedef struct CpuShared {
 typedef struct CpuBackend {
     Backend backend; // first, so that a Backend * of this implementation is a CpuBackend *
     int threads;
+    bool own_time;       // events are read on clock_thread_seconds()
     CpuScratch *scratch; // (threads), grown by cpu_scratch
     bool bf16_library;   // bf16 products are oneDNN's
     CpuShared shared;

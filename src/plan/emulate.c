@@ -61,6 +61,7 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
     memset(e, 0, sizeof *e);
     e->config = config;
     e->be = be;
+    if (be->count_own_time != NULL) be->count_own_time(be);
     if (create_scratch_(e, plan, moves, err) != 0 || create_comms_(e, plan, hardware, err) != 0) return -1;
     if (stage_create(&e->stage, model, config, schedule, be, plan->at.stage, e->tensor, 0, err) != 0) return -1;
     // Emulated messages are in order even if all lanes are one group.
@@ -134,12 +135,31 @@ int emulation_rehearse(Emulation *e, const Schedule *schedule, const Log *log, E
     return products_choose(e->config, e->be, NULL, log, err);
 }
 
+static int emulation_once_(Emulation *e, const Schedule *schedule, EngineRun *run, Error *err) {
+    double tokens = (double)(e->stage.microbatches * e->stage.at.shape.rows);
+    return engine_run(e->engine, "emulation", schedule, (float)(1.0 / tokens), run, err);
+}
+
 int emulation_run(Emulation *e, const Schedule *schedule, EmulationTimes *times, Error *err) {
     EngineRun run;
-    double tokens = (double)(e->stage.microbatches * e->stage.at.shape.rows);
-    if (engine_run(e->engine, "emulation", schedule, (float)(1.0 / tokens), &run, err) != 0) return -1;
+    if (emulation_once_(e, schedule, &run, err) != 0) return -1;
     take_times_(schedule, e->stage.at.stage, &run, times);
     return 0;
+}
+
+int emulation_actions(Emulation *e, const Schedule *schedule, double *seconds, Error *err) {
+    enum { RUNS = 5 };
+    int64_t count = schedule->stage[e->stage.at.stage].count;
+    double *all = xcalloc((size_t)count * RUNS, sizeof *all);
+    EngineRun run;
+    int status = emulation_once_(e, schedule, &run, err);
+    for (int r = 0; r < RUNS && status == 0; r++) {
+        status = emulation_once_(e, schedule, &run, err);
+        for (int64_t i = 0; i < count && status == 0; i++) all[i * RUNS + r] = run.times[i].end - run.times[i].begin;
+    }
+    for (int64_t i = 0; i < count && status == 0; i++) seconds[i] = median_(all + i * RUNS, RUNS);
+    free(all);
+    return status;
 }
 
 MemoryBytes emulation_peak(const Emulation *e) {

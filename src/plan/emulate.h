@@ -40,6 +40,10 @@ int emulation_rehearse(Emulation *emulation, const Schedule *schedule, const Log
 // Runs the stage's list once. The first run on a device touches its memory for the first time, so time a later one.
 int emulation_run(Emulation *emulation, const Schedule *schedule, EmulationTimes *times, Error *err);
 
+// Runs the list once untimed and then five times. seconds[i]: the median time of action i of the stage's list, if it
+// computes. -1 with err.
+int emulation_actions(Emulation *emulation, const Schedule *schedule, double *seconds, Error *err);
+
 // Returns the bytes by category at the peak, without the scratch.
 MemoryBytes emulation_peak(const Emulation *emulation);
 
@@ -53,7 +57,7 @@ Schedule *emulation_list(int stages, int stage, int microbatches, Error *err);
 // Creates a backend that can compute, of the kind the configuration names. NULL with err if there is none.
 Backend *emulation_backend(const Config *config, Error *err);
 
-// Runs the program's --emulate-stage. 0, or -1 with err.
+// Runs the program's --emulate-stage; stage: a number or "all". 0, or -1 with err.
 int emulate_command(const Config *config, const Model *model, const char *stage, const Log *log, Error *err);
 
 #endif

@@ -1,8 +1,13 @@
 // --emulate-stage S: runs one stage's list of the configured schedule on this device, and reports the results.
+//
+// --emulate-stage all runs the list of every stage like that, one after another, and notes how long each action took.
+// The simulator then goes through all lists with these times and gives the pipeline on as many devices as stages. The
+// work is measured; who waits for whom follows from the lists.
 #include "emulate.h"
 #include "base/alloc.h"
 #include "fits.h"
 #include "base/grid.h"
+#include "schedule/simulate.h"
 #include "verdict.h"
 
 #include <stdlib.h>
@@ -16,18 +21,23 @@ typedef struct Subject {
     Backend *be;
     Schedule *schedule;
     Plan plan;
-    int stage;
+    int stage; // ALL_STAGES: one after another
     Emulation emulation;
 } Subject;
 
+enum { ALL_STAGES = -1 };
+
 static int emulate_read_stage_(const char *text, int64_t stages, int *stage, Error *err) {
     char *end;
+    *stage = ALL_STAGES;
+    if (strcmp(text, "all") == 0) return 0;
     long value = strtol(text, &end, 10);
     if (end != text && *end == '\0' && value >= 0 && value < stages) {
         *stage = (int)value;
         return 0;
     }
-    return error_set(err, EXIT_USAGE, "--emulate-stage: %s is not a stage; use 0 to %lld", text, (long long)stages - 1);
+    return error_set(err, EXIT_USAGE, "--emulate-stage: %s is not a stage; use 0 to %lld, or all", text,
+                     (long long)stages - 1);
 }
 
 static bool moves_(const StageSchedule *list) {
@@ -50,14 +60,18 @@ static int check_workspace_(const Subject *subject, Error *err) {
                      subject->stage, grid_bytes(bytes, needs), grid_bytes(machine.free_bytes, has));
 }
 
-static int prepare_(Subject *subject, const Log *log, Error *err) {
-    if (verdict_resolve(&subject->config, subject->model, log, err) != 0) return -1;
+static int prepare_(Subject *subject, Error *err) {
     subject->be = emulation_backend(&subject->config, err);
     if (subject->be == NULL) return -1;
     hardware_describe(&subject->hardware, &subject->config, subject->be->device);
     subject->schedule = plan_schedule(&subject->config, err);
     if (subject->schedule == NULL) return -1;
     plan_make(&subject->plan, subject->model, &subject->config, subject->schedule, subject->be);
+    return 0;
+}
+
+// Allocates the subject's stage.
+static int start_(Subject *subject, Error *err) {
     if (check_workspace_(subject, err) != 0) return -1;
     return emulation_create(&subject->emulation, &subject->config, subject->model, subject->schedule,
                             &subject->plan.stage[subject->stage], moves_(&subject->schedule->stage[subject->stage]),
@@ -106,9 +120,9 @@ static void print_times_(const Subject *subject, const EmulationTimes *times, FI
     fputc('\n', file);
 }
 
-static int emulate_(Subject *subject, const Log *log, FILE *file, Error *err) {
+static int emulate_one_(Subject *subject, const Log *log, FILE *file, Error *err) {
     EmulationTimes times;
-    if (prepare_(subject, log, err) != 0) return -1;
+    if (start_(subject, err) != 0) return -1;
     if (emulation_rehearse(&subject->emulation, subject->schedule, log, err) != 0) return -1;
     // The first run touches memory for the first time.
     for (int run = 0; run < 2; run++)
@@ -125,12 +139,85 @@ static int emulate_(Subject *subject, const Log *log, FILE *file, Error *err) {
     return 0;
 }
 
+// ---------------------------------------------------------------- all stages
+
+// Fills seconds[s] with the times of stage s's actions, measured alone.
+static int measure_stages_(Subject *subject, double **seconds, const Log *log, Error *err) {
+    int status = 0;
+    for (int s = 0; s < subject->plan.stages && status == 0; s++) {
+        subject->stage = s;
+        seconds[s] = xcalloc((size_t)subject->schedule->stage[s].count, sizeof **seconds);
+        status = start_(subject, err);
+        if (status == 0) status = emulation_rehearse(&subject->emulation, subject->schedule, log, err);
+        if (status == 0) status = emulation_actions(&subject->emulation, subject->schedule, seconds[s], err);
+        emulation_destroy(&subject->emulation);
+    }
+    return status;
+}
+
+// Simulates the pipeline on a device a stage. seconds NULL: with the times that the plan has.
+static Timeline *pipeline_(const Subject *subject, const PlanCosts *costs, double *const *seconds, Error *err) {
+    SimulateCosts mine = costs->costs;
+    SimulateShares shares = costs->shares;
+    shares.compute = NULL; // on a CPU: the cores of this host
+    mine.shares = &shares;
+    mine.action = (const double *const *)seconds;
+    mine.totals_only = true;
+    return simulate_run(subject->schedule, &mine, err);
+}
+
+static void print_pipeline_(const Subject *subject, const Timeline *measured, const Timeline *planned, FILE *file) {
+    fprintf(file, "stages    %d, one after another, alone on %s; schedule %s\n", measured->stages, subject->be->device,
+            subject->schedule->name);
+    for (int s = 0; s < measured->stages; s++)
+        fprintf(file, "stage     %d computes for %.3f ms; planned %.3f ms\n", s, 1e3 * measured->stage[s].busy,
+                1e3 * planned->stage[s].busy);
+    fprintf(file, "pipeline  of %d such devices: %.3f ms, bubble %.2f%%; planned %.3f ms, %.2f%%\n", measured->stages,
+            1e3 * measured->makespan, 100 * measured->bubble, 1e3 * planned->makespan, 100 * planned->bubble);
+}
+
+static int compare_(const Subject *subject, const Planner *planner, double *const *seconds, FILE *file, Error *err) {
+    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL};
+    PlanCosts costs;
+    if (plan_costs_make(&costs, &subject->config, subject->model, subject->schedule, &subject->plan, &source, err) != 0)
+        return -1;
+    Timeline *measured = pipeline_(subject, &costs, seconds, err), *planned = NULL;
+    if (measured != NULL) planned = pipeline_(subject, &costs, NULL, err);
+    if (planned != NULL) print_pipeline_(subject, measured, planned, file);
+    int status = planned == NULL ? -1 : 0;
+    timeline_free(measured);
+    timeline_free(planned);
+    plan_costs_free(&costs);
+    return status;
+}
+
+static int emulate_all_(Subject *subject, const Log *log, FILE *file, Error *err) {
+    if (subject->config.parallel.tensor > 1)
+        return error_set(err, EXIT_USAGE,
+                         "--emulate-stage all: collectives over %lld tensor ranks take no time in an emulation; "
+                         "emulate one stage, or set parallel.tensor: 1",
+                         (long long)subject->config.parallel.tensor);
+    Planner planner = {0};
+    double **seconds = xcalloc((size_t)subject->plan.stages, sizeof *seconds);
+    int status = planner_create(&planner, &subject->config, subject->model, log, err);
+    if (status == 0) status = measure_stages_(subject, seconds, log, err);
+    if (status == 0) status = compare_(subject, &planner, seconds, file, err);
+    for (int s = 0; s < subject->plan.stages; s++) free(seconds[s]);
+    free(seconds);
+    planner_free(&planner);
+    return status;
+}
+
 int emulate_command(const Config *config, const Model *model, const char *stage, const Log *log, Error *err) {
     Subject *subject = xcalloc(1, sizeof *subject);
     subject->config = *config;
     subject->model = model;
     int status = emulate_read_stage_(stage, config->parallel.pipeline, &subject->stage, err);
-    if (status == 0) status = emulate_(subject, log, stdout, err);
+    if (status == 0) status = verdict_resolve(&subject->config, model, log, err);
+    if (status == 0) status = prepare_(subject, err);
+    if (status == 0)
+        status = subject->stage == ALL_STAGES ? emulate_all_(subject, log, stdout, err)
+                                              : emulate_one_(subject, log, stdout, err);
     emulation_destroy(&subject->emulation);
     plan_free(&subject->plan);
     schedule_free(subject->schedule);

@@ -195,6 +195,8 @@ static int prove_transfer_(Proof *proof, int s, Action action, Used *used) {
     }
     if (proof->schedule->forward_only)
         return check_refuse_(proof, s, action, "has no place in a forward-only schedule");
+    if (proof->schedule->placement == PLACEMENT_V && proof->schedule->chunks > 1 && partner)
+        return check_refuse_(proof, s, action, "moves between stages; with placement v, evict to the host");
     int status = own ? prove_own_transfer_(proof, s, action, used) : prove_lent_transfer_(proof, s, action, used);
     if (status == 0) chains->queue[chains->transfers++] = (Link){action, chains->computes};
     return status;

@@ -136,7 +136,9 @@ static int64_t bundle_at_(const SimRun *run, Action action) {
     return (int64_t)action.chunk * run->schedule->microbatches + action.microbatch;
 }
 
-static double duration_(const SimChunk *chunk, ActionKind kind) {
+// Returns the duration of the stage's next compute action.
+static double duration_(const SimRun *run, int s, const SimChunk *chunk, ActionKind kind) {
+    if (run->costs->action != NULL) return run->costs->action[s][run->stages[s].compute];
     return kind == ACTION_FORWARD    ? chunk->forward
            : kind == ACTION_BACKWARD ? chunk->backward
            : kind == ACTION_INPUT    ? chunk->input
@@ -181,7 +183,7 @@ static void start_compute_(SimRun *run, int s) {
     stage->computing = true;
     stage->compute_start = run->now;
     int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
-    simulate_ends_in_(run, duration_(chunk, action.kind), share, END_COMPUTE_, s);
+    simulate_ends_in_(run, duration_(run, s, chunk, action.kind), share, END_COMPUTE_, s);
 }
 
 // Returns the transfer at the head of stage s's queue, if it has been posted.

@@ -26,9 +26,11 @@ typedef struct SimulateCosts {
     const double *forward;
     const double *backward;       // of B, recompute included; NULL in a schedule without B
     const double *input, *weight; // of I, recompute included, and of W; NULL in a schedule without them
-    const double *transfer;       // [stages] one bundle, either way, by evictor; NULL: 0
-    const double *edge;           // [stages] one message between s and s+1, either way; NULL: 0
-    bool queue_first;             // which of F and L gets a slot that both ask for in the same instant: F unless set
+    const double *const
+        *action;            // [stages][count of the list] of F, B, I and W, each for itself; NULL: by the four above
+    const double *transfer; // [stages] one bundle, either way, by evictor; NULL: 0
+    const double *edge;     // [stages] one message between s and s+1, either way; NULL: 0
+    bool queue_first;       // which of F and L gets a slot that both ask for in the same instant: F unless set
     const SimulateShares *shares; // NULL: nothing is shared
     bool totals_only;             // leave out the times of single actions
 } SimulateCosts;

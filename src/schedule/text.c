@@ -68,6 +68,10 @@ static int text_unreadable_(const Reader *reader, const char *expected) {
         found[used] = isgraph((unsigned char)reader->at[used]) ? reader->at[used] : '?';
     }
     found[used] = 0;
+    if (used == 0) {
+        return error_set(reader->err, EXIT_USAGE, "schedule, line %d: found the end of the %s, expected %s",
+                         reader->line, *reader->at == 0 ? "text" : "line", expected);
+    }
     return error_set(reader->err, EXIT_USAGE, "schedule, line %d: found \"%s\", expected %s", reader->line, found,
                      expected);
 }
@@ -81,7 +85,7 @@ static bool text_take_(Reader *reader, const char *text) {
 
 static bool text_take_spaces_(Reader *reader) {
     const char *start = reader->at;
-    while (*reader->at == ' ') reader->at++;
+    while (*reader->at == ' ' || *reader->at == '\t') reader->at++;
     return reader->at > start;
 }
 
@@ -110,24 +114,28 @@ static bool take_field_(Reader *reader, const char *word, int *number) {
     return take_word_(reader, word) && text_take_number_(reader, number);
 }
 
+// A line ends with LF, with CR and LF, or with the text.
 static bool take_line_end_(Reader *reader) {
     text_take_spaces_(reader);
-    if (*reader->at == 0) return true;
-    if (*reader->at != '\n') return false;
+    const char *end = *reader->at == '\r' ? reader->at + 1 : reader->at;
+    if (*end != 0 && *end != '\n') return false;
+    reader->at = end;
+    if (*end == 0) return true;
     reader->at++;
     reader->line++;
     return true;
 }
 
-static bool take_name_(Reader *reader, Schedule *schedule) {
-    size_t used = 0;
+static int read_name_(Reader *reader, Schedule *schedule) {
     text_take_spaces_(reader);
-    for (; isalnum((unsigned char)*reader->at) || *reader->at == '-'; reader->at++) {
-        if (used + 1 == sizeof schedule->name) return false;
-        schedule->name[used++] = *reader->at;
-    }
+    size_t length = strspn(reader->at, "abcdefghijklmnopqrstuvwxyz0123456789-");
+    bool ends = isspace((unsigned char)reader->at[length]) || reader->at[length] == 0;
+    if (length == 0 || length >= sizeof schedule->name || !ends)
+        return text_unreadable_(reader, "a name of at most 31 characters out of a-z, 0-9 and -");
+    memcpy(schedule->name, reader->at, length);
+    reader->at += length;
     schedule->forward_only = strcmp(schedule->name, "forward") == 0;
-    return used > 0;
+    return 0;
 }
 
 // "  chunks 2  placement v", which make it version 2.
@@ -139,19 +147,21 @@ static bool take_chunks_(Reader *reader, Schedule *schedule) {
     return text_take_(reader, schedule->placement == PLACEMENT_V ? "v" : "loop");
 }
 
+static bool take_header_fields_(Reader *reader, Schedule *schedule) {
+    if (!take_field_(reader, "stages", &schedule->stages) || !take_chunks_(reader, schedule)) return false;
+    if (!take_field_(reader, "microbatches", &schedule->microbatches)) return false;
+    if (!take_field_(reader, "slots", &schedule->slots)) return false;
+    return !reader->chunks || take_field_(reader, "edges", &schedule->edge_buffers);
+}
+
 static int text_read_header_(Reader *reader, Schedule *schedule) {
     const char *form = "the header \"# schedule NAME  stages P  microbatches M  slots K\"";
-    if (!text_take_(reader, "# schedule ") || !take_name_(reader, schedule) ||
-        !take_field_(reader, "stages", &schedule->stages) || !take_chunks_(reader, schedule)) {
-        return text_unreadable_(reader, form);
-    }
-    if (reader->chunks) {
+    if (!text_take_(reader, "# schedule ")) return text_unreadable_(reader, form);
+    if (read_name_(reader, schedule) != 0) return -1;
+    if (take_header_fields_(reader, schedule) && take_line_end_(reader)) return 0;
+    if (reader->chunks)
         form = "the header \"# schedule NAME  stages P  chunks V  placement loop|v  microbatches M  slots K  edges E\"";
-    }
-    bool rest =
-        take_field_(reader, "microbatches", &schedule->microbatches) && take_field_(reader, "slots", &schedule->slots);
-    if (rest && reader->chunks) rest = take_field_(reader, "edges", &schedule->edge_buffers);
-    return rest && take_line_end_(reader) ? 0 : text_unreadable_(reader, form);
+    return text_unreadable_(reader, form);
 }
 
 // "3" or, with chunk numbers, "3.1".

@@ -3,27 +3,29 @@
 bench` runs it; `bench_schedules.py --write docs/schedules.md` also writes its tables into that page. It takes at most
 some BENCH_MINUTES (11) and ends with a line for each promise.
 
-Two stages with one thread each: step times within 5 %, and bubbles within 2 points. Four stages: the order of the
-schedules where the plan sees more than 3 % between two, and bubbles within 2 points. Plans rest on a profile, which is
-of emulated stages. In a round every schedule runs once; rounds alternate with profiles, a schedule's plan is the mean
-of those by the profile before and after, and errors are medians over the rounds. A round counts for a schedule where
-its two plans agree within 5 %, unless that is so in none. Bubbles of four stages are compared where every rank has a
-core: one that waits for a core counts as busy.
+Two stages with one thread each, run: step times within 5 %, and bubbles within 2 points. Four stages, each emulated
+alone by `--emulate-stage all`, so that no rank waits for a core: the order of the schedules where the plan sees more
+than 3 % between two, and bubbles within 2 points. With four cores, four stages are run as well. Plans rest on a
+profile. In a round every schedule runs once; rounds alternate with profiles, a schedule's plan is the mean of those by
+the profile before and after, and errors are medians over the rounds. A round counts for a schedule where its two plans
+agree within 5 %, unless that is so in none. Emulated stages and, with one thread, profiles count the time for which
+they have a core, so that other programs on the machine disturb them little; they are planned by the profile before.
 """
 
 import argparse
 import itertools
 import os
+import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from bench_plan import ask, options, train
+from bench_plan import PROGRAM, ask, options, train
 
 MINUTES = float(os.environ.get("BENCH_MINUTES", "11"))
-SHARES = {2: 0.6, 4: 0.4}  # of the time
 MOST_ROUNDS = 7
 TIME, BUBBLE, APART = 0.05, 0.02, 0.03
 BEGIN, END = "<!-- test/bench/bench_schedules.py writes from here -->\n", "<!-- to here -->\n"
@@ -76,9 +78,14 @@ def possible(stages):
     return [name for name in SCHEDULES if stages > 2 or "BPipe" not in name]
 
 
-def plans(path, profile, stages):
-    """Profiles anew, without sizes that no run has, and plans every schedule by it."""
+def measure_profile(path, profile, stages):
+    """Profiles anew, without sizes that no run has."""
     ask(path, "--profile", "--json", *options([f"hardware.profile={profile}", f"train.global_batch={stages}"]))
+
+
+def plans(path, profile, stages):
+    """Profiles anew, and plans every schedule by it."""
+    measure_profile(path, profile, stages)
     return {name: ask(path, "--plan", "--json", *options(keys(name))) for name in possible(stages)}
 
 
@@ -90,19 +97,43 @@ def measure(folder, path, name):
     return statistics.median(step["step_ms"] for step in steps), statistics.median(step["bubble"] for step in steps)
 
 
-def rounds(folder, stages, seconds):
+PIPELINE = re.compile(r"devices: ([\d.]+) ms, bubble ([\d.]+)%; planned ([\d.]+) ms, ([\d.]+)%")
+
+
+def emulate(path, name):
+    """The pipeline phase of stages that run alone: the entry of a schedule."""
+    command = [PROGRAM, "-c", path, "--emulate-stage", "all", *options(keys(name))]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        sys.exit(f"bench_schedules: {' '.join(command)} failed:\n{ended.stderr}")
+    step, bubble, planned, idle = map(float, PIPELINE.search(ended.stdout).groups())
+    plan = {"step_ms": planned, "bubble": idle / 100}
+    return Entry(plan, plan, step, bubble / 100)
+
+
+def run_round(folder, path, profile, stages, before):
+    """Entries of a round of runs, and the plans after it."""
+    runs = {name: measure(folder, path, name) for name in before}
+    after = plans(path, profile, stages)
+    return {name: Entry(before[name], after[name], *run) for name, run in runs.items()}, after
+
+
+def rounds(folder, stages, seconds, emulated):
     """{schedule: its entries}, of as many rounds as the time is enough for, but one."""
     profile, path = os.path.join(folder, f"profile{stages}.json"), os.path.join(folder, f"{stages}.yaml")
     Path(path).write_text(MODEL % (stages, profile), encoding="utf-8")
     told, began, last, count = {name: [] for name in possible(stages)}, time.monotonic(), 0.0, 0
-    before = plans(path, profile, stages)
+    before = {} if emulated else plans(path, profile, stages)
     while count == 0 or (count < MOST_ROUNDS and time.monotonic() - began + last < seconds):
         start = time.monotonic()
-        runs = {name: measure(folder, path, name) for name in told}
-        after = plans(path, profile, stages)
-        for name, run in runs.items():
-            told[name].append(Entry(before[name], after[name], *run))
-        before, last, count = after, time.monotonic() - start, count + 1
+        if emulated:
+            measure_profile(path, profile, stages)
+            entries = {name: emulate(path, name) for name in told}
+        else:
+            entries, before = run_round(folder, path, profile, stages, before)
+        for name, entry in entries.items():
+            told[name].append(entry)
+        last, count = time.monotonic() - start, count + 1
         print(f"{stages} stages: round {count} took {last:.0f} s", file=sys.stderr, flush=True)
     return told
 
@@ -124,10 +155,10 @@ def cores():
     return len(os.sched_getaffinity(0))
 
 
-def table(told, stages):
+def table(told, title):
     """The lines of a Markdown table."""
     lines = [
-        f"{stages} stages, {cores()} cores",
+        title,
         "",
         "| schedule | planned ms | measured ms | error | bubble planned | measured | rounds, disturbed |",
         "|---|---|---|---|---|---|---|",
@@ -149,22 +180,20 @@ def step_times(told):
     return abs(worst) <= TIME, text
 
 
-def bubbles(told, stages):
-    what = f"bubbles of {stages} stages within 2 points"
-    if stages > cores():
-        return None, f"{what}: not compared, {stages} ranks share {cores()} cores"
+def bubbles(told, what):
+    what = f"bubbles of {what} within 2 points"
     name = max(told, key=lambda name: abs(apart(told[name])))
     worst = apart(told[name])
     return abs(worst) <= BUBBLE, f"{what}: the largest difference is {100 * worst:+.1f} ({name})"
 
 
-def order(told):
+def order(told, what):
     """Pairs are compared within rounds, so that a machine whose speed drifts decides none."""
     planned = {name: middle(entries, lambda entry: entry.planned) for name, entries in counted(told).items()}
     pairs = [(a, b) for a, b in itertools.permutations(told, 2) if planned[a] < (1 - APART) * planned[b]]
     ratio = lambda a, b: statistics.median(one.step / other.step for one, other in zip(told[a], told[b]))
     wrong = [f"{a} before {b}" for a, b in pairs if ratio(a, b) > 1]
-    text = f"order on four stages: {len(pairs) - len(wrong)} of {len(pairs)} pairs as planned"
+    text = f"order of {what}: {len(pairs) - len(wrong)} of {len(pairs)} pairs as planned"
     return not wrong, text + (f"; not {', '.join(wrong)}" if wrong else "")
 
 
@@ -183,14 +212,18 @@ def main():
     parser.add_argument("--write", metavar="PAGE", help="put the tables and the promises between the marks of a page")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    lines, told, began = [], {}, time.monotonic()
+    lines, promises, began = [], [], time.monotonic()
+    # Stages, whether emulated, share of the time.
+    parts = [(2, False, 0.5), (4, True, 0.5)] if cores() < 4 else [(2, False, 0.4), (4, True, 0.3), (4, False, 0.3)]
     with tempfile.TemporaryDirectory() as folder:
-        for stages, share in SHARES.items():
-            told[stages] = rounds(folder, stages, share * MINUTES * 60)
-            lines += table(told[stages], stages)
-    two, four = counted(told[2]), counted(told[4])
-    for kept, text in (step_times(two), bubbles(two, 2), order(told[4]), bubbles(four, 4)):
-        lines.append(f"- {'not shown' if kept is None else 'passed' if kept else 'FAILED'}: {text}")
+        for stages, emulated, share in parts:
+            what = f"{stages} stages, each emulated alone" if emulated else f"{stages} stages on {cores()} cores"
+            told = rounds(folder, stages, share * MINUTES * 60, emulated)
+            lines += table(told, what)
+            promises += [step_times(counted(told))] if stages == 2 else [order(told, what)]
+            promises += [bubbles(counted(told), what)]
+    for kept, text in promises:
+        lines.append(f"- {'passed' if kept else 'FAILED'}: {text}")
     print("\n".join(lines))
     print(f"took {(time.monotonic() - began) / 60:.1f} minutes", file=sys.stderr)
     if arguments.write:

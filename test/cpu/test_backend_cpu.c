@@ -123,6 +123,27 @@ static void copies_arrive_and_events_tell_the_time(void **state) {
     op_end(&op);
 }
 
+// With one thread, events that count its own time do not see a sleep; with two they stay on the common clock.
+static void events_can_count_the_time_of_the_one_thread(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 2; threads++) {
+        Op op = op_start(PRECISION_FP32, threads);
+        Backend *b = op.backend;
+        Event *before = b->event_create(b), *after = b->event_create(b);
+        b->count_own_time(b);
+        b->event_record(b, before, STREAM_COMPUTE);
+        double start = clock_seconds();
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        b->event_record(b, after, STREAM_COMPUTE);
+        double slept = b->event_seconds(b, after) - b->event_seconds(b, before);
+        assert_true(clock_seconds() - start >= 0.05);
+        assert_true(threads == 1 ? slept < 0.025 : slept >= 0.05);
+        b->event_destroy(b, before);
+        b->event_destroy(b, after);
+        op_end(&op);
+    }
+}
+
 static void bf16_rounds_to_nearest_even(void **state) {
     (void)state;
     static const uint32_t bits[][2] = {
@@ -160,6 +181,7 @@ int main(void) {
         cmocka_unit_test(no_memory_names_what_was_wanted_and_what_holds_the_rest),
         cmocka_unit_test(operations_keep_to_the_workspace_that_is_counted_for_them),
         cmocka_unit_test(copies_arrive_and_events_tell_the_time),
+        cmocka_unit_test(events_can_count_the_time_of_the_one_thread),
         cmocka_unit_test(bf16_rounds_to_nearest_even),
         cmocka_unit_test(what_the_device_says_of_itself),
     };

@@ -86,10 +86,25 @@ def test_evictions_are_paced(tmp_path):
     assert waits[0] > 1000 and waits[1] < waits[0] / 5
 
 
+def test_all_stages_in_turn_make_the_pipeline_of_as_many_devices(tmp_path):
+    config = write_config(tmp_path)
+    names = options("schedule.name=zb-v", "schedule.bpipe=off", "parallel.pipeline=3", "model.layers=6")
+    ended = command("llama", "-c", config, "--emulate-stage", "all", *names)
+    assert ended.returncode == 0, ended.stderr
+    busy = [float(value) for value in re.findall(r"^stage +\d computes for ([\d.]+) ms; planned", ended.stdout, re.M)]
+    told = re.search(r"of 3 such devices: ([\d.]+) ms, bubble ([\d.]+)%; planned ([\d.]+) ms, ([\d.]+)%", ended.stdout)
+    step, bubble, planned, idle = map(float, told.groups())
+    # The last stage of the first chunk starts after two forwards at least, and none is ever quicker than its work.
+    assert len(busy) == 3 and max(busy) < step < sum(busy) and 0 < planned
+    assert abs(100 * (1 - sum(busy) / (3 * step)) - bubble) < 0.1 and 0 < idle < 60
+    refused = command("llama", "-c", config, "--emulate-stage", "all", *options("parallel.tensor=2"))
+    assert refused.returncode == 2 and "parallel.tensor: 1" in refused.stderr
+
+
 @pytest.mark.parametrize("stage", ["4", "-1", "x", "1.5"])
 def test_a_stage_that_does_not_exist_is_refused(tmp_path, stage):
     ended = command("llama", "-c", write_config(tmp_path), f"--emulate-stage={stage}")
-    assert ended.returncode == 2 and "is not a stage; use 0 to 3" in ended.stderr
+    assert ended.returncode == 2 and "is not a stage; use 0 to 3, or all" in ended.stderr
 
 
 def test_a_stage_that_does_not_fit_here_is_refused_before_it_is_made(tmp_path):

@@ -152,23 +152,86 @@ static void text_comes_back_as_the_schedule_it_was(void **state) {
     }
 }
 
+static void line_ends_and_spaces_of_other_editors_are_read(void **state) {
+    (void)state;
+    const char *texts[] = {
+        "# schedule a  stages 2  microbatches 2  slots 2\r\nstage 0: F0 F1 B0 B1\r\nstage 1: F0 B0 F1 B1\r\n",
+        "# schedule a  stages 2  microbatches 2  slots 2\nstage 0: F0 F1 B0 B1\nstage 1: F0 B0 F1 B1",
+        "# schedule a  stages 2  microbatches 2  slots 2\nstage 0:\tF0\tF1  B0 B1 \n"
+        "stage 1: F0 B0 F1 B1\r\n\n \r\n",
+        "# schedule a stages 2 microbatches 2 slots 2\nstage 0: F00 F1 B0 B01\nstage 1: F0 B0 F1 B1\r"};
+    for (int i = 0; i < 4; i++) {
+        Error err = {0};
+        Schedule *read = schedule_parse(texts[i], &err);
+        if (read == NULL) fail_msg("%d: %s", i, err.text);
+        assert_text(read, "# schedule a  stages 2  microbatches 2  slots 2\n"
+                          "stage 0: F0 F1 B0 B1\nstage 1: F0 B0 F1 B1\n");
+    }
+}
+
+// A million lines or actions take no time to speak of, and an error at the end names its line.
+static void long_texts_are_read_or_refused_with_their_line(void **state) {
+    (void)state;
+    enum { MANY = 1000000 };
+    char *text = malloc(24 * (size_t)MANY), *at = text;
+    assert_non_null(text);
+    at += sprintf(at, "# schedule a  stages 1  microbatches %d  slots 1\nstage 0:", MANY);
+    for (int i = 0; i < MANY; i++) at += sprintf(at, " F%d B%d", i, i);
+    Schedule *read = schedule_parse(text, NULL);
+    assert_non_null(read);
+    assert_int_equal(read->stage[0].count, 2 * MANY);
+    assert_sound(read);
+    schedule_free(read);
+    at = text + sprintf(text, "# schedule a  stages %d  microbatches 1  slots 1\n", MANY);
+    for (int s = 0; s < MANY; s++) at += sprintf(at, "stage %d:\n", s);
+    Error err = {0};
+    read = schedule_parse(text, &err);
+    assert_non_null(read);
+    assert_int_equal(schedule_check(read, &err), -1);
+    assert_string_equal(err.text, "schedule a: stage 0 lists 0 actions; 1 microbatches take at least 2 on each chunk");
+    schedule_free(read);
+    sprintf(at, "stage 7:\n");
+    Error late = {0};
+    assert_null(schedule_parse(text, &late));
+    assert_string_equal(late.text, "schedule, line 1000002: found \"stage\", expected the end of the schedule");
+    free(text);
+}
+
 static void text_that_is_not_a_schedule_is_refused_with_its_line(void **state) {
     (void)state;
 #define HEADER "# schedule 1f1b  stages 1  microbatches 1  slots 1\n"
     static const struct {
         const char *text, *error;
     } rows[] = {
-        {"",
-         "schedule, line 1: found \"\", expected the header \"# schedule NAME  stages P  microbatches M  slots K\""},
-        {"# schedule 1f1b  stages 1  microbatches 1\n", "schedule, line 1: found \"\", expected the header"},
+        {"", "schedule, line 1: found the end of the text, expected the header \"# schedule NAME  stages P  "
+             "microbatches M  "
+             "slots K\""},
+        {"# schedule 1f1b  stages 1  microbatches 1\n",
+         "schedule, line 1: found the end of the line, expected the header"},
         {"# schedule a-name-of-more-than-31-characters  stages 1",
-         "schedule, line 1: found \"rs\", expected the header"},
+         "schedule, line 1: found \"a-name-of-more-than-31-\", expected a name of at most 31 characters out of a-z, "
+         "0-9 and -"},
+        {"# schedule 1F1B  stages 1", "schedule, line 1: found \"1F1B\", expected a name of at most 31 characters"},
+        {"# schedule a_b  stages 1", "schedule, line 1: found \"a_b\", expected a name of at most 31 characters"},
+        {"# schedule   \n", "schedule, line 1: found the end of the line, expected a name of at most 31 characters"},
+        {"# schedule a  stages 1  chunks 1  placement w  microbatches 1  slots 1  edges 2\n",
+         "schedule, line 1: found \"w\", expected the header \"# schedule NAME  stages P  chunks V  placement loop|v"},
+        {"# schedule a  stages 1  chunks 0  placement v  microbatches 1  slots 1  edges 2\n",
+         "schedule, line 1: chunks and edges start at 1"},
+        {"# schedule a  stages 1  chunks 1  placement v  microbatches 1  slots 1\n",
+         "schedule, line 1: found the end of the line, expected the header"},
+        {"# schedule a  stages 1  chunks 1  placement loop  microbatches 1  slots 1  edges 1\nstage 0: F0 B0\n",
+         "schedule, line 2: found \"F0\", expected one of F3.1, B3.1, I3.1, W3.1"},
+        {"# schedule a  stages 1  chunks 1  placement loop  microbatches 1  slots 1  edges 1\nstage 0: F0.-1 B0.0\n",
+         "schedule, line 2: found \"F0.-1\", expected one of"},
+        {HEADER "stage 0: F0 I0 W0\n", "schedule, line 2: found \"I0\", expected one of F3, B3, E3>q"},
+        {HEADER "stage 0: F0\r B0\n", "schedule, line 2: found the end of the line, expected one of"},
         {"# schedule 1f1b  stages 99999999999  microbatches 1  slots 1\n", "schedule, line 1: found \"99999999999\""},
         {"# schedule 1f1b  stages 0  microbatches 1  slots 1\n",
          "schedule, line 1: stages, microbatches and slots start"},
         {"# schedule 1f1b  stages -1  microbatches 1  slots 1\n",
          "schedule, line 1: found \"-1\", expected the header"},
-        {HEADER, "schedule, line 2: found \"\", expected \"stage 0:\""},
+        {HEADER, "schedule, line 2: found the end of the text, expected \"stage 0:\""},
         {HEADER "stage 1: F0 B0\n", "schedule, line 2: found \"stage\", expected \"stage 0:\""},
         {HEADER "stage 0: F0 X0\n", "schedule, line 2: found \"X0\", expected one of F3, B3, E3>q, E3>h, A3<q"},
         {HEADER "stage 0: F0B0\n", "schedule, line 2: found \"F0B0\", expected one of"},
@@ -389,6 +452,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_version_1_to_the_letter),
         cmocka_unit_test(text_comes_back_as_the_schedule_it_was),
+        cmocka_unit_test(line_ends_and_spaces_of_other_editors_are_read),
+        cmocka_unit_test(long_texts_are_read_or_refused_with_their_line),
         cmocka_unit_test(text_that_is_not_a_schedule_is_refused_with_its_line),
         cmocka_unit_test(invalid_arguments_of_a_schedule_are_refused_with_the_remedy),
         cmocka_unit_test(the_smallest_number_of_slots_is_half_of_p_plus_2_rounded_up),

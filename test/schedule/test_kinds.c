@@ -200,6 +200,50 @@ static void a_split_backward_takes_one_w_a_stage_off_the_idle_time(void **state)
     look_at_every_kind((const Look[]){look_at_split, NULL});
 }
 
+// What is read from a schedule's text is printed as the same text, and has the same slots.
+static void assert_text_comes_back(const Schedule *schedule) {
+    char *once = NULL, *again = NULL;
+    size_t length;
+    Error err = {0};
+    FILE *file = open_memstream(&once, &length);
+    assert_int_equal(schedule_write(schedule, file), 0);
+    fclose(file);
+    Schedule *read = schedule_parse(once, &err);
+    if (read == NULL) fail_msg("%s: %s", schedule->name, err.text);
+    file = open_memstream(&again, &length);
+    assert_int_equal(schedule_write(read, file), 0);
+    fclose(file);
+    assert_string_equal(once, again);
+    assert_true(read->split == schedule->split && read->forward_only == schedule->forward_only);
+    for (int s = 0; s < schedule->stages; s++) {
+        const StageSchedule *one = &schedule->stage[s], *other = &read->stage[s];
+        assert_true(one->count == other->count && one->own_slots == other->own_slots &&
+                    one->lent_slots == other->lent_slots);
+        assert_memory_equal(one->actions, other->actions, (size_t)one->count * sizeof *one->actions);
+    }
+    schedule_free(read);
+    free(once), free(again);
+}
+
+static void look_at_text(const View *view) {
+    if (view->spec->stages > 8 || view->spec->microbatches > 4 * view->spec->stages) return;
+    assert_text_comes_back(view->base);
+    for (int target = EVICT_TO_PEER; target <= EVICT_TO_HOST; target++) {
+        if (target == EVICT_TO_PEER && !view->kind->pairs) continue;
+        Schedule *evicts = bpipe_balance(view->base, 0, (EvictTarget)target, NULL);
+        if (evicts != NULL) assert_text_comes_back(evicts);
+        schedule_free(evicts);
+    }
+    Schedule *forward = schedule_forward_like(view->base, 3, NULL);
+    assert_text_comes_back(forward);
+    schedule_free(forward);
+}
+
+static void text_comes_back_as_the_schedule_it_was(void **state) {
+    (void)state;
+    look_at_every_kind((const Look[]){look_at_text, NULL});
+}
+
 static void look_at_forward(const View *view) {
     const ScheduleSpec *spec = view->spec;
     if (spec->microbatches > 4 * spec->stages) return;
@@ -482,6 +526,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_schedule_is_sound_and_within_its_slots),
         cmocka_unit_test(idle_time_is_what_the_formulas_say),
         cmocka_unit_test(a_split_backward_takes_one_w_a_stage_off_the_idle_time),
+        cmocka_unit_test(text_comes_back_as_the_schedule_it_was),
         cmocka_unit_test(forward_only_lists_are_sound_on_every_placement),
         cmocka_unit_test(partners_level_every_loop_schedule_and_no_time_is_lost),
         cmocka_unit_test(the_host_takes_bundles_of_every_placement),

@@ -122,6 +122,12 @@ static const struct {
     {"stages 1  chunks 2  placement loop  microbatches 1  slots 2  edges 2\nstage 0: F0.0 F0.1 B0.0 B0.1\n",
      "stage 0: B0.0 comes before the action on the same stage that makes its input"},
     // One buffer between the two chunks of a stage.
+    {"stages 2  chunks 2  placement v  microbatches 1  slots 3  edges 2\n"
+     "stage 0: F0.0 E0.0>1 L0.0<1 F0.1 B0.1 B0.0\nstage 1: F0.0 F0.1 A0.0<0 R0.0>0 B0.1 B0.0\n",
+     "stage 0: E0.0>1 moves between stages; with placement v, evict to the host"},
+    {"stages 2  chunks 2  placement v  microbatches 1  slots 3  edges 2\n"
+     "stage 0: F0.0 E0.0>h L0.0<h F0.1 B0.1 B0.0\nstage 1: F0.0 F0.1 B0.1 B0.0\n",
+     NULL},
     {"stages 1  chunks 2  placement v  microbatches 2  slots 4  edges 1\n"
      "stage 0: F0.0 F1.0 F0.1 F1.1 B0.1 B0.0 B1.1 B1.0\n",
      "stage 0: F1.0 finds no free buffer between two chunks of the stage"},

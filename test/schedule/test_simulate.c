@@ -80,6 +80,25 @@ static void gpipe_and_1f1b_take_m_plus_p_minus_1_microbatches(void **state) {
     }
 }
 
+// Times of single actions replace those by kind, and count where the list has the action.
+static void actions_may_each_have_their_own_time(void **state) {
+    (void)state;
+    Schedule *schedule = parsed("# schedule a  stages 2  microbatches 2  slots 2\n"
+                                "stage 0: F0 F1 B0 E1>h L1<h B1\nstage 1: F0 B0 F1 B1\n");
+    const double first[] = {1, 3, 2, 99, 99, 2}, second[] = {2, 5, 1, 4}, *action[] = {first, second},
+                 ignored[] = {7, 7}, transfer[] = {0.5, 0.5};
+    SimulateCosts costs = {.forward = ignored, .backward = ignored, .transfer = transfer, .action = action};
+    Timeline *timeline = simulate_run(schedule, &costs, NULL);
+    assert_non_null(timeline);
+    // F0 1, F1 4; F0 3, B0 8, F1 9, B1 13; B0 10, E1 10.5, L1 11, B1 15
+    assert_near(timeline->makespan, 15);
+    assert_near(timeline->stage[0].busy, 8);
+    assert_near(timeline->stage[1].busy, 12);
+    assert_near(timeline->stage[1].end[2], 9);
+    timeline_free(timeline);
+    schedule_free(schedule);
+}
+
 static void a_full_edge_holds_up_the_sender_and_nothing_else(void **state) {
     (void)state;
     Schedule *schedule = schedule_forward(2, 8, NULL);
@@ -426,6 +445,7 @@ int main(int argc, char **argv) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpipe_and_1f1b_take_m_plus_p_minus_1_microbatches),
+        cmocka_unit_test(actions_may_each_have_their_own_time),
         cmocka_unit_test(a_full_edge_holds_up_the_sender_and_nothing_else),
         cmocka_unit_test(a_transfer_runs_beside_compute_and_compute_waits_where_it_must),
         cmocka_unit_test(both_sides_of_a_transfer_share_its_time),
