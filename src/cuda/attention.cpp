@@ -70,7 +70,8 @@ static View turned_(View view) {
 }
 
 // Computes c (m, n) = a b for all matrices of a part; a view with a negative row distance is read transposed.
-static void multiply_(const Part *part, View c, View a, View b, int64_t m, int64_t n, int64_t k, bool accumulate) {
+static void attention_multiply_(const Part *part, View c, View a, View b, int64_t m, int64_t n, int64_t k,
+                                bool accumulate) {
     CudaProduct p = {};
     p.m = m, p.n = n, p.k = k;
     p.a = a.data, p.lda = a.row < 0 ? -a.row : a.row, p.transpose_a = a.row < 0, p.stride_a = a.matrix;
@@ -106,8 +107,8 @@ static void probabilities_(CudaBackend *cuda, const AttentionShape *s, int64_t s
                            const void *qkv) {
     for (int64_t member = 0; member < attention_group_(s); member++) {
         Part part = {cuda, s, sequence, member};
-        multiply_(&part, square_(&part, p), query_(&part, qkv), turned_(attention_key_(&part, qkv, false)), s->seq,
-                  s->seq, s->head_dim, false);
+        attention_multiply_(&part, square_(&part, p), query_(&part, qkv), turned_(attention_key_(&part, qkv, false)),
+                            s->seq, s->seq, s->head_dim, false);
     }
     CudaScores shape = scores_of_(s);
     if (wide == NULL)
@@ -125,8 +126,8 @@ static void stored_forward_(CudaBackend *cuda, void *out, void *saved, void *scr
         probabilities_(cuda, s, i, p, workspace.wide, qkv);
         for (int64_t member = 0; member < attention_group_(s); member++) {
             Part part = {cuda, s, i, member};
-            multiply_(&part, output_(&part, out), square_(&part, p), attention_key_(&part, qkv, true), s->seq,
-                      s->head_dim, s->seq, false);
+            attention_multiply_(&part, output_(&part, out), square_(&part, p), attention_key_(&part, qkv, true), s->seq,
+                                s->head_dim, s->seq, false);
         }
     }
 }
@@ -135,10 +136,10 @@ static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64
                                const Workspace *workspace, const void *dout, const void *qkv) {
     for (int64_t member = 0; member < attention_group_(s); member++) {
         Part part = {cuda, s, sequence, member};
-        multiply_(&part, attention_key_(&part, dqkv, true), turned_(square_(&part, p)), output_(&part, dout), s->seq,
-                  s->head_dim, s->seq, member > 0);
-        multiply_(&part, square_(&part, workspace->dp), output_(&part, dout), turned_(attention_key_(&part, qkv, true)),
-                  s->seq, s->seq, s->head_dim, false);
+        attention_multiply_(&part, attention_key_(&part, dqkv, true), turned_(square_(&part, p)), output_(&part, dout),
+                            s->seq, s->head_dim, s->seq, member > 0);
+        attention_multiply_(&part, square_(&part, workspace->dp), output_(&part, dout),
+                            turned_(attention_key_(&part, qkv, true)), s->seq, s->seq, s->head_dim, false);
     }
     CudaScores shape = scores_of_(s);
     if (workspace->wide == NULL)
@@ -148,10 +149,10 @@ static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64
     for (int64_t member = 0; member < attention_group_(s); member++) {
         Part part = {cuda, s, sequence, member};
         View ds = square_(&part, workspace->dp);
-        multiply_(&part, query_(&part, dqkv), ds, attention_key_(&part, qkv, false), s->seq, s->head_dim, s->seq,
-                  false);
-        multiply_(&part, attention_key_(&part, dqkv, false), turned_(ds), query_(&part, qkv), s->seq, s->head_dim,
-                  s->seq, member > 0);
+        attention_multiply_(&part, query_(&part, dqkv), ds, attention_key_(&part, qkv, false), s->seq, s->head_dim,
+                            s->seq, false);
+        attention_multiply_(&part, attention_key_(&part, dqkv, false), turned_(ds), query_(&part, qkv), s->seq,
+                            s->head_dim, s->seq, member > 0);
     }
 }
 

@@ -71,7 +71,7 @@ static int measure_time_(Emulation *emulation, const Case *at, Result *result, E
     return 0;
 }
 
-static int measure_(const Case *at, bool forever, Result *result, Error *err) {
+static int measure_case_(const Case *at, bool forever, Result *result, Error *err) {
     Emulation emulation = {0};
     Backend *be = emulation_backend(at->config, err);
     if (be == NULL) return -1;
@@ -95,7 +95,7 @@ static pid_t fork_(const Case *at, int result_to) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     Error err = {0};
     Result result = {0};
-    if (measure_(at, result_to < 0, &result, &err) != 0 && result_to >= 0) log_line(at->log, "%s", err.text);
+    if (measure_case_(at, result_to < 0, &result, &err) != 0 && result_to >= 0) log_line(at->log, "%s", err.text);
     bool told = result_to < 0 || write(result_to, &result, sizeof result) == sizeof result;
     _exit(told ? 0 : 1);
 }
@@ -119,7 +119,7 @@ static int at_a_time_(const Case *at) {
 static int run_on_gpu_(const Case *at, Result *result) {
     Error failed = {0};
     memset(result, 0, sizeof *result);
-    if (measure_(at, false, result, &failed) == 0) return 0;
+    if (measure_case_(at, false, result, &failed) == 0) return 0;
     log_line(at->log, "%s", failed.text);
     memset(result, 0, sizeof *result);
     return 0;
