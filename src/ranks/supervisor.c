@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -358,17 +359,11 @@ static void *supervisor_live_(void *argument) {
     return NULL;
 }
 
-// Starts a thread without signals, because the main thread handles requests to stop.
 static int supervisor_start_thread_(Supervisor *supervisor, Error *err) {
-    sigset_t all, before;
     if (supervisor->job.patience.progress_s == 0) return 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    supervisor->threaded = pthread_create(&supervisor->thread, NULL, supervisor_live_, supervisor) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return supervisor->threaded
-               ? 0
-               : error_set(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end others");
+    supervisor->threaded = thread_start(&supervisor->thread, supervisor_live_, supervisor);
+    if (supervisor->threaded) return 0;
+    return error_set(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end others");
 }
 
 // The rank dies with its supervisor, which may already be gone.

@@ -13,7 +13,7 @@ import sys
 import numpy
 import pytest
 
-from trainer_runs import ROOT, TOOLS, Trainer, layout, saving, verify, without_mpi, write_tokens
+from trainer_runs import ROOT, TOOLS, Trainer, layout, saving, source_text, verify, without_mpi, write_tokens
 
 sys.path.insert(0, str(ROOT / ".deps" / "transformers"))
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", HF_HOME="/nonexistent")
@@ -34,11 +34,6 @@ MODELS = {
     "mistral": LLAMA_SIZES | {"head_dim": 10},
     "gpt": GPT_SIZES,
 }
-
-
-def source_text():
-    """Returns bytes of this project's own sources, a text that is always present."""
-    return b"".join(path.read_bytes() for path in sorted((ROOT / "src").glob("*/*.c")))
 
 
 def windows(count, length=32):

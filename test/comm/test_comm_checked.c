@@ -11,8 +11,7 @@
 
 #include <cmocka.h>
 
-// ---- a group of two ranks in one process, whose wire flips a bit where it is told to
-// --------------------------------------------
+// ---- a group of two ranks in one process, whose wire flips a bit where it is told to --------------------------------
 
 enum { MOST = 16 };
 
@@ -117,8 +116,7 @@ static int pass_on(Pair *pair, const void *from, void *to, int64_t bytes, Error 
     return comm_wait(receiver, &got, err);
 }
 
-// ---- tests
-// --------------------------------------------------------------------------------------------------------------
+// ---- tests ----------------------------------------------------------------------------------------------------------
 
 static void what_arrives_as_it_was_sent_passes(void **state) {
     (void)state;
@@ -200,8 +198,7 @@ static void an_edge_stops_at_the_damaged_message_before_it_is_read(void **state)
     }
 }
 
-// ---- collectives of a library: two ranks in one process that meet in memory
-// ---------------------------------------------------------
+// ---- collectives of a library: two ranks in one process that meet in memory -----------------------------------------
 
 typedef struct Meeting {
     char *out[2];

@@ -3,6 +3,7 @@
 #include "plan/estimate.h"
 #include "backend/attention_scratch.h"
 #include "plan/planner.h"
+#include "made_plan.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,24 +13,12 @@
 
 #include <cmocka.h>
 
-#define LLAMA       "configs/llama65b.yaml"
-#define GPT         "configs/gpt3_96b.yaml"
-#define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
-
 static void near(double value, double expected, double relative) {
     if (fabs(value - expected) <= relative * fabs(expected)) return;
     fail_msg("%.17g where %.17g is expected", value, expected);
 }
 
-static Config load(const char *path, const char *const *overrides, int count) {
-    Config config;
-    Error err = {0};
-    if (config_load(&config, path, overrides, count, &err) != 0) fail_msg("%s", err.text);
-    return config;
-}
-
-// ---- the formula
-// --------------------------------------------------------------------------------------------------------
+// ---- the formula ----------------------------------------------------------------------------------------------------
 
 static void a_larger_micro_batch_has_to_gain_what_the_paper_says(void **state) {
     (void)state;
@@ -49,8 +38,7 @@ static void mfu_of_a_pipeline_is_that_of_a_stage_times_the_time_it_works(void **
     near(estimate_mfu(0.5, 128, 2, 1), 0.5, 1e-12);
 }
 
-// ---- the softmax rule
-// -----------------------------------------------------------------------------------------------------
+// ---- the softmax rule -----------------------------------------------------------------------------------------------
 
 static bool fused(int64_t heads, int64_t batch, int64_t seq, int softmax, int64_t element) {
     AttentionShape shape = {.batch = batch, .heads = heads, .seq = seq, .softmax = softmax};
@@ -70,8 +58,7 @@ static void megatron_fuses_where_batch_times_heads_is_a_multiple_of_4(void **sta
     assert_false(fused(26, 2, 2048, SOFTMAX_UNFUSED, 2));
 }
 
-// ---- times
-// ----------------------------------------------------------------------------------------------------------------
+// ---- times ----------------------------------------------------------------------------------------------------------
 
 typedef struct Asked {
     Config config;
@@ -80,7 +67,7 @@ typedef struct Asked {
 
 static void ask(Asked *asked, const char *path, const Model *model, const char *const *overrides, int count) {
     Error err = {0};
-    asked->config = load(path, overrides, count);
+    asked->config = loaded(path, overrides, count);
     strcpy(asked->config.hardware.profile, "");
     if (planner_create(&asked->planner, &asked->config, model, NULL, &err) != 0) fail_msg("%s", err.text);
 }
@@ -344,15 +331,14 @@ static void gpipe_is_planned_with_all_its_microbatches(void **state) {
 static void lists_too_long_to_be_held_are_refused_and_not_made(void **state) {
     (void)state;
     const char *huge[] = {"parallel.pipeline=64", "train.global_batch=16777216"};
-    Config config = load(LLAMA, huge, COUNT(huge));
+    Config config = loaded(LLAMA, huge, COUNT(huge));
     Error err = {0};
     assert_null(plan_schedule(&config, &err));
     assert_int_equal(err.code, EXIT_USAGE);
     assert_non_null(strstr(err.text, "16777216 microbatches a step on 64 stages are more than a schedule can hold"));
 }
 
-// ---- a profile
-// --------------------------------------------------------------------------------------------------------------
+// ---- a profile ------------------------------------------------------------------------------------------------------
 
 // Stages of one layer between first and last, measured with recomputed attention and Megatron-LM's softmax on a GPU.
 static double forward_by_profile(int heads, int64_t batch) {

@@ -15,8 +15,7 @@
 
 static const int64_t GIB = INT64_C(1) << 30;
 
-// ---- figures of the big models
-// ------------------------------------------------------------------------------------------
+// ---- figures of the big models --------------------------------------------------------------------------------------
 
 static void parameters_are_those_of_the_published_models(void **state) {
     (void)state;
@@ -93,8 +92,7 @@ static void a_tied_head_carries_the_embedding_again(void **state) {
     unmake(&alone);
 }
 
-// ---- activations
-// ------------------------------------------------------------------------------------------------------------
+// ---- activations ----------------------------------------------------------------------------------------------------
 
 static void llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash(void **state) {
     (void)state;
@@ -277,8 +275,7 @@ static void planned_bytes_are_the_bytes_allocated(void **state) {
     compare_allocated("configs/gpt_tiny.yaml", &gpt_model, by_stage, COUNT(by_stage));
 }
 
-// ---- the schedule a configuration asks for
-// --------------------------------------------------------------------------------
+// ---- the schedule a configuration asks for --------------------------------------------------------------------------
 
 static void expect_schedule(const char *name, int slots, bool evicts, const char *overrides_text) {
     char text[256];
@@ -334,8 +331,7 @@ static void bundles_on_the_host_are_counted(void **state) {
     unmake(&all);
 }
 
-// ---- the table for people
-// ---------------------------------------------------------------------------------------------------
+// ---- the table for people -------------------------------------------------------------------------------------------
 
 static char *printed(const Made *all) {
     char *text = NULL;

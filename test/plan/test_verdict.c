@@ -49,8 +49,7 @@ static void expect(const char *path, const Model *model, const char *overrides, 
     drop(at);
 }
 
-// ---- the four results of the re-evaluation
-// ----------------------------------------------------------------------------------
+// ---- the four results of the re-evaluation --------------------------------------------------------------------------
 
 static void gpt3_with_recomputed_attention_gains_by_a_third(void **state) {
     (void)state;
@@ -128,8 +127,7 @@ static void bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it(voi
     expect(GPT, &gpt_model, unneeded, false, "that would not pay.");
 }
 
-// ---- the other ways it can end
-// -----------------------------------------------------------------------------------------------
+// ---- the other ways it can end --------------------------------------------------------------------------------------
 
 static void bpipe_is_used_where_nothing_fits_without_it(void **state) {
     (void)state;
@@ -197,8 +195,7 @@ static void memory_that_is_not_known_limits_nothing(void **state) {
     drop(at);
 }
 
-// ---- auto
-// --------------------------------------------------------------------------------------------------------------------
+// ---- auto -----------------------------------------------------------------------------------------------------------
 
 static int resolved(const char *path, const Model *model, const char *overrides) {
     Case *at = forecast_case(path, model, overrides);
@@ -220,8 +217,7 @@ static void auto_does_what_the_verdict_says(void **state) {
     assert_int_equal(resolved(LLAMA, &llama_model, ""), BPIPE_OFF);
 }
 
-// ---- the smallest world
-// ------------------------------------------------------------------------------------------------------
+// ---- the smallest world ---------------------------------------------------------------------------------------------
 
 static void the_smallest_world_fits_and_the_next_smaller_does_not(void **state) {
     (void)state;

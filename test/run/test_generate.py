@@ -17,7 +17,7 @@ import time
 import numpy
 import pytest
 
-from trainer_runs import ROOT, TOOLS, Trainer, checkpoint_names, layout, saving, without_mpi
+from trainer_runs import ROOT, TOOLS, Trainer, checkpoint_names, layout, saving, source_text, without_mpi
 
 MODELS = {
     "llama": {
@@ -33,11 +33,6 @@ MODELS = {
     "gpt": {"family": "gpt", "hidden": 48, "layers": 4, "heads": 6, "ffn": 80, "vocab": 257, "seq_len": 32},
 }
 needs_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
-
-
-def source_text():
-    """Returns bytes of this project's own sources, a text that is always present."""
-    return b"".join(path.read_bytes() for path in sorted((ROOT / "src").glob("*/*.c")))
 
 
 @pytest.fixture(scope="module", params=MODELS)

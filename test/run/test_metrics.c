@@ -78,8 +78,7 @@ static void write_whole(const char *path, const char *text, size_t length) {
     fclose(file);
 }
 
-// ---- a run of four stages
-// ---------------------------------------------------------------------------------------------
+// ---- a run of four stages -------------------------------------------------------------------------------------------
 
 static const int64_t MIB = 1 << 20;
 
@@ -140,8 +139,7 @@ static void log_steps(Metrics *metrics, int64_t first, int64_t last) {
     assert_int_equal(status, 0);
 }
 
-// ---- figures
-// ------------------------------------------------------------------------------------------------------------
+// ---- figures --------------------------------------------------------------------------------------------------------
 
 static void bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1(void **state) {
     (void)state;
@@ -156,8 +154,7 @@ static void bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1(void **state) {
     assert_true(figures_bubble(&figures) == 0.0);
 }
 
-// ---- the line for people
-// --------------------------------------------------------------------------------------------------
+// ---- the line for people --------------------------------------------------------------------------------------------
 
 // The line of one step, in `text`, which the caller frees.
 static char *line_of(const StepFigures *figures, bool all) {
@@ -324,8 +321,7 @@ static void progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line
     unsetenv("TRAINER_TTY");
 }
 
-// ---- the file
-// ---------------------------------------------------------------------------------------------------------------
+// ---- the file -------------------------------------------------------------------------------------------------------
 
 static void step_line_of_the_file_has_every_key_with_its_unit(void **state) {
     (void)state;

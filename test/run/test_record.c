@@ -14,8 +14,7 @@
 
 #include <cmocka.h>
 
-// ---- one rank's part of a small model, without the rest of a run
-// -------------------------------------------------------------------
+// ---- one rank's part of a small model, without the rest of a run ----------------------------------------------------
 
 typedef struct Bench {
     Config config;
@@ -76,8 +75,7 @@ static const uint64_t *weights_of(const Record *record) {
 #define SMALL       "parallel.pipeline=1", "model.layers=2", "schedule.bpipe=off"
 #define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
 
-// ---- tests
-// --------------------------------------------------------------------------------------------------------------
+// ---- tests ----------------------------------------------------------------------------------------------------------
 
 static void checksums_are_those_of_the_whole_tensors_without_padding(void **state) {
     (void)state;

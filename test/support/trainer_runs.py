@@ -53,6 +53,11 @@ def without_mpi():
 # ---- input ----------------------------------------------------------------------------------------------------------
 
 
+def source_text():
+    """Returns bytes of this project's own sources, a text that is always present."""
+    return b"".join(path.read_bytes() for path in sorted((ROOT / "src").glob("*/*.c")))
+
+
 def write_tokens(path, tokens, magic=20240520, version=1, count=None):
     """Writes a token file of the GPT-2 kind, as llm.c does."""
     header = struct.pack("<3i", magic, version, len(tokens) if count is None else count)
