@@ -138,8 +138,8 @@ static const char *products_read_text_(Products *products, const char *text, int
     return wrong;
 }
 
-// Reads the file; one that does not exist, or is empty, has no choices. If it cannot be used, `log` (NULL: nobody)
-// says why, and there are none.
+// Reads the file; one that does not exist, or is empty, has no choices. If it cannot be used, there are none, and
+// `log`, unless it is NULL, says why.
 static void products_read_(Products *products, const char *path, const char *choices_for, const Log *log) {
     Error err = {0};
     int64_t length = 0;
@@ -172,7 +172,7 @@ static int products_lock_(const char *path) {
     }
 }
 
-// Adds to the file what is missing there of `timed`, and leaves in `kept` all that it holds then.
+// Adds to the file what `timed` has and it lacks, and leaves in `kept` all that it then holds.
 static void products_keep_(Products *kept, const Products *timed, const char *path, const char *choices_for,
                            const Log *log) {
     int fd = products_lock_(path), code = fd < 0 ? errno : 0;

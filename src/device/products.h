@@ -13,7 +13,7 @@
 #include "ranks/world.h"
 
 // Both are collective over `world` (NULL: this process alone) and do nothing if the backend has no choice to make or
-// hardware.products is empty. What is wrong with the file is logged by rank 0 and no error; -1 with err only if ranks
+// hardware.products is empty. Rank 0 logs what is wrong with the file, which is no error; -1 with err only if ranks
 // cannot reach each other.
 
 // Before anything is computed: reads the file and gives its choices to the backends of all ranks.

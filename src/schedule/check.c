@@ -2,7 +2,7 @@
 // their code.
 //
 // Two passes. The first goes through each stage's list and settles everything that order alone settles. What is left is
-// progress, and with it the one thing that durations decide: who is where when. Nothing can hang exactly when there is
+// progress, which durations decide: how far each stage has come at one time. Nothing can hang exactly when there is
 // no state in which nothing runs and nothing can start. In such a state stage s has completed c[s] compute actions and
 // q[s] transfers, and the slots it uses are a function of these two. So:
 //   - Per stage, all (c, q) that its own rules can reach are visited. Running actions one after the other reaches
@@ -298,8 +298,7 @@ static int prove_pair_(const Proof *proof, int s) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The states of one stage
+// ---- the states of one stage ----------------------------------------------------------------------------------------
 
 // One row of states: all (c, q) with the same c.
 typedef struct Row {
@@ -395,8 +394,7 @@ static int prove_states_(Proof *proof, int s) {
     return status;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// All stages: the chains run as far as they go
+// ---- all stages: the chains run as far as they go -------------------------------------------------------------------
 
 // The stage, and which of its chains, that a chain's next action waits for.
 typedef struct Cause {

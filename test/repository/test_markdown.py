@@ -1,4 +1,4 @@
-"""Pages and sources can be read in any terminal; pages begin with what the reader can do after them."""
+"""Pages and sources can be read in any terminal, and files to their end; pages begin with what they are good for."""
 
 import pytest
 from trainer_runs import ROOT
@@ -34,3 +34,10 @@ def test_lines_of_sources_keep_to_the_width():
         (path, n) for path in SOURCES for n, line in enumerate(path.read_text().splitlines(), 1) if len(line) > WIDTH
     ]
     assert [f"{path.relative_to(ROOT)}:{n}" for path, n in long] == []
+
+
+def test_files_of_the_program_are_short():
+    """A file of 600 lines is two."""
+    program = [path for path in SOURCES if "test" not in path.relative_to(ROOT).parts]
+    assert len(program) > 200
+    assert {str(path.relative_to(ROOT)) for path in program if len(path.read_text().splitlines()) >= 600} == set()
