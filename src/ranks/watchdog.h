@@ -16,7 +16,7 @@ typedef struct Patience {
 
 typedef struct Watchdog Watchdog;
 
-// Creates a watchdog. A rank's silence counts from its first message.
+// Creates a watchdog. A rank's silence counts from its first message, or from watchdog_expect.
 Watchdog *watchdog_create(int ranks, Patience patience, double now);
 void watchdog_free(Watchdog *dog);
 
@@ -24,6 +24,7 @@ void watchdog_free(Watchdog *dog);
 double watchdog_interval(Patience patience);
 
 void watchdog_hear(Watchdog *dog, int rank, const RankStatus *status, double now);
+void watchdog_expect(Watchdog *dog, int rank, double now);        // counts the silence of a rank never heard
 void watchdog_excuse(Watchdog *dog, int rank);                    // stops counting its silence: it has ended
 const RankStatus *watchdog_status(const Watchdog *dog, int rank); // its last report
 

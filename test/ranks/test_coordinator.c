@@ -221,6 +221,27 @@ static void a_job_is_over_when_a_rank_dies_and_says_which(void **state) {
     close_(&pair);
 }
 
+static void a_rank_never_heard_is_missed_once_the_others_have_met(void **state) {
+    (void)state;
+    for (int one_host = 0; one_host < 2; one_host++) {
+        Error err = {0};
+        Job job = local_job;
+        job.one_host = one_host;
+        Coordinator *coordinator = coordinator_open(&job, &err);
+        double now = clock_seconds();
+        bool over = false;
+        // Before they have met, they may wait for as long as it takes.
+        for (int second = 0; second < 90; second++, now++) {
+            RankStatus status = {.stage = second < 30 ? -1 : 0, .wait_stage = -1, .progress = second};
+            for (int rank = 0; rank < RANKS - 1; rank++) coordinator_hear(coordinator, rank, &status, now);
+            over = over || coordinator_look(coordinator, &log_to, now);
+            assert_int_equal(over, one_host && second > 40);
+        }
+        if (one_host) assert_non_null(strstr(coordinator_why(coordinator).text, "rank 2 has said nothing"));
+        coordinator_close(coordinator);
+    }
+}
+
 static void of_several_reports_the_earliest_counts_whatever_came_first(void **state) {
     (void)state;
     Pair pair;
@@ -245,6 +266,7 @@ int main(void) {
         cmocka_unit_test(every_address_of_this_host_reaches_a_channel),
         cmocka_unit_test(a_channel_of_one_host_is_reached_through_the_loopback_alone),
         cmocka_unit_test(a_job_is_over_when_a_rank_dies_and_says_which),
+        cmocka_unit_test(a_rank_never_heard_is_missed_once_the_others_have_met),
         cmocka_unit_test(of_several_reports_the_earliest_counts_whatever_came_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
