@@ -176,7 +176,8 @@ static void print_pipeline_(const Subject *subject, const Timeline *measured, co
             1e3 * measured->makespan, 100 * measured->bubble, 1e3 * planned->makespan, 100 * planned->bubble);
 }
 
-static int compare_(const Subject *subject, const Planner *planner, double *const *seconds, FILE *file, Error *err) {
+static int emulate_compare_(const Subject *subject, const Planner *planner, double *const *seconds, FILE *file,
+                            Error *err) {
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL};
     PlanCosts costs;
     if (plan_costs_make(&costs, &subject->config, subject->model, subject->schedule, &subject->plan, &source, err) != 0)
@@ -201,7 +202,7 @@ static int emulate_all_(Subject *subject, const Log *log, FILE *file, Error *err
     double **seconds = xcalloc((size_t)subject->plan.stages, sizeof *seconds);
     int status = planner_create(&planner, &subject->config, subject->model, log, err);
     if (status == 0) status = measure_stages_(subject, seconds, log, err);
-    if (status == 0) status = compare_(subject, &planner, seconds, file, err);
+    if (status == 0) status = emulate_compare_(subject, &planner, seconds, file, err);
     for (int s = 0; s < subject->plan.stages; s++) free(seconds[s]);
     free(seconds);
     planner_free(&planner);

@@ -126,7 +126,7 @@ static bool take_line_end_(Reader *reader) {
     return true;
 }
 
-static int read_name_(Reader *reader, Schedule *schedule) {
+static int text_read_name_(Reader *reader, Schedule *schedule) {
     text_take_spaces_(reader);
     size_t length = strspn(reader->at, "abcdefghijklmnopqrstuvwxyz0123456789-");
     bool ends = isspace((unsigned char)reader->at[length]) || reader->at[length] == 0;
@@ -157,7 +157,7 @@ static bool take_header_fields_(Reader *reader, Schedule *schedule) {
 static int text_read_header_(Reader *reader, Schedule *schedule) {
     const char *form = "the header \"# schedule NAME  stages P  microbatches M  slots K\"";
     if (!text_take_(reader, "# schedule ")) return text_unreadable_(reader, form);
-    if (read_name_(reader, schedule) != 0) return -1;
+    if (text_read_name_(reader, schedule) != 0) return -1;
     if (take_header_fields_(reader, schedule) && take_line_end_(reader)) return 0;
     if (reader->chunks)
         form = "the header \"# schedule NAME  stages P  chunks V  placement loop|v  microbatches M  slots K  edges E\"";
