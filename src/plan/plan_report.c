@@ -237,7 +237,8 @@ static int print_verdict_(const PlanAnswer *answer, FILE *file, Error *err) {
     size_(file, "BPipe", verdict->largest_bpipe, ", ");
     size_(file, "BPipe and recomputed attention", verdict->largest_recompute, "\n");
     print_reserve_(answer, file);
-    if (verdict->largest_plain > 0 || verdict->largest_bpipe > 0) return 0;
+    // A list from a file is for one number of stages.
+    if (verdict->largest_plain > 0 || verdict->largest_bpipe > 0 || answer->config.schedule.file[0] != '\0') return 0;
     SmallestWorld world;
     if (plan_smallest_world(&answer->planner, &world, err) != 0) return -1;
     if (world.ranks > 0)

@@ -354,12 +354,16 @@ double planner_compared_step(double step, bool evicts) {
 
 // ---------------------------------------------------------------- the largest and the quickest micro-batch size
 
-// Lists the sizes that divide the batch of a data rank, ascending.
+// Lists the sizes that divide the batch of a data rank, ascending. A list from a file is for one number of
+// microbatches.
 static int64_t sizes_(const Planner *planner, int64_t *sizes, int64_t capacity) {
     const Config *config = planner->config;
     int64_t batch = config->train.global_batch / config->parallel.data, p = config->parallel.pipeline, count = 0;
-    for (int64_t b = 1; b <= batch / (p == 1 ? 1 : p) && count < capacity; b++)
+    bool one = config->schedule.file[0] != '\0';
+    for (int64_t b = 1; b <= batch / (p == 1 ? 1 : p) && count < capacity; b++) {
+        if (one && b != config->schedule.micro_batch) continue;
         if (batch % b == 0 && plan_schedule_holds(p, batch / b)) sizes[count++] = b;
+    }
     return count;
 }
 

@@ -188,6 +188,8 @@ static void decide_(Verdict *verdict, const Planner *planner) {
     bool pairs = config->schedule.evict_to == EVICT_TO_PEER;
     if (pairs && config->parallel.pipeline == 1)
         verdict_say_(verdict, "No: with one stage there is nothing to balance.");
+    else if (config->schedule.file[0] != '\0')
+        verdict_say_(verdict, "No: the list of schedule.file is run as it is, with the evictions that it has.");
     else if (!plan_can_balance(config))
         verdict_say_(verdict,
                      "No: %s fills all stages alike, so that no stage has room for another's activations; host memory "

@@ -99,3 +99,15 @@ def test_a_list_that_ranks_cannot_open_again_is_refused_at_once():
     asked = [trainer("llama"), "-c", "configs/llama_tiny.yaml", *[part for each in given for part in ("-o", each)]]
     ended = subprocess.run(asked, cwd=ROOT, input=MINE, capture_output=True, text=True, check=False)
     assert ended.returncode == 2 and "write it to a file" in ended.stderr
+
+
+def test_a_plan_of_a_list_from_a_file_claims_nothing_about_other_lists(tmp_path):
+    path = tmp_path / "mine.txt"
+    path.write_text(MINE)
+    given = ["parallel.pipeline=2", "train.global_batch=4", "schedule.micro_batch=1", "schedule.bpipe=off"]
+    options = [part for each in [*given, f"schedule.file={path}"] for part in ("-o", each)]
+    ended = command("llama", "-c", "configs/llama_tiny.yaml", *options, "--plan")
+    assert ended.returncode == 0, ended.stderr
+    assert "No: the list of schedule.file is run as it is, with the evictions that it has." in ended.stdout
+    assert "micro-batch that fits: schedule.file up to 1, BPipe none" in ended.stdout
+    assert "schedule  mine, split backwards" in ended.stdout and "\nworld     no number" not in ended.stdout
