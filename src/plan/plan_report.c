@@ -203,13 +203,17 @@ static void describe_row_(const ScheduleRow *row, char *text, size_t size) {
              grid_bytes(row->forecast.peak_bytes, bytes));
 }
 
+static bool report_row_evicts_(const ScheduleRow *row, const void *evicts) {
+    return (row->schedule.bpipe == BPIPE_ON) == *(const bool *)evicts;
+}
+
 // Prints which schedule is the quickest that fits at this micro-batch size, and what evicting adds to it.
 static void report_print_best_(const PlanAnswer *answer, FILE *file) {
     const ScheduleTable *table = &answer->schedules;
     if (table->best < 0) return;
     char best[192], other[192];
-    bool evicts = table->rows[table->best].schedule.bpipe == BPIPE_ON;
-    int rival = schedule_table_quickest(table, !evicts);
+    bool evicts = table->rows[table->best].schedule.bpipe == BPIPE_ON, others = !evicts;
+    int rival = schedule_table_best(table, report_row_evicts_, &others);
     describe_row_(&table->rows[table->best], best, sizeof best);
     grid_line(file, "best", "at micro-batch %lld the quickest schedule that fits is %s.",
               (long long)answer->config.schedule.micro_batch, best);

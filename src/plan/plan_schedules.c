@@ -84,21 +84,34 @@ static int try_choice_(ScheduleTable *table, const Planner *planner, const Sched
     return config_chunks(config) == 1 ? schedules_try_recompute_(table, planner, config, err) : 0;
 }
 
-int schedule_table_quickest(const ScheduleTable *table, bool evicts) {
-    int best = -1;
-    for (int i = 0; i < table->count; i++) {
-        const ScheduleRow *row = &table->rows[i];
-        if ((row->schedule.bpipe == BPIPE_ON) != evicts || !row->forecast.fits || !row->forecast.time.known) continue;
-        if (best < 0 || row->forecast.time.step < table->rows[best].forecast.time.step) best = i;
-    }
-    return best;
+static bool recomputes_(const ScheduleRow *row) {
+    for (int64_t i = 0; i < row->schedule.recompute_given; i++)
+        if (row->schedule.recompute_of_stage[i] > 0) return true;
+    return false;
 }
 
-int schedule_table_choose(const ScheduleTable *table, int plain, int evicts) {
-    if (plain < 0 || evicts < 0) return plain < 0 ? evicts : plain;
-    double with = planner_compared_step(table->rows[evicts].forecast.time.step, true),
-           without = planner_compared_step(table->rows[plain].forecast.time.step, false);
-    return with < without ? evicts : plain;
+static PlanRank rank_of_(const ScheduleRow *row) {
+    bool evicts = row->schedule.bpipe == BPIPE_ON;
+    return (PlanRank){.compared = planner_compared_step(row->forecast.time.step, evicts),
+                      .recomputes = recomputes_(row),
+                      .evicts = evicts,
+                      .split = row->schedule.split_backward == SPLIT_ON,
+                      .peak_bytes = row->forecast.peak_bytes,
+                      .kind = row->schedule.name};
+}
+
+int schedule_table_best(const ScheduleTable *table, ScheduleRowMay *may, const void *argument) {
+    PlanRank best = {0};
+    int at = -1;
+    for (int i = 0; i < table->count; i++) {
+        const ScheduleRow *row = &table->rows[i];
+        if (!row->forecast.fits || !row->forecast.time.known || (may != NULL && !may(row, argument))) continue;
+        PlanRank rank = rank_of_(row);
+        if (at >= 0 && !planner_prefers(&rank, &best)) continue;
+        best = rank;
+        at = i;
+    }
+    return at;
 }
 
 bool schedule_table_too_long(const Config *config) {
@@ -141,8 +154,7 @@ int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threa
     for (int i = 0; i < count; i++) make_part_(&parts[i], planner, &choices[i]);
     for (int i = 0; i < count; i++) status = take_part_(table, &parts[i], status, err);
     free(parts);
-    table->best =
-        schedule_table_choose(table, schedule_table_quickest(table, false), schedule_table_quickest(table, true));
+    table->best = schedule_table_best(table, NULL, NULL);
     return status;
 }
 
@@ -154,10 +166,8 @@ void schedule_table_free(ScheduleTable *table) {
 // ---------------------------------------------------------------- for people
 
 static const char *recomputed_text_(const ScheduleRow *row) {
-    const ScheduleConfig *schedule = &row->schedule;
-    for (int64_t i = 0; i < schedule->recompute_given; i++)
-        if (schedule->recompute_of_stage[i] > 0)
-            return schedule->recompute_given > 1 ? ", some layers recomputed" : ", layers recomputed";
+    if (recomputes_(row))
+        return row->schedule.recompute_given > 1 ? ", some layers recomputed" : ", layers recomputed";
     if (row->attention.modes_given > 1) return "";
     return row->attention.mode == ATTENTION_RECOMPUTE ? ", attention recomputed" : "";
 }

@@ -16,7 +16,7 @@ typedef struct ScheduleRow {
 typedef struct ScheduleTable {
     ScheduleRow *rows;
     int count, capacity;
-    int best; // what schedule_table_choose says; -1: none fits, or nothing is known of the device
+    int best; // of all rows; -1: none fits, or nothing is known of the device
 } ScheduleTable;
 
 // Returns whether simulating all schedules would take several seconds, so that none is simulated: more than 32 stages,
@@ -29,12 +29,10 @@ bool schedule_table_too_long(const Config *config);
 int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threads, Error *err);
 void schedule_table_free(ScheduleTable *table);
 
-// Returns the quickest row that fits among those with or without evictions; -1: none.
-int schedule_table_quickest(const ScheduleTable *table, bool evicts);
-
-// Returns the row to run, of the quickest without evictions and the quickest with them (-1: none): evicting, which
-// moves bytes, has to save 0.1 % of a step. No plan is exact to less.
-int schedule_table_choose(const ScheduleTable *table, int plain, int evicts);
+// Returns the row to run, by planner_prefers, of those that fit, have a time, and that `may` allows (NULL: all); -1:
+// none.
+typedef bool ScheduleRowMay(const ScheduleRow *row, const void *argument);
+int schedule_table_best(const ScheduleTable *table, ScheduleRowMay *may, const void *argument);
 
 // Writes the row's schedule as people do: "1F1B, split, BPipe". Returns `text`.
 enum { SCHEDULE_ROW_TEXT = 96 };

@@ -426,50 +426,77 @@ static bool steady_(const Phase *before, const Phase *between, const Phase *now)
     return now->exposed == 0 && fabs(next - one) <= 5e-3 * next;
 }
 
+// Two simulations of one list with different numbers of microbatches, and what they say of more.
+typedef struct Growth {
+    Phase before, now;
+    int64_t fewer, enough; // microbatches of the two
+} Growth;
+
+static double growth_expects_(const Growth *growth, int64_t microbatches) {
+    return onward_(growth->before.makespan, growth->now.makespan, (double)(microbatches - growth->enough),
+                   (double)(growth->enough - growth->fewer));
+}
+
+// Simulates more microbatches. settled: they take what the two before them said, to a thousandth.
+static int growth_to_(Growth *growth, const Config *config, int64_t microbatches, const PlanCosts *costs, bool *settled,
+                      Error *err) {
+    double expected = growth_expects_(growth, microbatches);
+    growth->before = growth->now;
+    growth->fewer = growth->enough;
+    growth->enough = microbatches;
+    if (phase_of_(&growth->now, config, microbatches, costs, err) != 0) return -1;
+    *settled = fabs(growth->now.makespan - expected) <= 1e-3 * expected;
+    return 0;
+}
+
+static int64_t least_(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+// Simulates twice as many microbatches until they settle: from a long list on, since the rounds of a short one may agree
+// by chance, and up to the whole one or a very long part of it.
+static int grow_until_settled_(Growth *growth, const Config *config, const PlanCosts *costs, Error *err) {
+    enum { LONG = 1 << 13, MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards
+    int64_t p = config->parallel.pipeline, lengthy = LONG / p;
+    int64_t most = least_(config_microbatches(config), (growth->now.exposed > 0 ? MOST_WAITING : MOST) / p);
+    bool settled = false;
+    while (growth->enough < most && !(settled && growth->enough > lengthy)) {
+        int64_t next = growth->enough < lengthy ? lengthy : 2 * growth->enough;
+        if (growth_to_(growth, config, least_(next, most), costs, &settled, err) != 0) return -1;
+    }
+    return 0;
+}
+
 // If the schedule is steady, the next microbatches take as long as the last 2p. A rhythm may still end: where messages
 // are slow, stages live on what has been sent ahead until it is used up. So a run twice as long has to take what the
-// shorter ones say, to a thousandth. If not, only the whole schedule tells how long all take, or a very long part of it
-// if the whole is too long.
+// shorter ones say.
 // A phase whose first rounds say that it clearly takes longer than `worth` is given up: its makespan is INFINITY.
 static int whole_phase_(Phase *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
                         double worth, Error *err) {
-    enum { MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards
-    static const double CLEARLY = 1.1;               // rounds differ by less
-    int64_t all = config_microbatches(config), p = schedule->stages, enough = schedule->microbatches,
-            fewer = enough - 2 * p;
-    Phase before, between, longer;
+    static const double CLEARLY = 1.1; // rounds differ by less
+    int64_t all = config_microbatches(config), p = schedule->stages;
+    Growth growth = {.enough = schedule->microbatches, .fewer = schedule->microbatches - 2 * p};
+    Phase between;
     if (phase_(phase, schedule, costs, err) != 0) return -1;
-    if (all <= enough) return 0;
-    if (phase_of_(&before, config, fewer, costs, err) != 0 || phase_of_(&between, config, fewer + p, costs, err) != 0)
+    if (all <= growth.enough) return 0;
+    growth.now = *phase;
+    if (phase_of_(&growth.before, config, growth.fewer, costs, err) != 0 ||
+        phase_of_(&between, config, growth.fewer + p, costs, err) != 0)
         return -1;
-    int64_t most = (phase->exposed > 0 ? MOST_WAITING : MOST) / p;
-    double rounds = onward_(before.makespan, phase->makespan, (double)(all - enough), (double)(enough - fewer));
-    bool steady = steady_(&before, &between, phase), hopeless = rounds > CLEARLY * worth;
-    if (steady && !hopeless) {
-        int64_t twice = all < 2 * enough ? all : 2 * enough;
-        if (phase_of_(&longer, config, twice, costs, err) != 0) return -1;
-        double expected = onward_(before.makespan, phase->makespan, (double)(twice - enough), (double)(enough - fewer));
-        steady = fabs(longer.makespan - expected) <= 1e-3 * expected;
-        before = *phase;
-        *phase = longer;
-        fewer = enough;
-        enough = twice;
+    bool steady = steady_(&growth.before, &between, phase), hopeless = growth_expects_(&growth, all) > CLEARLY * worth;
+    if (steady && !hopeless &&
+        growth_to_(&growth, config, least_(all, 2 * growth.enough), costs, &steady, err) != 0)
+        return -1;
+    if (!steady && hopeless) {
+        phase->makespan = INFINITY;
+        return 0;
     }
-    if (!steady && most > enough) {
-        if (hopeless) {
-            phase->makespan = INFINITY;
-            return 0;
-        }
-        before = *phase;
-        fewer = enough;
-        enough = all < most ? all : most;
-        if (phase_of_(phase, config, enough, costs, err) != 0) return -1;
-    }
-    double more = (double)(all - enough), apart = (double)(enough - fewer);
-    phase->makespan = onward_(before.makespan, phase->makespan, more, apart);
-    phase->busy = onward_(before.busy, phase->busy, more, apart);
-    phase->exposed = onward_(before.exposed, phase->exposed, more, apart);
-    phase->last = onward_(before.last, phase->last, more, apart);
+    if (!steady && grow_until_settled_(&growth, config, costs, err) != 0) return -1;
+    double more = (double)(all - growth.enough), apart = (double)(growth.enough - growth.fewer);
+    phase->makespan = growth_expects_(&growth, all);
+    phase->busy = onward_(growth.before.busy, growth.now.busy, more, apart);
+    phase->exposed = onward_(growth.before.exposed, growth.now.exposed, more, apart);
+    phase->last = onward_(growth.before.last, growth.now.last, more, apart);
     return 0;
 }
 

@@ -352,6 +352,23 @@ double planner_compared_step(double step, bool evicts) {
     return evicts ? step / LEAST_GAIN : step;
 }
 
+bool planner_equally_quick(double one, double other) {
+    return fabs(one - other) <= 1e-9 * other;
+}
+
+static int plainness_(const PlanRank *rank) {
+    int plain = rank->kind == schedule_kind_index("1f1b") ? 0 : rank->kind + 1;
+    return 2 * plain + rank->split;
+}
+
+bool planner_prefers(const PlanRank *a, const PlanRank *b) {
+    if (!planner_equally_quick(a->compared, b->compared)) return a->compared < b->compared;
+    if (a->recomputes != b->recomputes) return b->recomputes;
+    if (a->evicts != b->evicts) return b->evicts;
+    if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;
+    return plainness_(a) < plainness_(b);
+}
+
 // ---------------------------------------------------------------- the largest and the quickest micro-batch size
 
 // Lists the sizes that divide the batch of a data rank, ascending. A list from a file is for one number of

@@ -56,6 +56,19 @@ typedef struct Forecast {
 // all compare these.
 double planner_compared_step(double step, bool evicts);
 
+// What decides between two configurations.
+typedef struct PlanRank {
+    double compared; // planner_compared_step
+    bool recomputes, evicts, split;
+    int64_t peak_bytes; // of the fullest rank
+    int kind;           // of schedule
+} PlanRank;
+
+// Returns whether a is preferred to b: the quicker one; of equally quick ones (to 1e-9) the one that recomputes and
+// moves less, then the smaller one, then the plainer schedule: 1F1B, or the one that comes first in schedule_kinds.
+bool planner_prefers(const PlanRank *a, const PlanRank *b);
+bool planner_equally_quick(double one, double other);
+
 // Forecasts bytes, and time if asked for, of a whole configuration. possible: false if it would be refused, or is to
 // evict and has nothing to. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);

@@ -244,26 +244,13 @@ static bool keeps_given_(const ScheduleRow *row, const Config *config) {
 
 // Returns whether a row keeps to what the configuration does say: evictions off or on, backwards split or not, the
 // attention, and every key of `schedule` that is given.
-static bool may_take_(const ScheduleRow *row, const Config *config) {
+static bool may_take_(const ScheduleRow *row, const void *argument) {
+    const Config *config = argument;
     bool evicts = row->schedule.bpipe == BPIPE_ON;
     int split = config->schedule.split_backward;
     bool wanted = config->schedule.bpipe == BPIPE_AUTO || evicts == (config->schedule.bpipe == BPIPE_ON);
     if (split != SPLIT_AUTO && row->schedule.split_backward != split) return false;
-    if (!wanted || row->attention.mode != config->attention.mode || !keeps_given_(row, config)) return false;
-    return row->forecast.fits && row->forecast.time.known;
-}
-
-// Returns the row to run among those that may be taken; NULL: none.
-static const ScheduleRow *row_to_take_(const ScheduleTable *table, const Config *config) {
-    int best[2] = {-1, -1}; // without and with evictions
-    for (int i = 0; i < table->count; i++) {
-        const ScheduleRow *row = &table->rows[i];
-        int *quickest = &best[row->schedule.bpipe == BPIPE_ON];
-        bool quicker = *quickest < 0 || row->forecast.time.step < table->rows[*quickest].forecast.time.step;
-        if (may_take_(row, config) && quicker) *quickest = i;
-    }
-    int chosen = schedule_table_choose(table, best[0], best[1]);
-    return chosen < 0 ? NULL : &table->rows[chosen];
+    return wanted && row->attention.mode == config->attention.mode && keeps_given_(row, config);
 }
 
 // Returns why no row of the table is taken, as a clause.
@@ -289,8 +276,9 @@ static int resolve_name_(Config *config, const Planner *planner, const Log *log,
     ScheduleTable table;
     char text[SCHEDULE_ROW_TEXT];
     int status = schedule_table_make(&table, planner, false, err);
-    const ScheduleRow *row = status == 0 ? row_to_take_(&table, config) : NULL;
-    if (row != NULL) {
+    int best = status == 0 ? schedule_table_best(&table, may_take_, config) : -1;
+    if (best >= 0) {
+        const ScheduleRow *row = &table.rows[best];
         config->schedule = row->schedule;
         if (config->parallel.layers_given == 0)
             config_spread_layers(config, config->parallel.pipeline * config_chunks(config));

@@ -13,8 +13,6 @@
 
 // The plan continues long schedules with an error of a few thousandths, so bounds are lowered by as much.
 #define BOUND_SLACK 0.995
-// Steps that differ by no more than this are equal.
-#define SAME_STEP 1e-9
 
 typedef struct Node {
     Candidate candidate;
@@ -124,19 +122,21 @@ static bool same_key_(const Candidate *a, const Candidate *b) {
            a->schedule.chunks == b->schedule.chunks;
 }
 
-static bool plainer_(const Candidate *a, const Candidate *b) {
-    if (a->recompute != b->recompute) return b->recompute;
-    return a->evict == SEARCH_KEEP && b->evict != SEARCH_KEEP;
+static PlanRank rank_of_(const Fit *found) {
+    const Candidate *candidate = &found->candidate;
+    return (PlanRank){.compared = found->compared,
+                      .recomputes = candidate->recompute,
+                      .evicts = candidate->evict != SEARCH_KEEP,
+                      .split = candidate->schedule.split,
+                      .peak_bytes = found->peak_bytes,
+                      .kind = candidate->schedule.kind};
 }
 
-// Returns whether a comes before b: the quicker one; of equals the one that moves and recomputes less, then the smaller
-// one, then the one met first.
+// Returns whether a comes before b: by planner_prefers, then the one met first.
 static bool found_before_(const Fit *a, const Fit *b) {
-    if (fabs(a->compared - b->compared) > SAME_STEP * b->compared) return a->compared < b->compared;
-    if (plainer_(&a->candidate, &b->candidate)) return true;
-    if (plainer_(&b->candidate, &a->candidate)) return false;
-    if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;
-    return a->order < b->order;
+    PlanRank one = rank_of_(a), other = rank_of_(b);
+    if (planner_prefers(&one, &other)) return true;
+    return !planner_prefers(&other, &one) && a->order < b->order;
 }
 
 static int compare_found_(const void *a, const void *b) {
@@ -496,7 +496,7 @@ static void take_front_(SearchResult *result) {
         result->front[result->front_count++] = index_of_(result, &sorted[i]);
     }
     if (result->founds > 0) result->best = index_of_(result, &sorted[0]);
-    for (int64_t i = 1; i < result->founds && sorted[i].compared <= sorted[0].compared * (1 + SAME_STEP); i++)
+    for (int64_t i = 1; i < result->founds && planner_equally_quick(sorted[i].compared, sorted[0].compared); i++)
         result->ties++;
     free(sorted);
 }

@@ -130,7 +130,7 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, Co
     if (result->ties > 0)
         grid_line(file, "as quick",
                   "%lld more candidate%s take%s the same step; of equals the search takes the one that "
-                  "evicts and recomputes nothing, then the smallest",
+                  "evicts and recomputes nothing, then the smallest, then the plainest schedule",
                   (long long)result->ties, result->ties == 1 ? "" : "s", result->ties == 1 ? "s" : "");
     line_of_changes_(space->base, config, "set", "%s", file);
     if (space->planner->measured)

@@ -301,6 +301,19 @@ def test_a_schedule_that_is_left_open_becomes_the_best_one():
     assert max(stage["peak_bytes"] for stage in decided["stages"]) == best["peak_bytes"]
 
 
+@pytest.mark.parametrize("batch", [1, 8])
+def test_of_equally_quick_schedules_the_plainest_is_taken(batch):
+    one = ["parallel.pipeline=1", "parallel.tensor=8", "model.layers=4", f"train.global_batch={batch}"]
+    told = plan(LLAMA, *one)
+    rows = {(row["name"], row["split_backward"]): row for row in told["schedules"] if row["bpipe"] == "off"}
+    assert rows["gpipe", "off"]["step_ms"] == pytest.approx(rows["1f1b", "off"]["step_ms"], rel=1e-9)
+    best = told["schedules"][told["best"]]
+    assert (best["name"], best["split_backward"], best["recompute_layers"]) == ("1f1b", "off", 0)
+    asked = [part for each in [*one, "schedule.name=auto"] for part in ("-o", each)]
+    decided = command("llama", "-c", LLAMA, "--plan", *asked)
+    assert "schedule.name auto is 1F1B with 1 chunk" in decided.stderr
+
+
 def test_a_schedule_that_is_left_open_evicts_as_bpipe_says():
     rows = plan(LLAMA)["schedules"]
     for bpipe, to in (("off", "peer"), ("on", "peer"), ("on", "host")):

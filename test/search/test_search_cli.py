@@ -136,6 +136,15 @@ def test_a_search_counts_few_of_the_configurations_there_are(gpus, batch, most):
     assert told["best"] is not None and told["evaluated"] < most
 
 
+def test_of_equally_quick_schedules_the_plainest_comes_first():
+    """One microbatch on one rank: every schedule is the same list, with the same bytes."""
+    only = ["parallel.tensor=1", "parallel.pipeline=1", "schedule.micro_batch=1", "train.global_batch=1", "model.layers=4"]
+    told = search("--gpus", 1, *(part for each in only for part in ("-o", each)))
+    assert told.returncode == 0, told.stderr
+    assert re.search(r"^best .* 1F1B,", told.stdout, re.MULTILINE), told.stdout
+    assert "as quick  1 more candidate takes the same step" in told.stdout
+
+
 def test_an_eviction_has_to_save_a_thousandth_of_a_step():
     """Where it saves less, the search takes what fits without, as `--plan` and `auto` do."""
     keys = ["hardware.memory_gib=56", "parallel.tensor=1", "parallel.pipeline=2"]
