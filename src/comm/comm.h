@@ -52,6 +52,11 @@ struct Comm {
     // comm_sum_workspace of the largest. The caller owns it; NULL takes it back. A sum that it is too small for fails;
     // without it, memory is allocated as needed. NULL pointer if a library makes the sums.
     void (*use_workspace)(Comm *, void *memory, int64_t bytes, int sums);
+    // Names the memory in which most collectives of this group work, so that a library can register it and spare
+    // copies; NULL takes it back, before it is released and while nothing is in progress. All ranks of the group call
+    // this, with the same layout. Returns 1 if it is registered from now on, 0 if not, -1 with err. NULL pointer if
+    // that makes no difference.
+    int (*use_memory)(Comm *, void *memory, int64_t bytes, Error *);
     // From now on a checksum follows every message of a collective, and data are compared with it before they are
     // summed or kept. All ranks of the group call this. NULL if a library makes the messages.
     void (*use_checksums)(Comm *, const Crc64 *);

@@ -192,6 +192,11 @@ static void checked_use_workspace_(Comm *comm, void *memory, int64_t bytes, int 
     self->data->use_workspace(self->data, memory, bytes, sums);
 }
 
+static int checked_use_memory_(Comm *comm, void *memory, int64_t bytes, Error *err) {
+    Checked *self = checked_self_(comm);
+    return self->data->use_memory(self->data, memory, bytes, err);
+}
+
 static void checked_destroy_(Comm *comm) {
     Checked *self = checked_self_(comm);
     if (self->owns) self->data->destroy(self->data);
@@ -220,6 +225,7 @@ Comm *comm_checked_create(Comm *data, bool owns, Comm *sums, Checksum *checksum)
     comm->all_gather = checked_all_gather_;
     comm->reduce_scatter = checked_reduce_scatter_;
     if (data->use_workspace != NULL) comm->use_workspace = checked_use_workspace_;
+    if (data->use_memory != NULL) comm->use_memory = checked_use_memory_;
     comm->test = checked_test_;
     comm->destroy = checked_destroy_;
     return comm;

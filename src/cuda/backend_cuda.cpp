@@ -112,12 +112,24 @@ static int64_t whole_(const Backend *backend, MemoryCategory category, int64_t b
     return lent ? memory_pages(bytes, backend->lent_page) : bytes;
 }
 
+// NCCL registers only what is allocated as ncclMemAlloc does ("legacy buffer registration is disabled by default", NCCL
+// user guide, "User Buffer Registration"). If it has no such memory to give, cudaMalloc may, or says what is missing.
+static cudaError_t cuda_take_(CudaBackend *cuda, MemoryCategory category, void **memory, size_t bytes) {
+    bool registers = cuda->registers && cuda->registered == NULL && category == MEMORY_WORKSPACE && bytes > 0;
+    if (registers && ncclMemAlloc(memory, bytes) == ncclSuccess) {
+        cuda->registered = *memory;
+        return cudaSuccess;
+    }
+    if (registers) cudaGetLastError();
+    return cudaMalloc(memory, bytes > 0 ? bytes : 1);
+}
+
 static void *cuda_allocate_(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
     CudaBackend *cuda = cuda_self(backend);
     void *memory = NULL;
     const int64_t whole = whole_(backend, category, bytes);
     cudaSetDevice(cuda->device);
-    cudaError_t status = bytes < 0 ? cudaErrorMemoryAllocation : cudaMalloc(&memory, whole > 0 ? (size_t)whole : 1);
+    cudaError_t status = bytes < 0 ? cudaErrorMemoryAllocation : cuda_take_(cuda, category, &memory, (size_t)whole);
     if (status != cudaSuccess) {
         char needs[160];
         cudaGetLastError();
@@ -143,7 +155,13 @@ static void cuda_release_(Backend *backend, MemoryCategory category, void *memor
     const Device *device = (const Device *)backend->self;
     for (int i = 0; i < device->lent_count; i++)
         if (memory == device->lent[i]) return;
-    cudaFree(memory);
+    CudaBackend *cuda = cuda_self(backend);
+    if (memory != cuda->registered) {
+        cudaFree(memory);
+        return;
+    }
+    ncclMemFree(memory);
+    cuda->registered = NULL;
 }
 
 void cuda_mark_lent(CudaBackend *cuda, const void *memory) {

@@ -35,6 +35,7 @@ typedef struct Group {
     CommUse use;
     CudaBackend *cuda;
     Link all;                          // collectives
+    void *registered;                  // what ncclCommRegister returned; NULL: none
     Link *out, *in;                    // [size] messages to and from each rank; most are never made
     cudaEvent_t idle[EVENTS], ordered; // events not in use; compute to stream
     int idle_count;
@@ -341,6 +342,38 @@ static int nccl_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t c
     return nccl_started_(group, status, "a reduce-scatter", request, err);
 }
 
+// --- registered memory
+
+// "If any rank in a communicator passes registered buffers to a NCCL communication function, all other ranks in the
+// same communicator must pass their registered buffers" (NCCL user guide, "User Buffer Registration"), so it is
+// registered on all ranks or on none. What is registered is the result of gathers and the input of scattered sums,
+// which is what a collective by NVLink SHARP needs (ncclRegisterCollNvlsBuffers in NCCL's coll_reg.cc); other
+// algorithms ignore it.
+static int nccl_use_memory_(Comm *comm, void *memory, int64_t bytes, Error *err) {
+    Group *group = nccl_group_(comm);
+    Comm *host = group->host;
+    CommRequest request = {};
+    if (group->registered != NULL) {
+        cudaStreamSynchronize(group->all.stream);
+        ncclCommDeregister(group->all.nccl, group->registered);
+        group->registered = NULL;
+    }
+    if (memory == NULL) return 0;
+    double able = memory == group->cuda->registered;
+    if (host->all_reduce(host, &able, 1, COMM_DOUBLE, &request, err) != 0 || comm_wait(host, &request, err) != 0)
+        return -1;
+    if ((int)able < host->size) return 0;
+    ncclResult_t status = ncclCommRegister(group->all.nccl, memory, (size_t)bytes, &group->registered);
+    if (status != ncclSuccess) return give_up_(group, "registering memory", -1, nccl_text_(status), err);
+    return group->registered != NULL;
+}
+
+// Only collectives by NVLink SHARP use our registered memory, and cuda_library.cpp turns those off by default.
+static bool uses_registered_() {
+    const char *nvls = getenv("NCCL_NVLS_ENABLE");
+    return nvls == NULL || strcmp(nvls, "0") != 0;
+}
+
 Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err) {
     Group *group = (Group *)xcalloc(1, sizeof *group);
     Comm *base = &group->base;
@@ -350,11 +383,14 @@ Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Err
     base->all_reduce = nccl_all_reduce_, base->all_gather = nccl_all_gather_,
     base->reduce_scatter = nccl_reduce_scatter_;
     base->test = nccl_test_, base->destroy = nccl_destroy_;
+    bool registers = use == COMM_USE_COMPUTE && uses_registered_();
+    if (registers) base->use_memory = nccl_use_memory_;
     group->host = host, group->owns_host = owns, group->use = use, group->cuda = cuda_self(backend);
     group->out = (Link *)xcalloc((size_t)host->size, sizeof *group->out);
     group->in = (Link *)xcalloc((size_t)host->size, sizeof *group->in);
     cudaSetDevice(group->cuda->device);
     cuda_note(group->cuda, cudaEventCreateWithFlags(&group->ordered, cudaEventDisableTiming), "making an event");
+    group->cuda->registers |= registers; // the memory is allocated later
     if (use == COMM_USE_NEIGHBOURS || open_all_(group, err) == 0) return base;
     group->failed = true;
     nccl_destroy_(base);

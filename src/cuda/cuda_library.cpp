@@ -12,6 +12,9 @@ static void set_environment_() {
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     // Connects all of a group's collectives when it is made, not inside the first one (NCCL environment variables).
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+    // Sums by NVLink SHARP are "not deterministic between different calls" (NVIDIA/nccl issue 1497), and a run that is
+    // resumed has to have the bits of an undisturbed one.
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
 }
 
 const CudaLibrary *cuda_library(void) {

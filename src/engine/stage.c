@@ -222,6 +222,17 @@ static int allocate_sums_(Stage *stage, Error *err) {
     return 0;
 }
 
+// The workspace has the sums and gathers of all layers.
+static int register_workspace_(Stage *stage, Error *err) {
+    Comm *tensor = stage->pass.tensor;
+    Layout count = {NULL, 0};
+    Stage counted = *stage;
+    if (tensor == NULL || tensor->use_memory == NULL) return 0;
+    int registered = tensor->use_memory(tensor, stage->workspace, layout_workspace_(&counted, &count), err);
+    stage->registered = registered > 0;
+    return registered < 0 ? -1 : 0;
+}
+
 static int allocate_data_(Stage *stage, Error *err) {
     Backend *be = stage->be;
     int64_t bytes = memory_round(stage->microbatches * stage->at.shape.rows * 4);
@@ -248,7 +259,8 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
     layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, data_rank);
     if (tensors_allocate(&stage->tensors, be, err) != 0) return -1;
     find_groups_(stage);
-    if (allocate_work_(stage, err) != 0 || allocate_sums_(stage, err) != 0 || allocate_data_(stage, err) != 0)
+    if (allocate_work_(stage, err) != 0 || allocate_sums_(stage, err) != 0 || allocate_data_(stage, err) != 0 ||
+        register_workspace_(stage, err) != 0)
         return -1;
     tensors_init(&stage->tensors, be, config->train.seed, config->model.layers);
     return 0;
@@ -271,6 +283,8 @@ void stage_destroy(Stage *stage) {
         sums_lend(stage->pass.tensor, NULL);
         stage_release_(stage->be, MEMORY_MESSAGES, stage->sums_memory, sums_bytes_(stage, NULL));
     }
+    Comm *tensor = stage->pass.tensor;
+    if (stage->registered) tensor->use_memory(tensor, NULL, 0, NULL);
     stage_release_(stage->be, MEMORY_WORKSPACE, stage->workspace, layout_workspace_(stage, &count));
     stage_release_(stage->be, MEMORY_HEAD, stage->head_workspace, layout_head_(stage, &head));
     tensors_free(&stage->tensors, stage->be);

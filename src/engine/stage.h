@@ -46,6 +46,7 @@ typedef struct Stage {
         *head; // into tensors.tensors; embedding and head may be NULL; layers chunk by chunk
     Pass pass;
     void *workspace, *head_workspace, *sums_memory;
+    bool registered;          // the workspace, with the tensor group's library (Comm.use_memory)
     void *op_workspace;       // for the backend's operations, part of the workspace
     SumWorkspaces workspaces; // in sums_memory; lent to the groups that use them
     HeadWork head_work;

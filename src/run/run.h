@@ -197,6 +197,7 @@ void details_begin(Details *details, const Log *log, const World *world); // wor
 void details_phase(Details *details, const char *what);                   // logs the time since the phase before
 void details_ready(const Details *details);                               // logs the time of all phases together
 void details_found(const Details *details, const Run *run);               // launcher, host, device, libraries
+void details_collectives(const Details *details, const Run *run);         // where those over tensor ranks work
 void details_bundles(const Run *run); // how this stage's evicted bundles travel; nothing where it evicts none
 
 #endif

@@ -379,6 +379,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     details_phase(&details, "schedule, plan and memory checked");
     if (create_stage_(run, err) != 0) return -1;
     batch_create(&run->batch, &run->stage, run->at.data);
+    details_collectives(&details, run);
     details_bundles(run);
     details_phase(&details, "memory allocated, weights drawn");
     if (create_rehearse_(run, &details, err) != 0) return -1;

@@ -38,6 +38,12 @@ void details_found(const Details *details, const Run *run) {
     log_detail(log, "chosen: messages by %s", carrier_(run));
 }
 
+void details_collectives(const Details *details, const Run *run) {
+    if (run->tensor == NULL || run->tensor->use_memory == NULL) return;
+    log_detail(&details->log, "chosen: collectives over tensor ranks work in memory that is %sregistered with NCCL",
+               run->stage.registered ? "" : "not ");
+}
+
 void details_bundles(const Run *run) {
     const StageSchedule *list = &run->schedule->stage[run->at.stage];
     bool host = false, peer = false;

@@ -186,6 +186,7 @@ cudaError_t memory_free(void *memory) {
         defect("cudaFree frees device allocation %lld a second time", (long long)region.number);
     if (region.kind != REGION_DEVICE || region.base != (uintptr_t)memory)
         defect("cudaFree is given %s, not the beginning of an allocation", place_of(memory).c_str());
+    check_unregistered(region);
     {
         JobLock lock;
         job()->held[node() * options().gpus + current_gpu()] -= region.charged;

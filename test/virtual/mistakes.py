@@ -14,6 +14,7 @@ HOST = (*PAIR, "schedule.evict_to=host")
 SHARED = (*DATA, "hardware.share_gpu=true")
 BF16 = ("train.precision=bf16",)
 APART = {"VIRTUAL_NODES": "2"}
+NVLS = {"NCCL_NVLS_ENABLE": "1"}
 
 RACE = "race: .* nothing orders the two"
 DEADLOCK = "deadlock: nothing has moved"
@@ -106,6 +107,14 @@ MISTAKES = [
             "ncclAllReduce(data, data, (size_t)count, type_(type)",
             "ncclAllReduce(data, data, (size_t)count - (size_t)comm->rank, type_(type)",
             WIDE + ("parallel.sequence=false",), "meets ncclAllReduce"),
+    Mistake("memory_is_freed_while_registered", "src/engine/stage.c",
+            "if (stage->registered) tensor->use_memory(tensor, NULL, 0, NULL);", "(void)tensor;",
+            WIDE, "freed while it is registered", NVLS),
+    Mistake("a_rank_registers_what_another_cannot", "src/cuda/comm_nccl.cpp",
+            "if ((int)able < host->size) return 0;", "if (able < 1.0) return 0;", WIDE, "of what is registered here",
+            {**NVLS, "VIRTUAL_FAULT": "memalloc@1@1"}),
+    Mistake("memory_of_nccl_is_freed_as_cudas", "src/cuda/backend_cuda.cpp",
+            "if (memory != cuda->registered) {", "if (cuda != NULL) {", WIDE, "which is ncclMemAlloc's", NVLS),
     # --- through host memory
     Mistake("a_message_leaves_before_its_copy_is_down", "src/cuda/comm_staged.cpp",
             "    if (status == cudaErrorNotReady) return 0;\n",

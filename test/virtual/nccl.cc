@@ -17,6 +17,9 @@
 // - Ranks that launch the kernels of several communicators in different orders need room for all of them at once, or
 //   what waits may keep out what it waits for (user guide, "Using multiple NCCL communicators concurrently"). Here the
 //   communicators of a rank have to fit together on the smallest GPU with NVLink, in whatever order they are used.
+// - Memory that is registered with a communicator is alive until it is deregistered, and only what ncclMemAlloc gave is
+//   used so; what it gave, ncclMemFree frees. If one rank's buffer of a collective is registered, so are the others',
+//   at the same offset (user guide, "User Buffer Registration").
 #include "clock.h"
 #include "virtual.h"
 
@@ -67,6 +70,24 @@ struct Part {
     std::vector<char> result;
 };
 
+// --- registered memory
+
+struct Registered {
+    const VirtualComm *comm;
+    uintptr_t base;
+    size_t bytes;
+};
+std::map<uintptr_t, size_t> by_nccl; // what ncclMemAlloc gave
+std::vector<Registered *> registrations;
+
+// The offset in what is registered with the communicator; -1: it is not.
+int64_t registered_at(const VirtualComm *comm, const void *memory) {
+    uintptr_t at = (uintptr_t)memory;
+    for (const Registered *each : registrations)
+        if (each->comm == comm && at >= each->base && at < each->base + each->bytes) return (int64_t)(at - each->base);
+    return -1;
+}
+
 int64_t in_count(const Part &p) {
     return p.kind == KIND_REDUCE_SCATTER ? p.count * p.comm->size : p.count;
 }
@@ -90,7 +111,19 @@ bool same(const Post &post, const Part &p) {
 
 void put_up(Part &p, const Access &access) {
     int owner = process();
-    Post post = {true, p.comm->index, p.kind, p.source, p.target, p.sequence, 0, process(), p.type, 0, 0, p.count};
+    Post post = {true,
+                 p.comm->index,
+                 p.kind,
+                 p.source,
+                 p.target,
+                 p.sequence,
+                 0,
+                 process(),
+                 p.type,
+                 0,
+                 0,
+                 p.count,
+                 {registered_at(p.comm, p.in), registered_at(p.comm, p.out)}};
     post.in = arena_offset(p.in, &owner);
     if (owner != process()) defect("%s reads memory of rank %d, mapped here: not modelled", access.what, owner);
     touch(access, p.in, in_count(p) * width(p.type), false);
@@ -171,6 +204,14 @@ int find_posts(const Part &p, int posts[RANKS]) {
 }
 
 void check_match(const Part &p, const Post &other) {
+    const void *mine[] = {p.in, p.out};
+    for (int i = 0; i < 2; i++)
+        if (registered_at(p.comm, mine[i]) != other.registered[i])
+            defect(
+                "%s: its %s is at %lld of what is registered here, and at %lld on rank %d of the communicator (-1: not "
+                "registered)",
+                describe(p).c_str(), i == 0 ? "input" : "output", (long long)registered_at(p.comm, mine[i]),
+                (long long)other.registered[i], other.source);
     if (other.kind == p.kind && other.count == p.count && other.type == p.type) return;
     defect("%s meets %s of %lld elements of type %d on rank %d of the communicator", describe(p).c_str(),
            KIND_NAMES[other.kind], (long long)other.count, other.type, other.source);
@@ -367,7 +408,49 @@ int join_communicator(const ncclUniqueId &id, int size, int rank) {
 
 } // namespace
 
+void virtual_gpu::check_unregistered(const Region &region) {
+    for (const Registered *each : registrations)
+        if (each->base >= region.base && each->base < region.base + region.size)
+            defect("device allocation %lld is freed while it is registered with a communicator",
+                   (long long)region.number);
+    if (by_nccl.count(region.base) > 0)
+        defect("cudaFree frees device allocation %lld, which is ncclMemAlloc's", (long long)region.number);
+}
+
 extern "C" {
+
+ncclResult_t ncclMemAlloc(void **memory, size_t bytes) {
+    static uint64_t asked = 0;
+    if (fault_comes("memalloc", ++asked) || cudaMalloc(memory, bytes) != cudaSuccess) return ncclUnhandledCudaError;
+    by_nccl[(uintptr_t)*memory] = bytes;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void *memory) {
+    if (by_nccl.erase((uintptr_t)memory) == 0)
+        defect("ncclMemFree is given %s, which is not ncclMemAlloc's", place_of(memory).c_str());
+    return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+// Memory of another kind is taken, and not used ("legacy buffer registration is disabled by default").
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t bytes, void **handle) {
+    Region region = range(memory, (int64_t)bytes, "ncclCommRegister");
+    bool usable = by_nccl.count(region.base) > 0;
+    registrations.push_back(new Registered{comm, (uintptr_t)memory, usable ? bytes : 0});
+    *handle = registrations.back();
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
+    for (size_t i = 0; i < registrations.size(); i++) {
+        if (registrations[i] != handle || registrations[i]->comm != comm) continue;
+        delete registrations[i];
+        registrations.erase(registrations.begin() + (long)i);
+        return ncclSuccess;
+    }
+    last_error = "Deregister: Could not find handle";
+    return ncclInvalidUsage;
+}
 
 ncclResult_t ncclGetVersion(int *version) {
     *version = 22809;

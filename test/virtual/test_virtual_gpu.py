@@ -80,6 +80,17 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(tmp_path, options):
         assert part.read_bytes() == (tmp_path / "whole" / "step_00000004" / part.name).read_bytes(), part.name
 
 
+def test_collectives_work_in_registered_memory_if_every_rank_has_it(tmp_path):
+    config, said = write_config(tmp_path, "llama"), {}
+    fault = {"NCCL_NVLS_ENABLE": "1", "VIRTUAL_FAULT": "memalloc@1@1"}  # rank 1 gets no such memory
+    for name, environment in {"fault": fault, "on": {"NCCL_NVLS_ENABLE": "1"}, "off": {}}.items():
+        ended = trained(config, "llama", *WIDE, arguments=("-v",), **environment)
+        found = re.findall(r"chosen: collectives over tensor ranks work in memory that is (.*)", ended.stderr)
+        said[name] = (found, ended.bits)
+    assert [said[name][0] for name in said] == [["not registered with NCCL"], ["registered with NCCL"], []]
+    assert said["fault"][1] == said["on"][1] == said["off"][1]
+
+
 def kept_products(folder):
     return json.loads((folder / "products.json").read_text())["products"]
 

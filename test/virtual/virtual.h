@@ -86,6 +86,7 @@ struct Post {
     int phase, process, type;
     uint64_t in, out; // offsets in the arena of `process`
     int64_t count;
+    int64_t registered[2]; // offsets of input and output in what is registered; -1: not registered
 };
 
 struct Communicator {
@@ -186,6 +187,8 @@ uint64_t regions_generation();
 Region range(const void *memory, int64_t bytes, const char *what);
 cudaError_t memory_allocate(void **memory, size_t bytes);
 cudaError_t memory_free(void *memory);
+// Whether it may go: neither registered nor NCCL's own (nccl.cc).
+void check_unregistered(const Region &region);
 cudaError_t memory_pin(void *memory, size_t bytes, bool allocated);
 cudaError_t memory_unpin(void *memory, bool allocated);
 int64_t memory_most_pinned(); // bytes of cudaMallocHost at a time
