@@ -118,7 +118,7 @@ typedef struct Schedule {
     StageSchedule *stage; // [stages]
 } Schedule;
 
-// The virtual stage of a chunk, 0 .. stages*chunks-1, and the inverse.
+// Return the virtual stage of a chunk, 0 .. stages*chunks-1, and the inverse.
 int schedule_virtual(const Schedule *schedule, int stage, int chunk);
 void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int *chunk);
 
@@ -135,17 +135,17 @@ typedef enum EvictTarget {
 // (code 2) if the arguments make no schedule: stages or microbatches < 1, fewer microbatches than stages; code 1 if
 // memory runs out.
 
-// All forwards, then all backwards in microbatch order. Slots: microbatches.
+// Runs all forwards, then all backwards in microbatch order. Slots: microbatches.
 Schedule *schedule_gpipe(int stages, int microbatches, Error *err);
 
 // Stage s starts min(p-s, m) forwards, then alternates backward and forward (PipeDream-Flush). Slots: p.
 Schedule *schedule_1f1b(int stages, int microbatches, Error *err);
 
-// Forwards alone, for validation; one slot, used by one microbatch after another. Fewer microbatches than stages are
-// allowed.
+// Runs forwards alone, for validation; one slot, used by one microbatch after another. Fewer microbatches than stages
+// are allowed.
 Schedule *schedule_forward(int stages, int microbatches, Error *err);
 
-// The same with the chunks, the placement and the edge buffers of another schedule. microbatches >= 1.
+// Makes the same with the chunks, the placement and the edge buffers of another schedule. microbatches >= 1.
 Schedule *schedule_forward_like(const Schedule *like, int microbatches, Error *err);
 
 // Returns bpipe_balance of 1F1B, evicting to the partner.
@@ -155,15 +155,15 @@ Schedule *schedule_bpipe(int stages, int microbatches, int slots, Error *err);
 // weights are computed. Slots do not change. -1 with err (code 1); the schedule may then only be freed.
 int schedule_split(Schedule *schedule, Error *err);
 
-// The BPipe pass: returns a copy of `base` in which no stage needs more than `slots` slots, with the same compute
+// Runs the BPipe pass: returns a copy of `base` in which no stage needs more than `slots` slots, with the same compute
 // actions. The base may be any schedule that moves no bundles yet; eviction to a partner needs loop placement. Fewer
 // slots than bpipe_least_slots is an error that names that number; with as many as the base needs, nothing is evicted.
 // slots 0: that number. docs/bpipe.md says how it chooses and what that costs.
 Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, Error *err);
 
-// The same for slow transfers: bundles are loaded up to `ahead` (>= 1; bpipe_balance: 1) backwards before their own, so
-// that a swap overlaps `ahead` times a forward and a backward, and more bundles are in transit. If slots are to spare,
-// this is the better use of them when 2 transfers take longer than a forward and a backward; see docs/bpipe.md.
+// Does the same for slow transfers: bundles are loaded up to `ahead` (>= 1; bpipe_balance: 1) backwards before their
+// own, so that a swap overlaps `ahead` times a forward and a backward, and more bundles are in transit. If slots are to
+// spare, this is the better use of them when 2 transfers take longer than a forward and a backward; see docs/bpipe.md.
 Schedule *bpipe_balance_ahead(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err);
 
 // Returns the smallest `slots` for this base. To a partner: what the pair needs and one slot to move to, over two

@@ -16,7 +16,7 @@ typedef struct Crc64 {
 
 void crc64_init(Crc64 *crc);
 
-// Raw checksums start at 0 and are not inverted. Extends `raw`, the checksum of the bytes so far, by `bytes` more.
+// Extends `raw`, the checksum of the bytes so far, by `bytes` more. Raw checksums start at 0 and are not inverted.
 uint64_t crc64_add(const Crc64 *crc, uint64_t raw, const void *data, size_t bytes);
 
 // Returns x^(8 * bytes): multiplying a raw checksum by it with crc64_times appends `bytes` zero bytes.

@@ -82,7 +82,7 @@ static char *put_utf8_(char *to, uint32_t code) {
     return to;
 }
 
-// `at` points after "\u".
+// Decodes an escape; `at` points after "\u".
 static int decode_unicode_(Parser *parser, char **to) {
     uint32_t code, low;
     if (hex4_(parser->at, parser->end, &code) != 0) return json_fail_(parser, "\\u needs four hexadecimal digits");
@@ -125,7 +125,7 @@ int json_utf8_length(const char *at, const char *end) {
     return overlong || beyond ? 0 : length;
 }
 
-// `at` points to the opening quote; on return after the closing one.
+// Parses a text; `at` points to the opening quote, on return after the closing one.
 static int parse_text_(Parser *parser, const char **text) {
     char *to = ++parser->at;
     *text = to;
@@ -342,7 +342,7 @@ void json_write_text(FILE *file, const char *text) {
     fputc('"', file);
 }
 
-// %g drops the zeros at the end.
+// Tries more digits until the number reads back; %g drops the zeros at the end.
 void json_write_number(FILE *file, double value) {
     char text[40];
     for (int digits = 15; digits <= 17; digits++) {

@@ -182,7 +182,7 @@ static int sync_parent_(const char *path, Error *err) {
     return directory_sync(parent, err);
 }
 
-// "DIR/.NAME<end>" for "DIR/NAME" or "DIR/.NAME".
+// Writes "DIR/.NAME<end>" for "DIR/NAME" or "DIR/.NAME".
 static void hidden_path_(char hidden[CHECKPOINT_PATH + 16], const char *path, const char *end) {
     const char *slash = strrchr(path, '/');
     const char *name = slash == NULL ? path : slash + 1;

@@ -48,7 +48,7 @@ void layout_create(CheckpointLayout *layout, const TensorTable *table, int preci
 void layout_free(CheckpointLayout *layout);
 int layout_group(const CheckpointLayout *layout, int64_t table_index);
 int layout_file(const CheckpointLayout *layout, int64_t table_index, StateKind kind);
-// model.safetensors.index.json
+// Writes model.safetensors.index.json.
 void layout_write_index(const CheckpointLayout *layout, FILE *file);
 
 // --- parts of tensors

@@ -24,7 +24,7 @@ static bool list_is_replaced_(const char *name) {
     return strncmp(name, ".step_", 6) == 0 && name_ends_with(name, CHECKPOINT_REPLACED);
 }
 
-// "DIR/step_00000500" for "DIR/.step_00000500.replaced".
+// Writes "DIR/step_00000500" for "DIR/.step_00000500.replaced".
 static void list_replaced_path_(char path[CHECKPOINT_PATH], const char *hidden) {
     const char *name = strrchr(hidden, '/') + 1;
     int length = (int)strlen(name + 1) - (int)strlen(CHECKPOINT_REPLACED);

@@ -231,7 +231,7 @@ static int put_block_(void *context, const Block *block) {
 
 // --- all files
 
-// The header is written by the rank that has the first element of the file's first tensor.
+// Returns whether this rank writes the header: it does if it has the first element of the file's first tensor.
 static bool owns_header_(const Writer *writer, int file) {
     const StageTensors *tensors = &writer->stage->tensors;
     if (tensors->split.tensor_rank > 0 || tensors->split.data_rank > 0) return false;

@@ -266,7 +266,7 @@ static void hf_value_text_(char *text, size_t size, const ConfigKey *key, const 
         snprintf(text, size, "%s", key->words[*(const int *)field]);
 }
 
-// Some files contain constants that went through fp32.
+// Compares two values; constants may be rounded, since some files contain those that went through fp32.
 static bool same_value_(const ConfigKey *key, const void *there, const void *here) {
     if (key->type != KEY_NUMBER) return memcmp(there, here, key->size) == 0;
     double a = *(const double *)there, b = *(const double *)here;

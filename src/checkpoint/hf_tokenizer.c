@@ -23,7 +23,7 @@ static int alphabet_(int byte) {
     return 256 + others;
 }
 
-// Byte-level BPE without merges is one token a byte.
+// Writes byte-level BPE without merges, which is one token a byte.
 static void write_bytes_tokenizer_(FILE *file) {
     fputs(
         "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [{\"id\": 256, \"content\": "

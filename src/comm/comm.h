@@ -72,8 +72,8 @@ int comm_wait(Comm *comm, CommRequest *request, Error *err);
 // Pauses between two polls that found nothing: yields at first, then sleeps, longer each time, up to 200 microseconds.
 // *looks counts the pauses; set it to 0 at the start of a wait and after every poll that found something.
 void comm_pause(int *looks);
-// The same for a rank whose work is a GPU's, so that its core has nothing better to do: yields for some hundred
-// microseconds before it sleeps, and then for about 20 at a time.
+// Pauses a rank whose work is a GPU's, so that its core has nothing better to do: yields for some hundred microseconds
+// before it sleeps, and then for about 20 at a time.
 void comm_pause_briefly(int *looks);
 
 int64_t comm_type_bytes(CommType type);

@@ -211,7 +211,7 @@ static void zsh_action_(const char *name, const OptionRow *row, FILE *file) {
         fputc(' ', file); // free text: its name is shown, nothing is offered
 }
 
-// '--name=[meaning]:FILE:_files', once more for the letter.
+// Writes '--name=[meaning]:FILE:_files', once more for the letter.
 static void zsh_option_(const char *name, const OptionRow *row, bool letter, FILE *file) {
     fputs("    '", file);
     if (row->kind == OPTION_LIST) fputc('*', file);

@@ -235,7 +235,7 @@ static int check_stage_lists_(Config *config, Error *err) {
     return 0;
 }
 
-// The header of schedule.file has to agree with the rest: the schedule is run as it is.
+// Checks that the header of schedule.file agrees with the rest: the schedule is run as it is.
 static int check_file_header_(Config *config, const Schedule *schedule, Error *err) {
     long long p = config->parallel.pipeline, m = config_microbatches(config), chunks = config->schedule.chunks;
     if (schedule->stages != p || schedule->microbatches != m) {
@@ -343,7 +343,7 @@ static int check_sharding_(const Config *config, Error *err) {
     return why == NULL ? 0 : config_error(config, "parallel.shard_gradients", err, "%s", why);
 }
 
-// Two buffers of a layer and a piece of each layer are less than all layers.
+// With auto, only if two buffers of a layer and a piece of each layer are less than all layers.
 bool config_shards_gradients(const Config *config) {
     int64_t layers = config->model.layers, data = config->parallel.data;
     bool saves = (layers - 2) * data > layers;

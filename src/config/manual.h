@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-// `program` is the trainer's name, without directories.
+// Writes the page. `program` is the trainer's name, without directories.
 void manual_write(const char *program, FILE *file);
 
 #endif

@@ -23,7 +23,7 @@ static void backend_cpu_note_peak_(Backend *backend) {
     if (memory_total(&backend->held) > memory_total(&backend->peak)) backend->peak = backend->held;
 }
 
-// Several threads may call this at once.
+// Counts scratch in the memory held. Several threads may call this at once.
 static void count_scratch_(CpuBackend *cpu, int64_t floats) {
 #ifdef _OPENMP
 #pragma omp critical(cpu_scratch_count)

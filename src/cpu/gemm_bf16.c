@@ -131,7 +131,8 @@ static void forget_matrix_(Desc *desc) {
 }
 #endif
 
-// Scratch is ours, so that a primitive never shares the library's with another thread; accumulate adds to C.
+// Makes the attributes of a product. Scratch is ours, so that a primitive never shares the library's with another
+// thread; accumulate adds to C.
 static dnnl_primitive_attr_t product_attributes_(bool accumulate) {
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t ops = NULL;

@@ -34,8 +34,8 @@ typedef struct CudaLibrary {
 extern "C" {
 #endif
 
-// The table, which lives as long as the library. The first call sets the environment variables that CUDA reads when it
-// starts, so call it before any other function of CUDA. Found by dlsym under this name.
+// Returns the table, which lives as long as the library. The first call sets the environment variables that CUDA reads
+// when it starts, so call it before any other function of CUDA. Found by dlsym under this name.
 __attribute__((visibility("default"))) const CudaLibrary *cuda_library(void);
 
 #ifdef __cplusplus

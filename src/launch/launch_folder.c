@@ -107,7 +107,7 @@ static int launch_caretaker_start_(LaunchFolder *folder, Error *err) {
 
 // --- making
 
-// Open MPI maps a segment of 4 MiB for each rank, and crashes (SIGBUS) if there is no space for it.
+// Returns whether a place has space: Open MPI maps a segment of 4 MiB for each rank, and crashes (SIGBUS) without it.
 static bool launch_has_space_(const char *base, int ranks) {
     struct statvfs space;
     return statvfs(base, &space) == 0 && (uint64_t)space.f_bavail * space.f_frsize >= ((uint64_t)ranks * 5 << 20);

@@ -187,7 +187,7 @@ static void children_meet_(LaunchChildren *children, pid_t pid) {
     children->child[children->count++] = (LaunchChild){pid, -1, file};
 }
 
-// Every thread of mpirun may have started some.
+// Finds the children of mpirun, any thread of which may have started some, and their ranks.
 static void children_find_(LaunchChildren *children, pid_t mpirun) {
     char path[512];
     long pid;
@@ -208,7 +208,7 @@ static void children_find_(LaunchChildren *children, pid_t mpirun) {
     }
 }
 
-// epoll returns the children that we watch in the order in which they ended. Returns how many have.
+// Takes the children that have ended, which epoll returns in that order. Returns how many there were.
 static int children_take_ended_(LaunchChildren *children, double now) {
     struct epoll_event event;
     int count = 0;

@@ -38,14 +38,15 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *shape);
 // then adds in passing (block_norm_forward), or makes the rest of the bundle alone, which is all that a backward needs.
 typedef enum LayerOutput { LAYER_WRITES, LAYER_LEAVES, LAYER_NO_OUTPUT } LayerOutput;
 
-// `tensors` are the layer's, in table order. Reads the input from the bundle, unless the layer before has left it. y is
-// used by LAYER_WRITES alone.
+// Runs a layer. `tensors` are its own, in table order. Reads the input from the bundle, unless the layer before has
+// left it. y is used by LAYER_WRITES alone.
 void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y, LayerOutput output);
-// dx (shard_rows, hidden): gradient of y on entry, of the input on return. Adds to the tensors' gradients. Where
-// pass->split is set it adds to those of the norms and of what is done to q and k, and leaves the others, those of
-// matrices and biases, to layer_weights. onward: dx is gathered next, so that this may start here.
+// Runs a layer's backward. dx (shard_rows, hidden): gradient of y on entry, of the input on return. Adds to the
+// tensors' gradients. Where pass->split is set it adds to those of the norms and of what is done to q and k, and leaves
+// the others, those of matrices and biases, to layer_weights. onward: dx is gathered next, so that this may start here.
 void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx, bool onward);
-// dy (shard_rows, hidden): gradient of y, as layer_backward found it in dx. next: the dy of the next call, or NULL.
+// Adds the gradients that a split backward left. dy (shard_rows, hidden): gradient of y, as layer_backward found it in
+// dx. next: the dy of the next call, or NULL.
 void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle, const void *dy,
                    const void *next);
 

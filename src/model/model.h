@@ -100,7 +100,7 @@ struct Model {
     bool learned_positions;
 };
 
-// The whole model's table. The caller frees it.
+// Makes the whole model's table. The caller frees it.
 void model_table(const Model *model, const ModelConfig *config, TensorTable *table);
 
 // Returns the FLOPs of one token's forward and backward (3 times the forward) as counted for MFU: matrix products only,

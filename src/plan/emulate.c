@@ -102,7 +102,7 @@ static double median_(double *values, int64_t count) {
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
-// The median of one kind of action on one chunk; adds to *count how many there were.
+// Returns the median time of one kind of action on one chunk; adds to *count how many there were.
 static double median_time_(const StageSchedule *list, const EngineRun *run, ActionKind kind, int chunk,
                            int64_t *count) {
     double *seconds = xcalloc((size_t)run->count + 1, sizeof *seconds);

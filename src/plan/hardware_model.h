@@ -47,7 +47,7 @@ typedef struct ModelTimes {
 
 // flops must be known.
 void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);
-// The collectives alone, for parts whose compute was measured.
+// Computes the collectives alone, for parts whose compute was measured.
 void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);
 
 // Returns the seconds of the gradient's norm and AdamW over `owned` elements, whose gradients and states a rank keeps.

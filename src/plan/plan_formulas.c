@@ -33,7 +33,7 @@ static int64_t stage_bytes_(const PlanStage *stage, double bundles) {
     return memory_total(&stage->memory) + (int64_t)((bundles - stage->own_slots) * (double)stage->slot_bytes);
 }
 
-// A sequence in q slices: (p-1)/q of 1F1B's idle time, and 1 + (n-1)/q bundles on a stage where 1F1B has n.
+// Prints sequences in q slices: (p-1)/q of 1F1B's idle time, and 1 + (n-1)/q bundles on a stage where 1F1B has n.
 static void print_slices_(const PlanAnswer *answer, const ScheduleRow *row, FILE *file) {
     enum { SLICES = 4 };
     char bytes[32];
@@ -52,8 +52,8 @@ static void print_slices_(const PlanAnswer *answer, const ScheduleRow *row, FILE
         SLICES, 1 + (plan->stage[0].own_slots - 1.0) / SLICES, grid_bytes(peak, bytes), 1e3 * step);
 }
 
-// Every layer on two stages, s and p-1-s: idle for (p/2 - 1) (F + B + B - 3W), which is 2 (p/2 - 1) where F, I and W
-// take 1 each.
+// Prints DualPipe, with every layer on two stages, s and p-1-s: idle for (p/2 - 1) (F + B + B - 3W), which is 2 (p/2 -
+// 1) where F, I and W take 1 each.
 static void print_dualpipe_(const PlanAnswer *answer, const ScheduleRow *row, FILE *file) {
     char bytes[32];
     const Plan *plan = &answer->plan_1f1b;

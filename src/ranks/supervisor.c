@@ -366,7 +366,7 @@ static int supervisor_start_thread_(Supervisor *supervisor, Error *err) {
     return error_set(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end others");
 }
 
-// The rank dies with its supervisor, which may already be gone.
+// Ties the rank's life to its supervisor, which may already be gone.
 static void supervisor_become_rank_(pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(EXIT_FAILED);

@@ -228,7 +228,7 @@ static int line_end_(Line *line, Metrics *metrics, Error *err) {
     return status;
 }
 
-// JSON has no NaN and no infinity; they become null.
+// Writes a number. JSON has no NaN and no infinity; they become null.
 static void metrics_number_(Line *line, const char *key, double value, int digits) {
     if (isfinite(value))
         fprintf(line->file, ",\"%s\":%.*g", key, digits, value);
@@ -329,7 +329,7 @@ static int metrics_say_(Metrics *metrics, const char *text, Error *err) {
     return 0;
 }
 
-// "24s", "3m05s", "1h02m", "2d03h".
+// Writes "24s", "3m05s", "1h02m", "2d03h".
 static char *metrics_duration_(double seconds, char text[48]) {
     int64_t s = (int64_t)(seconds + 0.5);
     if (s >= 86400)

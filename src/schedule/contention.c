@@ -69,7 +69,7 @@ static int sooner_(const Contention *contention, int a, int b) {
     return first < second || (first == second && a < b) ? a : b;
 }
 
-// After users came or went, finds which is done first, and when.
+// Finds, after users came or went, which is done first, and when.
 static void contention_settle_(Contention *contention, Share *share) {
     share->first = 0;
     for (int i = 1; i < share->count; i++)

@@ -12,7 +12,7 @@ typedef struct ContentionUser {
     int kind, stage; // meaning is the caller's
 } ContentionUser;
 
-// capacity[i]: users of resource i that run at full speed. NULL if memory runs out.
+// Creates `count` resources. capacity[i]: users of resource i that run at full speed. NULL if memory runs out.
 Contention *contention_create(int count, const double *capacity);
 void contention_free(Contention *contention);
 

@@ -109,12 +109,12 @@ static bool take_word_(Reader *reader, const char *word) {
     return false;
 }
 
-// " word 12"
+// Takes " word 12".
 static bool take_field_(Reader *reader, const char *word, int *number) {
     return take_word_(reader, word) && text_take_number_(reader, number);
 }
 
-// A line ends with LF, with CR and LF, or with the text.
+// Takes the end of a line: LF, CR and LF, or the end of the text.
 static bool take_line_end_(Reader *reader) {
     text_take_spaces_(reader);
     const char *end = *reader->at == '\r' ? reader->at + 1 : reader->at;
@@ -138,7 +138,7 @@ static int text_read_name_(Reader *reader, Schedule *schedule) {
     return 0;
 }
 
-// "  chunks 2  placement v", which make it version 2.
+// Takes "  chunks 2  placement v", which make it version 2.
 static bool take_chunks_(Reader *reader, Schedule *schedule) {
     reader->chunks = take_word_(reader, "chunks");
     if (!reader->chunks) return true;
@@ -164,7 +164,7 @@ static int text_read_header_(Reader *reader, Schedule *schedule) {
     return text_unreadable_(reader, form);
 }
 
-// "3" or, with chunk numbers, "3.1".
+// Takes "3" or, with chunk numbers, "3.1".
 static bool take_bundle_(Reader *reader, Action *action) {
     if (!text_take_number_(reader, &action->microbatch)) return false;
     return !reader->chunks || (text_take_(reader, ".") && text_take_number_(reader, &action->chunk));

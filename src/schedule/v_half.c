@@ -95,7 +95,7 @@ static void take_out_(Grid *grid, int pass) {
     grid->time[pass] = -1;
 }
 
-// Virtual stages are 0 .. p-1 down and p .. 2p-1 up again.
+// Returns when a pass on a virtual stage ends; virtual stages are 0 .. p-1 down and p .. 2p-1 up again.
 static int end_of_(const Grid *grid, PassKind kind, int virtual_stage, int microbatch) {
     int chunk = virtual_stage / grid->stages;
     int stage = chunk == 0 ? virtual_stage : 2 * grid->stages - 1 - virtual_stage;
@@ -193,7 +193,7 @@ static void fill_all_holes_(Grid *grid) {
     }
 }
 
-// The stable phase lasts from the first I of chunk 0 on stage 0 to the last F of chunk 0 anywhere.
+// Finds the stable phase: from the first I of chunk 0 on stage 0 to the last F of chunk 0 anywhere.
 static void stable_phase_(const Grid *grid, int *first, int *last) {
     *first = grid->time[pass_of_(grid, 0, PASS_I, 0, 0)];
     *last = 0;
