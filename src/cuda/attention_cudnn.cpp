@@ -34,23 +34,11 @@ struct CudnnPlan {
 struct CudaFlash {
     cudnnHandle_t handle;
     std::map<Key, CudnnPlan> plans;
+    std::string failure; // of the first graph that could not run
 };
 
 int64_t cuda_flash_version(void) {
     return (int64_t)cudnnGetVersion();
-}
-
-static CudaFlash *flash_(CudaBackend *cuda) {
-    if (cuda->flash != NULL) return cuda->flash;
-    CudaFlash *flash = new (std::nothrow) CudaFlash();
-    if (flash == NULL) return NULL;
-    if (cudnnCreate(&flash->handle) != CUDNN_STATUS_SUCCESS ||
-        cudnnSetStream(flash->handle, cuda_compute(cuda)) != CUDNN_STATUS_SUCCESS) {
-        delete flash;
-        return NULL;
-    }
-    cuda->flash = flash;
-    return flash;
 }
 
 void cuda_flash_destroy(CudaBackend *cuda) {
@@ -59,6 +47,20 @@ void cuda_flash_destroy(CudaBackend *cuda) {
     cudnnDestroy(cuda->flash->handle);
     delete cuda->flash;
     cuda->flash = NULL;
+}
+
+static CudaFlash *flash_(CudaBackend *cuda) {
+    if (cuda->flash != NULL) return cuda->flash;
+    CudaFlash *flash = new (std::nothrow) CudaFlash();
+    if (flash == NULL) return NULL;
+    if (cudnnCreate(&flash->handle) != CUDNN_STATUS_SUCCESS) {
+        delete flash;
+        return NULL;
+    }
+    cuda->flash = flash;
+    if (cudnnSetStream(flash->handle, cuda_compute(cuda)) == CUDNN_STATUS_SUCCESS) return flash;
+    cuda_flash_destroy(cuda);
+    return NULL;
 }
 
 // --- graphs
@@ -189,8 +191,11 @@ static void *cudnn_part_(const CudaBackend *cuda, const void *qkv, int64_t heads
 }
 
 static void execute_(CudaBackend *cuda, const CudnnGraph &graph, std::unordered_map<int64_t, void *> &tensors,
-                     void *workspace, const char *failure) {
-    if (!graph->execute(cuda->flash->handle, tensors, workspace).is_good()) cuda_refuse(cuda, failure);
+                     void *workspace, const char *what) {
+    fe::error_t status = graph->execute(cuda->flash->handle, tensors, workspace);
+    if (status.is_good() || cuda->failed_at != NULL) return;
+    cuda->flash->failure = std::string(what) + " failed: " + status.get_message();
+    cuda_refuse(cuda, cuda->flash->failure.c_str());
 }
 
 void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call) {
@@ -201,7 +206,7 @@ void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *s, const CudaFl
         {OUT, call->to},
         {STATS, call->saved},
     };
-    execute_(cuda, plan_(cuda, cuda->flash, s)->forward, tensors, call->workspace, "cuDNN's attention failed");
+    execute_(cuda, plan_(cuda, cuda->flash, s)->forward, tensors, call->workspace, "cuDNN's attention");
 }
 
 void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call) {
@@ -217,5 +222,5 @@ void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *s, const CudaF
         {DVALUE, cudnn_part_(cuda, call->to, s->heads + s->kv_heads, s)},
     };
     execute_(cuda, plan_(cuda, cuda->flash, s)->backward, tensors, call->workspace,
-             "the backward of cuDNN's attention failed");
+             "the backward of cuDNN's attention");
 }

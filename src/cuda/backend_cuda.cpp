@@ -89,7 +89,8 @@ static int no_room_(const CudaBackend *cuda, int64_t bytes, const char *what, Er
     size_t left = 0, total = 0;
     const Backend *backend = &cuda->backend;
     describe_held_(backend, own, sizeof own);
-    cudaMemGetInfo(&left, &total);
+    // On a full GPU not even CUDA's context can be made, without which there is no answer.
+    if (cudaMemGetInfo(&left, &total) != cudaSuccess) left = 0, total = (size_t)backend->memory_size;
     int64_t others = (int64_t)(total - left) - memory_total(&backend->held);
     return error_set(err, EXIT_FAILED,
                      "GPU %d, %s: %s of %s are free, and %s %s more; this rank holds %s, and other programs, CUDA and "
@@ -201,6 +202,7 @@ static void zero_(Backend *backend, void *memory, int64_t bytes) {
 
 // --- time
 
+// If the device is lost, the event is NULL inside, which counts as recorded and done: the failure is noted here.
 static Event *event_create_(Backend *backend) {
     Event *event = (Event *)xcalloc(1, sizeof *event);
     cuda_note(cuda_self(backend), cudaEventCreate(&event->event), "making an event");
@@ -210,18 +212,19 @@ static Event *event_create_(Backend *backend) {
 static void event_destroy_(Backend *backend, Event *event) {
     (void)backend;
     if (event == NULL) return;
-    cudaEventDestroy(event->event);
+    if (event->event != NULL) cudaEventDestroy(event->event);
     free(event);
 }
 
 static void event_record_(Backend *backend, Event *event, Stream stream) {
     CudaBackend *cuda = cuda_self(backend);
-    cuda_note(cuda, cudaEventRecord(event->event, cuda->streams[stream]), "recording an event");
+    if (event->event != NULL)
+        cuda_note(cuda, cudaEventRecord(event->event, cuda->streams[stream]), "recording an event");
 }
 
 // A failed device completes nothing any more: then every event counts as done, so that the host reaches `synchronize`.
 static bool cuda_event_done_(Backend *backend, Event *event) {
-    cudaError_t status = cuda_event_status(event->event);
+    cudaError_t status = event->event != NULL ? cuda_event_status(event->event) : cudaSuccess;
     if (status == cudaErrorNotReady) return false;
     cuda_note(cuda_self(backend), status, "work on the device");
     return true;
@@ -231,6 +234,7 @@ static double event_seconds_(Backend *backend, const Event *event) {
     Clock *clock = clock_of_(backend);
     int base = 1 - clock->latest;
     float ms = 0.0f;
+    if (event->event == NULL) return clock->seconds[base];
     cuda_note(cuda_self(backend), cudaEventElapsedTime(&ms, clock->event[base], event->event), "reading an event");
     return clock->seconds[base] + 1e-3 * (double)ms;
 }
@@ -246,11 +250,14 @@ static void set_clock_(CudaBackend *cuda, Clock *clock) {
     clock->latest = next;
 }
 
+// After the device is lost, cuBLASLt has a kernel for nothing and cuDNN fails: then the loss is what has to be said.
 static int cuda_check_(Backend *backend, Error *err) {
     CudaBackend *cuda = cuda_self(backend);
     if (cuda->failed_at == NULL) return 0;
-    if (cuda->status == cudaSuccess) return error_set(err, EXIT_FAILED, "%s: %s", backend->device, cuda->failed_at);
-    return cuda_fail_(cuda, cuda->failed_at, cuda->status, err);
+    if (cuda->status != cudaSuccess) return cuda_fail_(cuda, cuda->failed_at, cuda->status, err);
+    cudaError_t lost = cudaFree(NULL);
+    if (lost != cudaSuccess) return cuda_fail_(cuda, "work on the device", lost, err);
+    return error_set(err, EXIT_FAILED, "GPU %d, %s: %s", cuda->device, backend->device, cuda->failed_at);
 }
 
 static int synchronize_(Backend *backend, Error *err) {
@@ -349,12 +356,6 @@ static void fill_operations_(Backend *b) {
     b->draw_normal = cuda_draw_normal;
 }
 
-static int attribute_(int device, cudaDeviceAttr attribute) {
-    int value = 0;
-    cudaDeviceGetAttribute(&value, attribute, device);
-    return value;
-}
-
 static cudaError_t cuda_open_(CudaBackend *cuda, Clock *clock) {
     cudaError_t status = cudaSetDevice(cuda->device);
     // Evictions get the higher priority: compute may wait for them, but they never wait for compute.
@@ -366,8 +367,6 @@ static cudaError_t cuda_open_(CudaBackend *cuda, Clock *clock) {
     for (int i = 0; i < 2 && status == cudaSuccess; i++) status = cudaEventCreate(&clock->event[i]);
     if (status == cudaSuccess) status = cudaMalloc(&cuda->scratch, CUDA_SCRATCH_BYTES);
     cuda->scratch_bytes = CUDA_SCRATCH_BYTES;
-    cuda->multiprocessors = attribute_(cuda->device, cudaDevAttrMultiProcessorCount);
-    cuda->shared_bytes = attribute_(cuda->device, cudaDevAttrMaxSharedMemoryPerBlockOptin);
     return status;
 }
 
@@ -384,6 +383,8 @@ static int cuda_start_(Device *device, Error *err) {
     if (status == cudaSuccess) {
         snprintf(backend->device, sizeof backend->device, "%.80s", properties.name);
         backend->memory_size = (int64_t)properties.totalGlobalMem;
+        cuda->multiprocessors = properties.multiProcessorCount;
+        cuda->shared_bytes = (int64_t)properties.sharedMemPerBlockOptin;
         backend->capability = properties.major >= 10 ? 100 : properties.major * 10;
         snprintf(backend->kernels, sizeof backend->kernels, "matrix products by cuBLASLt; attention.mode flash by %s",
                  flash_by);
@@ -403,7 +404,7 @@ static int cuda_start_(Device *device, Error *err) {
     set_clock_(cuda, &device->clock);
     set_clock_(cuda, &device->clock);
     cuda_product_versions(cuda);
-    return cuda_matmul_create(cuda, err);
+    return cuda_check_(backend, err) == 0 ? cuda_matmul_create(cuda, err) : -1;
 }
 
 Backend *backend_cuda_create(int precision, int device, Error *err) {
@@ -468,7 +469,7 @@ void backend_cuda_identity(int device, GpuIdentity *identity) {
 
 void backend_cuda_versions(char *text, int64_t size) {
     int driver = 0, runtime = 0, nccl = 0;
-    char driver_text[16], runtime_text[16], cudnn[48] = "";
+    char driver_text[16], runtime_text[16], cudnn[48] = ", no cuDNN";
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     ncclGetVersion(&nccl);
@@ -479,7 +480,7 @@ void backend_cuda_versions(char *text, int64_t size) {
     snprintf(cudnn, sizeof cudnn, ", cuDNN %lld.%lld.%lld", v / 10000, v % 10000 / 100, v % 100);
 #endif
     long long blas = (long long)cublasLtGetVersion();
-    snprintf(text, (size_t)size, "driver for CUDA %s, CUDA %s, cuBLAS %lld.%lld.%lld%s, NCCL %d.%d.%d", driver_text,
-             runtime_text, blas / 10000, blas % 10000 / 100, blas % 100, cudnn, nccl / 10000, nccl % 10000 / 100,
-             nccl % 100);
+    snprintf(text, (size_t)size, "%s%s, CUDA %s, cuBLAS %lld.%lld.%lld%s, NCCL %d.%d.%d",
+             driver > 0 ? "driver for CUDA " : "no driver", driver > 0 ? driver_text : "", runtime_text, blas / 10000,
+             blas % 10000 / 100, blas % 100, cudnn, nccl / 10000, nccl % 10000 / 100, nccl % 100);
 }

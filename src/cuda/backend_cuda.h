@@ -27,7 +27,7 @@ void backend_cuda_identity(int device, GpuIdentity *identity);
 // what is allocated later: scratch of the kernels and cuBLASLt's workspace. NULL with err.
 Backend *backend_cuda_create(int precision, int device, Error *err);
 
-// Writes "driver 580.159 (CUDA 13.0), CUDA 13.0, cuBLAS 13.1.0, cuDNN 9.19.0, NCCL 2.28.9".
+// Writes "driver for CUDA 13.0, CUDA 13.0, cuBLAS 13.1.0, cuDNN 9.19.0, NCCL 2.28.9".
 void backend_cuda_versions(char *text, int64_t size);
 
 #ifdef __cplusplus

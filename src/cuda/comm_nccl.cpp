@@ -65,11 +65,12 @@ static const char *nccl_text_(ncclResult_t status) {
 
 // --- making and ending communicators
 
-static int open_stream_(Group *group, Link *link) {
+static cudaError_t open_stream_(Link *link) {
     int least = 0, most = 0;
-    cudaDeviceGetStreamPriorityRange(&least, &most);
-    link->owns_stream = cudaStreamCreateWithPriority(&link->stream, cudaStreamNonBlocking, most) == cudaSuccess;
-    return link->owns_stream ? 0 : -1;
+    cudaError_t status = cudaDeviceGetStreamPriorityRange(&least, &most);
+    if (status == cudaSuccess) status = cudaStreamCreateWithPriority(&link->stream, cudaStreamNonBlocking, most);
+    link->owns_stream = status == cudaSuccess;
+    return status;
 }
 
 static int open_link_(Group *group, Link *link, const ncclUniqueId *id, int size, int rank, Error *err) {
@@ -78,8 +79,8 @@ static int open_link_(Group *group, Link *link, const ncclUniqueId *id, int size
     if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = LINK_CTAS;
     if (group->use == COMM_USE_BESIDE) config.maxCTAs = BESIDE_CTAS;
     if (group->use == COMM_USE_COMPUTE) config.maxCTAs = COMPUTE_CTAS;
-    if (open_stream_(group, link) != 0)
-        return nccl_fail_(group, "making a stream", -1, "the device has none left", err);
+    cudaError_t opened = open_stream_(link);
+    if (opened != cudaSuccess) return nccl_fail_(group, "making a stream", -1, cudaGetErrorString(opened), err);
     ncclResult_t status = ncclCommInitRankConfig(&link->nccl, size, *id, rank, &config);
     return status == ncclSuccess ? 0 : nccl_fail_(group, "starting NCCL", -1, nccl_text_(status), err);
 }
@@ -149,7 +150,8 @@ static int nccl_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t
     if (sends && make_id_(group, &id, err) != 0) return -1;
     if (pass_id_(group->host, peer, &id, sends, err) != 0) return -1;
     if (open_link_(group, link, &id, 2, sends ? 0 : 1, err) != 0) return -1;
-    cudaMemsetAsync(scratch, 0, 1, link->stream);
+    cudaError_t cleared = cudaMemsetAsync(scratch, 0, 1, link->stream);
+    if (cleared != cudaSuccess) return nccl_fail_(group, "connecting", -1, cudaGetErrorString(cleared), err);
     ncclResult_t status = sends ? ncclSend(scratch, 1, ncclInt8, 1, link->nccl, link->stream)
                                 : ncclRecv(scratch, 1, ncclInt8, 0, link->nccl, link->stream);
     return settle_(group, link, status, err);
@@ -206,11 +208,10 @@ static int nccl_check_(Group *group, Error *err) {
     return 0;
 }
 
-static cudaEvent_t take_event_(Group *group) {
-    cudaEvent_t event = NULL;
-    if (group->idle_count > 0) return group->idle[--group->idle_count];
-    cuda_note(group->cuda, cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
-    return event;
+static cudaError_t take_event_(Group *group, cudaEvent_t *event) {
+    if (group->idle_count == 0) return cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+    *event = group->idle[--group->idle_count];
+    return cudaSuccess;
 }
 
 static void keep_event_(Group *group, cudaEvent_t event) {
@@ -221,10 +222,15 @@ static void keep_event_(Group *group, cudaEvent_t event) {
 }
 
 // Marks the end of what was just queued on the link.
-static int mark_(Group *group, Link *link, CommRequest *request) {
+static int mark_(Group *group, Link *link, CommRequest *request, Error *err) {
+    cudaEvent_t event = NULL;
     memset(request, 0, sizeof *request);
-    cudaEvent_t event = take_event_(group);
-    cuda_note(group->cuda, cudaEventRecord(event, link->stream), "recording an event");
+    cudaError_t status = take_event_(group, &event);
+    if (status == cudaSuccess) status = cudaEventRecord(event, link->stream);
+    if (status != cudaSuccess) {
+        if (event != NULL) keep_event_(group, event);
+        return give_up_(group, "recording an event", -1, cudaGetErrorString(status), err);
+    }
     request->handle[0] = event;
     request->active = true;
     if (group->use == COMM_USE_COMPUTE) group->cuda->collectives++;
@@ -233,8 +239,8 @@ static int mark_(Group *group, Link *link, CommRequest *request) {
 
 // Makes compute wait on the device for the collective before anything queued later; the host waits for nothing.
 static int compute_waits_(Group *group, CommRequest *request, Error *err) {
-    if (request->active) group->cuda->collectives--;
-    if (request->active && !group->failed) {
+    if (request->active) {
+        group->cuda->collectives--;
         cudaEvent_t event = (cudaEvent_t)request->handle[0];
         cuda_note(group->cuda, cudaStreamWaitEvent(cuda_compute(group->cuda), event, 0), "ordering streams");
         keep_event_(group, event);
@@ -274,7 +280,7 @@ static int nccl_send_(Comm *comm, int peer, const void *from, int64_t bytes, Com
     if (check_ready_(group, link, "a send to rank", peer, err) != 0) return -1;
     ncclResult_t status = ncclSend(from, (size_t)bytes, ncclInt8, 1, link->nccl, link->stream);
     if (status != ncclSuccess) return give_up_(group, "a send to rank", peer, nccl_text_(status), err);
-    return mark_(group, link, request);
+    return mark_(group, link, request, err);
 }
 
 static int nccl_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
@@ -283,7 +289,7 @@ static int nccl_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequ
     if (check_ready_(group, link, "a receive from rank", peer, err) != 0) return -1;
     ncclResult_t status = ncclRecv(to, (size_t)bytes, ncclInt8, 0, link->nccl, link->stream);
     if (status != ncclSuccess) return give_up_(group, "a receive from rank", peer, nccl_text_(status), err);
-    return mark_(group, link, request);
+    return mark_(group, link, request, err);
 }
 
 // --- collectives
@@ -307,7 +313,7 @@ static int order_(Group *group, Error *err) {
 
 static int nccl_started_(Group *group, ncclResult_t status, const char *doing, CommRequest *request, Error *err) {
     if (status != ncclSuccess) return give_up_(group, doing, -1, nccl_text_(status), err);
-    return mark_(group, &group->all, request);
+    return mark_(group, &group->all, request, err);
 }
 
 static int nccl_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {

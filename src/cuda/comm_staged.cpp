@@ -200,6 +200,7 @@ static int staged_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t
     return staged_start_(staged_group_(comm), &like, in, true, request, err);
 }
 
+// A message that a failure interrupted keeps its memory until the process ends: the host's group may still write there.
 static void staged_destroy_(Comm *comm) {
     Group *group = staged_group_(comm);
     cudaSetDevice(group->cuda->device);

@@ -26,7 +26,7 @@ typedef struct CudaBackend {
     int device;
     int multiprocessors;
     int collectives;      // over tensor ranks, from their call until compute waits for them: they run beside products
-    int64_t shared_bytes; // shared memory one block may have (cudaDevAttrMaxSharedMemoryPerBlockOptin)
+    int64_t shared_bytes; // shared memory one block may have (cudaDeviceProp's sharedMemPerBlockOptin)
     cudaStream_t streams[STREAM_COUNT];
     bool registers;   // NCCL can use registered memory for collectives over tensor ranks
     void *registered; // an allocation by ncclMemAlloc that it may be; NULL: none

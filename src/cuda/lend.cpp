@@ -11,11 +11,11 @@ typedef struct Handle {
 
 static_assert(sizeof(Handle) <= sizeof(Loan), "a handle has to fit into a loan");
 
-static bool uuid_(int device, cudaUUID_t *uuid) {
+static cudaError_t uuid_(int device, cudaUUID_t *uuid) {
     cudaDeviceProp properties;
-    if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) return false;
-    *uuid = properties.uuid;
-    return true;
+    cudaError_t status = cudaGetDeviceProperties(&properties, device);
+    if (status == cudaSuccess) *uuid = properties.uuid;
+    return status;
 }
 
 int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err) {
@@ -24,7 +24,8 @@ int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, E
     memset(&handle, 0, sizeof handle);
     memset(loan, 0, sizeof *loan);
     cudaError_t status = cudaIpcGetMemHandle(&handle.memory, const_cast<void *>(memory));
-    if (status != cudaSuccess || !uuid_(cuda_self(backend)->device, &handle.gpu)) {
+    if (status == cudaSuccess) status = uuid_(cuda_self(backend)->device, &handle.gpu);
+    if (status != cudaSuccess) {
         cudaGetLastError();
         return error_set(err, EXIT_FAILED, "CUDA lends no memory here: %s", cudaGetErrorString(status));
     }
@@ -39,7 +40,7 @@ static int find_gpu_(const cudaUUID_t *gpu) {
     cudaGetDeviceCount(&count);
     for (int device = 0; device < count; device++) {
         cudaUUID_t uuid;
-        if (uuid_(device, &uuid) && memcmp(&uuid, gpu, sizeof uuid) == 0) return device;
+        if (uuid_(device, &uuid) == cudaSuccess && memcmp(&uuid, gpu, sizeof uuid) == 0) return device;
     }
     return -1;
 }

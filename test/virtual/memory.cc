@@ -4,6 +4,7 @@
 #include "clock.h"
 #include "virtual.h"
 
+#include <algorithm>
 #include <atomic>
 #include <fcntl.h>
 #include <map>
@@ -56,6 +57,11 @@ Arena open_arena() {
     JobLock lock;
     job()->held[node() * options().gpus + current_gpu()] += CONTEXT_BYTES;
     return a;
+}
+
+// Of this process's GPU. With the job's lock held.
+int64_t not_held() {
+    return memory_total() - job()->held[node() * options().gpus + current_gpu()] - options().taken;
 }
 
 Arena &arena() {
@@ -146,11 +152,20 @@ int64_t memory_total() {
     return dry() ? dry_figures().memory_bytes : 85017493504; // what cudaGetDeviceProperties says of an H100 with 80 GB
 }
 
+// Runtime API, cudaSetDevice: since CUDA 12 it makes the context, which has to find room on the GPU.
+cudaError_t memory_context() {
+    if (job()->members[process()].arena == 0) {
+        JobLock lock;
+        if (not_held() < CONTEXT_BYTES) return cudaErrorMemoryAllocation;
+    }
+    arena();
+    return cudaSuccess;
+}
+
 int64_t memory_left() {
     arena();
     JobLock lock;
-    int64_t left = memory_total() - job()->held[node() * options().gpus + current_gpu()] - options().taken;
-    return left > 0 ? left : 0;
+    return std::max<int64_t>(not_held(), 0);
 }
 
 // Allocations are aligned to 256 bytes at least (CUDA C++ programming guide, "Device memory accesses"); those that are

@@ -47,7 +47,7 @@ MISTAKES = [
             "if (run != NULL) return 0;",
             TWO, "launched for the first time after messages", {**APART, "VIRTUAL_LAZY": "2"}),
     Mistake("a_first_message_of_unwritten_memory", "src/cuda/comm_nccl.cpp",
-            "    cudaMemsetAsync(scratch, 0, 1, link->stream);\n", "", TWO, "nothing has written", APART),
+            "cudaMemsetAsync(scratch, 0, 1, link->stream)", "cudaSuccess", TWO, "nothing has written", APART),
     Mistake("a_receive_of_half_the_bytes", "src/cuda/comm_nccl.cpp", "ncclRecv(to, (size_t)bytes,",
             "ncclRecv(to, (size_t)bytes / 2,", TWO, "meets a send of", APART),
     Mistake("a_receive_that_nobody_sends", "src/cuda/comm_nccl.cpp",

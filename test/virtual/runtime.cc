@@ -185,7 +185,8 @@ cudaError_t cudaSetDevice(int device) {
     chosen_gpu = device;
     if (first_gpu < 0) first_gpu = device;
     if (first_gpu != device) defect("a process uses two GPUs, %d and %d", first_gpu, device);
-    return answer(sticky());
+    cudaError_t made = memory_context();
+    return answer(made != cudaSuccess ? made : sticky());
 }
 
 cudaError_t cudaGetDevice(int *device) {
@@ -210,14 +211,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
     return answer(cudaSuccess);
 }
 
-cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
-    *value = attribute == cudaDevAttrMultiProcessorCount            ? multiprocessors()
-             : attribute == cudaDevAttrComputeCapabilityMajor       ? capability() / 10
-             : attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 232448
-                                                                    : 0;
-    return answer(cudaSuccess);
-}
-
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     *least = 0, *greatest = -5;
     return answer(cudaSuccess);
@@ -230,6 +223,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
 
 cudaError_t cudaMemGetInfo(size_t *left, size_t *total) {
     if (sticky() != cudaSuccess) return answer(sticky());
+    if (memory_context() != cudaSuccess) return answer(cudaErrorMemoryAllocation);
     *left = (size_t)memory_left(), *total = (size_t)memory_total();
     return answer(cudaSuccess);
 }

@@ -2,9 +2,11 @@
 what to do; a code other than 0, within seconds; and no process left."""
 
 import re
+import subprocess
 
 import pytest
 import trainer_runs
+import virtual_runs
 from virtual_runs import APART, BPIPE, WIDE, run, write_config
 
 pytestmark = pytest.mark.usefixtures("ranks")
@@ -58,7 +60,9 @@ def test_fewer_gpus_than_ranks_are_refused_with_both_counts(tmp_path):
 
 @pytest.mark.every_case
 @pytest.mark.parametrize(
-    "taken, needs", [("81000", "the start needs"), ("80500", "this stage needs")], ids=["all", "most"]
+    "taken, needs",
+    [("81000", "the start needs"), ("80550", "the start needs"), ("80500", "this stage needs")],
+    ids=["all, also for a context", "all but a context's", "most"],
 )
 def test_memory_that_other_programs_hold_is_missing_before_anything_is_allocated(tmp_path, taken, needs):
     said = refused(tmp_path, *TWO, VIRTUAL_TAKEN_MIB=taken)
@@ -79,6 +83,37 @@ def test_a_gpu_that_is_lost_ends_the_job_with_the_step_and_what_to_do(tmp_path, 
 def test_a_gpu_that_is_lost_while_memory_is_allocated_is_not_called_short_of_memory(tmp_path):
     said = refused(tmp_path, VIRTUAL_FAULT="lost@10")
     assert "allocating memory failed: unspecified launch failure; this process has lost the GPU" in said, said
+
+
+# By steps of the device, so that another call meets the loss each time.
+MOMENTS = {
+    "the start": ((), 1),
+    "a product": ((), 73),
+    "attention": (("train.precision=bf16",), 300),
+    "an event of a message": (TWO, 177),
+    "evictions to host memory": ((*BPIPE, "schedule.evict_to=host"), 7),
+    "the first messages": ((*TWO, "VIRTUAL_NODES=2"), 3),
+    "sums": (("parallel.data=2",), 105),
+    "copies through host memory": (("parallel.tensor=2", "hardware.share_gpu=true", "VIRTUAL_GPUS=1"), 344),
+}
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("options, step", MOMENTS.values(), ids=MOMENTS)
+def test_a_gpu_that_is_lost_at_any_moment_is_what_the_run_says(tmp_path, options, step):
+    environment = dict(option.split("=") for option in options if option.startswith("VIRTUAL_"))
+    options = [option for option in options if not option.startswith("VIRTUAL_")]
+    said = complaints(tmp_path, *options, VIRTUAL_FAULT=f"lost@{step}", **environment)
+    lost = [each for each in said if "this process has lost the GPU" in each]
+    assert lost and "--resume" in lost[0], said
+    assert not re.search("cuBLASLt has no|does not start|out of memory|does not exist", "".join(said)), said
+
+
+def test_the_version_says_that_there_is_no_driver():
+    command = [virtual_runs.VIRTUAL / "train_llama", "--version"]
+    env = virtual_runs.environment(VIRTUAL_DRIVER="none")
+    said = subprocess.run(command, capture_output=True, text=True, env=env, check=True).stdout
+    assert re.search(r"^GPU +no driver, CUDA 13\.0, ", said, re.M), said
 
 
 @pytest.mark.parametrize("options, environment", [(TWO, APART), (WIDE, {})], ids=["messages", "sums"])

@@ -195,6 +195,7 @@ int64_t memory_most_pinned(); // bytes of cudaMallocHost at a time
 cudaError_t memory_export(cudaIpcMemHandle_t *handle, void *memory);
 cudaError_t memory_import(void **memory, const cudaIpcMemHandle_t *handle);
 cudaError_t memory_close(void *memory);
+cudaError_t memory_context(); // of this process: made now, or no room
 int64_t memory_total();
 int64_t memory_left();
 uint64_t arena_offset(const void *memory, int *owner); // of device memory, also of a mapped one
