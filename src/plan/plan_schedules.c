@@ -90,7 +90,7 @@ static bool recomputes_(const ScheduleRow *row) {
     return false;
 }
 
-static PlanRank rank_of_(const ScheduleRow *row) {
+static PlanRank schedules_rank_of_(const ScheduleRow *row) {
     bool evicts = row->schedule.bpipe == BPIPE_ON;
     return (PlanRank){.compared = planner_compared_step(row->forecast.time.step, evicts),
                       .recomputes = recomputes_(row),
@@ -106,7 +106,7 @@ int schedule_table_best(const ScheduleTable *table, ScheduleRowMay *may, const v
     for (int i = 0; i < table->count; i++) {
         const ScheduleRow *row = &table->rows[i];
         if (!row->forecast.fits || !row->forecast.time.known || (may != NULL && !may(row, argument))) continue;
-        PlanRank rank = rank_of_(row);
+        PlanRank rank = schedules_rank_of_(row);
         if (at >= 0 && !planner_prefers(&rank, &best)) continue;
         best = rank;
         at = i;
@@ -166,8 +166,7 @@ void schedule_table_free(ScheduleTable *table) {
 // ---------------------------------------------------------------- for people
 
 static const char *recomputed_text_(const ScheduleRow *row) {
-    if (recomputes_(row))
-        return row->schedule.recompute_given > 1 ? ", some layers recomputed" : ", layers recomputed";
+    if (recomputes_(row)) return row->schedule.recompute_given > 1 ? ", some layers recomputed" : ", layers recomputed";
     if (row->attention.modes_given > 1) return "";
     return row->attention.mode == ATTENTION_RECOMPUTE ? ", attention recomputed" : "";
 }

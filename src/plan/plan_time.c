@@ -449,20 +449,20 @@ static int growth_to_(Growth *growth, const Config *config, int64_t microbatches
     return 0;
 }
 
-static int64_t least_(int64_t a, int64_t b) {
+static int64_t plan_time_least_(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// Simulates twice as many microbatches until they settle: from a long list on, since the rounds of a short one may agree
-// by chance, and up to the whole one or a very long part of it.
+// Simulates twice as many microbatches until they settle: from a long list on, since the rounds of a short one may
+// agree by chance, and up to the whole one or a very long part of it.
 static int grow_until_settled_(Growth *growth, const Config *config, const PlanCosts *costs, Error *err) {
     enum { LONG = 1 << 13, MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards
     int64_t p = config->parallel.pipeline, lengthy = LONG / p;
-    int64_t most = least_(config_microbatches(config), (growth->now.exposed > 0 ? MOST_WAITING : MOST) / p);
+    int64_t most = plan_time_least_(config_microbatches(config), (growth->now.exposed > 0 ? MOST_WAITING : MOST) / p);
     bool settled = false;
     while (growth->enough < most && !(settled && growth->enough > lengthy)) {
         int64_t next = growth->enough < lengthy ? lengthy : 2 * growth->enough;
-        if (growth_to_(growth, config, least_(next, most), costs, &settled, err) != 0) return -1;
+        if (growth_to_(growth, config, plan_time_least_(next, most), costs, &settled, err) != 0) return -1;
     }
     return 0;
 }
@@ -485,7 +485,7 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
         return -1;
     bool steady = steady_(&growth.before, &between, phase), hopeless = growth_expects_(&growth, all) > CLEARLY * worth;
     if (steady && !hopeless &&
-        growth_to_(&growth, config, least_(all, 2 * growth.enough), costs, &steady, err) != 0)
+        growth_to_(&growth, config, plan_time_least_(all, 2 * growth.enough), costs, &steady, err) != 0)
         return -1;
     if (!steady && hopeless) {
         phase->makespan = INFINITY;
