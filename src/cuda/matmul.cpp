@@ -329,8 +329,9 @@ void cuda_use_products(Backend *backend, const ProductChoice *choices, int64_t c
 // --- products of a model
 
 void cuda_product(CudaBackend *cuda, const CudaProduct *product) {
-    if (cuda_product_try(cuda, product) != 0)
-        cuda_refuse(cuda, "cuBLASLt has no matrix product for a shape of this model");
+    if (cuda_product_try(cuda, product) == 0) return;
+    cuda_note(cuda, cudaFree(NULL), "a matrix product"); // a lost GPU computes none either
+    cuda_refuse(cuda, "cuBLASLt has no matrix product for a shape of this model");
 }
 
 // Describes y = x wT. Blocks of rows are a batch whose members share w (at a stride of 0) and the bias.

@@ -135,6 +135,7 @@ Outcome advance(Device *d, VirtualStream *stream, std::unique_lock<std::mutex> &
 
 void inject_fault(Device *d) {
     if (!fault_comes("lost", ++d->steps)) return;
+    __atomic_store_n(&job()->lost, true, __ATOMIC_SEQ_CST);
     d->error = cudaErrorLaunchFailure;
     for (VirtualStream *stream : d->streams) stream->ops.clear();
     d->changed.notify_all();

@@ -119,6 +119,7 @@ struct Job {
     uint32_t magic;
     pthread_mutex_t lock;
     uint32_t bell; // rung whenever something is posted
+    bool lost;     // a rank has lost its GPU: for that rank all events count as passed, until the job ends
     Member members[PROCESSES];
     int64_t held[PROCESSES]; // bytes by node * gpus + gpu
     Mapping mappings[1024];
