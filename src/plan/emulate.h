@@ -40,7 +40,7 @@ int emulation_rehearse(Emulation *emulation, const Schedule *schedule, const Log
 // Runs the stage's list once. The first run on a device touches its memory for the first time, so time a later one.
 int emulation_run(Emulation *emulation, const Schedule *schedule, EmulationTimes *times, Error *err);
 
-// Runs the list once untimed and then five times. seconds[i]: the median time of action i of the stage's list, if it
+// Runs the list once untimed and then five times. seconds[i]: the least time of action i of the stage's list, if it
 // computes. -1 with err.
 int emulation_actions(Emulation *emulation, const Schedule *schedule, double *seconds, Error *err);
 
