@@ -3,17 +3,24 @@
 # build (or what was packed), tests, runs against the CPU, figures. Ends with a table of what held.
 #
 #   scripts/cuda_check.sh               on a machine with the toolkit and what scripts/install_deps.sh installs
-#   scripts/cuda_check.sh pack DIR      on any machine with nvcc: puts programs, tests and the
-#                                       libraries they need besides CUDA's into DIR, for a bare machine
-#   scripts/cuda_check.sh packed DIR    on the bare machine: the same checks with what lies in DIR
+#   scripts/cuda_check.sh pack DIR      on any machine with nvcc: puts this script, programs, tests and the
+#                                       libraries they need except CUDA's into DIR, for a bare machine
+#   DIR/scripts/cuda_check.sh packed DIR    on the bare machine: the same checks with what is in DIR
 #
 # A bare machine needs: an NVIDIA driver, CUDA's runtime, cuBLASLt, NCCL and cuDNN 9 (the toolkit's folder, or the
 # Python wheels nvidia-*), glibc as new as the packing machine's, bash and python3. LOGS names the folder for whole logs.
 set -uo pipefail
+folder=${2:+$(realpath -m "$2")} # as seen from where the user is
 cd "$(dirname "$0")/.." || exit 1
 logs=${LOGS:-out/cuda_check}
 build=${BUILD:-build}/release
-make_cuda() { make BUILD="${BUILD:-build}" "$@" || exit 1; }
+make_cuda() {
+    if ! make found | grep -q '✓ nvcc'; then
+        echo 'cuda_check: make finds no nvcc with cuBLASLt and NCCL (make found says what it finds)' >&2
+        exit 1
+    fi
+    make BUILD="${BUILD:-build}" "$@" || exit 1
+}
 gpu_tests=(norm pointwise embedding cross_entropy adamw)
 results=()
 
@@ -25,6 +32,7 @@ check() {
     shift
     headline "$name"
     "$@" >"$logs/${name// /_}.log" 2>&1 || verdict="FAILED ($?)"
+    if [ "$verdict" = ok ] && grep -q ': skipped$' "$logs/${name// /_}.log"; then verdict=skipped; fi
     tail -n "${SHOW:-12}" "$logs/${name// /_}.log"
     results+=("$(printf '%-44s %s' "$name" "$verdict")")
 }
@@ -50,13 +58,15 @@ pack() {
     if command -v mpirun >/dev/null; then
         cp -L "$(command -v mpirun)" "$to/bin/mpirun"
         cp -L "$(command -v orted)" "$to/bin/orted" 2>/dev/null
-        openmpi=$(dirname "$(find / -xdev -path '*openmpi*/mca_pml_ob1.so' 2>/dev/null | head -1)")
-        cp -rL "$openmpi" "$to/openmpi/plugins"
+        openmpi=$(find / -xdev -path '*openmpi*/mca_pml_ob1.so' 2>/dev/null | head -1)
+        if [ -n "$openmpi" ]; then cp -rL "$(dirname "$openmpi")" "$to/openmpi/plugins"; fi
         cp -rL /usr/share/openmpi "$to/openmpi/share" 2>/dev/null
     fi
     for file in "$to"/bin/* "$to"/openmpi/plugins/*.so; do libraries "$file"; done | sort -u |
         while read -r file; do cp -L "$file" "$to/lib/"; done
     cp -rL data configs "$to/"
+    mkdir -p "$to/scripts"
+    cp scripts/cuda_check.sh "$to/scripts/"
     du -sh "$to"
 }
 
@@ -148,6 +158,18 @@ bpipe_on_one_gpu() {
         compare p4_t2 p4_plain 1e-4
 }
 
+# Ranks with a GPU each: messages by copy engines, evictions between GPUs, sums and gathers by NCCL.
+several_gpus() {
+    local count
+    count=$(nvidia-smi -L | grep -c '^GPU')
+    if [ "$count" -lt 2 ]; then echo 'one GPU is here: skipped'; return 0; fi
+    train alone cuda 5 "${one[@]}" &&
+        train stages cuda 5 -o parallel.pipeline=2 -o schedule.bpipe=off && compare stages alone 0 &&
+        train tensor cuda 5 "${one[@]}" -o parallel.tensor=2 && compare tensor alone 1e-4 &&
+        train data cuda 5 "${one[@]}" -o parallel.data=2 && compare data alone 1e-4 || return 1
+    if [ "$count" -ge 4 ]; then train bpipe cuda 5 && compare bpipe alone 0; fi
+}
+
 gpu_family() {
     local test
     for test in "$tests/test_cuda" "${gpu_tests[@]/#/$gpu/test_gpu_}"; do
@@ -179,6 +201,7 @@ main() {
     check 'reruns give the same bits' reruns_equal
     check 'attention modes agree' modes_agree
     check 'BPipe of four ranks on one GPU' bpipe_on_one_gpu
+    check 'ranks with a GPU each' several_gpus
     if [ "${QUICK:-0}" = 0 ]; then
         check 'compute-sanitizer' sanitized
         check 'LLaMA 65B, one stage, b=2, flash' stage train_llama llama65b.yaml -o schedule.micro_batch=2
@@ -190,8 +213,8 @@ main() {
 }
 
 case "${1:-}" in
-pack) pack "${2:?pack needs a folder}" ;;
-packed) use_packed "${2:?packed needs a folder}" && main ;;
+pack) pack "${folder:?pack needs a folder}" ;;
+packed) use_packed "${folder:?packed needs a folder}" && main ;;
 '') use_built && main ;;
 *) echo "usage: $0 [pack DIR | packed DIR]" >&2 && exit 2 ;;
 esac

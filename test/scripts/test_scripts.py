@@ -109,3 +109,10 @@ def test_a_link_stays_and_its_target_is_written(tmp_path):
     link.symlink_to(place)
     assert script("metrics.py", "csv", metrics_file(tmp_path), "-o", link).returncode == 0
     assert link.is_symlink() and place.read_text().startswith("step,loss")
+
+
+def test_cuda_check_says_in_a_sentence_that_there_is_no_nvcc():
+    command = ["bash", ROOT / "scripts" / "cuda_check.sh"]
+    ended = subprocess.run(command, capture_output=True, timeout=120, env={**os.environ, "NVCC": ""})
+    one_sentence(ended, "cuda_check")
+    assert "nvcc" in ended.stderr.decode()
