@@ -38,6 +38,7 @@ class Run:
     world: int
     peak: float  # TFLOP/s of all ranks
     seconds: float
+    spread: float  # half of what the middle half of its steps covers, of their median
 
     @property
     def on_cpu(self):
@@ -77,7 +78,9 @@ def run_of(path, file, options):
     if peak is None:
         raise Failure(f"{file}: the peak of its device is not known; set hardware.peak_tflops in its configuration")
     times = sorted(steps[skipped:])
-    seconds = times[min(len(times) - 1, int(options.quantile * len(times)))]
+    quantile = lambda part: times[min(len(times) - 1, int(part * len(times)))]  # noqa: E731
+    seconds = quantile(options.quantile)
+    spread = (quantile(0.75) - quantile(0.25)) / 2 / quantile(0.5) if times[0] > 0 else 0.0
     _ = config["model"]["family"], config["attention"]["mode"]  # what is asked for later
     if not (peak > 0 and world > 0 and 0 < seconds < math.inf):
         raise ValueError("its peak, its ranks or a step's time is not a positive number")
@@ -85,7 +88,7 @@ def run_of(path, file, options):
         if options.device is None:
             raise Failure(f"{file}: does not say whether its hardware.device auto was a CPU or a GPU; say --device")
         config["hardware"]["device"] = options.device
-    return Run(str(path), config, world, peak * world, seconds)
+    return Run(str(path), config, world, peak * world, seconds, spread)
 
 
 class Planner:
@@ -261,10 +264,10 @@ def section(figures, runs, planner):
 
 
 def compare(title, runs, seconds):
-    print(f"{title:<40}  measured   planned    error")
+    print(f"{title:<40}  measured  +- noise   planned    error")
     for run, planned in zip(runs, seconds, strict=True):
         print(
-            f"  {run.name:<38} {1000 * run.seconds:8.1f}  {1000 * planned:8.1f} "
+            f"  {run.name:<38} {1000 * run.seconds:8.1f}  {100 * run.spread:6.1f} %  {1000 * planned:8.1f} "
             f" {100 * (planned / run.seconds - 1):+6.1f} %"
         )
 
