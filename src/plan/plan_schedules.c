@@ -21,22 +21,41 @@ static ScheduleRow *new_row_(ScheduleTable *table) {
     return &table->rows[table->count++];
 }
 
-// Tries one schedule with one target of evictions. evict: -1 none, else EvictTarget.
-static int try_row_(ScheduleTable *table, const Planner *planner, Config *config, int evict, Error *err) {
+static int add_row_(ScheduleTable *table, const Planner *planner, Config *config, int64_t slots, int64_t load_ahead,
+                    Error *err) {
     ScheduleConfig *schedule = &config->schedule;
-    const ScheduleKind *kind = config_schedule_kind(config);
     Forecast forecast;
-    if (evict == EVICT_TO_PEER && (!kind->pairs || config->parallel.pipeline == 1)) return 0;
-    schedule->bpipe = evict < 0 ? BPIPE_OFF : BPIPE_ON;
-    schedule->evict_to = evict < 0 ? EVICT_TO_PEER : evict;
-    schedule->slots = 0;
-    schedule->load_ahead = 0;
+    schedule->slots = slots;
+    schedule->load_ahead = load_ahead;
     if (planner_forecast_config(planner, config, true, &forecast, err) != 0) return -1;
-    if (!forecast.possible) return 0;
+    if (!forecast.possible || (slots > 0 && table->rows[table->count - 1].forecast.slots == forecast.slots)) return 0;
     schedule->slots = forecast.slots;
     schedule->load_ahead = forecast.load_ahead;
     *new_row_(table) = (ScheduleRow){config->schedule, config->attention, forecast};
     return 0;
+}
+
+// Returns whether the configuration that was given evicts in this schedule to this target, with slots of its own.
+static bool gives_slots_(const Planner *planner, const Config *config) {
+    const ScheduleConfig *asked = &planner->config->schedule, *is = &config->schedule;
+    return asked->slots > 0 && asked->bpipe != BPIPE_OFF && asked->evict_to == is->evict_to &&
+           asked->name == is->name && config_chunks(planner->config) == is->chunks &&
+           (asked->group <= 0 || asked->group == is->group) &&
+           (asked->split_backward == SPLIT_AUTO || asked->split_backward == is->split_backward);
+}
+
+// Tries one schedule with one target of evictions, with the fewest slots, and with those that are given for it. evict:
+// -1 none, else EvictTarget.
+static int try_row_(ScheduleTable *table, const Planner *planner, Config *config, int evict, Error *err) {
+    ScheduleConfig *schedule = &config->schedule;
+    const ScheduleKind *kind = config_schedule_kind(config);
+    int rows = table->count;
+    if (evict == EVICT_TO_PEER && (!kind->pairs || config->parallel.pipeline == 1)) return 0;
+    schedule->bpipe = evict < 0 ? BPIPE_OFF : BPIPE_ON;
+    schedule->evict_to = evict < 0 ? EVICT_TO_PEER : evict;
+    if (add_row_(table, planner, config, 0, 0, err) != 0) return -1;
+    if (evict < 0 || table->count == rows || !gives_slots_(planner, config)) return 0;
+    return add_row_(table, planner, config, planner->config->schedule.slots, planner->config->schedule.load_ahead, err);
 }
 
 // Returns whether every stage, of one chunk each, recomputes all of its layers.

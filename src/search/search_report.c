@@ -202,8 +202,12 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
                   "none: %lld ranks cannot be cut so that tensor ranks divide the heads, stages the layers "
                   "and data ranks the batch, with what -o fixes",
                   (long long)space->world);
+    else if (result->misfit_count == 0 && !result->stopped)
+        grid_line(file, "best", "none: no schedule for %lld ranks has what -o gives; leave out a key of schedule",
+                  (long long)space->world);
     else
         grid_line(file, "best", "none: no configuration for %lld ranks fits", (long long)space->world);
+    if (result->shapes > 0 && result->misfit_count == 0) return 0;
     if (answer_smallest_world(space, &world, err) != 0) return -1;
     if (world.ranks > 0)
         grid_line(file, "world", "the smallest that would do: %lld ranks, pipeline %lld x tensor %lld x data %lld",

@@ -44,6 +44,8 @@ def test_the_written_file_plans_as_the_search_said(tmp_path, more):
     assert planned["step_ms"] == told["step_ms"] and planned["mfu"] == told["mfu"]
     assert max(stage["peak_bytes"] for stage in planned["stages"]) == told["peak_bytes"]
     assert all(stage["fits"] for stage in planned["stages"])
+    # The plan's table has this very configuration, so its best is no slower.
+    assert planned["schedules"][planned["best"]]["step_ms"] <= planned["step_ms"] * (1 + 1e-9)
     lines = best.read_text().splitlines()
     assert [line for line in lines if len(line) > 120] == []
     keys = [i for i, line in enumerate(lines) if line.startswith("  ") and not line.startswith("  #")]
@@ -134,6 +136,13 @@ def test_a_search_counts_few_of_the_configurations_there_are(gpus, batch, most):
     keys = ["-o", "hardware.gpu=h100", "-o", f"train.global_batch={batch}"]
     told = json.loads(search("--gpus", gpus, "--json", *keys, config=ROOT / "configs/llama3_70b.yaml").stdout)
     assert told["best"] is not None and told["evaluated"] < most
+
+
+def test_keys_that_no_schedule_has_are_not_called_a_lack_of_memory():
+    ended = search("--gpus", 32, "-o", "schedule.name=gis", "-o", "schedule.chunks=3")
+    assert ended.returncode == 1
+    assert "none: no schedule for 32 ranks has what -o gives" in ended.stdout, ended.stdout
+    assert "world" not in ended.stdout
 
 
 def test_of_equally_quick_schedules_the_plainest_comes_first():
