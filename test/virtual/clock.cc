@@ -188,25 +188,9 @@ void leave_timeline() {
     host->state = HOST_ENDED;
 }
 
-int world_ranks() {
-    const char *size = getenv("OMPI_COMM_WORLD_SIZE");
-    if (size == nullptr) size = getenv("PMI_SIZE");
-    return size == nullptr ? 1 : atoi(size);
-}
-
-double real_seconds() {
-    timespec now;
-    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 void make_timeline(Timeline *t) {
-    pthread_mutexattr_t attributes;
-    pthread_mutexattr_init(&attributes);
-    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-    pthread_mutex_init(&t->lock, &attributes);
-    t->awake = world_ranks();
+    make_lock(&t->lock);
+    t->awake = processes();
     t->now = t->network_time = real_seconds();
     t->made = true;
 }
@@ -225,14 +209,6 @@ Timeline *timeline() {
     t->hosts[here.process].joined = true;
     atexit(leave_timeline);
     return t;
-}
-
-ClockLock::ClockLock() {
-    if (pthread_mutex_lock(&timeline()->lock) == EOWNERDEAD) pthread_mutex_consistent(&timeline()->lock);
-}
-
-ClockLock::~ClockLock() {
-    pthread_mutex_unlock(&timeline()->lock);
 }
 
 static VirtualClock *program() {

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 struct VirtualStream {
-    int context, queue, priority;
+    int context, queue;
     void *fiber; // fibers.cc
     virtual_gpu::Clock clock;
     std::deque<virtual_gpu::Op> ops;
@@ -332,12 +332,6 @@ static std::set<cudaEvent_t> &events() {
     return all;
 }
 
-static double device_seconds() {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static void check_event(cudaEvent_t event, const char *call) {
     auto lock = device_lock();
     if (events().count(event) == 0) defect("%s is given an event that does not exist", call);
@@ -345,7 +339,7 @@ static void check_event(cudaEvent_t event, const char *call) {
 
 extern "C" {
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int priority) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int) {
     if (sticky() != cudaSuccess) return answer(sticky());
     Device &d = device();
     std::unique_lock<std::mutex> lock(d.lock);
@@ -357,7 +351,6 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int pri
     made->context = process() * CONTEXTS + context;
     made->clock = d.left[(size_t)context];
     made->queue = d.next_queue++ % options().queues;
-    made->priority = priority;
     d.streams.push_back(made);
     if (dry()) line_open(context);
     *stream = made;
@@ -444,7 +437,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
         auto lock = device_lock();
         record->clock = *access.clock;
         edge_release(record.get());
-        record->seconds = device_seconds();
+        record->seconds = real_seconds();
         record->done = true;
         return OUTCOME_DONE;
     };

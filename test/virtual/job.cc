@@ -146,14 +146,6 @@ void leave() {
     if (!anybody(the_job)) unlink(the_path.c_str());
 }
 
-void make_lock(pthread_mutex_t *lock) {
-    pthread_mutexattr_t attributes;
-    pthread_mutexattr_init(&attributes);
-    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-    pthread_mutex_init(lock, &attributes);
-}
-
 Job *attach() {
     the_path = std::string("/dev/shm/") + PREFIX + job_name();
     sweep();
@@ -179,12 +171,6 @@ __attribute__((constructor)) void name_job() {
     clock_gettime(CLOCK_REALTIME, &now);
     snprintf(name, sizeof name, "%d_%lld", (int)getpid(), (long long)now.tv_sec * 1000000000LL + now.tv_nsec);
     if (getenv("VIRTUAL_JOB") == nullptr && getenv("PMIX_NAMESPACE") == nullptr) setenv("VIRTUAL_JOB", name, 0);
-}
-
-double seconds() {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 } // namespace
@@ -217,10 +203,14 @@ int process() {
     return rank;
 }
 
+int processes() {
+    return (int)number("OMPI_COMM_WORLD_SIZE", number("PMI_SIZE", 1));
+}
+
 // Nodes are dealt in contiguous blocks of ranks.
 int node() {
-    int64_t size = number("OMPI_COMM_WORLD_SIZE", number("PMI_SIZE", 1)), nodes = options().nodes;
-    return nodes <= 1 || size < nodes ? 0 : (int)(process() / ((size + nodes - 1) / nodes));
+    int size = processes(), nodes = options().nodes;
+    return nodes <= 1 || size < nodes ? 0 : process() / ((size + nodes - 1) / nodes);
 }
 
 std::string text(const char *format, ...) {
@@ -243,12 +233,27 @@ void defect(const char *format, ...) {
     _exit(1);
 }
 
-JobLock::JobLock() {
-    if (pthread_mutex_lock(&job()->lock) == EOWNERDEAD) pthread_mutex_consistent(&job()->lock);
+// A lock that processes share, and that outlives one that ends with it.
+void make_lock(pthread_mutex_t *lock) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(lock, &attributes);
 }
 
-JobLock::~JobLock() {
-    pthread_mutex_unlock(&job()->lock);
+SharedLock::SharedLock(pthread_mutex_t *taken) : lock(taken) {
+    if (pthread_mutex_lock(lock) == EOWNERDEAD) pthread_mutex_consistent(lock);
+}
+
+SharedLock::~SharedLock() {
+    pthread_mutex_unlock(lock);
+}
+
+double real_seconds() {
+    timespec now;
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 void ring() {
@@ -270,28 +275,16 @@ void dump_waits(); // device.cc
 void watch_progress() {
     static std::mutex guard;
     static uint64_t last = 0;
-    static double since = seconds();
+    static double since = real_seconds();
     std::lock_guard<std::mutex> held(guard);
     uint64_t sum = 1;
     for (const Member &member : job()->members) sum += __atomic_load_n(&member.progress, __ATOMIC_RELAXED);
-    if (sum != last) last = sum, since = seconds();
-    if (seconds() - since < options().patience) return;
+    if (sum != last) last = sum, since = real_seconds();
+    if (real_seconds() - since < options().patience) return;
     dump_waits();
     usleep(500000); // the other ranks say theirs before the launcher ends all
     leave();
     _exit(1);
-}
-
-char *arena_of(int other) {
-    static char *mapped[PROCESSES];
-    enum : size_t { ARENA = (size_t)64 << 30 };
-    if (mapped[other] != nullptr) return mapped[other];
-    std::string path = text("/proc/%d/fd/%d", job()->members[other].pid, job()->members[other].arena);
-    int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-    void *memory = fd < 0 ? MAP_FAILED : mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (fd >= 0) close(fd);
-    if (memory == MAP_FAILED) defect("the memory of rank %d cannot be reached (%s): it has ended", other, path.c_str());
-    return mapped[other] = (char *)memory;
 }
 
 void Clock::set(int context, uint32_t time) {

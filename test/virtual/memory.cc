@@ -93,7 +93,7 @@ size_t up(size_t bytes, size_t unit) {
 
 struct Handle {
     uint32_t magic;
-    int32_t process, node, whole;
+    int32_t process, node;
     uint64_t offset, size;
     int64_t number;
 };
@@ -253,10 +253,26 @@ cudaError_t memory_export(cudaIpcMemHandle_t *handle, void *memory) {
         defect("cudaIpcGetMemHandle shares device allocation %lld of %zu bytes: with less than whole blocks of 2 MiB "
                "the driver shares what else lies in the block",
                (long long)region.number, region.size);
-    Handle made = {HANDLE, process(), node(), 1, region.offset, region.size, region.number};
+    Handle made = {HANDLE, process(), node(), region.offset, region.size, region.number};
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &made, sizeof made);
     return cudaSuccess;
+}
+
+// The file of another process's arena, or -1: it has ended.
+static int open_arena_of(int other) {
+    std::string path = text("/proc/%d/fd/%d", job()->members[other].pid, job()->members[other].arena);
+    return open(path.c_str(), O_RDWR | O_CLOEXEC);
+}
+
+char *arena_of(int other) {
+    static char *mapped[PROCESSES];
+    if (mapped[other] != nullptr) return mapped[other];
+    int fd = open_arena_of(other);
+    void *memory = fd < 0 ? MAP_FAILED : mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+    if (memory == MAP_FAILED) defect("the memory of rank %d cannot be reached: it has ended", other);
+    return mapped[other] = (char *)memory;
 }
 
 cudaError_t memory_import(void **memory, const cudaIpcMemHandle_t *handle) {
@@ -267,8 +283,7 @@ cudaError_t memory_import(void **memory, const cudaIpcMemHandle_t *handle) {
     // A process cannot open its own handles: cuIpcOpenMemHandle, CUDA_ERROR_INVALID_CONTEXT.
     if (h.process == process()) return cudaErrorDeviceUninitialized;
     arena();
-    std::string path = text("/proc/%d/fd/%d", job()->members[h.process].pid, job()->members[h.process].arena);
-    int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    int fd = open_arena_of(h.process);
     if (fd < 0) return cudaErrorMapBufferObjectFailed;
     char *data = (char *)mmap(nullptr, h.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)h.offset);
     char *cells = dry() ? nullptr

@@ -117,9 +117,8 @@ extern Here here;
 
 // The timeline; the first call joins it.
 Timeline *timeline();
-struct ClockLock {
-    ClockLock();
-    ~ClockLock();
+struct ClockLock : SharedLock {
+    ClockLock() : SharedLock(&timeline()->lock) {}
 };
 
 // --- lines.cc. With the lock held.

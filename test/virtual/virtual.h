@@ -134,16 +134,23 @@ Job *job();
 void *job_timeline(); // the segment of clock.cc
 int process();        // this process's place in the job: its rank
 int node();
-struct JobLock {
-    JobLock();
-    ~JobLock();
+int processes();
+double real_seconds(); // also in a dry run
+
+void make_lock(pthread_mutex_t *lock);
+struct SharedLock {
+    pthread_mutex_t *lock;
+    explicit SharedLock(pthread_mutex_t *taken);
+    ~SharedLock();
+};
+struct JobLock : SharedLock {
+    JobLock() : SharedLock(&job()->lock) {}
 };
 void ring();
 void wait_bell(uint32_t seen, double seconds);
 void progressed(); // something happened here
 // Called now and then while this process waits for something; ends it where the whole job has stood still too long.
 void watch_progress();
-char *arena_of(int process); // another process's device memory, mapped here
 
 // --- shadow.cc
 
@@ -194,6 +201,7 @@ cudaError_t memory_pin(void *memory, size_t bytes, bool allocated);
 cudaError_t memory_unpin(void *memory, bool allocated);
 int64_t memory_most_pinned(); // bytes of cudaMallocHost at a time
 cudaError_t memory_export(cudaIpcMemHandle_t *handle, void *memory);
+char *arena_of(int process); // another process's device memory, mapped here
 cudaError_t memory_import(void **memory, const cudaIpcMemHandle_t *handle);
 cudaError_t memory_close(void *memory);
 cudaError_t memory_context(); // of this process: made now, or no room
