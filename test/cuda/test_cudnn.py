@@ -46,8 +46,10 @@ HANDS_OUT = {"cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction", "
              "cuModuleLoadDataEx", "cuModuleGetFunction"}
 SUCCEEDS = {"cuKernelSetAttribute", "cuKernelGetAttribute", "cuFuncSetAttribute", "cuLibraryUnload", "cuModuleUnload"}
 
-pytestmark = pytest.mark.skipif(not PROGRAM.exists() or not os.path.exists(STUB),
-                                reason="built without cuDNN and its frontend, or without the toolkit's stub of libcuda")
+pytestmark = [
+    pytest.mark.skipif(not PROGRAM.exists(), reason="ask_cudnn was not built: no cuDNN or no frontend (make found)"),
+    pytest.mark.skipif(not os.path.exists(STUB), reason=f"{STUB} is missing, which the toolkit has for linking"),
+]
 
 
 @pytest.fixture(scope="module")
