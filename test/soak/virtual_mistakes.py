@@ -33,15 +33,17 @@ def build(tree, target):
     return None if done.returncode == 0 else done.stdout + done.stderr
 
 
-def outcome(folder, mistake):
-    """What the run said, with the word `differs` where its figures are not those of a CPU."""
+def outcome(tree, mistake):
+    """What the run said, with the word `differs` where its figures are not those of a CPU. Its folder is new: a run that
+    finds the products.json of another times no kernels."""
     case = virtual_runs.Case(mistake.family, mistake.case, mistake.environment)
-    config = virtual_runs.write_config(folder, case.family)
-    settings = {"VIRTUAL_ORDER": "random", "VIRTUAL_PATIENCE": "20", **case.environment}
-    done = virtual_runs.run(config, case.family, *case.options, **settings)
-    if done.code != 0:
-        return done.stderr
-    wanted = virtual_runs.on_cpu(config, case.family, *case.options)
+    with tempfile.TemporaryDirectory(dir=tree) as folder:
+        config = virtual_runs.write_config(Path(folder), case.family)
+        settings = {"VIRTUAL_ORDER": "random", "VIRTUAL_PATIENCE": "20", **case.environment}
+        done = virtual_runs.run(config, case.family, *case.options, **settings)
+        if done.code != 0:
+            return done.stderr
+        wanted = virtual_runs.on_cpu(config, case.family, *case.options)
     return DIFFERS if virtual_runs.differences(done.steps, wanted.steps, case.precision) else "sound"
 
 
