@@ -10,6 +10,7 @@
 # A bare machine needs: an NVIDIA driver, CUDA's runtime, cuBLASLt, NCCL and cuDNN 9 (the toolkit's folder, or the
 # Python wheels nvidia-*), glibc as new as the packing machine's, bash and python3. LOGS names the folder for whole logs.
 set -uo pipefail
+unset MAKEFLAGS MAKELEVEL # of a make that calls this script
 folder=${2:+$(realpath -m "$2")} # as seen from where the user is
 cd "$(dirname "$0")/.." || exit 1
 logs=${LOGS:-out/cuda_check}

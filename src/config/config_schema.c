@@ -271,7 +271,7 @@ const ConfigKey config_keys[] = {
            "power of one GPU, for plans; auto: the most its data sheet allows"),
     TEXT(hardware, profile, "profile.json", 0, "measured stage times, written by --profile"),
     TEXT(hardware, products, "products.json", 0,
-         "GPUs: kernels of matrix products, timed at the first start; empty: cuBLASLt's first suggestions"),
+         "GPUs: timed kernels of matrix products; empty: cuBLASLt's first suggestions"),
 };
 
 const int config_key_count = (int)(sizeof config_keys / sizeof config_keys[0]);

@@ -260,7 +260,7 @@ static const char defaults[] =
     "\"tensor_gb_s\":240,\"network_gb_s\":25,\"host_gb_s\":25,\"latency_us\":10,\"matmul_efficiency\":\"auto\","
     "\"matmul_half\":\"auto\",\"flash_forward\":\"auto\",\"flash_backward\":\"auto\",\"stream_gb_s\":\"auto\","
     "\"action_us\":0,\"step_overhead_ms\":0,\"gpu_hour\":\"auto\",\"gpu_watts\":\"auto\","
-    "\"profile\":\"profile.json\"}}";
+    "\"profile\":\"profile.json\",\"products\":\"products.json\"}}";
 
 // The defaults are part of what the program promises: changing one changes other people's runs.
 static void what_is_not_said_is_the_default(void **state) {

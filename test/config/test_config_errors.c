@@ -41,7 +41,7 @@ static const BadInput malformed[] = {
     {"", NULL, "@: model.family: is missing", "model.hidden, model.layers"},
     {"# nothing\n\n", NULL, "@: model.family: is missing", "data.train"},
     {"---\n", NULL, "@: model.family: is missing", "data.train"},
-    {MODEL, NULL, "@: data.train: is missing", "every configuration says it"},
+    {MODEL, NULL, "@: data.train: is missing", "has no default"},
     {"- a\n- b\n", NULL, "@:1: the file is not a mapping", "begin with a line such as model:"},
     {"hello\n", NULL, "@:1: the file is not a mapping", "model:"},
     {"[1, 2]\n", NULL, "@:1: the file is not a mapping", "model:"},
