@@ -308,6 +308,7 @@ static int launch_start_(Launch *launch, char **argv, Error *err) {
         launch_children_open(&launch->children, ranks, launch->coordinator, err) != 0 ||
         launch_open_(launch, ends, err) != 0)
         return -1;
+    coordinator_expect_all(launch->coordinator);
     launch->mpirun = launch_mpirun(ranks, argv, &launch->folder, coordinator_invitation(launch->coordinator), ends[1],
                                    launch->words, err);
     close(ends[1]);

@@ -25,7 +25,7 @@ struct Coordinator {
     Watchdog *dog;
     Peer *peers;              // [ranks]
     int open, left;           // ranks that were heard and have not ended; that left cleanly
-    bool met;                 // all ranks have met
+    bool expects;             // the silence of ranks that were never heard is still to be counted
     double next;              // look
     int first, worth;         // the rank that decides what is said, and why it does; -1: none
     int64_t when;             // it ended
@@ -93,10 +93,12 @@ static void coordinator_note_end_(Coordinator *coordinator, int rank, const Rank
     status_copy_text(coordinator->reason, sizeof coordinator->reason, status->text);
 }
 
-// Expects every rank to be heard, once one of them knows its stage: by then all have met, and on one host no message
-// gets lost. A supervisor that was stopped before its first message is missed in this way.
-static void coordinator_expect_all_(Coordinator *coordinator, double now) {
-    coordinator->met = true;
+void coordinator_expect_all(Coordinator *coordinator) {
+    coordinator->expects = true;
+}
+
+static void coordinator_count_silence_(Coordinator *coordinator, double now) {
+    coordinator->expects = false;
     for (int rank = 0; rank < coordinator->job.ranks; rank++)
         if (!coordinator->peers[rank].heard) watchdog_expect(coordinator->dog, rank, now);
 }
@@ -109,7 +111,7 @@ void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *hear
     if (coordinator_status(coordinator, rank)->ending != ENDING_NONE) return;
     if (coordinator_hurried_(coordinator, &status)) status.ending = ENDING_LEFT, status.code = EXIT_FAILED;
     watchdog_hear(coordinator->dog, rank, &status, now);
-    if (coordinator->job.one_host && status.stage >= 0 && !coordinator->met) coordinator_expect_all_(coordinator, now);
+    if (coordinator->expects && status.stage >= 0) coordinator_count_silence_(coordinator, now); // all have met
     if (status.ending != ENDING_NONE) coordinator_note_end_(coordinator, rank, &status);
 }
 

@@ -24,6 +24,10 @@ void coordinator_close(Coordinator *coordinator);
 const Invitation *coordinator_invitation(const Coordinator *coordinator);
 int coordinator_file(const Coordinator *coordinator); // to poll
 
+// Counts the silence also of ranks that were never heard, from when the first one knows its stage, as all have met by
+// then. Only where no datagram can get lost: a supervisor that stopped before its first one is missed in this way.
+void coordinator_expect_all(Coordinator *coordinator);
+
 // Takes what has arrived, up to a few thousand datagrams.
 void coordinator_take(Coordinator *coordinator, double now);
 // Takes what the rank's own supervisor says, if it is this process, or what is known of its end.

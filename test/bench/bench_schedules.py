@@ -13,6 +13,7 @@ they have a core, so that other programs on the machine disturb them little; the
 """
 
 import argparse
+import contextlib
 import itertools
 import os
 import re
@@ -78,6 +79,18 @@ def possible(stages):
     return [name for name in SCHEDULES if stages > 2 or "BPipe" not in name]
 
 
+@contextlib.contextmanager
+def one_core():
+    """On one core a profile measures one stage at a time, as an emulation does: both then have caches and memory to
+    themselves."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
 def measure_profile(path, profile, stages):
     """Profiles anew, without sizes that no run has."""
     ask(path, "--profile", "--json", *options([f"hardware.profile={profile}", f"train.global_batch={stages}"]))
@@ -127,8 +140,9 @@ def rounds(folder, stages, seconds, emulated):
     while count == 0 or (count < MOST_ROUNDS and time.monotonic() - began + last < seconds):
         start = time.monotonic()
         if emulated:
-            measure_profile(path, profile, stages)
-            entries = {name: emulate(path, name) for name in told}
+            with one_core():
+                measure_profile(path, profile, stages)
+                entries = {name: emulate(path, name) for name in told}
         else:
             entries, before = run_round(folder, path, profile, stages, before)
         for name, entry in entries.items():
