@@ -281,7 +281,8 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
         supervisor_see_rank_(supervisor);
         if (supervisor->ended && !supervisor->acknowledged) supervisor_tell_(supervisor, now);
     }
-    _exit(why.rank == supervisor->rank && supervisor->ended ? supervisor->code : why.code);
+    // A rank that fell silent was killed by us: that signal is not how the job ended.
+    _exit(why.rank == supervisor->rank && supervisor->ended && !why.silent ? supervisor->code : why.code);
 }
 
 // --- the loop

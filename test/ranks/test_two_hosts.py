@@ -161,7 +161,7 @@ def test_a_network_that_hosts_do_not_share_is_no_harm_once_theirs_is_named(lab):
         lab.hosts.run(i, *"ip address add 172.17.0.1/16 dev docker0".split())
     assert lab.run("train.steps=1").code == 0
     ended = trainer_runs.run(lab.config, "train.timeout_s=4", prefix=lab.hosts.mpirun(named=False), env=lab.env)
-    assert ended.code != 0 and "where hosts have several networks, name theirs to mpirun" in ended.stderr, ended.stderr
+    assert ended.code != 0 and "name the right one to mpirun" in ended.stderr, ended.stderr
     assert lab.nothing_left(10)
 
 
