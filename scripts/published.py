@@ -473,7 +473,7 @@ of Megatron-LM's code) has at its fullest while it executes the planned list:
 - *the head of a microbatch*: logits in fp32, 4 s b V, from F to B or I, with 2 s b V in fp16 beside them while either
   runs, and after I their gradient, 2 s b V, until W (`_VocabParallelCrossEntropy`, `gpt_model.py`).
 - *embedding and output matrix*: while their gradient is computed a second one in fp16, 2 V h (that of `F.embedding`;
-  the one that `LinearWithGradAccumulationAndAsyncCommunication` returns besides adding to `main_grad`).
+  the one that `LinearWithGradAccumulationAndAsyncCommunication` returns, although it also adds to `main_grad`).
 
 GB of these sources are 2^30 bytes, as far as they say. BLOOM's are what nvidia-smi showed, allocator's cache included.
 

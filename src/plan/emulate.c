@@ -147,7 +147,7 @@ int emulation_run(Emulation *e, const Schedule *schedule, EmulationTimes *times,
     return 0;
 }
 
-// What disturbs an action only makes it longer, so that the quickest run tells most of what it takes.
+// A disturbance only makes an action longer, so the quickest run is the closest to what the action takes.
 int emulation_actions(Emulation *e, const Schedule *schedule, double *seconds, Error *err) {
     enum { RUNS = 5 };
     int64_t count = schedule->stage[e->stage.at.stage].count;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints one table of ratios, each with its goal: the training step of GPT-2 124M (4 sequences of 64, all cores) against
-its products, llm.c, PyTorch and bf16, and flash attention over long sequences against its products. `make bench-step`
-runs it.
+"""Prints one table of ratios, each with its goal: the training step of GPT-2 124M (4 sequences of 64, all cores)
+against its products, llm.c, PyTorch and bf16, and flash attention over long sequences against its products. `make
+bench-step` runs it.
 
 Every round measures each side once, one after another, so that both sides of a ratio see the same minutes; the table
 has the median over the rounds. No round starts after BENCH_MINUTES (7). PyTorch is measured if it is installed for the

@@ -14,11 +14,13 @@ FILES = sorted(
     if path.suffix in (".c", ".h", ".cpp", ".cu", ".cuh")
 )
 SPECIFIERS = re.compile(r"__(?:attribute|launch_bounds)__\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
-NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*', re.S | re.M)
+COMMENT, STRING = r"//[^\n]*|/\*.*?\*/", r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
+DIRECTIVE = r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*"
+NOISE = re.compile(f"{COMMENT}|{STRING}|{DIRECTIVE}", re.S | re.M)
 
 
 def outside_of_braces(text):
-    """What precedes each opening brace that is not inside another one; those of namespaces and extern "C" count as absent."""
+    """What precedes each opening brace that is not inside another one. Namespaces and extern "C" do not count."""
     depth = begin = 0
     for brace in re.finditer(r"[{};]", text):
         if brace.group() == "{":
