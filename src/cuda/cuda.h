@@ -29,7 +29,7 @@ typedef struct CudaBackend {
     int64_t shared_bytes; // shared memory one block may have (cudaDeviceProp's sharedMemPerBlockOptin)
     cudaStream_t streams[STREAM_COUNT];
     bool registers;   // NCCL can use registered memory for collectives over tensor ranks
-    void *registered; // an allocation by ncclMemAlloc that it may be; NULL: none
+    void *registered; // memory of ncclMemAlloc, which NCCL can register; NULL: none
     void *scratch;    // device memory, CUDA_SCRATCH_BYTES, for operations on the compute stream
     int64_t scratch_bytes;
     cudaError_t status;    // of the first call or launch that failed
