@@ -44,7 +44,6 @@ typedef struct Peak {
     double flops_per_token_full, flops_per_token_causal;
     double peak_tflops; // of one rank; 0: unknown
     int64_t world;
-    bool measured; // at start; a step that is quicker than it allows raises it
 } Peak;
 
 typedef struct Metrics Metrics;
