@@ -13,7 +13,7 @@ import sys
 import numpy
 import pytest
 
-from trainer_runs import ROOT, TOOLS, Trainer, layout, saving, source_text, verify, without_mpi, write_tokens
+from trainer_runs import ROOT, TOOLS, Trainer, layout, saving, made_text, verify, without_mpi, write_tokens
 
 sys.path.insert(0, str(ROOT / ".deps" / "transformers"))
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", HF_HOME="/nonexistent")
@@ -38,7 +38,7 @@ MODELS = {
 
 def windows(count, length=32):
     """Returns sequences with one extra token, and writes them one after another as a file."""
-    tokens = numpy.frombuffer(source_text(), "u1")[-(count * length + 1) :].astype(int)
+    tokens = numpy.frombuffer(made_text(), "u1")[-(count * length + 1) :].astype(int)
     return torch.tensor(numpy.stack([tokens[i * length : i * length + length + 1] for i in range(count)])), tokens
 
 
@@ -82,7 +82,7 @@ def trained(request, tmp_path_factory):
     if not hasattr(transformers, f"{architecture(request.param)}Config"):
         pytest.skip(f"transformers {transformers.__version__} has no {architecture(request.param)}")
     folder = tmp_path_factory.mktemp(request.param)
-    text = numpy.frombuffer(source_text(), "u1").astype(int)
+    text = numpy.frombuffer(made_text(), "u1").astype(int)
     trainer = Trainer(folder, MODELS[request.param], train=text)
     rows, tokens = windows(64)
     val = {"data.val": str(write_tokens(folder / "val.bin", tokens)), "data.val_every": 1000, "data.val_batches": 4}

@@ -7,6 +7,7 @@ A configuration is YAML text by sections (write_config, run) or nested dictionar
 import contextlib
 import copy
 import ctypes
+import functools
 import json
 import os
 import re
@@ -53,16 +54,41 @@ def without_mpi():
 # ---- input ----------------------------------------------------------------------------------------------------------
 
 
-def source_text():
-    """Returns bytes of this project's own sources, a text that is always present."""
-    return b"".join(path.read_bytes() for path in sorted((ROOT / "src").glob("*/*.c")))
+def pseudo_random(seed):
+    """Yields the same numbers below 2^24 on every machine and with every library."""
+    while True:
+        seed = (seed * 6364136223846793005 + 1442695040888963407) % 2**64
+        yield seed >> 40
+
+
+@functools.cache
+def made_text(size=300000):
+    """Returns bytes of a text with something to learn, the same ones always: functions as in C, drawn by chance."""
+    random = pseudo_random(7)
+    draw = lambda words: words[next(random) % len(words)]
+    types, verbs = ("int", "float", "const char *", "static int", "void"), ("read", "write", "count", "find", "add")
+    things = ("layer", "token", "batch", "stage", "buffer", "weight", "gradient", "message", "rank", "step")
+    statements = (
+        "    {0}->{1} = {2}({0}, {3});\n",
+        "    for (int {1} = 0; {1} < {0}->{1}_count; {1}++) {2}_{1}({0});\n",
+        "    if ({0}->{1} < {3}) return {2}_{1}({0}, {1});\n",
+        "    /* the {1} of every {0} is at most {3} */\n",
+    )
+    text, length = [], 0
+    while length < size:
+        thing, verb = draw(things), draw(verbs)
+        lines = [draw(types), f" {verb}_{thing}(struct {thing} *{thing}) {{\n"]
+        for _ in range(1 + next(random) % 5):
+            lines.append(draw(statements).format(thing, draw(things), draw(verbs), next(random) % 100))
+        text += [*lines, "}\n\n"]
+        length += sum(map(len, lines)) + 3
+    return "".join(text).encode()[:size]
 
 
 def write_tokens(path, tokens, magic=20240520, version=1, count=None):
     """Writes a token file of the GPT-2 kind, as llm.c does."""
     header = struct.pack("<3i", magic, version, len(tokens) if count is None else count)
     path.write_bytes(header.ljust(1024, b"\0") + struct.pack(f"<{len(tokens)}H", *tokens))
-    return path
     return path
 
 
