@@ -103,12 +103,15 @@ static Slot *transfer_slot_(Engine *engine, const Action *action, const Movement
     return slots_find(move->pool, engine_bundle_(engine, action));
 }
 
-// Adds to an error which message it was: "step 12: the bundle of microbatch 5 from stage 0 to stage 3: ...".
-static int blame_message_(const Engine *engine, const char *what, int64_t microbatch, int from, const char *to,
-                          Error *err) {
+// Adds to an error which message it was: "step 12: the bundle of microbatch 5 from stage 0 to stage 3: ...". With
+// several chunks a stage the microbatch is followed by ", chunk 1 of stage 0,": of the evictor, or of this stage.
+static int blame_message_(const Engine *engine, const char *what, int64_t microbatch, int chunk, int owner, int from,
+                          const char *to, Error *err) {
     Error whole = *err;
-    snprintf(whole.text, sizeof whole.text, "%s: %s of microbatch %lld from stage %d to %s: %.800s", engine->label,
-             what, (long long)microbatch, from, to, err->text);
+    char which[48] = "";
+    if (engine->links.chunks > 1) snprintf(which, sizeof which, ", chunk %d of stage %d,", chunk, owner);
+    snprintf(whole.text, sizeof whole.text, "%s: %s of microbatch %lld%s from stage %d to %s: %.800s", engine->label,
+             what, (long long)microbatch, which, from, to, err->text);
     *err = whole;
     return -1;
 }
@@ -119,7 +122,7 @@ static int blame_transfer_(const Engine *engine, const Action *action, Error *er
     bool back = action->kind == ACTION_RETURN || action->kind == ACTION_LOAD;
     int evictor = mine ? engine->index : action->peer, acceptor = mine ? action->peer : engine->index;
     if (action->peer != SCHEDULE_HOST) snprintf(to, sizeof to, "stage %d%s", acceptor, back ? " and back" : "");
-    return blame_message_(engine, "the bundle", action->microbatch, evictor, to, err);
+    return blame_message_(engine, "the bundle", action->microbatch, action->chunk, evictor, evictor, to, err);
 }
 
 // Starts the head of the queue. Returns 1 if it was started, 0 if it has to wait, -1 with err.
@@ -197,10 +200,10 @@ static int engine_post_(Engine *engine, int64_t i, Error *err) {
 // ---------------------------------------------------------------- progress
 
 // Names the message that failed; messages of a link go in the order of microbatches.
-static void blame_link_(const Engine *engine, const P2pLink *link, bool forward, Error *err) {
+static void blame_link_(const Engine *engine, const P2pLink *link, int chunk, bool forward, Error *err) {
     char to[32];
     snprintf(to, sizeof to, "stage %d", link->sends ? link->peer : engine->index);
-    blame_message_(engine, forward ? "the activation" : "the gradient", link->finished,
+    blame_message_(engine, forward ? "the activation" : "the gradient", link->finished, chunk, engine->index,
                    link->sends ? engine->index : link->peer, to, err);
 }
 
@@ -211,7 +214,7 @@ static void engine_progress_(void *argument) {
     Error *err = &engine->error;
     P2pLink *link;
     for (int i = 0; err->code == 0 && (link = links_at(&engine->links, i)) != NULL; i++)
-        if (p2p_progress(link, err) != 0) blame_link_(engine, link, i / 2 % P2P_WAYS == P2P_FORWARD, err);
+        if (p2p_progress(link, err) != 0) blame_link_(engine, link, i / (2 * P2P_WAYS), i / 2 % P2P_WAYS == P2P_FORWARD, err);
     int moved = err->code == 0;
     while (moved > 0 && queue->done < queue->posted)
         moved = queue->under_way ? queue_finish_(engine, err) : queue_start_(engine, err);

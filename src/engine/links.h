@@ -24,7 +24,8 @@ int links_create(Links *links, Backend *be, const Schedule *schedule, int stage,
                  Comm *const *lanes, Error *err);
 void links_destroy(Links *links);
 
-// Returns the links one after another, NULL after the last. Link i is of way i / 2 % P2P_WAYS.
+// Returns the links one after another, NULL after the last. Link i is of way i / 2 % P2P_WAYS and of chunk
+// i / (2 * P2P_WAYS).
 P2pLink *links_at(Links *links, int i);
 
 #endif

@@ -69,6 +69,33 @@ def test_a_flipped_bit_of_a_bundle_sent_as_message_is_named(trainer, rank, what)
     ), ended.stderr
 
 
+CHUNKS = {"schedule.name": "interleaved", "schedule.chunks": 2}
+
+
+@pytest.mark.parametrize(
+    "rank,at,what",
+    [
+        (0, 1, "activation of microbatch 1, chunk 0 of stage 1, from stage 0 to stage 1"),
+        (3, 1, "activation of microbatch 1, chunk 1 of stage 0, from stage 3 to stage 0"),
+        (3, 4, "gradient of microbatch 0, chunk 1 of stage 2, from stage 3 to stage 2"),
+    ],
+)
+def test_a_damaged_message_names_the_chunk_that_it_was_for(trainer, rank, at, what):
+    """The last stage first sends four activations on to the second chunk of stage 0."""
+    ended = damaged(trainer, ON, CHUNKS, {"schedule.bpipe": "off"}, rank=rank, size=MESSAGE, at=at)
+    assert ended.code == 1
+    assert f"step 1: the {what}: it left with checksum" in ended.stderr
+
+
+def test_a_damaged_bundle_names_its_chunk(trainer):
+    stages = trainer.run(FOUR, CHUNKS).steps[1]["stages"]
+    bundle = stages[0]["activation_bytes"] // stages[0]["slots_used"]
+    ended = damaged(trainer, ON, CHUNKS, rank=0, size=bundle, at=0, lent=False)
+    assert ended.code == 1
+    said = r"step 1: the bundle of microbatch \d, chunk [01] of stage 0, from stage 0 to stage 3: it left with checksum"
+    assert re.search(said, ended.stderr), ended.stderr
+
+
 def test_without_checksums_the_same_bit_changes_losses_unnoticed(trainer):
     for fault in ({"rank": 0, "size": MESSAGE, "at": 13}, {"rank": 0, "size": trainer.bundle, "at": 4, "lent": False}):
         ended = damaged(trainer, **fault)
