@@ -44,6 +44,8 @@ typedef struct Peak {
     double flops_per_token_full, flops_per_token_causal;
     double peak_tflops; // of one rank; 0: unknown
     int64_t world;
+    double (*measure)(void *context); // measures peak_tflops again, when a step was quicker than it allows; NULL: given
+    void *context;
 } Peak;
 
 typedef struct Metrics Metrics;

@@ -57,6 +57,17 @@ static bool planned_for_another_gpu_(const Run *run) {
     return hardware->peak_tflops == gpu_peak(planned, run->config->train.precision);
 }
 
+static double core_peak_(const Run *run) {
+    int allowed = affinity_allowed();
+    return backend_cpu_measure_peak(run->config->train.precision, allowed) / allowed;
+}
+
+// Peak.measure, on rank 0.
+static double measure_peak_(void *context) {
+    const Run *run = context;
+    return core_peak_(run) * run->peak_cores;
+}
+
 static int find_peak_(Run *run, double cores, Error *err) {
     double peak = run->config->hardware.peak_tflops;
     if (planned_for_another_gpu_(run)) {
@@ -68,12 +79,10 @@ static int find_peak_(Run *run, double cores, Error *err) {
     }
     if (peak == 0.0 && run->be->peak_tflops == 0.0 && !run->device.cuda) {
         // Rank 0 measures while the others sleep; every rank then takes its share of its host's cores.
-        int allowed = affinity_allowed();
-        double core = world_rank(run->world) == 0
-                          ? backend_cpu_measure_peak(run->config->train.precision, allowed) / allowed
-                          : 0.0;
+        double core = world_rank(run->world) == 0 ? core_peak_(run) : 0.0;
         if (world_broadcast(run->world, 0, &core, sizeof core, err) != 0) return -1;
         peak = core * cores;
+        run->peak_cores = cores;
     }
     if (peak > 0.0) run->be->peak_tflops = peak;
     return 0;
@@ -307,7 +316,7 @@ static int create_metrics_(Run *run, Error *err) {
     if (world_rank(run->world) != 0) return 0;
     const Config *config = run->config;
     Peak peak = {model_flops_per_token(config, true), model_flops_per_token(config, false), run->be->peak_tflops,
-                 config_world(config)};
+                 config_world(config), run->peak_cores > 0.0 ? measure_peak_ : NULL, run};
     run->metrics = metrics_open(config, &peak, run->from.found ? run->from.step : -1, err);
     if (run->metrics != NULL && run->log->level == LOG_VERBOSE) metrics_say_all(run->metrics);
     if (run->metrics != NULL && world_size(run->world) == 1) metrics_wait_with(run->metrics, waits_for_reader_, run);

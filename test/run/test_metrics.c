@@ -105,7 +105,7 @@ static StepFigures made_figures(int64_t step) {
     return figures;
 }
 
-static const Peak known_peak = {8e6, 6e6, 0.02, 4};
+static const Peak known_peak = {8e6, 6e6, 0.02, 4, NULL, NULL};
 
 static Config *made_config(const char *path) {
     static Config config;
@@ -262,6 +262,55 @@ static void a_peak_too_low_is_said_from_then_on(void **state) {
     assert_non_null(strstr(file, "\"mfu\":2.048"));
     free(text);
     free(file);
+}
+
+// Measures 50 % more each time.
+static double more_each_time_(void *context) {
+    int *times = context;
+    return known_peak.peak_tflops * (1.0 + 0.5 * ++*times);
+}
+
+// The first step is at almost twice the peak: one measurement, which finds 1.5 times it, does not explain that. The
+// next finds twice the peak, and no more are made.
+static void a_measured_peak_is_measured_again(void **state) {
+    (void)state;
+    Error err = {0};
+    int times = 0;
+    Peak peak = known_peak;
+    peak.measure = more_each_time_;
+    peak.context = &times;
+    Metrics *metrics = metrics_open(made_config(desk.path), &peak, -1, &err);
+    StepFigures quick = made_figures(1), again = made_figures(2), slow = made_figures(3);
+    quick.seconds = again.seconds = 0.1025; // MFU 199.8%
+    listen_to_stdout();
+    metrics_step(metrics, &quick, &err);
+    assert_int_equal(times, 1);
+    metrics_step(metrics, &again, &err);
+    metrics_step(metrics, &slow, &err);
+    assert_int_equal(times, 2);
+    char *text = heard();
+    metrics_close(metrics);
+    assert_non_null(strstr(text, "| MFU ? (peak too low) |"));
+    assert_non_null(strstr(text, "| MFU 99.9% |"));
+    assert_non_null(strstr(text, "| MFU 20.5% |"));
+    free(text);
+}
+
+static void a_peak_is_not_measured_without_end(void **state) {
+    (void)state;
+    Error err = {0};
+    int times = 0;
+    Peak peak = known_peak;
+    peak.measure = more_each_time_;
+    peak.context = &times;
+    Metrics *metrics = metrics_open(made_config(desk.path), &peak, -1, &err);
+    StepFigures quick = made_figures(1);
+    quick.seconds = 1e-3;
+    listen_to_stdout();
+    for (int i = 0; i < 20; i++) metrics_step(metrics, &quick, &err);
+    free(heard());
+    metrics_close(metrics);
+    assert_int_equal(times, 8);
 }
 
 static void unknown_peak_is_said_and_never_a_number(void **state) {
@@ -533,6 +582,8 @@ int main(void) {
         AT_A_DESK(step_line_never_exceeds_120_columns),
         AT_A_DESK(validation_is_a_line_with_its_perplexity),
         AT_A_DESK(a_peak_too_low_is_said_from_then_on),
+        AT_A_DESK(a_measured_peak_is_measured_again),
+        AT_A_DESK(a_peak_is_not_measured_without_end),
         AT_A_DESK(unknown_peak_is_said_and_never_a_number),
         AT_A_DESK(more_than_the_peak_is_never_called_an_mfu),
         AT_A_DESK(progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line),
