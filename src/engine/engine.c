@@ -214,7 +214,8 @@ static void engine_progress_(void *argument) {
     Error *err = &engine->error;
     P2pLink *link;
     for (int i = 0; err->code == 0 && (link = links_at(&engine->links, i)) != NULL; i++)
-        if (p2p_progress(link, err) != 0) blame_link_(engine, link, i / (2 * P2P_WAYS), i / 2 % P2P_WAYS == P2P_FORWARD, err);
+        if (p2p_progress(link, err) != 0)
+            blame_link_(engine, link, i / (2 * P2P_WAYS), i / 2 % P2P_WAYS == P2P_FORWARD, err);
     int moved = err->code == 0;
     while (moved > 0 && queue->done < queue->posted)
         moved = queue->under_way ? queue_finish_(engine, err) : queue_start_(engine, err);

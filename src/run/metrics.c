@@ -32,7 +32,7 @@ struct Metrics {
     int fd;                 // -1: no file
     int64_t steps;
     bool terminal, progress_shown, say_all;
-    double quickest, raised;      // most that a step reached, and the peak as known now, over the peak of the run's line
+    double quickest, raised;      // most that a step reached, and the peak known now, over the peak of the run's line
     int measurements;             // of the peak, after the first
     bool unheard;                 // standard output cannot be written
     double ended[PACE_WINDOW];    // when the latest steps ended; [i % PACE_WINDOW]
@@ -414,8 +414,7 @@ static void metrics_fill_(StepLine *line, const Metrics *metrics, const StepFigu
     if (metrics->quickest > metrics->raised)
         strcpy(line->field[FIELD_MFU], "MFU ? (peak too low)");
     else
-        snprintf(line->field[FIELD_MFU], 64, isfinite(mfu) ? "MFU %.1f%%" : "MFU n/a",
-                 mfu / metrics->raised * 100.0);
+        snprintf(line->field[FIELD_MFU], 64, isfinite(mfu) ? "MFU %.1f%%" : "MFU n/a", mfu / metrics->raised * 100.0);
     snprintf(line->field[FIELD_BUBBLE], 64, "bubble %.0f%%", figures_bubble(figures) * 100.0);
     memory_field_(line->field[FIELD_MEMORY], figures, all);
     if (all || exposed >= 0.05) snprintf(line->field[FIELD_TRANSFER], 64, "xfer +%.1f ms", exposed);

@@ -315,8 +315,12 @@ static bool waits_for_reader_(void *context) {
 static int create_metrics_(Run *run, Error *err) {
     if (world_rank(run->world) != 0) return 0;
     const Config *config = run->config;
-    Peak peak = {model_flops_per_token(config, true), model_flops_per_token(config, false), run->be->peak_tflops,
-                 config_world(config), run->peak_cores > 0.0 ? measure_peak_ : NULL, run};
+    Peak peak = {model_flops_per_token(config, true),
+                 model_flops_per_token(config, false),
+                 run->be->peak_tflops,
+                 config_world(config),
+                 run->peak_cores > 0.0 ? measure_peak_ : NULL,
+                 run};
     run->metrics = metrics_open(config, &peak, run->from.found ? run->from.step : -1, err);
     if (run->metrics != NULL && run->log->level == LOG_VERBOSE) metrics_say_all(run->metrics);
     if (run->metrics != NULL && world_size(run->world) == 1) metrics_wait_with(run->metrics, waits_for_reader_, run);
