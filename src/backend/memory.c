@@ -24,6 +24,10 @@ int64_t memory_total(const MemoryBytes *memory) {
     return total;
 }
 
+void memory_note_peak(const MemoryBytes *held, MemoryBytes *peak) {
+    if (memory_total(held) > memory_total(peak)) *peak = *held;
+}
+
 int64_t memory_pages(int64_t bytes, int64_t page) {
     return page == 0 ? bytes : (bytes + page - 1) / page * page;
 }

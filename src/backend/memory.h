@@ -31,6 +31,7 @@ typedef struct MemoryBytes {
 
 const char *memory_name(MemoryCategory category);
 int64_t memory_total(const MemoryBytes *memory);
+void memory_note_peak(const MemoryBytes *held, MemoryBytes *peak); // sets *peak to *held if that is more in total
 
 // Sizes are rounded up to this many bytes, so that every buffer starts on a cache line and a transfer segment.
 enum { MEMORY_ALIGN = 256 };

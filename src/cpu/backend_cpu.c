@@ -17,48 +17,7 @@ struct Event {
     double seconds;
 };
 
-// --- scratch and rows
-
-static void backend_cpu_note_peak_(Backend *backend) {
-    if (memory_total(&backend->held) > memory_total(&backend->peak)) backend->peak = backend->held;
-}
-
-// Counts scratch in the memory held. Several threads may call this at once.
-static void count_scratch_(CpuBackend *cpu, int64_t floats) {
-#ifdef _OPENMP
-#pragma omp critical(cpu_scratch_count)
-#endif
-    {
-        cpu->backend.held.bytes[MEMORY_WORKSPACE] += floats * (int64_t)sizeof(float);
-        backend_cpu_note_peak_(&cpu->backend);
-    }
-}
-
-static void drop_scratch_(CpuBackend *cpu, CpuScratch *scratch) {
-    if (!scratch->given && scratch->memory != NULL) {
-        count_scratch_(cpu, -scratch->floats);
-        free(scratch->memory);
-    }
-    scratch->memory = NULL;
-    scratch->floats = 0;
-    scratch->given = false;
-}
-
-float *cpu_scratch(CpuBackend *cpu, int64_t floats) {
-    CpuScratch *mine = &cpu->scratch[cpu_thread()];
-    if (mine->floats >= floats) return mine->memory;
-    drop_scratch_(cpu, mine);
-    void *memory = NULL;
-    // Operations cannot fail; if a few megabytes are not available, nothing sensible is left to do.
-    if (posix_memalign(&memory, 64, (size_t)floats * sizeof(float)) != 0) {
-        fprintf(stderr, "out of memory: %lld bytes of scratch for one thread\n", (long long)floats * 4);
-        abort();
-    }
-    mine->memory = memory;
-    mine->floats = floats;
-    count_scratch_(cpu, floats);
-    return mine->memory;
-}
+// --- workspace
 
 // Returns the floats of one thread's workspace, a whole number of cache lines.
 static int64_t thread_workspace_(const CpuBackend *cpu, int thread, int64_t rows, int64_t hidden,
@@ -85,31 +44,13 @@ static void cpu_use_workspace_(Backend *backend, void *memory, int64_t rows, int
     char *at = memory;
     for (int t = 0; t < cpu->threads; t++) {
         int64_t bytes = thread_workspace_(cpu, t, rows, hidden, shape);
-        drop_scratch_(cpu, &cpu->scratch[t]);
+        cpu_scratch_drop(cpu, &cpu->scratch[t]);
         if (at == NULL) continue;
         cpu->scratch[t].memory = (void *)at;
         cpu->scratch[t].floats = bytes / (int64_t)sizeof(float);
         cpu->scratch[t].given = true;
         at += bytes;
     }
-}
-
-static void widen_(float *restrict to, const uint16_t *restrict from, int64_t count) {
-    for (int64_t i = 0; i < count; i++) to[i] = cpu_bf16_to_float(from[i]);
-}
-
-static void narrow_(uint16_t *restrict to, const float *restrict from, int64_t count) {
-    for (int64_t i = 0; i < count; i++) to[i] = cpu_float_to_bf16(from[i]);
-}
-
-const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count) {
-    if (!cpu_is_bf16(backend)) return (const float *)from + offset;
-    widen_(workspace, (const uint16_t *)from + offset, count);
-    return workspace;
-}
-
-void cpu_store(const Backend *backend, void *to, int64_t offset, const float *from, int64_t count) {
-    if (cpu_is_bf16(backend)) narrow_((uint16_t *)to + offset, from, count);
 }
 
 // --- memory
@@ -156,7 +97,7 @@ static void *cpu_allocate_(Backend *backend, MemoryCategory category, int64_t by
         return NULL;
     }
     backend->held.bytes[category] += bytes;
-    backend_cpu_note_peak_(backend);
+    memory_note_peak(&backend->held, &backend->peak);
     return memory;
 }
 
@@ -231,7 +172,7 @@ static void cpu_from_float_(Backend *backend, void *to, const float *from, int64
     for (int64_t at = 0; at < count; at += PIECE) {
         int64_t n = count - at < PIECE ? count - at : PIECE;
         if (cpu_is_bf16(backend))
-            narrow_((uint16_t *)to + at, from + at, n);
+            cpu_store(backend, to, at, from + at, n);
         else
             memcpy((float *)to + at, from + at, (size_t)n * sizeof(float));
     }
@@ -243,7 +184,7 @@ static void cpu_to_float_(Backend *backend, float *to, const void *from, int64_t
     for (int64_t at = 0; at < count; at += PIECE) {
         int64_t n = count - at < PIECE ? count - at : PIECE;
         if (cpu_is_bf16(backend))
-            widen_(to + at, (const uint16_t *)from + at, n);
+            cpu_load(backend, to + at, from, at, n);
         else
             memcpy(to + at, (const float *)from + at, (size_t)n * sizeof(float));
     }
@@ -254,7 +195,7 @@ static void cpu_to_float_(Backend *backend, float *to, const void *from, int64_t
 static void cpu_destroy_(Backend *backend) {
     CpuBackend *cpu = cpu_self(backend);
     for (int t = 0; t < cpu->threads; t++) {
-        drop_scratch_(cpu, &cpu->scratch[t]);
+        cpu_scratch_drop(cpu, &cpu->scratch[t]);
         cpu_products_destroy(cpu->scratch[t].products);
     }
     free(cpu->scratch);

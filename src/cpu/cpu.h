@@ -72,6 +72,7 @@ static inline bool cpu_is_bf16(const Backend *backend) {
 // Returns at least `floats` floats of the calling thread's own, 64-byte aligned, contents undefined. There is one piece
 // per thread: a second call invalidates the first. Call it inside CPU_PARALLEL(_FOR) or outside (thread 0's).
 float *cpu_scratch(CpuBackend *cpu, int64_t floats);
+void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch); // frees it, if it is our own, and leaves none
 
 // Return the most floats of it that the operations of each file need; a norm's sums over blocks are thread 0's.
 int64_t cpu_linear_workspace(void);

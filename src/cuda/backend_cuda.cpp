@@ -43,10 +43,6 @@ static Clock *clock_of_(Backend *backend) {
 
 // --- memory
 
-static void cuda_note_peak_(Backend *backend) {
-    if (memory_total(&backend->held) > memory_total(&backend->peak)) backend->peak = backend->held;
-}
-
 typedef struct SizeText {
     char text[24];
 } SizeText;
@@ -144,7 +140,7 @@ static void *cuda_allocate_(Backend *backend, MemoryCategory category, int64_t b
     cuda_note(cuda, cudaMemsetAsync(memory, 0, (size_t)bytes, cuda_compute(cuda)), "clearing memory");
     cuda_note(cuda, cudaStreamSynchronize(cuda_compute(cuda)), "clearing memory");
     backend->held.bytes[category] += whole;
-    cuda_note_peak_(backend);
+    memory_note_peak(&backend->held, &backend->peak);
     return memory;
 }
 

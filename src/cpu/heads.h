@@ -1,6 +1,6 @@
-// What the two forms of attention on the CPU share: strided views of one head, and who computes what.
-#ifndef CPU_ATTENTION_H
-#define CPU_ATTENTION_H
+// What both forms of attention on the CPU share: strided views of one head, and what they compute of its rows.
+#ifndef CPU_HEADS_H
+#define CPU_HEADS_H
 
 #include "cpu.h"
 
@@ -35,7 +35,7 @@ static inline int64_t out_width(const AttentionShape *s) {
     return s->heads * s->head_dim;
 }
 
-// Returns a view of this head's rows from `position` on.
+// Return a view of this head's rows from `position` on.
 CpuOperand head_query(const Head *h, const void *qkv, int64_t position);
 CpuOperand head_key(const Head *h, const void *qkv, int64_t position);
 CpuOperand head_value(const Head *h, const void *qkv, int64_t position);
@@ -55,16 +55,5 @@ void head_store(const Head *h, CpuOperand to, const float *rows, int64_t count);
 
 // Sets delta (count) to the row sums of dout * out, which the softmax's backward subtracts from every dp of a row.
 void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_t count, float *delta);
-
-// flash.c. `span` of `spans`: a run of a head's queries, a unit of work for a thread, with all keys it sees; bits do
-// not depend on their number. scratch: flash_scratch_floats(shape) of this thread's own.
-int64_t flash_spans(const AttentionShape *shape, int threads);
-int64_t flash_scratch_floats(const AttentionShape *shape);
-int64_t flash_workspace_floats(const AttentionShape *shape); // of cpu_scratch
-void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span, int64_t spans);
-
-// Computes dq of the heads that share a key/value head, and their sums in b->dk and b->dv (cleared by the caller).
-void flash_backward(const Backend *backend, const AttentionShape *shape, const AttentionBackward *b, int64_t sequence,
-                    int64_t kv_head);
 
 #endif

@@ -1,0 +1,62 @@
+// What every operation on the CPU works with: a thread's scratch memory, and rows of the run's precision as floats.
+#include "cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+// Counts scratch in the memory held. Several threads may call this at once.
+static void count_scratch_(CpuBackend *cpu, int64_t floats) {
+#ifdef _OPENMP
+#pragma omp critical(cpu_scratch_count)
+#endif
+    {
+        cpu->backend.held.bytes[MEMORY_WORKSPACE] += floats * (int64_t)sizeof(float);
+        memory_note_peak(&cpu->backend.held, &cpu->backend.peak);
+    }
+}
+
+void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch) {
+    if (!scratch->given && scratch->memory != NULL) {
+        count_scratch_(cpu, -scratch->floats);
+        free(scratch->memory);
+    }
+    scratch->memory = NULL;
+    scratch->floats = 0;
+    scratch->given = false;
+}
+
+float *cpu_scratch(CpuBackend *cpu, int64_t floats) {
+    CpuScratch *mine = &cpu->scratch[cpu_thread()];
+    if (mine->floats >= floats) return mine->memory;
+    cpu_scratch_drop(cpu, mine);
+    void *memory = NULL;
+    // Operations cannot fail; if a few megabytes are not available, nothing sensible is left to do.
+    if (posix_memalign(&memory, 64, (size_t)floats * sizeof(float)) != 0) {
+        fprintf(stderr, "out of memory: %lld bytes of scratch for one thread\n", (long long)floats * 4);
+        abort();
+    }
+    mine->memory = memory;
+    mine->floats = floats;
+    count_scratch_(cpu, floats);
+    return mine->memory;
+}
+
+// --- rows
+
+static void widen_(float *restrict to, const uint16_t *restrict from, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] = cpu_bf16_to_float(from[i]);
+}
+
+static void narrow_(uint16_t *restrict to, const float *restrict from, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] = cpu_float_to_bf16(from[i]);
+}
+
+const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count) {
+    if (!cpu_is_bf16(backend)) return (const float *)from + offset;
+    widen_(workspace, (const uint16_t *)from + offset, count);
+    return workspace;
+}
+
+void cpu_store(const Backend *backend, void *to, int64_t offset, const float *from, int64_t count) {
+    if (cpu_is_bf16(backend)) narrow_((uint16_t *)to + offset, from, count);
+}
