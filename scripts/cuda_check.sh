@@ -14,6 +14,7 @@ unset MAKEFLAGS MAKELEVEL # of a make that calls this script
 folder=${2:+$(realpath -m "$2")} # as seen from where the user is
 cd "$(dirname "$0")/.." || exit 1
 logs=${LOGS:-out/cuda_check}
+if [ "${1:-}" = pack ]; then BUILD=${BUILD:-build/pack}; fi # for another processor: not what make has built here
 build=${BUILD:-build}/release
 make_cuda() {
     if ! make found | grep -q '✓ nvcc'; then
@@ -33,7 +34,9 @@ check() {
     shift
     headline "$name"
     "$@" >"$logs/${name// /_}.log" 2>&1 || verdict="FAILED ($?)"
-    if [ "$verdict" = ok ] && grep -q ': skipped$' "$logs/${name// /_}.log"; then verdict=skipped; fi
+    if [ "$verdict" = ok ] && grep -qE ': skipped$|^skipped |SKIPPED +\] [0-9]+ test' "$logs/${name// /_}.log"; then
+        verdict=skipped
+    fi
     tail -n "${SHOW:-12}" "$logs/${name// /_}.log"
     results+=("$(printf '%-44s %s' "$name" "$verdict")")
 }
@@ -59,7 +62,8 @@ pack() {
     if command -v mpirun >/dev/null; then
         cp -L "$(command -v mpirun)" "$to/bin/mpirun"
         cp -L "$(command -v orted)" "$to/bin/orted" 2>/dev/null
-        openmpi=$(find / -xdev -path '*openmpi*/mca_pml_ob1.so' 2>/dev/null | head -1)
+        openmpi=$(ldd "$build/train_llama" | awk '$1 ~ /^libmpi\.so/ { print $3 }')
+        openmpi=$(find "$(dirname "$(readlink -f "$openmpi")")" -name mca_pml_ob1.so -type f | head -1)
         if [ -n "$openmpi" ]; then cp -rL "$(dirname "$openmpi")" "$to/openmpi/plugins"; fi
         cp -rL /usr/share/openmpi "$to/openmpi/share" 2>/dev/null
     fi
@@ -193,6 +197,10 @@ stage() {
 }
 
 main() {
+    if "$tests/api_rules" 2>&1 | grep -q 'there is no GPU here'; then
+        echo 'cuda_check: CUDA finds no GPU here, so nothing was checked; run this where nvidia-smi lists one' >&2
+        exit 1
+    fi
     mkdir -p "$logs"
     check 'device' nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv
     check 'rules that the virtual GPU imitates' "$tests/api_rules"

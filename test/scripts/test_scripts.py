@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -116,3 +118,27 @@ def test_cuda_check_says_in_a_sentence_that_there_is_no_nvcc():
     ended = subprocess.run(command, capture_output=True, timeout=120, env={**os.environ, "NVCC": ""})
     one_sentence(ended, "cuda_check")
     assert "nvcc" in ended.stderr.decode()
+
+
+def check_packed(folder, rules):
+    """Runs the checks on what `pack` makes, of which there is only a program of rules that says what it is told."""
+    for place in ("bin", "scripts"):
+        (folder / place).mkdir()
+    (folder / "bin" / "api_rules").write_text(f"#!/bin/sh\necho '{rules}'\n")
+    (folder / "bin" / "api_rules").chmod(0o755)
+    command = shutil.copy(ROOT / "scripts" / "cuda_check.sh", folder / "scripts")
+    environment = {**os.environ, "QUICK": "1"}
+    return subprocess.run([command, "packed", folder], capture_output=True, timeout=120, env=environment)
+
+
+def test_cuda_check_says_in_a_sentence_that_there_is_no_gpu(tmp_path):
+    ended = check_packed(tmp_path, "skipped every rule: there is no GPU here")
+    assert "nothing was checked" in one_sentence(ended, "cuda_check")
+
+
+def test_the_table_of_cuda_check_has_what_was_skipped_and_what_failed(tmp_path):
+    ended = check_packed(tmp_path, "copies between two GPUs: skipped")
+    table = ended.stdout.decode().split("== what held")[1]
+    assert ended.returncode == 1
+    assert re.search("rules that the virtual GPU imitates +skipped", table)
+    assert re.search("operations against the CPU +FAILED", table)
