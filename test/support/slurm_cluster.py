@@ -25,7 +25,9 @@ def why_not():
 
 
 # Two nodes of eight processors and eight GPUs, whatever this machine has. cred_expire: how long a requeued job waits
-# before it starts again, at least what is given here.
+# before it starts again, at least what is given here. FirstJobId: Open MPI names its shared memory after the number of
+# the job, and another checkout's tests may have a cluster on this machine; with equal numbers, ranks of the two map each
+# other's memory.
 CONF = """
 ClusterName=one
 SlurmctldHost={hosts[0]}({addresses[0]})
@@ -46,6 +48,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SchedulerParameters=bf_interval=1,sched_interval=1
+FirstJobId={ports[0]}
 KillWait=20
 GresTypes=gpu
 NodeName=node1 NodeHostname={hosts[0]} NodeAddr={addresses[0]} Port={ports[1]} CPUs=8 Gres=gpu:8
