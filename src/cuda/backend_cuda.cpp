@@ -33,8 +33,6 @@ typedef struct Clock {
 typedef struct Device {
     CudaBackend cuda; // first
     Clock clock;
-    const void **lent; // [lent_count] allocations that other processes may have mapped
-    int lent_count;
 } Device;
 
 static Clock *clock_of_(Backend *backend) {
@@ -149,22 +147,15 @@ static void cuda_release_(Backend *backend, MemoryCategory category, void *memor
     backend->held.bytes[category] -= whole_(backend, category, bytes);
     // Another process may still have lent memory mapped, and CUDA leaves undefined what freeing it then does. The
     // memory is freed with the process, which is about to end.
-    const Device *device = (const Device *)backend->self;
-    for (int i = 0; i < device->lent_count; i++)
-        if (memory == device->lent[i]) return;
     CudaBackend *cuda = cuda_self(backend);
+    for (int i = 0; i < cuda->lent_count; i++)
+        if (memory == cuda->lent[i]) return;
     if (memory != cuda->registered) {
         cudaFree(memory);
         return;
     }
     ncclMemFree(memory);
     cuda->registered = NULL;
-}
-
-void cuda_mark_lent(CudaBackend *cuda, const void *memory) {
-    Device *device = (Device *)cuda;
-    device->lent = (const void **)xrealloc(device->lent, (size_t)(device->lent_count + 1) * sizeof *device->lent);
-    device->lent[device->lent_count++] = memory;
 }
 
 static void cuda_copy_(Backend *backend, Stream stream, void *to, const void *from, int64_t bytes) {
@@ -291,7 +282,7 @@ static void cuda_destroy_(Backend *backend) {
         if (clock->event[i] != NULL) cudaEventDestroy(clock->event[i]);
     for (int s = 0; s < STREAM_COUNT; s++)
         if (cuda->streams[s] != NULL) cudaStreamDestroy(cuda->streams[s]);
-    free(((Device *)backend->self)->lent);
+    free(cuda->lent);
     free(cuda);
 }
 

@@ -28,9 +28,11 @@ typedef struct CudaBackend {
     int collectives;      // over tensor ranks, from their call until compute waits for them: they run beside products
     int64_t shared_bytes; // shared memory one block may have (cudaDeviceProp's sharedMemPerBlockOptin)
     cudaStream_t streams[STREAM_COUNT];
-    bool registers;   // NCCL can use registered memory for collectives over tensor ranks
-    void *registered; // memory of ncclMemAlloc, which NCCL can register; NULL: none
-    void *scratch;    // device memory, CUDA_SCRATCH_BYTES, for operations on the compute stream
+    bool registers;    // NCCL can use registered memory for collectives over tensor ranks
+    void *registered;  // memory of ncclMemAlloc, which NCCL can register; NULL: none
+    const void **lent; // [lent_count] allocations that other processes may have mapped: freed with the process
+    int lent_count;
+    void *scratch; // device memory, CUDA_SCRATCH_BYTES, for operations on the compute stream
     int64_t scratch_bytes;
     cudaError_t status;    // of the first call or launch that failed
     const char *failed_at; // which one; with status cudaSuccess, a sentence about something else that is impossible

@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-// --- backend_cuda.cpp Returns the end of an error's sentence: what to do about a device that this process has lost; ""
-// for any other error.
+// --- backend_cuda.cpp
+// Returns the end of an error's sentence: what to do about a device that this process has lost; "" for any other error.
 const char *cuda_remedy(void);
 
 // --- comm_nccl.cpp
@@ -77,10 +77,6 @@ void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *shape, const Cu
 void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *shape, const CudaFlashCall *call);
 void cuda_flash_destroy(CudaBackend *cuda);
 int64_t cuda_flash_version(void); // cuDNN's: 91900
-
-// --- backend_cuda.cpp Marks an allocation that other processes may have mapped from now on: it is freed with the
-// process.
-void cuda_mark_lent(CudaBackend *cuda, const void *memory);
 
 // --- lend.cpp
 int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);

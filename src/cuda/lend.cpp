@@ -1,5 +1,6 @@
 // Memory of one process on another's GPU of the same host, through CUDA-IPC, and host memory that the copy engines
 // read.
+#include "base/alloc.h"
 #include "internal.h"
 
 #include <string.h>
@@ -18,6 +19,11 @@ static cudaError_t uuid_(int device, cudaUUID_t *uuid) {
     return status;
 }
 
+static void mark_lent_(CudaBackend *cuda, const void *memory) {
+    cuda->lent = (const void **)xrealloc(cuda->lent, (size_t)(cuda->lent_count + 1) * sizeof *cuda->lent);
+    cuda->lent[cuda->lent_count++] = memory;
+}
+
 int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err) {
     (void)bytes;
     Handle handle;
@@ -30,7 +36,7 @@ int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, E
         return error_set(err, EXIT_FAILED, "CUDA lends no memory here: %s", cudaGetErrorString(status));
     }
     memcpy(loan, &handle, sizeof handle);
-    cuda_mark_lent(cuda_self(backend), memory);
+    mark_lent_(cuda_self(backend), memory);
     return 0;
 }
 

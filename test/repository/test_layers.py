@@ -93,16 +93,6 @@ def test_no_folder_calls_one_that_comes_after_it():
 
 # ---- circles ---------------------------------------------------------------------------------------------------------
 
-# Files of a folder that call each other, and why: one hands out the work and answers those that do it. There are no
-# others.
-CIRCLES = {
-    # backend_cpu.c makes the table of operations, which ask it for workspace; attention.c chooses flash.c, which reads
-    # heads as it does.
-    "cpu": {path.name for path in (SOURCE / "cpu").glob("*.c")} - {"gemm.c", "loan.c", "peak.c"},
-    # backend_cuda.cpp makes the table of operations, lend.cpp takes its device.
-    "cuda": {"backend_cuda.cpp", "lend.cpp"},
-}
-
 
 def circle(needs):
     """Names that need each other: what is left when those are taken away that need none of the rest, or that none
@@ -118,15 +108,12 @@ def circle(needs):
 
 
 @built
-@pytest.mark.parametrize("folder", TABLE)
-def test_files_of_a_folder_call_each_other_in_no_new_circle(folder):
-    inside = [call for call in calls() if folder_of(call[0]) == folder == folder_of(call[2])]
-    needs = {
-        user.name: {owner.name for source, _, owner in inside if source == user} - {user.name} for user, _, _ in inside
-    }
-    found = set(circle(needs))
-    assert found <= CIRCLES.get(folder, set())
-    assert found or folder not in CIRCLES or not needs, "untied: take it out of CIRCLES"
+def test_files_of_a_folder_call_each_other_in_no_circle():
+    needs = {path.name: set() for path in sources()}
+    for user, _, owner in calls():
+        if folder_of(user) == folder_of(owner) and user != owner:
+            needs.setdefault(user.name, set()).add(owner.name)
+    assert circle(needs) == []
 
 
 def test_headers_of_a_folder_include_each_other_in_no_circle():

@@ -76,7 +76,7 @@ MISTAKES = [
             "return lent ? memory_pages(bytes, backend->lent_page) : bytes;", "return lent ? bytes : bytes;",
             TWO, "whole blocks of 2 MiB"),
     Mistake("lent_memory_is_freed_while_mapped", "src/cuda/backend_cuda.cpp",
-            "if (memory == device->lent[i]) return;", "if (memory == device->lent[i]) break;",
+            "if (memory == cuda->lent[i]) return;", "if (memory == cuda->lent[i]) break;",
             TWO, "still has mapped"),
     Mistake("an_eviction_is_marked_on_the_wrong_stream", "src/engine/offload.c",
             "event_record(store->be, store->copied, STREAM_EVICT)",
