@@ -87,10 +87,12 @@ typedef struct ProductChoice {
 } ProductChoice;
 
 struct Backend {
-    char device[96];     // "AMD EPYC, 2 threads", "NVIDIA H200"
-    int precision;       // Precision
-    int64_t element;     // bytes of one activation or weight: 4 or 2
-    double peak_tflops;  // of this rank, dense, in this precision; 0 if unknown
+    char device[96];    // "AMD EPYC, 2 threads", "NVIDIA H200"
+    int precision;      // Precision
+    int64_t element;    // bytes of one activation or weight: 4 or 2
+    double peak_tflops; // of this rank, dense, in this precision; 0 if unknown
+    // FLOPs of products in the time in which this rank sends a byte in a collective over tensor ranks; 0: unknown
+    double flops_per_sent_byte;
     int64_t memory_size; // bytes the device has for all ranks that share it; 0 if unknown
     int64_t own_bytes;   // workspace held from its creation on; included in `held`
     int capability;      // compute capability of an NVIDIA GPU: 80, 90, 100; 0: unknown, or not such a GPU

@@ -25,6 +25,7 @@ typedef struct Link {
 // occupy what that rank is waiting for. Products always run beside the first two, beside the third (COMPUTE_CTAS) with
 // parallel.overlap.
 enum { LINK_CTAS = 4, BESIDE_CTAS = 16 };
+enum { SENT, ON_HOST };             // of CommRequest.detail: bytes sent in a collective; 1 if the host group does it
 enum { EVENTS = 64 };               // kept for reuse
 enum { LOOKS_BETWEEN_CHECKS = 64 }; // of unfinished messages, before NCCL is asked whether it failed
 
@@ -233,14 +234,13 @@ static int mark_(Group *group, Link *link, CommRequest *request, Error *err) {
     }
     request->handle[0] = event;
     request->active = true;
-    if (group->use == COMM_USE_COMPUTE) group->cuda->collectives++;
     return 0;
 }
 
 // Makes compute wait on the device for the collective before anything queued later; the host waits for nothing.
 static int compute_waits_(Group *group, CommRequest *request, Error *err) {
     if (request->active) {
-        group->cuda->collectives--;
+        group->cuda->collective_bytes -= request->detail[SENT];
         cudaEvent_t event = (cudaEvent_t)request->handle[0];
         cuda_note(group->cuda, cudaStreamWaitEvent(cuda_compute(group->cuda), event, 0), "ordering streams");
         keep_event_(group, event);
@@ -251,8 +251,7 @@ static int compute_waits_(Group *group, CommRequest *request, Error *err) {
 
 static int nccl_test_(Comm *comm, CommRequest *request, Error *err) {
     Group *group = nccl_group_(comm);
-    enum { ON_HOST = 1 };
-    if (request->active && request->detail[3] == ON_HOST) return group->host->test(group->host, request, err);
+    if (request->active && request->detail[ON_HOST] == 1) return group->host->test(group->host, request, err);
     if (group->use == COMM_USE_COMPUTE) return compute_waits_(group, request, err);
     if (!request->active) return 1;
     cudaEvent_t event = (cudaEvent_t)request->handle[0];
@@ -299,7 +298,7 @@ static ncclDataType_t type_(CommType type) {
 }
 
 static int nccl_on_host_(int started, CommRequest *request) {
-    request->detail[3] = 1; // ON_HOST
+    request->detail[ON_HOST] = 1;
     return started;
 }
 
@@ -311,9 +310,14 @@ static int order_(Group *group, Error *err) {
     return status == cudaSuccess ? 0 : give_up_(group, "ordering streams", -1, cudaGetErrorString(status), err);
 }
 
-static int nccl_started_(Group *group, ncclResult_t status, const char *doing, CommRequest *request, Error *err) {
+// steps: in how many rounds of `count` elements each rank sends to its neighbour in a ring.
+static int nccl_started_(Group *group, ncclResult_t status, const char *doing, int64_t count, int steps, CommType type,
+                         CommRequest *request, Error *err) {
     if (status != ncclSuccess) return give_up_(group, doing, -1, nccl_text_(status), err);
-    return mark_(group, &group->all, request, err);
+    if (mark_(group, &group->all, request, err) != 0) return -1;
+    if (group->use == COMM_USE_COMPUTE) request->detail[SENT] = count * steps * (type == COMM_BF16 ? 2 : 4);
+    group->cuda->collective_bytes += request->detail[SENT];
+    return 0;
 }
 
 static int nccl_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
@@ -323,7 +327,7 @@ static int nccl_all_reduce_(Comm *comm, void *data, int64_t count, CommType type
     if (order_(group, err) != 0) return -1;
     ncclResult_t status =
         ncclAllReduce(data, data, (size_t)count, type_(type), ncclSum, group->all.nccl, group->all.stream);
-    return nccl_started_(group, status, "an all-reduce", request, err);
+    return nccl_started_(group, status, "an all-reduce", count / comm->size, 2 * (comm->size - 1), type, request, err);
 }
 
 static int nccl_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
@@ -333,7 +337,7 @@ static int nccl_all_gather_(Comm *comm, void *out, const void *in, int64_t count
     if (type == COMM_DOUBLE) return nccl_on_host_(host->all_gather(host, out, in, count, type, request, err), request);
     if (order_(group, err) != 0) return -1;
     ncclResult_t status = ncclAllGather(in, out, (size_t)count, type_(type), group->all.nccl, group->all.stream);
-    return nccl_started_(group, status, "an all-gather", request, err);
+    return nccl_started_(group, status, "an all-gather", count, comm->size - 1, type, request, err);
 }
 
 static int nccl_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
@@ -345,7 +349,7 @@ static int nccl_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t c
     if (order_(group, err) != 0) return -1;
     ncclResult_t status =
         ncclReduceScatter(in, out, (size_t)count, type_(type), ncclSum, group->all.nccl, group->all.stream);
-    return nccl_started_(group, status, "a reduce-scatter", request, err);
+    return nccl_started_(group, status, "a reduce-scatter", count, comm->size - 1, type, request, err);
 }
 
 // --- registered memory

@@ -25,7 +25,9 @@ typedef struct CudaBackend {
     Backend backend; // first, so that a Backend * of this implementation is a CudaBackend *
     int device;
     int multiprocessors;
-    int collectives;      // over tensor ranks, from their call until compute waits for them: they run beside products
+    // Bytes that this rank sends in collectives over tensor ranks which products run beside: from their call until
+    // compute waits for them.
+    int64_t collective_bytes;
     int64_t shared_bytes; // shared memory one block may have (cudaDeviceProp's sharedMemPerBlockOptin)
     cudaStream_t streams[STREAM_COUNT];
     bool registers;    // NCCL can use registered memory for collectives over tensor ranks

@@ -89,9 +89,18 @@ static uint32_t alignment_(const void *address) {
     return (uint32_t)(at & (~at + 1));
 }
 
-// Returns the multiprocessors that a product can count on if collectives run beside it; 0: all.
-static int32_t matmul_sms_(const CudaBackend *cuda) {
-    return cuda->collectives > 0 && cuda->multiprocessors > COMPUTE_CTAS ? cuda->multiprocessors - COMPUTE_CTAS : 0;
+// Returns the multiprocessors that a product should count on; 0: all.
+//
+// While collectives run beside it, they keep COMPUTE_CTAS. A kernel made for the others takes all / others times as
+// long, a kernel made for all may have its last blocks wait until the collectives have ended. So a product asks for
+// fewer if it would lose less than they take, as far as their times are known.
+static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
+    const int64_t others = cuda->multiprocessors - COMPUTE_CTAS;
+    if (cuda->collective_bytes == 0 || others <= 0) return 0;
+    double flops = 2.0 * (double)p->m * (double)p->n * (double)p->k * (double)std::max(p->batch, (int64_t)1);
+    double taken = cuda->backend.flops_per_sent_byte * (double)cuda->collective_bytes;
+    bool loses_more = taken > 0 && flops * COMPUTE_CTAS > taken * (double)others;
+    return loses_more ? 0 : (int32_t)others;
 }
 
 static Key matmul_key_(const CudaBackend *cuda, const CudaProduct *p) {
@@ -116,7 +125,7 @@ static Key matmul_key_(const CudaBackend *cuda, const CudaProduct *p) {
                alignment_(p->c),
                p->aux == NULL ? 0 : (int64_t)alignment_(p->aux),
                cuda_is_bf16(&cuda->backend),
-               matmul_sms_(cuda)};
+               matmul_sms_(cuda, p)};
 }
 
 static cudaDataType_t input_type_(const CudaBackend *cuda) {
@@ -157,7 +166,7 @@ static bool describe_product_(const CudaBackend *cuda, const CudaProduct *p, Mat
     if (!ok_(cublasLtMatmulDescCreate(&plan->product, CUBLAS_COMPUTE_32F, CUDA_R_32F))) return false;
     // "Optimizes heuristics for execution on a different number of SMs when user expects a concurrent stream to be
     // using some of the device resources" (cublasLt.h). Transformer Engine and PyTorch set it for the same purpose.
-    int32_t sms = matmul_sms_(cuda);
+    int32_t sms = matmul_sms_(cuda, p);
     if (sms > 0 && !matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, sms)) return false;
     cublasOperation_t first = p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;

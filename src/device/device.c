@@ -4,6 +4,7 @@
 #include "config/gpus.h"
 #include "base/alloc.h"
 #include "comm/comm_pushed.h"
+#include "cost.h"
 #include "cuda_load.h"
 #include "numa.h"
 
@@ -149,7 +150,11 @@ static Backend *create_gpu_(const Config *config, int gpu, Error *err) {
     int precision = config->train.precision;
     Backend *backend = loaded_()->backend_create(precision, gpu, err);
     const Gpu *row = backend != NULL ? gpu_by_name(backend->device) : NULL;
-    if (row != NULL) backend->peak_tflops = gpu_peak(row, precision);
+    if (row == NULL) return backend;
+    Cost cost;
+    backend->peak_tflops = gpu_peak(row, precision);
+    cost_of_gpu(&cost, config, backend->peak_tflops * 1e12);
+    if (cost.tensor > 0) backend->flops_per_sent_byte = cost.flops * cost.efficiency / cost.tensor;
     return backend;
 }
 

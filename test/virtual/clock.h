@@ -43,7 +43,8 @@ void line_record(int line, int mark);
 void line_wait(int line, int mark);
 void line_meet(int line, const Encounter &encounter);
 void stream_meet(cudaStream_t stream, const Encounter &encounter); // device.cc
-bool line_idle(int line);                                          // as mark_passed, of all that the stream was given
+double beside_collectives(cudaStream_t stream, double seconds, int multiprocessors);
+bool line_idle(int line); // as mark_passed, of all that the stream was given
 
 // Lets the host wait, in virtual time, until `done`: what other hosts do is looked at when they ring.
 void clock_wait(const std::function<bool()> &done, const std::string &what);

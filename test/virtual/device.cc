@@ -25,6 +25,7 @@ struct VirtualStream {
     void *fiber; // fibers.cc
     virtual_gpu::Clock clock;
     std::deque<virtual_gpu::Op> ops;
+    double collectives; // seconds of those that no stream has waited for, in a dry run
 };
 
 namespace virtual_gpu {
@@ -215,7 +216,26 @@ const char *stream_name(int context) {
 }
 
 void stream_meet(cudaStream_t stream, const Encounter &encounter) {
+    const Cost &cost = dry_figures().cost;
+    bool message = encounter.target >= 0;
     line_meet(stream->context % CONTEXTS, encounter);
+    if (!message)
+        stream->collectives +=
+            encounter.rounds * cost_collective(&cost, (double)encounter.bytes, encounter.size, cost.tensor);
+}
+
+// NCCL's kernels keep their multiprocessors. A product whose kernel was made for the others takes as much longer as
+// they are fewer; one made for all has its last blocks wait until the collectives have ended, or its first blocks. Both
+// are the most that collectives can cost: blocks may also be spread as multiprocessors become free, and a GPU whose
+// clock is limited by power loses less than its multiprocessors.
+double beside_collectives(cudaStream_t stream, double seconds, int multiprocessors) {
+    if (!options().held) return seconds;
+    double beside = 0;
+    for (const VirtualStream *other : device().streams) beside += other == stream ? 0 : other->collectives;
+    double takes = multiprocessors > 0 ? seconds * dry_figures().multiprocessors / multiprocessors
+                                       : seconds + std::min(seconds, beside);
+    for (VirtualStream *other : device().streams) other->collectives = std::max(0.0, other->collectives - takes);
+    return takes;
 }
 
 void enqueue(cudaStream_t stream, Op op) {
@@ -325,6 +345,7 @@ struct VirtualEvent {
     bool timing;
     std::shared_ptr<Record> latest; // NULL: never recorded
     int mark = -1;                  // the same in a dry run (clock.h)
+    cudaStream_t stream = nullptr;  // that recorded it last, in a dry run
 };
 
 static std::set<cudaEvent_t> &events() {
@@ -423,6 +444,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     if (dry()) {
         if (event->mark >= 0) mark_release(event->mark);
         event->mark = mark_make();
+        event->stream = stream;
         return line_record(stream->context % CONTEXTS, event->mark), answer(cudaSuccess);
     }
     auto record = std::make_shared<Record>();
@@ -451,6 +473,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (sticky() != cudaSuccess) return answer(sticky());
     if (dry()) {
         if (event->mark >= 0) line_wait(stream->context % CONTEXTS, event->mark);
+        for (VirtualStream *other : device().streams)
+            if (other == event->stream) other->collectives = 0;
         return answer(cudaSuccess);
     }
     std::shared_ptr<Record> record;

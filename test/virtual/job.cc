@@ -60,6 +60,7 @@ Options read_options() {
     o.driver = word("VIRTUAL_DRIVER", "13000");
     o.fault = word("VIRTUAL_FAULT", "");
     o.rounds = number("VIRTUAL_ROUND", 0) != 0;
+    o.held = number("VIRTUAL_HELD", 0) != 0;
     o.taken = number("VIRTUAL_TAKEN_MIB", 0) << 20;
     return o;
 }

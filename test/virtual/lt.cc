@@ -399,6 +399,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
         op.seconds = shared ? cost_product(&dry_figures().cost, 1, call.m, call.n * call.c.batch, call.k)
                             : cost_product(&dry_figures().cost, (double)call.c.batch, call.m, call.n, call.k);
         op.seconds *= TAKES[chosen[1]];
+        op.seconds = beside_collectives(stream, op.seconds, product->multiprocessors);
     }
     op.step = [call, workspace](const Access &access) {
         declare(access, call);

@@ -2,6 +2,7 @@
 computed, and time is a clock's. The plan is the other road to the same figures: bytes have to be equal, times within 1
 percent."""
 
+import itertools
 import json
 import re
 import subprocess
@@ -90,6 +91,8 @@ def test_the_clock_and_the_plan_agree_about_a_few_gpus(tmp_path, tokens, case):
     assert step["transfer_exposed_ms"] > 1 or "schedule.bpipe=on" not in overrides or nodes == 1
 
 
+HELD = ("model.layers=4", "parallel.pipeline=1", "parallel.tensor=4", "train.global_batch=4")
+
 # 32 GPUs in four nodes, 16 microbatches.
 FULL = {
     "LLaMA 65B": ("llama", "train.global_batch=16"),
@@ -117,6 +120,19 @@ def test_the_clock_shows_that_the_quickest_kernels_were_chosen(tmp_path, tokens)
     suggested = [json.loads(line) for line in metrics.read_text().splitlines()][-1]["step_ms"]
     # cuBLASLt's first suggestion takes 1.03 times as long here, and products are most of a step.
     assert 1.015 < suggested / chosen < 1.03
+
+
+@pytest.mark.usefixtures("ranks")
+def test_products_beside_collectives_may_be_charged_for_the_multiprocessors_they_lack(tmp_path, tokens, monkeypatch):
+    """Without collectives beside products it changes nothing; with them, less than all products on 84 of 108."""
+    steps = {}
+    for overlap, held in itertools.product(("off", "on"), "01"):
+        monkeypatch.setenv("VIRTUAL_HELD", held)
+        metrics = tmp_path / f"{overlap}{held}.jsonl"
+        assert dry("llama", tokens, metrics, *HELD, f"parallel.overlap={overlap}").returncode == 0
+        steps[overlap + held] = [json.loads(line) for line in metrics.read_text().splitlines()][-1]["step_ms"]
+    assert steps["off1"] == pytest.approx(steps["off0"])
+    assert 1.02 * steps["on0"] < steps["on1"] < 108 / 84 * steps["on0"]
 
 
 REFUSED = {

@@ -50,6 +50,7 @@ struct Options {
     bool connects_late;        // NCCL_RUNTIME_CONNECT
     std::string driver, fault; // VIRTUAL_DRIVER, VIRTUAL_FAULT
     bool rounds;               // VIRTUAL_ROUND: cuBLASLt's algorithms round differently
+    bool held;                 // VIRTUAL_HELD: products beside collectives take longer
     int64_t taken;             // bytes of the GPU that other programs hold
 };
 const Options &options();
