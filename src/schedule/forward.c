@@ -58,7 +58,11 @@ static int play_(Schedule *schedule, Error *err) {
 }
 
 Schedule *schedule_forward_like(const Schedule *like, int microbatches, Error *err) {
-    if (like->chunks == 1) return schedule_forward(like->stages, microbatches, err);
+    if (like->chunks == 1) {
+        Schedule *plain = schedule_forward(like->stages, microbatches, err);
+        if (plain != NULL) plain->edge_buffers = like->edge_buffers;
+        return plain;
+    }
     Schedule *schedule = schedule_new("forward", like->stages, microbatches, err);
     if (schedule == NULL) return NULL;
     schedule->chunks = like->chunks;

@@ -300,6 +300,14 @@ def test_a_list_from_a_file_is_run(small, tmp_path):
     same_bits(small, OFF, f"schedule.file={path}")
 
 
+def test_a_list_with_one_buffer_an_edge_trains_and_validates(small, tmp_path):
+    """Messages are allocated for the list, and validation keeps to that."""
+    path, turns = tmp_path / "mine.txt", " ".join(f"F{m}.0 B{m}.0" for m in range(8))
+    head = "# schedule mine  stages 2  chunks 1  placement loop  microbatches 8  slots 1  edges 1"
+    path.write_text(f"{head}\nstage 0: {turns}\nstage 1: {turns}\n")
+    same_bits(small, OFF, "parallel.pipeline=2", f"schedule.file={path}")
+
+
 def signalled(small, tmp_path, number, always, words, *options):
     """Signals rank 1 of two stages while it trains. The run fails with `always` in its messages, and with `words` if
     the signal came inside a pipeline; now and then it comes between two, so that takes up to five attempts."""
