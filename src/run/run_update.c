@@ -11,10 +11,11 @@
 static int explain_bad_(Run *run, const StepFigures *figures, char *text, size_t size, bool *weight, Error *err) {
     Blame blame;
     if (optimizer_blame(run->optimizer, &blame, err) != 0) return -1;
-    int used = 0;
+    int used = 0, head, chunk;
+    schedule_home(run->schedule, run->schedule->stages * run->schedule->chunks - 1, &head, &chunk);
     if (!isfinite(figures->loss))
-        used = snprintf(text, size, "the loss on stage %lld is %s%s", (long long)run->config->parallel.pipeline - 1,
-                        isnan(figures->loss) ? "nan" : "inf", blame.gradient != NULL ? ", and " : "");
+        used = snprintf(text, size, "the loss on stage %d is %s%s", head, isnan(figures->loss) ? "nan" : "inf",
+                        blame.gradient != NULL ? ", and " : "");
     if (blame.gradient != NULL)
         used +=
             snprintf(text + used, size - (size_t)used,

@@ -321,3 +321,10 @@ def test_what_is_not_finite_stops_the_run_before_weights_change(small, mode, wha
     assert last, ended.said[-1]
     assert [step["step"] for step in ended.steps] == list(range(1, int(last[1])))
     assert all(step["loss"] is not None and step["grad_norm"] is not None for step in ended.steps)
+
+
+def test_the_loss_that_is_not_finite_is_on_the_stage_of_the_head(small):
+    """In a V of two chunks the first stage has both ends of the model."""
+    folded = ["attention.mode=flash", "schedule.name=v-half", "schedule.bpipe=off", "parallel.pipeline=2"]
+    ended = run(small.config, *DIVERGES, *folded, family=small.family)
+    assert ended.code == 1 and re.search(r"step \d+: the loss on stage 0 is (nan|inf)", ended.said[-1])
