@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 typedef struct RunTrace {
     int64_t capacity;         // actions of the longest list
@@ -34,6 +35,15 @@ static void run_trace_allocate_(RunTrace *trace, const Run *run) {
     trace->times = xcalloc((size_t)world, sizeof *trace->times);
 }
 
+// Refuses the file that metrics go to, which is open already: the trace would replace them.
+static int run_trace_on_metrics_(const Run *run, const char *path, Error *err) {
+    struct stat metrics, there;
+    const char *log = run->config->log.metrics;
+    if (log[0] == '\0' || stat(log, &metrics) != 0 || stat(path, &there) != 0) return 0;
+    if (!S_ISREG(there.st_mode) || metrics.st_dev != there.st_dev || metrics.st_ino != there.st_ino) return 0;
+    return error_set(err, EXIT_USAGE, "--trace %s: log.metrics is the same file; name another one", path);
+}
+
 // Starts one process of the trace per rank; the ranks of a stage are consecutive, whatever the placement.
 static int run_trace_start_(RunTrace *trace, const Run *run, const char *path, Error *err) {
     const ParallelConfig *parallel = &run->config->parallel;
@@ -44,6 +54,7 @@ static int run_trace_start_(RunTrace *trace, const Run *run, const char *path, E
         trace->ranks[pid] = topology_rank(parallel, at);
         trace->times[pid] = trace->all + trace->ranks[pid] * trace->capacity;
     }
+    if (run_trace_on_metrics_(run, path, err) != 0) return -1;
     trace->trace = trace_open(path, &shown, run->schedule, err);
     return trace->trace == NULL ? -1 : 0;
 }

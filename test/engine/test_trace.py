@@ -242,6 +242,12 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_starts(config, tm
         assert plan.returncode == 1 and plan.stdout == "" and why in plan.stderr
 
 
+def test_a_trace_does_not_replace_the_metrics(config, tmp_path):
+    path = tmp_path / "same.json"
+    ended = run(config, f"log.metrics={path}", arguments=["--trace", tmp_path / "." / "same.json"])
+    assert ended.code == 2 and ended.stdout == "" and "log.metrics is the same file" in ended.said[-1]
+
+
 def test_the_folders_of_a_trace_are_made(config, tmp_path):
     planned = command("llama", "-c", config, "--plan", "--trace", tmp_path / "a" / "b" / "t.json")
     assert planned.returncode == 0 and Trace(tmp_path / "a" / "b" / "t.json").ranks
