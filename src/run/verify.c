@@ -86,7 +86,7 @@ static int compare_ways_(const Way *ways, int count, const TensorTable *table, E
     }
     if (compared == 0)
         return error_set(err, EXIT_FAILED,
-                         "--verify: fewer than two ways can be run on this machine: nothing was compared");
+                         "--verify: fewer than two ways can be run, so nothing was compared; the lines above say why");
     const Record *record = &first->record;
     if (differing == 0)
         printf("verified: %d runs agree in %" PRId64 " step%s from step %" PRId64
@@ -185,7 +185,16 @@ typedef struct Verify {
     bool on_the_cpu; // all ways, because this machine lacks a GPU for every rank of the largest
 } Verify;
 
-enum { MOST_CHANGES = 10 };
+enum { MOST_CHANGES = 11 };
+
+// Returns the attention.mode with which one stage computes the same bits as these stages (recomputing changes none), or
+// NULL if some stages use flash and others do not.
+static const char *verify_attention_(const Config *given) {
+    bool flash = config_attention(given, 0) == ATTENTION_FLASH;
+    for (int s = 1; s < (int)given->parallel.pipeline; s++)
+        if ((config_attention(given, s) == ATTENTION_FLASH) != flash) return NULL;
+    return flash ? "flash" : "none";
+}
 
 // Writes what a way changes in the configuration, as overrides that follow the user's own.
 static int changes_(const Verify *verify, const Way *way, const Config *given, char changes[MOST_CHANGES][64]) {
@@ -203,6 +212,9 @@ static int changes_(const Verify *verify, const Way *way, const Config *given, c
     snprintf(changes[count++], 64, "schedule.chunks=auto");
     snprintf(changes[count++], 64, "schedule.split_backward=auto");
     snprintf(changes[count++], 64, "schedule.file=");
+    const char *attention = verify_attention_(given);
+    if (given->attention.modes_given > 1 && attention != NULL)
+        snprintf(changes[count++], 64, "attention.mode=%s", attention);
     return count;
 }
 
@@ -248,8 +260,10 @@ static int go_(const Verify *verify, Way *way, const Config *given, Error *err) 
     RunAsk ask = {.resume = verify->options->resume};
     Error unable = {0};
     int count = changes_(verify, way, given, changes), code = EXIT_DONE;
-    if (verify_load_(verify, config, changes, count, &unable) != 0 ||
-        verify->check(config, verify->log->program, verify->model, &ask, &unable) != 0) {
+    if (way->stages < given->parallel.pipeline && verify_attention_(given) == NULL) {
+        log_line(verify->log, "verify: %s: left out: only some stages have attention.mode flash", way->name);
+    } else if (verify_load_(verify, config, changes, count, &unable) != 0 ||
+               verify->check(config, verify->log->program, verify->model, &ask, &unable) != 0) {
         log_line(verify->log, "verify: %s: left out: %s", way->name, unable.text);
     } else {
         log_status(verify->log, "verify: %s, %lld rank%s", way->name, (long long)config_world(config),
@@ -275,10 +289,11 @@ static int go_all_(Verify *verify, const Config *given, Error *err) {
     Way ways[WAYS] = {0};
     int64_t stages = stages_(given), ranks = stages * given->parallel.tensor * given->parallel.data;
     verify->on_the_cpu = given->hardware.device == DEVICE_AUTO && !device_has_gpus(given, ranks);
-    int code = EXIT_DONE, count = stages == 1 ? 1 : WAYS;
+    int code = EXIT_DONE, count = stages == 1 ? 2 : WAYS;
     verify_name_(&ways[0], given, 1, BPIPE_OFF);
     verify_name_(&ways[1], given, stages, BPIPE_OFF);
     verify_name_(&ways[2], given, stages, BPIPE_ON);
+    if (stages == 1) strcat(ways[1].name, ", once more");
     for (int i = 0; code == EXIT_DONE && i < count; i++) code = go_(verify, &ways[i], given, err);
     if (code == EXIT_DONE) {
         TensorTable table = {0};

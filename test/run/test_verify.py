@@ -151,6 +151,22 @@ def test_what_does_not_fit_is_left_out_and_reported(tmp_path):
     assert none.returncode == 1 and "nothing was compared" in none.stderr
 
 
+def test_one_stage_that_can_be_no_other_is_run_once_more(tmp_path):
+    """With one microbatch a step, as shard_gradients wants it, there is nothing to split over stages."""
+    one = layout(d=2, train_global_batch=8, schedule_micro_batch=4, parallel_shard_gradients="on")
+    ended = verify(Trainer(tmp_path, LLAMA), one)
+    assert agreed(ended, 2)
+    assert ended.stdout.startswith("1 stage and 1 stage, once more: the same bits\n")
+
+
+@pytest.mark.thorough
+def test_attention_by_stage_is_compared_with_one_stage_if_that_can_have_its_bits(tmp_path):
+    trainer = Trainer(tmp_path, LLAMA)
+    assert agreed(verify(trainer, layout(p=2, attention_mode=["none", "recompute"])), 3)
+    ended = verify(trainer, layout(p=2, attention_mode=["none", "flash"]))
+    assert agreed(ended, 2) and "verify: 1 stage: left out: only some stages have attention.mode flash" in ended.stderr
+
+
 @pytest.mark.thorough
 def test_gpipe_has_no_bpipe_to_compare_with(tmp_path):
     ended = verify(Trainer(tmp_path, GPT), layout(p=4, schedule_name="gpipe"))
