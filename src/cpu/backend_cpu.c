@@ -299,7 +299,8 @@ static void fill_table_(Backend *b) {
 // return as pages to clear, which costs a few percent of a step.
 static void keep_freed_memory_(void) {
 #if defined(__GLIBC__)
-    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    // Before 2.35 glibc takes no more than 32 MiB here, and the second call alone would map every large piece anew.
+    if (mallopt(M_MMAP_THRESHOLD, 1 << 30) == 0) mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
 #endif
 }

@@ -83,11 +83,14 @@ static bool create_memory_(dnnl_memory_t *memory, const Desc *desc, dnnl_engine_
     return dnnl_memory_create(memory, *desc, engine, at) == dnnl_success;
 }
 
-static size_t scratch_size_(dnnl_primitive_desc_t desc, Desc *scratch) {
+// Describes a product's scratch.
+static bool describe_scratch_(Desc *scratch, dnnl_primitive_desc_t desc) {
     return dnnl_memory_desc_clone(scratch, dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0)) ==
-                   dnnl_success
-               ? dnnl_memory_desc_get_size(*scratch)
-               : 0;
+           dnnl_success;
+}
+
+static size_t described_bytes_(const Desc *desc) {
+    return dnnl_memory_desc_get_size(*desc);
 }
 
 static bool append_sum_(dnnl_post_ops_t ops) {
@@ -117,9 +120,13 @@ static bool create_memory_(dnnl_memory_t *memory, const Desc *desc, dnnl_engine_
     return dnnl_memory_create(memory, desc, engine, at) == dnnl_success;
 }
 
-static size_t scratch_size_(dnnl_primitive_desc_t desc, Desc *scratch) {
+static bool describe_scratch_(Desc *scratch, dnnl_primitive_desc_t desc) {
     *scratch = *dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
-    return dnnl_memory_desc_get_size(scratch);
+    return true;
+}
+
+static size_t described_bytes_(const Desc *desc) {
+    return dnnl_memory_desc_get_size(desc);
 }
 
 static bool append_sum_(dnnl_post_ops_t ops) {
@@ -147,19 +154,18 @@ static dnnl_primitive_attr_t product_attributes_(bool accumulate) {
     return NULL;
 }
 
-static bool product_bind_(Product *product, dnnl_engine_t engine, dnnl_primitive_desc_t desc, const Desc matrix[3]) {
-    Desc scratch;
-    size_t bytes = scratch_size_(desc, &scratch);
+static bool product_bind_(Product *product, dnnl_engine_t engine, dnnl_primitive_desc_t desc, const Desc matrix[4]) {
+    size_t bytes = described_bytes_(&matrix[3]);
     if (bytes > 0 && posix_memalign(&product->scratch_bytes, 64, bytes) != 0) return false;
     return dnnl_primitive_create(&product->primitive, desc) == dnnl_success &&
            create_memory_(&product->a, &matrix[0], engine, DNNL_MEMORY_NONE) &&
            create_memory_(&product->b, &matrix[1], engine, DNNL_MEMORY_NONE) &&
            create_memory_(&product->c, &matrix[2], engine, DNNL_MEMORY_NONE) &&
-           create_memory_(&product->scratch, &scratch, engine, product->scratch_bytes);
+           create_memory_(&product->scratch, &matrix[3], engine, product->scratch_bytes);
 }
 
 static bool product_create_(Product *product, dnnl_engine_t engine, const ProductKey *key) {
-    Desc matrix[3];
+    Desc matrix[4]; // a, b, c, and scratch
     memset(matrix, 0, sizeof matrix);
     dnnl_primitive_desc_t desc = NULL;
     dnnl_primitive_attr_t attr = product_attributes_(key->accumulate);
@@ -167,10 +173,11 @@ static bool product_create_(Product *product, dnnl_engine_t engine, const Produc
                 describe_matrix_(&matrix[0], key->m, key->k, key->a_stride, key->a_transposed, dnnl_bf16) &&
                 describe_matrix_(&matrix[1], key->k, key->n, key->b_stride, key->b_transposed, dnnl_bf16) &&
                 describe_matrix_(&matrix[2], key->m, key->n, key->c_stride, false, dnnl_f32) &&
-                gemm_describe_(&desc, engine, matrix, attr) && product_bind_(product, engine, desc, matrix);
+                gemm_describe_(&desc, engine, matrix, attr) && describe_scratch_(&matrix[3], desc) &&
+                product_bind_(product, engine, desc, matrix);
     if (desc != NULL) dnnl_primitive_desc_destroy(desc);
     if (attr != NULL) dnnl_primitive_attr_destroy(attr);
-    for (int i = 0; i < 3; i++) forget_matrix_(&matrix[i]);
+    for (int i = 0; i < 4; i++) forget_matrix_(&matrix[i]);
     product->key = *key;
     if (!made) product_destroy_(product);
     return made;
