@@ -57,7 +57,6 @@ static void gpt_norm_backward_(Pass *pass, const Tensor *norm, void *dx, const v
                                  pass->shape->shard_rows, pass->shape->hidden, pass->shape->norm_eps);
 }
 
-extern const Model gpt_model;
 const Model gpt_model = {
     FAMILY_GPT,
     "gpt",

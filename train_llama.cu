@@ -74,7 +74,6 @@ static void llama_activation_backward_(Pass *pass, void *dmlp, const void *dact,
     pass->be->swiglu_backward(pass->be, dmlp, dact, mlp, pass->shape->rows, pass->shape->ffn);
 }
 
-extern const Model llama_model;
 const Model llama_model = {
     FAMILY_LLAMA,
     "llama",

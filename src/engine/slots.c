@@ -64,8 +64,8 @@ int slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int bun
     int expected = from == SLOT_FREE ? -1 : bundle;
     if (slot->state != from || slot->bundle != expected)
         return error_set(err, EXIT_FAILED,
-                         "%s: %s slot %d should be %s bundle %d but is %s bundle %d; this is a defect of the "
-                         "program or its schedule",
+                         "%s: %s slot %d should be %s (bundle %d) but is %s (bundle %d; -1: none); this is a defect of "
+                         "the program or its schedule",
                          who, pool->name, (int)(slot - pool->slots), state_name_(from), expected,
                          state_name_(slot->state), slot->bundle);
     pool->in_use += (from == SLOT_FREE) - (to == SLOT_FREE);

@@ -246,12 +246,10 @@ Trace *trace_open(const char *path, const TraceWorld *world, const Schedule *sch
     *trace = (Trace){.fd = -1, .zero = NAN, .stages = world->stages, .columns = world->columns};
     trace->path = xstrdup(path);
     trace->text = xmemstream(&trace->bytes, &trace->size);
-    int status = 0;
-    if (status == 0 && file_make_folders(path) == 0) trace->fd = file_open_to_write(path, O_TRUNC);
-    if (status == 0 && trace->fd < 0) status = trace_file_error_(path, errno, err);
-    if (status == 0) status = trace_start_(trace, world, schedule, err);
+    if (file_make_folders(path) == 0) trace->fd = file_open_to_write(path, O_TRUNC);
+    int status = trace->fd < 0 ? trace_file_error_(path, errno, err) : trace_start_(trace, world, schedule, err);
     if (status == 0) return trace;
-    if (trace != NULL) trace->failed = true;
+    trace->failed = true;
     trace_close(trace, NULL);
     return NULL;
 }
@@ -265,7 +263,7 @@ int trace_close(Trace *trace, Error *err) {
     }
     if (trace->fd >= 0 && close(trace->fd) != 0 && status == 0 && !trace->failed)
         status = trace_file_error_(trace->path, errno, err);
-    if (trace->text != NULL) fclose(trace->text);
+    fclose(trace->text);
     free(trace->bytes);
     free(trace->path);
     free(trace->changes);
