@@ -35,13 +35,19 @@ int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank);
 // Returns the bytes of host memory for the threads that write it.
 int64_t checkpoint_buffer_bytes(const Config *config);
 
-// Collective. Creates checkpoint.dir, removes what an earlier run left half written in it, and allocates the copy. Sets
-// *checkpoint to NULL if checkpoint.dir is empty. from: where the run continues. If that is in checkpoint.dir, the
-// checkpoints there are this run's and count towards checkpoint.keep; otherwise a new run begins. Checkpoints of
-// another run are removed only if checkpoint.overwrite says so, and then only after this run's first one is complete.
-// -1 with err.
-int checkpoint_create(Checkpoint **checkpoint, Stage *stage, World *world, const ResumePoint *from, const Log *log,
-                      Error *err);
+// A run's checkpoints begin in two parts, both collective. The choice of where to resume lies between them: without the
+// lock another run could save or remove a checkpoint after this run has chosen one.
+
+// Locks checkpoint.dir if it exists, and with `make` creates it first. Otherwise a new folder is created once all is
+// loaded, so that a start that fails leaves none. The caller then checks the folders again and chooses. Sets
+// *checkpoint to NULL if checkpoint.dir is empty. -1 with err, also if another run holds the lock for some seconds;
+// checkpoint_destroy in both cases.
+int checkpoint_lock(Checkpoint **checkpoint, const Config *config, World *world, bool make, Error *err);
+// Creates and locks checkpoint.dir if it did not exist, removes what an earlier run left half written in it, and
+// allocates the copy. Accepts NULL. from: where the run continues. If that is in checkpoint.dir, the checkpoints there
+// are this run's and count towards checkpoint.keep; otherwise a new run begins. Checkpoints of another run are removed
+// only if checkpoint.overwrite says so, and then only after this run's first one is complete. -1 with err.
+int checkpoint_create(Checkpoint *checkpoint, Stage *stage, const ResumePoint *from, const Log *log, Error *err);
 // Ends a write in progress; the next run removes what is not complete.
 void checkpoint_destroy(Checkpoint *checkpoint);
 

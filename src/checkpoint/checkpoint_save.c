@@ -35,6 +35,7 @@ struct Checkpoint {
     uint64_t run;        // the run that checkpoints belong to; this and the next only on rank 0
     int64_t sequence;    // of the newest one in checkpoint.dir
     int lock;            // of checkpoint.dir, on rank 0: two runs would sweep away each other's files; -1: none
+    bool locked;         // no other run holds it; also if the file system has no locks
     char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
     Manifest manifest;     // of all files, on rank 0
     HfTokenizer tokenizer; // written into every checkpoint by rank 0
@@ -350,35 +351,60 @@ static int claim_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *er
     return 0;
 }
 
+// Makes and locks checkpoint.dir, on rank 0.
+static int lock_dir_(Checkpoint *checkpoint, Error *err) {
+    const char *dir = checkpoint->config->checkpoint.dir;
+    Error wrong = {0};
+    checkpoint->locked = directory_make(dir, &wrong) == 0 && directory_lock(dir, &checkpoint->lock, &wrong) == 0;
+    return checkpoint->locked ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
+}
+
 static int prepare_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *err) {
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
+    // Another run may have made the folder and saved in it meanwhile. If this run resumes, its checkpoint is elsewhere.
+    if (!checkpoint->locked &&
+        (lock_dir_(checkpoint, err) != 0 || checkpoint_check_dir(checkpoint->config, NULL, err) != 0))
+        return -1;
     Error wrong = {0};
-    if (world_rank(checkpoint->world) == 0 && directory_make(config->dir, &wrong) == 0 &&
-        directory_lock(config->dir, &checkpoint->lock, &wrong) == 0 && claim_dir_(checkpoint, from, &wrong) == 0) {
+    if (claim_dir_(checkpoint, from, &wrong) == 0) {
         checkpoint_sweep(config->dir);
         // Check now, rather than hours later at the first save.
         if (config->every > 0) directory_check_writable(config->dir, &wrong);
     }
-    // The other ranks wait until rank 0 has swept the directory they write to.
-    if (world_broadcast(checkpoint->world, 0, &wrong, sizeof wrong, err) != 0) return -1;
-    if (wrong.code == 0) return 0;
-    err->everywhere = true;
-    return error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
+    return wrong.code == 0 ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
 }
 
-int checkpoint_create(Checkpoint **out, Stage *stage, World *world, const ResumePoint *from, const Log *log,
-                      Error *err) {
+// Collective. Gives all ranks rank 0's answer.
+static int share_first_(World *world, Error *answer, Error *err) {
+    if (world_broadcast(world, 0, answer, sizeof *answer, err) != 0) return -1;
+    if (answer->code == 0) return 0;
+    *err = *answer;
+    err->everywhere = true;
+    return -1;
+}
+
+int checkpoint_lock(Checkpoint **out, const Config *config, World *world, bool make, Error *err) {
     *out = NULL;
-    if (stage->config->checkpoint.dir[0] == '\0') return 0;
+    if (config->checkpoint.dir[0] == '\0') return 0;
     Checkpoint *checkpoint = *out = xcalloc(1, sizeof *checkpoint);
-    checkpoint->config = stage->config;
+    checkpoint->config = config;
     checkpoint->world = world;
-    checkpoint->log = *log;
-    checkpoint->log.rank = -1;
     checkpoint->saved = -1;
     checkpoint->lock = -1;
+    Error answer = {0};
+    if (world_rank(world) == 0 && (make || access(config->checkpoint.dir, F_OK) == 0)) lock_dir_(checkpoint, &answer);
+    return share_first_(world, &answer, err);
+}
+
+int checkpoint_create(Checkpoint *checkpoint, Stage *stage, const ResumePoint *from, const Log *log, Error *err) {
+    if (checkpoint == NULL) return 0;
+    World *world = checkpoint->world;
+    checkpoint->log = log_of_all(log);
     writer_create(&checkpoint->writer, stage, world);
-    if (prepare_dir_(checkpoint, from, err) != 0) return -1;
+    Error answer = {0};
+    if (world_rank(world) == 0) prepare_dir_(checkpoint, from, &answer);
+    // The other ranks wait until rank 0 has swept the directory they write to.
+    if (share_first_(world, &answer, err) != 0) return -1;
     Manifest *manifest = &checkpoint->manifest;
     if (world_rank(world) == 0) hf_tokenizer_load(&checkpoint->tokenizer, stage->config);
     manifest->count = checkpoint->writer.layout.files + SMALL_FILES + checkpoint->tokenizer.count;

@@ -63,6 +63,7 @@ void writer_create(Writer *writer, const Stage *stage, World *world) {
 }
 
 void writer_free(Writer *writer) {
+    if (writer->stage == NULL) return; // never created
     layout_free(&writer->layout);
     free(writer->parts);
     free(writer->shares);

@@ -349,9 +349,19 @@ static int open_files_(Run *run, const RunAsk *ask, Error *err) {
     return 0;
 }
 
+// Collective. Rank 0 looks for all.
+static int create_check_checkpoints_(Run *run, const RunAsk *ask, Error *err) {
+    int status = world_rank(run->world) == 0 ? run_check_checkpoints(run->config, ask, err) : 0;
+    return fail_together_(run->world, status, err);
+}
+
 static int create_training_(Run *run, const RunAsk *ask, Error *err) {
+    // With --resume-if-any the folder that is chosen from may be a new one.
+    if (checkpoint_lock(&run->checkpoint, run->config, run->world, ask->resume_if_any, err) != 0) return -1;
+    // What this start saw before it had the lock may have changed while it waited.
+    if (create_check_checkpoints_(run, ask, err) != 0) return -1;
     if (create_load_(run, ask->resume, run->log, err) != 0) return -1;
-    if (checkpoint_create(&run->checkpoint, &run->stage, run->world, &run->from, run->log, err) != 0) return -1;
+    if (checkpoint_create(run->checkpoint, &run->stage, &run->from, run->log, err) != 0) return -1;
     if (run->config->sample.every > 0 && run_sampler_create(run, NULL, err) != 0) return -1;
     return create_metrics_(run, err);
 }
@@ -375,8 +385,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     run->schedule = run_schedule(config, ask, err);
     if (run->schedule == NULL || create_groups_(run, err) != 0) return -1;
     details_phase(&details, "groups of ranks");
-    if (fail_together_(world, world_rank(world) == 0 ? run_check_checkpoints(config, ask, err) : 0, err) != 0)
-        return -1;
+    if (create_check_checkpoints_(run, ask, err) != 0) return -1;
     if (fail_together_(world, open_files_(run, ask, err), err) != 0) return -1;
     if (trains && world_rank(world) == 0) run_tell_data(run);
     details_phase(&details, "data opened");

@@ -1,13 +1,16 @@
 """Which run owns a checkpoint, and which is the newest: a slip on the command line or a clock set back costs no run."""
 
+import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from trainer_runs import LLAMA, ROOT, Trainer, checkpoint_names, layout, saving, verify, without_mpi
+from trainer_runs import LLAMA, ROOT, Trainer, checkpoint_names, layout, saving, verify, wait_until, without_mpi
 
 several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 OVERWRITE = {"checkpoint.overwrite": True}
@@ -268,3 +271,103 @@ def test_what_cannot_be_read_is_kept_when_its_step_comes_again(small, tmp_path):
 def test_resume_and_resume_if_any_exclude_each_other(small, saved):
     refused = small.run(resume=saved, resume_if_any=saved, code=2)
     assert "give one of them" in refused.stderr
+
+
+# --- starts that wait for the lock of a folder
+
+
+def waits_for_lock(process, folder):
+    """Returns whether the process has the folder open, and not as a listing does, with O_NONBLOCK."""
+    for entry in Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            if os.readlink(entry) != str(folder):
+                continue
+            flags = re.search(r"flags:\s*([0-7]+)", (entry.parent.parent / "fdinfo" / entry.name).read_text())
+        except OSError:  # closed meanwhile
+            continue
+        if not int(flags[1], 8) & os.O_NONBLOCK:
+            return True
+    return False
+
+
+def start_while_locked(small, folder, meanwhile, *changes, **more):
+    """Starts a run in a folder that another run has locked. Once the start waits, the other changes the folder and
+    ends."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    process = small.start(*changes, **more)
+    wait_until(lambda: process.poll() is not None or waits_for_lock(process, folder), "it never asked for the lock")
+    meanwhile()
+    os.close(lock)
+    return small.end(process)
+
+
+def test_a_start_that_waited_resumes_from_what_the_other_run_saved_last(small, saved):
+    newest = saved / "step_00000008"
+    newest.rename(saved.parent / "later")
+    resumed = start_while_locked(
+        small,
+        saved,
+        lambda: (saved.parent / "later").rename(newest),
+        saving(saved, 1, keep=2),
+        {"train.steps": 9},
+        resume=saved,
+    )
+    assert resumed.code == 0 and "step_00000008 after step 8" in resumed.stderr, resumed.stderr
+    assert checkpoint_names(saved) == ["step_00000008", "step_00000009"]
+    assert manifest_of(saved / "step_00000009")["sequence"] == 5
+
+
+@pytest.mark.parametrize("resume", [None, "resume_if_any"])
+def test_of_two_starts_in_an_empty_folder_the_second_sees_what_the_first_saved(small, tmp_path, resume):
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    copied = lambda: shutil.copytree(small.saved / "step_00000004", saved / "step_00000004")
+    more = {} if resume is None else {resume: saved}
+    second = start_while_locked(small, saved, copied, saving(saved, 1), {"train.steps": 5}, **more)
+    if resume is None:
+        assert second.code == 2 and "holds checkpoints of another run, such as step_00000004" in second.stderr
+        assert second.steps == {} and checkpoint_names(saved) == ["step_00000004"]
+    else:
+        assert second.code == 0 and "step_00000004 after step 4" in second.stderr, second.stderr
+        assert sorted(second.steps) == [5] and small.run({"train.steps": 5}, resume=saved).code == 0
+
+
+def test_a_start_that_waited_is_refused_if_its_checkpoint_is_gone(small, saved):
+    named = saved / "step_00000002"
+    gone = start_while_locked(small, saved, lambda: shutil.rmtree(named), saving(saved, 1), resume=named)
+    assert gone.code == 2 and f"--resume {named}: there is no such folder" in gone.stderr and gone.steps == {}
+
+
+FIRST_TO_MAKE = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+// Another run makes the folder FOLDER, with all it saves, right before this process does.
+int mkdir(const char *path, mode_t mode) {
+    const char *folder = getenv("FOLDER"), *copy = getenv("COPY");
+    if (strcmp(path, folder) == 0 && access(folder, F_OK) != 0 && rename(copy, folder) != 0) abort();
+    return ((int (*)(const char *, mode_t))dlsym(RTLD_NEXT, "mkdir"))(path, mode);
+}
+"""
+
+
+@pytest.mark.parametrize("resume", [None, "resume_if_any"])
+def test_a_folder_that_another_run_made_first_is_looked_at_again(small, tmp_path, resume):
+    (tmp_path / "first.c").write_text(FIRST_TO_MAKE)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "first.so", tmp_path / "first.c", "-ldl"], check=True)
+    saved = tmp_path / "saved"
+    shutil.copytree(small.saved, tmp_path / "copy")
+    env = {"LD_PRELOAD": str(tmp_path / "first.so"), "FOLDER": str(saved), "COPY": str(tmp_path / "copy")}
+    if resume is None:
+        second = small.run(saving(saved, 1), code=2, environment=env)
+        assert f"{saved} holds checkpoints of another run, such as step_00000008" in second.stderr
+        assert second.steps == {} and contents(saved) == contents(small.saved)
+    else:
+        changes = [saving(saved, 1), OVERWRITE, {"train.steps": 9}]
+        second = small.run(*changes, resume_if_any=saved, environment=env)
+        assert "step_00000008 after step 8" in second.stderr and sorted(second.steps) == [9]
