@@ -69,9 +69,10 @@ int64_t checkpoint_saved(const Checkpoint *checkpoint);
 
 // Resumes from `dir`, a checkpoint or a directory of checkpoints, of which it takes the newest that is whole. Says
 // which one it took, and what is wrong with newer ones. found is false if there is no complete one: training starts at
-// step 0. -1 with err if there are only damaged ones, if it is another model's, or if a tensor is missing. Call
-// checkpoint_check_resume first.
-int checkpoint_resume(ResumePoint *point, const char *dir, Stage *stage, World *world, const Log *log, Error *err);
+// step 0. -1 with err if there are only damaged ones, if it is another model's, or if a tensor is missing. if_any:
+// errors name --resume-if-any instead of --resume. Call checkpoint_check_resume first.
+int checkpoint_resume(ResumePoint *point, const char *dir, bool if_any, Stage *stage, World *world, const Log *log,
+                      Error *err);
 
 // Loads only weights, from a model as transformers saves it: model.safetensors, or an index with its files; fp32, bf16
 // or fp16.

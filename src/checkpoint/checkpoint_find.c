@@ -35,7 +35,11 @@ static void keep_newest_run_(Candidates *candidates) {
     candidates->count = kept;
 }
 
-int candidates_find(Candidates *candidates, const char *dir, bool any_run, Error *err) {
+const char *resume_option(bool if_any) {
+    return if_any ? "--resume-if-any" : "--resume";
+}
+
+int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool if_any, Error *err) {
     *candidates = (Candidates){find_has_(dir, CHECKPOINT_MANIFEST) || find_has_(dir, CHECKPOINT_TRAINING), 1, 1, NULL};
     if (candidates->itself) return 0;
     Crc64 crc;
@@ -47,15 +51,15 @@ int candidates_find(Candidates *candidates, const char *dir, bool any_run, Error
     if (other >= 0 && !any_run) {
         const char *newest = candidates->names[candidates->count - candidates->complete].name;
         return error_set(err, EXIT_USAGE,
-                         "--resume %s: holds checkpoints of several runs (%s and %s are of different ones); name the "
-                         "one to go on from, as in --resume %s/%s",
-                         dir, newest, candidates->names[other].name, dir, newest);
+                         "%s %s: holds checkpoints of several runs (%s and %s are of different ones); name the one to "
+                         "go on from, as in --resume %s/%s",
+                         resume_option(if_any), dir, newest, candidates->names[other].name, dir, newest);
     }
     if (other >= 0) keep_newest_run_(candidates);
     if (candidates->count > 0 || (!find_has_(dir, CHECKPOINT_INDEX) && !find_has_(dir, "model.safetensors"))) return 0;
     return error_set(err, EXIT_USAGE,
-                     "--resume %s: is a model without the state of a training run; give it as checkpoint.init_from",
-                     dir);
+                     "%s %s: is a model without the state of a training run; give it as checkpoint.init_from",
+                     resume_option(if_any), dir);
 }
 
 void candidates_free(Candidates *candidates) {
@@ -65,7 +69,7 @@ void candidates_free(Candidates *candidates) {
 
 // --- runs
 
-static bool same_directory_(const char *a, const char *b) {
+bool directory_same(const char *a, const char *b) {
     struct stat x, y;
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
@@ -73,7 +77,7 @@ static bool same_directory_(const char *a, const char *b) {
 bool checkpoint_lies_in(const char *checkpoint, const char *dir) {
     char above[CHECKPOINT_PATH + 4];
     if (snprintf(above, sizeof above, "%s/..", checkpoint) >= (int)sizeof above) return false;
-    return same_directory_(above, dir);
+    return directory_same(above, dir);
 }
 
 uint64_t run_id_draw(void) {
@@ -100,7 +104,7 @@ static int nothing_there_(const char *resume, const Candidates *candidates, bool
 
 int checkpoint_check_resume(const Config *config, const char *resume, bool if_any, bool trains, Error *err) {
     Candidates candidates = {0};
-    int status = resume == NULL ? 0 : candidates_find(&candidates, resume, config->checkpoint.overwrite, err);
+    int status = resume == NULL ? 0 : candidates_find(&candidates, resume, config->checkpoint.overwrite, if_any, err);
     bool none = resume != NULL && !candidates.itself && candidates.complete == 0;
     if (status == 0 && none && !if_any) status = nothing_there_(resume, &candidates, trains, err);
     candidates_free(&candidates);
@@ -111,7 +115,7 @@ typedef enum ResumePlace { RESUME_ELSEWHERE, RESUME_DIR, RESUME_ONE_OF_DIR } Res
 
 static ResumePlace resume_place_(const char *resume, const char *dir) {
     if (resume == NULL) return RESUME_ELSEWHERE;
-    if (same_directory_(resume, dir)) return RESUME_DIR;
+    if (directory_same(resume, dir)) return RESUME_DIR;
     return checkpoint_lies_in(resume, dir) ? RESUME_ONE_OF_DIR : RESUME_ELSEWHERE;
 }
 

@@ -18,11 +18,16 @@ typedef struct Candidates {
 } Candidates;
 
 // Lists what `dir` offers. any_run: if it holds several runs, the one that saved last counts; otherwise several are an
-// error. -1 with err (code 2), also if `dir` is a model without a training state. candidates_free in both cases. A
-// directory that does not exist offers nothing.
-int candidates_find(Candidates *candidates, const char *dir, bool any_run, Error *err);
+// error. if_any: errors name --resume-if-any instead of --resume. -1 with err (code 2), also if `dir` is a model
+// without a training state. candidates_free in both cases. A directory that does not exist offers nothing.
+int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool if_any, Error *err);
 void candidates_free(Candidates *candidates);
 
+// Returns the option that named the directory: --resume or --resume-if-any.
+const char *resume_option(bool if_any);
+
+// Returns whether both paths lead to one directory that exists.
+bool directory_same(const char *a, const char *b);
 // Returns whether `checkpoint` (a checkpoint's directory) is in `dir`.
 bool checkpoint_lies_in(const char *checkpoint, const char *dir);
 

@@ -282,9 +282,10 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Stage *stage, W
 }
 
 // Collective: distributes rank 0's answer.
-static int load_find_candidates_(Candidates *candidates, const char *dir, bool any_run, World *world, Error *err) {
+static int load_find_candidates_(Candidates *candidates, const char *dir, bool any_run, bool if_any, World *world,
+                                 Error *err) {
     Error mine = {0};
-    if (world_rank(world) == 0) candidates_find(candidates, dir, any_run, &mine);
+    if (world_rank(world) == 0) candidates_find(candidates, dir, any_run, if_any, &mine);
     if (load_agree_(world, &mine, err) != 0) return -1;
     int64_t shared[3] = {candidates->count, candidates->itself, candidates->complete};
     if (world_broadcast(world, 0, shared, sizeof shared, err) != 0) return -1;
@@ -308,8 +309,21 @@ static int candidate_path_(char path[CHECKPOINT_PATH], const Candidates *candida
     return world_broadcast(world, 0, path, CHECKPOINT_PATH, err);
 }
 
+// Says what to do if every checkpoint is damaged. In checkpoint.dir a run without --resume would be refused, unless it
+// may overwrite them.
+static int none_whole_(const char *dir, int64_t count, bool if_any, const Config *config, Error *err) {
+    const char *option = resume_option(if_any);
+    bool refused = directory_same(dir, config->checkpoint.dir) && !config->checkpoint.overwrite;
+    err->everywhere = true;
+    return error_set(err, EXIT_FAILED,
+                     "%s %s: none of its %lld checkpoints is whole; name another folder, or, to start at step 0, leave "
+                     "out %s%s",
+                     option, dir, (long long)count, option,
+                     refused ? " and name another checkpoint.dir or set checkpoint.overwrite: true" : "");
+}
+
 // Takes the first checkpoint that is whole and says what is wrong with those before it.
-static int try_candidates_(const Candidates *candidates, ResumePoint *point, const char *dir, Stage *stage,
+static int try_candidates_(const Candidates *candidates, ResumePoint *point, const char *dir, bool if_any, Stage *stage,
                            World *world, const Log *log, Error *err) {
     Log all = log_of_all(log);
     for (int64_t i = 0; i < candidates->count; i++) {
@@ -324,23 +338,20 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
         if (world_rank(world) == 0)
             log_line(&all, "%s%s", damage.text, i + 1 < candidates->count ? "; trying the checkpoint before it" : "");
     }
-    if (candidates->complete == 0) return 0;
-    err->everywhere = true;
-    return error_set(err, EXIT_FAILED,
-                     "--resume %s: none of its %lld checkpoints is whole; without --resume training starts at step 0",
-                     dir, (long long)candidates->count);
+    return candidates->complete == 0 ? 0 : none_whole_(dir, candidates->count, if_any, stage->config, err);
 }
 
-int checkpoint_resume(ResumePoint *point, const char *dir, Stage *stage, World *world, const Log *log, Error *err) {
+int checkpoint_resume(ResumePoint *point, const char *dir, bool if_any, Stage *stage, World *world, const Log *log,
+                      Error *err) {
     memset(point, 0, sizeof *point);
     char plain[CHECKPOINT_PATH];
     snprintf(plain, sizeof plain, "%s", dir);
     for (size_t n = strlen(plain); n > 1 && plain[n - 1] == '/'; n--) plain[n - 1] = '\0';
     Candidates candidates = {0};
     bool any_run = stage->config->checkpoint.overwrite;
-    int status = load_find_candidates_(&candidates, plain, any_run, world, err);
+    int status = load_find_candidates_(&candidates, plain, any_run, if_any, world, err);
     if (status == 0 && candidates.count > 0)
-        status = try_candidates_(&candidates, point, plain, stage, world, log, err);
+        status = try_candidates_(&candidates, point, plain, if_any, stage, world, log, err);
     if (status == 0 && candidates.complete == 0)
         load_say_(world, log, "no complete checkpoint in %s: training starts at step 0", plain);
     candidates_free(&candidates);

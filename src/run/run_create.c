@@ -277,11 +277,13 @@ static int create_rehearse_(Run *run, Details *details, Error *err) {
 }
 
 // Loads a checkpoint to resume from, else weights to start from.
-static int create_load_(Run *run, const char *resume, const Log *log, Error *err) {
+static int create_load_(Run *run, const RunAsk *ask, const Log *log, Error *err) {
+    const char *resume = ask->resume;
     const char *model = run->config->checkpoint.init_from;
     if (resume != NULL || model[0] != '\0') status_page_set_action(run->status_page, "loading");
     if (resume != NULL) {
-        if (checkpoint_resume(&run->from, resume, &run->stage, run->world, log, err) != 0) return -1;
+        if (checkpoint_resume(&run->from, resume, ask->resume_if_any, &run->stage, run->world, log, err) != 0)
+            return -1;
         batch_seek(&run->batch, run->from.step, run->from.samples);
         run->step_guard = run->from.step_guard;
     }
@@ -293,11 +295,11 @@ static int create_load_(Run *run, const char *resume, const Log *log, Error *err
 static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
     Log quiet = *run->log, all = log_of_all(run->log);
     quiet.level = LOG_QUIET; // it would report training
-    if (create_load_(run, ask->resume, &quiet, err) != 0) return -1;
+    if (create_load_(run, ask, &quiet, err) != 0) return -1;
     if (ask->resume != NULL && !run->from.found && run->config->checkpoint.init_from[0] == '\0') {
         err->everywhere = true;
-        return error_set(err, EXIT_USAGE, "--resume %s: there is no checkpoint in it; name one that a run has saved",
-                         ask->resume);
+        return error_set(err, EXIT_USAGE, "%s %s: there is no checkpoint in it; name one that a run has saved",
+                         resume_option(ask->resume_if_any), ask->resume);
     }
     if (world_rank(run->world) == 0 && run->from.found)
         log_status(&all, "weights of step %lld from %s", (long long)run->from.step, ask->resume);
@@ -360,7 +362,7 @@ static int create_training_(Run *run, const RunAsk *ask, Error *err) {
     if (checkpoint_lock(&run->checkpoint, run->config, run->world, ask->resume_if_any, err) != 0) return -1;
     // What this start saw before it had the lock may have changed while it waited.
     if (create_check_checkpoints_(run, ask, err) != 0) return -1;
-    if (create_load_(run, ask->resume, run->log, err) != 0) return -1;
+    if (create_load_(run, ask, run->log, err) != 0) return -1;
     if (checkpoint_create(run->checkpoint, &run->stage, &run->from, run->log, err) != 0) return -1;
     if (run->config->sample.every > 0 && run_sampler_create(run, NULL, err) != 0) return -1;
     return create_metrics_(run, err);

@@ -271,6 +271,26 @@ def test_a_damaged_checkpoint_is_never_trained_on(small, tmp_path):
     assert FILES[0] in alone.stderr and alone.steps == {}
     none = small.run(resume=saved, code=1)
     assert "none of its 3 checkpoints is whole" in none.stderr and none.steps == {}
+    assert none.stderr.endswith("; name another folder, or, to start at step 0, leave out --resume\n"), none.stderr
+
+
+def test_where_no_checkpoint_is_whole_the_advice_leads_to_a_start(small, tmp_path):
+    """The folder is checkpoint.dir, where a start without --resume is refused."""
+    saved = copy_of(small, tmp_path)
+    for step in (1, 2, 3):
+        flip(saved / f"step_0000000{step}" / FILES[0])
+    here, steps = saving(saved, 1), {"train.steps": 1}
+    for option in ("resume", "resume_if_any"):
+        none = small.run(here, steps, code=1, **{option: saved})
+        name = "--" + option.replace("_", "-")
+        assert f"{name} {saved}: none of its 3 checkpoints is whole" in none.stderr
+        advice = f"leave out {name} and name another checkpoint.dir or set checkpoint.overwrite: true\n"
+        assert none.stderr.endswith(advice), none.stderr
+    small.run(here, steps, code=2)
+    small.run(saving(tmp_path / "another", 1), steps)
+    allowed = {"checkpoint.overwrite": True}
+    assert small.run(here, steps, allowed, code=1, resume=saved).stderr.endswith("leave out --resume\n")
+    small.run(here, steps, allowed)
 
 
 @several_ranks
