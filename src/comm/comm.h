@@ -1,7 +1,8 @@
-// Messages between ranks: point to point and collectives on a named group. Three implementations: MPI
-// (comm/comm_mpi.c), one rank alone (comm_self.c), NCCL (cuda/). Everything is started without blocking and finished by
-// test or wait. Messages between the same two ranks of one group arrive in the order they were started. Sums run in
-// rank order, so that a result depends on the group's size and nothing else, and is the same on all ranks.
+// Messages between ranks: point to point and collectives on a named group. MPI (comm_mpi.c), one rank alone
+// (comm_self.c), NCCL and host memory (cuda/) carry them; comm_pushed.h, comm_checked.h and comm_emulated.h wrap or
+// replace those. Everything is started without blocking and finished by test or wait. Messages between the same two
+// ranks of one group arrive in the order they were started. Sums run in rank order (NCCL's in an order of its own), so
+// that a result depends on the group's size and nothing else, and is the same on all ranks.
 #ifndef COMM_H
 #define COMM_H
 

@@ -55,7 +55,7 @@ static void cpu_use_workspace_(Backend *backend, void *memory, int64_t rows, int
 
 // --- memory
 
-// "weights 1.20 GiB, own slots 3.00 GiB"
+// Lists what is allocated: "weights 1.20 GiB, own slots 3.00 GiB".
 static void backend_cpu_describe_held_(const Backend *backend, char *text, size_t size) {
     size_t used = 0;
     snprintf(text, size, "nothing");
@@ -87,13 +87,14 @@ static void *cpu_allocate_(Backend *backend, MemoryCategory category, int64_t by
     void *memory = possible && category == MEMORY_LENT_SLOTS ? cpu_shared_allocate(cpu_self(backend), bytes) : NULL;
     if (possible && memory == NULL) memory = allocate_zeroed_(bytes);
     if (memory == NULL) {
-        char rest[512];
+        char rest[512], machine[64] = "";
         backend_cpu_describe_held_(backend, rest, sizeof rest);
+        if (backend->memory_size > 0)
+            snprintf(machine, sizeof machine, ", and the machine has %.2f GiB", (double)backend->memory_size / GIB);
         error_set(err, EXIT_FAILED,
-                  "%s: no %lld bytes (%.2f GiB) left for %s (%s); this rank already holds %s, and the machine has %.2f "
-                  "GiB; use more stages, fewer slots or a smaller micro-batch",
-                  backend->device, (long long)bytes, (double)bytes / GIB, what, memory_name(category), rest,
-                  (double)backend->memory_size / GIB);
+                  "%s: no %lld bytes (%.2f GiB) left for %s (%s); this rank already holds %s%s; use more stages, fewer "
+                  "slots or a smaller micro-batch",
+                  backend->device, (long long)bytes, (double)bytes / GIB, what, memory_name(category), rest, machine);
         return NULL;
     }
     backend->held.bytes[category] += bytes;

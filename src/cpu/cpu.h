@@ -74,7 +74,8 @@ static inline bool cpu_is_bf16(const Backend *backend) {
 float *cpu_scratch(CpuBackend *cpu, int64_t floats);
 void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch); // frees it, if it is our own, and leaves none
 
-// Return the most floats of it that the operations of each file need; a norm's sums over blocks are thread 0's.
+// Return the most floats of scratch that the operations of each file need on one thread. A norm's sums over blocks are
+// in thread 0's.
 int64_t cpu_linear_workspace(void);
 int64_t cpu_attention_workspace(const AttentionShape *shape);
 int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread);
@@ -206,6 +207,10 @@ void cpu_layernorm_forward(Backend *backend, void *out, void *sum, const void *x
                            const void *b, int64_t rows, int64_t cols, double eps);
 void cpu_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
                             const void *w, int64_t rows, int64_t cols, double eps);
+void cpu_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
+                            const AttentionShape *shape, double eps);
+void cpu_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
+                             const void *wk, const AttentionShape *shape, double eps);
 // pointwise.c
 void cpu_add(Backend *backend, void *out, const void *a, const void *b, int64_t count);
 void cpu_accumulate(Backend *backend, float *to, const float *from, int64_t count);
@@ -213,10 +218,7 @@ void cpu_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_
 void cpu_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
                          int64_t ffn);
 void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table, int direction);
-void cpu_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
-                            const AttentionShape *shape, double eps);
-void cpu_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
-                             const void *wk, const AttentionShape *shape, double eps);
+void cpu_draw_normal(Backend *backend, float *to, int64_t rows, int64_t cols, const NormalRows *draw);
 // attention.c
 int64_t cpu_attention_scratch(Backend *backend, const AttentionShape *shape);
 void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scratch, const void *qkv,
@@ -234,7 +236,8 @@ void cpu_cross_entropy_stats(Backend *backend, float *stats, const void *logits,
 void cpu_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
                                 const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
                                 float scale);
-// loan.c Returns zeroed, page-aligned memory to be lent, or NULL if there is none (or one piece is lent already).
+// loan.c
+// Returns zeroed, page-aligned memory to be lent, or NULL if there is none (or one piece is lent already).
 void *cpu_shared_allocate(CpuBackend *cpu, int64_t bytes);
 bool cpu_shared_release(CpuBackend *cpu, void *memory); // false: it is not such memory
 int cpu_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);
@@ -243,7 +246,6 @@ void cpu_give_back(Backend *backend, void *memory, int64_t bytes);
 
 // adamw.c
 void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count);
-void cpu_draw_normal(Backend *backend, float *to, int64_t rows, int64_t cols, const NormalRows *draw);
 void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
 
 #endif

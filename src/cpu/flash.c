@@ -133,10 +133,10 @@ static void store_block_(const Head *h, const Group *group, const Block *block, 
     head_store(h, to, group->rows, block->count);
 }
 
-// --- products that leave out what the diagonal hides: of the keys from the block's first query on, every next STEP see
-// STEP queries less.
+// --- products that leave out what the diagonal hides: from the block's first query on, every STEP keys are seen by
+// STEP queries fewer.
 enum { STEP = GEMM_ROWS > GEMM_LANES ? (int)GEMM_ROWS : (int)GEMM_LANES };
-_Static_assert(Q % STEP == 0 && KEYS % STEP == 0, "what sees less starts with a panel");
+_Static_assert(Q % STEP == 0 && KEYS % STEP == 0, "a part of a block starts with a whole panel");
 
 // Keys [from, to) of the chunk, and the queries before which they see none.
 typedef struct Part {

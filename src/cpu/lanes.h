@@ -2,8 +2,8 @@
 // i % LANES, and the partial sums are folded in halves. The order depends on the row's length alone, so the result is
 // the same on every instruction set and for any number of threads, without fast-math.
 //
-// Vector types, because gcc makes shuffles of the same loop over an array. They are passed by address: by value, their
-// calling convention depends on the instruction set.
+// Uses vector types, because gcc turns the same loop over an array into shuffles. They are passed by address: by value,
+// their calling convention depends on the instruction set.
 #ifndef LANES_H
 #define LANES_H
 

@@ -1,8 +1,8 @@
 // What this machine's cores can do in matrix products, measured: the denominator of MFU where none is given.
 //
-// Every thread times one tile of a linear layer again and again, about a millisecond each, and its best time counts. So
-// programs that run beside the measurement do not lower it as long as each thread is left alone for a millisecond now
-// and then, and the clock is the one that all cores have together.
+// Every thread times one tile of a linear layer again and again, about a millisecond each, and its best time counts.
+// Other programs therefore lower the result only if they never leave a thread alone for a millisecond. All threads
+// measure at once, so the clock speed is that of a fully loaded processor.
 #include "cpu.h"
 
 #include "base/clock.h"

@@ -172,7 +172,7 @@ void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, const Ro
     }
 }
 
-// Pieces are as long as rows allow, so that few wide rows find work for all threads as well.
+// Rows are cut into pieces, so that a few wide rows also keep all threads busy.
 void cpu_draw_normal(Backend *backend, float *to, int64_t rows, int64_t cols, const NormalRows *draw) {
     int64_t pieces = pieces_(cols);
     CPU_PARALLEL_FOR(cpu_self(backend))

@@ -192,9 +192,9 @@ static int64_t flash_or_note_(CudaBackend *cuda, const AttentionShape *s) {
         snprintf(backend->note, sizeof backend->note, "attention.mode: flash becomes recompute: %s", why);
     else if (!attention_flash_deterministic(s, backend->capability))
         snprintf(backend->note, sizeof backend->note,
-                 "attention.mode: flash is not deterministic%s: reruns differ in the last bits",
-                 s->deterministic == DETERMINISTIC_OFF ? ", as attention.deterministic asks"
-                                                       : " by itself on this GPU (attention.deterministic: on)");
+                 "attention.mode: flash is not deterministic%s: reruns differ in the last bits%s",
+                 s->deterministic == DETERMINISTIC_OFF ? ", as attention.deterministic asks" : " by itself on this GPU",
+                 s->deterministic == DETERMINISTIC_OFF ? "" : "; set attention.deterministic to on to prevent that");
     return workspace;
 }
 

@@ -237,7 +237,7 @@ static void set_clock_(CudaBackend *cuda, Clock *clock) {
     clock->latest = next;
 }
 
-// After the device is lost, cuBLASLt has a kernel for nothing and cuDNN fails: then the loss is what has to be said.
+// Once the device is lost, cuBLASLt has no kernel for anything and cuDNN fails: report the loss instead.
 static int cuda_check_(Backend *backend, Error *err) {
     CudaBackend *cuda = cuda_self(backend);
     if (cuda->failed_at == NULL) return 0;

@@ -51,8 +51,8 @@ static void free_work_(Work *work) {
     free(work);
 }
 
-// Takes an idle one that is large enough. If none is, a smaller one is made larger, so that there are never more than
-// were in progress at once, and none is larger than the largest message: so many bytes the plan counts (sums.h).
+// Takes an idle one that is large enough. If none is, enlarges a smaller one. So there are never more than were in
+// progress at once, and none is larger than the largest message, which is what the plan counts (sums.h).
 static Work *take_work_(Group *group, int64_t bytes, Error *err) {
     Work **at = &group->idle;
     while (*at != NULL && (*at)->workspace_bytes < bytes) at = &(*at)->next;
@@ -132,8 +132,9 @@ static int staged_test_(Comm *comm, CommRequest *request, Error *err) {
     return moved < 0 ? -1 : request->active ? 0 : 1;
 }
 
-// Starts work with the fields of *like* that its kind needs; `from` NULL: nothing is copied down.
-static int staged_start_(Group *group, const Work *like, const void *from, bool behind_compute, CommRequest *request,
+// Starts work of the kind and with the operands of `like`. from NULL: nothing is copied down. after_compute: begins
+// after what compute was given before.
+static int staged_start_(Group *group, const Work *like, const void *from, bool after_compute, CommRequest *request,
                          Error *err) {
     Work *work = take_work_(group, like->in_bytes + like->out_bytes, err);
     if (work == NULL) return -1;
@@ -142,7 +143,7 @@ static int staged_start_(Group *group, const Work *like, const void *from, bool 
     memset(request, 0, sizeof *request);
     request->handle[0] = work;
     request->active = true;
-    if (behind_compute) {
+    if (after_compute) {
         cuda_note(group->cuda, cudaEventRecord(group->ordered, cuda_compute(group->cuda)), "recording an event");
         cuda_note(group->cuda, cudaStreamWaitEvent(group->stream, group->ordered, 0), "ordering streams");
     }

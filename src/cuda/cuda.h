@@ -83,11 +83,8 @@ void cuda_accumulate(Backend *backend, float *to, const float *from, int64_t cou
 void cuda_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_t rows, int64_t ffn);
 void cuda_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
                           int64_t ffn);
+// rope.cu
 void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table, int direction);
-void cuda_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
-                             const AttentionShape *shape, double eps);
-void cuda_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
-                              const void *wk, const AttentionShape *shape, double eps);
 // norm.cu
 void cuda_rmsnorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
                           int64_t rows, int64_t cols, double eps);
@@ -97,6 +94,10 @@ void cuda_layernorm_forward(Backend *backend, void *out, void *sum, const void *
                             const void *b, int64_t rows, int64_t cols, double eps);
 void cuda_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
                              const void *w, int64_t rows, int64_t cols, double eps);
+void cuda_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
+                             const AttentionShape *shape, double eps);
+void cuda_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
+                              const void *wk, const AttentionShape *shape, double eps);
 // embedding.cu
 void cuda_embedding_forward(Backend *backend, void *x, const int32_t *tokens, const void *wte, const void *wpe,
                             int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count);
@@ -111,7 +112,6 @@ void cuda_cross_entropy_gradient(Backend *backend, void *logits, float *loss, co
 // adamw.cu. Both read the table of tensors on the host; squared_norms waits for the compute stream.
 void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count);
 void cuda_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
-
 // random.cu
 void cuda_draw_normal(Backend *backend, float *to, int64_t rows, int64_t cols, const NormalRows *draw);
 

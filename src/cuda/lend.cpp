@@ -1,5 +1,4 @@
-// Memory of one process on another's GPU of the same host, through CUDA-IPC, and host memory that the copy engines
-// read.
+// GPU memory of another process on the same host, mapped by CUDA IPC, and host memory pinned for the copy engines.
 #include "base/alloc.h"
 #include "internal.h"
 

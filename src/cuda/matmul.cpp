@@ -28,7 +28,7 @@ typedef std::array<int64_t, PRODUCT_NUMBERS> Key;
 enum { CANDIDATES = 8, REPEATS = 3 };
 // A later suggestion has to be quicker by more than times vary.
 static const double QUICKER = 0.995;
-// A suggestion whose first run takes so much longer than the best is not timed again.
+// A suggestion whose first run takes longer than the best by this factor is not timed again.
 static const double HOPELESS = 1.5;
 
 struct MatmulPlan {

@@ -42,8 +42,8 @@ int slots_create(SlotPool *pool, Backend *be, const char *name, MemoryCategory c
                  Error *err);
 void slots_destroy(SlotPool *pool);
 
-// Begins a run, with the device idle: no slot is occupied, and most_in_use starts anew. The previous run's events will
-// mark other moments.
+// Begins a run, with the device idle: no slot is occupied, and most_in_use starts anew. Events of the previous run are
+// forgotten, because this run records them again.
 void slots_begin(SlotPool *pool);
 
 // Returns the lowest free slot, or NULL. With `idle`, which transfers need, only one that the device no longer uses; a

@@ -16,7 +16,7 @@ enum { STAGE_MOST_CHUNKS = 64 };
 typedef struct StageChunk {
     int64_t first_layer, layers; // in the model
     int64_t before;              // layers of this stage in earlier chunks
-    int64_t recomputed;          // the first of its layers, so many: the bundle keeps only their inputs
+    int64_t recomputed;          // how many of its first layers are recomputed: the bundle keeps only their inputs
     bool first, last;            // the model's first chunk, which has the embedding; its last, which has the head
 } StageChunk;
 
@@ -75,7 +75,8 @@ char *stage_layers_text(const StageShape *at, char text[STAGE_LAYERS_TEXT]);
 int stage_holding(const Stage *stage, int64_t table_index);
 
 // Adds the bytes that stage_create takes for the model with this table to `bytes` by category (slots and message
-// buffers are the engine's), and those of its states by kind.
+// buffers are the engine's). *states: those of its states by kind. *staged: host memory for collectives of ranks that
+// share a GPU.
 void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
                  const Config *config, const StageShape *at);
 

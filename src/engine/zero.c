@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Units are summed in the order in which their gradients became complete, the same on all data ranks: sums of one group
-// have to be started alike everywhere.
 struct Zero {
     Stage *stage;
     Comm *data;
@@ -34,7 +32,7 @@ static void start_next_(Zero *zero) {
     zero->started += failed == 0;
 }
 
-// Ends what is through and starts what may be.
+// Counts the sums that are complete, and starts as many more as may be in progress.
 static void move_on_(Zero *zero) {
     while (zero->error.code == 0 && zero->summed < zero->started &&
            zero->data->test(zero->data, &zero->requests[zero->order[zero->summed]], &zero->error) == 1)
@@ -128,7 +126,7 @@ static int zero_gather_(Zero *zero, int64_t u, Error *err) {
     return zero->data->all_gather(zero->data, whole, piece, unit->piece, type, &zero->requests[u], err);
 }
 
-// As many at once as sums.
+// Gathers at most SUMS_OVER_DATA units at a time.
 int zero_gather_weights(Zero *zero, Error *err) {
     int64_t units = zero->stage->tensors.unit_count;
     if (alone_(zero)) return 0;

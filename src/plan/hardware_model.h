@@ -30,9 +30,9 @@ void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tf
 bool hardware_is_cpu(const Config *config);
 
 // One microbatch through one part of a model on one tensor rank, in seconds. `weight` is the part of `backward` that W
-// takes where a backward is split into I and W, which adds `kept` to I: gradients are copied into the bundle for W.
-// tensor_*: what collectives over the tensor ranks add to the above, with
-// parallel.overlap less than they take; a split backward takes tensor_input + tensor_weight instead of tensor_backward.
+// takes if a backward is split into I and W, which adds `kept` to I: gradients are copied into the bundle for W.
+// tensor_*: what collectives over the tensor ranks add to the above; with parallel.overlap that is less than they take.
+// A split backward takes tensor_input + tensor_weight instead of tensor_backward.
 typedef struct PartTime {
     double forward, backward, weight, kept;
     double tensor_forward, tensor_backward, tensor_input, tensor_weight;
@@ -45,7 +45,7 @@ typedef struct ModelTimes {
     double pass;
 } ModelTimes;
 
-// flops must be known.
+// Computes the times of all parts. hardware->cost.flops must be known.
 void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);
 // Computes the collectives alone, for parts whose compute was measured.
 void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);

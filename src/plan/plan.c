@@ -26,9 +26,9 @@ int64_t plan_evictions(const Schedule *schedule) {
     return count;
 }
 
-bool plan_schedule_holds(int64_t stages, int64_t microbatches) {
+bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches) {
     enum { MOST = 1 << 24 }; // forwards: with their backwards, lists of 400 MB
-    return microbatches <= MOST / stages;
+    return microbatches <= MOST / virtual_stages;
 }
 
 static Schedule *plain_schedule_(const Config *config, Error *err) {

@@ -39,8 +39,8 @@ bool plan_can_balance(const Config *config);
 // Returns the name of the schedule without BPipe as people write it: "1F1B".
 const char *plan_plain_name(const Config *config);
 
-// Returns whether the lists of all stages are small enough to be held in memory, as every rank does.
-bool plan_schedule_holds(int64_t stages, int64_t microbatches);
+// Returns whether the lists of all virtual stages are small enough to be held in memory, as every rank does.
+bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches);
 
 // Makes the plan. be: any backend of the kind that will run (asked for the attention's scratch; nothing is allocated).
 void plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be);

@@ -23,9 +23,9 @@ typedef struct ScheduleTable {
 // and many microbatches.
 bool schedule_table_too_long(const Config *config);
 
-// Forecasts every schedule at the planner's micro-batch size; none if that takes too long. threads: on all cores; only
-// where nothing is forked later, since threads started here are missing there. -1 with err; schedule_table_free in both
-// cases.
+// Forecasts every schedule at the planner's micro-batch size; none if that takes too long. threads: run on all cores;
+// set it only if the process forks nothing later, because a child has none of the threads. -1 with err;
+// schedule_table_free in both cases.
 int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threads, Error *err);
 void schedule_table_free(ScheduleTable *table);
 

@@ -40,7 +40,7 @@ typedef struct Profile {
 
 // Fills in everything but the measurements.
 void profile_start(Profile *profile, const Config *config, const char *device);
-// Appends a stage. -1 if memory runs out.
+// Appends a copy of the stage.
 void profile_add(Profile *profile, const ProfileStage *stage);
 void profile_free(Profile *profile);
 

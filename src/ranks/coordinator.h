@@ -24,13 +24,13 @@ void coordinator_close(Coordinator *coordinator);
 const Invitation *coordinator_invitation(const Coordinator *coordinator);
 int coordinator_file(const Coordinator *coordinator); // to poll
 
-// Counts the silence also of ranks that were never heard, from when the first one knows its stage, as all have met by
-// then. Only where no datagram can get lost: a supervisor that stopped before its first one is missed in this way.
+// Counts the silence also of ranks that were never heard, from when the first rank knows its stage (by then all have
+// met). This finds a supervisor that stopped before its first datagram. Call it only if no datagram can get lost.
 void coordinator_expect_all(Coordinator *coordinator);
 
 // Takes what has arrived, up to a few thousand datagrams.
 void coordinator_take(Coordinator *coordinator, double now);
-// Takes what the rank's own supervisor says, if it is this process, or what is known of its end.
+// Takes a rank's status directly: from the supervisor in this process, or when a killed supervisor cannot report it.
 void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *status, double now);
 
 // Checks all ranks if it is time to. Returns true once the job has to end; if a rank fell silent or nothing moves, it

@@ -1,6 +1,7 @@
 // The supervisor of a rank: the process that the launcher started, which forks the rank at once and waits for its end.
-// So it knows how the rank ends, to the signal, whatever the rank does, and reads on the status page what it was doing.
-// It tells the coordinator every second that the rank lives, and kills it where the coordinator says that the job ends.
+// So it knows how the rank ends, down to the signal, whatever the rank does, and reads on the status page what it was
+// doing. It tells the coordinator every second that the rank lives, and kills it when the coordinator says that the job
+// ends.
 //
 //     started by hand                          under mpirun or srun
 //
@@ -12,14 +13,14 @@
 //           |-- supervisor 1
 //                |-- rank 1
 //
-// A rank alone has no supervisor process: a thread ends it where nothing moves.
+// A rank alone has no supervisor process: a thread ends it if nothing moves.
 #ifndef SUPERVISOR_H
 #define SUPERVISOR_H
 
 #include "coordinator.h"
 #include "world.h"
 
-// In a rank's environment: the invitation of the coordinator, where the ranks were started by hand.
+// In a rank's environment: the invitation of the coordinator, if the ranks were started by hand.
 #define SUPERVISOR_VARIABLE "TRAINER_SUPERVISOR"
 
 // The pipe in the folder of a launch into which ranks that were started by hand write their stderr.

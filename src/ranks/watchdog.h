@@ -30,7 +30,7 @@ const RankStatus *watchdog_status(const Watchdog *dog, int rank); // its last re
 
 typedef enum Found { FOUND_WELL, FOUND_SILENT, FOUND_STUCK } Found;
 
-// rank: the first that fell silent, if one did; else -1.
+// Checks all ranks. *rank: the one that has been silent longest, if FOUND_SILENT; else -1.
 Found watchdog_look(Watchdog *dog, double now, int *rank);
 
 enum { WATCHDOG_TEXT = 512 };
