@@ -1,6 +1,6 @@
 // Schedules by hand: GPipe, 1F1B and forward-only lists, and the BPipe pass that levels the memory of any of them. The
-// other makers, the text form, the proof and the simulator are in src/schedule; the proof shares no code with this
-// file.
+// other makers, the text form, the proof and the simulator are in src/schedule. The proof (check.c) shares nothing with
+// the pass but bpipe_partner.
 #include "bpipe.h"
 
 #include <stdlib.h>
@@ -39,7 +39,7 @@ int schedule_possible(int stages, int microbatches, Error *err) {
         microbatches, stages, stages);
 }
 
-// Stage s begins with p-s forwards, and never with fewer than `least_warm_up`.
+// Makes a schedule of one chunk. Stage s begins with p-s forwards, at least `least_warm_up` and at most all of them.
 static Schedule *schedule_make_(const char *name, int stages, int microbatches, int slots, int least_warm_up,
                                 Error *err) {
     Schedule *schedule = schedule_new(name, stages, microbatches, err);
@@ -308,8 +308,8 @@ static int balance_stage_(Schedule *schedule, int s, const Schedule *base, Evict
         no_memory_(err);
     } else if (walk.failed) {
         status = error_set(err, EXIT_USAGE,
-                           "%d slots are too few to balance %s on stage %d, where bundles come home %d ahead; use more "
-                           "slots or a smaller load_ahead",
+                           "%d slots are too few to balance %s on stage %d with schedule.load_ahead %d; use more slots "
+                           "or a smaller load_ahead",
                            walk.slots, base->name, s, ahead);
     } else {
         status = list_finish(&walk.list, &schedule->stage[s], err);
@@ -353,8 +353,8 @@ static int held_(const StageSchedule *stage) {
     return most;
 }
 
-// Returns the fewest slots with which the walk to host memory succeeds, if fewer than the stage keeps in flight will
-// do.
+// Returns the fewest slots with which the walk to host memory succeeds: at most as many as the stage has bundles in
+// flight.
 static int host_needs_(const Schedule *base, int s) {
     int in_flight = schedule_in_flight(&base->stage[s]), slots = held_(&base->stage[s]);
     Walk walk = {.ahead = 1, .peer = SCHEDULE_HOST, .silent = true};
@@ -404,11 +404,12 @@ static int balance_allowed_(const Schedule *base, int slots, EvictTarget target,
     }
     if (target == EVICT_TO_PEER && base->placement == PLACEMENT_V) {
         return error_set(err, EXIT_USAGE,
-                         "schedule %s fills paired stages alike, so that they have no slots to lend; evict to host",
+                         "schedule %s fills both stages of a pair alike, so neither has slots to lend; set "
+                         "schedule.evict_to to host",
                          base->name);
     }
     if (ahead < 1) {
-        return error_set(err, EXIT_USAGE, "bundles have to come home at least 1 backward ahead, not %d", ahead);
+        return error_set(err, EXIT_USAGE, "schedule.load_ahead has to be at least 1, not %d", ahead);
     }
     int least = slots == 0 ? 0 : bpipe_least_slots(base, target);
     if (slots >= least) return 0;

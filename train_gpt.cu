@@ -14,7 +14,7 @@ static void gpt_norm_tensors_(TensorTable *table, int role, int64_t hidden) {
     table_vector(table, LAYER_NONE, hidden, INIT_ZERO, "bias");
 }
 
-// A matrix and its bias, whose role is the next one. q, k and v are three groups of rows of one matrix.
+// Appends a matrix, and its bias with the next role. q, k and v are three groups of rows of one matrix.
 static void gpt_linear_tensors_(TensorTable *table, int role, int64_t rows, int64_t cols, int split) {
     TensorSpec *matrix = table_matrix(table, role, rows, cols, split, "weight");
     int parts = matrix->parts = role == LAYER_QKV ? 3 : 1;

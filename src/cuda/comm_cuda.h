@@ -23,6 +23,9 @@ typedef enum CommUse {
     COMM_USE_NEIGHBOURS
 } CommUse;
 
+// The entry of CommRequest.detail that is 1 if the host's group does the work, which uses those before it.
+enum { COMM_ON_HOST = 3 };
+
 // Creates a group over NCCL; collective over the group. The communicator of sums is made here, those of messages in
 // `connect`. Takes ownership of `host` if `owns`, even on failure. NULL with err.
 Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err);

@@ -25,7 +25,7 @@ typedef struct Link {
 // occupy what that rank is waiting for. Products always run beside the first two, beside the third (COMPUTE_CTAS) with
 // parallel.overlap.
 enum { LINK_CTAS = 4, BESIDE_CTAS = 16 };
-enum { SENT, ON_HOST };             // of CommRequest.detail: bytes sent in a collective; 1 if the host group does it
+enum { SENT };                      // of CommRequest.detail: bytes sent in a collective
 enum { EVENTS = 64 };               // kept for reuse
 enum { LOOKS_BETWEEN_CHECKS = 64 }; // of unfinished messages, before NCCL is asked whether it failed
 
@@ -251,7 +251,7 @@ static int compute_waits_(Group *group, CommRequest *request, Error *err) {
 
 static int nccl_test_(Comm *comm, CommRequest *request, Error *err) {
     Group *group = nccl_group_(comm);
-    if (request->active && request->detail[ON_HOST] == 1) return group->host->test(group->host, request, err);
+    if (request->active && request->detail[COMM_ON_HOST] == 1) return group->host->test(group->host, request, err);
     if (group->use == COMM_USE_COMPUTE) return compute_waits_(group, request, err);
     if (!request->active) return 1;
     cudaEvent_t event = (cudaEvent_t)request->handle[0];
@@ -298,7 +298,7 @@ static ncclDataType_t type_(CommType type) {
 }
 
 static int nccl_on_host_(int started, CommRequest *request) {
-    request->detail[ON_HOST] = 1;
+    request->detail[COMM_ON_HOST] = 1;
     return started;
 }
 

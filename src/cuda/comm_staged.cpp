@@ -126,7 +126,7 @@ static int staged_advance_(Group *group, Work *work, CommRequest *request, Error
 static int staged_test_(Comm *comm, CommRequest *request, Error *err) {
     Group *group = staged_group_(comm);
     if (!request->active) return 1;
-    if (request->detail[3] != 0) return group->host->test(group->host, request, err);
+    if (request->detail[COMM_ON_HOST] != 0) return group->host->test(group->host, request, err);
     int moved = 1;
     while (moved == 1 && request->active) moved = staged_advance_(group, (Work *)request->handle[0], request, err);
     return moved < 0 ? -1 : request->active ? 0 : 1;
@@ -164,7 +164,7 @@ static int staged_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRe
 }
 
 static int staged_on_host_(int started, CommRequest *request) {
-    request->detail[3] = 1;
+    request->detail[COMM_ON_HOST] = 1;
     return started;
 }
 

@@ -1,8 +1,8 @@
 // The engine runs one stage's list of a schedule, word for word (engine.h).
 //
 // Compute actions (F, B, I, W) run in list order on the calling thread. Transfers (E, A, R, L) go into one queue and
-// move beside compute, as do the messages between virtual stages: nothing has a thread of its own, everything moves
-// when engine_progress_ is called: while an action waits, and by layers between their operations.
+// move beside compute, as do the messages between virtual stages. None has a thread of its own: engine_progress_ moves
+// all of them, called while an action waits, and by layers between their operations.
 //
 // A bundle is known by its number, chunk * microbatches + microbatch. Where it is, and who may touch it, is the state
 // of its slot (slots.h); an action that finds its slot in another state than the proof promised fails with a sentence.
@@ -270,7 +270,8 @@ static void say_lack_(Engine *engine, const Action *action, Lack lack) {
     status_page_set_wait(engine->status_page, lack == LACK_NOTHING ? NULL : what, peer);
 }
 
-// Pauses between two looks. With GPUs, the hosts of other stages wait for this one, hop by hop, and no core is short.
+// Pauses between two polls. On GPUs only briefly: other stages' hosts wait for this one, hop by hop, and there are
+// cores to spare.
 static void engine_pause_(const Engine *engine, int *looks) {
     if (engine->be->own_sums)
         comm_pause(looks);

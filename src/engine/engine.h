@@ -50,7 +50,7 @@ void engine_destroy(Engine *engine);
 // Returns why this stage uses a slower transfer path, as one sentence; empty if it does not.
 const char *engine_note(const Engine *engine);
 
-// Returns whether this stage evicts to its partner without the partner's help.
+// Returns whether bundles of this stage's pair move without the acceptor's help.
 bool engine_alone(const Engine *engine);
 // Sends bundles over this group from now on, like EngineGroups.pair: for a group that is created only if engine_alone
 // says that it is needed.

@@ -1,4 +1,4 @@
-// The rehearsal asks the list which of its two forms a backward takes: in one part (B), in two (I and W), or both.
+// The rehearsal reads from the list how backwards run: whole (B), split (I and W), or both.
 #include "rehearsal.h"
 
 // Runs microbatch 0 through one chunk and back, from zeros. One slot is enough. parts: in one part, in two.

@@ -9,8 +9,8 @@
 // Returns the whole (rows, hidden) of what the tensor ranks hold a shard of: x itself without sequence parallelism. The
 // next call for the same `what` may overwrite it; without shape->overlap, so may any gather and column_input.
 const void *block_gathered(Pass *pass, Gathered what, const void *x);
-// Starts that gather, with shape->overlap, beside whatever is computed until block_gathered waits for it. Without, and
-// where one of this kind is under way, does nothing.
+// With shape->overlap, starts that gather; it runs beside compute until block_gathered waits for it. Does nothing
+// without overlap or sequence parallelism, or if a gather for the same `what` is in progress.
 void block_gather(Pass *pass, Gathered what, const void *x);
 
 // Computes a product whose output is split: w (out, hidden) cut by rows over t. x, dy (rows, ...): whole, see
@@ -39,8 +39,8 @@ void row_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, cons
 // If pass->split is set, copies `made` to `kept`, a part of the bundle that the backward does not read again.
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
 
-// Sets out = norm(x), both shards. If the layer before has left its output, that is added up into x first, in the same
-// pass.
+// Sets out = norm(x), both shards. If the layer before has left its output (LAYER_LEAVES), the same operation first
+// sets x to it.
 void block_norm_forward(Pass *pass, const Model *model, const Tensor *norm, void *out, void *x);
 
 // Computes attention over qkv (rows, qkv_cols), already rotated if the model has rope. `saved` as in backend.h.

@@ -84,7 +84,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
         pass->residual = a->x2, pass->delta = delta;
 }
 
-// One of the layer's two ways past the residual stream, x + row(inner(column(norm(x)))), as its backward sees it.
+// One of the two branches beside the residual stream, x + row(inner(column(norm(x)))), as its backward sees it.
 typedef struct Branch {
     int norm, column, column_bias, row, row_bias; // LayerRole
     const void *x, *normed, *inner;               // inputs of the norm, of the column's product and of the row's

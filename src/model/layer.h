@@ -34,16 +34,17 @@ typedef struct LayerWork {
 int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *shape);
 int64_t layer_work_layout(LayerWork *work, void *base, const Shape *shape);
 
-// What a forward makes of its output y (shard_rows, hidden): writes it, leaves it to the norm that reads it next, which
-// then adds in passing (block_norm_forward), or makes the rest of the bundle alone, which is all that a backward needs.
+// What layer_forward does about its output y (shard_rows, hidden). LAYER_WRITES: writes it. LAYER_LEAVES: leaves the
+// last addition to the norm that reads y next (block_norm_forward). LAYER_NO_OUTPUT: makes only the rest of the bundle,
+// which is all that a backward needs.
 typedef enum LayerOutput { LAYER_WRITES, LAYER_LEAVES, LAYER_NO_OUTPUT } LayerOutput;
 
 // Runs a layer. `tensors` are its own, in table order. Reads the input from the bundle, unless the layer before has
 // left it. y is used by LAYER_WRITES alone.
 void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y, LayerOutput output);
 // Runs a layer's backward. dx (shard_rows, hidden): gradient of y on entry, of the input on return. Adds to the
-// tensors' gradients. Where pass->split is set it adds to those of the norms and of what is done to q and k, and leaves
-// the others, those of matrices and biases, to layer_weights. onward: dx is gathered next, so that this may start here.
+// tensors' gradients. With pass->split it adds only to those of the norms, also of q and k, and leaves the gradients of
+// matrices and of their biases to layer_weights. onward: dx is gathered next, so the gather may start here.
 void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx, bool onward);
 // Adds the gradients that a split backward left. dy (shard_rows, hidden): gradient of y, as layer_backward found it in
 // dx. next: the dy of the next call, or NULL.

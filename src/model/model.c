@@ -63,7 +63,6 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->seq = s;
     shape->rows = s * b;
     shape->sequence = config->parallel.sequence && t > 1;
-    // Ranks that sum among themselves use the cores that compute, so that nothing would be gained.
     bool beside = config->parallel.overlap >= OVERLAP_ON || (config->parallel.overlap == OVERLAP_AUTO && !be->own_sums);
     shape->shard_rows = shape->sequence ? shape->rows / t : shape->rows;
     shape->overlap = beside && t > 1;

@@ -18,8 +18,8 @@ typedef struct Shape {
     int64_t rows;        // s*b
     int64_t shard_rows;  // rows/t with sequence parallelism, else rows: residual stream, norms, stage-to-stage messages
     int64_t hidden;      // h
-    int64_t query_cols;  // h/t
-    int64_t qkv_cols;    // (h + 2 kv)/t
+    int64_t query_cols;  // q/t, q = heads * head_dim
+    int64_t qkv_cols;    // (q + 2 kv)/t, kv = kv_heads * head_dim
     int64_t ffn;         // f/t
     int64_t mlp_cols;    // width of the MLP's first product: 2f/t where gate and up are one, else f/t
     int64_t vocab_width; // padded vocabulary / t: width of the logits
@@ -43,7 +43,8 @@ typedef struct Shape {
 // Fills the rotations of a model (transformers' modeling_rope_utils.py has the three ways of scaling).
 void rope_from_config(RopeTable *rope, const ModelConfig *model);
 
-// Fills the shape of a configuration on a stage and tensor rank. Only attention's scratch is asked of be.
+// Fills the shape of a configuration on a stage and tensor rank. Of `be` it reads own_sums, and asks the sizes of
+// attention's scratch and of the operations' workspace.
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
 
 // What a product of a block reads whole while ranks hold a shard each: its input, and the gradient of its output.

@@ -53,8 +53,8 @@ typedef struct TensorTable {
     TensorSpec *specs;
     int64_t count, capacity;
     char prefix[40]; // of the names that are added next
-    // specs [embedding, first_layer) are the embedding's; layer l's are [first_layer + l * per_layer, ... + per_layer);
-    // the rest the head's
+    // specs [0, first_layer) are the embedding's; layer l's are [first_layer + l * per_layer, ... + per_layer); those
+    // from `head` on are the head's
     int64_t first_layer, per_layer, head;
 } TensorTable;
 

@@ -1,5 +1,5 @@
-// schedule_check: the proof that a schedule is sound. It trusts nothing that the makers have done, and shares none of
-// their code.
+// schedule_check: the proof that a schedule is sound. It trusts nothing that the makers have done, and shares with them
+// only where chunks are placed and which stages are partners (schedule_home, schedule_virtual, bpipe_partner).
 //
 // Two passes. The first goes through each stage's list and settles everything that order alone settles. What is left is
 // progress, which durations decide: how far each stage has come at one time. Nothing can hang exactly when there is
@@ -121,7 +121,7 @@ static int prove_gradient_(Proof *proof, int s, Action action) {
                              "is out of order; microbatches go forward and backward in ascending order");
     }
     if (proof->home[bundle] == BUNDLE_NOT_YET) return check_refuse_(proof, s, action, "comes before its forward");
-    if (proof->home[bundle] != BUNDLE_HERE) return check_refuse_(proof, s, action, "has its bundle still away");
+    if (proof->home[bundle] != BUNDLE_HERE) return check_refuse_(proof, s, action, "needs its bundle, which is still evicted");
     if (prove_turn_(proof, s, action, chains->gradients) != 0) return -1;
     chains->gradients[action.chunk]++;
     proof->home[bundle] = BUNDLE_HALF_DONE;

@@ -1,7 +1,7 @@
-// A resource keeps a clock of its own, which advances by min(1, capacity / n) per second: all its users receive the
+// A resource keeps a clock of its own, which advances by min(1, capacity / n) per second. All its users receive the
 // same work meanwhile, so a user is done when that clock shows its start plus its need, however many others come and
-// go. The next resource to have a user done is kept as in a knockout tournament: a change replays only the games on its
-// path to the final.
+// go. A tournament tree finds the resource whose user is done next: a change replays only the games on its path to the
+// root.
 #include "contention.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // Forward-only schedules for chunks of any placement: validation and sampling run the same stages as training, without
-// backwards. The order comes from playing the forwards in units of time: each stage takes the ready one of its last
-// chunk, so that microbatches leave the pipeline as early as they can. Because the order was played with the actual
+// backwards. The order comes from playing the forwards in units of time: each stage runs the highest of its chunks that
+// is ready, so that microbatches leave the pipeline as early as they can. Because the order was played with the actual
 // number of buffers, it cannot hang.
 #include "build.h"
 

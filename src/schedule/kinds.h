@@ -29,8 +29,9 @@ typedef struct ScheduleKind {
     const char *meaning; // for help, a few words
     // Makes the lists from a spec that schedule_complete has accepted. Code 1 if memory runs out.
     Schedule *(*make)(const ScheduleSpec *spec, Error *err);
-    // Returns the key of ScheduleSpec to blame ("microbatches") for whatever else is wrong with a completed spec, and
-    // why in err (code 2). NULL: nothing is. No function: every spec is accepted.
+    // Checks a completed spec for what is particular to the kind. Returns the field of ScheduleSpec to blame
+    // ("microbatches") and why in err (code 2), or NULL if nothing is wrong. The pointer is NULL if every completed
+    // spec is accepted.
     const char *(*refuse)(const ScheduleSpec *spec, Error *err);
     // Returns the most slots that any stage needs, a bound that a test holds the lists to.
     int (*slots)(const ScheduleSpec *spec);
@@ -55,7 +56,7 @@ extern const char *const schedule_words[];
 int schedule_kind_index(const char *name);
 
 // Fills in the defaults of a spec and refuses what is illegal. 0, or -1 with err (code 2) and, in *key if that is not
-// NULL, the field to blame: "stages", "microbatches", "chunks", "group", "delay" or "split".
+// NULL, the field to blame: "stages", "microbatches", "chunks", "group" or "delay".
 int schedule_complete(const ScheduleKind *kind, ScheduleSpec *spec, const char **key, Error *err);
 
 // Makes the schedule of this kind. The caller owns it (schedule_free). NULL and err as schedule_complete, or code 1.

@@ -24,8 +24,8 @@ void turns_add(Turns *set, int number);
 void turns_remove(Turns *set, int number);
 bool turns_has(const Turns *set, int number);
 
-// Return the largest member below `number`, and the smallest above; -1: none. `number` may be one beyond the
-// end on the other side.
+// Return the largest member below `number`, and the smallest above it; -1: none. `number` may also be the `numbers` of
+// turns_create (turns_before) or -1 (turns_after).
 int turns_before(const Turns *set, int number);
 int turns_after(const Turns *set, int number);
 

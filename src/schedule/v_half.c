@@ -162,8 +162,8 @@ static void remove_weights_(Grid *grid) {
     }
 }
 
-// Fills the holes of one stage, from where the last call stopped, with those W whose I are done, oldest first. `order`
-// has the stage's W that wait, a queue from `first` to `count`.
+// How far one stage's holes are filled, and the W that may fill them: those whose I is done, a queue from `first` to
+// `count`.
 typedef struct Filler {
     int time;
     int *waiting; // [CHUNKS*microbatches]
@@ -171,6 +171,7 @@ typedef struct Filler {
     int in_use; // bundles in slots before `time`
 } Filler;
 
+// Fills the holes of one stage, from where the last call stopped, with waiting W, oldest first.
 static void fill_holes_(Grid *grid, Filler *filler, int stage, int until) {
     for (; filler->time < until; filler->time++) {
         int pass = *grid_at_(grid, stage, filler->time);
