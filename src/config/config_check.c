@@ -189,7 +189,8 @@ static int check_layers_(Config *config, Error *err) {
     int64_t layers = config->model.layers, p = parallel->pipeline, sum = 0;
     int chunks = config_chunks(config);
     char parts[64];
-    snprintf(parts, sizeof parts, chunks > 1 ? "%lld stages of %d chunks" : "%lld stages", (long long)p, chunks);
+    snprintf(parts, sizeof parts, chunks > 1 ? "%lld stage%s of %d chunks" : "%lld stage%s", (long long)p,
+             p == 1 ? "" : "s", chunks);
     parallel->layers_count = p * chunks;
     if (parallel->layers_count > CONFIG_MAX_STAGES) {
         return config_error(config, blame_(config, "schedule.chunks", "parallel.pipeline"), err,
@@ -197,9 +198,12 @@ static int check_layers_(Config *config, Error *err) {
     }
     // A list may leave some without layers: the first and the last have the embedding and the head to do.
     if (parallel->layers_given == 0 && layers < parallel->layers_count) {
+        char remedy[64] = "use fewer schedule.chunks, or a schedule without";
+        if (layers >= chunks)
+            snprintf(remedy, sizeof remedy, "use pipeline %lld or less", (long long)(layers / chunks));
         return config_error(config, blame_(config, "parallel.pipeline", "model.layers"), err,
-                            "%s for %lld layers, but every %s needs one; use pipeline %lld or less", parts,
-                            (long long)layers, chunks > 1 ? "chunk" : "stage", (long long)(layers / chunks));
+                            "%s for %lld layer%s, but every %s needs one; %s", parts, (long long)layers,
+                            layers == 1 ? "" : "s", chunks > 1 ? "chunk" : "stage", remedy);
     }
     const char *key = blame_(config, "parallel.layers", "parallel.pipeline");
     if (parallel->layers_given == 0) {

@@ -171,7 +171,7 @@ static void decide_needed_(Verdict *verdict, const Planner *planner) {
     say_need_(verdict, planner, &verdict->plain);
     verdict_say_(verdict, "); ");
     if (none)
-        verdict_say_(verdict, "without it no micro-batch size fits.");
+        verdict_say_(verdict, "without it %s fits at no micro-batch size.", plan_plain_name(planner->config));
     else if (unknown)
         verdict_say_(verdict,
                      "without it micro-batch %lld fits; give hardware.peak_tflops or a profile to learn "

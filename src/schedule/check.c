@@ -116,13 +116,12 @@ static int prove_forward_(Proof *proof, int s, Action action, Used *used) {
 static int prove_gradient_(Proof *proof, int s, Action action) {
     Chains *chains = &proof->chains[s];
     int64_t bundle = bundle_(proof, action);
-    if (action.microbatch != chains->gradients[action.chunk]) {
+    if (action.microbatch != chains->gradients[action.chunk])
         return check_refuse_(proof, s, action,
                              "is out of order; microbatches go forward and backward in ascending order");
-    }
     if (proof->home[bundle] == BUNDLE_NOT_YET) return check_refuse_(proof, s, action, "comes before its forward");
     if (proof->home[bundle] != BUNDLE_HERE)
-        return check_refuse_(proof, s, action, "needs its bundle, which is still evicted");
+        return check_refuse_(proof, s, action, "needs its bundle, which is evicted");
     if (prove_turn_(proof, s, action, chains->gradients) != 0) return -1;
     chains->gradients[action.chunk]++;
     proof->home[bundle] = BUNDLE_HALF_DONE;

@@ -132,7 +132,7 @@ static void bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it(voi
 static void bpipe_is_used_where_nothing_fits_without_it(void **state) {
     (void)state;
     expect(LLAMA, &llama_model, "hardware.memory_gib=44 hardware.reserve_gib=1", true,
-           "without it no micro-batch size fits");
+           "without it 1F1B fits at no micro-batch size");
 }
 
 // GPipe holds all 128 microbatches; in host memory they have room, with one stage too.

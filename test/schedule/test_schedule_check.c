@@ -48,8 +48,7 @@ static const struct {
     {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>0 L0<0 F1 B0 B1\nstage 1: F0 B0 F1 B1\n",
      "stage 0: E0>0 names a stage that is not its partner, p-1-s"},
     // resident
-    {"stages 1  microbatches 1  slots 1\nstage 0: F0 E0>h B0 L0<h\n",
-     "stage 0: B0 needs its bundle, which is still evicted"},
+    {"stages 1  microbatches 1  slots 1\nstage 0: F0 E0>h B0 L0<h\n", "stage 0: B0 needs its bundle, which is evicted"},
     {"stages 1  microbatches 1  slots 1\nstage 0: E0>h F0 B0\n", "stage 0: E0>h evicts what is not there"},
     {"stages 1  microbatches 1  slots 1\nstage 0: F0 B0 E0>h\n", "stage 0: E0>h evicts what is not there"},
     {"stages 1  microbatches 1  slots 1\nstage 0: F0 L0<h B0\n", "stage 0: L0<h loads what was not evicted to there"},
