@@ -198,9 +198,11 @@ static int check_layers_(Config *config, Error *err) {
     }
     // A list may leave some without layers: the first and the last have the embedding and the head to do.
     if (parallel->layers_given == 0 && layers < parallel->layers_count) {
-        char remedy[64] = "use fewer schedule.chunks, or a schedule without";
-        if (layers >= chunks)
-            snprintf(remedy, sizeof remedy, "use pipeline %lld or less", (long long)(layers / chunks));
+        char remedy[96];
+        bool fewer = layers >= chunks; // stages would do
+        snprintf(remedy, sizeof remedy,
+                 fewer ? "use pipeline %lld or less" : "use a schedule with fewer chunks, or model.layers %lld or more",
+                 (long long)(fewer ? layers / chunks : parallel->layers_count));
         return config_error(config, blame_(config, "parallel.pipeline", "model.layers"), err,
                             "%s for %lld layer%s, but every %s needs one; %s", parts, (long long)layers,
                             layers == 1 ? "" : "s", chunks > 1 ? "chunk" : "stage", remedy);
@@ -232,8 +234,8 @@ static int check_stage_lists_(Config *config, Error *err) {
     for (int i = 0; i < 2; i++) {
         if (lists[i].given == 1 || lists[i].given == p) continue;
         return config_error(config, blame_(config, lists[i].key, "parallel.pipeline"), err,
-                            "the list has %lld entries for %lld stages; give %lld, or one value for all",
-                            (long long)lists[i].given, (long long)p, (long long)p);
+                            "the list has %lld entries for %lld stage%s; give %lld, or one value for all",
+                            (long long)lists[i].given, (long long)p, p == 1 ? "" : "s", (long long)p);
     }
     config->attention.mode = config->attention.mode_of_stage[0];
     return 0;

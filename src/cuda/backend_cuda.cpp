@@ -145,9 +145,9 @@ static void *cuda_allocate_(Backend *backend, MemoryCategory category, int64_t b
 static void cuda_release_(Backend *backend, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory == NULL) return;
     backend->held.bytes[category] -= whole_(backend, category, bytes);
+    CudaBackend *cuda = cuda_self(backend);
     // Another process may still have lent memory mapped, and CUDA leaves undefined what freeing it then does. The
     // memory is freed with the process, which is about to end.
-    CudaBackend *cuda = cuda_self(backend);
     for (int i = 0; i < cuda->lent_count; i++)
         if (memory == cuda->lent[i]) return;
     if (memory != cuda->registered) {

@@ -25,7 +25,7 @@ typedef struct Link {
 // occupy what that rank is waiting for. Products always run beside the first two, beside the third (COMPUTE_CTAS) with
 // parallel.overlap.
 enum { LINK_CTAS = 4, BESIDE_CTAS = 16 };
-enum { SENT };                      // of CommRequest.detail: bytes sent in a collective
+enum { SENT = 0 };                  // the entry of CommRequest.detail with the bytes sent in a collective
 enum { EVENTS = 64 };               // kept for reuse
 enum { LOOKS_BETWEEN_CHECKS = 64 }; // of unfinished messages, before NCCL is asked whether it failed
 
@@ -310,12 +310,13 @@ static int order_(Group *group, Error *err) {
     return status == cudaSuccess ? 0 : give_up_(group, "ordering streams", -1, cudaGetErrorString(status), err);
 }
 
-// steps: in how many rounds of `count` elements each rank sends to its neighbour in a ring.
+// Marks what NCCL was given, and notes the bytes that this rank sends: `count` elements in each of `steps` steps of a
+// ring.
 static int nccl_started_(Group *group, ncclResult_t status, const char *doing, int64_t count, int steps, CommType type,
                          CommRequest *request, Error *err) {
     if (status != ncclSuccess) return give_up_(group, doing, -1, nccl_text_(status), err);
     if (mark_(group, &group->all, request, err) != 0) return -1;
-    if (group->use == COMM_USE_COMPUTE) request->detail[SENT] = count * steps * (type == COMM_BF16 ? 2 : 4);
+    if (group->use == COMM_USE_COMPUTE) request->detail[SENT] = count * steps * comm_type_bytes(type);
     group->cuda->collective_bytes += request->detail[SENT];
     return 0;
 }

@@ -91,9 +91,9 @@ static uint32_t alignment_(const void *address) {
 
 // Returns the multiprocessors that a product should count on; 0: all.
 //
-// While collectives run beside it, they keep COMPUTE_CTAS. A kernel made for the others takes all / others times as
-// long, a kernel made for all may have its last blocks wait until the collectives have ended. So a product asks for
-// fewer if it would lose less than they take, as far as their times are known.
+// Collectives that run beside it keep COMPUTE_CTAS. A kernel made for the others may take all / others times as long. A
+// kernel made for all may have its last blocks wait until the collectives have ended. So a product counts on the others
+// if that costs it less time than the collectives take, or if their time is not known.
 static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
     const int64_t others = cuda->multiprocessors - COMPUTE_CTAS;
     if (cuda->collective_bytes == 0 || others <= 0) return 0;

@@ -79,7 +79,7 @@ static const char *refuse_interleaved_(const ScheduleSpec *spec, Error *err) {
     if (m % p == 0) return NULL;
     error_set(err, EXIT_USAGE,
               "schedule interleaved takes microbatches in groups of %d, one for each stage, but %d is not a multiple "
-              "of %d; use %d or %d",
+              "of %d; use %d or %d microbatches",
               p, m, p, m - m % p, m - m % p + p);
     return "microbatches";
 }

@@ -26,8 +26,8 @@ def why_not():
 
 # Two nodes of eight processors and eight GPUs, whatever this machine has. cred_expire: how long a requeued job waits
 # before it starts again, at least what is given here. FirstJobId: Open MPI names its shared memory after the number of
-# the job, and another checkout's tests may have a cluster on this machine; with equal numbers, ranks of the two map each
-# other's memory.
+# the job, and another checkout's tests may have a cluster on this machine. With equal numbers, ranks of the two would
+# map each other's memory.
 CONF = """
 ClusterName=one
 SlurmctldHost={hosts[0]}({addresses[0]})

@@ -224,10 +224,10 @@ void stream_meet(cudaStream_t stream, const Encounter &encounter) {
             encounter.rounds * cost_collective(&cost, (double)encounter.bytes, encounter.size, cost.tensor);
 }
 
-// NCCL's kernels keep their multiprocessors. A product whose kernel was made for the others takes as much longer as
-// they are fewer; one made for all has its last blocks wait until the collectives have ended, or its first blocks. Both
-// are the most that collectives can cost: blocks may also be spread as multiprocessors become free, and a GPU whose
-// clock is limited by power loses less than its multiprocessors.
+// Returns what a product takes beside collectives, whose kernels keep their multiprocessors. A product whose kernel was
+// made for the others takes as much longer as they are fewer. One made for all waits at its end until the collectives
+// have ended, but not for longer than it took itself: then its first blocks have made room. A GPU should lose less:
+// blocks may be spread as multiprocessors become free, and a clock that power limits rises if fewer work.
 double beside_collectives(cudaStream_t stream, double seconds, int multiprocessors) {
     if (!options().held) return seconds;
     double beside = 0;

@@ -124,7 +124,8 @@ def test_the_clock_shows_that_the_quickest_kernels_were_chosen(tmp_path, tokens)
 
 @pytest.mark.usefixtures("ranks")
 def test_products_beside_collectives_may_be_charged_for_the_multiprocessors_they_lack(tmp_path, tokens, monkeypatch):
-    """Without collectives beside products it changes nothing; with them, less than all products on 84 of 108."""
+    """It changes nothing without overlap. With it, a step takes longer, but less so than if no product had more than
+    84 of 108 multiprocessors."""
     steps = {}
     for overlap, held in itertools.product(("off", "on"), "01"):
         monkeypatch.setenv("VIRTUAL_HELD", held)
