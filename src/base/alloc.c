@@ -33,6 +33,12 @@ void *xrealloc(void *memory, size_t bytes) {
     return grown;
 }
 
+void *xaligned(size_t alignment, size_t bytes) {
+    void *memory = NULL;
+    if (posix_memalign(&memory, alignment, bytes > 0 ? bytes : alignment) != 0) alloc_fail_();
+    return memory;
+}
+
 FILE *xmemstream(char **text, size_t *length) {
     FILE *stream = open_memstream(text, length);
     if (stream == NULL) alloc_fail_();

@@ -19,6 +19,7 @@ void *xmalloc(size_t bytes);
 void *xcalloc(size_t count, size_t size);
 void *xrealloc(void *memory, size_t bytes);
 char *xstrdup(const char *text);
+void *xaligned(size_t alignment, size_t bytes); // posix_memalign: a power of two, and a multiple of a pointer's size
 
 // Like open_memstream and the fclose that ends it: `*text` and `*length` are valid once the stream is closed.
 FILE *xmemstream(char **text, size_t *length);

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,6 +89,40 @@ char *file_read_whole(const char *path, int64_t most, int64_t *length, Error *er
     }
     close(fd);
     return text;
+}
+
+static bool files_inside_(const char *path, const char *dir) {
+    size_t length = strlen(dir);
+    return strncmp(path, dir, length) == 0 && path[length] == '/';
+}
+
+// In the cache of Hugging Face's hub, models--X/snapshots/HASH/FILE is a link to models--X/blobs/HASH.
+static bool files_inside_hub_store_(const char *path, const char *dir) {
+    char store[PATH_MAX + 8];
+    snprintf(store, sizeof store, "%s", dir);
+    char *last = strrchr(store, '/');
+    if (last == NULL) return false;
+    *last = '\0';
+    char *snapshots = strrchr(store, '/');
+    if (snapshots == NULL || strcmp(snapshots, "/snapshots") != 0) return false;
+    strcpy(snapshots, "/blobs");
+    return files_inside_(path, store);
+}
+
+int file_path_within(char path[FILE_PATH], const char *dir, const char *name, Error *err) {
+    if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL || strlen(name) >= FILE_NAME)
+        return error_set(err, EXIT_FAILED, "%s: names the file \"%.200s\", which is not a plain file name", dir, name);
+    if (snprintf(path, FILE_PATH, "%s/%s", dir, name) >= FILE_PATH)
+        return error_set(err, EXIT_FAILED, "%.200s...: the path is longer than %d bytes; use a shorter one", dir,
+                         FILE_PATH - 1);
+    char *real_dir = realpath(dir, NULL), *real = realpath(path, NULL);
+    bool inside =
+        real == NULL || real_dir == NULL || files_inside_(real, real_dir) || files_inside_hub_store_(real, real_dir);
+    free(real_dir);
+    free(real);
+    return inside ? 0
+                  : error_set(err, EXIT_FAILED, "%s: is a link that leads out of its directory; copy the file there",
+                              path);
 }
 
 int file_make_folders(const char *path) {

@@ -16,6 +16,13 @@ int file_read(int fd, const char *path, int64_t offset, void *to, int64_t bytes,
 // Reads a whole file of at most `most` bytes and adds a NUL. The caller frees the text; NULL with err.
 char *file_read_whole(const char *path, int64_t most, int64_t *length, Error *err);
 
+enum { FILE_PATH = 1024, FILE_NAME = 128 };
+
+// Writes the path of a file that an index, a manifest or a side file in the folder `dir` names. Refuses names with a
+// slash, "..", hidden names, and links that lead out of the folder (except to the store of a Hugging Face cache next to
+// it). -1 with err.
+int file_path_within(char path[FILE_PATH], const char *dir, const char *name, Error *err);
+
 // Creates the missing folders on the way to the file `path`. Returns 0, or -1 with errno.
 int file_make_folders(const char *path);
 

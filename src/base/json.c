@@ -344,8 +344,8 @@ void json_write_text(FILE *file, const char *text) {
 
 // Tries more digits until the number reads back; %g drops the zeros at the end.
 void json_write_number(FILE *file, double value) {
-    char text[40];
-    for (int digits = 15; digits <= 17; digits++) {
+    char text[40] = "null"; // JSON has no inf and no nan
+    for (int digits = 15; digits <= 17 && isfinite(value); digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (strtod(text, NULL) == value) break;
     }

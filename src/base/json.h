@@ -56,7 +56,7 @@ int json_utf8_length(const char *at, const char *end);
 
 // Writes text as a JSON string with its quotes.
 void json_write_text(FILE *file, const char *text);
-// Writes a finite number with as few digits as read back as the same double.
+// Writes a number with as few digits as read back as the same double; null for inf and nan, which JSON has not.
 void json_write_number(FILE *file, double value);
 
 #endif

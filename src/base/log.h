@@ -41,10 +41,15 @@ typedef struct Log {
 Log log_of_all(const Log *log);
 
 // Writes one line to stderr with a single write(), so that lines of several ranks never mix; control characters become
-// '?' (printable.h).
+// '?' (text_make_printable).
 void log_line(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));   // errors and warnings
 void log_status(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3))); // unless --quiet
 void log_detail(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3))); // with --verbose
+
+// Replaces in place every character that could move the cursor, forge a line or reorder the text by one '?': control
+// characters (C0, DEL, C1), marks of writing direction, line and paragraph separators, and bytes that are not UTF-8.
+// `keep` lists control characters to leave alone, such as "\n\t". Returns the new length, which is never larger.
+size_t text_make_printable(char *text, size_t length, const char *keep);
 
 #ifdef __cplusplus
 }

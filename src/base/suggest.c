@@ -1,15 +1,12 @@
 // Finds the nearest of a list of words by edit distance, for "did you mean". Case is ignored: people also write "1F1B".
 #include "suggest.h"
+#include "units.h"
 
 #include <ctype.h>
 #include <limits.h>
 #include <string.h>
 
 enum { MAX_WORD = 63 };
-
-static int min_(int a, int b) {
-    return a < b ? a : b;
-}
 
 static bool suggest_same_(char a, char b) {
     return tolower((unsigned char)a) == tolower((unsigned char)b);
@@ -24,9 +21,9 @@ int suggest_distance(const char *a, const char *b) {
     for (int i = 1; i <= na; i++) {
         for (int j = 1; j <= nb; j++) {
             int replace = d[i - 1][j - 1] + !suggest_same_(a[i - 1], b[j - 1]);
-            d[i][j] = min_(replace, 1 + min_(d[i - 1][j], d[i][j - 1]));
+            d[i][j] = min_int(replace, 1 + min_int(d[i - 1][j], d[i][j - 1]));
             bool swapped = i > 1 && j > 1 && suggest_same_(a[i - 1], b[j - 2]) && suggest_same_(a[i - 2], b[j - 1]);
-            if (swapped) d[i][j] = min_(d[i][j], d[i - 2][j - 2] + 1);
+            if (swapped) d[i][j] = min_int(d[i][j], d[i - 2][j - 2] + 1);
         }
     }
     return d[na][nb];

@@ -1,5 +1,4 @@
 // What a terminal gets to see of foreign text: nothing that it obeys, and all that it shows.
-#include "base/printable.h"
 #include "base/log.h"
 
 #include <setjmp.h>

@@ -1,0 +1,36 @@
+// A set of the numbers 0 .. n-1 that finds the next member on either side of a number in the same time, however far
+// away that member is. The BPipe pass keeps bundles in such sets.
+//
+// Level 0 has a bit for every number. Each further level has a bit for every word of the level below that has a member:
+//
+//   level 1   ...0101                            a search for the member after 2 finds no bit above 2 in word 0,
+//   level 0   word 0 ...0110  word 2 ...1000     climbs, finds word 2, and descends to its lowest bit: 131
+#ifndef NUMBER_SET_H
+#define NUMBER_SET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { NUMBER_SET_LEVELS = 6 }; // 64^6 numbers
+
+typedef struct NumberSet {
+    uint64_t *words; // of all levels
+    uint64_t *level[NUMBER_SET_LEVELS];
+    int levels, count; // count: words
+} NumberSet;
+
+// Makes an empty set for 0 .. numbers-1.
+void number_set_create(NumberSet *set, int numbers);
+void number_set_free(NumberSet *set);
+void number_set_clear(NumberSet *set);
+
+void number_set_add(NumberSet *set, int number);
+void number_set_remove(NumberSet *set, int number);
+bool number_set_has(const NumberSet *set, int number);
+
+// Return the largest member below `number`, and the smallest above it; -1: none. `number` may also be the `numbers` of
+// number_set_create (number_set_before) or -1 (number_set_after).
+int number_set_before(const NumberSet *set, int number);
+int number_set_after(const NumberSet *set, int number);
+
+#endif
