@@ -1,9 +1,8 @@
 // Writes the completion scripts for bash and zsh. Both are fixed texts around lists that come from the option table and
 // the schema, so a new option or key is completed without a change here.
-#include "completion.h"
+#include "options.h"
 
 #include "config_schema.h"
-#include "options_schema.h"
 
 #include <string.h>
 
@@ -26,11 +25,9 @@ static void completion_words_(FILE *file, const char *words) {
 // Writes the values that can be listed, separated by blanks. Returns false if there are none.
 static bool values_(FILE *file, const ConfigKey *key) {
     if (key->type == KEY_BOOL) return fputs("true false", file), true;
-    if (key->words != NULL)
-        for (int i = 0; key->words[i] != NULL; i++) fprintf(file, "%s%s", i > 0 ? " " : "", key->words[i]);
-    if (key->words != NULL) return true;
     if (key->zero_word != NULL) fputs(key->zero_word, file);
-    if (key->words != NULL) fprintf(file, "%s%s", key->zero_word != NULL ? " " : "", key->words[0]);
+    for (int i = 0; key->words != NULL && key->words[i] != NULL; i++)
+        fprintf(file, "%s%s", i > 0 || key->zero_word != NULL ? " " : "", key->words[i]);
     return key->zero_word != NULL || key->words != NULL;
 }
 

@@ -1,5 +1,5 @@
 // Loads a configuration and writes it as JSON. Parsing is in config_yaml.c, checks of combinations in config_check.c,
-// what follows from the keys in config_derived.c.
+// figures that follow from the keys in config_derived.c.
 #include "config_schema.h"
 #include "gpus.h"
 #include "base/json.h"
@@ -22,11 +22,11 @@ static bool row_counts_(const Config *config, const char *key) {
 }
 
 // Fills keys of `hardware` from the row that hardware.gpu names. Keys given in the same place (file, or -o) or later
-// win over the row; `-o hardware.gpu` replaces what the file says.
+// win over the row; `-o hardware.gpu` replaces what the file says. A row says nothing about CPUs.
 static void fill_from_gpu_(Config *config) {
     HardwareConfig *hardware = &config->hardware;
     const Gpu *gpu = gpu_row(hardware->gpu);
-    if (gpu == NULL) return;
+    if (gpu == NULL || hardware->device == DEVICE_CPU) return;
     if (row_counts_(config, "hardware.peak_tflops")) hardware->peak_tflops = gpu_peak(gpu, config->train.precision);
     if (row_counts_(config, "hardware.memory_gib")) hardware->memory_gib = gpu->memory_gib;
     if (row_counts_(config, "hardware.memory_gb_s")) hardware->memory_gb_s = gpu->memory_gb_s;
@@ -36,6 +36,12 @@ static void fill_from_gpu_(Config *config) {
     if (row_counts_(config, "hardware.tensor_gb_s")) hardware->tensor_gb_s = gpu->link_gb_s;
     if (row_counts_(config, "hardware.network_gb_s")) hardware->network_gb_s = gpu->network_gb_s;
     if (row_counts_(config, "hardware.host_gb_s")) hardware->host_gb_s = gpu->host_gb_s;
+}
+
+void config_plan_device(Config *config) {
+    HardwareConfig *hardware = &config->hardware;
+    bool described = hardware->gpu > 0 || hardware->peak_tflops > 0 || hardware->memory_gib > 0;
+    if (hardware->device == DEVICE_AUTO && described) hardware->device = DEVICE_CUDA;
 }
 
 int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err) {
@@ -53,7 +59,12 @@ int config_load(Config *config, const char *path, const char *const *overrides, 
         if (config_read_override(config, overrides[i], err) != 0) return -1;
     }
     fill_from_gpu_(config);
+    if (config_resolve_ramp(config, err) != 0) return -1;
     return config_check(config, err);
+}
+
+bool config_lacks(const Config *config, const ConfigKey *key) {
+    return key->def == NULL && config->place[key - config_keys] == CONFIG_DEFAULT;
 }
 
 // Writes a word; those that mean true and false become JSON's own, as in the file.
@@ -69,14 +80,21 @@ static void config_write_value_(FILE *file, const Config *config, const ConfigKe
 static void config_write_entry_(FILE *file, const Config *config, const ConfigList *list, const char *entry) {
     for (int i = 0; i < list->part_count; i++) {
         const ConfigKey *part = &list->parts[i];
-        if (part->name != NULL) fprintf(file, "%c\"%s\":", i == 0 ? '{' : ',', part->name);
+        if (list->tuple)
+            fputc(i == 0 ? '[' : ',', file);
+        else if (part->name != NULL)
+            fprintf(file, "%c\"%s\":", i == 0 ? '{' : ',', part->name);
         config_write_value_(file, config, part, entry + part->offset);
     }
-    if (list->parts[0].name != NULL) fputc('}', file);
+    if (list->parts[0].name != NULL) fputc(list->tuple ? ']' : '}', file);
 }
 
 static void config_write_list_(FILE *file, const Config *config, const ConfigList *list, const char *field) {
     int64_t count = *(const int64_t *)((const char *)config + list->valid);
+    if (list->tuple && count == 0) {
+        fputs("\"none\"", file);
+        return;
+    }
     if (list->alone && count == 1) {
         config_write_value_(file, config, &list->parts[0], field);
         return;
@@ -89,19 +107,19 @@ static void config_write_list_(FILE *file, const Config *config, const ConfigLis
 }
 
 static void config_write_value_(FILE *file, const Config *config, const ConfigKey *key, const void *field) {
-    bool zero = (key->type == KEY_INT && *(const int64_t *)field == 0) ||
+    bool zero = (key->type == KEY_INT && config_get_whole(key, field) == 0) ||
                 (key->type == KEY_NUMBER && *(const double *)field == 0);
     if (zero && key->zero_word != NULL) {
         json_write_text(file, key->zero_word);
         return;
     }
-    if (key->type == KEY_INT && key->words != NULL && *(const int64_t *)field == -1) {
+    if (key->type == KEY_INT && key->words != NULL && config_get_whole(key, field) == -1) {
         json_write_text(file, key->words[0]);
         return;
     }
     switch (key->type) {
     case KEY_INT:
-        fprintf(file, "%lld", (long long)*(const int64_t *)field);
+        fprintf(file, "%lld", (long long)config_get_whole(key, field));
         break;
     case KEY_NUMBER:
         json_write_number(file, *(const double *)field);
@@ -110,7 +128,7 @@ static void config_write_value_(FILE *file, const Config *config, const ConfigKe
         fputs(*(const bool *)field ? "true" : "false", file);
         break;
     case KEY_WORD:
-        config_write_word_(file, key->words[*(const int *)field]);
+        config_write_word_(file, key->words[config_get_whole(key, field)]);
         break;
     case KEY_TEXT:
         json_write_text(file, field);
@@ -127,14 +145,17 @@ void config_write_value(const Config *config, const char *name, FILE *file) {
 }
 
 void config_write_json(const Config *config, FILE *file) {
+    const ConfigKey *before = NULL;
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
         size_t section = (size_t)(config_short_name(key) - key->name); // with its dot
-        bool same = i > 0 && strncmp(config_keys[i - 1].name, key->name, section) == 0;
+        if (config_lacks(config, key)) continue;
+        bool same = before != NULL && strncmp(before->name, key->name, section) == 0;
         if (same)
             fputc(',', file);
         else
-            fprintf(file, "%s\"%.*s\":{", i == 0 ? "{" : "},", (int)section - 1, key->name);
+            fprintf(file, "%s\"%.*s\":{", before == NULL ? "{" : "},", (int)section - 1, key->name);
+        before = key;
         fprintf(file, "\"%s\":", config_short_name(key));
         config_write_value_(file, config, key, (const char *)config + key->offset);
     }

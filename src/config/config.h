@@ -33,11 +33,19 @@ typedef enum AttentionMode { ATTENTION_NONE, ATTENTION_RECOMPUTE, ATTENTION_FLAS
 typedef enum Determinism { DETERMINISTIC_AUTO, DETERMINISTIC_ON, DETERMINISTIC_OFF } Determinism;
 typedef enum SoftmaxKind { SOFTMAX_FUSED, SOFTMAX_UNFUSED, SOFTMAX_MEGATRON } SoftmaxKind;
 typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule;
+typedef enum DecayShape { DECAY_LINEAR, DECAY_COSINE, DECAY_SQRT, DECAY_1_SQRT } DecayShape;
 typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
+typedef enum ChangedMode { CHANGED_REFUSE, CHANGED_ACCEPT } ChangedMode;
 typedef enum ChecksumMode { CHECKSUM_OFF, CHECKSUM_ON } ChecksumMode;
 typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 
-enum { CONFIG_MAX_STAGES = 1024, CONFIG_MAX_SOURCES = 64, CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 160 };
+enum {
+    CONFIG_MAX_STAGES = 1024,
+    CONFIG_MAX_SOURCES = 64,
+    CONFIG_MAX_RAMP = 64,
+    CONFIG_TEXT = 512,
+    CONFIG_MAX_KEYS = 160
+};
 
 enum { ROPE_PAIRS_MAX = 1024 }; // of a head with rotary positions
 
@@ -45,7 +53,7 @@ enum { ROPE_PAIRS_MAX = 1024 }; // of a head with rotary positions
 enum { CONFIG_DEFAULT = 0, CONFIG_OVERRIDE = -1 };
 
 typedef struct ModelConfig {
-    int family;       // ModelFamily
+    int family;       // its row of `families`
     int64_t hidden;   // h
     int64_t layers;   // L
     int64_t heads;    // query heads
@@ -77,7 +85,7 @@ typedef struct ParallelConfig {
     int placement;                               // RankPlacement
     int64_t layers_given;                        // entries of the user's list; 0: auto
     int64_t layers_count;                        // p * chunks, once the whole file is read
-    int64_t layers_per_stage[CONFIG_MAX_STAGES]; // by virtual stage; filled for `auto` too
+    int16_t layers_per_stage[CONFIG_MAX_STAGES]; // by virtual stage; filled for `auto` too
 } ParallelConfig;
 
 typedef struct ScheduleConfig {
@@ -94,25 +102,35 @@ typedef struct ScheduleConfig {
     int64_t micro_batch;                           // b, sequences
     int evict_to;                                  // EvictTarget
     int64_t recompute_given;                       // entries of the list, or 1
-    int64_t recompute_of_stage[CONFIG_MAX_STAGES]; // as many; config_recompute reads them
+    int16_t recompute_of_stage[CONFIG_MAX_STAGES]; // as many; config_recompute reads them
 } ScheduleConfig;
 
 typedef struct AttentionConfig {
-    int mode;                             // AttentionMode, of the first stage if they differ
-    int softmax;                          // SoftmaxKind
-    int deterministic;                    // Determinism
-    int64_t modes_given;                  // entries of the list, or 1
-    int mode_of_stage[CONFIG_MAX_STAGES]; // as many; config_attention reads them
+    int mode;                                // AttentionMode, of the first stage if they differ
+    int softmax;                             // SoftmaxKind
+    int deterministic;                       // Determinism
+    int64_t modes_given;                     // entries of the list, or 1
+    int8_t mode_of_stage[CONFIG_MAX_STAGES]; // as many; config_attention reads them
 } AttentionConfig;
 
+// From this step on a step has this many sequences.
+typedef struct BatchRamp {
+    int64_t step, global_batch;
+} BatchRamp;
+
 typedef struct TrainConfig {
-    int64_t global_batch; // B, sequences
+    int64_t global_batch; // B, sequences; with a ramp the largest, which config_load fills in
+    int64_t ramp_count;   // 0: every step has global_batch
+    BatchRamp batch_ramp[CONFIG_MAX_RAMP];
     int64_t steps;
     int64_t tokens; // of the whole training, for what a plan says of it; 0: those of `steps`
     int64_t seed;
     double lr, min_lr_ratio;
     int64_t warmup_steps;
-    int schedule; // LrSchedule
+    int schedule;        // LrSchedule
+    int64_t decay_steps; // wsd: length of the decay; 0: a tenth of the steps after the warm-up
+    int decay_shape;     // DecayShape
+    double init_std, z_loss;
     double weight_decay, beta1, beta2, eps, grad_clip;
     int precision; // Precision
     int64_t max_restarts;
@@ -148,13 +166,15 @@ typedef struct SampleConfig {
 
 typedef struct CheckpointConfig {
     char dir[CONFIG_TEXT];
-    int64_t every, keep;
+    int64_t every, keep, keep_every;
     char init_from[CONFIG_TEXT];
     bool overwrite; // another run's checkpoints in dir
+    int changed;    // ChangedMode: of a resume whose data or seed are not the checkpoint's
 } CheckpointConfig;
 
 typedef struct LogConfig {
     char metrics[CONFIG_TEXT]; // empty: no metrics file
+    int64_t every;             // steps between step lines
 } LogConfig;
 
 typedef struct CommConfig {
@@ -175,9 +195,12 @@ typedef struct HardwareConfig {
     // What a plan assumes where nothing was profiled; 0: the model's own figures. scripts/calibrate.py fits them to
     // runs.
     double matmul_efficiency, matmul_half, flash_forward, flash_backward, stream_gb_s;
+    double run_share;
     double action_us, step_overhead_ms;
-    double gpu_hour;  // price of one GPU for an hour; 0: not given
-    double gpu_watts; // 0: from the row of hardware.gpu, or unknown
+    double gpu_hour;   // price of one GPU for an hour; 0: not given
+    double gpu_watts;  // 0: from the row of hardware.gpu, or unknown
+    double mtbf_hours; // mean time between failures of one node; 0: unknown
+    double checkpoint_s, restart_s;
     char profile[CONFIG_TEXT], products[CONFIG_TEXT];
 } HardwareConfig;
 
@@ -195,12 +218,27 @@ typedef struct Config {
     CommConfig comm;
     HardwareConfig hardware;
     int32_t place[CONFIG_MAX_KEYS]; // per row of the schema: line, CONFIG_DEFAULT or CONFIG_OVERRIDE
-    int copy; // open file that keeps what came through a pipe, which cannot be read twice; 0: none
 } Config;
 
 // Reads the file, applies the overrides ("key=value", later ones win) and checks the result. Returns 0, or -1 with err
 // (code 2).
 int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err);
+
+// Checks that the keys of a section ("data.") that have no default were given. config_load checks those of `model`
+// alone, because plans read no data. -1 with err (code 2).
+int config_require(const Config *config, const char *section, Error *err);
+
+// Resolves hardware.device: auto for a plan: GPUs if hardware.gpu, peak_tflops or memory_gib describes them, with or
+// without a driver on this machine. Otherwise auto stays, and the plan is of what this machine has.
+void config_plan_device(Config *config);
+
+// The environment variable that names the copy of the configuration which every process of a run reads.
+#define CONFIG_COPY_VARIABLE "TRAINER_CONFIG"
+
+// Copies a file, or the data of a pipe, into memory. From then on config_load reads the copy, in this process and in
+// processes that it starts: a pipe cannot be read twice, and the file may be edited before ranks start again. Does
+// nothing if the process that started this one made a copy. -1 with err.
+int config_keep_copy(const char *path, Error *err);
 
 // Writes where a key was set, for errors found after config_load: "configs/x.yaml:12", "-o parallel.tensor", or the
 // file's name if the key has its default. Valid until the Config's owner calls config_load again.
@@ -232,7 +270,10 @@ const char *config_word(const char *key, int value);
 int64_t config_microbatches(const Config *config);  // m = B / (b * d)
 bool config_shards_gradients(const Config *config); // parallel.shard_gradients is on, or auto and it saves memory
 int64_t config_step_tokens(const Config *config);   // B * s
-int64_t config_world(const Config *config);         // p * t * d
+// Return the sequences of a step, and those of the steps first + 1 to last; without train.batch_ramp B each.
+int64_t config_batch_at(const Config *config, int64_t step);
+int64_t config_samples(const Config *config, int64_t first, int64_t last);
+int64_t config_world(const Config *config); // p * t * d
 // Returns the layers of virtual stage g of `virtual_stages`: those of parallel.layers if it lists that many, else an
 // even share; the remainder goes to virtual stages with neither embedding nor head.
 int64_t config_layers(const Config *config, int virtual_stages, int g);

@@ -5,8 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-// Returns whether the key has its default, given or not: a run's configuration written as JSON gives every key.
-static bool at_default_(const Config *config, const char *name) {
+bool config_at_default(const Config *config, const char *name) {
     const ConfigKey *key = config_find(name);
     Config plain;
     Error err = {0};
@@ -48,12 +47,13 @@ static void first_divisors_(int64_t n, char *out, size_t size) {
     }
 }
 
-static int check_required_(const Config *config, Error *err) {
+int config_require(const Config *config, const char *section, Error *err) {
     char missing[256] = "";
     const char *first = NULL;
     size_t used = 0;
     for (int i = 0; i < config_key_count; i++) {
-        if (config_keys[i].def != NULL || config->place[i] != CONFIG_DEFAULT) continue;
+        bool inside = strncmp(config_keys[i].name, section, strlen(section)) == 0;
+        if (!inside || config_keys[i].def != NULL || config->place[i] != CONFIG_DEFAULT) continue;
         if (first == NULL)
             first = config_keys[i].name;
         else
@@ -72,7 +72,7 @@ static int check_head_dim_auto_(Config *config, Error *err) {
     bool rotary = families[m->family].rotary;
     char use[64];
     if (rotary && m->hidden % 2 != 0) {
-        return config_error(config, "model.hidden", err, "%lld is odd, and rotary embedding turns pairs; use %lld",
+        return config_error(config, "model.hidden", err, "must be even for rotary embedding, not %lld; use %lld",
                             (long long)m->hidden, (long long)m->hidden + 1);
     }
     // A head of odd size cannot be rotated in pairs, so the heads divide half the width.
@@ -96,11 +96,11 @@ static int check_head_dim_(Config *config, Error *err) {
     if (m->head_dim == 0) return check_head_dim_auto_(config, err);
     if (families[m->family].rotary) {
         if (m->head_dim % 2 == 0) return 0;
-        return config_error(config, "model.head_dim", err, "%lld is odd, and rotary embedding turns pairs; use %lld",
+        return config_error(config, "model.head_dim", err, "must be even for rotary embedding, not %lld; use %lld",
                             (long long)m->head_dim, (long long)m->head_dim + 1);
     }
     if (m->heads * m->head_dim == m->hidden) return 0;
-    return config_error(config, "model.head_dim", err, "heads of family %s fill hidden; leave the key out",
+    return config_error(config, "model.head_dim", err, "family %s has head_dim = hidden / heads; remove the key",
                         family_words[m->family]);
 }
 
@@ -112,7 +112,7 @@ static int check_heads_(Config *config, Error *err) {
     const char *kv_key = blame_(config, "model.kv_heads", "model.heads");
     if (!families[m->family].grouped && m->kv_heads != m->heads) {
         return config_error(config, kv_key, err,
-                            "family %s has as many key and value heads as heads; use kv_heads %lld or auto",
+                            "family %s has no grouped attention: kv_heads must equal heads; use %lld or auto",
                             family_words[m->family], (long long)m->heads);
     }
     if (m->heads % m->kv_heads == 0) return 0;
@@ -162,10 +162,35 @@ static int check_tensor_(const Config *config, Error *err) {
     return 0;
 }
 
-static int check_batch_(const Config *config, Error *err) {
+int config_resolve_ramp(Config *config, Error *err) {
+    TrainConfig *train = &config->train;
+    BatchRamp *ramp = train->batch_ramp;
+    if (train->ramp_count == 0) return 0;
+    if (config->schedule.file[0] != '\0')
+        return config_error(config, blame_(config, "train.batch_ramp", "schedule.file"), err,
+                            "a schedule from a file has one number of microbatches; remove schedule.file, or the ramp");
+    for (int64_t i = 1; i < train->ramp_count; i++)
+        if (ramp[i].step <= ramp[i - 1].step)
+            return config_error(config, "train.batch_ramp", err, "step %lld follows step %lld; use rising steps",
+                                (long long)ramp[i].step, (long long)ramp[i - 1].step);
+    if (ramp[0].step > 1) {
+        if (train->ramp_count == CONFIG_MAX_RAMP)
+            return config_error(config, "train.batch_ramp", err, "has %d entries and none for step 1; use fewer",
+                                CONFIG_MAX_RAMP);
+        memmove(ramp + 1, ramp, (size_t)train->ramp_count++ * sizeof *ramp);
+        ramp[0] = (BatchRamp){1, train->global_batch};
+    }
+    train->global_batch = 1;
+    for (int64_t i = 0; i < train->ramp_count; i++)
+        train->global_batch = ramp[i].global_batch > train->global_batch ? ramp[i].global_batch : train->global_batch;
+    return 0;
+}
+
+// Checks one batch of the run: train.global_batch, or an entry of the ramp.
+static int check_one_batch_(const Config *config, int64_t batch, const char *name, Error *err) {
     int64_t b = config->schedule.micro_batch, d = config->parallel.data, p = config->parallel.pipeline;
-    int64_t batch = config->train.global_batch, unit = b * d, rest = batch % unit;
-    const char *key = blame_(config, "train.global_batch", "schedule.micro_batch");
+    int64_t unit = b * d, rest = batch % unit;
+    const char *key = blame_(config, name, "schedule.micro_batch");
     if (!overridden_(config, key)) key = blame_(config, key, "parallel.data");
     if (rest != 0) {
         char below[32] = "";
@@ -181,6 +206,28 @@ static int check_batch_(const Config *config, Error *err) {
                         "global_batch %lld makes %lld microbatches for %lld stages, which need at least one each; the "
                         "smallest global_batch is %lld",
                         (long long)batch, (long long)(batch / unit), (long long)p, (long long)(p * unit));
+}
+
+static int check_batch_(const Config *config, Error *err) {
+    const TrainConfig *train = &config->train;
+    for (int64_t i = 0; i < train->ramp_count; i++)
+        if (check_one_batch_(config, train->batch_ramp[i].global_batch, "train.batch_ramp", err) != 0) return -1;
+    return check_one_batch_(config, train->global_batch, "train.global_batch", err);
+}
+
+// Checks the keys of the learning rate's decay.
+static int check_decay_(const Config *config, Error *err) {
+    const TrainConfig *train = &config->train;
+    long long most = (long long)(train->steps - train->warmup_steps);
+    bool given = train->decay_steps > 0, shaped = train->decay_shape != DECAY_LINEAR;
+    const char *key = given ? "train.decay_steps" : "train.decay_shape";
+    if (train->schedule != LR_WSD && (given || shaped))
+        return config_error(config, blame_(config, key, "train.schedule"), err,
+                            "%s applies to train.schedule wsd, not %s; use wsd, or remove the key", key,
+                            config_word("train.schedule", train->schedule));
+    if (!given || train->decay_steps <= most) return 0;
+    return config_error(config, key, err, "is %lld; the limit is %lld, the steps after the warm-up; use %s",
+                        (long long)train->decay_steps, most < 0 ? 0 : most, most > 0 ? "at most as many" : "auto");
 }
 
 // Checks that the layers can be dealt out over stages and chunks, and deals them out.
@@ -256,10 +303,10 @@ static int check_file_header_(Config *config, const Schedule *schedule, Error *e
                             schedule->chunks, chunks);
     }
     if (schedule->chunks > 64 || schedule->forward_only) {
-        return config_error(config, "schedule.file", err, "%s %s", config->schedule.file,
+        return config_error(config, "schedule.file", err, "%s%s", config->schedule.file,
                             schedule->forward_only
-                                ? "has no backwards, because its name is forward; give it another name"
-                                : "has more than 64 chunks; use fewer");
+                                ? ": the name \"forward\" is reserved for schedules without backwards; rename it"
+                                : " has more than 64 chunks; use fewer");
     }
     int split = config->schedule.split_backward;
     if (split != SPLIT_AUTO && (split == SPLIT_ON) != schedule->split) {
@@ -317,7 +364,7 @@ static int check_kind_(const Config *config, const char *only, Error *err) {
     if (config->schedule.file[0] != '\0') return 0;
     if (config->schedule.split_backward == SPLIT_OFF && kind->splits) {
         return config_error(config, blame_(config, "schedule.split_backward", "schedule.name"), err,
-                            "name %s has no whole backwards; use split_backward auto or on", kind->name);
+                            "schedule %s always splits its backwards; use split_backward auto or on", kind->name);
     }
     if (schedule_complete(kind, &spec, &field, &why) == 0) return 0;
     if (only != NULL && strcmp(field, only) != 0) return 0;
@@ -416,12 +463,12 @@ static int check_family_(Config *config, Error *err) {
                             "no model has both qkv_bias (Qwen2) and qk_norm (Qwen3); leave one of them out");
     if (family->rotary) return check_rope_(config, err);
     for (int i = 0; i < 4; i++)
-        if (!at_default_(config, rotations[i]))
+        if (!config_at_default(config, rotations[i]))
             return config_error(config, rotations[i], err,
-                                "family %s learns its positions and rotates nothing; leave the key out", name);
+                                "family %s uses learned positions, so rotary keys do not apply; remove the key", name);
     for (int i = 0; i < 2; i++)
-        if (!at_default_(config, plain[i]))
-            return config_error(config, plain[i], err, "family %s does not have this; leave the key out", name);
+        if (!config_at_default(config, plain[i]))
+            return config_error(config, plain[i], err, "family %s does not have this; remove the key", name);
     return 0;
 }
 
@@ -448,12 +495,13 @@ static int check_sources_(Config *config, Error *err) {
 }
 
 int config_check(Config *config, Error *err) {
-    if (check_required_(config, err) != 0 || check_size_(config, err) != 0 || check_family_(config, err) != 0)
+    if (config_require(config, "model.", err) != 0 || check_size_(config, err) != 0 || check_family_(config, err) != 0)
         return -1;
     if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0) return -1;
     if (config_check_file_(config, err) != 0 || check_kind_(config, "chunks", err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
     if (check_kind_(config, NULL, err) != 0 || check_sharding_(config, err) != 0) return -1;
     if (check_sources_(config, err) != 0 || check_stage_lists_(config, err) != 0) return -1;
+    if (check_decay_(config, err) != 0) return -1;
     return check_schedule_(config, err);
 }

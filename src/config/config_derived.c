@@ -1,5 +1,9 @@
-// Figures that follow from the keys and that several modules ask for.
+// Figures that follow from the keys and that several modules ask for, and the schedule that the keys describe.
+#include "base/files.h"
 #include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 int64_t config_microbatches(const Config *config) {
     return config->train.global_batch / (config->schedule.micro_batch * config->parallel.data);
@@ -7,6 +11,24 @@ int64_t config_microbatches(const Config *config) {
 
 int64_t config_step_tokens(const Config *config) {
     return config->train.global_batch * config->model.seq_len;
+}
+
+int64_t config_batch_at(const Config *config, int64_t step) {
+    return config_samples(config, step - 1, step);
+}
+
+int64_t config_samples(const Config *config, int64_t first, int64_t last) {
+    const TrainConfig *train = &config->train;
+    int64_t sum = 0, count = train->ramp_count;
+    if (count == 0) return (last - first) * train->global_batch;
+    for (int64_t i = 0; i < count; i++) {
+        // Entry i holds for the steps from its own up to the next entry's.
+        int64_t from = train->batch_ramp[i].step - 1, to = i + 1 < count ? train->batch_ramp[i + 1].step - 1 : last;
+        if (i == 0 || from < first) from = first;
+        if (to > last) to = last;
+        if (to > from) sum += (to - from) * train->batch_ramp[i].global_batch;
+    }
+    return sum;
 }
 
 int64_t config_world(const Config *config) {
@@ -33,19 +55,87 @@ int64_t config_recompute(const Config *config, int stage) {
 
 void config_set_attention(Config *config, int mode) {
     config->attention.modes_given = 1;
-    config->attention.mode = config->attention.mode_of_stage[0] = mode;
+    config->attention.mode = config->attention.mode_of_stage[0] = (int8_t)mode;
 }
 
 // The remainder goes to stages without embedding and head, later ones first, because 1F1B keeps fewer microbatches
 // there; then to the first stage, whose embedding costs less time than the last stage's head.
 void config_spread_layers(Config *config, int64_t parts) {
-    int64_t layers = config->model.layers, rest = layers % parts, *of = config->parallel.layers_per_stage;
+    int64_t layers = config->model.layers, rest = layers % parts;
+    int16_t *of = config->parallel.layers_per_stage;
     config->parallel.layers_count = parts;
-    for (int64_t s = 0; s < parts; s++) of[s] = layers / parts;
+    for (int64_t s = 0; s < parts; s++) of[s] = (int16_t)(layers / parts);
     for (int64_t s = parts - 2; s >= 0 && rest > 0; s--, rest--) of[s]++;
 }
 
 int64_t config_padded_vocab(const Config *config) {
     int64_t unit = 128 * config->parallel.tensor;
     return (config->model.vocab + unit - 1) / unit * unit;
+}
+
+// --- the schedule: its row in the table of schedules, its spec, and the list in schedule.file. Defaults that depend on
+// the number of stages are filled in when they are asked for and never stored, so a configuration stays valid when a
+// planner changes its stages.
+
+const ScheduleKind *config_schedule_kind(const Config *config) {
+    int name = config->schedule.name;
+    return &schedule_kinds[name < schedule_kind_count ? name : schedule_kind_plain()];
+}
+
+ScheduleSpec config_schedule_spec(const Config *config) {
+    const ScheduleConfig *schedule = &config->schedule;
+    return (ScheduleSpec){.stages = (int)config->parallel.pipeline,
+                          .microbatches = (int)config_microbatches(config),
+                          .chunks = schedule->name < schedule_kind_count ? (int)schedule->chunks : 0,
+                          .group = (int)schedule->group,
+                          .delay = (int)schedule->delay,
+                          .split = schedule->split_backward == SPLIT_ON};
+}
+
+int config_chunks(const Config *config) {
+    if (config->schedule.file_chunks > 0) return (int)config->schedule.file_chunks;
+    return config->schedule.chunks > 0 ? (int)config->schedule.chunks : config_schedule_kind(config)->chunks;
+}
+
+bool config_schedule_legal(const Config *config) {
+    Error ignored = {0};
+    ScheduleSpec spec = config_schedule_spec(config);
+    if (config->schedule.file[0] != '\0') return spec.microbatches == config->schedule.file_microbatches;
+    return schedule_complete(config_schedule_kind(config), &spec, NULL, &ignored) == 0;
+}
+
+int64_t config_fewer_microbatches(const Config *config, int64_t least) {
+    Error ignored = {0};
+    ScheduleSpec spec = config_schedule_spec(config);
+    if (config->schedule.file[0] != '\0') return spec.microbatches;
+    if (schedule_complete(config_schedule_kind(config), &spec, NULL, &ignored) != 0) return spec.microbatches;
+    int64_t group = spec.group, rest = spec.microbatches % group;
+    if (least < 2 * spec.stages) least = 2 * spec.stages;
+    int64_t fewer = least <= rest ? rest : rest + (least - rest + group - 1) / group * group;
+    return fewer < spec.microbatches ? fewer : spec.microbatches;
+}
+
+Schedule *config_read_schedule(const Config *config, Error *err) {
+    enum { MOST = 1 << 28 };
+    const char *path = config->schedule.file;
+    int64_t length;
+    if (strncmp(path, "/dev/", 5) == 0) {
+        error_set(err, EXIT_USAGE, "%s: every rank opens the schedule by its name; write it to a file", path);
+        return NULL;
+    }
+    char *text = file_read_whole(path, MOST, &length, err);
+    if (text == NULL) return NULL;
+    Error why = {0};
+    bool plain = strlen(text) == (size_t)length;
+    Schedule *schedule = plain ? schedule_parse(text, &why) : NULL;
+    if (!plain) error_set(&why, EXIT_USAGE, "byte %lld is NUL; a schedule is plain text", (long long)strlen(text) + 1);
+    free(text);
+    if (schedule == NULL) error_set(err, why.code, "%s: %s", path, why.text);
+    return schedule;
+}
+
+int config_min_slots(const Config *config) {
+    ScheduleSpec spec = config_schedule_spec(config);
+    spec.microbatches = (int)config_fewer_microbatches(config, 4 * (int64_t)spec.stages);
+    return schedule_least_slots(config_schedule_kind(config), &spec, (EvictTarget)config->schedule.evict_to);
 }

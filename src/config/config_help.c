@@ -53,7 +53,10 @@ void config_help_markdown(FILE *file) {
         "one key,\n"
         "repeatable, the last one wins. An unknown key, a wrong type, a value out of bounds or a combination that "
         "cannot work\n"
-        "ends the program with code 2 and one sentence that names file, line, key and what would be right.\n",
+        "ends the program with code 2 and one sentence that names file, line, key and what would be right.\n\n"
+        "An integer may be written as 300000, 3e5, 300k or 0.3M; k, M, B and T are powers of 1000. The sizes under "
+        "model take\n"
+        "no suffix, because there 8k often means 8192.\n",
         file);
     for (int i = 0; i < config_key_count; i++) {
         int section;

@@ -29,31 +29,28 @@ static const char *const deterministic_words[] = {
     [DETERMINISTIC_AUTO] = "auto", [DETERMINISTIC_ON] = "on", [DETERMINISTIC_OFF] = "off", NULL};
 static const char *const lr_words[] = {
     [LR_COSINE] = "cosine", [LR_LINEAR] = "linear", [LR_CONSTANT] = "constant", [LR_WSD] = "wsd", NULL};
+static const char *const decay_words[] = {
+    [DECAY_LINEAR] = "linear", [DECAY_COSINE] = "cosine", [DECAY_SQRT] = "sqrt", [DECAY_1_SQRT] = "1-sqrt", NULL};
 static const char *const precision_words[] = {[PRECISION_FP32] = "fp32", [PRECISION_BF16] = "bf16", NULL};
+static const char *const changed_words[] = {[CHANGED_REFUSE] = "refuse", [CHANGED_ACCEPT] = "accept", NULL};
 static const char *const checksum_words[] = {[CHECKSUM_OFF] = "off", [CHECKSUM_ON] = "on", NULL};
 static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", NULL};
 
-#define FIELD(section, key) offsetof(Config, section.key), sizeof(((Config *)0)->section.key)
-#define INT(section, key, def, min, max, zero_word, meaning)                                                           \
-    { #section "." #key, KEY_INT, FIELD(section, key), def, min, max, 0, zero_word, NULL, meaning, NULL, NULL }
-#define INTWORD(section, key, def, min, max, zero_word, words, meaning)                                                \
-    { #section "." #key, KEY_INT, FIELD(section, key), def, min, max, 0, zero_word, words, meaning, NULL, NULL }
-#define NUMBER(section, key, def, min, max, flags, zero_word, meaning)                                                 \
-    { #section "." #key, KEY_NUMBER, FIELD(section, key), def, min, max, flags, zero_word, NULL, meaning, NULL, NULL }
-#define BOOL(section, key, def, meaning)                                                                               \
-    { #section "." #key, KEY_BOOL, FIELD(section, key), def, 0, 1, 0, NULL, NULL, meaning, NULL, NULL }
-#define WORD(section, key, def, words, meaning)                                                                        \
-    { #section "." #key, KEY_WORD, FIELD(section, key), def, 0, 0, 0, NULL, words, meaning, NULL, NULL }
-#define TEXT(section, key, def, min_length, meaning)                                                                   \
-    {                                                                                                                  \
-#section "." #key, KEY_TEXT, FIELD(section, key), def, min_length, CONFIG_TEXT - 1, 0, NULL, NULL, meaning,    \
-            NULL, NULL                                                                                                 \
-    }
-#define LIST(section, key, field, def, zero_word, list, meaning)                                                       \
-    { #section "." #key, KEY_LIST, FIELD(section, field), def, 0, 0, 0, zero_word, NULL, meaning, &list, NULL }
-
-#define LIST_OF_WORDS(section, key, field, def, words, list, meaning)                                                  \
-    { #section "." #key, KEY_LIST, FIELD(section, field), def, 0, 0, 0, NULL, words, meaning, &list, NULL }
+// The columns that every key of a type has are positional, and the meaning is the last of them. Rarer columns follow it
+// by name: INT(model, kv_heads, "auto", 1, 65536, "key and value heads", .zero_word = "auto").
+#define FIELD(type, field) .offset = offsetof(type, field), .size = sizeof(((type *)0)->field)
+#define KEY(section, key, field, kind, default_, ...)                                                                  \
+    { .name = #section "." #key, .type = kind, FIELD(Config, section.field), .def = default_, .meaning = __VA_ARGS__ }
+#define INT(section, key, default_, low, high, ...)                                                                    \
+    KEY(section, key, key, KEY_INT, default_, __VA_ARGS__, .min = low, .max = high)
+#define NUMBER(section, key, default_, low, high, ...)                                                                 \
+    KEY(section, key, key, KEY_NUMBER, default_, __VA_ARGS__, .min = low, .max = high)
+#define BOOL(section, key, default_, ...)        KEY(section, key, key, KEY_BOOL, default_, __VA_ARGS__, .max = 1)
+#define WORD(section, key, default_, list_, ...) KEY(section, key, key, KEY_WORD, default_, __VA_ARGS__, .words = list_)
+#define TEXT(section, key, default_, ...)                                                                              \
+    KEY(section, key, key, KEY_TEXT, default_, __VA_ARGS__, .max = CONFIG_TEXT - 1)
+#define LIST(section, key, field, default_, list_, ...)                                                                \
+    KEY(section, key, field, KEY_LIST, default_, __VA_ARGS__, .list = &list_)
 
 // Bounds are generous but finite; products that could still leave 64 bits are checked in config_check.c. Integers end
 // at 2^53, so that every reader of the JSON sees the same number.
@@ -64,213 +61,226 @@ static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] 
 #define MAX_COUNT  1e12
 #define MAX_EXACT  9007199254740992.0
 
-#define PART(name, type, struct_, field, def, min, max, flags)                                                         \
-    {                                                                                                                  \
-        name, type, offsetof(struct_, field), sizeof(((struct_ *)0)->field), def, min, max, flags, NULL, NULL, "",     \
-            NULL, name                                                                                                 \
-    }
+#define PART(type_, field, kind) .name = #field, .type = kind, FIELD(type_, field), .meaning = ""
 
-static const ConfigKey layers_parts[] = {
-    {NULL, KEY_INT, 0, sizeof(int64_t), NULL, 0, MAX_LAYERS, 0, NULL, NULL, "", NULL, NULL}};
-static const ConfigList layers_list = {offsetof(Config, parallel.layers_given),
-                                       offsetof(Config, parallel.layers_count),
-                                       sizeof(int64_t),
-                                       CONFIG_MAX_STAGES,
-                                       layers_parts,
-                                       1,
-                                       false,
-                                       "a list with the layers of each stage such as [2, 3, 3, 2]",
-                                       "one integer per stage, or per chunk"};
+// The parts of a list's entry. An entry that is one value has one part without a name.
+static const ConfigKey layer_count_[] = {{.type = KEY_INT, .size = sizeof(int16_t), .max = MAX_LAYERS, .meaning = ""}};
+static const ConfigKey mode_word_[] = {{.type = KEY_WORD, .size = sizeof(int8_t), .words = mode_words, .meaning = ""}};
+static const ConfigKey source_parts_[] = {
+    {PART(DataSource, path, KEY_TEXT), .min = 1, .max = CONFIG_TEXT - 1},
+    {PART(DataSource, weight, KEY_NUMBER), .def = "1", .max = 1e9, .flags = KEY_ABOVE_MIN},
+};
 
-static const ConfigKey mode_parts[] = {
-    {NULL, KEY_WORD, 0, sizeof(int), NULL, 0, 0, 0, NULL, mode_words, "", NULL, NULL}};
-static const ConfigList mode_list = {offsetof(Config, attention.modes_given),
-                                     offsetof(Config, attention.modes_given),
-                                     sizeof(int),
-                                     CONFIG_MAX_STAGES,
-                                     mode_parts,
-                                     1,
-                                     true,
-                                     "a list with one for each stage such as [recompute, flash]",
-                                     "one word per stage"};
+static const ConfigKey ramp_parts_[] = {
+    {PART(BatchRamp, step, KEY_INT), .max = MAX_COUNT},
+    {PART(BatchRamp, global_batch, KEY_INT), .min = 1, .max = MAX_BATCH},
+};
 
-static const ConfigKey recompute_parts[] = {
-    {NULL, KEY_INT, 0, sizeof(int64_t), NULL, 0, MAX_LAYERS, 0, NULL, NULL, "", NULL, NULL}};
-static const ConfigList recompute_list = {offsetof(Config, schedule.recompute_given),
-                                          offsetof(Config, schedule.recompute_given),
-                                          sizeof(int64_t),
-                                          CONFIG_MAX_STAGES,
-                                          recompute_parts,
-                                          1,
-                                          true,
-                                          "a list with one for each stage such as [2, 1, 0, 0]",
-                                          "one integer per stage"};
+#define ENTRIES(given_, valid_, type, parts_)                                                                          \
+    .given = offsetof(Config, given_), .valid = offsetof(Config, valid_), .entry = sizeof(type), .parts = parts_,      \
+    .part_count = sizeof parts_ / sizeof *parts_
 
-static const ConfigKey source_parts[] = {PART("path", KEY_TEXT, DataSource, path, NULL, 1, CONFIG_TEXT - 1, 0),
-                                         PART("weight", KEY_NUMBER, DataSource, weight, "1", 0, 1e9, KEY_ABOVE_MIN)};
+static const ConfigList layers_list = {ENTRIES(parallel.layers_given, parallel.layers_count, int16_t, layer_count_),
+                                       .most = CONFIG_MAX_STAGES,
+                                       .expected = "a list with the layers of each stage such as [2, 3, 3, 2]",
+                                       .remedy = "one integer per stage, or per chunk"};
+static const ConfigList mode_list = {
+    ENTRIES(attention.modes_given, attention.modes_given, int8_t, mode_word_), .most = CONFIG_MAX_STAGES, .alone = true,
+    .expected = "a list with one for each stage such as [recompute, flash]", .remedy = "one word per stage"};
+static const ConfigList recompute_list = {
+    ENTRIES(schedule.recompute_given, schedule.recompute_given, int16_t, layer_count_), .most = CONFIG_MAX_STAGES,
+    .alone = true, .expected = "a list with one for each stage such as [2, 1, 0, 0]",
+    .remedy = "one integer per stage"};
 static const ConfigList source_list = {
-    offsetof(Config, data.train_sources),
-    offsetof(Config, data.train_sources),
-    sizeof(DataSource),
-    CONFIG_MAX_SOURCES,
-    source_parts,
-    2,
-    true,
-    "a list such as [{path: \"a/*.bin\", weight: 0.7}, {path: \"b/*.bin\", weight: 0.3}]",
-    "{path: \"a/*.bin\", weight: 0.7}"};
+    ENTRIES(data.train_sources, data.train_sources, DataSource, source_parts_), .most = CONFIG_MAX_SOURCES,
+    .alone = true, .expected = "a list such as [{path: \"a/*.bin\", weight: 0.7}, {path: \"b/*.bin\", weight: 0.3}]",
+    .remedy = "{path: \"a/*.bin\", weight: 0.7}"};
+static const ConfigList ramp_list = {
+    ENTRIES(train.ramp_count, train.ramp_count, BatchRamp, ramp_parts_), .most = CONFIG_MAX_RAMP, .tuple = true,
+    .expected = "a list such as [[1, 64], [1000, 128]]", .remedy = "[step, global_batch]"};
 
 const ConfigKey config_keys[] = {
     WORD(model, family, NULL, family_words, "architecture; each trainer runs its own"),
-    INT(model, hidden, NULL, 1, MAX_WIDTH, NULL, "width of the residual stream"),
-    INT(model, layers, NULL, 1, MAX_LAYERS, NULL, "transformer layers of the whole model"),
-    INT(model, heads, NULL, 1, 65536, NULL, "query heads; divides hidden"),
-    INT(model, kv_heads, "auto", 1, 65536, "auto", "key and value heads; divides heads; auto: as many as heads"),
-    INT(model, head_dim, "auto", 1, 2048, "auto", "width of a head; auto: hidden / heads"),
-    INT(model, ffn, NULL, 1, MAX_LENGTH, NULL, "inner width of the feed-forward part"),
-    INT(model, vocab, NULL, 1, MAX_LENGTH, NULL, "tokens in the vocabulary, before padding"),
-    INT(model, seq_len, NULL, 1, MAX_LENGTH, NULL, "tokens in one sequence"),
-    NUMBER(model, norm_eps, "1.0e-5", 0, 1, KEY_ABOVE_MIN, NULL, "added to the variance in every norm"),
+    INT(model, hidden, NULL, 1, MAX_WIDTH, "width of the residual stream"),
+    INT(model, layers, NULL, 1, MAX_LAYERS, "transformer layers of the whole model"),
+    INT(model, heads, NULL, 1, 65536, "query heads; divides hidden"),
+    INT(model, kv_heads, "auto", 1, 65536, "key and value heads; divides heads; auto: as many as heads",
+        .zero_word = "auto"),
+    INT(model, head_dim, "auto", 1, 2048, "width of a head; auto: hidden / heads", .zero_word = "auto"),
+    INT(model, ffn, NULL, 1, MAX_LENGTH, "inner width of the feed-forward part"),
+    INT(model, vocab, NULL, 1, MAX_LENGTH, "tokens in the vocabulary, before padding"),
+    INT(model, seq_len, NULL, 1, MAX_LENGTH, "tokens in one sequence"),
+    NUMBER(model, norm_eps, "1.0e-5", 0, 1, "added to the variance in every norm", .flags = KEY_ABOVE_MIN),
     BOOL(model, qkv_bias, "false", "q, k and v have a bias, as in Qwen2; llama only"),
     BOOL(model, qk_norm, "false", "RMSNorm over each head of q and k, as in Qwen3; llama only"),
-    NUMBER(model, rope_theta, "10000", 1, 1e12, 0, NULL, "base of the rotary embedding; llama only"),
+    NUMBER(model, rope_theta, "10000", 1, 1e12, "base of the rotary embedding; llama only"),
     WORD(model, rope_scaling, "none", rope_words, "how rotations are slowed down for longer sequences; llama only"),
-    NUMBER(model, rope_factor, "1", 1, 1e6, 0, NULL, "by how much rope_scaling stretches the sequence"),
-    INT(model, rope_original, "auto", 1, MAX_LENGTH, "auto",
-        "sequence length before llama3 or yarn scaling, which need it"),
-    NUMBER(model, rope_low_freq, "1", 0, 1e6, KEY_ABOVE_MIN, NULL, "llama3: low_freq_factor"),
-    NUMBER(model, rope_high_freq, "4", 0, 1e6, KEY_ABOVE_MIN, NULL, "llama3: high_freq_factor"),
-    NUMBER(model, rope_beta_fast, "32", 0, 1e6, KEY_ABOVE_MIN, NULL,
-           "yarn: turns above which a frequency stays as it is"),
-    NUMBER(model, rope_beta_slow, "1", 0, 1e6, KEY_ABOVE_MIN, NULL,
-           "yarn: turns below which it is divided by the factor"),
-    NUMBER(model, rope_attention, "auto", 0, 1e3, 0, "auto", "yarn: factor of q and k; auto: 0.1 ln(rope_factor) + 1"),
+    NUMBER(model, rope_factor, "1", 1, 1e6, "by how much rope_scaling stretches the sequence"),
+    INT(model, rope_original, "auto", 1, MAX_LENGTH, "sequence length before llama3 or yarn scaling, which need it",
+        .zero_word = "auto"),
+    NUMBER(model, rope_low_freq, "1", 0, 1e6, "llama3: low_freq_factor", .flags = KEY_ABOVE_MIN),
+    NUMBER(model, rope_high_freq, "4", 0, 1e6, "llama3: high_freq_factor", .flags = KEY_ABOVE_MIN),
+    NUMBER(model, rope_beta_fast, "32", 0, 1e6, "yarn: turns above which a frequency stays as it is",
+           .flags = KEY_ABOVE_MIN),
+    NUMBER(model, rope_beta_slow, "1", 0, 1e6, "yarn: turns below which it is divided by the factor",
+           .flags = KEY_ABOVE_MIN),
+    NUMBER(model, rope_attention, "auto", 0, 1e3, "yarn: factor of q and k; auto: 0.1 ln(rope_factor) + 1",
+           .zero_word = "auto"),
     WORD(model, tie_embeddings, "auto", tie_words,
          "tie the output matrix to the embedding; auto: yes for gpt, no for llama"),
 
-    INT(parallel, pipeline, "1", 1, CONFIG_MAX_STAGES, NULL, "p: pipeline stages"),
-    INT(parallel, tensor, "1", 1, 1024, NULL, "t: ranks that split every layer; divides heads, kv_heads and ffn"),
-    INT(parallel, data, "1", 1, 65536, NULL, "d: copies of the pipeline, each with its share of the batch"),
+    INT(parallel, pipeline, "1", 1, CONFIG_MAX_STAGES, "p: pipeline stages"),
+    INT(parallel, tensor, "1", 1, 1024, "t: ranks that split every layer; divides heads, kv_heads and ffn"),
+    INT(parallel, data, "1", 1, 65536, "d: copies of the pipeline, each with its share of the batch"),
     BOOL(parallel, sequence, "false", "split norms and residuals over the tensor ranks along the sequence"),
     WORD(parallel, overlap, "auto", overlap_words,
          "run collectives over tensor ranks beside products; n: the forward's in n chunks"),
     WORD(parallel, shard_gradients, "off", shard_words,
          "data ranks keep only their pieces of gradients; needs 1 stage and 1 microbatch a step"),
     WORD(parallel, placement, "linear", placement_words, "adjacent: the two stages of a BPipe pair are neighbours"),
-    LIST(parallel, layers, layers_per_stage, "auto", "auto", layers_list,
-         "layers of each stage, or virtual stage, such as [2, 3, 3, 2], 0 is allowed; auto: even"),
+    LIST(parallel, layers, layers_per_stage, "auto", layers_list,
+         "layers of each stage, or virtual stage, such as [2, 3, 3, 2], 0 is allowed; auto: even", .zero_word = "auto"),
 
     WORD(schedule, name, "1f1b", schedule_words, "order of forwards and backwards; auto: the quickest that fits"),
-    INT(schedule, chunks, "auto", 1, 64, "auto",
-        "chunks of layers on every stage; auto: 2 where a schedule has several"),
-    INTWORD(schedule, group, "auto", 1, 65536, "auto", group_words,
-            "gis: microbatches in a row on one chunk; auto: p, half: ceil(p/2)"),
-    INTWORD(schedule, delay, "auto", 0, 65536, NULL, delay_words,
-            "zb-d: microbatches by which weight gradients come later; auto: p-1"),
+    INT(schedule, chunks, "auto", 1, 64, "chunks of layers on every stage; auto: 2 where a schedule has several",
+        .zero_word = "auto"),
+    INT(schedule, group, "auto", 1, 65536, "gis: microbatches in a row on one chunk; auto: p, half: ceil(p/2)",
+        .zero_word = "auto", .words = group_words),
+    INT(schedule, delay, "auto", 0, 65536, "zb-d: microbatches by which weight gradients come later; auto: p-1",
+        .words = delay_words),
     WORD(schedule, split_backward, "auto", split_words,
          "compute weight gradients after the input's has left; auto: on GPUs where that pays"),
-    TEXT(schedule, file, "", 0, "run the schedule in this file, see docs/schedules.md; empty: the one named"),
+    TEXT(schedule, file, "", "run the schedule in this file, see docs/schedules.md; empty: the one named"),
     WORD(schedule, bpipe, "off", bpipe_words, "balance activation memory between paired stages; auto: if it pays"),
-    INT(schedule, slots, "auto", 1, 65536, "auto", "with bpipe: activation slots per stage; auto: as few as work"),
-    INT(schedule, load_ahead, "auto", 1, 65536, "auto",
-        "with bpipe: how many backwards early a bundle is loaded; auto: 1 to 3"),
-    INT(schedule, micro_batch, "1", 1, 65536, NULL, "b: sequences in one microbatch"),
+    INT(schedule, slots, "auto", 1, 65536, "with bpipe: activation slots per stage; auto: as few as work",
+        .zero_word = "auto"),
+    INT(schedule, load_ahead, "auto", 1, 65536, "with bpipe: how many backwards early a bundle is loaded; auto: 1 to 3",
+        .zero_word = "auto"),
+    INT(schedule, micro_batch, "1", 1, 65536, "b: sequences in one microbatch"),
     WORD(schedule, evict_to, "peer", evict_to_words, "where evicted activations go: paired stage or host memory"),
-    LIST(schedule, recompute_layers, recompute_of_stage, "0", NULL, recompute_list,
+    LIST(schedule, recompute_layers, recompute_of_stage, "0", recompute_list,
          "layers per stage, or a list, whose forward runs again in the backward"),
 
-    LIST_OF_WORDS(attention, mode, mode_of_stage, "flash", mode_words, mode_list,
-                  "none: store the probabilities; recompute or flash: do not; or a list"),
+    LIST(attention, mode, mode_of_stage, "flash", mode_list,
+         "none: store the probabilities; recompute or flash: do not; or a list", .words = mode_words),
     WORD(attention, softmax, "fused", softmax_words, "megatron: fused only where Megatron-LM's kernel would be"),
     WORD(attention, deterministic, "auto", deterministic_words,
          "flash on GPUs: the same bits at every run; auto: from compute capability 9.0 on"),
 
-    INT(train, global_batch, "8", 1, MAX_BATCH, NULL, "B: sequences in one step, over all data ranks"),
-    INT(train, steps, "100", 1, MAX_COUNT, NULL, "steps in total, also after a resume"),
-    INT(train, tokens, "auto", 1, MAX_EXACT, "auto",
-        "tokens of the whole training, for days and cost in plans; auto: those of steps"),
-    INT(train, seed, "1337", 0, MAX_EXACT, NULL, "random seed of initial weights and of the order of samples"),
-    NUMBER(train, lr, "3.0e-4", 0, 100, 0, NULL, "learning rate after the warm-up"),
-    NUMBER(train, min_lr_ratio, "0.1", 0, 1, 0, NULL, "learning rate at the end, as a fraction of lr"),
-    INT(train, warmup_steps, "0", 0, MAX_COUNT, NULL, "steps until lr is reached; may exceed steps"),
-    WORD(train, schedule, "cosine", lr_words, "learning rate after the warm-up; wsd: constant, then linear at the end"),
-    NUMBER(train, weight_decay, "0.1", 0, 100, 0, NULL, "decoupled weight decay, except on norms and biases"),
-    NUMBER(train, beta1, "0.9", 0, 1, KEY_BELOW_MAX, NULL, "AdamW: decay rate of the first moment"),
-    NUMBER(train, beta2, "0.95", 0, 1, KEY_BELOW_MAX, NULL, "AdamW: decay rate of the second moment"),
-    NUMBER(train, eps, "1.0e-8", 0, 1, KEY_ABOVE_MIN, NULL, "AdamW: added to the denominator"),
-    NUMBER(train, grad_clip, "1.0", 0, 1e12, 0, NULL, "largest norm of the gradient; 0: no clipping"),
+    INT(train, global_batch, "8", 1, MAX_BATCH, "B: sequences in one step, over all data ranks"),
+    LIST(train, batch_ramp, batch_ramp, "none", ramp_list,
+         "[[step, global_batch], ...]: sequences per step, from that step on", .zero_word = "none"),
+    INT(train, steps, "100", 1, MAX_COUNT, "steps in total, also after a resume"),
+    INT(train, tokens, "auto", 1, MAX_EXACT,
+        "tokens of the whole training, for days and cost in plans; auto: those of steps", .zero_word = "auto"),
+    INT(train, seed, "1337", 0, MAX_EXACT, "random seed of initial weights and of the order of samples"),
+    NUMBER(train, lr, "3.0e-4", 0, 100, "learning rate after the warm-up"),
+    NUMBER(train, min_lr_ratio, "0.1", 0, 1, "learning rate at the end, as a fraction of lr"),
+    INT(train, warmup_steps, "0", 0, MAX_COUNT, "steps until lr is reached; may exceed steps"),
+    WORD(train, schedule, "cosine", lr_words,
+         "learning rate after the warm-up; wsd: constant, then a decay at the end"),
+    INT(train, decay_steps, "auto", 1, MAX_COUNT,
+        "wsd: steps of the decay; auto: a tenth of the steps after the warm-up", .zero_word = "auto"),
+    WORD(train, decay_shape, "linear", decay_words, "wsd: shape of the decay; sqrt, 1-sqrt: 1 - sqrt(done)"),
+    NUMBER(train, init_std, "0.02", 0, 1e3,
+           "standard deviation of initial weights, less for projections into the residual stream",
+           .flags = KEY_ABOVE_MIN),
+    NUMBER(train, z_loss, "0", 0, 1e3, "adds z_loss * log(Z)^2 per token, Z being the softmax's sum; 0: off"),
+    NUMBER(train, weight_decay, "0.1", 0, 100, "decoupled weight decay, except on norms and biases"),
+    NUMBER(train, beta1, "0.9", 0, 1, "AdamW: decay rate of the first moment", .flags = KEY_BELOW_MAX),
+    NUMBER(train, beta2, "0.95", 0, 1, "AdamW: decay rate of the second moment", .flags = KEY_BELOW_MAX),
+    NUMBER(train, eps, "1.0e-8", 0, 1, "AdamW: added to the denominator", .flags = KEY_ABOVE_MIN),
+    NUMBER(train, grad_clip, "1.0", 0, 1e12, "largest norm of the gradient; 0: no clipping"),
     WORD(train, precision, "fp32", precision_words, "bf16: matrix products and activations; weights keep fp32 masters"),
-    INT(train, max_restarts, "0", 0, 1000000, NULL,
+    INT(train, max_restarts, "0", 0, 1000000,
         "restarts from the newest checkpoint after a rank dies or falls silent; 0: none"),
-    NUMBER(train, peer_timeout_s, "10", 0, 1e6, 0, NULL, "end if a rank is silent for this many seconds; 0: never"),
-    NUMBER(train, timeout_s, "600", 0, 1e9, 0, NULL, "end if no rank makes progress for this many seconds; 0: never"),
-    INT(train, skip_bad_steps, "0", 0, MAX_COUNT, NULL,
+    NUMBER(train, peer_timeout_s, "10", 0, 1e6, "end if a rank is silent for this many seconds; 0: never"),
+    NUMBER(train, timeout_s, "600", 0, 1e9, "end if no rank makes progress for this many seconds; 0: never"),
+    INT(train, skip_bad_steps, "0", 0, MAX_COUNT,
         "steps of the whole run, in a row or not, that may be skipped for a nan or inf"),
-    NUMBER(train, skip_outlier_z, "0", 0, 1e12, 0, NULL,
+    NUMBER(train, skip_outlier_z, "0", 0, 1e12,
            "skip steps this many deviations above the last 128, 32 at least; 0: off"),
 
-    LIST(data, train, train, NULL, NULL, source_list,
+    LIST(data, train, train, NULL, source_list,
          "token files to train on, a glob such as \"data/train_*.bin\", or a blend of several"),
-    TEXT(data, val, "", 0, "token files to validate on, a glob; empty: no validation"),
-    INT(data, val_every, "0", 0, MAX_COUNT, NULL, "steps between validations; 0: none"),
-    INT(data, val_batches, "8", 1, MAX_COUNT, NULL, "batches in one validation"),
+    TEXT(data, val, "", "token files to validate on, a glob; empty: no validation"),
+    INT(data, val_every, "0", 0, MAX_COUNT, "steps between validations; 0: none"),
+    INT(data, val_batches, "8", 1, MAX_COUNT, "batches in one validation"),
     BOOL(data, mixed_tokenizers, "false", "allow data of different tokenizers in one run"),
-    TEXT(data, hellaswag, "", 0, "evaluation file to choose completions from, see docs/sampling.md; empty: none"),
-    INT(data, hellaswag_every, "0", 0, MAX_COUNT, NULL, "steps between such evaluations; 0: none"),
+    TEXT(data, hellaswag, "", "evaluation file to choose completions from, see docs/sampling.md; empty: none"),
+    INT(data, hellaswag_every, "0", 0, MAX_COUNT, "steps between such evaluations; 0: none"),
 
-    INT(sample, every, "0", 0, MAX_COUNT, NULL, "steps between samples of the model's text while training; 0: none"),
-    TEXT(sample, prompt, "", 0, "text that samples continue; empty: the beginning of a text"),
-    INT(sample, tokens, "100", 1, 1000000, NULL, "most tokens of one sample, after the prompt"),
-    INT(sample, count, "1", 1, 65536, NULL, "samples from one prompt, micro_batch of them at a time"),
-    NUMBER(sample, temperature, "0.8", 0, 1000, 0, NULL, "0: always the likeliest token"),
-    INT(sample, top_k, "0", 0, 1000, NULL, "choose among this many of the likeliest tokens; 0: among all"),
-    INT(sample, seed, "1337", 0, MAX_EXACT, NULL, "random seed of the choice between tokens"),
-    TEXT(sample, tokenizer, "", 0,
+    INT(sample, every, "0", 0, MAX_COUNT, "steps between samples of the model's text while training; 0: none"),
+    TEXT(sample, prompt, "", "text that samples continue; empty: the beginning of a text"),
+    INT(sample, tokens, "100", 1, 1000000, "most tokens of one sample, after the prompt"),
+    INT(sample, count, "1", 1, 65536, "samples from one prompt, micro_batch of them at a time"),
+    NUMBER(sample, temperature, "0.8", 0, 1000, "0: always the likeliest token"),
+    INT(sample, top_k, "0", 0, 1000, "choose among this many of the likeliest tokens; 0: among all"),
+    INT(sample, seed, "1337", 0, MAX_EXACT, "random seed of the choice between tokens"),
+    TEXT(sample, tokenizer, "",
          "bytes, ids, a tokenizer.json or a *.model; empty: what made the data, as far as known"),
 
-    TEXT(checkpoint, dir, "", 0, "where checkpoints go; empty: none are written"),
-    INT(checkpoint, every, "0", 0, MAX_COUNT, NULL, "steps between checkpoints; 0: none, not at the end either"),
-    INT(checkpoint, keep, "3", 1, 1000000, NULL, "newest checkpoints to keep"),
-    TEXT(checkpoint, init_from, "", 0, "weights to start from; empty: random ones"),
+    TEXT(checkpoint, dir, "", "where checkpoints go; empty: none are written"),
+    INT(checkpoint, every, "0", 0, MAX_COUNT, "steps between checkpoints; 0: none, not at the end either"),
+    INT(checkpoint, keep, "3", 1, 1000000, "newest checkpoints to keep"),
+    INT(checkpoint, keep_every, "0", 0, 1000000, "also keep every N-th, of the steps divisible by N * every; 0: none"),
+    TEXT(checkpoint, init_from, "", "weights to start from; empty: random ones"),
     BOOL(checkpoint, overwrite, "false",
          "start anew in another run's folder; its checkpoints are removed after the first save"),
+    WORD(checkpoint, changed, "refuse", changed_words, "a resume over other data or with another train.seed"),
 
-    TEXT(log, metrics, "", 0, "JSON lines are appended to this file; empty: none"),
+    TEXT(log, metrics, "", "JSON lines are appended to this file; empty: none"),
+    INT(log, every, "1", 1, MAX_COUNT, "steps between step lines; log.metrics has every step"),
 
     WORD(comm, checksum, "off", checksum_words,
          "check every bundle, message, gather and sum between ranks where it arrives"),
 
     WORD(hardware, device, "auto", device_words, "where to compute; auto: on GPUs if there are any"),
     WORD(hardware, gpu, "none", gpu_words, "fills the keys below from data sheets; keys given in the same place win"),
-    NUMBER(hardware, peak_tflops, "auto", 0, 1e9, KEY_ABOVE_MIN, "auto",
-           "of one rank, 1e12 FLOP/s; auto: known or measured"),
-    NUMBER(hardware, memory_gib, "auto", 0, 1e9, KEY_ABOVE_MIN, "auto", "of one rank; auto: ask the device"),
-    NUMBER(hardware, memory_gb_s, "auto", 0, 1e9, KEY_ABOVE_MIN, "auto",
-           "rate of the device's memory, 1e9 bytes/s; auto: by its peak"),
-    NUMBER(hardware, reserve_gib, "4", 0, 1e9, 0, NULL, "memory that context, libraries and NCCL use in addition"),
-    INT(hardware, gpus_per_node, "8", 1, 1024, NULL, "ranks that share one node"),
+    NUMBER(hardware, peak_tflops, "auto", 0, 1e9, "of one rank, 1e12 FLOP/s; auto: known or measured",
+           .flags = KEY_ABOVE_MIN, .zero_word = "auto"),
+    NUMBER(hardware, memory_gib, "auto", 0, 1e9, "of one rank; auto: ask the device", .flags = KEY_ABOVE_MIN,
+           .zero_word = "auto"),
+    NUMBER(hardware, memory_gb_s, "auto", 0, 1e9, "rate of the device's memory, 1e9 bytes/s; auto: by its peak",
+           .flags = KEY_ABOVE_MIN, .zero_word = "auto"),
+    NUMBER(hardware, reserve_gib, "4", 0, 1e9, "memory that context, libraries and NCCL use in addition"),
+    INT(hardware, gpus_per_node, "8", 1, 1024, "ranks that share one node"),
     BOOL(hardware, share_gpu, "false", "let several ranks share one GPU"),
-    NUMBER(hardware, pair_gb_s, "240", 0, 1e9, KEY_ABOVE_MIN, NULL, "paired stages, per rank, 1e9 bytes/s one way"),
-    NUMBER(hardware, tensor_gb_s, "240", 0, 1e9, KEY_ABOVE_MIN, NULL, "tensor ranks, per rank, 1e9 bytes/s one way"),
-    NUMBER(hardware, network_gb_s, "25", 0, 1e9, KEY_ABOVE_MIN, NULL, "between nodes, per node, 1e9 bytes/s one way"),
-    NUMBER(hardware, host_gb_s, "25", 0, 1e9, KEY_ABOVE_MIN, NULL, "to host memory, per rank, 1e9 bytes/s one way"),
-    NUMBER(hardware, latency_us, "10", 0, 1e9, 0, NULL, "of one message, microseconds"),
-    NUMBER(hardware, matmul_efficiency, "auto", 0, 1, KEY_ABOVE_MIN, "auto",
-           "for plans: share of the peak that wide products reach; auto: 0.85, on CPUs 0.9"),
-    NUMBER(hardware, matmul_half, "auto", 0, 1e6, KEY_ABOVE_MIN, "auto",
-           "for plans: side of a product that halves it; auto: 128, on CPUs 8"),
-    NUMBER(hardware, flash_forward, "auto", 0, 1, KEY_ABOVE_MIN, "auto",
-           "for plans: share of the peak in flash attention's forward; auto: 0.5, on CPUs 0.45"),
-    NUMBER(hardware, flash_backward, "auto", 0, 1, KEY_ABOVE_MIN, "auto",
-           "for plans: in its backward; auto: 0.42, on CPUs 0.45"),
-    NUMBER(hardware, stream_gb_s, "auto", 0, 1e9, KEY_ABOVE_MIN, "auto",
-           "for plans: rate of passes over memory; auto: 0.8 of memory_gb_s, on CPUs 8 a thread"),
-    NUMBER(hardware, action_us, "0", 0, 1e9, 0, NULL, "for plans: overhead of every forward and backward"),
-    NUMBER(hardware, step_overhead_ms, "0", 0, 1e9, 0, NULL, "for plans: overhead of every step"),
-    NUMBER(hardware, gpu_hour, "auto", 0, 1e9, 0, "auto", "price of one GPU for an hour, for plans; auto: not known"),
-    NUMBER(hardware, gpu_watts, "auto", 0, 1e6, KEY_ABOVE_MIN, "auto",
-           "power of one GPU, for plans; auto: the most its data sheet allows"),
-    TEXT(hardware, profile, "profile.json", 0, "measured stage times, written by --profile"),
-    TEXT(hardware, products, "products.json", 0,
+    NUMBER(hardware, pair_gb_s, "240", 0, 1e9, "paired stages, per rank, 1e9 bytes/s one way", .flags = KEY_ABOVE_MIN),
+    NUMBER(hardware, tensor_gb_s, "240", 0, 1e9, "tensor ranks, per rank, 1e9 bytes/s one way", .flags = KEY_ABOVE_MIN),
+    NUMBER(hardware, network_gb_s, "25", 0, 1e9, "between nodes, per node, 1e9 bytes/s one way",
+           .flags = KEY_ABOVE_MIN),
+    NUMBER(hardware, host_gb_s, "25", 0, 1e9, "to host memory, per rank, 1e9 bytes/s one way", .flags = KEY_ABOVE_MIN),
+    NUMBER(hardware, latency_us, "10", 0, 1e9, "of one message, microseconds"),
+    NUMBER(hardware, matmul_efficiency, "auto", 0, 1,
+           "for plans: share of the peak that long products reach; auto: as measured, on CPUs 0.9",
+           .flags = KEY_ABOVE_MIN, .zero_word = "auto"),
+    NUMBER(hardware, matmul_half, "auto", 0, 1e6,
+           "for plans: inner side k that doubles a product's time; auto: as measured, on CPUs 8",
+           .flags = KEY_ABOVE_MIN, .zero_word = "auto"),
+    NUMBER(hardware, flash_forward, "auto", 0, 1,
+           "for plans: share of the peak in long flash forwards; auto: as measured, on CPUs 0.45",
+           .flags = KEY_ABOVE_MIN, .zero_word = "auto"),
+    NUMBER(hardware, flash_backward, "auto", 0, 1, "for plans: in its backward; auto: as measured, on CPUs 0.45",
+           .flags = KEY_ABOVE_MIN, .zero_word = "auto"),
+    NUMBER(hardware, stream_gb_s, "auto", 0, 1e9,
+           "for plans: rate of memory passes; auto: 0.72 to 0.8 of memory_gb_s, on CPUs 8 a thread",
+           .flags = KEY_ABOVE_MIN, .zero_word = "auto"),
+    NUMBER(hardware, run_share, "1", 0, 10, "for plans: part of the measured kernels' rates that runs reach",
+           .flags = KEY_ABOVE_MIN),
+    NUMBER(hardware, action_us, "0", 0, 1e9, "for plans: overhead of every forward and backward"),
+    NUMBER(hardware, step_overhead_ms, "0", 0, 1e9, "for plans: overhead of every step"),
+    NUMBER(hardware, gpu_hour, "auto", 0, 1e9, "price of one GPU for an hour, for plans; auto: not known",
+           .zero_word = "auto"),
+    NUMBER(hardware, gpu_watts, "auto", 0, 1e6, "power of one GPU, for plans; auto: the most its data sheet allows",
+           .flags = KEY_ABOVE_MIN, .zero_word = "auto"),
+    NUMBER(hardware, mtbf_hours, "auto", 0, 1e9, "mean hours between failures of one node, for plans; auto: not known",
+           .zero_word = "auto", .flags = KEY_ABOVE_MIN),
+    NUMBER(hardware, checkpoint_s, "10", 0, 1e6, "for plans: seconds that training stops for a checkpoint",
+           .flags = KEY_ABOVE_MIN),
+    NUMBER(hardware, restart_s, "300", 0, 1e6, "for plans: seconds from a failure to the next step"),
+    TEXT(hardware, profile, "profile.json", "measured stage times, written by --profile"),
+    TEXT(hardware, products, "products.json",
          "GPUs: timed kernels of matrix products; empty: cuBLASLt's first suggestions"),
 };
 
@@ -350,4 +360,46 @@ void config_expected(const ConfigKey *key, char *out, size_t n) {
         snprintf(out, n, "%s%s, or %s", text, key->zero_word != NULL ? key->zero_word : "", key->list->expected);
         break;
     }
+}
+
+// --- errors name the place of the key: a line of the file, or the option -o
+
+void config_where(const Config *config, const char *name, char *where, size_t size) {
+    const ConfigKey *key = config_find(name);
+    int place = key != NULL ? config->place[key - config_keys] : CONFIG_DEFAULT;
+    if (place == CONFIG_OVERRIDE)
+        snprintf(where, size, "-o %s", name);
+    else if (place == CONFIG_DEFAULT)
+        snprintf(where, size, "%s", config->path);
+    else
+        snprintf(where, size, "%s:%d", config->path, place);
+}
+
+static int config_word_error_(const Config *config, int line, const char *name, Error *err, const char *format,
+                              va_list args) {
+    char text[sizeof err->text];
+    vsnprintf(text, sizeof text, format, args);
+    const char *colon = name != NULL ? ": " : "";
+    if (name == NULL) name = "";
+    if (line == CONFIG_OVERRIDE) return error_set(err, EXIT_USAGE, "-o %s: %s", name, text);
+    if (line == CONFIG_DEFAULT) return error_set(err, EXIT_USAGE, "%s%s%s: %s", config->path, colon, name, text);
+    return error_set(err, EXIT_USAGE, "%s:%d%s%s: %s", config->path, line, colon, name, text);
+}
+
+int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int rc = config_word_error_(config, line, name, err, format, args);
+    va_end(args);
+    return rc;
+}
+
+int config_error(const Config *config, const char *name, Error *err, const char *format, ...) {
+    const ConfigKey *key = config_find(name);
+    int line = key != NULL ? config->place[key - config_keys] : CONFIG_DEFAULT;
+    va_list args;
+    va_start(args, format);
+    int rc = config_word_error_(config, line, name, err, format, args);
+    va_end(args);
+    return rc;
 }

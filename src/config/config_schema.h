@@ -13,14 +13,15 @@ enum { KEY_ABOVE_MIN = 1, KEY_BELOW_MAX = 2 }; // the bound itself is excluded
 
 typedef struct ConfigKey ConfigKey;
 
-// What a list holds: one value an entry, or a mapping of several.
+// The entries of a list: one value each, or a mapping of several.
 typedef struct ConfigList {
     size_t given, valid;    // offsets in Config of two int64_t: entries read, and entries once auto is resolved
     size_t entry;           // bytes of one
     int64_t most;           // entries
-    const ConfigKey *parts; // what an entry maps, with offsets inside the entry; a nameless part: the entry itself
+    const ConfigKey *parts; // the fields of an entry, offsets inside it; a part without a name: the entry's own value
     int part_count;
     bool alone;           // a value that is not a list is taken as the first part of a single entry
+    bool tuple;           // an entry is a list of its parts in order
     const char *expected; // "a list such as ..."
     const char *remedy;   // "one integer per stage", for an entry of another shape
 } ConfigList;
@@ -37,7 +38,7 @@ struct ConfigKey {
     const char *const *words; // KEY_WORD: spelling of each enum value in order, then NULL; KEY_INT: the word for -1
     const char *meaning;
     const ConfigList *list; // KEY_LIST
-    const char *part;       // of a list's entry, for messages; NULL: the value itself
+    const char *part;       // name of the field in a list's entry, for messages; NULL in a row
 };
 
 extern const ConfigKey config_keys[];
@@ -50,7 +51,8 @@ bool config_has_section(const char *section, size_t length);     // is there a k
 const char *config_short_name(const ConfigKey *key);             // "hidden" for "model.hidden"
 void config_expected(const ConfigKey *key, char *out, size_t n); // "an integer from 1 to 1024"
 
-bool config_takes_text(const ConfigKey *key); // a text, or a list that a single text may replace
+bool config_lacks(const Config *config, const ConfigKey *key); // a required key that was not given
+bool config_takes_text(const ConfigKey *key);                  // a text, or a list that a single text may replace
 
 // Makes text from a file or the command line fit for a message: control characters become '?', cut after 60 bytes.
 void config_printable(const char *text, size_t length, char *out, size_t n);
@@ -65,6 +67,12 @@ typedef struct ConfigScalar {
 // Sets a field after checking type and bounds. config->place must hold the key's place already, because errors name it.
 int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err);
 int config_set_default(Config *config, const ConfigKey *key, Error *err);
+// Returns whether the key has its default, given or not: a run's configuration written as JSON gives every key.
+bool config_at_default(const Config *config, const char *name);
+
+// Read and write the field of an integer, a word or a bool, whose width is key->size.
+int64_t config_get_whole(const ConfigKey *key, const void *field);
+void config_set_whole(const ConfigKey *key, void *field, int64_t value);
 // Set a list: config_list_begin, then config_list_add for each entry and config_list_set for each value in it (part:
 // its index in key->list->parts). Error if the key takes no list or the list is full.
 int config_list_begin(Config *config, const ConfigKey *key, Error *err);
@@ -79,6 +87,9 @@ int config_error_at(const Config *config, int line, const char *name, Error *err
 // Read YAML into config: the file, then one override ("key=value").
 int config_read_file(Config *config, Error *err);
 int config_read_override(Config *config, const char *override, Error *err);
+
+// Gives the ramp of batches an entry for the first step, and train.global_batch the largest batch.
+int config_resolve_ramp(Config *config, Error *err);
 
 // Resolves `auto` if the configuration alone decides it, and refuses combinations that cannot work.
 int config_check(Config *config, Error *err);

@@ -1,10 +1,11 @@
 // Sets one field of Config from one scalar: what counts as an integer, a number, a word, and the errors for what does
 // not.
 #include "config_schema.h"
-#include "base/printable.h"
+#include "base/log.h"
 #include "hints.h"
 #include "base/suggest.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -30,7 +31,7 @@ static void *field_(Config *config, const ConfigKey *key) {
 // Sets the error for a value: WHAT; use EXPECTED.
 static int value_refuse_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *what,
                          Error *err) {
-    char shown[80], expected[256];
+    char shown[80], expected[CONFIG_EXPECTED];
     config_printable(scalar.text, scalar.length, shown, sizeof shown);
     config_expected(key, expected, sizeof expected);
     const char *quote = scalar.quoted ? "\"" : "", *part = key->part != NULL ? key->part : "";
@@ -69,30 +70,95 @@ static bool value_is_(ConfigScalar scalar, const char *word) {
     return strlen(word) == scalar.length && memcmp(scalar.text, word, scalar.length) == 0;
 }
 
-// Reads a plain decimal of at most MAX_DIGITS characters; the scalar's text ends with a NUL, as libyaml's does.
-static int read_number_(const Config *config, const ConfigKey *key, ConfigScalar scalar, double *value, Error *err) {
+// Reads a plain decimal of at most MAX_DIGITS characters; the scalar's text ends with a NUL, as libyaml's does. The
+// caller checks bounds.
+static int read_decimal_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *digits,
+                         double *value, Error *err) {
     bool decimal = strlen(scalar.text) == scalar.length && scalar.length <= MAX_DIGITS;
-    if (!decimal || !is_decimal_(scalar.text, true)) return value_refuse_(config, key, scalar, "is not a number", err);
+    if (!decimal || !is_decimal_(digits, true)) return value_refuse_(config, key, scalar, "is not a number", err);
     if (scalar.quoted) return value_refuse_(config, key, scalar, "is a quoted string", err);
     errno = 0;
-    *value = strtod(scalar.text, NULL);
-    if (errno == ERANGE) return value_refuse_(config, key, scalar, "does not fit a 64-bit number", err);
-    return in_bounds_(key, *value) ? 0 : value_refuse_(config, key, scalar, "is out of range", err);
+    *value = strtod(digits, NULL);
+    return errno == ERANGE ? value_refuse_(config, key, scalar, "does not fit a 64-bit number", err) : 0;
 }
 
-static int set_int_(Config *config, const ConfigKey *key, int64_t *field, ConfigScalar scalar, Error *err) {
+int64_t config_get_whole(const ConfigKey *key, const void *field) {
+    if (key->size == 1) return *(const int8_t *)field;
+    if (key->size == 2) return *(const int16_t *)field;
+    return key->size == 4 ? *(const int32_t *)field : *(const int64_t *)field;
+}
+
+void config_set_whole(const ConfigKey *key, void *field, int64_t value) {
+    if (key->size == 1) *(int8_t *)field = (int8_t)value;
+    if (key->size == 2) *(int16_t *)field = (int16_t)value;
+    if (key->size == 4) *(int32_t *)field = (int32_t)value;
+    if (key->size == 8) *(int64_t *)field = value;
+}
+
+static int set_number_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
     double value;
-    if (read_number_(config, key, scalar, &value, err) != 0) return -1;
-    if (!is_decimal_(scalar.text, false)) {
-        char what[80] = "is not an integer";
-        if (value == floor(value)) snprintf(what, sizeof what, "is not written as an integer (%.0f)", value);
+    if (read_decimal_(config, key, scalar, scalar.text, &value, err) != 0) return -1;
+    if (!in_bounds_(key, value)) return value_refuse_(config, key, scalar, "is out of range", err);
+    *(double *)field_(config, key) = value;
+    return 0;
+}
+
+// Computes decimal * 10^power without rounding. Returns false if the product is no integer; it must have fewer than 19
+// digits. Example: ("1.50e2", 3): digits 15, power 3 - 2 + 2 + 1 = 4, so 150000.
+static bool exact_integer_(const char *decimal, int64_t power, int64_t *value) {
+    char digits[MAX_DIGITS + 2] = "0";
+    size_t count = 0;
+    bool fraction = false;
+    const char *at = decimal + (*decimal == '-' || *decimal == '+');
+    for (; *at == '.' || isdigit((unsigned char)*at); at++) {
+        if (*at == '.') {
+            fraction = true;
+            continue;
+        }
+        digits[count++] = *at;
+        power -= fraction;
+    }
+    int64_t exponent = *at != '\0' ? strtol(at + 1, NULL, 10) : 0;
+    power += exponent > MAX_DIGITS ? MAX_DIGITS : exponent < -MAX_DIGITS ? -MAX_DIGITS : exponent;
+    for (; count > 1 && digits[count - 1] == '0'; count--) power++;
+    digits[count] = '\0';
+    *value = strtoll(digits, NULL, 10);
+    if (*value == 0) return true;
+    for (; power > 0; power--) *value *= 10;
+    if (*decimal == '-') *value = -*value;
+    return power == 0;
+}
+
+// Integers may be written as 300000, 3e5, 300k, 0.3M; k, M, B and T are powers of 1000. Sizes of a model have no
+// suffix, because there 8k often means 8192.
+static int set_int_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
+    static const char suffixes[] = "kmbt";
+    char digits[MAX_DIGITS + 1], what[80] = "is not an integer";
+    snprintf(digits, sizeof digits, "%s", scalar.text);
+    size_t last = digits[0] != '\0' ? strlen(digits) - 1 : 0;
+    const char *suffix = digits[last] != '\0' ? strchr(suffixes, tolower((unsigned char)digits[last])) : NULL;
+    int power = suffix != NULL ? 3 * (int)(suffix - suffixes + 1) : 0;
+    double value;
+    if (suffix != NULL) digits[last] = '\0';
+    if (read_decimal_(config, key, scalar, digits, &value, err) != 0) return -1;
+    if (suffix != NULL && strncmp(key->name, "model.", 6) == 0) {
+        snprintf(what, sizeof what, "may mean %.0f or %.0f; write the number", value * pow(1000, power / 3),
+                 value * pow(1024, power / 3));
         return value_refuse_(config, key, scalar, what, err);
     }
+    if (!in_bounds_(key, value * pow(10, power))) return value_refuse_(config, key, scalar, "is out of range", err);
+    const char *first = digits + (digits[0] == '-' || digits[0] == '+');
+    int64_t exact;
+    bool integer = exact_integer_(digits, power, &exact);
+    if (integer && first[0] == '0' && isdigit((unsigned char)first[1])) {
+        snprintf(what, sizeof what, "is not written as an integer (%lld)", (long long)exact);
+        integer = false;
+    }
+    if (!integer) return value_refuse_(config, key, scalar, what, err);
     // 2^53 + 1 and 2^53 are the same double, so the bounds are compared again as integers.
-    int64_t exact = strtoll(scalar.text, NULL, 10);
     if (exact < (int64_t)key->min || exact > (int64_t)key->max)
         return value_refuse_(config, key, scalar, "is out of range", err);
-    *field = exact;
+    config_set_whole(key, field_(config, key), exact);
     return 0;
 }
 
@@ -107,20 +173,31 @@ static int set_bool_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
     return value_refuse_(config, key, scalar, "is neither true nor false", err);
 }
 
-static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
-    const char *near = NULL, *hint = hint_for_word(key->name, scalar.text);
+// Writes the words that continue the typed one with a dash, as "a100-40g or a100-80g" for a100; else the nearest word,
+// or our name for another trainer's word. Empty: none.
+static void meant_word_(const ConfigKey *key, const char *typed, char *out, size_t n) {
+    const char *hint = hint_for_word(key->name, typed), *near = NULL;
     int best = INT_MAX;
+    size_t used = 0, length = strlen(typed);
     for (int i = 0; key->words[i] != NULL; i++) {
-        if (value_is_(scalar, key->words[i])) {
-            *(int *)field_(config, key) = i;
-            return 0;
-        }
-        if (suggest_nearer(scalar.text, key->words[i], &best)) near = key->words[i];
+        const char *word = key->words[i];
+        if (suggest_nearer(typed, word, &best)) near = word;
+        if (hint != NULL && strcmp(hint, word) == 0) best = -1, near = word;
+        if (length > 0 && strncasecmp(typed, word, length) == 0 && word[length] == '-' && used < n)
+            used += (size_t)snprintf(out + used, n - used, "%s%s", used > 0 ? " or " : "", word);
     }
-    for (int i = 0; hint != NULL && key->words[i] != NULL; i++)
-        if (strcmp(hint, key->words[i]) == 0) near = hint;
-    char what[80] = "is not known here";
-    if (near != NULL) snprintf(what, sizeof what, "is not known here, did you mean %s", near);
+    if (used == 0 || best < 0) snprintf(out, n, "%s", near != NULL ? near : "");
+}
+
+static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
+    for (int i = 0; key->words[i] != NULL; i++) {
+        if (!value_is_(scalar, key->words[i])) continue;
+        config_set_whole(key, field_(config, key), i);
+        return 0;
+    }
+    char meant[120], what[160] = "is not known here";
+    meant_word_(key, scalar.text, meant, sizeof meant);
+    if (meant[0] != '\0') snprintf(what, sizeof what, "is not known here, did you mean %s", meant);
     return value_refuse_(config, key, scalar, what, err);
 }
 
@@ -152,9 +229,10 @@ static int set_zero_(Config *config, const ConfigKey *key) {
     return 0;
 }
 
-// Returns a part of the newest entry as a key with the list's name.
+// Returns a part of the newest entry as a key: errors name the list, then the part.
 static ConfigKey value_part_(Config *config, const ConfigKey *key, int index) {
     ConfigKey part = key->list->parts[index];
+    part.part = part.name;
     part.name = key->name;
     part.offset += key->offset + (size_t)(*given_(config, key) - 1) * key->list->entry;
     return part;
@@ -178,14 +256,14 @@ int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error 
     }
     if (key->zero_word != NULL && value_is_(scalar, key->zero_word)) return set_zero_(config, key);
     if (key->type == KEY_INT && key->words != NULL && value_is_(scalar, key->words[0])) {
-        *(int64_t *)field_(config, key) = -1;
+        config_set_whole(key, field_(config, key), -1);
         return 0;
     }
     switch (key->type) {
     case KEY_INT:
-        return set_int_(config, key, field_(config, key), scalar, err);
+        return set_int_(config, key, scalar, err);
     case KEY_NUMBER:
-        return read_number_(config, key, scalar, field_(config, key), err);
+        return set_number_(config, key, scalar, err);
     case KEY_BOOL:
         return set_bool_(config, key, scalar, err);
     case KEY_WORD:

@@ -2,6 +2,7 @@
 // scalars or one list. Everything else that YAML offers (anchors, tags, deeper nesting, several documents) is refused
 // where it occurs, so this code bounds the depth, not the input.
 #include "config_schema.h"
+#include "hf_model.h"
 #include "base/alloc.h"
 #include "base/suggest.h"
 #include "hints.h"
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <yaml.h>
 
@@ -145,14 +145,33 @@ static int read_mapping_(Reader *r, const ConfigKey *key) {
     return 0;
 }
 
+// Reads an entry that is a list of its parts, such as [1000, 64].
+static int read_tuple_(Reader *r, const ConfigKey *key) {
+    int count = key->list->part_count;
+    for (int part = 0; part <= count; part++) {
+        if (yaml_next_(r) != 0) return -1;
+        if (r->event.type == (part < count ? YAML_SCALAR_EVENT : YAML_SEQUENCE_END_EVENT)) {
+            if (part < count && config_list_set(r->config, key, part, scalar_(r), r->err) != 0) return -1;
+            continue;
+        }
+        return config_error(r->config, key->name, r->err, "has an entry that is not a list of %d numbers; use %s",
+                            count, key->list->remedy);
+    }
+    return 0;
+}
+
 static int yaml_read_entry_(Reader *r, const ConfigKey *key) {
     const ConfigList *list = key->list;
     bool plain = list->parts[0].name == NULL;
     if (config_list_add(r->config, key, r->err) != 0) return -1;
-    if (r->event.type == (plain ? YAML_SCALAR_EVENT : YAML_MAPPING_START_EVENT))
+    if (list->tuple && r->event.type == YAML_SEQUENCE_START_EVENT) return read_tuple_(r, key);
+    if (!list->tuple && r->event.type == (plain ? YAML_SCALAR_EVENT : YAML_MAPPING_START_EVENT))
         return plain ? config_list_set(r->config, key, 0, scalar_(r), r->err) : read_mapping_(r, key);
     return config_error(r->config, key->name, r->err, "has an entry that is not %s; use %s",
-                        plain ? "an integer" : "a mapping", list->remedy);
+                        list->tuple ? "a list"
+                        : plain     ? "an integer"
+                                    : "a mapping",
+                        list->remedy);
 }
 
 // While entries are read, the list's place is the entry's, so that an error names its line.
@@ -181,24 +200,9 @@ static int read_value_(Reader *r, const ConfigKey *key) {
     return config_error(r->config, key->name, r->err, "is a mapping; use %s", expected);
 }
 
-// Suggests the key that was meant: the nearest of all by whole names and, for a key in the wrong section, by last
-// parts.
 static int unknown_key_(Reader *r, int line, const char *name) {
-    const char *near = NULL, *dot = strrchr(name, '.'), *hint = hint_for_key(name);
-    int best = INT_MAX;
+    const char *hint = hint_for_key(name), *near = hint_near_key(name);
     if (hint != NULL) return config_error_at(r->config, line, name, r->err, "no such key; %s", hint);
-    for (int i = 0; i < config_key_count; i++) {
-        const ConfigKey *key = &config_keys[i];
-        size_t section = (size_t)(config_short_name(key) - key->name);
-        const char *typed = strncmp(name, key->name, section) == 0 ? name + section : name;
-        if (suggest_nearer(typed, typed == name ? key->name : config_short_name(key), &best)) near = key->name;
-    }
-    for (int i = 0; near == NULL && i < config_key_count; i++) {
-        if (suggest_nearer(dot != NULL ? dot + 1 : name, config_short_name(&config_keys[i]), &best)) {
-            near = config_keys[i].name;
-            break;
-        }
-    }
     if (near != NULL) return config_error_at(r->config, line, name, r->err, "no such key; did you mean %s?", near);
     return config_error_at(r->config, line, name, r->err, "no such key; --help-config lists all");
 }
@@ -320,40 +324,62 @@ static bool has_more_(int fd) {
 }
 
 // Reads at most MAX_FILE bytes, from a pipe too. Returns the length, or -1.
-static ssize_t yaml_read_all_(const Config *config, int fd, char *buffer, Error *err) {
+static ssize_t yaml_read_all_(const char *path, int fd, char *buffer, Error *err) {
     size_t used = 0;
     while (has_more_(fd)) {
         ssize_t got = read(fd, buffer + used, MAX_FILE + 1 - used);
         if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (got < 0)
-            return config_error_at(config, 0, NULL, err, "cannot be read: %s; give a YAML file", strerror(errno));
+            return error_set(err, EXIT_USAGE, "%s: cannot be read: %s; give a YAML file", path, strerror(errno));
         if (got == 0) return (ssize_t)used;
         used += (size_t)got;
         if (used > MAX_FILE)
-            return config_error_at(config, 0, NULL, err, "is larger than 1 MiB; give a YAML file, not data");
+            return error_set(err, EXIT_USAGE, "%s: is larger than 1 MiB; give a YAML file, not data", path);
     }
-    return config_error_at(config, 0, NULL, err, "no data came from it for %d s; give a YAML file", PATIENCE_S);
+    return error_set(err, EXIT_USAGE, "%s: no data came from it for %d s; give a YAML file", path, PATIENCE_S);
 }
 
-// Keeps what came through a pipe, so that ranks can read it too.
-static void yaml_keep_copy_(Config *config, int fd, const char *text, ssize_t length) {
-    struct stat status;
-    if (fstat(fd, &status) != 0 || S_ISREG(status.st_mode)) return;
-    int copy = memfd_create("configuration", MFD_CLOEXEC);
-    if (copy > 0 && write(copy, text, (size_t)length) == length) config->copy = copy;
+// Reads the copy that config_keep_copy made, else the file. The caller frees the text; NULL with err.
+static char *yaml_read_text_(const char *path, ssize_t *length, Error *err) {
+    const char *copy = getenv(CONFIG_COPY_VARIABLE);
+    int fd = copy != NULL ? open(copy, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // the open of a named pipe would wait for a writer
+    if (fd < 0) {
+        error_set(err, EXIT_USAGE, "%s: cannot be opened: %s; give a YAML file with -c FILE", path, strerror(errno));
+        return NULL;
+    }
+    char *text = xmalloc(MAX_FILE + 2);
+    *length = yaml_read_all_(path, fd, text, err);
+    close(fd);
+    if (*length >= 0) return text;
+    free(text);
+    return NULL;
+}
+
+int config_keep_copy(const char *path, Error *err) {
+    ssize_t length;
+    char name[64], *text = getenv(CONFIG_COPY_VARIABLE) == NULL ? yaml_read_text_(path, &length, err) : NULL;
+    if (text == NULL) return err->code != 0 ? -1 : 0;
+    int copy = memfd_create("configuration", MFD_CLOEXEC); // open for as long as this process runs
+    bool kept = copy >= 0 && write(copy, text, (size_t)length) == length;
+    free(text);
+    snprintf(name, sizeof name, "/proc/%d/fd/%d", (int)getpid(), copy);
+    if (kept) return setenv(CONFIG_COPY_VARIABLE, name, 1);
+    return error_set(err, EXIT_FAILED, "%s: cannot write a copy of it into memory: %s; raise ulimit -n or -f", path,
+                     strerror(errno));
 }
 
 int config_read_file(Config *config, Error *err) {
-    int fd = open(config->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // the open of a named pipe would wait for a writer
-    if (fd < 0)
-        return config_error_at(config, 0, NULL, err, "cannot be opened: %s; give a YAML file with -c FILE",
-                               strerror(errno));
-    char *buffer = xmalloc(MAX_FILE + 1);
-    ssize_t length = yaml_read_all_(config, fd, buffer, err);
-    if (length >= 0) yaml_keep_copy_(config, fd, buffer, length);
-    close(fd);
-    int rc = length < 0 ? -1 : read_yaml_(config, buffer, (size_t)length, NULL, err);
-    free(buffer);
+    ssize_t length;
+    char *text = yaml_read_text_(config->path, &length, err);
+    if (text == NULL) return -1;
+    text[length] = '\0';
+    char *model = hf_model_yaml(text, (size_t)length, config->path, err);
+    int rc = model != NULL    ? read_yaml_(config, model, strlen(model), NULL, err)
+             : err->code != 0 ? -1
+                              : read_yaml_(config, text, (size_t)length, NULL, err);
+    free(model);
+    free(text);
     return rc;
 }
 
@@ -365,7 +391,6 @@ static char *quote_text_(const ConfigKey *key, const char *value) {
     if (key->type == KEY_LIST && value[0] == '[' && value[1 + strspn(value + 1, " ")] == '{') text = false;
     if (!text || quoted) return xstrdup(value);
     char *out = xmalloc(2 * strlen(value) + 3), *at = out;
-    if (out == NULL) return NULL;
     *at++ = '\'';
     for (; *value != '\0'; value++) {
         if (*value == '\'') *at++ = '\'';

@@ -1,5 +1,5 @@
-// What a model family is, apart from its layers: which keys it takes, how its FLOPs are counted, and its names at
-// Hugging Face. Each family is one row of `families`; its layers are in train_NAME.cu.
+// The properties of a model family apart from its layers: the keys it takes, how its FLOPs are counted, and its names
+// at Hugging Face. Each family is one row of `families`; its layers are in train_NAME.cu.
 #ifndef FAMILY_H
 #define FAMILY_H
 
@@ -11,8 +11,6 @@
 extern "C" {
 #endif
 
-typedef enum ModelFamily { FAMILY_LLAMA, FAMILY_GPT, FAMILIES } ModelFamily;
-
 // One number of config.json that is a key of our model section.
 typedef struct FamilyNumber {
     const char *key;   // "model.hidden"
@@ -23,7 +21,7 @@ typedef struct FamilyNumber {
     const char *times; // a number of the file by which `absent` is multiplied, or NULL
 } FamilyNumber;
 
-// What config.json must say for a word, because nothing else is implemented. A missing word, or null, passes.
+// The values of a word of config.json that are implemented. A missing key or null is accepted.
 typedef struct FamilyDemand {
     const char *word;
     const char *allowed[2]; // a text, a number, or "true" and "false" for the booleans
@@ -44,13 +42,17 @@ typedef struct Family {
     bool gated;                  // the MLP multiplies two products and has three matrices (SwiGLU); else it has two
     bool biased;                 // every product of a layer has a bias
     bool tied;                   // model.tie_embeddings auto, and config.json without the word
-    const FamilyForm *forms;     // ends with a model_type of NULL
-    const FamilyNumber *numbers; // ends with a key of NULL
-    const FamilyDemand *demands; // ends with a word of NULL
+    const FamilyForm *forms;     // terminated by .model_type = NULL
+    const FamilyNumber *numbers; // terminated by .key = NULL
+    const FamilyDemand *demands; // terminated by .word = NULL
 } Family;
 
-extern const Family families[FAMILIES];
-extern const char *const family_words[]; // as model.family spells them, then NULL
+// model.family is the index of a row. family_words: the values of that key in the same order, then NULL.
+extern const Family families[];
+extern const char *const family_words[];
+
+// Returns the row of a word, -1 if there is none.
+int family_find(const char *word);
 
 #ifdef __cplusplus
 }

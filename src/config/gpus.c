@@ -7,6 +7,7 @@
 #include "gpus.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #define REACHED         0.8 // of a wire's rate
@@ -75,6 +76,17 @@ _Static_assert(sizeof gpu_words / sizeof *gpu_words == GPUS + 2, "one word for e
 
 const Gpu *gpu_row(int word) {
     return word > 0 && word <= GPUS ? &gpus_[word - 1] : NULL;
+}
+
+// By scripts/published.py --bands. Of H100s only two runs have all settings published, so that they share the band of
+// A100s, in which both lie. Those of B200 are of one machine.
+GpuBand gpu_band(const Gpu *gpu) {
+    static const GpuBand a100 = {1.08, 1.34, 197, "A100s and H100s"}, b200 = {1.30, 1.42, 12, "B200s"},
+                         all = {1.08, 1.35, 209, "A100s, H100s and B200s"};
+    const char *word = gpu != NULL ? gpu->word : "";
+    bool blackwell = strstr(word, "b200") != NULL || strstr(word, "b300") != NULL || strcmp(word, "gb300") == 0;
+    bool hopper = word[0] == 'h' || strcmp(word, "gh200") == 0;
+    return blackwell ? b200 : hopper || strncmp(word, "a100", 4) == 0 || strcmp(word, "a800") == 0 ? a100 : all;
 }
 
 int gpu_capability(int word) {

@@ -1,4 +1,5 @@
-// Figures from vendors' data sheets: one table for `hardware.gpu`, for the plan, and for the peak of a run's MFU.
+// Figures of GPUs from vendors' data sheets, and of their measured kernels: for `hardware.gpu`, for the plan, and for
+// the peak of a run's MFU.
 #ifndef GPUS_H
 #define GPUS_H
 
@@ -18,6 +19,37 @@ typedef struct Gpu {
     int64_t gpus_per_node; // in that system
     double watts;          // at most, of one GPU without its host; GH200's with it
 } Gpu;
+
+enum { GPU_COLLECTIVES = 9, GPU_SIZES = 8 };
+
+// Flash attention's rate, R s / (s + half) x / (x + fill) of the peak: s positions, x blocks of 128 positions of all
+// heads on the device.
+typedef struct FlashRate {
+    double share, half, fill;
+} FlashRate;
+
+// One row of measured kernels (gpu_kernels.c). A product takes flops (1 + k / its k) / (peak share) + us.
+typedef struct GpuKernels {
+    const char *word;
+    double product_share, product_us, product_k;
+    FlashRate flash_forward, flash_backward;  // head dimension 128
+    double deterministic;                     // rate of the deterministic backward, as a part of the quickest one's
+    double stream_share;                      // of the memory's rate, in passes over memory
+    const uint16_t (*collectives)[GPU_SIZES]; // [GPU_COLLECTIVES] bus bandwidths in a node; NULL: not measured
+} GpuKernels;
+
+// Returns what was measured of a GPU's kernels; NULL if nothing was, or gpu is NULL.
+const GpuKernels *gpu_kernels(const Gpu *gpu);
+
+// How much longer than planned the published runs of programs on such GPUs took: from the tenth to the ninetieth of
+// every hundred (scripts/published.py --bands). `on` names the GPUs for people.
+typedef struct GpuBand {
+    double low, high;
+    int runs;
+    const char *on;
+} GpuBand;
+
+GpuBand gpu_band(const Gpu *gpu);
 
 // Words of hardware.gpu, "none" first, NULL last; the row of word i is gpu_row(i), NULL for 0.
 extern const char *const gpu_words[];

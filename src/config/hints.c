@@ -2,8 +2,11 @@
 // nearest of our own keys is suggested. Case is ignored, and - counts as _.
 #include "hints.h"
 
+#include "base/suggest.h"
+#include "config_schema.h"
+
 #include <ctype.h>
-#include <stdbool.h>
+#include <limits.h>
 #include <string.h>
 
 // `words`: spellings of one thing, separated by blanks.
@@ -49,16 +52,19 @@ static const Hint keys[] = {
      "mixtures of experts: " NOT_HERE},
     {"sliding_window window_size", "attention sees the whole sequence: " NOT_HERE},
     {"lora peft adapter", "all weights are trained: " NOT_HERE},
+    {"swiglu openai_gelu squared_relu activation_function hidden_act normalization disable_bias_linear "
+     "position_embedding_type use_rotary_position_embeddings",
+     "the family decides norm, activation, biases and positions; set model.family: llama or gpt"},
     // --- optimizer
     {"optimizer optim optimizer_name optimizer_type",
      "it is AdamW, with train.lr, train.beta1, train.beta2, train.eps"},
     {"muon sgd adafactor lion shampoo soap", "the optimizer is AdamW; another one: " NOT_HERE},
     {"learning_rate max_lr peak_lr", "set train.lr"},
     {"min_lr lr_min decay_lr_min", "set train.min_lr_ratio, the share of train.lr that is left at the end"},
+    {"lr_warmup_samples warmup_ratio lr_warmup_fraction", "set train.warmup_steps, in steps"},
     {"lr_schedule lr_decay_style lr_scheduler lr_scheduler_type scheduler decay_type learning_rate_schedule",
      "set train.schedule"},
-    {"warmup warmup_iters lr_warmup_iters lr_warmup_steps lr_warmup_samples num_warmup_steps warmup_ratio",
-     "set train.warmup_steps"},
+    {"warmup warmup_iters lr_warmup_iters lr_warmup_steps num_warmup_steps", "set train.warmup_steps"},
     {"clip_grad max_grad_norm max_norm gradient_clip_val gradient_clipping", "set train.grad_clip"},
     {"adam_beta1 betas", "set train.beta1 and train.beta2"},
     {"adam_beta2", "set train.beta2"},
@@ -85,7 +91,13 @@ static const Hint keys[] = {
      "recompute_num_layers recompute_method selective_ac_option",
      "set attention.mode: flash or recompute, and schedule.bpipe to balance activations between stages"},
     {"cpu_offload offload_activations cpu_offloading", "set schedule.evict_to: host"},
+    {"nproc_per_node nnodes node_rank master_addr master_port rdzv_backend rdzv_endpoint rdzv_id num_gpus world_size",
+     "on one machine the program starts its ranks itself; on several, start it with srun or mpirun as in "
+     "docs/slurm.md"},
+    {"overlap_grad_reduce overlap_param_gather distributed_backend nccl_communicator_config_path",
+     "sums over data ranks always run during the last backwards; leave it out"},
     // --- the rest
+    {"train_samples train_tokens", "set train.steps; a step takes train.global_batch sequences"},
     {"data_path dataset dataset_path train_data_path train_data train_files input_bin", "set data.train"},
     {"valid_data_path val_data val_files input_val_bin", "set data.val"},
     {"eval_interval val_check_interval eval_steps val_loss_every", "set data.val_every"},
@@ -97,7 +109,13 @@ static const Hint keys[] = {
     {"load resume resume_from_checkpoint", "give --resume DIR, or checkpoint.init_from for weights alone"},
     {"pretrained_checkpoint init_from_hf hf_checkpoint model_name_or_path", "set checkpoint.init_from"},
     {"keep_latest_k save_total_limit", "set checkpoint.keep"},
-    {"wandb wandb_project tensorboard tensorboard_dir enable_wandb log_interval report_to",
+    {"log_interval log_freq logging_steps log_every", "set log.every"},
+    {"rampup_batch_size batch_size_rampup batch_size_warmup", "set train.batch_ramp, a list of [step, global_batch]"},
+    {"init_method_std initializer_range init_stddev", "set train.init_std"},
+    {"z_loss_coef softmax_auxiliary_loss auxiliary_loss_multiplier", "set train.z_loss"},
+    {"lr_wsd_decay_iters decay_iters wsd_decay_steps lr_decay_steps", "set train.decay_steps, with train.schedule wsd"},
+    {"lr_wsd_decay_style decay_style", "set train.decay_shape, with train.schedule wsd"},
+    {"wandb wandb_project tensorboard tensorboard_dir enable_wandb report_to",
      "every step goes to log.metrics, which scripts/metrics.py turns into TensorBoard's form"},
     {"compile torch_compile use_compile", "there is nothing to compile; leave it out"},
 };
@@ -116,6 +134,7 @@ static const struct {
     {"train.schedule", "cosine_with_warmup cosine_annealing cosineannealinglr", "cosine"},
     {"train.schedule", "constant_with_warmup", "constant"},
     {"train.schedule", "warmup_stable_decay trapezoidal", "wsd"},
+    {"train.decay_shape", "minus_sqrt minus_sqrt_decay one_minus_sqrt", "1-sqrt"},
     {"train.precision", "bf16_mixed bfloat16 amp bf16_true", "bf16"},
     {"train.precision", "fp16 float16 fp16_mixed", "bf16"},
     {"train.precision", "float32 32 tf32", "fp32"},
@@ -154,4 +173,55 @@ const char *hint_for_word(const char *key, const char *word) {
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
         if (strcmp(values[i].key, key) == 0 && is_one_of_(word, strlen(word), values[i].words)) return values[i].ours;
     return NULL;
+}
+
+const char *hint_near_key(const char *name) {
+    const char *near = NULL, *dot = strrchr(name, '.');
+    int best = INT_MAX;
+    for (int i = 0; i < config_key_count; i++) {
+        const ConfigKey *key = &config_keys[i];
+        size_t section = (size_t)(config_short_name(key) - key->name);
+        const char *typed = strncmp(name, key->name, section) == 0 ? name + section : name;
+        if (suggest_nearer(typed, typed == name ? key->name : config_short_name(key), &best)) near = key->name;
+    }
+    for (int i = 0; near == NULL && i < config_key_count; i++)
+        if (suggest_nearer(dot != NULL ? dot + 1 : name, config_short_name(&config_keys[i]), &best))
+            near = config_keys[i].name;
+    return near;
+}
+
+// Finds the key that a hint tells to set to the same value, as in "set parallel.tensor". Returns NULL if the hint asks
+// for more than that.
+static const ConfigKey *key_to_set_(const char *hint) {
+    char name[64];
+    if (strncmp(hint, "set ", 4) != 0) return NULL;
+    size_t length = strcspn(hint + 4, ",;: ");
+    const char *rest = hint + 4 + length;
+    if (*rest != '\0' && strcmp(rest, ", in sequences") != 0) return NULL;
+    snprintf(name, sizeof name, "%.*s", (int)length, hint + 4);
+    return config_find(name);
+}
+
+bool hint_for_option(const char *typed, const char *next, char *out, size_t size) {
+    char name[80];
+    bool dashes = typed[0] == '-';
+    const char *equals = strchr(typed, '=');
+    if (!dashes && equals == NULL) return false;
+    const char *value = equals != NULL ? equals + 1 : next != NULL && next[0] != '-' ? next : NULL;
+    typed += strspn(typed, "-");
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(typed, "="), typed);
+    for (char *at = name; *at != '\0'; at++)
+        if (*at == '-') *at = '_';
+    const char *hint = hint_for_key(name), *near = hint_near_key(name);
+    if (near != NULL && strchr(name, '.') == NULL && strcmp(name, strchr(near, '.') + 1) != 0) near = NULL;
+    const ConfigKey *key = config_find(name);
+    if (key == NULL && hint != NULL) {
+        key = key_to_set_(hint);
+        if (key == NULL || value == NULL) return snprintf(out, size, "no such option; %s", hint) > 0;
+    }
+    if (key == NULL && near != NULL) key = config_find(near);
+    if (key == NULL) return false;
+    snprintf(out, size, "%s; write -o %s=%.60s", dashes ? "no such option" : "is not an option", key->name,
+             value != NULL ? value : "VALUE");
+    return true;
 }

@@ -2,10 +2,22 @@
 #ifndef HINTS_H
 #define HINTS_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 // Returns the answer to a key that is none of ours, to follow "no such key; ": what to set instead, or that it does not
 // exist here. `name` is "section.key", or a key or section alone; only what follows its last dot is looked up. NULL: no
 // other trainer has such a key.
 const char *hint_for_key(const char *name);
+
+// Returns the key of ours that was meant by a misspelt name: the nearest of all by whole names and, for a key in the
+// wrong section, by last parts. NULL: none is near.
+const char *hint_near_key(const char *name);
+
+// Writes the answer to an option that does not exist, without its name: the -o KEY=VALUE to give instead, for a key of
+// ours (`--train.steps 10`, `train.steps=10`) or of another trainer (`--tensor-model-parallel-size 4`). `typed`: the
+// argument, with its dashes; `next`: the argument after it, or NULL. Returns false if it is no key.
+bool hint_for_option(const char *typed, const char *next, char *out, size_t size);
 
 // Returns our word for a value of `key` ("schedule.name") as others spell it, or NULL.
 const char *hint_for_word(const char *key, const char *word);

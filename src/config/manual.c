@@ -1,8 +1,7 @@
 // Writes the manual page (troff) from the tables of options and configuration keys.
-#include "manual.h"
+#include "options.h"
 
 #include "config_schema.h"
-#include "options_schema.h"
 #include "base/version.h"
 
 #include <string.h>

@@ -1,14 +1,16 @@
 // The table of options, and parsing a command line with it.
-#include "options_schema.h"
+#include "options.h"
 #include "base/alloc.h"
 #include "base/suggest.h"
+#include "hints.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 const OptionRow option_rows[] = {
-    {"config", 'c', "FILE", OPTION_TEXT, offsetof(Options, config), "the run's configuration, a YAML file"},
+    {"config", 'c', "FILE", OPTION_TEXT, offsetof(Options, config),
+     "the run's configuration, a YAML file; for plans also the config.json of a model at Hugging Face"},
     {"override", 'o', "KEY=VALUE", OPTION_LIST, offsetof(Options, overrides),
      "set one key, as in -o train.steps=10; repeatable, the last one wins"},
     {"resume", 0, "DIR", OPTION_TEXT, offsetof(Options, resume),
@@ -40,6 +42,12 @@ const OptionRow option_rows[] = {
      "what --plan, --search, --profile and --validate print, as JSON"},
     {"schedule", 0, NULL, OPTION_FLAG, offsetof(Options, schedule),
      "print the pipeline schedule as text and exit; starts no rank"},
+    {"times", 0, "F=1,I=1,W=1,message=0,transfer=0", OPTION_TEXT, offsetof(Options, times),
+     "with --schedule: the times that its idle time, --draw and --trace are simulated with"},
+    {"optimum", 0, NULL, OPTION_FLAG, offsetof(Options, optimum),
+     "with --schedule: also the least idle time of any schedule, by exhaustive search; for a few stages"},
+    {"draw", 0, "FILE", OPTION_MAYBE, offsetof(Options, draw),
+     "with --schedule: draw a lane per stage instead, or with FILE a picture (.svg)"},
     {"quiet", 'q', NULL, OPTION_FLAG, offsetof(Options, quiet), "print only results and errors"},
     {"verbose", 'v', NULL, OPTION_FLAG, offsetof(Options, verbose),
      "also print what was detected and chosen, and how long the start-up takes"},
@@ -70,8 +78,8 @@ static const OptionRow *find_letter_(char letter) {
     return NULL;
 }
 
-static int unknown_(const char *typed, Error *err) {
-    char name[64];
+static int unknown_(const char *typed, const char *next, Error *err) {
+    char name[64], answer[400];
     const char *near = NULL;
     int best = INT_MAX;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(typed, "="), typed);
@@ -79,6 +87,9 @@ static int unknown_(const char *typed, Error *err) {
         // One dash too few is the most common slip, so dashes are ignored.
         if (suggest_nearer(name + strspn(name, "-"), option_rows[i].name, &best)) near = option_rows[i].name;
     }
+    if (hint_for_option(typed, next, answer, sizeof answer)) return error_set(err, EXIT_USAGE, "%s: %s", name, answer);
+    if (typed[0] != '-')
+        return error_set(err, EXIT_USAGE, "%s: is not an option; a configuration is given with -c FILE", typed);
     if (near != NULL) return error_set(err, EXIT_USAGE, "%s: no such option; did you mean --%s?", name, near);
     return error_set(err, EXIT_USAGE, "%s: no such option; --help lists all", name);
 }
@@ -113,7 +124,7 @@ static int store_(Options *options, const OptionRow *row, const char *value, Err
     if (value[0] == '\0')
         return error_set(err, EXIT_USAGE, "--%s: the value is empty; give %s", row->name, row->argument);
     if (option_is_words(row) && !is_word_(row->argument, value))
-        return error_set(err, EXIT_USAGE, "--%s: %s is none of %s", row->name, value, row->argument);
+        return error_set(err, EXIT_USAGE, "--%s: %s is not one of %s", row->name, value, row->argument);
     *(const char **)field = value;
     return 0;
 }
@@ -136,18 +147,18 @@ static const OptionRow *options_split_(const char *argument, const char **value)
 
 // Takes one option and its value; returns how many arguments that were, or -1.
 static int options_take_(Options *options, int left, char **argv, Error *err) {
-    if (argv[0][0] != '-' || argv[0][1] == '\0') {
-        return error_set(err, EXIT_USAGE, "%s: is not an option; a configuration is given with -c FILE", argv[0]);
-    }
+    if (argv[0][0] == '-' && argv[0][1] == '\0')
+        return error_set(err, EXIT_USAGE, "-: is not an option; a configuration is given with -c FILE");
     const char *value;
-    const OptionRow *row = options_split_(argv[0], &value);
-    if (row == NULL) return unknown_(argv[0], err);
+    const OptionRow *row = argv[0][0] == '-' ? options_split_(argv[0], &value) : NULL;
+    if (row == NULL) return unknown_(argv[0], left > 1 ? argv[1] : NULL, err);
     if (row->argument == NULL && value != NULL) {
         return error_set(err, EXIT_USAGE, "--%s: takes no value; leave out =%s", row->name, value);
     }
     if (row->argument == NULL || value != NULL) return store_(options, row, value, err) != 0 ? -1 : 1;
     // A value that looks like an option was forgotten, not meant.
     if (left < 2 || argv[1][0] == '-') {
+        if (row->kind == OPTION_MAYBE) return store_(options, row, OPTION_ALONE, err) != 0 ? -1 : 1;
         return error_set(err, EXIT_USAGE, "%s: needs a value; write %s %s", argv[0], argv[0], row->argument);
     }
     return store_(options, row, argv[1], err) != 0 ? -1 : 2;
@@ -179,17 +190,21 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
     if (options->sweep_count > 0 &&
         (!(options->plan || options->search) || options->profile || options->trace != NULL || options->write != NULL))
         return error_set(err, EXIT_USAGE,
-                         "--sweep: is a table of plans or of searches; give --plan or --search, and neither --profile, "
-                         "--trace nor --write");
+                         "--sweep needs --plan or --search, and excludes --profile, --trace and --write");
     if (options->search && (options->resume != NULL || options->resume_if_any != NULL || options->trace != NULL))
-        return error_set(err, EXIT_USAGE, "--search: plans and runs nothing; leave out --%s",
+        return error_set(err, EXIT_USAGE, "--search only plans; it cannot be combined with --%s",
                          options->trace != NULL    ? "trace"
                          : options->resume != NULL ? "resume"
                                                    : "resume-if-any");
-    if (options->trace != NULL && !options->plan && !options->profile &&
-        (options->schedule || options->emulate_stage != NULL))
-        return error_set(err, EXIT_USAGE, "--trace: belongs to training and to --plan; leave out --%s",
-                         options->schedule ? "schedule" : "emulate-stage");
+    if (options->trace != NULL && options->emulate_stage != NULL)
+        return error_set(err, EXIT_USAGE,
+                         "--trace: belongs to training, --plan and --schedule; leave out "
+                         "--emulate-stage");
+    if (!options->schedule && (options->times != NULL || options->draw != NULL || options->optimum))
+        return error_set(err, EXIT_USAGE, "--%s: belongs to --schedule; give that too",
+                         options->times != NULL  ? "times"
+                         : options->draw != NULL ? "draw"
+                                                 : "optimum");
     if ((options->plan || options->profile) + options->search + options->schedule + (options->emulate_stage != NULL) >
         1)
         return error_set(

@@ -21,7 +21,7 @@ static void values_reach_their_fields(void **state) {
         "skip_bad_steps: 3, skip_outlier_z: 6.5}\r\n"
         "hardware: {device: cpu, peak_tflops: 0.25, share_gpu: on}\r\ncomm: {checksum: on}\r\nlog:\r\n",
         NULL);
-    assert_int_equal(c.model.family, FAMILY_GPT);
+    assert_int_equal(c.model.family, family_find("gpt"));
     assert_int_equal(c.model.kv_heads, 8);
     assert_true(c.model.norm_eps == 1e-6);
     assert_string_equal(c.data.train[0].path, "data/a b.bin");
@@ -108,6 +108,32 @@ static void an_override_never_needs_a_second_one_to_turn_bpipe_off(void **state)
                           NULL);
     config_file_load_well(&c, BASE "parallel: {sequence: true}\n", NULL);
     config_file_load_well(&c, BASE "train: {warmup_steps: 2000, steps: 10}\n", NULL);
+}
+
+static void integers_have_exponents_and_suffixes(void **state) {
+    static const struct {
+        const char *written;
+        int64_t tokens;
+    } rows[] = {{"1e12", 1000000000000},
+                {"1T", 1000000000000},
+                {"300B", 300000000000},
+                {"8k", 8000},
+                {"1.5K", 1500},
+                {"0.3m", 300000},
+                {"1500.0e-2", 15},
+                {"2.50e1", 25},
+                {"1e3k", 1000000},
+                {"9007199254740992", 9007199254740992},
+                {"9007199254.740992M", 9007199254740992}};
+    (void)state;
+    static Config c;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char override[64];
+        snprintf(override, sizeof override, "train.tokens=%s", rows[i].written);
+        config_file_load_well(&c, BASE, override);
+        assert_int_equal(c.train.tokens, rows[i].tokens);
+    }
+    config_file_load_well(&c, MODEL "data: {train: x, val_every: 0.0, hellaswag_every: 0k}\n", NULL);
 }
 
 // The rule of parallel.layers: auto, stated apart from the code: as even as possible, the surplus on stages that have
@@ -210,6 +236,8 @@ static void json_reads_back_as_the_same_configuration(void **state) {
         "train: {lr: 0.1234567890123456789, eps: 1e-300, beta2: 0.3, global_batch: 24, seed: 9007199254740991}\n"
         "parallel: {pipeline: 3, tensor: 4, data: 2, sequence: true}\nschedule: {bpipe: on, slots: 4}\n"
         "log: {metrics: \"quote \\\" back \\\\ slash \xC3\xA9 end\"}\nhardware: {memory_gib: 79.6, peak_tflops: 312}\n",
+        BASE "train: {batch_ramp: [[3, 16], [40, 24]], global_batch: 8}\n",
+        BASE "train: {batch_ramp: [[0, 16], [1k, 8]]}\n",
         MODEL "data: {train: [{path: \"a \\\"b\", weight: 0.1}, {path: '*', weight: 12345.6789}, {path: c}]}\n",
     };
     static Config first, second;
@@ -244,22 +272,27 @@ static const char defaults[] =
     "\"split_backward\":\"auto\",\"file\":\"\",\"bpipe\":\"off\",\"slots\":\"auto\",\"load_ahead\":\"auto\","
     "\"micro_batch\":1,\"evict_to\":\"peer\",\"recompute_layers\":0},"
     "\"attention\":{\"mode\":\"flash\",\"softmax\":\"fused\",\"deterministic\":\"auto\"},"
-    "\"train\":{\"global_batch\":8,\"steps\":100,\"tokens\":\"auto\",\"seed\":1337,\"lr\":0.0003,"
-    "\"min_lr_ratio\":0.1,\"warmup_steps\":0,\"schedule\":\"cosine\",\"weight_decay\":0.1,\"beta1\":0.9,"
+    "\"train\":{\"global_batch\":8,\"batch_ramp\":\"none\",\"steps\":100,\"tokens\":\"auto\",\"seed\":1337,\"lr\":0."
+    "0003,"
+    "\"min_lr_ratio\":0.1,\"warmup_steps\":0,\"schedule\":\"cosine\",\"decay_steps\":\"auto\",\"decay_shape\":"
+    "\"linear\",\"init_std\":0.02,\"z_loss\":0,\"weight_decay\":0.1,\"beta1\":0.9,"
     "\"beta2\":0.95,\"eps\":1e-08,\"grad_clip\":1,\"precision\":\"fp32\",\"max_restarts\":0,\"peer_timeout_s\":10,"
     "\"timeout_s\":600,\"skip_bad_steps\":0,\"skip_outlier_z\":0},"
     "\"data\":{\"train\":\"x.bin\",\"val\":\"\",\"val_every\":0,\"val_batches\":8,\"mixed_tokenizers\":false,"
     "\"hellaswag\":\"\",\"hellaswag_every\":0},"
     "\"sample\":{\"every\":0,\"prompt\":\"\",\"tokens\":100,\"count\":1,\"temperature\":0.8,\"top_k\":0,"
     "\"seed\":1337,\"tokenizer\":\"\"},"
-    "\"checkpoint\":{\"dir\":\"\",\"every\":0,\"keep\":3,\"init_from\":\"\",\"overwrite\":false},"
-    "\"log\":{\"metrics\":\"\"},"
+    "\"checkpoint\":{\"dir\":\"\",\"every\":0,\"keep\":3,\"keep_every\":0,\"init_from\":\"\",\"overwrite\":false,"
+    "\"changed\":\"refuse\"},"
+    "\"log\":{\"metrics\":\"\",\"every\":1},"
     "\"comm\":{\"checksum\":\"off\"},"
     "\"hardware\":{\"device\":\"auto\",\"gpu\":\"none\",\"peak_tflops\":\"auto\",\"memory_gib\":\"auto\","
     "\"memory_gb_s\":\"auto\",\"reserve_gib\":4,\"gpus_per_node\":8,\"share_gpu\":false,\"pair_gb_s\":240,"
     "\"tensor_gb_s\":240,\"network_gb_s\":25,\"host_gb_s\":25,\"latency_us\":10,\"matmul_efficiency\":\"auto\","
     "\"matmul_half\":\"auto\",\"flash_forward\":\"auto\",\"flash_backward\":\"auto\",\"stream_gb_s\":\"auto\","
-    "\"action_us\":0,\"step_overhead_ms\":0,\"gpu_hour\":\"auto\",\"gpu_watts\":\"auto\","
+    "\"run_share\":1,\"action_us\":0,\"step_overhead_ms\":0,\"gpu_hour\":\"auto\",\"gpu_watts\":\"auto\",\"mtbf_"
+    "hours\":\"auto\","
+    "\"checkpoint_s\":10,\"restart_s\":300,"
     "\"profile\":\"profile.json\",\"products\":\"products.json\"}}";
 
 // The defaults are part of what the program promises: changing one changes other people's runs.
@@ -274,7 +307,7 @@ static void what_is_not_said_is_the_default(void **state) {
 
 static void words_are_spelt_as_in_the_file(void **state) {
     (void)state;
-    assert_string_equal(config_word("model.family", FAMILY_GPT), "gpt");
+    assert_string_equal(config_word("model.family", family_find("gpt")), "gpt");
     assert_string_equal(config_word("schedule.name", schedule_kind_index("1f1b")), "1f1b");
     assert_string_equal(config_word("schedule.bpipe", BPIPE_AUTO), "auto");
     assert_string_equal(config_word("train.schedule", LR_WSD), "wsd");
@@ -292,12 +325,12 @@ static void the_ready_made_configurations_load(void **state) {
     for (int i = 0; i < 2; i++) {
         Error err = {0};
         if (config_load(&c, big[i], NULL, 0, &err) != 0) fail_msg("%s", err.text);
-        assert_int_equal(c.model.family, i == 0 ? FAMILY_LLAMA : FAMILY_GPT);
+        assert_int_equal(c.model.family, i == 0 ? family_find("llama") : family_find("gpt"));
         assert_true(c.parallel.tensor == 4 && c.parallel.pipeline == 8 && c.train.global_batch == 128);
         assert_true(c.model.layers == 80 && c.model.seq_len == 2048 && c.parallel.sequence);
         assert_true(c.hardware.device == DEVICE_CUDA && c.hardware.peak_tflops == 312 && c.hardware.memory_gib == 80);
         if (config_load(&c, tiny[i], NULL, 0, &err) != 0) fail_msg("%s", err.text);
-        assert_int_equal(c.model.family, i == 0 ? FAMILY_LLAMA : FAMILY_GPT);
+        assert_int_equal(c.model.family, i == 0 ? family_find("llama") : family_find("gpt"));
         assert_true(c.parallel.pipeline == 4 && c.schedule.bpipe == BPIPE_ON && c.train.precision == PRECISION_FP32);
         assert_true(c.model.layers >= 8 && config_microbatches(&c) >= 8 && c.model.vocab == 257);
         assert_true(c.model.heads % 4 == 0 && c.model.kv_heads % 4 == 0 && c.model.seq_len % 4 == 0);
@@ -329,6 +362,7 @@ int main(void) {
         cmocka_unit_test(overrides_win_in_the_order_given_and_are_named_as_the_place),
         cmocka_unit_test(data_is_one_glob_or_a_blend_of_several),
         cmocka_unit_test(an_override_never_needs_a_second_one_to_turn_bpipe_off),
+        cmocka_unit_test(integers_have_exponents_and_suffixes),
         cmocka_unit_test(auto_spreads_any_number_of_layers),
         cmocka_unit_test(every_row_of_the_schema_is_whole),
         cmocka_unit_test(required_are_the_model_and_the_data_and_nothing_else),

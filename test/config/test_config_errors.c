@@ -39,9 +39,8 @@ static void expect_refused(const BadInput *rows, size_t count) {
 
 static const BadInput malformed[] = {
     {"", NULL, "@: model.family: is missing", "model.hidden, model.layers"},
-    {"# nothing\n\n", NULL, "@: model.family: is missing", "data.train"},
-    {"---\n", NULL, "@: model.family: is missing", "data.train"},
-    {MODEL, NULL, "@: data.train: is missing", "has no default"},
+    {"# nothing\n\n", NULL, "@: model.family: is missing", "model.seq_len"},
+    {"---\n", NULL, "@: model.family: is missing", "model.seq_len"},
     {"- a\n- b\n", NULL, "@:1: the file is not a mapping", "begin with a line such as model:"},
     {"hello\n", NULL, "@:1: the file is not a mapping", "model:"},
     {"[1, 2]\n", NULL, "@:1: the file is not a mapping", "model:"},
@@ -111,7 +110,15 @@ static void every_unknown_name_is_refused_with_what_was_meant(void **state) {
 static const BadInput wrong_values[] = {
     {BASE "train: {steps: five}\n", NULL, "@:3: train.steps: five is not a number", "an integer from 1 to"},
     {BASE "train: {steps: 1.5}\n", NULL, "@:3: train.steps: 1.5 is not an integer", "an integer from 1 to"},
-    {BASE "train: {steps: 1e3}\n", NULL, "@:3: train.steps: 1e3 is not written as an integer (1000)", "use"},
+    {BASE "train: {steps: 1.0001k}\n", NULL, "@:3: train.steps: 1.0001k is not an integer", "an integer from 1 to"},
+    {BASE "train: {tokens: 9007199254740.993k}\n", NULL, "@:3: train.tokens: 9007199254740.993k is out of range", ""},
+    {BASE "train: {steps: 2T}\n", NULL, "@:3: train.steps: 2T is out of range", "from 1 to 1000000000000"},
+    {BASE "train: {steps: 1kk}\n", NULL, "@:3: train.steps: 1kk is not a number", ""},
+    {BASE "train: {lr: 1k}\n", NULL, "@:3: train.lr: 1k is not a number", ""},
+    {BASE, "model.seq_len=8k", "-o model.seq_len: 8k may mean 8000 or 8192; write the number", ""},
+    {BASE, "hardware.gpu=a100", "-o hardware.gpu: a100 is not known here, did you mean a100-40g or a100-80g;",
+     "mi355x"},
+    {BASE, "hardware.gpu=nonsense", "-o hardware.gpu: nonsense is not known here; use one of none, a100-40g", "mi355x"},
     {BASE "train: {steps: \"5\"}\n", NULL, "@:3: train.steps: \"5\" is a quoted string", "an integer"},
     {BASE "train: {steps: 0}\n", NULL, "@:3: train.steps: 0 is out of range", "from 1 to 1000000000000"},
     {BASE "train: {steps: -5}\n", NULL, "@:3: train.steps: -5 is out of range", "from 1"},
@@ -232,18 +239,18 @@ static const BadInput impossible[] = {
     {BASE, "model.heads=7", "-o model.heads: heads 7 does not divide hidden 64", "use 4 or 8 heads"},
     {BASE, "model.heads=64", "-o model.heads: heads 64 leaves an odd head size", "use 32 heads"},
     {BASE, "model.heads=200", "-o model.heads: heads 200 does not divide hidden 64", "use 32 heads"},
-    {BASE, "model.hidden=63", "-o model.hidden: 63 is odd", "use 64"},
-    {BASE, "model.hidden=1", "-o model.hidden: 1 is odd", "use 2"},
+    {BASE, "model.hidden=63", "-o model.hidden: must be even", "use 64"},
+    {BASE, "model.hidden=1", "-o model.hidden: must be even", "use 2"},
     {BASE, "model.kv_heads=3", "-o model.kv_heads: kv_heads 3 does not divide 8 heads", "use 2 or 4"},
     {BASE, "model.kv_heads=16", "-o model.kv_heads: kv_heads 16 does not divide 8 heads", "use 8"},
-    {GPT DATA, "model.kv_heads=4", "-o model.kv_heads: family gpt", "use kv_heads 8 or auto"},
-    {BASE, "model.head_dim=7", "-o model.head_dim: 7 is odd", "use 8"},
-    {GPT DATA, "model.head_dim=7", "-o model.head_dim: heads of family gpt fill hidden", "leave the key out"},
-    {GPT DATA, "model.qkv_bias=true", "-o model.qkv_bias: family gpt", "leave the key out"},
-    {GPT DATA, "model.rope_scaling=linear", "-o model.rope_scaling: family gpt", "leave the key out"},
+    {GPT DATA, "model.kv_heads=4", "-o model.kv_heads: family gpt", "use 8 or auto"},
+    {BASE, "model.head_dim=7", "-o model.head_dim: must be even", "use 8"},
+    {GPT DATA, "model.head_dim=7", "-o model.head_dim: family gpt has head_dim = hidden / heads", "remove the key"},
+    {GPT DATA, "model.qkv_bias=true", "-o model.qkv_bias: family gpt", "remove the key"},
+    {GPT DATA, "model.rope_scaling=linear", "-o model.rope_scaling: family gpt", "remove the key"},
     {BASE, "model.rope_factor=8", "-o model.rope_factor: means nothing", "use rope_scaling linear, llama3 or yarn"},
     {BASE, "model.rope_scaling=llama3", "-o model.rope_scaling: rope_scaling llama3 starts from", "such as 8192"},
-    {GPT DATA, "model.rope_theta=500000", "-o model.rope_theta: family gpt", "leave the key out"},
+    {GPT DATA, "model.rope_theta=500000", "-o model.rope_theta: family gpt", "remove the key"},
     {BASE, "model.tie_embeddings=1", "-o model.tie_embeddings: 1 is not known", "one of auto, false, true"},
     {BASE "train: {global_batch: 10}\n", "schedule.micro_batch=4", "-o schedule.micro_batch: global_batch 10",
      "use global_batch 8 or 12"},
@@ -282,12 +289,12 @@ static const BadInput impossible[] = {
     {BASE "parallel: {pipeline: 4}\nschedule: {name: dualpipe-v}\n", "train.global_batch=7",
      "-o train.global_batch: schedule dualpipe-v needs at least 8 microbatches", "not 7"},
     {BASE "parallel: {pipeline: 4}\nschedule: {name: zb-d, delay: 4}\n", NULL,
-     "@:4: schedule.delay: schedule zb-d delays W by 0 to 3 microbatches", "not 4"},
+     "@:4: schedule.delay: delay is 4; on 4 stages zb-d allows", "0 to 3"},
     {BASE "schedule: {name: zb-v}\n", "model.layers=1",
      "-o model.layers: 1 stage of 2 chunks for 1 layer, but every chunk needs one",
      "use a schedule with fewer chunks, or model.layers 2 or more"},
     {BASE "schedule: {name: zb-v, split_backward: off}\n", NULL,
-     "@:3: schedule.split_backward: name zb-v has no whole backwards", "auto or on"},
+     "@:3: schedule.split_backward: schedule zb-v always splits its backwards", "auto or on"},
     {BASE "schedule: {name: zb-v, bpipe: on}\n", NULL, "@:3: schedule.bpipe: name zb-v fills all stages alike",
      "evict_to host"},
     {BASE "parallel: {pipeline: 4}\nschedule: {name: gis, bpipe: on, slots: 6}\n", NULL,
@@ -313,6 +320,17 @@ static const BadInput impossible[] = {
 static void every_impossible_combination_is_refused_with_a_remedy(void **state) {
     (void)state;
     EXPECT_REFUSED(impossible);
+}
+
+static void plans_need_no_data_and_runs_do(void **state) {
+    (void)state;
+    static Config config;
+    Error err = {0};
+    assert_int_equal(config_file_load_one(&config, MODEL, NULL, &err), 0);
+    assert_int_equal(config_require(&config, "data.", &err), -1);
+    expect_message(&err, "@: data.train: is missing", "has no default");
+    assert_int_equal(config_file_load_one(&config, BASE, NULL, &err), 0);
+    assert_int_equal(config_require(&config, "data.", &err), 0);
 }
 
 static void what_cannot_be_read_is_named(void **state) {
@@ -398,6 +416,7 @@ int main(void) {
         cmocka_unit_test(every_unknown_name_is_refused_with_what_was_meant),
         cmocka_unit_test(every_wrong_value_is_refused_with_what_would_be_right),
         cmocka_unit_test(every_impossible_combination_is_refused_with_a_remedy),
+        cmocka_unit_test(plans_need_no_data_and_runs_do),
         cmocka_unit_test(what_cannot_be_read_is_named),
         cmocka_unit_test(long_and_deep_input_is_refused_quickly),
         cmocka_unit_test(no_damaged_file_breaks_the_reader),

@@ -16,7 +16,7 @@ OPTIONS = re.findall(r'^    \{"([a-z-]+)", ', (ROOT / "src/config/options.c").re
 KEYS = [
     f"{section}.{key}"
     for section, key in re.findall(
-        r"^    [A-Z_]+\((\w+), (\w+),", (ROOT / "src/config/config_schema.c").read_text(), re.M
+        r"^    [A-Z]+\((?!section)(\w+), (\w+),", (ROOT / "src/config/config_schema.c").read_text(), re.M
     )
 ]
 
@@ -165,6 +165,7 @@ def test_bash_completes_values(folder, form):
     assert offered("train.precision=b") == ["bf16"]
     assert offered("parallel.sequence=t") == ["true"]
     assert offered("model.kv_heads=") == ["auto"]
+    assert offered("schedule.group=") == ["auto", "half"]
     assert offered("train.steps=") == []
     assert offered("data.train=wei") == ["weights.bin"]
     if not isinstance(form, str):
@@ -256,4 +257,4 @@ def test_zsh_completes_options_keys_values_and_files(folder, way):
 
 def test_a_shell_that_is_not_known_is_refused():
     refused = subprocess.run([trainer("llama"), "--completion", "fish"], capture_output=True, text=True)
-    assert refused.returncode == 2 and "--completion: fish is none of bash|zsh" in refused.stderr
+    assert refused.returncode == 2 and "--completion: fish is not one of bash|zsh" in refused.stderr

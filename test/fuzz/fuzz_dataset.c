@@ -1,5 +1,5 @@
-// A token file, the side file beside it, and every sample. The first byte is the sequence length; up to a 0xFF byte
-// goes the side file.
+// A token file, another file next to it, and every sample. The first byte is the sequence length; the bytes up to the
+// next 0xFF go to the side file or, if the first byte is above 127, to an index of Megatron-LM.
 #include "fuzz.h"
 
 #include "data/dataset.h"
@@ -11,10 +11,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int64_t seq_len = 1 + data[0] % 64;
     const uint8_t *split = memchr(data + 1, 0xFF, size - 1);
     size_t side = split == NULL ? 0 : (size_t)(split - data - 1), shard = 1 + side + (split != NULL);
-    if (side > 0)
-        fuzz_file("own.json", data + 1, side);
-    else
-        remove(fuzz_file("own.json", "", 0));
+    remove(fuzz_file("own.json", "", 0));
+    remove(fuzz_file("own_train_000.idx", "", 0));
+    if (side > 0) fuzz_file(data[0] > 127 ? "own_train_000.idx" : "own.json", data + 1, side);
     Error err = {0};
     Dataset *dataset = dataset_open("data.train", fuzz_file("own_train_000.bin", data + shard, size - shard), seq_len,
                                     VOCABULARY, 1, &err);

@@ -1,0 +1,240 @@
+// Reads Hugging Face's config.json into a ModelConfig. The family's row has the names of the keys there, and the values
+// that mean something unsupported.
+#include "hf_model.h"
+
+#include "base/alloc.h"
+#include "config_schema.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROPE_NUMBER(field, word, real, linear, llama3, yarn, absent)                                                   \
+    { "model." #field, word, offsetof(ModelConfig, field), real, {false, linear, llama3, yarn}, absent }
+
+// transformers also knows yarn's original_max_position_embeddings, but its versions disagree on what it means next to
+// max_position_embeddings: it is read if present, and max_position_embeddings is written in its place.
+const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS] = {
+    ROPE_NUMBER(rope_factor, "factor", true, true, true, true, -1),
+    ROPE_NUMBER(rope_original, "original_max_position_embeddings", false, false, true, false, -1),
+    ROPE_NUMBER(rope_low_freq, "low_freq_factor", true, false, true, false, -1),
+    ROPE_NUMBER(rope_high_freq, "high_freq_factor", true, false, true, false, -1),
+    ROPE_NUMBER(rope_beta_fast, "beta_fast", true, false, false, true, 32),
+    ROPE_NUMBER(rope_beta_slow, "beta_slow", true, false, false, true, 1),
+    ROPE_NUMBER(rope_attention, "attention_factor", true, false, false, true, 0),
+};
+
+static void hf_put_(ModelConfig *model, size_t offset, bool real, double value) {
+    void *field = (char *)model + offset;
+    if (real)
+        *(double *)field = value;
+    else
+        *(int64_t *)field = (int64_t)value;
+}
+
+static bool is_number_(const JsonValue *value) {
+    return value != NULL && value->type == JSON_NUMBER;
+}
+
+static bool is_true_(const JsonValue *root, const char *word) {
+    const JsonValue *value = json_find(root, word);
+    return value != NULL && value->type == JSON_BOOL && value->truth;
+}
+
+static int hf_refuse_(const HfModel *found, Error *err, const char *what) {
+    return error_set(err, EXIT_USAGE, "%s: %s, which is unsupported; use another model", found->path, what);
+}
+
+static bool meets_(const JsonValue *value, const char *allowed) {
+    if (value->type == JSON_TEXT) return strcmp(value->text, allowed) == 0;
+    if (value->type == JSON_BOOL) return strcmp(value->truth ? "true" : "false", allowed) == 0;
+    return value->type == JSON_NUMBER && value->number == atof(allowed);
+}
+
+static int check_demands_(const HfModel *found, Error *err) {
+    for (const FamilyDemand *demand = families[found->model.family].demands; demand->word != NULL; demand++) {
+        const JsonValue *value = json_find(found->root, demand->word);
+        bool met = value == NULL || value->type == JSON_NULL;
+        for (int i = 0; i < 2 && demand->allowed[i] != NULL; i++) met = met || meets_(value, demand->allowed[i]);
+        if (!met) return hf_refuse_(found, err, demand->refusal);
+    }
+    return 0;
+}
+
+// A sliding window makes no difference if no sequence is longer.
+static int check_window_(const HfModel *found, int64_t seq_len, Error *err) {
+    const JsonValue *use = json_find(found->root, "use_sliding_window");
+    int64_t window = json_integer(found->root, "sliding_window", 0);
+    if ((use != NULL && !is_true_(found->root, "use_sliding_window")) || window <= 0 || window >= seq_len) return 0;
+    return error_set(err, EXIT_USAGE,
+                     "%s: sliding_window is %lld, and sliding-window attention is unsupported; use model.seq_len "
+                     "%lld or less",
+                     found->path, (long long)window, (long long)window);
+}
+
+// Returns the architecture with this model_type, or NULL with err.
+static const FamilyForm *find_form_(const HfModel *found, Error *err) {
+    static const char *const experts[] = {"num_local_experts", "num_experts", "n_routed_experts", "moe_layer_freq"};
+    const char *type = json_text(found->root, "model_type", "");
+    const FamilyForm *form = families[found->model.family].forms;
+    for (int i = 0; i < 4; i++) {
+        if (!is_number_(json_find(found->root, experts[i]))) continue;
+        error_set(err, EXIT_USAGE,
+                  "%s: model_type \"%.40s\" is a mixture of experts (%s), which is unsupported; use a "
+                  "dense model",
+                  found->path, type, experts[i]);
+        return NULL;
+    }
+    char known[80] = "";
+    for (; form->model_type != NULL; form++) {
+        if (strcmp(form->model_type, type) == 0) return form;
+        size_t used = strlen(known);
+        snprintf(known + used, sizeof known - used, "%s\"%s\"", used > 0 ? ", " : "", form->model_type);
+    }
+    error_set(err, EXIT_USAGE, "%s: model_type is \"%.40s\"; family %s computes %s", found->path, type,
+              family_words[found->model.family], known);
+    return NULL;
+}
+
+// Newer files keep rope_theta in an object of its own. A file without it has the family's default.
+static double found_number_(const JsonValue *root, const FamilyNumber *row) {
+    const JsonValue *value = json_find(root, row->word);
+    if (value == NULL && strcmp(row->word, "rope_theta") == 0)
+        value = json_find(json_find(root, "rope_parameters"), row->word);
+    if (is_number_(value)) return value->number;
+    return row->times == NULL ? row->absent : row->absent * (double)json_integer(root, row->times, -1);
+}
+
+// Reads the object that describes scaled rotations: newer files call it rope_parameters, and have it for plain ones
+// too.
+static int read_rope_(HfModel *found, Error *err) {
+    ModelConfig *m = &found->model;
+    const JsonValue *scaling = json_find(found->root, "rope_scaling");
+    if (scaling == NULL || scaling->type != JSON_OBJECT) scaling = json_find(found->root, "rope_parameters");
+    const char *kind = json_text(scaling, "rope_type", json_text(scaling, "type", "default"));
+    if (strcmp(kind, "default") == 0) kind = "none";
+    for (m->rope_scaling = ROPE_YARN; m->rope_scaling > ROPE_NONE; m->rope_scaling--)
+        if (strcmp(kind, config_word("model.rope_scaling", m->rope_scaling)) == 0) break;
+    const JsonValue *truncate = json_find(scaling, "truncate");
+    char text[120];
+    snprintf(text, sizeof text, "rope_scaling is \"%.40s\"", kind);
+    if (m->rope_scaling == ROPE_NONE && strcmp(kind, "none") != 0) return hf_refuse_(found, err, text);
+    if (is_number_(json_find(scaling, "mscale")) || (truncate != NULL && !is_true_(scaling, "truncate")))
+        return hf_refuse_(found, err, "rope_scaling has mscale or truncate");
+    for (int i = 0; i < HF_ROPE_NUMBERS; i++) {
+        const HfRopeNumber *row = &hf_rope_numbers[i];
+        const JsonValue *value = json_find(scaling, row->word);
+        if (!row->kind[m->rope_scaling]) continue;
+        if (!is_number_(value) && row->absent < 0)
+            return error_set(err, EXIT_USAGE, "%s: rope_scaling \"%s\" has no %s; add it", found->path, kind,
+                             row->word);
+        hf_put_(m, row->offset, row->real, is_number_(value) ? value->number : row->absent);
+    }
+    if (m->rope_scaling != ROPE_YARN) return 0;
+    if (m->rope_attention == 0) m->rope_attention = 0.1 * log(m->rope_factor) + 1;
+    m->rope_original = json_integer(scaling, "original_max_position_embeddings",
+                                    json_integer(found->root, "max_position_embeddings", 0));
+    return 0;
+}
+
+// Returns the family that computes the file's model_type, or -1.
+static int family_of_(const JsonValue *root) {
+    const char *type = json_text(root, "model_type", "");
+    for (int family = 0; family_words[family] != NULL; family++)
+        for (const FamilyForm *form = families[family].forms; form->model_type != NULL; form++)
+            if (strcmp(form->model_type, type) == 0) return family;
+    return -1;
+}
+
+int hf_model_read(HfModel *found, int family_of_run, Error *err) {
+    ModelConfig *m = &found->model;
+    *m = (ModelConfig){.family = family_of_run};
+    const Family *family = &families[family_of_run];
+    const FamilyForm *form = find_form_(found, err);
+    if (form == NULL) return -1;
+    for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) {
+        double value = found_number_(found->root, row);
+        if (value < 0)
+            return error_set(err, EXIT_USAGE, "%s: %s (%s) is missing; is the file complete?", found->path, row->word,
+                             row->key);
+        hf_put_(m, row->offset, row->real, value);
+    }
+    m->qkv_bias = form->qkv_bias;
+    m->qk_norm = form->qk_norm;
+    m->head_dim = json_integer(found->root, "head_dim", form->head_dim);
+    if (m->head_dim <= 0 && m->heads > 0) m->head_dim = m->hidden / m->heads;
+    const JsonValue *tied = json_find(found->root, "tie_word_embeddings");
+    bool said = tied != NULL && tied->type == JSON_BOOL;
+    m->tie_embeddings = (said ? tied->truth : family->tied) ? TIE_TRUE : TIE_FALSE;
+    return family->rotary ? read_rope_(found, err) : 0;
+}
+
+int hf_model_check(const HfModel *found, int64_t seq_len, Error *err) {
+    if (check_demands_(found, err) != 0) return -1;
+    return check_window_(found, seq_len, err);
+}
+
+// --- as a configuration
+
+static void write_key_(FILE *file, const char *name, const ModelConfig *model) {
+    const ConfigKey *key = config_find(name);
+    const void *field = (const char *)model + key->offset - offsetof(Config, model);
+    fprintf(file, ", %s: ", config_short_name(key));
+    if (key->type == KEY_NUMBER)
+        json_write_number(file, *(const double *)field);
+    else if (key->type == KEY_INT)
+        fprintf(file, "%lld", (long long)*(const int64_t *)field);
+    else if (key->type == KEY_BOOL)
+        fputs(*(const bool *)field ? "true" : "false", file);
+    else
+        fputs(key->words[*(const int *)field], file);
+}
+
+static void write_model_(FILE *file, const ModelConfig *model) {
+    const Family *family = &families[model->family];
+    fprintf(file, "model: {family: %s", family_words[model->family]);
+    for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) write_key_(file, row->key, model);
+    write_key_(file, "model.tie_embeddings", model);
+    if (family->rotary) {
+        static const char *const rotary[] = {"model.head_dim", "model.qkv_bias", "model.qk_norm", "model.rope_scaling"};
+        for (int i = 0; i < 4; i++) write_key_(file, rotary[i], model);
+        for (int i = 0; i < HF_ROPE_NUMBERS; i++)
+            if (hf_rope_numbers[i].kind[model->rope_scaling]) write_key_(file, hf_rope_numbers[i].key, model);
+        if (model->rope_scaling == ROPE_YARN) write_key_(file, "model.rope_original", model);
+    }
+    fputs("}\n", file);
+}
+
+// The length is a key like others here, so a sliding window only has to hold the default one.
+static int translate_(HfModel *found, FILE *file, Error *err) {
+    int family = family_of_(found->root);
+    if (family < 0) {
+        found->model.family = family_find("llama");
+        find_form_(found, err);
+        return -1;
+    }
+    if (hf_model_read(found, family, err) != 0 || check_demands_(found, err) != 0) return -1;
+    write_model_(file, &found->model);
+    return 0;
+}
+
+char *hf_model_yaml(const char *text, size_t length, const char *path, Error *err) {
+    size_t size = 0;
+    char *yaml = NULL;
+    Json json;
+    Error ignored = {0};
+    if (length == 0 || text[strspn(text, " \t\r\n")] != '{' || memmem(text, length, "\"model_type\"", 12) == NULL)
+        return NULL;
+    HfModel found = {.path = path};
+    int status = json_parse(&json, text, (int64_t)length, path, &ignored);
+    found.root = status == 0 ? json.root : NULL;
+    FILE *file = json_find(found.root, "model_type") != NULL ? xmemstream(&yaml, &size) : NULL;
+    if (file != NULL) {
+        status = translate_(&found, file, err);
+        xmemstream_close(file);
+    }
+    json_free(&json);
+    if (file != NULL && status == 0) return yaml;
+    free(yaml);
+    return NULL;
+}
