@@ -19,6 +19,8 @@
 
 #include "bpipe.h"
 
+#include "base/alloc.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,13 +165,14 @@ static int prove_own_transfer_(Proof *proof, int s, Action action, Used *used) {
     if (action.kind == ACTION_EVICT) {
         if (proof->home[i] == BUNDLE_HALF_DONE)
             return check_refuse_(proof, s, action, "comes after I; only what waits for B or I may leave");
-        if (proof->home[i] != BUNDLE_HERE) return check_refuse_(proof, s, action, "evicts what is not there");
+        if (proof->home[i] != BUNDLE_HERE)
+            return check_refuse_(proof, s, action, "evicts a bundle that is not on the stage");
         proof->home[i] = action.peer;
         chains->evicts = true;
         used->own--;
     } else {
         if (proof->home[i] != action.peer)
-            return check_refuse_(proof, s, action, "loads what was not evicted to there");
+            return check_refuse_(proof, s, action, "loads a bundle that was not evicted to that place");
         proof->home[i] = BUNDLE_HERE;
         proof->load[i] = chains->transfers + 1;
         used->own++;
@@ -213,10 +216,10 @@ static int prove_action_(Proof *proof, int s, Action action, Used *used) {
                          proof->schedule->name, s, (int)action.kind);
     }
     if (action.microbatch < 0 || action.microbatch >= proof->schedule->microbatches) {
-        return check_refuse_(proof, s, action, "is of no microbatch of this schedule");
+        return check_refuse_(proof, s, action, "names a microbatch that does not exist");
     }
     if (action.chunk < 0 || action.chunk >= proof->schedule->chunks) {
-        return check_refuse_(proof, s, action, "is of no chunk of this schedule");
+        return check_refuse_(proof, s, action, "names a chunk that does not exist");
     }
     if (proof->schedule->forward_only && backward) {
         return check_refuse_(proof, s, action, "has no place in a forward-only schedule");
@@ -374,20 +377,15 @@ static int prove_states_(Proof *proof, int s) {
     if (!chains->evicts) return 0;
     size_t size = (size_t)chains->transfers + 1;
     ActionGrid grid = {.proof = proof, .stage = s};
-    grid.away = calloc(size, sizeof *grid.away);
-    grid.row.reached = calloc(size, sizeof(bool));
-    grid.next.reached = calloc(size, sizeof(bool));
-    int status = -1;
-    if (grid.away == NULL || grid.row.reached == NULL || grid.next.reached == NULL) {
-        error_set(proof->err, EXIT_FAILED, "no memory to prove a schedule of this size");
-    } else {
-        for (int64_t q = 0; q < chains->transfers; q++) {
-            ActionKind kind = chains->queue[q].action.kind;
-            grid.away[q + 1] = grid.away[q] + (kind == ACTION_EVICT) - (kind == ACTION_LOAD);
-        }
-        grid.row.reached[0] = true;
-        status = grid_walk_(&grid);
+    grid.away = xcalloc(size, sizeof *grid.away);
+    grid.row.reached = xcalloc(size, sizeof(bool));
+    grid.next.reached = xcalloc(size, sizeof(bool));
+    for (int64_t q = 0; q < chains->transfers; q++) {
+        ActionKind kind = chains->queue[q].action.kind;
+        grid.away[q + 1] = grid.away[q] + (kind == ACTION_EVICT) - (kind == ACTION_LOAD);
     }
+    grid.row.reached[0] = true;
+    int status = grid_walk_(&grid);
     free(grid.away);
     free(grid.row.reached);
     free(grid.next.reached);
@@ -540,32 +538,28 @@ static void find_neighbours_(Proof *proof) {
     }
 }
 
-static int proof_allocate_(Proof *proof) {
+static void proof_allocate_(Proof *proof) {
     const Schedule *schedule = proof->schedule;
     size_t chunks = (size_t)schedule->chunks, bundles = chunks * (size_t)schedule->microbatches;
-    proof->chains = calloc((size_t)schedule->stages, sizeof *proof->chains);
-    proof->near = calloc((size_t)schedule->stages * chunks, sizeof *proof->near);
-    proof->counts = calloc(2 * (size_t)schedule->stages * chunks, sizeof *proof->counts);
-    proof->weights = calloc(chunks, sizeof *proof->weights);
-    proof->home = calloc(bundles, sizeof *proof->home);
-    proof->load = calloc(bundles, sizeof *proof->load);
-    proof->lent = calloc(bundles, sizeof *proof->lent);
-    bool failed = proof->chains == NULL || proof->near == NULL || proof->counts == NULL || proof->weights == NULL ||
-                  proof->home == NULL || proof->load == NULL || proof->lent == NULL;
-    if (!failed) find_neighbours_(proof);
-    for (int s = 0; s < schedule->stages && !failed; s++) {
+    proof->chains = xcalloc((size_t)schedule->stages, sizeof *proof->chains);
+    proof->near = xcalloc((size_t)schedule->stages * chunks, sizeof *proof->near);
+    proof->counts = xcalloc(2 * (size_t)schedule->stages * chunks, sizeof *proof->counts);
+    proof->weights = xcalloc(chunks, sizeof *proof->weights);
+    proof->home = xcalloc(bundles, sizeof *proof->home);
+    proof->load = xcalloc(bundles, sizeof *proof->load);
+    proof->lent = xcalloc(bundles, sizeof *proof->lent);
+    find_neighbours_(proof);
+    for (int s = 0; s < schedule->stages; s++) {
         size_t count = (size_t)schedule->stage[s].count;
         proof->chains[s].forwards = proof->counts + 2 * (size_t)s * chunks;
         proof->chains[s].gradients = proof->chains[s].forwards + chunks;
-        proof->chains[s].compute = malloc(count * sizeof(Link));
-        proof->chains[s].queue = malloc(count * sizeof(Link));
-        failed = proof->chains[s].compute == NULL || proof->chains[s].queue == NULL;
+        proof->chains[s].compute = xmalloc(count * sizeof(Link));
+        proof->chains[s].queue = xmalloc(count * sizeof(Link));
     }
-    return failed ? error_set(proof->err, EXIT_FAILED, "no memory to prove a schedule of this size") : 0;
 }
 
 static void proof_free_(Proof *proof) {
-    for (int s = 0; s < proof->schedule->stages && proof->chains != NULL; s++) {
+    for (int s = 0; s < proof->schedule->stages; s++) {
         free(proof->chains[s].compute);
         free(proof->chains[s].queue);
     }
@@ -593,7 +587,8 @@ int schedule_check(const Schedule *schedule, Error *err) {
                          (long long)each);
     }
     Proof proof = {.schedule = schedule, .err = err};
-    int status = proof_allocate_(&proof) == 0 ? prove_all_(&proof) : -1;
+    proof_allocate_(&proof);
+    int status = prove_all_(&proof);
     proof_free_(&proof);
     return status;
 }

@@ -4,6 +4,8 @@
 // root.
 #include "contention.h"
 
+#include "base/alloc.h"
+
 #include <stdlib.h>
 
 typedef struct Entry {
@@ -16,7 +18,7 @@ typedef struct Share {
     double since; // when the clock was last set
     Entry *users;
     int count, allocated;
-    int first;   // of the users, the one that is done first
+    int first;   // index of the user that finishes first
     double next; // when; meaningless while count is 0
 } Share;
 
@@ -28,15 +30,10 @@ struct Contention {
 };
 
 Contention *contention_create(int count, const double *capacity) {
-    Contention *contention = calloc(1, sizeof *contention);
-    if (contention == NULL) return NULL;
+    Contention *contention = xcalloc(1, sizeof *contention);
     contention->count = count;
-    contention->share = calloc((size_t)count, sizeof *contention->share);
-    contention->winner = malloc(2 * (size_t)count * sizeof *contention->winner);
-    if (contention->share == NULL || contention->winner == NULL) {
-        contention_free(contention);
-        return NULL;
-    }
+    contention->share = xcalloc((size_t)count, sizeof *contention->share);
+    contention->winner = xmalloc(2 * (size_t)count * sizeof *contention->winner);
     for (int i = 0; i < count; i++) contention->share[i].capacity = capacity[i];
     for (int i = 0; i < 2 * count; i++) contention->winner[i] = -1;
     return contention;
@@ -44,7 +41,7 @@ Contention *contention_create(int count, const double *capacity) {
 
 void contention_free(Contention *contention) {
     if (contention == NULL) return;
-    for (int i = 0; i < contention->count && contention->share != NULL; i++) free(contention->share[i].users);
+    for (int i = 0; i < contention->count; i++) free(contention->share[i].users);
     free(contention->share);
     free(contention->winner);
     free(contention);
@@ -84,23 +81,20 @@ static void contention_settle_(Contention *contention, Share *share) {
     while ((at /= 2) > 0) {
         int before = winner[at];
         winner[at] = sooner_(contention, winner[2 * at], winner[2 * at + 1]);
-        if (winner[at] == before && before != resource) return; // the games above have the same players as before
+        if (winner[at] == before && before != resource)
+            return; // same winner: the rest of the tournament tree is unchanged
     }
 }
 
-int contention_add(Contention *contention, int resource, double now, double duration, ContentionUser user) {
+void contention_add(Contention *contention, int resource, double now, double duration, ContentionUser user) {
     Share *share = &contention->share[resource];
     if (share->count == share->allocated) {
-        int allocated = 2 * share->allocated + 8;
-        Entry *users = realloc(share->users, (size_t)allocated * sizeof *users);
-        if (users == NULL) return -1;
-        share->users = users;
-        share->allocated = allocated;
+        share->allocated = 2 * share->allocated + 8;
+        share->users = xrealloc(share->users, (size_t)share->allocated * sizeof *share->users);
     }
     contention_advance_(share, now);
     share->users[share->count++] = (Entry){share->clock + duration, user};
     contention_settle_(contention, share);
-    return 0;
 }
 
 double contention_next(const Contention *contention) {

@@ -12,12 +12,12 @@ typedef struct ContentionUser {
     int kind, stage; // meaning is the caller's
 } ContentionUser;
 
-// Creates `count` resources. capacity[i]: users of resource i that run at full speed. NULL if memory runs out.
+// Creates `count` resources. capacity[i]: users of resource i that run at full speed.
 Contention *contention_create(int count, const double *capacity);
 void contention_free(Contention *contention);
 
-// Adds a user that, from `now` on, needs `duration` of the resource at full speed. -1 if memory runs out.
-int contention_add(Contention *contention, int resource, double now, double duration, ContentionUser user);
+// Adds a user that, from `now` on, needs `duration` of the resource at full speed.
+void contention_add(Contention *contention, int resource, double now, double duration, ContentionUser user);
 
 // Returns when the next user is done; negative if none is active.
 double contention_next(const Contention *contention);

@@ -1,15 +1,17 @@
 // Forward-only schedules for chunks of any placement: validation and sampling run the same stages as training, without
 // backwards. The order comes from playing the forwards in units of time: each stage runs the highest of its chunks that
-// is ready, so that microbatches leave the pipeline as early as they can. Because the order was played with the actual
-// number of buffers, it cannot hang.
-#include "build.h"
+// is ready, so that microbatches leave the pipeline as early as they can. The order comes from a simulation with the
+// real number of buffers, so it cannot deadlock.
+#include "bpipe.h"
+
+#include "base/alloc.h"
 
 #include <stdlib.h>
 
 typedef struct Play {
     const Schedule *schedule;
     int *done;        // [virtual stages] forwards done before this unit
-    int *started;     // [virtual stages] and including those of this unit
+    int *started;     // [virtual stages] forwards done before or in this unit
     ActionList *list; // [stages]
 } Play;
 
@@ -24,7 +26,11 @@ static bool forward_ready_(const Play *play, int at) {
     return play->done[at + 1] > next - depth;
 }
 
-// Plays one unit of time. Returns how many forwards ran.
+// Plays one unit of time. Returns how many forwards ran. Two stages, two chunks in a V, two microbatches, F0.1 for
+// microbatch 0 on chunk 1: the turn of the V is on stage 1, and microbatch 0 goes on before microbatch 1 arrives there.
+//
+//   stage 0  F0.0 F1.0 .    F0.1 .    F1.1
+//   stage 1  .    F0.0 F0.1 F1.0 F1.1
 static int play_unit_(Play *play) {
     const Schedule *schedule = play->schedule;
     int ran = 0;
@@ -39,39 +45,21 @@ static int play_unit_(Play *play) {
     return ran;
 }
 
-static int play_(Schedule *schedule, Error *err) {
-    size_t all = (size_t)schedule->stages * (size_t)schedule->chunks;
-    Play play = {.schedule = schedule};
-    play.done = calloc(all, sizeof *play.done);
-    play.started = calloc(all, sizeof *play.started);
-    play.list = calloc((size_t)schedule->stages, sizeof *play.list);
-    int status = play.done == NULL || play.started == NULL || play.list == NULL ? -1 : 0;
-    if (status != 0) error_set(err, EXIT_FAILED, "no memory for a schedule of this size");
-    while (status == 0 && play_unit_(&play) > 0) {}
-    for (int s = 0; s < schedule->stages && play.list != NULL; s++) {
-        if (list_finish(&play.list[s], &schedule->stage[s], err) != 0) status = -1;
-    }
-    free(play.done);
-    free(play.started);
-    free(play.list);
-    return status;
-}
-
-Schedule *schedule_forward_like(const Schedule *like, int microbatches, Error *err) {
-    if (like->chunks == 1) {
-        Schedule *plain = schedule_forward(like->stages, microbatches, err);
-        if (plain != NULL) plain->edge_buffers = like->edge_buffers;
-        return plain;
-    }
-    Schedule *schedule = schedule_new("forward", like->stages, microbatches, err);
-    if (schedule == NULL) return NULL;
+Schedule *schedule_forward_like(const Schedule *like, int microbatches) {
+    Schedule *schedule = schedule_new("forward", like->stages, microbatches);
     schedule->chunks = like->chunks;
     schedule->placement = like->placement;
     schedule->edge_buffers = like->edge_buffers;
-    if (play_(schedule, err) != 0) {
-        schedule_free(schedule);
-        return NULL;
-    }
+    size_t all = (size_t)like->stages * (size_t)like->chunks;
+    Play play = {.schedule = schedule};
+    play.done = xcalloc(all, sizeof *play.done);
+    play.started = xcalloc(all, sizeof *play.started);
+    play.list = xcalloc((size_t)like->stages, sizeof *play.list);
+    while (play_unit_(&play) > 0) {}
+    for (int s = 0; s < like->stages; s++) list_finish(&play.list[s], &schedule->stage[s]);
     schedule_finish(schedule, 1);
+    free(play.done);
+    free(play.started);
+    free(play.list);
     return schedule;
 }

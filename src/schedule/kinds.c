@@ -1,70 +1,50 @@
 // The table of schedules, and the way from a row of it to a schedule.
-#include "makers.h"
+#include "kinds.h"
 
 #include <string.h>
 
-#include "build.h"
+#include "base/units.h"
+
+// The functions that write a stage's list (zero_bubble.c, interleaved.c), or make all lists (v_half.c).
+StageMaker zb_d_stage_, interleaved_stage_, gis_stage_, zb_v_stage_, dualpipe_v_stage_;
+Schedule *make_v_half_(const ScheduleSpec *spec, int slots), *make_v_min_(const ScheduleSpec *spec, int slots);
 
 static int half_(int p) {
     return (p + 1) / 2;
 }
 
-static int minimum_(int a, int b) {
-    return a < b ? a : b;
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
-// Makers of one chunk
+// Formulas of p stages, m microbatches, v chunks and groups of g
 
-static Schedule *make_gpipe_(const ScheduleSpec *spec, Error *err) {
-    return schedule_gpipe(spec->stages, spec->microbatches, err);
-}
+#define FORMULA(name, expression)                                                                                      \
+    static int name(const ScheduleSpec *spec) {                                                                        \
+        int p = spec->stages, m = spec->microbatches, v = spec->chunks, g = spec->group;                               \
+        (void)p, (void)m, (void)v, (void)g;                                                                            \
+        return expression;                                                                                             \
+    }
 
-static Schedule *make_1f1b_(const ScheduleSpec *spec, Error *err) {
-    return schedule_1f1b(spec->stages, spec->microbatches, err);
-}
+// The most slots, each of one chunk's bundle. V-Half and V-Min keep about a half and a third of 1F1B's memory.
+// clang-format off
+FORMULA(slots_gpipe_, m)
+FORMULA(slots_p_, p)
+FORMULA(slots_interleaved_, min_int((v - 1) * g + 2 * p - 1, v * m))
+FORMULA(slots_gis_, min_int((v - 1) * g + p, v * m))
+FORMULA(slots_v_half_, 2 * ((p + 2) / 2))
+FORMULA(slots_v_min_, 2 * ((p + 4) / 3))
+FORMULA(slots_zb_v_, 2 * p)
+FORMULA(slots_dualpipe_v_, 2 * p + 1)
+// clang-format on
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Slots, each of one chunk's bundle
-
-static int slots_gpipe_(const ScheduleSpec *spec) {
-    return spec->microbatches;
-}
-
-static int slots_p_(const ScheduleSpec *spec) {
-    return spec->stages;
-}
-
-static int slots_interleaved_(const ScheduleSpec *spec) {
-    return minimum_((spec->chunks - 1) * spec->group + 2 * spec->stages - 1, spec->chunks * spec->microbatches);
-}
-
-static int slots_gis_(const ScheduleSpec *spec) {
-    return minimum_((spec->chunks - 1) * spec->group + spec->stages, spec->chunks * spec->microbatches);
-}
-
-static int slots_v_half_(const ScheduleSpec *spec) {
-    return v_half_slots(spec->stages);
-}
-
-static int slots_v_min_(const ScheduleSpec *spec) {
-    return v_min_slots(spec->stages);
-}
-
-static int slots_zb_v_(const ScheduleSpec *spec) {
-    return 2 * spec->stages;
-}
-
-static int slots_dualpipe_v_(const ScheduleSpec *spec) {
-    return 2 * spec->stages + 1;
-}
+// Edge buffers. The backward of a chunk on the last stage starts a whole group after its forward on the first one, so
+// with groups longer than p/2 more messages than usual are in flight; with two buffers, a large p would hang.
+FORMULA(edges_gis_, (max_int(g - p / 2 + 1, 4) + 1) / 2)
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The fewest slots of the BPipe pass
 
 // All bundles of GPipe are in use at once on every stage, so no partner has a free slot.
 static int least_gpipe_(const ScheduleSpec *spec, EvictTarget target) {
-    return target == EVICT_TO_PEER ? spec->microbatches : minimum_(spec->microbatches, 2);
+    return target == EVICT_TO_PEER ? spec->microbatches : min_int(spec->microbatches, 2);
 }
 
 static int least_1f1b_(const ScheduleSpec *spec, EvictTarget target) {
@@ -103,8 +83,8 @@ static const char *refuse_gis_(const ScheduleSpec *spec, Error *err) {
 
 static const char *refuse_zb_d_(const ScheduleSpec *spec, Error *err) {
     if (spec->delay >= 0 && spec->delay < spec->stages) return NULL;
-    error_set(err, EXIT_USAGE, "schedule zb-d delays W by 0 to %d microbatches on %d stages, not %d", spec->stages - 1,
-              spec->stages, spec->delay);
+    error_set(err, EXIT_USAGE, "delay is %d; on %d stages zb-d allows 0 to %d", spec->delay, spec->stages,
+              spec->stages - 1);
     return "delay";
 }
 
@@ -122,33 +102,33 @@ enum { ONE = 1, TWO = 2, MANY = 64 }; // chunks on a stage
 
 // clang-format off
 #define SCHEDULE_KINDS(ROW)                                                                                            \
-    /*  name           title          meaning                                       */                                \
+    /*  name           title          meaning                                       */                                 \
     ROW("gpipe",       "GPipe",       "all forwards, then all backwards",                                              \
-        .make = make_gpipe_, .slots = slots_gpipe_, .least = least_gpipe_, .chunks = ONE, .most_chunks = ONE,          \
+        .stage = gpipe_stage, .slots = slots_gpipe_, .least = least_gpipe_, .chunks = ONE, .most_chunks = ONE,         \
         .keeps_all = true)                                                                                             \
     ROW("1f1b",        "1F1B",        "one forward, one backward",                                                     \
-        .make = make_1f1b_, .slots = slots_p_, .least = least_1f1b_, .chunks = ONE, .most_chunks = ONE,                \
-        .pairs = true)                                                                                                 \
+        .stage = one_f_one_b_stage, .slots = slots_p_, .least = least_1f1b_, .chunks = ONE, .most_chunks = ONE,        \
+        .pairs = true, .plain = true)                                                                                  \
     ROW("zb-d",        "ZB-D",        "1F1B with weight gradients up to delay microbatches later; p-1: ZB-H1",         \
-        .make = make_zb_d, .refuse = refuse_zb_d_, .slots = slots_p_, .chunks = ONE, .most_chunks = ONE,               \
+        .stage = zb_d_stage_, .refuse = refuse_zb_d_, .slots = slots_p_, .chunks = ONE, .most_chunks = ONE,            \
         .splits = true, .delayed = true, .pairs = true)                                                                \
     ROW("interleaved", "interleaved", "1F1B over several chunks a stage",                                              \
-        .make = make_interleaved, .refuse = refuse_interleaved_, .slots = slots_interleaved_, .chunks = TWO,           \
+        .stage = interleaved_stage_, .refuse = refuse_interleaved_, .slots = slots_interleaved_, .chunks = TWO,        \
         .most_chunks = MANY, .pairs = true)                                                                            \
     ROW("gis",         "GIS",         "interleaved with a shorter warm-up, in groups of microbatches",                 \
-        .make = make_gis, .refuse = refuse_gis_, .slots = slots_gis_, .chunks = TWO, .most_chunks = MANY,              \
-        .splits = true, .grouped = true, .pairs = true)                                                                \
+        .stage = gis_stage_, .refuse = refuse_gis_, .slots = slots_gis_, .edge_buffers = edges_gis_, .chunks = TWO,    \
+        .most_chunks = MANY, .splits = true, .grouped = true, .pairs = true)                                           \
     ROW("v-half",      "V-Half",      "two chunks in a V, half of the memory of 1F1B",                                 \
-        .make = make_v_half, .slots = slots_v_half_, .chunks = TWO, .most_chunks = TWO, .placement = PLACEMENT_V,      \
+        .make = make_v_half_, .slots = slots_v_half_, .chunks = TWO, .most_chunks = TWO, .placement = PLACEMENT_V,     \
         .splits = true)                                                                                                \
     ROW("v-min",       "V-Min",       "two chunks in a V, a third of the memory of 1F1B",                              \
-        .make = make_v_min, .slots = slots_v_min_, .chunks = TWO, .most_chunks = TWO, .placement = PLACEMENT_V,        \
+        .make = make_v_min_, .slots = slots_v_min_, .chunks = TWO, .most_chunks = TWO, .placement = PLACEMENT_V,       \
         .splits = true)                                                                                                \
     ROW("zb-v",        "ZB-V",        "two chunks in a V, the memory of 1F1B, almost no idle time",                    \
-        .make = make_zb_v, .slots = slots_zb_v_, .chunks = TWO, .most_chunks = TWO, .placement = PLACEMENT_V,          \
+        .stage = zb_v_stage_, .slots = slots_zb_v_, .chunks = TWO, .most_chunks = TWO, .placement = PLACEMENT_V,       \
         .splits = true)                                                                                                \
     ROW("dualpipe-v",  "DualPipeV",   "two chunks in a V, whole backwards in the steady phase",                        \
-        .make = make_dualpipe_v, .refuse = refuse_dualpipe_v_, .slots = slots_dualpipe_v_, .chunks = TWO,              \
+        .stage = dualpipe_v_stage_, .refuse = refuse_dualpipe_v_, .slots = slots_dualpipe_v_, .chunks = TWO,           \
         .most_chunks = TWO, .placement = PLACEMENT_V, .splits = true)
 // clang-format on
 
@@ -164,6 +144,12 @@ int schedule_kind_index(const char *name) {
         if (strcmp(schedule_kinds[i].name, name) == 0) return i;
     }
     return -1;
+}
+
+int schedule_kind_plain(void) {
+    int plain = 0;
+    while (!schedule_kinds[plain].plain) plain++;
+    return plain;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -202,11 +188,11 @@ int schedule_complete(const ScheduleKind *kind, ScheduleSpec *spec, const char *
 Schedule *schedule_make(const ScheduleKind *kind, const ScheduleSpec *spec, Error *err) {
     ScheduleSpec whole = *spec;
     if (schedule_complete(kind, &whole, NULL, err) != 0) return NULL;
-    Schedule *schedule = kind->make(&whole, err);
-    if (schedule == NULL || kind->splits || !whole.split) return schedule;
-    if (schedule_split(schedule, err) == 0) return schedule;
-    schedule_free(schedule);
-    return NULL;
+    Schedule *schedule = kind->stage != NULL ? schedule_fill(kind->name, &whole, kind->placement, kind->stage)
+                                             : kind->make(&whole, kind->slots(&whole));
+    if (kind->edge_buffers != NULL) schedule->edge_buffers = kind->edge_buffers(&whole);
+    if (whole.split && !kind->splits) schedule_split(schedule);
+    return schedule;
 }
 
 int schedule_least_slots(const ScheduleKind *kind, const ScheduleSpec *spec, EvictTarget target) {

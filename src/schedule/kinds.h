@@ -1,5 +1,5 @@
 // All schedules that have a name, one row each: how to make one, what it accepts and refuses. Configuration, plan and
-// search ask this table and never for a particular name, so a new schedule is one maker and one row in kinds.c.
+// search ask this table and never for a particular name, so a new schedule is one function and one row in kinds.c.
 #ifndef KINDS_H
 #define KINDS_H
 
@@ -10,32 +10,26 @@ extern "C" {
 #endif
 
 enum {
-    SCHEDULE_GROUP_HALF = -1, // ceil(p/2) microbatches a group
+    SCHEDULE_GROUP_HALF = -1, // groups of ceil(p/2) microbatches
     SCHEDULE_DELAY_MOST = -1, // p-1
 };
-
-// What a schedule is made for. Zeroes are defaults, except for delay.
-typedef struct ScheduleSpec {
-    int stages, microbatches;
-    int chunks; // 0: the kind's default
-    int group;  // microbatches that pass a chunk one after another; 0: p; SCHEDULE_GROUP_HALF
-    int delay;  // backwards by which W comes after its I; SCHEDULE_DELAY_MOST
-    bool split; // write every B as I and W; schedules that need I and W have them anyway
-} ScheduleSpec;
 
 typedef struct ScheduleKind {
     const char *name;    // schedule.name, and Schedule.name
     const char *title;   // as people write it: "1F1B"
     const char *meaning; // for help, a few words
-    // Makes the lists from a spec that schedule_complete has accepted. Code 1 if memory runs out.
-    Schedule *(*make)(const ScheduleSpec *spec, Error *err);
+    // Writes the list of one stage, from a spec that schedule_complete has accepted. If the lists of all stages follow
+    // from each other, `make` makes the schedule instead, within `slots` slots.
+    StageMaker *stage;
+    Schedule *(*make)(const ScheduleSpec *spec, int slots);
     // Checks a completed spec for what is particular to the kind. Returns the field of ScheduleSpec to blame
     // ("microbatches") and why in err (code 2), or NULL if nothing is wrong. The pointer is NULL if every completed
     // spec is accepted.
     const char *(*refuse)(const ScheduleSpec *spec, Error *err);
     // Returns the most slots that any stage needs, a bound that a test holds the lists to.
     int (*slots)(const ScheduleSpec *spec);
-    int chunks, most_chunks; // the default, which is also the minimum, and the maximum
+    int (*edge_buffers)(const ScheduleSpec *spec); // NULL: SCHEDULE_EDGE_BUFFERS
+    int chunks, most_chunks;                       // the default, which is also the minimum, and the maximum
     Placement placement;
     // Returns the fewest slots for the BPipe pass, if there is a formula; otherwise they follow from the lists.
     int (*least)(const ScheduleSpec *spec, EvictTarget target);
@@ -44,6 +38,7 @@ typedef struct ScheduleKind {
     bool delayed;   // has a delay
     bool pairs;     // the BPipe pass may evict to the partner; it may always evict to the host
     bool keeps_all; // its stages keep a bundle of every microbatch
+    bool plain;     // the one row that runs if nothing better is known, and that others are compared with
 } ScheduleKind;
 
 extern const ScheduleKind schedule_kinds[];
@@ -54,15 +49,17 @@ extern const char *const schedule_words[];
 
 // Returns the row of a name, -1 if there is none.
 int schedule_kind_index(const char *name);
+// Returns the row that is marked as plain.
+int schedule_kind_plain(void);
 
 // Fills in the defaults of a spec and refuses what is illegal. 0, or -1 with err (code 2) and, in *key if that is not
 // NULL, the field to blame: "stages", "microbatches", "chunks", "group" or "delay".
 int schedule_complete(const ScheduleKind *kind, ScheduleSpec *spec, const char **key, Error *err);
 
-// Makes the schedule of this kind. The caller owns it (schedule_free). NULL and err as schedule_complete, or code 1.
+// Makes the schedule of this kind. The caller owns it (schedule_free). NULL and err as schedule_complete.
 Schedule *schedule_make(const ScheduleKind *kind, const ScheduleSpec *spec, Error *err);
 
-// Returns the fewest slots that the BPipe pass needs for it; 1 if the spec is illegal or memory runs out.
+// Returns the fewest slots that the BPipe pass needs for it; 1 if the spec is illegal.
 int schedule_least_slots(const ScheduleKind *kind, const ScheduleSpec *spec, EvictTarget target);
 
 #ifdef __cplusplus

@@ -4,6 +4,8 @@
 // bounds the heap.
 #include "simulate.h"
 
+#include "base/alloc.h"
+#include "base/units.h"
 #include "contention.h"
 
 #include <stdlib.h>
@@ -66,7 +68,6 @@ typedef struct SimRun {
     int stirred_count;
     double now;
     Contention *shares; // NULL: nothing is shared
-    bool no_memory;
 } SimRun;
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -95,8 +96,8 @@ static End ends_pop_(SimRun *run) {
 static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind kind, int where) {
     if (share < 0)
         ends_push_(run, duration, kind, where);
-    else if (contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, where}) != 0)
-        run->no_memory = true;
+    else
+        contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, where});
 }
 
 static int share_of_(const int *resources, int i) {
@@ -158,10 +159,6 @@ static void note_wait_over_(SimRun *run, int s, bool forward) {
     stage->waiting = false;
 }
 
-static void simulate_note_peak_(int *peak, int used) {
-    if (used > *peak) *peak = used;
-}
-
 static void start_compute_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     if (stage->computing || stage->compute == stage->count) return;
@@ -179,7 +176,7 @@ static void start_compute_(SimRun *run, int s) {
     note_wait_over_(run, s, forward);
     if (out != NULL) out->reserved++;
     if (forward) stage->own++;
-    simulate_note_peak_(&run->timeline->stage[s].own_peak, stage->own);
+    run->timeline->stage[s].own_peak = max_int(run->timeline->stage[s].own_peak, stage->own);
     stage->computing = true;
     stage->compute_start = run->now;
     int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
@@ -226,14 +223,13 @@ static void simulate_start_transfer_(SimRun *run, int s) {
     if (!peer_ready_(run, s, action)) return;
     occupy_queue_(run, s);
     if (action.peer != SCHEDULE_HOST) {
-        SimStage *peer = &run->stages[action.peer];
+        StageTimeline *line = &run->timeline->stage[action.peer];
         occupy_queue_(run, action.peer);
-        if (evict) peer->lent++;
-        simulate_note_peak_(&run->timeline->stage[action.peer].lent_peak, peer->lent);
+        if (evict) line->lent_peak = max_int(line->lent_peak, ++run->stages[action.peer].lent);
     }
     if (evict) *here = false;
     if (load) stage->own++;
-    simulate_note_peak_(&run->timeline->stage[s].own_peak, stage->own);
+    run->timeline->stage[s].own_peak = max_int(run->timeline->stage[s].own_peak, stage->own);
     const SimulateShares *shares = run->costs->shares;
     int share = run->shares == NULL ? -1 : share_of_(evict ? shares->evict : shares->load, s);
     simulate_ends_in_(run, run->costs->transfer == NULL ? 0 : run->costs->transfer[s], share, END_TRANSFER_, s);
@@ -401,7 +397,7 @@ static void prepare_chunk_(SimRun *run, int s, int c) {
     if (costs->weight != NULL) chunk->weight = costs->weight[at];
 }
 
-static int stage_prepare_(SimRun *run, int s) {
+static void stage_prepare_(SimRun *run, int s) {
     const Schedule *schedule = run->schedule;
     SimStage *stage = &run->stages[s];
     StageTimeline *line = &run->timeline->stage[s];
@@ -409,43 +405,34 @@ static int stage_prepare_(SimRun *run, int s) {
     stage->count = schedule->stage[s].count;
     stage->compute = next_place_(stage, 0, true);
     stage->queue = next_place_(stage, 0, false);
-    stage->here = calloc((size_t)schedule->chunks * (size_t)schedule->microbatches, sizeof *stage->here);
-    bool failed = stage->here == NULL;
+    stage->here = xcalloc((size_t)schedule->chunks * (size_t)schedule->microbatches, sizeof *stage->here);
     if (!run->costs->totals_only) {
-        line->start = calloc((size_t)stage->count, sizeof *line->start);
-        line->end = calloc((size_t)stage->count, sizeof *line->end);
-        failed = failed || line->start == NULL || line->end == NULL;
+        line->start = xcalloc((size_t)stage->count, sizeof *line->start);
+        line->end = xcalloc((size_t)stage->count, sizeof *line->end);
     }
     for (int c = 0; c < schedule->chunks; c++) prepare_chunk_(run, s, c);
     stir_(run, s);
-    return failed ? -1 : 0;
 }
 
-static int run_prepare_(SimRun *run, Error *err) {
+static void run_prepare_(SimRun *run) {
     size_t stages = (size_t)run->schedule->stages, virtual_stages = stages * (size_t)run->schedule->chunks;
-    run->timeline = calloc(1, sizeof *run->timeline);
-    if (run->timeline != NULL) run->timeline->stage = calloc(stages, sizeof *run->timeline->stage);
-    run->stages = calloc(stages, sizeof *run->stages);
-    run->chunks = calloc(virtual_stages, sizeof *run->chunks);
-    run->down = calloc(virtual_stages, sizeof *run->down);
-    run->up = calloc(virtual_stages, sizeof *run->up);
-    run->ends = calloc(2 * (stages + virtual_stages), sizeof *run->ends);
-    run->stirred = calloc(stages, sizeof *run->stirred);
-    bool failed = run->timeline == NULL || run->timeline->stage == NULL || run->stages == NULL || run->chunks == NULL ||
-                  run->down == NULL || run->up == NULL || run->ends == NULL || run->stirred == NULL;
     const SimulateShares *shared = run->costs->shares;
-    if (shared != NULL && shared->count > 0) {
-        run->shares = contention_create(shared->count, shared->capacity);
-        failed = failed || run->shares == NULL;
-    }
-    if (!failed) run->timeline->stages = run->schedule->stages;
-    for (int s = 0; s < run->schedule->stages && !failed; s++) failed = stage_prepare_(run, s) != 0;
-    if (!failed) prepare_edges_(run);
-    return failed ? error_set(err, EXIT_FAILED, "no memory to simulate a schedule of this size") : 0;
+    run->timeline = xcalloc(1, sizeof *run->timeline);
+    run->timeline->stages = run->schedule->stages;
+    run->timeline->stage = xcalloc(stages, sizeof *run->timeline->stage);
+    run->stages = xcalloc(stages, sizeof *run->stages);
+    run->chunks = xcalloc(virtual_stages, sizeof *run->chunks);
+    run->down = xcalloc(virtual_stages, sizeof *run->down);
+    run->up = xcalloc(virtual_stages, sizeof *run->up);
+    run->ends = xcalloc(2 * (stages + virtual_stages), sizeof *run->ends);
+    run->stirred = xcalloc(stages, sizeof *run->stirred);
+    if (shared != NULL && shared->count > 0) run->shares = contention_create(shared->count, shared->capacity);
+    for (int s = 0; s < run->schedule->stages; s++) stage_prepare_(run, s);
+    prepare_edges_(run);
 }
 
 static void run_free_(SimRun *run) {
-    for (int s = 0; s < run->schedule->stages && run->stages != NULL; s++) free(run->stages[s].here);
+    for (int s = 0; s < run->schedule->stages; s++) free(run->stages[s].here);
     free(run->stages);
     free(run->chunks);
     free(run->down);
@@ -473,7 +460,6 @@ static int run_to_end_(SimRun *run, Error *err) {
         }
         start_all_(run);
     }
-    if (run->no_memory) return error_set(err, EXIT_FAILED, "no memory to simulate a schedule of this size");
     for (int s = 0; s < run->schedule->stages; s++) {
         const SimStage *stage = &run->stages[s];
         if (stage->compute == stage->count && stage->queue == stage->count) continue;
@@ -490,8 +476,7 @@ static void timeline_sum_(Timeline *timeline, double makespan) {
     for (int s = 0; s < timeline->stages; s++) {
         const StageTimeline *line = &timeline->stage[s];
         busy += line->busy;
-        double exposed = line->wait_slot + line->wait_load;
-        if (exposed > timeline->exposed) timeline->exposed = exposed;
+        timeline->exposed = max_double(timeline->exposed, line->wait_slot + line->wait_load);
     }
     timeline->makespan = makespan;
     timeline->bubble = makespan > 0 ? 1 - busy / (makespan * timeline->stages) : 0;
@@ -499,15 +484,13 @@ static void timeline_sum_(Timeline *timeline, double makespan) {
 
 Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Error *err) {
     SimRun run = {.schedule = schedule, .costs = costs};
-    int status = run_prepare_(&run, err);
-    if (status == 0) status = run_to_end_(&run, err);
-    if (status == 0) timeline_sum_(run.timeline, run.now);
+    run_prepare_(&run);
+    int status = run_to_end_(&run, err);
+    timeline_sum_(run.timeline, run.now);
     run_free_(&run);
-    if (status != 0) {
-        timeline_free(run.timeline);
-        return NULL;
-    }
-    return run.timeline;
+    if (status == 0) return run.timeline;
+    timeline_free(run.timeline);
+    return NULL;
 }
 
 void timeline_free(Timeline *timeline) {

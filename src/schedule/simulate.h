@@ -19,9 +19,9 @@ typedef struct SimulateShares {
     const int *evict, *load; // [stages] by evictor, of a bundle leaving and of one coming back
 } SimulateShares;
 
-// Durations in any one unit (seconds, or forwards). The caller owns the arrays. Those of compute are [stages*chunks],
-// with chunk c on stage s at s*chunks + c. The link after the last stage leads to the first one; only chunks in a loop
-// use it, and without them its entry may be missing.
+// Durations in any one unit (seconds, or forwards). The caller owns the arrays. Compute costs are arrays of
+// stages*chunks; chunk c of stage s is at s*chunks + c. The link after the last stage leads to the first one; only
+// chunks in a loop use it, and without them its entry may be missing.
 typedef struct SimulateCosts {
     const double *forward;
     const double *backward;       // of B, recompute included; NULL in a schedule without B

@@ -1,7 +1,9 @@
 // Writes and reads the text form of schedules. Version 1 has F, B, E, A, R and L and one chunk on every stage. Version
 // 2 adds chunk numbers to every action, I and W, and gives placement and edge buffers in its header. A schedule that
 // version 1 can express is written in version 1.
-#include "build.h"
+#include "bpipe.h"
+
+#include "base/alloc.h"
 
 #include <ctype.h>
 #include <limits.h>
@@ -208,7 +210,8 @@ static int text_read_stage_(Reader *reader, int s, StageSchedule *stage) {
     ActionList list = {0};
     int status = 0;
     while (status == 0 && !take_line_end_(reader)) status = read_action_(reader, &list);
-    return list_finish(&list, stage, reader->err) != 0 ? -1 : status;
+    list_finish(&list, stage);
+    return status;
 }
 
 // Memory for the stages grows with the lines that exist, not with the number in the header.
@@ -216,9 +219,7 @@ static int read_stages_(Reader *reader, Schedule *schedule, int promised) {
     for (int capacity = 0; schedule->stages < promised; schedule->stages++) {
         if (schedule->stages == capacity) {
             capacity = 2 * capacity + 8;
-            StageSchedule *stage = realloc(schedule->stage, (size_t)capacity * sizeof *stage);
-            if (stage == NULL) return error_set(reader->err, EXIT_FAILED, "no memory for a schedule of this size");
-            schedule->stage = stage;
+            schedule->stage = xrealloc(schedule->stage, (size_t)capacity * sizeof *schedule->stage);
         }
         schedule->stage[schedule->stages] = (StageSchedule){0};
         if (text_read_stage_(reader, schedule->stages, &schedule->stage[schedule->stages]) != 0) {
@@ -241,11 +242,7 @@ static int check_header_(const Schedule *schedule, Error *err) {
 }
 
 Schedule *schedule_parse(const char *text, Error *err) {
-    Schedule *schedule = calloc(1, sizeof *schedule);
-    if (schedule == NULL) {
-        error_set(err, EXIT_FAILED, "no memory for a schedule");
-        return NULL;
-    }
+    Schedule *schedule = xcalloc(1, sizeof *schedule);
     schedule->chunks = 1;
     schedule->edge_buffers = SCHEDULE_EDGE_BUFFERS;
     Reader reader = {text, 1, false, err};

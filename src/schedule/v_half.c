@@ -11,8 +11,10 @@
 //      come.
 // For V-Half this reaches the bound of the paper, 6p-3k-1 idle units with k slots, for every p and m; V-Min comes
 // within 4 units of it. The order is then used for any durations.
-#include "build.h"
-#include "makers.h"
+#include "kinds.h"
+
+#include "base/alloc.h"
+#include "base/units.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,12 +28,19 @@ typedef struct Grid {
     int length;  // units
     int *time;   // [passes] when it runs, -1: not on the grid
     int *pass;   // [stages*length] what runs then, or NO_PASS
-    int *in_use; // [stages*length] bundles in slots then, those of the running pass included
+    int *in_use; // [stages*length] bundles in slots then, including the bundle of the running pass
     int *order;  // [passes] space for a list of passes
     int *free;   // [stages] the first unit after what has been placed
 } Grid;
 
-// When microbatch 0 runs F of chunk 0, F of chunk 1, I of chunk 1 and I of chunk 0 on a stage.
+// The units in which microbatch 0 runs F and I of each chunk on a stage. V-Half with p = 2 and two microbatches, with
+// capital letters for chunk 0 and small ones for chunk 1. The holes are for W:
+//
+//   stage 0  F0 .  .  .  f0 .  F1 .  i0 .  f1 .  .  I0 i1 .  .  .  .  I1
+//   stage 1  .  .  F0 f0 .  .  .  .  F1 f1 i0 .  I0 .  .  .  i1 .  I1 .
+//
+// F goes down the V and up again, I follows in the opposite direction, and microbatch 1 repeats all of it PERIOD units
+// later.
 typedef struct PatternStart {
     int forward[CHUNKS], input[CHUNKS];
 } PatternStart;
@@ -44,14 +53,6 @@ static PatternStart v_half_start_(int p, int s) {
 static PatternStart v_min_start_(int p, int s) {
     int third = p % 3 == 0 ? 2 : 0;
     return (PatternStart){{s, 2 * p - s - 1}, {4 * p + third - s - 1, 2 * p + third + s}};
-}
-
-int v_half_slots(int stages) {
-    return CHUNKS * ((stages + 2) / 2);
-}
-
-int v_min_slots(int stages) {
-    return CHUNKS * ((stages + 4) / 3);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -102,20 +103,16 @@ static int end_of_(const Grid *grid, PassKind kind, int virtual_stage, int micro
     return grid->time[pass_of_(grid, stage, kind, chunk, microbatch)] + 1;
 }
 
-static int later_(int a, int b) {
-    return a > b ? a : b;
-}
-
 // Returns the first unit in which a pass finds its inputs and comes after the previous pass of its kind and chunk.
 static int ready_(const Grid *grid, int pass) {
     int stage = grid_stage_(grid, pass), chunk = grid_chunk_(grid, pass), i = grid_microbatch_(grid, pass);
     int at = chunk == 0 ? stage : 2 * grid->stages - 1 - stage, time = 0;
     PassKind kind = grid_kind_(grid, pass);
     if (i > 0) time = grid->time[pass - 1] + 1;
-    if (kind == PASS_W) return later_(time, end_of_(grid, PASS_I, at, i));
-    if (kind == PASS_F) return at > 0 ? later_(time, end_of_(grid, PASS_F, at - 1, i)) : time;
-    if (at < CHUNKS * grid->stages - 1) time = later_(time, end_of_(grid, PASS_I, at + 1, i));
-    return later_(time, end_of_(grid, PASS_F, at, i));
+    if (kind == PASS_W) return max_int(time, end_of_(grid, PASS_I, at, i));
+    if (kind == PASS_F) return at > 0 ? max_int(time, end_of_(grid, PASS_F, at - 1, i)) : time;
+    if (at < CHUNKS * grid->stages - 1) time = max_int(time, end_of_(grid, PASS_I, at + 1, i));
+    return max_int(time, end_of_(grid, PASS_F, at, i));
 }
 
 // Writes all passes on the grid in order of time into `order`; returns how many.
@@ -199,7 +196,7 @@ static void stable_phase_(const Grid *grid, int *first, int *last) {
     *first = grid->time[pass_of_(grid, 0, PASS_I, 0, 0)];
     *last = 0;
     for (int s = 0; s < grid->stages; s++) {
-        *last = later_(*last, grid->time[pass_of_(grid, s, PASS_F, 0, grid->microbatches - 1)]);
+        *last = max_int(*last, grid->time[pass_of_(grid, s, PASS_F, 0, grid->microbatches - 1)]);
     }
 }
 
@@ -237,14 +234,14 @@ static void close_up_(Grid *grid) {
     memset(grid->free, 0, (size_t)grid->stages * sizeof *grid->free);
     for (int i = 0; i < count; i++) {
         int pass = grid->order[i], stage = grid_stage_(grid, pass);
-        int time = later_(ready_(grid, pass), grid->free[stage]);
+        int time = max_int(ready_(grid, pass), grid->free[stage]);
         take_out_(grid, pass);
         put_(grid, pass, time);
         grid->free[stage] = time + 1;
     }
 }
 
-// Places F and I after the stable phase anew, in their order, each in the first unit left once W have filled the
+// Places F and I after the stable phase again, in their order, each in the first unit left once W have filled the
 // earlier holes.
 static void repack_(Grid *grid, Filler *filler) {
     int first, last, count, passes = 0;
@@ -259,7 +256,7 @@ static void repack_(Grid *grid, Filler *filler) {
         int pass = grid->order[i], stage = grid_stage_(grid, pass);
         bool forward = grid_kind_(grid, pass) == PASS_F;
         Filler *at = &filler[stage];
-        int time = later_(ready_(grid, pass), at->time);
+        int time = max_int(ready_(grid, pass), at->time);
         fill_holes_(grid, at, stage, time);
         while (*grid_at_(grid, stage, time) != NO_PASS || (forward && at->in_use >= grid->slots)) {
             fill_holes_(grid, at, stage, ++time);
@@ -269,46 +266,40 @@ static void repack_(Grid *grid, Filler *filler) {
     for (int s = 0; s < grid->stages; s++) fill_holes_(grid, &filler[s], s, grid->length);
 }
 
-static int repack_ends_(Grid *grid) {
+static void repack_ends_(Grid *grid) {
     size_t weights = (size_t)CHUNKS * (size_t)grid->microbatches;
-    Filler *filler = calloc((size_t)grid->stages, sizeof *filler);
-    int *waiting = malloc((size_t)grid->stages * weights * sizeof *waiting);
-    bool failed = filler == NULL || waiting == NULL;
-    for (int s = 0; s < grid->stages && !failed; s++) filler[s].waiting = waiting + (size_t)s * weights;
-    if (!failed) repack_(grid, filler);
+    Filler *filler = xcalloc((size_t)grid->stages, sizeof *filler);
+    int *waiting = xmalloc((size_t)grid->stages * weights * sizeof *waiting);
+    for (int s = 0; s < grid->stages; s++) filler[s].waiting = waiting + (size_t)s * weights;
+    repack_(grid, filler);
     free(filler);
     free(waiting);
-    return failed ? -1 : 0;
 }
 
-static int arrange_(Grid *grid, PatternStart (*start)(int, int)) {
+static void arrange_(Grid *grid, PatternStart (*start)(int, int)) {
     lay_pattern_(grid, start);
     fill_all_holes_(grid);
     pull_outside_(grid);
     close_up_(grid);
-    if (repack_ends_(grid) != 0) return -1;
+    repack_ends_(grid);
     close_up_(grid);
     remove_weights_(grid);
     fill_all_holes_(grid);
-    return 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-static int grid_allocate_(Grid *grid) {
+static void grid_allocate_(Grid *grid) {
     // The pattern ends within 6(p+m), and the W left after it within a few more p.
     grid->length = PERIOD * grid->microbatches + 14 * grid->stages + 16;
     size_t passes = (size_t)grid_passes_(grid), units = (size_t)grid->stages * (size_t)grid->length;
-    grid->time = malloc(passes * sizeof *grid->time);
-    grid->order = malloc(passes * sizeof *grid->order);
-    grid->pass = malloc(units * sizeof *grid->pass);
-    grid->in_use = malloc(units * sizeof *grid->in_use);
-    grid->free = malloc((size_t)grid->stages * sizeof *grid->free);
-    if (grid->time == NULL || grid->order == NULL || grid->pass == NULL || grid->in_use == NULL || grid->free == NULL)
-        return -1;
+    grid->time = xmalloc(passes * sizeof *grid->time);
+    grid->order = xmalloc(passes * sizeof *grid->order);
+    grid->pass = xmalloc(units * sizeof *grid->pass);
+    grid->in_use = xmalloc(units * sizeof *grid->in_use);
+    grid->free = xmalloc((size_t)grid->stages * sizeof *grid->free);
     for (size_t i = 0; i < passes; i++) grid->time[i] = -1;
     for (size_t i = 0; i < units; i++) grid->pass[i] = NO_PASS;
-    return 0;
 }
 
 static void grid_free_(Grid *grid) {
@@ -319,7 +310,7 @@ static void grid_free_(Grid *grid) {
     free(grid->free);
 }
 
-static int read_stage_(const Grid *grid, int s, StageSchedule *stage, Error *err) {
+static void read_stage_(const Grid *grid, int s, StageSchedule *stage) {
     static const ActionKind kinds[PASS_KINDS] = {ACTION_FORWARD, ACTION_INPUT, ACTION_WEIGHT};
     ActionList list = {0};
     for (int t = 0; t < grid->length; t++) {
@@ -327,32 +318,26 @@ static int read_stage_(const Grid *grid, int s, StageSchedule *stage, Error *err
         if (pass == NO_PASS) continue;
         list_compute(&list, kinds[grid_kind_(grid, pass)], grid_chunk_(grid, pass), grid_microbatch_(grid, pass));
     }
-    return list_finish(&list, stage, err);
+    list_finish(&list, stage);
 }
 
-static Schedule *make_pattern_(const char *name, const ScheduleSpec *spec, int slots, PatternStart (*start)(int, int),
-                               Error *err) {
-    Schedule *schedule = schedule_new(name, spec->stages, spec->microbatches, err);
-    if (schedule == NULL) return NULL;
+static Schedule *make_pattern_(const char *name, const ScheduleSpec *spec, int slots, PatternStart (*start)(int, int)) {
+    Schedule *schedule = schedule_new(name, spec->stages, spec->microbatches);
     schedule->chunks = CHUNKS;
     schedule->placement = PLACEMENT_V;
     Grid grid = {.stages = spec->stages, .microbatches = spec->microbatches, .slots = slots};
-    int status = grid_allocate_(&grid) == 0 ? arrange_(&grid, start) : -1;
-    if (status != 0) error_set(err, EXIT_FAILED, "no memory for a schedule of this size");
-    for (int s = 0; s < spec->stages && status == 0; s++) status = read_stage_(&grid, s, &schedule->stage[s], err);
+    grid_allocate_(&grid);
+    arrange_(&grid, start);
+    for (int s = 0; s < spec->stages; s++) read_stage_(&grid, s, &schedule->stage[s]);
     grid_free_(&grid);
-    if (status != 0) {
-        schedule_free(schedule);
-        return NULL;
-    }
     schedule_finish(schedule, 0);
     return schedule;
 }
 
-Schedule *make_v_half(const ScheduleSpec *spec, Error *err) {
-    return make_pattern_("v-half", spec, v_half_slots(spec->stages), v_half_start_, err);
+Schedule *make_v_half_(const ScheduleSpec *spec, int slots) {
+    return make_pattern_("v-half", spec, slots, v_half_start_);
 }
 
-Schedule *make_v_min(const ScheduleSpec *spec, Error *err) {
-    return make_pattern_("v-min", spec, v_min_slots(spec->stages), v_min_start_, err);
+Schedule *make_v_min_(const ScheduleSpec *spec, int slots) {
+    return make_pattern_("v-min", spec, slots, v_min_start_);
 }

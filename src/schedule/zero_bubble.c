@@ -1,97 +1,142 @@
-// Zero-bubble schedules (Qi et al., ICLR 2024), which split backwards so that a stage can do W while it would wait for
-// I.
+// Schedules that split backwards so that a stage can do W while it would wait for I.
 //
-// zb-d is 1F1B with every W moved back by d = min(s, delay) microbatches on stage s. delay 0 is 1F1B with split
-// backwards; delay p-1 is ZB-H1, where every stage keeps p bundles. Each microbatch of delay costs a slot on the later
-// stages and takes one W off the bubble.
+// zb-d (Qi et al., ICLR 2024) is 1F1B with every W moved back by d = min(s, delay) microbatches on stage s. delay 0 is
+// 1F1B with split backwards; delay p-1 is ZB-H1, where every stage keeps p bundles. Each microbatch of delay costs a
+// slot on the later stages and takes one W off the bubble. Stage 2 of p = 3, delay 2, m = 4:
 //
-// zb-v places two chunks in a V, so that the first and the last virtual stage share a stage, which can go from its
-// forward to its backward at once. All stages keep 2p chunk bundles.
-#include "build.h"
-#include "makers.h"
+//   F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3      without delay: F0 I0 W0 F1 I1 W1 F2 I2 W2 F3 I3 W3
+//
+// zb-v (the same paper) places two chunks in a V, so that the first and the last virtual stage share a stage, which can
+// go from its forward to its backward at once. All stages keep 2p chunk bundles.
+//
+// dualpipe-v (DeepSeek-AI, DualPipe, 2025), without running a forward and a backward at the same time: two chunks in a
+// V, whole backwards in the steady phase, and split ones where a stage would otherwise wait: at the start because the
+// gradient has to leave soon, at the end because W can wait. Needs at least 2p microbatches.
+#include "kinds.h"
 
-static int zb_d_stage_(const ScheduleSpec *spec, int s, StageSchedule *stage, Error *err) {
-    ActionList list = {0};
-    int m = spec->microbatches, warm_up = spec->stages - s, late = s < spec->delay ? s : spec->delay;
-    for (int i = 0; i < warm_up; i++) list_compute(&list, ACTION_FORWARD, 0, i);
+#include "base/units.h"
+
+void zb_d_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
+    int m = spec->microbatches, warm_up = spec->stages - s, late = min_int(s, spec->delay);
+    for (int i = 0; i < warm_up; i++) list_compute(list, ACTION_FORWARD, 0, i);
     for (int i = 0; i < m; i++) {
-        list_compute(&list, ACTION_INPUT, 0, i);
-        if (i >= late) list_compute(&list, ACTION_WEIGHT, 0, i - late);
-        if (i + warm_up < m) list_compute(&list, ACTION_FORWARD, 0, i + warm_up);
+        list_compute(list, ACTION_INPUT, 0, i);
+        if (i >= late) list_compute(list, ACTION_WEIGHT, 0, i - late);
+        if (i + warm_up < m) list_compute(list, ACTION_FORWARD, 0, i + warm_up);
     }
-    for (int i = m - late; i < m; i++) list_compute(&list, ACTION_WEIGHT, 0, i);
-    return list_finish(&list, stage, err);
+    for (int i = m - late; i < m; i++) list_compute(list, ACTION_WEIGHT, 0, i);
 }
 
-Schedule *make_zb_d(const ScheduleSpec *spec, Error *err) {
-    Schedule *schedule = schedule_new("zb-d", spec->stages, spec->microbatches, err);
-    for (int s = 0; schedule != NULL && s < spec->stages; s++) {
-        if (zb_d_stage_(spec, s, &schedule->stage[s], err) == 0) continue;
-        schedule_free(schedule);
-        return NULL;
-    }
-    if (schedule != NULL) schedule_finish(schedule, 0);
-    return schedule;
-}
+// ---------------------------------------------------------------------------------------------------------------------
+// Two chunks in a V. The papers count how often each kind of action comes in each phase, so the code only names kind
+// and chunk: the microbatch is the next one that has not had this action.
 
-// A list in which every action is the next microbatch of its kind and chunk.
 typedef struct Counting {
-    ActionList list;
+    ActionList *list;
     int microbatches;
-    int next[3][2]; // [F, I, W][chunk]
+    int forwards[2], backwards[2], weights[2]; // [chunk] actions so far; backwards: B and I; weights: W
+    int64_t oldest;                            // place in the list from which on I wait for their W
 } Counting;
 
-static void next_(Counting *counting, ActionKind kind, int chunk) {
-    int *next = &counting->next[kind == ACTION_FORWARD ? 0 : kind == ACTION_INPUT ? 1 : 2][chunk];
-    if (*next < counting->microbatches) list_compute(&counting->list, kind, chunk, *next);
+// Appends microbatch *next, unless it does not exist, and counts it.
+static void next_(Counting *at, ActionKind kind, int chunk, int *next) {
+    if (*next < at->microbatches) list_compute(at->list, kind, chunk, *next);
     ++*next;
 }
 
-static void next_backward_(Counting *counting, int chunk) {
-    next_(counting, ACTION_INPUT, chunk);
-    next_(counting, ACTION_WEIGHT, chunk);
+static void forward_(Counting *at, int chunk) {
+    next_(at, ACTION_FORWARD, chunk, &at->forwards[chunk]);
 }
 
-// Counts are for n >= 2p-1 microbatches; those that do not exist are left out.
-static int zb_v_stage_(const ScheduleSpec *spec, int s, StageSchedule *stage, Error *err) {
-    int p = spec->stages, m = spec->microbatches, n = m > 2 * p - 1 ? m : 2 * p - 1;
-    Counting counting = {.microbatches = m};
-    const int *forwards = counting.next[0], *weights = counting.next[2];
-    for (int i = 0; i < 2 * (p - s) - 1; i++) next_(&counting, ACTION_FORWARD, 0);
+static void backward_(Counting *at, int chunk) {
+    next_(at, ACTION_BACKWARD, chunk, &at->backwards[chunk]);
+}
+
+static void input_(Counting *at, int chunk) {
+    next_(at, ACTION_INPUT, chunk, &at->backwards[chunk]);
+}
+
+static void weight_(Counting *at, int chunk) {
+    next_(at, ACTION_WEIGHT, chunk, &at->weights[chunk]);
+}
+
+static void input_weight_(Counting *at, int chunk) {
+    input_(at, chunk);
+    weight_(at, chunk);
+}
+
+// Appends the W of the I that has waited longest, on either chunk. Returns false if none waits.
+static bool oldest_weight_(Counting *at) {
+    const ActionList *list = at->list;
+    while (at->oldest < list->count && list->actions[at->oldest].kind != ACTION_INPUT) at->oldest++;
+    if (at->oldest == list->count) return false;
+    Action input = list->actions[at->oldest++];
+    list_compute(at->list, ACTION_WEIGHT, input.chunk, input.microbatch);
+    return true;
+}
+
+// Counts are for n >= 2p-1 microbatches; microbatches that do not exist are left out.
+void zb_v_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
+    int p = spec->stages, n = max_int(spec->microbatches, 2 * p - 1);
+    Counting at = {.list = list, .microbatches = spec->microbatches};
+    for (int i = 0; i < 2 * (p - s) - 1; i++) forward_(&at, 0);
     for (int i = 0; i < s; i++) {
-        next_(&counting, ACTION_FORWARD, 1);
-        next_(&counting, ACTION_FORWARD, 0);
+        forward_(&at, 1);
+        forward_(&at, 0);
     }
     for (int i = 0; i < p - s; i++) {
-        next_(&counting, ACTION_FORWARD, 1);
-        next_backward_(&counting, 1);
+        forward_(&at, 1);
+        input_weight_(&at, 1);
     }
-    while (forwards[1] < forwards[0] || forwards[0] < n) {
-        if (forwards[0] < n) next_(&counting, ACTION_FORWARD, 0);
-        next_backward_(&counting, 0);
-        next_(&counting, ACTION_FORWARD, 1);
-        next_backward_(&counting, 1);
+    while (at.forwards[1] < at.forwards[0] || at.forwards[0] < n) {
+        if (at.forwards[0] < n) forward_(&at, 0);
+        input_weight_(&at, 0);
+        forward_(&at, 1);
+        input_weight_(&at, 1);
     }
     for (int i = 0; i < s; i++) {
-        next_(&counting, ACTION_INPUT, 0);
-        next_(&counting, ACTION_INPUT, 1);
+        input_(&at, 0);
+        input_(&at, 1);
     }
-    for (int i = 0; i < p - s; i++) next_backward_(&counting, 0);
-    while (weights[1] < n) next_(&counting, ACTION_WEIGHT, 1);
-    while (weights[0] < n) next_(&counting, ACTION_WEIGHT, 0);
-    return list_finish(&counting.list, stage, err);
+    for (int i = 0; i < p - s; i++) input_weight_(&at, 0);
+    while (at.weights[1] < n) weight_(&at, 1);
+    while (at.weights[0] < n) weight_(&at, 0);
 }
 
-Schedule *make_zb_v(const ScheduleSpec *spec, Error *err) {
-    Schedule *schedule = schedule_new("zb-v", spec->stages, spec->microbatches, err);
-    if (schedule == NULL) return NULL;
-    schedule->chunks = 2;
-    schedule->placement = PLACEMENT_V;
-    for (int s = 0; s < spec->stages; s++) {
-        if (zb_v_stage_(spec, s, &schedule->stage[s], err) == 0) continue;
-        schedule_free(schedule);
-        return NULL;
+void dualpipe_v_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
+    int p = spec->stages, m = spec->microbatches, later = p - s - 1;
+    Counting at = {.list = list, .microbatches = m};
+    for (int i = 0; i < 2 * later; i++) forward_(&at, 0);
+    for (int i = 0; i < s + 1; i++) {
+        forward_(&at, 0);
+        forward_(&at, 1);
     }
-    schedule_finish(schedule, 0);
-    return schedule;
+    for (int i = 0; i < later; i++) {
+        input_(&at, 1);
+        oldest_weight_(&at);
+        forward_(&at, 1);
+    }
+    for (int i = 0; i < m - 2 * p + s + 1; i++) {
+        forward_(&at, 0);
+        backward_(&at, 1);
+        forward_(&at, 1);
+        backward_(&at, 0);
+    }
+    for (int i = 0; i < later; i++) {
+        backward_(&at, 1);
+        forward_(&at, 1);
+        backward_(&at, 0);
+    }
+    // 2(s+1) backwards, chunks 1 and 0 in turn: the first half whole, the second half without their W.
+    for (int i = 0; i < 2 * (s + 1); i++) {
+        if (i < s + 1)
+            backward_(&at, 1 - i % 2);
+        else
+            input_(&at, 1 - i % 2);
+    }
+    for (int i = 0; i < later; i++) {
+        oldest_weight_(&at);
+        input_(&at, 0);
+    }
+    while (oldest_weight_(&at)) {}
 }

@@ -234,7 +234,7 @@ static void look_at_text(const View *view) {
         if (evicts != NULL) assert_text_comes_back(evicts);
         schedule_free(evicts);
     }
-    Schedule *forward = schedule_forward_like(view->base, 3, NULL);
+    Schedule *forward = schedule_forward_like(view->base, 3);
     assert_text_comes_back(forward);
     schedule_free(forward);
 }
@@ -248,7 +248,7 @@ static void look_at_forward(const View *view) {
     const ScheduleSpec *spec = view->spec;
     if (spec->microbatches > 4 * spec->stages) return;
     for (int m = 1; m <= spec->microbatches; m += 1 + spec->microbatches / 2) {
-        Schedule *schedule = schedule_forward_like(view->base, m, NULL);
+        Schedule *schedule = schedule_forward_like(view->base, m);
         assert_non_null(schedule);
         assert_true(schedule->forward_only && schedule->chunks == view->base->chunks);
         assert_sound(schedule);

@@ -1,8 +1,8 @@
 // The makers against the best that is possible: an exhaustive search proves the least idle time for small p and m, and
 // no schedule may be worse where its formula says that it is optimal, nor better, which would be a fault of the
 // simulator.
-#include "optimal.h"
 #include "schedule/kinds.h"
+#include "schedule/optimal.h"
 #include "schedule/simulate.h"
 
 #include <setjmp.h>
@@ -17,19 +17,19 @@ static void the_search_finds_the_proved_optima(void **state) {
         OptimalAsk ask;
         int idle;
     } rows[] = {
-        {{3, 6, 1, true, 2, false}, 7},  {{3, 6, 1, true, 3, false}, 2},   {{3, 6, 1, true, 6, false}, 2},
-        {{4, 8, 1, true, 3, false}, 7},  {{4, 8, 1, true, 4, false}, 3},   {{5, 10, 1, true, 4, false}, 7},
-        {{5, 10, 1, true, 5, false}, 4}, {{4, 8, 1, false, 3, false}, 15}, {{4, 8, 1, false, 4, false}, 9},
-        {{4, 8, 1, false, 6, false}, 9}, {{3, 6, 2, true, 2, false}, 27},  {{3, 6, 2, true, 3, false}, 16},
-        {{3, 6, 2, true, 4, false}, 5},  {{3, 6, 2, true, 5, false}, 3},   {{3, 6, 2, true, 6, false}, 2},
+        {{3, 6, 1, true, 2, false, 0}, 7},  {{3, 6, 1, true, 3, false, 0}, 2},   {{3, 6, 1, true, 6, false, 0}, 2},
+        {{4, 8, 1, true, 3, false, 0}, 7},  {{4, 8, 1, true, 4, false, 0}, 3},   {{5, 10, 1, true, 4, false, 0}, 7},
+        {{5, 10, 1, true, 5, false, 0}, 4}, {{4, 8, 1, false, 3, false, 0}, 15}, {{4, 8, 1, false, 4, false, 0}, 9},
+        {{4, 8, 1, false, 6, false, 0}, 9}, {{3, 6, 2, true, 2, false, 0}, 27},  {{3, 6, 2, true, 3, false, 0}, 16},
+        {{3, 6, 2, true, 4, false, 0}, 5},  {{3, 6, 2, true, 5, false, 0}, 3},   {{3, 6, 2, true, 6, false, 0}, 2},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        int idle = optimal_idle(&rows[i].ask, 30, NULL);
+        int idle = optimal_idle(&rows[i].ask, 30);
         if (idle != rows[i].idle)
             fail_msg("p %d, %d slots: %d, not %d", rows[i].ask.stages, rows[i].ask.slots, idle, rows[i].idle);
     }
-    OptimalAsk none = {3, 6, 2, true, 1, false};
-    assert_int_equal(optimal_idle(&none, 40, NULL), -1);
+    OptimalAsk none = {3, 6, 2, true, 1, false, 0};
+    assert_int_equal(optimal_idle(&none, 40), OPTIMAL_NONE);
 }
 
 // Idle units of the fullest stage, F, I and W of a chunk taking one each.
@@ -52,8 +52,9 @@ static int behind_best(const char *name, ScheduleSpec spec) {
     Schedule *schedule = schedule_make(kind, &spec, &err);
     if (schedule == NULL) fail_msg("%s", err.text);
     OptimalAsk ask = {spec.stages,     spec.microbatches, schedule->chunks,
-                      schedule->split, schedule->slots,   .loop = schedule->placement == PLACEMENT_LOOP};
-    int idle = idle_of(schedule), best = optimal_idle(&ask, idle, NULL);
+                      schedule->split, schedule->slots,   .loop = schedule->placement == PLACEMENT_LOOP,
+                      .most_states = 0};
+    int idle = idle_of(schedule), best = optimal_idle(&ask, idle);
     if (best < 0) fail_msg("%s on %d stages is better than the best: %d", name, spec.stages, idle);
     schedule_free(schedule);
     return idle - best;

@@ -7,6 +7,8 @@
 // and beside F where two chunks compete for slots.
 #include "optimal.h"
 
+#include "base/alloc.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +33,8 @@ typedef struct Search {
     int last;      // virtual stage
     int time, end; // steps done, steps there are
     Level next;
-    bool failed;
+    long states; // seen so far
+    bool failed; // seen too many
 } Search;
 
 static int done_(const Counts *at, int g, int kind) {
@@ -79,14 +82,11 @@ static uint32_t hash_(const Counts *at) {
     return (uint32_t)(hash ^ hash >> 32);
 }
 
-static bool level_grow_(Level *level) {
+static void level_grow_(Level *level) {
     long capacity = level->capacity == 0 ? 1024 : 2 * level->capacity;
-    Counts *states = realloc(level->states, (size_t)capacity * sizeof *states);
-    uint32_t *table = calloc(4 * (size_t)capacity, sizeof *table);
-    if (states != NULL) level->states = states;
-    if (states == NULL || table == NULL) return free(table), false;
+    level->states = xrealloc(level->states, (size_t)capacity * sizeof *level->states);
     free(level->table);
-    level->table = table;
+    level->table = xcalloc(4 * (size_t)capacity, sizeof *level->table);
     level->capacity = capacity;
     level->mask = (uint32_t)(4 * capacity - 1);
     for (long i = 0; i < level->count; i++) {
@@ -94,19 +94,17 @@ static bool level_grow_(Level *level) {
         while (level->table[at] != 0) at = (at + 1) & level->mask;
         level->table[at] = (uint32_t)i + 1;
     }
-    return true;
 }
 
 static void level_add_(Search *search, const Counts *state) {
     Level *level = &search->next;
-    if (level->count == level->capacity && !level_grow_(level)) {
-        search->failed = true;
-        return;
-    }
+    if (level->count == level->capacity) level_grow_(level);
     uint32_t at = hash_(state) & level->mask;
     for (; level->table[at] != 0; at = (at + 1) & level->mask)
         if (memcmp(&level->states[level->table[at] - 1], state, sizeof *state) == 0) return;
     level->states[level->count++] = *state;
+    search->states++;
+    search->failed = search->ask.most_states > 0 && search->states > search->ask.most_states;
     level->table[at] = (uint32_t)level->count;
 }
 
@@ -134,7 +132,7 @@ static void step_(Search *search, const Counts *from, Counts *to, int stage) {
 }
 
 // Whether all is done within so many steps.
-static bool within_(Search *search, int end, long *states) {
+static bool within_(Search *search, int end) {
     Level level = {0};
     Counts start = {{0}};
     search->end = end;
@@ -150,7 +148,6 @@ static bool within_(Search *search, int end, long *states) {
             Counts to = level.states[i];
             step_(search, &level.states[i], &to, 0);
         }
-        if (states != NULL) *states += search->next.count;
     }
     bool found = search->time == end && search->next.count > 0 && !search->failed;
     free(level.states);
@@ -160,12 +157,11 @@ static bool within_(Search *search, int end, long *states) {
     return found;
 }
 
-int optimal_idle(const OptimalAsk *ask, int most, long *states) {
+int optimal_idle(const OptimalAsk *ask, int most) {
     Search search = {.ask = *ask, .last = ask->stages * ask->chunks - 1};
-    if (states != NULL) *states = 0;
-    if (ask->stages * ask->chunks > MOST_VIRTUAL || ask->microbatches > 100) return -1;
+    if (ask->stages * ask->chunks > MOST_VIRTUAL || ask->microbatches > 100) return OPTIMAL_TOO_LARGE;
     for (int idle = ask->stages - 1; idle <= most && !search.failed; idle++) {
-        if (within_(&search, 3 * ask->microbatches * ask->chunks + idle, states)) return idle;
+        if (within_(&search, 3 * ask->microbatches * ask->chunks + idle)) return idle;
     }
-    return -1;
+    return search.failed ? OPTIMAL_TOO_LARGE : OPTIMAL_NONE;
 }

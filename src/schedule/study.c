@@ -1,0 +1,233 @@
+// A study needs no model and no device: every stage takes the same given times, and the simulator does the rest. What
+// costs an action of a chunk follows from the number of chunks, so 1F1B and a schedule with chunks do the same work.
+#include "study.h"
+
+#include "base/alloc.h"
+#include "bpipe.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- times ----------------------------------------------------------------------------------------------------------
+
+static int study_number_(const char *text, const char *name, double *value, Error *err) {
+    char *end;
+    *value = strtod(text, &end);
+    if (end != text && (*end == '\0' || *end == ',') && *value >= 0 && isfinite(*value)) return 0;
+    return error_set(err, EXIT_USAGE, "--times: %s is %.*s; give a number of at least 0", name, (int)strcspn(text, ","),
+                     text);
+}
+
+int study_times_parse(const char *text, StudyTimes *times, Error *err) {
+    *times = (StudyTimes){.forward = 1, .input = 1, .weight = 1};
+    const struct {
+        const char *name;
+        double *value;
+    } names[] = {{"F", &times->forward}, {"I", &times->input},         {"W", &times->weight},
+                 {"B", &times->input},   {"message", &times->message}, {"transfer", &times->transfer}};
+    enum { NAMES = sizeof names / sizeof *names };
+    for (const char *at = text; at != NULL && *at != '\0'; at += strcspn(at, ","), at += *at == ',') {
+        size_t length = strcspn(at, "=,");
+        int i = 0;
+        while (i < NAMES && (strlen(names[i].name) != length || strncmp(names[i].name, at, length) != 0)) i++;
+        if (i == NAMES || at[length] != '=')
+            return error_set(err, EXIT_USAGE,
+                             "--times: %.*s is not one of F=, I=, W=, B=, message=, transfer=", (int)strcspn(at, ","),
+                             at);
+        if (study_number_(at + length + 1, names[i].name, names[i].value, err) != 0) return -1;
+        if (names[i].name[0] == 'B') times->input /= 2, times->weight = times->input;
+    }
+    if (times->forward + times->input + times->weight > 0) return 0;
+    return error_set(err, EXIT_USAGE, "--times: F, I and W are all 0; give one of them a time");
+}
+
+// ---- simulation -----------------------------------------------------------------------------------------------------
+
+Timeline *study_run(const Schedule *schedule, const StudyTimes *times, Error *err) {
+    int count = schedule->stages * schedule->chunks;
+    double *each = xcalloc((size_t)count * 6, sizeof *each);
+    double *forward = each, *backward = each + count, *input = backward + count, *weight = input + count;
+    double *transfer = weight + count, *edge = transfer + count;
+    for (int i = 0; i < count; i++) {
+        forward[i] = times->forward / schedule->chunks;
+        input[i] = times->input / schedule->chunks;
+        weight[i] = times->weight / schedule->chunks;
+        backward[i] = input[i] + weight[i];
+        transfer[i] = times->transfer;
+        edge[i] = times->message;
+    }
+    SimulateCosts costs = {
+        .forward = forward, .backward = backward, .input = input, .weight = weight, .transfer = transfer, .edge = edge};
+    Timeline *timeline = simulate_run(schedule, &costs, err);
+    free(each);
+    return timeline;
+}
+
+// Writes "F=I=W=1", or each with its own number, and the times that are not 0.
+static void say_times_(const StudyTimes *times, char *text, size_t size) {
+    bool same = times->forward == times->input && times->input == times->weight;
+    int used = same ? snprintf(text, size, "F=I=W=%g", times->forward)
+                    : snprintf(text, size, "F=%g I=%g W=%g", times->forward, times->input, times->weight);
+    if (times->message > 0) used += snprintf(text + used, size - (size_t)used, " message=%g", times->message);
+    if (times->transfer > 0) snprintf(text + used, size - (size_t)used, " transfer=%g", times->transfer);
+}
+
+int study_say(const Schedule *schedule, const StudyTimes *times, char *text, size_t size, Error *err) {
+    int fullest = 0;
+    for (int s = 1; s < schedule->stages; s++) {
+        const StageSchedule *stage = &schedule->stage[s], *most = &schedule->stage[fullest];
+        if (stage->own_slots + stage->lent_slots > most->own_slots + most->lent_slots) fullest = s;
+    }
+    int slots = schedule->stage[fullest].own_slots + schedule->stage[fullest].lent_slots;
+    char at[160], plain[32] = "", of[64] = "";
+    say_times_(times, at, sizeof at);
+    if (schedule->chunks > 1) snprintf(of, sizeof of, " = %.4g bundles", (double)slots / schedule->chunks);
+    Timeline *timeline = study_run(schedule, times, err);
+    if (timeline == NULL) return -1;
+    Schedule *rival = schedule->forward_only || schedule->microbatches < schedule->stages
+                          ? NULL
+                          : schedule_1f1b(schedule->stages, schedule->microbatches, err);
+    Timeline *compared = rival == NULL ? NULL : study_run(rival, times, err);
+    if (compared != NULL) snprintf(plain, sizeof plain, " (1F1B %.1f %%)", 100 * compared->bubble);
+    snprintf(text, size, "cannot hang; at most %d slot%s%s (stage %d); idle %.1f %% at %s%s", slots,
+             slots == 1 ? "" : "s", of, fullest, 100 * timeline->bubble, at, plain);
+    timeline_free(compared);
+    schedule_free(rival);
+    timeline_free(timeline);
+    return 0;
+}
+
+// ---- drawing --------------------------------------------------------------------------------------------------------
+
+static bool stage_transfers_(const StageSchedule *stage) {
+    for (int64_t i = 0; i < stage->count; i++)
+        if (!action_computes(stage->actions[i].kind)) return true;
+    return false;
+}
+
+// Returns the duration of the shortest action of compute that takes any time.
+static double shortest_(const Schedule *schedule, const Timeline *timeline) {
+    double shortest = timeline->makespan;
+    for (int s = 0; s < schedule->stages; s++) {
+        for (int64_t i = 0; i < schedule->stage[s].count; i++) {
+            double length = timeline->stage[s].end[i] - timeline->stage[s].start[i];
+            if (action_computes(schedule->stage[s].actions[i].kind) && length > 0 && length < shortest)
+                shortest = length;
+        }
+    }
+    return shortest;
+}
+
+// One lane as text: for each column the character, and the kind of action that it belongs to.
+typedef struct Lane {
+    char *text, *kinds;
+    int columns;  // of the whole step
+    double scale; // columns per unit of time
+} Lane;
+
+// Fills a lane with the boxes of compute or of transfers: "F3--" over four columns.
+static void lane_fill_(Lane *lane, const Schedule *schedule, const Timeline *timeline, int s, bool computes) {
+    memset(lane->text, ' ', (size_t)lane->columns);
+    memset(lane->kinds, ' ', (size_t)lane->columns);
+    for (int64_t i = 0; i < schedule->stage[s].count; i++) {
+        Action action = schedule->stage[s].actions[i];
+        if (action_computes(action.kind) != computes) continue;
+        char name[32];
+        int from = (int)lround(timeline->stage[s].start[i] * lane->scale);
+        int to = (int)lround(timeline->stage[s].end[i] * lane->scale);
+        int letters = (int)strlen(action_text(schedule, action, name));
+        if (to == from && from < lane->columns) to = from + 1; // a hairline is still seen
+        for (int at = from; at < to && at < lane->columns; at++) {
+            lane->text[at] = at - from < letters ? name[at - from] : '-';
+            lane->kinds[at] = (char)action.kind;
+        }
+    }
+}
+
+static void lane_print_(const Lane *lane, int from, int to, bool colour, FILE *file) {
+    static const char *const paint[128] = {['F'] = "44;97", ['B'] = "43;30", ['I'] = "43;30", ['W'] = "103;30",
+                                           ['E'] = "42;30", ['A'] = "42;30", ['L'] = "45;97", ['R'] = "45;97"};
+    for (int at = from; at < to; at++) {
+        char kind = lane->kinds[at];
+        if (colour && (at == from || kind != lane->kinds[at - 1]))
+            fprintf(file, "\033[0%s%sm", kind == ' ' ? "" : ";", kind == ' ' ? "" : paint[(int)kind]);
+        fputc(lane->text[at], file);
+    }
+    if (colour) fputs("\033[0m", file);
+}
+
+int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bool colour, FILE *file) {
+    enum { LABEL = 9, CUT = 5, LEAST = 40, MOST = 1 << 20 };
+    char name[32];
+    Action last = {ACTION_FORWARD, schedule->microbatches - 1, schedule->chunks - 1, SCHEDULE_NO_PEER};
+    double label = (double)strlen(action_text(schedule, last, name)) + 1, shortest = shortest_(schedule, timeline);
+    int room = (width < LEAST ? LEAST : width) - LABEL;
+    // The whole step if it fits with labels that can be read; else its two ends on the scale of the labels.
+    Lane lane = {.scale = fmax(label / shortest, room / timeline->makespan)};
+    if (timeline->makespan * lane.scale > MOST) lane.scale = MOST / timeline->makespan;
+    lane.columns = (int)ceil(timeline->makespan * lane.scale);
+    lane.text = xmalloc((size_t)lane.columns + 1);
+    lane.kinds = xmalloc((size_t)lane.columns + 1);
+    int half = lane.columns > room ? (room - CUT) / 2 : lane.columns;
+    for (int row = 0; row < 2 * schedule->stages; row++) {
+        int s = row / 2;
+        bool computes = row % 2 == 0;
+        if (!computes && !stage_transfers_(&schedule->stage[s])) continue;
+        lane_fill_(&lane, schedule, timeline, s, computes);
+        if (computes)
+            fprintf(file, "stage %-*d", LABEL - 6, s);
+        else
+            fprintf(file, "%*s", LABEL, "");
+        lane_print_(&lane, 0, half, colour, file);
+        if (half < lane.columns) {
+            fputs(" ... ", file);
+            lane_print_(&lane, lane.columns - half, lane.columns, colour, file);
+        }
+        fputc('\n', file);
+    }
+    free(lane.text);
+    free(lane.kinds);
+    return ferror(file) ? -1 : 0;
+}
+
+// Light and dark, and colours that differ for people who do not tell red from green. I and B differ: an I is paler.
+static const char svg_head_[] =
+    "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
+    "<style>text{fill:#5f6d7a}.b{fill:#14202b;text-anchor:middle;font-size:9px}.F{fill:#4c8fd6}.B{fill:#f0a04b}"
+    ".I{fill:#f6c48a}.W{fill:#c9b458}.E,.A{fill:#2e9e6b}.L,.R{fill:#9a5fb8}"
+    "@media(prefers-color-scheme:dark){text{fill:#93a1ae}.b{fill:#14202b}}</style>\n";
+
+int study_draw_svg(const Schedule *schedule, const Timeline *timeline, FILE *file) {
+    enum { LEFT = 52, RIGHT = 12, LANE = 26, WIDTH = 1200, AXIS = 20, LETTER = 6 };
+    double scale = (WIDTH - LEFT - RIGHT) / timeline->makespan;
+    int height = schedule->stages * LANE + AXIS;
+    fprintf(file, svg_head_, WIDTH, height);
+    for (int s = 0; s < schedule->stages; s++) {
+        fprintf(file, "<text x=\"4\" y=\"%d\">stage %d</text>\n", s * LANE + 13, s);
+        for (int64_t i = 0; i < schedule->stage[s].count; i++) {
+            Action action = schedule->stage[s].actions[i];
+            double start = timeline->stage[s].start[i], length = timeline->stage[s].end[i] - start;
+            bool computes = action_computes(action.kind);
+            double x = LEFT + start * scale, y = s * LANE + (computes ? 1 : 17), w = fmax(length * scale - 0.3, 0.4);
+            char name[32];
+            action_text(schedule, action, name);
+            fprintf(file, "<rect class=\"%c\" x=\"%.2f\" y=\"%g\" width=\"%.2f\" height=\"%d\"><title>",
+                    (char)action.kind, x, y, w, computes ? 15 : 5);
+            for (const char *c = name; *c != '\0'; c++)
+                if (*c == '<' || *c == '>')
+                    fputs(*c == '<' ? "&lt;" : "&gt;", file);
+                else
+                    fputc(*c, file);
+            fprintf(file, "  %g to %g</title></rect>\n", start, start + length);
+            if (computes && w > LETTER * (double)strlen(name))
+                fprintf(file, "<text class=\"b\" x=\"%.2f\" y=\"%g\">%s</text>\n", x + w / 2, y + 11, name);
+        }
+    }
+    double tick = pow(10, floor(log10(timeline->makespan / 2)));
+    if (timeline->makespan / tick > 10) tick *= 2;
+    for (double t = 0; t <= timeline->makespan; t += tick)
+        fprintf(file, "<text x=\"%.2f\" y=\"%d\">%g</text>\n", LEFT + t * scale, height - 5, t);
+    fputs("</svg>\n", file);
+    return ferror(file) ? -1 : 0;
+}

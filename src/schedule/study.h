@@ -1,0 +1,37 @@
+// Schedules studied without a model: given times of F, I, W, messages and transfers, says how long a step takes and
+// how much of it is idle, and draws the lanes of the stages as text or as SVG.
+#ifndef STUDY_H
+#define STUDY_H
+
+#include "simulate.h"
+
+#include <stddef.h>
+
+// Times in any one unit. Those of compute are of all layers of a stage: an action of one of c chunks takes 1/c of them,
+// so that schedules with different chunks compare. B takes input + weight.
+typedef struct StudyTimes {
+    double forward, input, weight;
+    double message;  // between neighbouring stages
+    double transfer; // of one slot's bundle, either way
+} StudyTimes;
+
+// Reads "F=1,I=1,W=1,message=0.05,transfer=0.5". Absent ones: F, I and W 1, message and transfer 0; B=x sets I and W to
+// x/2 each. text NULL: all absent. -1 with err (code 2): an unknown name, or a number that is negative or none.
+int study_times_parse(const char *text, StudyTimes *times, Error *err);
+
+// Simulates one step. The caller owns the result (timeline_free). NULL and err as simulate_run.
+Timeline *study_run(const Schedule *schedule, const StudyTimes *times, Error *err);
+
+// Writes the finding about a schedule that schedule_check has accepted: "cannot hang; at most 5 slots (stage 0); idle
+// 27.3 % at F=I=W=1 (1F1B 27.3 %)". -1 with err as study_run.
+int study_say(const Schedule *schedule, const StudyTimes *times, char *text, size_t size, Error *err);
+
+// Draws a lane per stage, and one below it for its transfers if there are any, at most `width` columns wide: boxes
+// begin with the letter of their action. A step that needs more columns loses its middle. colour: with the escape
+// sequences of terminals. -1 if the stream fails.
+int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bool colour, FILE *file);
+
+// Draws the same as an SVG picture that follows the viewer's light or dark mode. -1 if the stream fails.
+int study_draw_svg(const Schedule *schedule, const Timeline *timeline, FILE *file);
+
+#endif

@@ -1,0 +1,116 @@
+// Schedules studied with given times: the sentence about them, their lanes as text, and --times.
+#include "schedule/study.h"
+
+#include "schedule/kinds.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const StudyTimes ones_ = {.forward = 1, .input = 1, .weight = 1};
+
+static Schedule *proved_(Schedule *schedule) {
+    Error err = {0};
+    assert_non_null(schedule);
+    assert_int_equal(schedule_check(schedule, &err), 0);
+    return schedule;
+}
+
+static void times_are_read_and_wrong_ones_refused(void **state) {
+    (void)state;
+    StudyTimes times;
+    Error err = {0};
+    assert_int_equal(study_times_parse("F=2,message=0.5,transfer=3", &times, &err), 0);
+    assert_true(times.forward == 2 && times.input == 1 && times.weight == 1 && times.message == 0.5);
+    assert_true(times.transfer == 3);
+    assert_int_equal(study_times_parse("B=3", &times, &err), 0);
+    assert_true(times.forward == 1 && times.input == 1.5 && times.weight == 1.5);
+    const char *wrong[] = {"F", "F=", "F=x", "F=-1", "F=nan", "F=1e999", "Q=1", "F=1;I=1", "F=0,I=0,W=0", "F=1 ,I=2"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        err = (Error){0};
+        assert_int_equal(study_times_parse(wrong[i], &times, &err), -1);
+        assert_int_equal(err.code, EXIT_USAGE);
+        assert_non_null(strstr(err.text, "--times: "));
+    }
+}
+
+// (p-1)/(m+p-1) whatever the times are, and the same with BPipe while transfers take no time.
+static void idle_time_of_1f1b_is_the_formula(void **state) {
+    (void)state;
+    for (int p = 2; p <= 8; p++) {
+        int m = 2 * p + 1;
+        Error err = {0};
+        char said[256], expected[64];
+        snprintf(expected, sizeof expected, "idle %.1f %% at F=I=W=1 (1F1B %.1f %%)", 100.0 * (p - 1) / (m + p - 1),
+                 100.0 * (p - 1) / (m + p - 1));
+        Schedule *plain = proved_(schedule_1f1b(p, m, &err)), *balanced = proved_(bpipe_balance(plain, 0, 0, &err));
+        assert_int_equal(study_say(plain, &ones_, said, sizeof said, &err), 0);
+        assert_non_null(strstr(said, expected));
+        assert_int_equal(study_say(balanced, &ones_, said, sizeof said, &err), 0);
+        assert_non_null(strstr(said, expected));
+        schedule_free(balanced);
+        schedule_free(plain);
+    }
+}
+
+// Chunks split a stage's work, they add none: the sum of all actions is m (F + I + W) on each stage.
+static void chunks_share_the_times_of_a_stage(void **state) {
+    (void)state;
+    for (int i = 0; i < schedule_kind_count; i++) {
+        ScheduleSpec spec = {.stages = 4, .microbatches = 8};
+        Error err = {0};
+        Schedule *schedule = proved_(schedule_make(&schedule_kinds[i], &spec, &err));
+        StudyTimes times = {.forward = 1, .input = 2, .weight = 3, .message = 0.25};
+        Timeline *timeline = study_run(schedule, &times, &err);
+        assert_non_null(timeline);
+        for (int s = 0; s < 4; s++) assert_true(timeline->stage[s].busy > 47.999 && timeline->stage[s].busy < 48.001);
+        timeline_free(timeline);
+        schedule_free(schedule);
+    }
+}
+
+static char *drawn_(const Schedule *schedule, int width) {
+    Error err = {0};
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    Timeline *timeline = study_run(schedule, &ones_, &err);
+    assert_int_equal(study_draw(schedule, timeline, width, false, file), 0);
+    fclose(file);
+    timeline_free(timeline);
+    return text;
+}
+
+static void lanes_keep_to_the_width_and_show_each_action(void **state) {
+    (void)state;
+    Error err = {0};
+    Schedule *small = proved_(schedule_1f1b(2, 2, &err)), *large = proved_(schedule_1f1b(8, 200, &err));
+    char *text = drawn_(small, 45);
+    assert_string_equal(text, "stage 0  F0--F1--        B0------    B1------\n"
+                              "stage 1      F0--B0------F1--B1------        \n");
+    free(text);
+    text = drawn_(large, 120);
+    int lines = 0;
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"), lines++) {
+        assert_true(strlen(line) <= 120);
+        assert_non_null(strstr(line, " ... "));
+    }
+    assert_int_equal(lines, 8);
+    free(text);
+    schedule_free(small);
+    schedule_free(large);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(times_are_read_and_wrong_ones_refused),
+        cmocka_unit_test(idle_time_of_1f1b_is_the_formula),
+        cmocka_unit_test(chunks_share_the_times_of_a_stage),
+        cmocka_unit_test(lanes_keep_to_the_width_and_show_each_action),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
