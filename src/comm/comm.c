@@ -75,25 +75,26 @@ int comm_wait(Comm *comm, CommRequest *request, Error *err) {
     }
 }
 
-static int send_value_(Comm *comm, int peer, double value, Error *err) {
+int comm_send_now(Comm *comm, int peer, const void *from, int64_t bytes, Error *err) {
     CommRequest request = {0};
-    if (comm->send(comm, peer, &value, sizeof value, &request, err) != 0) return -1;
-    return comm_wait(comm, &request, err);
+    return comm->send(comm, peer, from, bytes, &request, err) != 0 ? -1 : comm_wait(comm, &request, err);
 }
 
-static int receive_value_(Comm *comm, int peer, double *value, Error *err) {
+int comm_receive_now(Comm *comm, int peer, void *to, int64_t bytes, Error *err) {
     CommRequest request = {0};
-    if (comm->receive(comm, peer, value, sizeof *value, &request, err) != 0) return -1;
-    return comm_wait(comm, &request, err);
+    return comm->receive(comm, peer, to, bytes, &request, err) != 0 ? -1 : comm_wait(comm, &request, err);
 }
 
 enum { CLOCK_ROUNDS = 12 };
+static const double SLOW_S = 0.5, CLOCK_ENOUGH = -1; // the second: sent to end the rounds
 
 static int clock_answer_(Comm *comm, int peer, Error *err) {
     for (int round = 0; round < CLOCK_ROUNDS; round++) {
-        double asked;
-        if (receive_value_(comm, peer, &asked, err) != 0) return -1;
-        if (send_value_(comm, peer, clock_seconds(), err) != 0) return -1;
+        double now;
+        if (comm_receive_now(comm, peer, &now, sizeof now, err) != 0) return -1;
+        if (now < 0) return 0;
+        now = clock_seconds();
+        if (comm_send_now(comm, peer, &now, sizeof now, err) != 0) return -1;
     }
     return 0;
 }
@@ -102,11 +103,16 @@ static int clock_ask_(Comm *comm, double *offset, Error *err) {
     double quickest = 0;
     for (int round = 0; round < CLOCK_ROUNDS; round++) {
         double theirs, sent = clock_seconds();
-        if (send_value_(comm, 0, sent, err) != 0 || receive_value_(comm, 0, &theirs, err) != 0) return -1;
+        if (comm_send_now(comm, 0, &sent, sizeof sent, err) != 0) return -1;
+        if (comm_receive_now(comm, 0, &theirs, sizeof theirs, err) != 0) return -1;
         double received = clock_seconds();
-        if (round > 0 && received - sent >= quickest) continue;
-        quickest = received - sent;
-        *offset = theirs - (sent + received) / 2;
+        if (round == 0 || received - sent < quickest) {
+            quickest = received - sent;
+            *offset = theirs - (sent + received) / 2;
+        }
+        // Over a link this slow more rounds would hold up the start and gain nothing.
+        if (received - sent > SLOW_S && round + 1 < CLOCK_ROUNDS)
+            return comm_send_now(comm, 0, &CLOCK_ENOUGH, sizeof CLOCK_ENOUGH, err);
     }
     return 0;
 }

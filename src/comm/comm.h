@@ -36,9 +36,10 @@ struct Comm {
     void *self;
 
     // Prepares the messages that will go one way between this rank and `peer`. Both call it before the first message,
-    // with the same `bytes`, and all ranks of the group make these calls in one order. `memory` (bytes): where the
-    // receiver will receive, which lets the sender write there; NULL on the sender, and if it is not known. The
-    // function is NULL if nothing has to be prepared.
+    // with the same `bytes`, and all ranks of the group make these calls in one order. One of the two passes `memory`
+    // (bytes), which contains its end of all these messages: the other rank may then write or read there. Neither
+    // passes any if bytes is 0. A rank that passes memory for both ways passes the same. The function is NULL if
+    // nothing has to be prepared.
     int (*connect)(Comm *, int peer, bool sends, void *memory, int64_t bytes, Error *);
     // bytes may exceed 2^31. peer is a rank of this group.
     int (*send)(Comm *, int peer, const void *from, int64_t bytes, CommRequest *, Error *);
@@ -59,7 +60,7 @@ struct Comm {
     // that makes no difference.
     int (*use_memory)(Comm *, void *memory, int64_t bytes, Error *);
     // From now on a checksum follows every message of a collective, and data are compared with it before they are
-    // summed or kept. All ranks of the group call this. NULL if a library makes the messages.
+    // summed or kept. All ranks of the group call this. NULL if the library does its own point-to-point (NCCL).
     void (*use_checksums)(Comm *, const Crc64 *);
     // Returns 1: complete (the request is free again), 0: not yet, -1: failed with err.
     int (*test)(Comm *, CommRequest *, Error *);
@@ -69,6 +70,9 @@ struct Comm {
 // Tests until complete, sleeping in between so that a waiting rank leaves its core to others. Returns 0, or -1 with
 // err.
 int comm_wait(Comm *comm, CommRequest *request, Error *err);
+// Send or receive one message and wait until it is complete. Return 0, or -1 with err.
+int comm_send_now(Comm *comm, int peer, const void *from, int64_t bytes, Error *err);
+int comm_receive_now(Comm *comm, int peer, void *to, int64_t bytes, Error *err);
 
 // Pauses between two polls that found nothing: yields at first, then sleeps, longer each time, up to 200 microseconds.
 // *looks counts the pauses; set it to 0 at the start of a wait and after every poll that found something.
@@ -87,7 +91,7 @@ enum { COMM_PIECE_BYTES = 16 << 20, COMM_DIRECT_BYTES = 32 << 10, COMM_DIRECT_WO
 int64_t comm_piece(CommOperation operation, int64_t rest, CommType type, int size);
 bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type, int size);
 int64_t comm_piece_workspace(CommOperation operation, int64_t piece, CommType type, int size);
-// Returns the most that any piece of `count` elements needs. A gather needs none.
+// Returns the most that any piece of `count` elements needs. all_gather needs no scratch.
 int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type, int size);
 
 // Measures the seconds to add to the clock of rank `peer` to get rank 0's, from the quickest of a dozen round trips;

@@ -1,5 +1,12 @@
 // Checks the messages, gathers and sums of another group. If its collectives are messages of our own (MPI), each
 // message is checked on arrival; a library's collectives (NCCL) can only be checked by what goes in and what comes out.
+//
+//   message   data, then 8 bytes of checksum over `sums`; the receiver compares when both have arrived
+//   gather    data; then every rank gathers the checksums of all parts and compares each part with its owner's
+//   sum       data; then every rank gathers the checksums of all results, which have to be equal
+//
+// The checksum is computed from the data as they are sent, so the caller must have completed them, as a message needs
+// anyway.
 #include "comm_checked.h"
 #include "base/alloc.h"
 
@@ -14,9 +21,9 @@ typedef struct Flight {
     CommRequest data, sum;
     FlightKind kind;
     void *memory;               // received into; all ranks' parts of a gather, the sum
-    int64_t bytes;              // of the message, of one part, of the sum
+    int64_t bytes;              // size of the message, of one part, or of the sum
     bool on_host;               // `memory` is the host's: collectives of doubles (comm.h)
-    uint64_t crc;               // as sent; of our part
+    uint64_t crc;               // checksum of the message as sent, or of our part
     bool gathers;               // the data have arrived, the checksums of all ranks are on their way
     double *all;                // (size): these checksums, as the bits of doubles
     struct Flight *next, *made; // lists of idle flights, and of all

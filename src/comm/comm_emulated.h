@@ -8,7 +8,7 @@
 #include "comm.h"
 
 typedef struct EmulatedPeers {
-    double rate;    // bytes/s of a message; 0: messages take no time
+    double rate;    // bytes/s of messages, one after the other; 0: messages take no time
     double latency; // seconds per message, if rate is not 0
     void *scratch;  // device memory that messages are copied to and from, to load memory as real ones do; NULL: none
 } EmulatedPeers;
@@ -16,6 +16,6 @@ typedef struct EmulatedPeers {
 // Collectives take no time and leave the other ranks' parts as they are, with this rank's in its place: plausible
 // numbers, but not the right ones. Without scratch, memory is filled with random numbers at its first receive, so that
 // computing on it takes the usual time and power. The caller keeps the backend and the scratch.
-Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, const EmulatedPeers *peers, Error *err);
+Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, const EmulatedPeers *peers);
 
 #endif

@@ -20,6 +20,7 @@ static int check_peer_(const CommMpi *comm, int peer, int64_t bytes, Error *err)
                      comm->base.name, comm->base.rank, comm->base.size, (long long)bytes, peer);
 }
 
+// Describes a message for the tests that follow: the MPI request, what it is, and the length that has to arrive.
 static void mpi_fill_(CommRequest *request, MPI_Request mpi, int kind, int peer, int64_t bytes) {
     memset(request, 0, sizeof *request);
     memcpy(request->handle, &mpi, sizeof mpi);
@@ -73,6 +74,7 @@ static int test_message_(CommMpi *comm, CommRequest *request, Error *err) {
     return receives ? check_length_(comm, request, &status, err) : 1;
 }
 
+// Every test advances all collectives of the process first (comm_mpi.h says why), then looks at its own request.
 static int mpi_test_(Comm *base, CommRequest *request, Error *err) {
     if (!request->active) return 1;
     CommMpi *comm = base->self;
@@ -104,13 +106,8 @@ static void mpi_bind_(CommMpi *comm, const char *name) {
     comm->limit = COMM_MESSAGE_LIMIT;
 }
 
-Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work, Error *err) {
+Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work) {
     CommMpi *comm = xcalloc(1, sizeof *comm);
-    if (comm == NULL) {
-        MPI_Comm_free(&mpi);
-        error_set(err, EXIT_FAILED, "out of memory making the %s group", name);
-        return NULL;
-    }
     comm->mpi = mpi;
     comm->work = work;
     MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);

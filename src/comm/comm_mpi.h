@@ -41,8 +41,8 @@ typedef struct CommMpi {
 
 enum { COMM_MESSAGE_LIMIT = 1 << 30 };
 
-// Takes ownership of `mpi`, even if it fails. Call destroy before MPI_Finalize.
-Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work, Error *err);
+// Takes ownership of `mpi`. Call destroy before MPI_Finalize.
+Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work);
 
 // --- comm_mpi_message.c
 int comm_mpi_start_send(CommMpi *comm, int peer, const void *from, int64_t bytes, int tag, MPI_Request *, Error *err);

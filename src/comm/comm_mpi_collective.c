@@ -1,6 +1,20 @@
 // Collectives made of plain messages, because the order of their sums is a promise: each rank sums one block of the
 // data, in rank order, from what all others sent it, and passes the result on. Long data are processed piece by piece,
 // so that the scratch memory is small for any length.
+//
+// An all_reduce of 7 elements a ... g over 3 ranks has blocks of 3, 3 and 1 elements (a2: rank 2's a):
+//
+//     PHASE_EXCHANGE   rank 0 receives a1 b1 c1 and a2 b2 c2, its block of every other rank, into scratch;
+//                      rank 1 receives d0 e0 f0 and d2 e2 f2, and rank 2 receives g0 and g1
+//     sum              rank 0 computes (a0 + a1) + a2, rank 1 computes (d0 + d1) + d2: always in rank order
+//     PHASE_SPREAD     rank 0 sends its sums of a b c to ranks 1 and 2, and receives those of d e f and of g
+//
+// A short piece takes one trip, PHASE_DIRECT: every rank receives all 7 elements of every other rank and computes all
+// sums itself. The order is the same, so the bits are, too. A reduce_scatter is the exchange alone.
+//
+// Any number of collectives of a group may be in progress, and each advances as soon as its own messages have arrived.
+// MPI's own non-blocking collectives would have to start in one order on all ranks, so the second phase of one would
+// wait for the first phase of all before it.
 #ifdef HAVE_MPI
 
 #include "comm_mpi.h"
@@ -97,6 +111,7 @@ static const char *collective_part_(const CommMpi *comm, const Collective *work,
     return work->scratch + ((q < rank ? q : q - 1) * n + at) * width;
 }
 
+// Sums elements [at, at + SUM_BLOCK) of n; bf16 is rounded once, after the last rank.
 static void sum_block_(const CommMpi *comm, const Collective *work, char *out, const char *own, int64_t n, int64_t at) {
     union {
         float single[SUM_BLOCK];
@@ -161,6 +176,7 @@ void comm_mpi_use_checksums(Comm *base, const Crc64 *crc) {
     comm->crc = crc;
 }
 
+// Starts the messages to and from one peer. The receive is started first, so that no message waits in MPI's buffers.
 static int collective_exchange_(CommMpi *comm, Collective *work, int peer, const char *from, int64_t send_count,
                                 char *to, int64_t receive_count, Error *err) {
     int64_t width = comm_type_bytes(work->type);
@@ -182,6 +198,7 @@ static void block_(const CommMpi *comm, int64_t n, int q, int64_t *first, int64_
     *count = n - *first < each ? n - *first : each;
 }
 
+// Starts the messages of the current phase to and from one peer. Scratch has one slot for every other rank.
 static int start_with_(CommMpi *comm, Collective *work, int peer, Error *err) {
     int64_t width = comm_type_bytes(work->type), n = work->piece, mine, my_count, theirs, their_count;
     int rank = comm->base.rank;
@@ -215,14 +232,15 @@ static int start_phase_(CommMpi *comm, Collective *work, Error *err) {
 
 // --- pieces
 
+// Takes a free piece of the workspace that the plan has counted (use_workspace of comm.h).
 static int take_workspace_(CommMpi *comm, Collective *work, int64_t bytes, Error *err) {
     CommWorkspace *workspace = &comm->workspace;
     int place = 0;
     while (place < workspace->sums && (workspace->taken >> place & 1) != 0) place++;
     if (place == workspace->sums || bytes > workspace->bytes)
         return error_set(err, EXIT_FAILED,
-                         "%s group: a sum needs %lld bytes beside %d others under way, and there is space for %d of "
-                         "%lld; this is a defect of the plan",
+                         "%s group: a sum of %lld bytes with %d others in flight exceeds the workspace, %d pieces of "
+                         "%lld bytes; this is a defect of the plan",
                          comm->base.name, (long long)bytes, place, workspace->sums, (long long)workspace->bytes);
     workspace->taken |= 1u << place;
     work->place = place;
@@ -239,12 +257,10 @@ static int take_scratch_(CommMpi *comm, Collective *work, Error *err) {
     if (bytes > work->own_bytes) {
         free(work->own);
         work->own = xmalloc((size_t)bytes);
-        work->own_bytes = work->own != NULL ? bytes : 0;
+        work->own_bytes = bytes;
     }
     work->scratch = work->own;
-    if (work->own != NULL) return 0;
-    return error_set(err, EXIT_FAILED, "%s group: out of memory for %lld bytes of scratch", comm->base.name,
-                     (long long)bytes);
+    return 0;
 }
 
 void comm_mpi_use_workspace(Comm *base, void *memory, int64_t bytes, int sums) {
@@ -252,6 +268,7 @@ void comm_mpi_use_workspace(Comm *base, void *memory, int64_t bytes, int sums) {
     comm->workspace = (CommWorkspace){memory, bytes, sums, 0};
 }
 
+// Starts the next piece. A gather needs no scratch, so it is one piece of any length.
 static int start_piece_(CommMpi *comm, Collective *work, Error *err) {
     int64_t rest = work->count - work->first;
     if (work->operation == COMM_ALL_GATHER) {
@@ -285,6 +302,7 @@ static int collective_advance_(CommMpi *comm, Collective *work, Error *err) {
 
 // --- starting and ending
 
+// Returns an idle collective, or a new one: MPI holds the address of its requests, so it never moves.
 static Collective *collective_take_(CommMpi *comm) {
     Collective *work = comm->idle;
     if (work != NULL) {
@@ -360,12 +378,14 @@ static void collective_step_(Collective *work) {
     if (code != MPI_SUCCESS)
         work->state = comm_mpi_fail(work->comm, code, "a collective", work->comm->base.rank, &work->error);
     if (code != MPI_SUCCESS || !arrived) return;
-    work->steps++;
+    work->steps++; // tells comm_wait that this poll found something, so it need not sleep
     work->state = check_parcels_(work->comm, work, &work->error);
     if (work->state != 0) return;
     work->state = collective_advance_(work->comm, work, &work->error);
 }
 
+// Advances the collectives of all groups, not only the one that the caller tests: a rank that waits for a sum over data
+// ranks still answers in its tensor group. Finished ones leave the list; their callers find the state when they test.
 void comm_mpi_progress(CommMpiWork *all) {
     Collective **link = &all->first;
     while (*link != NULL) {

@@ -1,11 +1,24 @@
-// Announced messages (comm_pushed.h). Two kinds of mail go through the host's group, both of fixed size:
+// Announced messages (comm_pushed.h). Of the two ends of a message one *grants*, the other one *moves* the bytes. The
+// end that lends its memory grants; if no memory is lent, the receiver does. Two kinds of mail, of fixed size, go
+// through the host's group:
 //
-//   GRANT   receiver to sender: my next buffer is free, at this offset of what I lent
-//   NOTICE  sender to receiver: your next message has been written (pushed), or is about to be sent (far)
+//   GRANT   my end of the next message is ready, at this offset of the memory that I lent: free to be written, or
+//           written and ready to be read
+//   NOTICE  the bytes have been moved (direct), or are about to be sent (far)
 //
-// Every message takes one of each, so when all is done as much mail was received as sent and none is waited for.
-// Between two ranks mail of both directions mixes; messages of one direction stay in order, which is why they are
-// queued.
+//   pushed: the receiver lends      pulled: the sender lends       far: nothing is lent
+//
+//   sender          receiver        sender          receiver       sender          receiver
+//     <---- GRANT -----               ---- GRANT ----->              <---- GRANT -----
+//   copies                                          copies           ---- NOTICE ---->
+//     ----- NOTICE --->               <--- NOTICE -----            sends ===far===> receives
+//
+// For BPipe the acceptor lends its slots for both directions. A bundle is pushed when it is evicted (E, A) and pulled
+// when it is loaded (R, L), so the evictor makes all copies and the acceptor's device does nothing.
+//
+// Every message takes one mail each way. At the end every mail that was sent has been received, so no receive stays
+// posted. Between two ranks the mail of both directions mixes; the messages of one direction stay in order, which is
+// why they are queued.
 #include "comm_pushed.h"
 #include "base/alloc.h"
 #include "lending.h"
@@ -13,19 +26,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum MailKind { MAIL_GRANT = 1, MAIL_NOTICE } MailKind;
-
+// A granter gets only notices, and a mover only grants, so the mail does not name its kind.
 typedef struct Mail {
-    int64_t kind, offset, bytes;
+    int64_t of_sender; // 1: about a message that goes from the mail's writer to its reader; 0: the other direction
+    int64_t offset;    // a grant's; 0 in a notice
 } Mail;
 
-// The steps of a message. A sender goes WAITS (for a grant), COPIES (pushed) or TRAVELS (far), MAILS; a receiver WAITS
+// The steps of a message. A mover goes WAITS (for a grant), COPIES (direct) or TRAVELS (far), MAILS; a granter WAITS
 // (for a notice), TRAVELS (far), MAILS (its grant may still be on its way).
 typedef enum PushStep { PUSH_WAITS, PUSH_COPIES, PUSH_TRAVELS, PUSH_MAILS, PUSH_DONE } PushStep;
 
 typedef struct Parcel {
     PushStep step;
-    bool queued; // until it and all earlier ones are done
+    bool queued; // true until this message and all earlier messages of its way are done
     void *memory;
     int64_t bytes, steps;
     Event *copied; // made when first needed, kept
@@ -36,14 +49,17 @@ typedef struct Parcel {
 
 // One direction between this rank and a peer.
 typedef struct PushWay {
-    bool open;
-    char *memory; // sender: what the peer lent, NULL if nothing; receiver: what was lent
+    bool open, sends;
+    bool lends;   // this end passed memory to `connect`
+    bool direct;  // one end has mapped the memory of the other; else messages go through `far`
+    bool mapped;  // `memory` is the peer's and mapped by this way
+    bool grants;  // this end grants, the other one moves
+    char *memory; // what was lent, by either end
     int64_t bytes;
-    bool pushed;
-    Parcel *first, *last;    // in the order they were started
-    int64_t started, mail;   // messages; grants (sender) or notices (receiver) that came for them
-    int64_t taken;           // of that mail
-    int64_t *offsets, slots; // of grants not taken yet: mail i at i % slots
+    Parcel *first, *last;    // the messages in the order they were started
+    int64_t started, mail;   // messages; mail that came for them
+    int64_t taken;           // mail that a message has used
+    int64_t *offsets, slots; // offsets of the mail not taken yet: mail i at i % slots
 } PushWay;
 
 typedef struct PushPeer {
@@ -55,10 +71,11 @@ typedef struct PushPeer {
 typedef struct Pushed {
     Comm base;
     Backend *be;
+    Stream stream;
     Comm *host, *far;
-    bool owns;
     PushPeer *peers; // [size]
     Parcel *idle;
+    char why[256];
 } Pushed;
 
 static Pushed *pushed_self_(const Comm *comm) {
@@ -67,12 +84,12 @@ static Pushed *pushed_self_(const Comm *comm) {
 
 // ---------------------------------------------------------------- mail
 
-static int mail_(Pushed *self, int peer, Parcel *parcel, MailKind kind, int64_t offset, Error *err) {
-    parcel->mail = (Mail){kind, offset, parcel->bytes};
+static int mail_(Pushed *self, int peer, const PushWay *way, Parcel *parcel, int64_t offset, Error *err) {
+    parcel->mail = (Mail){way->sends, offset};
     return self->host->send(self->host, peer, &parcel->mail, sizeof parcel->mail, &parcel->mailed, err);
 }
 
-static void keep_grant_(PushWay *way, int64_t offset) {
+static void keep_mail_(PushWay *way, int64_t offset) {
     if (way->mail - way->taken == way->slots) {
         int64_t slots = way->slots == 0 ? 4 : 2 * way->slots, *offsets = xmalloc((size_t)slots * sizeof *offsets);
         for (int64_t i = way->taken; i < way->mail; i++) offsets[i % slots] = way->offsets[i % way->slots];
@@ -87,8 +104,8 @@ static int64_t missing_(const PushWay *way) {
     return way->started > way->mail ? way->started - way->mail : 0;
 }
 
-// Takes the mail that has come from this peer; listens only while some is missing, so that nothing is listened for at
-// the end.
+// Takes the mail that has come from this peer. Listens only while a message lacks its mail, so that no receive stays
+// posted at shutdown.
 static int read_mail_(Pushed *self, int number, Error *err) {
     PushPeer *peer = &self->peers[number];
     Comm *host = self->host;
@@ -99,66 +116,62 @@ static int read_mail_(Pushed *self, int number, Error *err) {
         }
         int come = host->test(host, &peer->receiving, err);
         if (come <= 0) return come;
-        if (peer->inbox.kind == MAIL_GRANT)
-            keep_grant_(&peer->out, peer->inbox.offset);
-        else
-            peer->in.mail++;
+        keep_mail_(peer->inbox.of_sender ? &peer->in : &peer->out, peer->inbox.offset);
     }
 }
 
 // ---------------------------------------------------------------- messages
 
-// Returns 1: advanced, 0: not yet, -1 with err.
-static int advance_send_(Pushed *self, int peer, PushWay *way, Parcel *parcel, Error *err) {
+// Moves the bytes once the other end has granted it, or starts to send them through `far`.
+static int push_move_(Pushed *self, int peer, const PushWay *way, Parcel *parcel, int64_t offset, Error *err) {
     Backend *be = self->be;
-    Comm *far = self->far;
+    if (way->direct) {
+        char *there = way->memory + offset;
+        be->copy(be, self->stream, way->sends ? there : parcel->memory, way->sends ? parcel->memory : there,
+                 parcel->bytes);
+        be->event_record(be, parcel->copied, self->stream);
+        parcel->step = PUSH_COPIES;
+        return 1;
+    }
+    parcel->step = PUSH_TRAVELS;
+    if (mail_(self, peer, way, parcel, 0, err) != 0) return -1;
+    return self->far->send(self->far, peer, parcel->memory, parcel->bytes, &parcel->far, err) == 0 ? 1 : -1;
+}
+
+// Takes the other end's word that the bytes have been moved, or receives them through `far`.
+static int push_accept_(Pushed *self, int peer, const PushWay *way, Parcel *parcel, Error *err) {
+    parcel->step = way->direct ? PUSH_MAILS : PUSH_TRAVELS;
+    if (way->direct) return 1;
+    return self->far->receive(self->far, peer, parcel->memory, parcel->bytes, &parcel->far, err) == 0 ? 1 : -1;
+}
+
+// Returns 1: advanced, 0: not yet, -1 with err.
+static int push_advance_(Pushed *self, int peer, PushWay *way, Parcel *parcel, Error *err) {
+    Backend *be = self->be;
     if (parcel->step == PUSH_WAITS) {
         if (way->taken == way->mail) return 0;
         int64_t offset = way->offsets[way->taken++ % way->slots];
-        if (way->pushed) {
-            be->copy(be, STREAM_MESSAGES, way->memory + offset, parcel->memory, parcel->bytes);
-            be->event_record(be, parcel->copied, STREAM_MESSAGES);
-            parcel->step = PUSH_COPIES;
-            return 1;
-        }
-        parcel->step = PUSH_TRAVELS;
-        if (mail_(self, peer, parcel, MAIL_NOTICE, 0, err) != 0) return -1;
-        return far->send(far, peer, parcel->memory, parcel->bytes, &parcel->far, err) == 0 ? 1 : -1;
+        return way->grants ? push_accept_(self, peer, way, parcel, err)
+                           : push_move_(self, peer, way, parcel, offset, err);
     }
     if (parcel->step == PUSH_COPIES) {
         if (!be->event_done(be, parcel->copied)) return 0;
         if (be->check != NULL && be->check(be, err) != 0) return -1; // nothing was copied
         parcel->step = PUSH_MAILS;
-        return mail_(self, peer, parcel, MAIL_NOTICE, 0, err) == 0 ? 1 : -1;
+        return mail_(self, peer, way, parcel, 0, err) == 0 ? 1 : -1;
     }
-    Comm *comm = parcel->step == PUSH_TRAVELS ? far : self->host;
-    int done = comm->test(comm, parcel->step == PUSH_TRAVELS ? &parcel->far : &parcel->mailed, err);
-    if (done > 0) parcel->step++;
-    return done;
-}
-
-static int advance_receive_(Pushed *self, int peer, PushWay *way, Parcel *parcel, Error *err) {
-    Comm *far = self->far;
-    if (parcel->step == PUSH_WAITS) {
-        if (way->taken == way->mail) return 0;
-        way->taken++;
-        parcel->step = way->pushed ? PUSH_MAILS : PUSH_TRAVELS;
-        if (way->pushed) return 1;
-        return far->receive(far, peer, parcel->memory, parcel->bytes, &parcel->far, err) == 0 ? 1 : -1;
-    }
-    Comm *comm = parcel->step == PUSH_TRAVELS ? far : self->host;
+    Comm *comm = parcel->step == PUSH_TRAVELS ? self->far : self->host;
     int done = comm->test(comm, parcel->step == PUSH_TRAVELS ? &parcel->far : &parcel->mailed, err);
     if (done > 0) parcel->step++;
     return done;
 }
 
 // Advances the messages of one direction in order: if one lacks mail, so do those after it.
-static int advance_way_(Pushed *self, int peer, PushWay *way, bool sends, Error *err) {
+static int advance_way_(Pushed *self, int peer, PushWay *way, Error *err) {
     for (Parcel *parcel = way->first; parcel != NULL; parcel = parcel->next) {
         int moved = 1;
         while (moved == 1 && parcel->step != PUSH_DONE) {
-            moved =
-                sends ? advance_send_(self, peer, way, parcel, err) : advance_receive_(self, peer, way, parcel, err);
+            moved = push_advance_(self, peer, way, parcel, err);
             parcel->steps += moved == 1;
         }
         if (moved < 0) return -1;
@@ -183,10 +196,18 @@ static Parcel *take_parcel_(Pushed *self, void *memory, int64_t bytes) {
     return parcel;
 }
 
-static int pushed_start_(Pushed *self, int peer, PushWay *way, Parcel *parcel, CommRequest *request, Error *err) {
+static int pushed_start_(Pushed *self, int peer, PushWay *way, void *memory, int64_t bytes, CommRequest *request,
+                         Error *err) {
+    const Comm *base = &self->base;
+    bool lent = way->direct && way->grants;
+    int64_t offset = lent ? (char *)memory - way->memory : 0;
     if (!way->open)
         return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: no way to or from rank %d was prepared",
-                         self->base.name, self->base.rank, self->base.size, peer);
+                         base->name, base->rank, base->size, peer);
+    if (lent && (offset < 0 || offset + bytes > way->bytes))
+        return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: a message outside of what was lent to rank %d",
+                         base->name, base->rank, base->size, peer);
+    Parcel *parcel = take_parcel_(self, memory, bytes);
     if (way->last != NULL) way->last->next = parcel;
     if (way->first == NULL) way->first = parcel;
     way->last = parcel;
@@ -196,25 +217,17 @@ static int pushed_start_(Pushed *self, int peer, PushWay *way, Parcel *parcel, C
     request->handle[0] = parcel;
     request->detail[0] = peer;
     request->active = true;
-    return 0;
+    return way->grants ? mail_(self, peer, way, parcel, offset, err) : 0;
 }
 
 static int pushed_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
     Pushed *self = pushed_self_(comm);
-    Parcel *parcel = take_parcel_(self, (void *)from, bytes);
-    return pushed_start_(self, peer, &self->peers[peer].out, parcel, request, err);
+    return pushed_start_(self, peer, &self->peers[peer].out, (void *)from, bytes, request, err);
 }
 
 static int pushed_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
     Pushed *self = pushed_self_(comm);
-    PushWay *way = &self->peers[peer].in;
-    Parcel *parcel = take_parcel_(self, to, bytes);
-    int64_t offset = way->pushed ? (char *)to - way->memory : 0;
-    if (way->pushed && (offset < 0 || offset + bytes > way->bytes))
-        return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: a receive outside of what was lent to rank %d",
-                         comm->name, comm->rank, comm->size, peer);
-    if (pushed_start_(self, peer, way, parcel, request, err) != 0) return -1;
-    return mail_(self, peer, parcel, MAIL_GRANT, offset, err);
+    return pushed_start_(self, peer, &self->peers[peer].in, to, bytes, request, err);
 }
 
 static int pushed_test_(Comm *comm, CommRequest *request, Error *err) {
@@ -224,8 +237,8 @@ static int pushed_test_(Comm *comm, CommRequest *request, Error *err) {
     int number = (int)request->detail[0];
     PushPeer *peer = &self->peers[number];
     if (read_mail_(self, number, err) != 0) return -1;
-    if (advance_way_(self, number, &peer->out, true, err) != 0) return -1;
-    if (advance_way_(self, number, &peer->in, false, err) != 0) return -1;
+    if (advance_way_(self, number, &peer->out, err) != 0) return -1;
+    if (advance_way_(self, number, &peer->in, err) != 0) return -1;
     request->steps = parcel->steps;
     if (parcel->queued) return 0;
     request->active = false;
@@ -236,35 +249,45 @@ static int pushed_test_(Comm *comm, CommRequest *request, Error *err) {
 
 // ---------------------------------------------------------------- life
 
-static int connect_pushed_(Pushed *self, int peer, PushWay *way, bool sends, void *memory, int64_t bytes, Error *err) {
-    char why[256];
+// Lends `memory`, or maps what the peer lends. An end that lends for both directions lends the same memory, which is
+// mapped once; so is the end that maps it.
+static int push_share_(Pushed *self, int peer, PushWay *way, const PushWay *other, void *memory, Error *err) {
     void *borrowed = NULL;
-    if (!sends) {
-        way->memory = memory;
-        return lending_lend(self->be, memory, bytes, self->host, peer, &way->pushed, err);
+    if (other->open && other->lends == way->lends && other->bytes == way->bytes) {
+        way->memory = other->memory;
+        way->direct = other->direct;
+        return 0;
     }
-    if (lending_borrow(self->be, bytes, self->host, peer, &borrowed, why, err) != 0) return -1;
+    if (way->lends) {
+        way->memory = memory;
+        return lending_lend(self->be, memory, way->bytes, self->host, peer, &way->direct, err);
+    }
+    if (lending_borrow(self->be, way->bytes, self->host, peer, &borrowed, self->why, err) != 0) return -1;
     way->memory = borrowed;
-    way->pushed = borrowed != NULL;
+    way->direct = way->mapped = borrowed != NULL;
     return 0;
 }
 
 static int pushed_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t bytes, Error *err) {
     Pushed *self = pushed_self_(comm);
-    PushWay *way = sends ? &self->peers[peer].out : &self->peers[peer].in;
-    way->open = true;
+    PushPeer *at = &self->peers[peer];
+    PushWay *way = sends ? &at->out : &at->in;
+    way->sends = sends;
+    way->lends = memory != NULL;
     way->bytes = bytes;
-    if (connect_pushed_(self, peer, way, sends, memory, bytes, err) != 0) return -1;
-    if (way->pushed || self->far->connect == NULL) return 0;
+    if (bytes > 0 && push_share_(self, peer, way, sends ? &at->in : &at->out, memory, err) != 0) return -1;
+    way->open = true;
+    way->grants = way->direct ? way->lends : !sends;
+    if (way->direct || self->far->connect == NULL) return 0;
     return self->far->connect(self->far, peer, sends, memory, bytes, err);
 }
 
 static void pushed_destroy_(Comm *comm) {
     Pushed *self = pushed_self_(comm);
-    for (int i = 0; i < comm->size; i++) {
-        PushWay *out = &self->peers[i].out;
-        if (out->pushed) self->be->give_back(self->be, out->memory, out->bytes);
-        free(out->offsets);
+    for (int i = 0; i < 2 * comm->size; i++) {
+        PushWay *way = i % 2 == 0 ? &self->peers[i / 2].out : &self->peers[i / 2].in;
+        if (way->mapped) self->be->give_back(self->be, way->memory, way->bytes);
+        free(way->offsets);
     }
     for (Parcel *parcel = self->idle, *next; parcel != NULL; parcel = next) {
         next = parcel->next;
@@ -272,12 +295,12 @@ static void pushed_destroy_(Comm *comm) {
         free(parcel);
     }
     self->far->destroy(self->far);
-    if (self->owns) self->host->destroy(self->host);
+    self->host->destroy(self->host);
     free(self->peers);
     free(self);
 }
 
-Comm *comm_pushed_create(Backend *be, Comm *host, Comm *far, bool owns) {
+Comm *comm_pushed_create(Backend *be, Stream stream, Comm *host, Comm *far) {
     Pushed *self = xcalloc(1, sizeof *self);
     Comm *comm = &self->base;
     memcpy(comm->name, host->name, sizeof comm->name);
@@ -290,21 +313,23 @@ Comm *comm_pushed_create(Backend *be, Comm *host, Comm *far, bool owns) {
     comm->test = pushed_test_;
     comm->destroy = pushed_destroy_;
     self->be = be;
+    self->stream = stream;
     self->host = host;
     self->far = far;
-    self->owns = owns;
     self->peers = xcalloc((size_t)host->size, sizeof *self->peers);
     return comm;
 }
 
-void comm_pushed_ways(const Comm *comm, int *pushed, int *through_far) {
+void comm_pushed_ways(const Comm *comm, int *direct, int *through_far) {
     const Pushed *self = pushed_self_(comm);
-    *pushed = *through_far = 0;
-    for (int i = 0; i < comm->size; i++) {
-        const PushWay *ways[] = {&self->peers[i].out, &self->peers[i].in};
-        for (int w = 0; w < 2; w++) {
-            *pushed += ways[w]->open && ways[w]->pushed;
-            *through_far += ways[w]->open && !ways[w]->pushed;
-        }
+    *direct = *through_far = 0;
+    for (int i = 0; i < 2 * comm->size; i++) {
+        const PushWay *way = i % 2 == 0 ? &self->peers[i / 2].out : &self->peers[i / 2].in;
+        *direct += way->open && way->direct;
+        *through_far += way->open && !way->direct;
     }
+}
+
+const char *comm_pushed_why(const Comm *comm) {
+    return pushed_self_(comm)->why;
 }

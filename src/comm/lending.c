@@ -12,21 +12,9 @@
 typedef struct Offer {
     uint64_t token;
     int64_t bytes; // 0: nothing can be lent
-    char host[40]; // of the running system: a loan is only valid there
+    char host[40]; // boot id of the running system: a loan is only valid there
     Loan loan;
 } Offer;
-
-static int lending_send_(Comm *control, int peer, const void *from, int64_t bytes, Error *err) {
-    CommRequest request = {0};
-    if (control->send(control, peer, from, bytes, &request, err) != 0) return -1;
-    return comm_wait(control, &request, err);
-}
-
-static int lending_receive_(Comm *control, int peer, void *to, int64_t bytes, Error *err) {
-    CommRequest request = {0};
-    if (control->receive(control, peer, to, bytes, &request, err) != 0) return -1;
-    return comm_wait(control, &request, err);
-}
 
 static void host_identity_(char *text, size_t size) {
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
@@ -63,12 +51,12 @@ int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int pe
     int64_t mapped = 0, confirmed = 0;
     *lent = false;
     if (make_offer_(&offer, be, memory, bytes, err) != 0) return -1;
-    if (lending_send_(control, peer, &offer, sizeof offer, err) != 0) return -1;
-    if (lending_receive_(control, peer, &mapped, sizeof mapped, err) != 0) return -1;
+    if (comm_send_now(control, peer, &offer, sizeof offer, err) != 0) return -1;
+    if (comm_receive_now(control, peer, &mapped, sizeof mapped, err) != 0) return -1;
     if (mapped) confirmed = read_token_(be, memory) == ~offer.token;
     if (offer.bytes > 0 && write_token_(be, memory, 0, err) != 0) return -1;
     *lent = confirmed != 0;
-    return lending_send_(control, peer, &confirmed, sizeof confirmed, err);
+    return comm_send_now(control, peer, &confirmed, sizeof confirmed, err);
 }
 
 // Returns why the offer cannot be used here, or NULL.
@@ -98,11 +86,11 @@ static int map_(Backend *be, const Offer *offer, int64_t bytes, void **memory, c
 
 int lending_borrow(Backend *be, int64_t bytes, Comm *control, int peer, void **memory, char why[256], Error *err) {
     Offer offer;
-    if (lending_receive_(control, peer, &offer, sizeof offer, err) != 0) return -1;
+    if (comm_receive_now(control, peer, &offer, sizeof offer, err) != 0) return -1;
     if (map_(be, &offer, bytes, memory, why, err) != 0) return -1;
     int64_t mapped = *memory != NULL, confirmed = 0;
-    if (lending_send_(control, peer, &mapped, sizeof mapped, err) != 0) return -1;
-    if (lending_receive_(control, peer, &confirmed, sizeof confirmed, err) != 0) return -1;
+    if (comm_send_now(control, peer, &mapped, sizeof mapped, err) != 0) return -1;
+    if (comm_receive_now(control, peer, &confirmed, sizeof confirmed, err) != 0) return -1;
     if (confirmed || !mapped) return 0;
     be->give_back(be, *memory, bytes);
     *memory = NULL;

@@ -1,5 +1,5 @@
 // One rank lends memory of its device to another one of the same host, and both check that what one writes the other
-// reads. Used for evicted bundles and for the receive buffers of messages between stages.
+// reads. comm_pushed.c lends the slots of evicted bundles and the receive buffers of messages between stages.
 #ifndef LENDING_H
 #define LENDING_H
 

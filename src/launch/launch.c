@@ -73,7 +73,8 @@ static void launch_take_signals_(Launch *launch) {
     launch_see_mpirun_(launch);
 }
 
-// Passes a request on once every rank is ready, since SIGUSR1 kills a process that does not handle it yet.
+// Passes a request on once every rank is ready, since SIGUSR1 kills a process that does not handle it yet. A rank that
+// hangs in its start-up is never ready; launch_is_over_ then ends the job.
 static void launch_pass_on_stop_(Launch *launch) {
     if (launch->asked == 0 || launch->forwarded || !coordinator_all_ready(launch->coordinator)) return;
     kill(launch->mpirun, SIGUSR1);
@@ -150,10 +151,17 @@ static void launch_pass_last_results_(Launch *launch) {
 
 // Returns whether the job has to end, or mpirun holds it up.
 static bool launch_is_over_(Launch *launch, double now) {
-    enum { MPIRUN_ENDS_WITHIN_S = 2 };
+    enum { MPIRUN_ENDS_WITHIN_S = 2, READY_WITHIN_S = 8 };
     const Patience *patience = &launch->job->patience;
     if (coordinator_look(launch->coordinator, launch->log, now)) return true;
     if (launch->asked > 1) return true;
+    if (launch->asked > 0 && !launch->forwarded && now - launch->first > READY_WITHIN_S) {
+        snprintf(launch->reason, sizeof launch->reason,
+                 "asked to stop before every rank had started; the ranks were ended after %d s and had nothing new to "
+                 "save",
+                 READY_WITHIN_S);
+        return true;
+    }
     if (launch->last == 0 && coordinator_code(launch->coordinator) >= 0) launch->last = now;
     if (launch->last > 0 && launch->results < 0 && now - launch->last > MPIRUN_ENDS_WITHIN_S) return true;
     if (launch->children.first >= 0 && launch->last == 0 && now - launch->children.when > MPIRUN_ENDS_WITHIN_S / 2)
@@ -235,24 +243,31 @@ static void launch_hear_lost_(Launch *launch) {
     coordinator_hear(launch->coordinator, rank, &status, clock_seconds());
 }
 
+// Prints mpirun's own lines, if it wrote any.
+static bool launch_show_words_(const Launch *launch) {
+    char bytes[1 << 14];
+    ssize_t count = pread(launch->words, bytes, sizeof bytes, 0);
+    return count > 0 && write(STDERR_FILENO, bytes, (size_t)count) > 0;
+}
+
 static int launch_say_mpirun_(const Launch *launch) {
-    char bytes[1 << 14], text[128];
+    char text[128];
     if (WIFSIGNALED(launch->status)) {
         snprintf(text, sizeof text, "mpirun was killed by signal %d (%s), and its ranks with it",
                  WTERMSIG(launch->status), strsignal(WTERMSIG(launch->status)));
         return launch_say_(launch, text);
     }
-    ssize_t count = pread(launch->words, bytes, sizeof bytes, 0);
-    if (count > 0 && write(STDERR_FILENO, bytes, (size_t)count) < 0) count = 0;
+    bool shown = launch_show_words_(launch);
     log_line(launch->log,
              "mpirun ended with exit code %d and no rank said why%s; if limits are low here (ulimit -a), raise them",
-             WEXITSTATUS(launch->status), count > 0 ? "; what it wrote is above" : "");
+             WEXITSTATUS(launch->status), shown ? "; what it wrote is above" : "");
     return EXIT_FAILED;
 }
 
 static int launch_last_word_(Launch *launch, JobEnd *end) {
     bool mpirun_killed = WIFSIGNALED(launch->status) && !launch->forced;
-    int code = coordinator_code(launch->coordinator);
+    int first, code = coordinator_code(launch->coordinator);
+    bool unheard = coordinator_unheard(launch->coordinator, &first) > 0;
     if (!mpirun_killed && code < 0) launch_hear_lost_(launch);
     bool failed = coordinator_look(launch->coordinator, launch->log, clock_seconds());
     *end = coordinator_why(launch->coordinator);
@@ -275,6 +290,8 @@ static int launch_last_word_(Launch *launch, JobEnd *end) {
     if (mpirun_killed) return launch_say_mpirun_(launch);
     if (launch->reason[0] != '\0') return launch_say_(launch, launch->reason);
     if (!failed) return launch_say_mpirun_(launch);
+    // If a program ends with a code before it is a rank, its reason is among mpirun's lines: the dynamic linker's, say.
+    if (unheard && WIFEXITED(launch->status) && WEXITSTATUS(launch->status) < 128) launch_show_words_(launch);
     log_line(launch->log, "%s", end->text);
     return EXIT_FAILED;
 }

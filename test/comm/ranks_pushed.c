@@ -1,5 +1,6 @@
 // Promises of comm_pushed.h and lending.h, on CPUs: three or more ranks in a ring, messages forward pushed into lent
-// memory, backward through `far`. Started through mpirun by test_comm_pushed.py with a file that all ranks map.
+// memory, backward through `far`; then two ranks of which one lends for both directions, as the stages of a pair do.
+// Started through mpirun by test_comm_pushed.py with a file that all ranks map.
 //
 // `far` is a group of MPI wrapped in a spy: it counts, in the shared file, the messages that each rank has begun to
 // send, and fails when a receive is started that no sender has begun.
@@ -17,11 +18,12 @@
 
 #ifdef HAVE_MPI
 
-enum { BUFFERS = 2, MESSAGES = 200, BYTES = 3000, RANKS = 16 };
+enum { BUFFERS = 2, MESSAGES = 200, BYTES = 3000, RANKS = 16, BUNDLES = 50, PATIENCE_MS = 60000 };
 
 typedef struct Shared {
     _Atomic int64_t begun[RANKS]; // sends through far
     _Atomic int64_t early;        // receives through far that were started before
+    _Atomic int64_t moved;        // messages of the pair that its borrower has completed
 } Shared;
 
 typedef struct Spy {
@@ -170,6 +172,52 @@ static int make_ends_(Test *t, End *ends) {
     return count;
 }
 
+// Waits for the borrower without a call of the group.
+static void idle_(Test *t, Shared *shared, int64_t messages) {
+    for (int ms = 0; atomic_load(&shared->moved) < messages; ms++) {
+        if (ms == PATIENCE_MS) stop_(t, "the borrower cannot go on without the lender");
+        usleep(1000);
+    }
+}
+
+// Starts a message of the pair, and waits for it; the lender first idles until the borrower has completed it.
+static void pass_(Test *t, Comm *comm, bool sends, char *memory, Shared *shared, int64_t number) {
+    CommRequest request = {0};
+    int begun = sends ? comm->send(comm, 1 - comm->rank, memory, BYTES, &request, &t->error)
+                      : comm->receive(comm, 1 - comm->rank, memory, BYTES, &request, &t->error);
+    if (begun != 0) stop_(t, "a message of the pair cannot be started");
+    if (comm->rank == 1) idle_(t, shared, number + 1);
+    if (comm_wait(comm, &request, &t->error) != 0) stop_(t, "a message of the pair");
+    if (comm->rank == 0) atomic_store(&shared->moved, number + 1);
+}
+
+static void check_bundle_(Test *t, const char *memory, int64_t bundle, char more) {
+    for (int64_t i = 0; i < BYTES; i++)
+        if (memory[i] != (char)(value_(0, 1, bundle, i) + more)) stop_(t, "a bundle came with other bytes");
+}
+
+// Rank 1 lends two slots. Rank 0 sends every bundle there and gets it back, one larger in every byte.
+static void pair_(Test *t, Shared *shared, Comm *comm, Backend *be) {
+    int64_t bytes = 2 * BYTES;
+    bool lends = comm->rank == 1;
+    char *memory = be->allocate(be, lends ? MEMORY_LENT_SLOTS : MEMORY_OWN_SLOTS, bytes, "slots", &t->error);
+    int direct, far;
+    for (int sender = 0; sender < 2; sender++)
+        if (comm->connect(comm, 1 - comm->rank, comm->rank == sender, lends ? memory : NULL, bytes, &t->error) != 0)
+            stop_(t, "connect");
+    comm_pushed_ways(comm, &direct, &far);
+    if (direct != 2 || far != 0 || comm_pushed_why(comm)[0] != '\0') stop_(t, "one loan serves both directions");
+    for (int64_t bundle = 0; bundle < BUNDLES; bundle++) {
+        char *slot = memory + bundle % 2 * BYTES;
+        for (int64_t i = 0; i < BYTES && !lends; i++) slot[i] = value_(0, 1, bundle, i);
+        pass_(t, comm, !lends, slot, shared, 2 * bundle);
+        if (lends) check_bundle_(t, slot, bundle, 0);
+        for (int64_t i = 0; i < BYTES; i++) slot[i] += lends;
+        pass_(t, comm, lends, slot, shared, 2 * bundle + 1);
+        if (!lends) check_bundle_(t, slot, bundle, 1);
+    }
+}
+
 static void run_(Test *t, Shared *shared) {
     End ends[4];
     int count = make_ends_(t, ends), pushed, far;
@@ -203,8 +251,16 @@ int main(int argc, char **argv) {
     Comm *host = world_split(t.world, "host", 0, t.rank, &t.error);
     Comm *far = world_split(t.world, "far", 0, t.rank, &t.error);
     if (shared == MAP_FAILED || host == NULL || far == NULL || t.be == NULL) stop_(&t, "set-up");
-    t.comm = comm_pushed_create(t.be, host, spy_create(far, shared), true);
+    t.comm = comm_pushed_create(t.be, STREAM_MESSAGES, host, spy_create(far, shared));
     run_(&t, shared);
+    int color = t.rank < 2 ? 0 : -1;
+    Backend *be = backend_cpu_create(PRECISION_FP32, 1, &t.error); // a backend lends one piece of memory
+    host = world_split(t.world, "pair", color, t.rank, &t.error);
+    far = world_split(t.world, "pair", color, t.rank, &t.error);
+    Comm *pair = host == NULL ? NULL : comm_pushed_create(be, STREAM_EVICT, host, far);
+    if (pair != NULL) pair_(&t, shared, pair, be);
+    held_(&t, "the end that lends is not needed while the other end copies, out and back");
+    if (pair != NULL) pair->destroy(pair);
     t.comm->destroy(t.comm);
     world_leave(t.world);
     return 0;

@@ -12,6 +12,7 @@ PROMISES = [
     "messages both ways arrive whole and in order, early and late",
     "nothing is left over for a second run",
     "a receive goes to the device only after its sender began",
+    "the end that lends is not needed while the other end copies, out and back",
 ]
 
 

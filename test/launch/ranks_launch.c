@@ -142,7 +142,7 @@ static int run_rank_(const char *name, int argc, char **argv) {
     Rank r = {.supervisor = supervisor_start("ranks_launch", &job, true, &err)};
     if (r.supervisor == NULL) return fprintf(stderr, "%s\n", err.text), err.code;
     r.page = supervisor_page(r.supervisor);
-    if (strcmp(name, "late") == 0) nap_(1500);
+    if (strcmp(name, "late") == 0) nap_(700);
     r.world = world_join(&argc, &argv, &err);
     if (r.world == NULL) return fprintf(stderr, "%s\n", err.text), err.code;
     r.rank = world_rank(r.world);
@@ -150,6 +150,7 @@ static int run_rank_(const char *name, int argc, char **argv) {
     status_page_set_action(r.page, "step 11 B0");
     status_page_set_action(r.page, "step 12 F3");
     world_set_status_page(r.world, r.page);
+    if (strcmp(name, "never") == 0 && r.rank == 1) nap_(600000);
     status_page_set_ready(r.page);
     world_barrier(r.world, &err);
     if (r.rank == 0)
@@ -171,7 +172,12 @@ int main(int argc, char **argv) {
         sigset_t set;
         sigemptyset(&set);
         sigaddset(&set, SIGUSR1);
-        if (strcmp(argv[1], "late") == 0) nap_(1000);
+        if (strcmp(argv[1], "late") == 0) nap_(700);
+        if (strcmp(argv[1], "early") == 0) {
+            error_set(&err, EXIT_USAGE, "the input is torn; mend it");
+            return supervisor_report_early(&err) ? err.code : EXIT_FAILED;
+        }
+        if (strcmp(argv[1], "unlinked") == 0) return fprintf(stderr, "a library is missing\n"), 7;
         sigprocmask(SIG_BLOCK, &set, NULL);
         return run_rank_(argv[1], argc, argv);
     }

@@ -130,6 +130,18 @@ def test_of_several_reasons_the_first_counts():
     assert job.stderr.count("reason of rank") == 1
 
 
+def test_the_reason_of_a_program_that_fails_before_it_is_a_rank_is_heard():
+    job = Job("early", 3).end()
+    assert job.code == 2 and re.fullmatch(r"ranks_launch: \[rank \d\] the input is torn; mend it", job.lines[-1])
+    assert job.stderr.count("the input is torn") == 1 and job.processes() == []
+
+
+def test_what_a_program_writes_that_never_becomes_a_rank_is_shown():
+    """As the dynamic linker does if a library is missing."""
+    job = Job("unlinked", 2).end()
+    assert job.code == 1 and "a library is missing" in job.lines, job.stderr
+
+
 def test_a_rank_that_leaves_without_a_word():
     job = run("silent")
     assert job.code == 1
@@ -220,6 +232,15 @@ def test_a_request_to_stop_waits_until_the_ranks_can_take_it():
     assert job.code == 3, job.stderr
     assert job.stderr.count("got SIGUSR1") == 3
     assert job.leaves_nothing()
+
+
+def test_one_request_ends_ranks_of_which_one_hangs_before_it_is_ready():
+    job = Job("never", 3).read_until("starting")
+    job.parent.send_signal(signal.SIGTERM)
+    job.end()
+    assert job.code == 1, job.stderr
+    assert "asked to stop before every rank had started" in job.lines[-1]
+    assert job.processes() == []
 
 
 def test_a_second_request_ends_everything_at_once():
