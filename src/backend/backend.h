@@ -115,6 +115,8 @@ struct Backend {
     void (*release)(Backend *, MemoryCategory, void *memory, int64_t bytes);
     // -1 with err if the device has less than these bytes free. NULL: only `allocate` can tell.
     int (*check_free)(Backend *, int64_t bytes, Error *err);
+    // Returns the device's bytes that are neither free nor in `held`: of libraries and of other programs. NULL: none.
+    int64_t (*held_by_others)(Backend *);
     void (*copy)(Backend *, Stream, void *to, const void *from, int64_t bytes); // device to device
     void (*upload)(Backend *, void *to, const void *from,
                    int64_t bytes); // host to device; `from` may be reused at return
@@ -152,30 +154,15 @@ struct Backend {
     void (*range_begin)(Backend *, const char *name);
     void (*range_end)(Backend *);
 
-    // --- precision: fp32 to the run's precision and back (a plain copy where the run is fp32)
-    void (*from_float)(Backend *, void *to, const float *from, int64_t count);
-    void (*to_float)(Backend *, float *to, const void *from, int64_t count);
-
     // --- workspace for the operations, in addition to their operands and attention's scratch: workspace_bytes returns
     // the size for a stage whose stream is (rows, hidden), use_workspace supplies it (NULL takes it back; the caller
     // owns it). Without it, operations allocate as needed. Both may be NULL.
     int64_t (*workspace_bytes)(Backend *, int64_t rows, int64_t hidden, const AttentionShape *);
     void (*use_workspace)(Backend *, void *memory, int64_t rows, int64_t hidden, const AttentionShape *);
 
-    // --- matrix products. y (rows, out), x (rows, in), w (out, in), bias (out) or NULL.
-    // y = x wT + bias. With EPILOGUE_GELU `aux` (rows, out) receives that, and y = gelu(aux) (tanh form).
-    void (*linear_forward)(Backend *, void *y, void *aux, const void *x, const void *w, const void *bias, int64_t rows,
-                           int64_t in, int64_t out, Epilogue epilogue);
-    // The same for blocks of rows; aux has y's. NULL if own_sums is set, which leaves rows whole.
+    // --- linear_forward for blocks of rows; aux has y's. NULL if own_sums is set, which leaves rows whole.
     void (*linear_forward_blocks)(Backend *, void *y, void *aux, const void *x, const void *w, const void *bias,
                                   const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);
-    // dx = dy w. With EPILOGUE_GELU dx is multiplied by gelu'(aux), aux (rows, in).
-    void (*linear_backward_input)(Backend *, void *dx, const void *aux, const void *dy, const void *w, int64_t rows,
-                                  int64_t in, int64_t out, Epilogue epilogue);
-    // dw += dyT x, dbias += column sums of dy (NULL: no bias).
-    void (*linear_backward_weight)(Backend *, float *dw, float *dbias, const void *dy, const void *x, int64_t rows,
-                                   int64_t in, int64_t out);
-
     // --- the kernels of products (device/products.h). Both are NULL if there is nothing to choose. measure_products
     // times the kernels for each product that was computed so far and has no choice yet, on the operands that it had
     // then, which must still be allocated; their outputs are garbage afterwards. Returns how many there were and
@@ -184,80 +171,9 @@ struct Backend {
     int64_t (*measure_products)(Backend *, ProductChoice **choices);
     void (*use_products)(Backend *, const ProductChoice *choices, int64_t count);
 
-    // --- norms over the last dimension. Forward: sum = x + delta and out = norm(sum) * w (+ b); with delta NULL
-    // nothing is added and sum is not written (it may be NULL). Statistics are not kept: the backward recomputes them
-    // from its input. Backward: dx += gradient of the norm at x (x: the norm's input), dw +=, db +=.
-    void (*rmsnorm_forward)(Backend *, void *out, void *sum, const void *x, const void *delta, const void *w,
-                            int64_t rows, int64_t cols, double eps);
-    void (*rmsnorm_backward)(Backend *, void *dx, float *dw, const void *dout, const void *x, const void *w,
-                             int64_t rows, int64_t cols, double eps);
-    void (*layernorm_forward)(Backend *, void *out, void *sum, const void *x, const void *delta, const void *w,
-                              const void *b, int64_t rows, int64_t cols, double eps);
-    void (*layernorm_backward)(Backend *, void *dx, float *dw, float *db, const void *dout, const void *x,
-                               const void *w, int64_t rows, int64_t cols, double eps);
-
-    // --- pointwise
-    void (*add)(Backend *, void *out, const void *a, const void *b, int64_t count); // out may be a or b
-    // gate_up (rows, 2*ffn): gate in the first ffn columns, up in the others. out (rows, ffn) = silu(gate) * up.
-    void (*swiglu_forward)(Backend *, void *out, const void *gate_up, int64_t rows, int64_t ffn);
-    void (*swiglu_backward)(Backend *, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
-                            int64_t ffn);
-    // Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place; pairs are (i, i +
-    // head_dim/2), angle position * frequency[i], position = row / batch. direction +1 forward, -1 backward (the
-    // transposed rotation).
-    void (*rope)(Backend *, void *qkv, const AttentionShape *shape, const RopeTable *table, int direction);
-    // RMSNorm over every query head, weights wq (head_dim), and every key head, weights wk, of qkv in place. `kept`
-    // (rows, (heads + kv_heads) * head_dim) receives what was normalized, for the backward, which replaces the gradient
-    // of the norms' outputs in dqkv by that of their inputs; dwq, dwk +=.
-    void (*heads_norm_forward)(Backend *, void *qkv, void *kept, const void *wq, const void *wk,
-                               const AttentionShape *shape, double eps);
-    void (*heads_norm_backward)(Backend *, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
-                                const void *wk, const AttentionShape *shape, double eps);
-
-    // --- attention. qkv (rows, (heads + 2*kv_heads) * head_dim), each row q | k | v; out (rows, heads * head_dim);
-    // scale 1/sqrt(head_dim), causal. saved: none - probabilities (batch, heads, seq, seq) in the run's precision, zero
-    // above the diagonal; flash - log-sum-exp (batch, heads, seq) fp32; recompute - NULL. scratch: attention_scratch
-    // bytes.
-    int64_t (*attention_scratch)(
-        Backend *,
-        const AttentionShape *shape); // forward and backward, the larger; callable with no device memory held
-    void (*attention_forward)(Backend *, void *out, void *saved, void *scratch, const void *qkv,
-                              const AttentionShape *shape);
-    void (*attention_backward)(Backend *, void *dqkv, void *scratch, const void *dout, const void *out,
-                               const void *saved, const void *qkv, const AttentionShape *shape);
-
-    // --- embedding. tokens (rows) on the device; this rank holds the vocabulary rows [first, first + count) of wte; a
-    // token of another rank contributes zero. wpe (seq, hidden) is added where not NULL, position = row / batch.
-    void (*embedding_forward)(Backend *, void *x, const int32_t *tokens, const void *wte, const void *wpe, int64_t rows,
-                              int64_t hidden, int64_t batch, int64_t first, int64_t count);
-    // dwte +=, dwpe += (NULL: none); rows with the same token are added in row order.
-    void (*embedding_backward)(Backend *, float *dwte, float *dwpe, const void *dx, const int32_t *tokens, int64_t rows,
-                               int64_t hidden, int64_t batch, int64_t first, int64_t count);
-
-    // --- vocabulary-parallel cross-entropy, in two passes with an exchange of statistics between them. logits (rows,
-    // width): columns [0, count) are the vocabulary [first, first + count), the others are padding and never get
-    // probability. Pass 1: stats (rows, 3) fp32 = { maximum, sum of exp(logit - maximum), logit of the target or 0 if
-    // another rank has it }.
-    void (*cross_entropy_stats)(Backend *, float *stats, const void *logits, const int32_t *targets, int64_t rows,
-                                int64_t width, int64_t first, int64_t count);
-    // Pass 2: `gathered` (ranks, rows, 3) holds the stats of all tensor ranks; loss (rows) = -log p(target); logits are
-    // replaced by their own gradient (p - [target]) * scale, padding columns by 0. scale 0: writes only the loss
-    // (evaluation).
-    void (*cross_entropy_gradient)(Backend *, void *logits, float *loss, const float *gathered, int ranks,
-                                   const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
-                                   float scale);
-
-    // to[i] += from[i], fp32: adds the gradients of one weight that is used in two places.
-    void (*accumulate)(Backend *, float *to, const float *from, int64_t count);
-
-    // --- initial weights: to (rows, cols), contiguous fp32.
-    void (*draw_normal)(Backend *, float *to, int64_t rows, int64_t cols, const NormalRows *draw);
-
-    // --- optimizer, all tensors of a stage in one call out[i] = sum of squares of tensor i's gradient, in double over
-    // fixed blocks; on the host at return. Infinities and NaN are passed on.
-    void (*squared_norms)(Backend *, double *out, const AdamwTensor *tensors, int64_t tensor_count);
-    // Decoupled weight decay (Loshchilov & Hutter 2019); one pass over memory, which also zeroes the gradients.
-    void (*adamw)(Backend *, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
+    // --- the operations that every device has: operations.h
+#define OPERATION(result, name, ...) result (*name)(Backend *, __VA_ARGS__)
+#include "operations.h"
 };
 
 // Creates the backend for CPUs with `threads` OpenMP threads (0: OpenMP's choice). Measures nothing; peak_tflops stays

@@ -6,7 +6,7 @@
 //
 // The forward is parallel over blocks of queries. The backward is parallel over (sequence, key/value head): the dk and
 // dv that a group of heads shares are summed by one thread, in the order of heads and queries.
-#include "flash.h"
+#include "heads.h"
 #include "lanes.h"
 
 // KEYS is a multiple of QUERIES: then every row of a block sees at least one key of each chunk it visits.

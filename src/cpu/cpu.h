@@ -1,8 +1,8 @@
-// The CPU backend from the inside: what its files share. Each operation of backend.h is a function cpu_<operation>
-// with the signature the table in backend_cpu.c expects.
+// The declarations that the files of the CPU backend share. Each operation of backend/operations.h is a function
+// cpu_NAME.
 //
 // Bits do not depend on the number of threads. Every element of an output is computed by one thread from start to end,
-// or from partial sums over blocks that shapes alone fix, added in block order; which thread does it does not matter.
+// or from partial sums over blocks whose boundaries depend only on the shapes, added in block order.
 // Nothing here is compiled with fast-math or contraction, so a vector loop and its scalar remainder agree as well.
 //
 // Both precisions run the same arithmetic in fp32: kernels work on rows of floats. cpu_load gives a row as floats (the
@@ -74,8 +74,8 @@ static inline bool cpu_is_bf16(const Backend *backend) {
 float *cpu_scratch(CpuBackend *cpu, int64_t floats);
 void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch); // frees it, if it is our own, and leaves none
 
-// Return the most floats of scratch that the operations of each file need on one thread. A norm's sums over blocks are
-// in thread 0's.
+// Return the largest per-thread scratch, in floats, of any operation in the file. Thread 0's holds a norm's sums over
+// blocks.
 int64_t cpu_linear_workspace(void);
 int64_t cpu_attention_workspace(const AttentionShape *shape);
 int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread);
@@ -185,67 +185,22 @@ void cpu_products_destroy(CpuProducts *products);
 bool cpu_gemm_bf16(CpuProducts *products, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
                    float *c, int64_t stride);
 
-// --- operations (see backend.h)
-// linear.c
+// --- the operations: cpu_linear_forward and so on
+#define OPERATION(result, name, ...) result cpu_##name(Backend *backend, __VA_ARGS__)
+#include "backend/operations.h"
+
 bool cpu_linear_by_library(int precision); // are products oneDNN's?
 // Sets C (m, n), rows `stride` apart, = or += op(a) op(b) for one tile, on this thread alone. workspace:
 // CPU_GEMM_WORKSPACE floats.
 void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
                       bool accumulate, float *c, int64_t stride);
-void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
-                        int64_t rows, int64_t in, int64_t out, Epilogue epilogue);
-void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, const void *dy, const void *w, int64_t rows,
-                               int64_t in, int64_t out, Epilogue epilogue);
-void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, const void *dy, const void *x, int64_t rows,
-                                int64_t in, int64_t out);
-// norm.c
-void cpu_rmsnorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
-                         int64_t rows, int64_t cols, double eps);
-void cpu_rmsnorm_backward(Backend *backend, void *dx, float *dw, const void *dout, const void *x, const void *w,
-                          int64_t rows, int64_t cols, double eps);
-void cpu_layernorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
-                           const void *b, int64_t rows, int64_t cols, double eps);
-void cpu_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
-                            const void *w, int64_t rows, int64_t cols, double eps);
-void cpu_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
-                            const AttentionShape *shape, double eps);
-void cpu_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
-                             const void *wk, const AttentionShape *shape, double eps);
-// pointwise.c
-void cpu_add(Backend *backend, void *out, const void *a, const void *b, int64_t count);
-void cpu_accumulate(Backend *backend, float *to, const float *from, int64_t count);
-void cpu_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_t rows, int64_t ffn);
-void cpu_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
-                         int64_t ffn);
-void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table, int direction);
-void cpu_draw_normal(Backend *backend, float *to, int64_t rows, int64_t cols, const NormalRows *draw);
-// attention.c
-int64_t cpu_attention_scratch(Backend *backend, const AttentionShape *shape);
-void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scratch, const void *qkv,
-                           const AttentionShape *shape);
-void cpu_attention_backward(Backend *backend, void *dqkv, void *scratch, const void *dout, const void *out,
-                            const void *saved, const void *qkv, const AttentionShape *shape);
-// embedding.c
-void cpu_embedding_forward(Backend *backend, void *x, const int32_t *tokens, const void *wte, const void *wpe,
-                           int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count);
-void cpu_embedding_backward(Backend *backend, float *dwte, float *dwpe, const void *dx, const int32_t *tokens,
-                            int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count);
-// cross_entropy.c
-void cpu_cross_entropy_stats(Backend *backend, float *stats, const void *logits, const int32_t *targets, int64_t rows,
-                             int64_t width, int64_t first, int64_t count);
-void cpu_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
-                                const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
-                                float scale);
-// loan.c
+
+// --- memory that other processes can map (loan.c)
 // Returns zeroed, page-aligned memory to be lent, or NULL if there is none (or one piece is lent already).
 void *cpu_shared_allocate(CpuBackend *cpu, int64_t bytes);
 bool cpu_shared_release(CpuBackend *cpu, void *memory); // false: it is not such memory
 int cpu_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);
 void *cpu_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err);
 void cpu_give_back(Backend *backend, void *memory, int64_t bytes);
-
-// adamw.c
-void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count);
-void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
 
 #endif

@@ -68,11 +68,12 @@ void cpu_cross_entropy_stats(Backend *backend, float *stats, const void *logits,
 typedef struct RowSoftmax {
     float max;
     double sum;
+    double share; // factor of every probability in the gradient: 1 without z_loss
     float loss;
 } RowSoftmax;
 
-static RowSoftmax row_combine_(const float *gathered, int ranks, int64_t rows, int64_t row) {
-    RowSoftmax whole = {.max = -INFINITY};
+static RowSoftmax row_combine_(const float *gathered, int ranks, int64_t rows, int64_t row, double z_loss) {
+    RowSoftmax whole = {.max = -INFINITY, .share = 1.0};
     double target = 0.0;
     for (int rank = 0; rank < ranks; rank++) {
         float max = gathered[(rank * rows + row) * 3];
@@ -83,7 +84,12 @@ static RowSoftmax row_combine_(const float *gathered, int ranks, int64_t rows, i
         whole.sum += (double)stats[1] * exp((double)stats[0] - (double)whole.max);
         target += (double)stats[2];
     }
-    whole.loss = (float)(log(whole.sum) + (double)whole.max - target);
+    double log_z = log(whole.sum) + (double)whole.max, loss = log_z - target;
+    if (z_loss > 0.0) {
+        loss += z_loss * log_z * log_z;
+        whole.share += 2.0 * z_loss * log_z;
+    }
+    whole.loss = (float)loss;
     return whole;
 }
 
@@ -96,7 +102,7 @@ static void row_gradient_(Backend *backend, void *logits, int32_t target, int64_
                           float scale, const Columns *c) {
     float workspace[PIECE];
     int64_t at = row * c->width, own = (int64_t)target - c->first;
-    float factor = (float)((double)scale / softmax->sum);
+    float factor = (float)((double)scale * softmax->share / softmax->sum);
     for (int64_t column = 0; column < c->width; column += PIECE) {
         int64_t n = cross_entropy_piece_length_(c->width, column), real = c->count - column;
         real = real < 0 ? 0 : real < n ? real : n;
@@ -111,11 +117,11 @@ static void row_gradient_(Backend *backend, void *logits, int32_t target, int64_
 
 void cpu_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
                                 const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
-                                float scale) {
+                                float scale, float z_loss) {
     Columns columns = {rows, width, first, count};
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t row = 0; row < rows; row++) {
-        RowSoftmax softmax = row_combine_(gathered, ranks, rows, row);
+        RowSoftmax softmax = row_combine_(gathered, ranks, rows, row, scale == 0.0f ? 0.0 : (double)z_loss);
         loss[row] = softmax.loss;
         if (scale != 0.0f) row_gradient_(backend, logits, targets[row], row, &softmax, scale, &columns);
     }

@@ -1,12 +1,9 @@
 // Token and position embeddings. The gradient of the token table is a scatter: threads own columns, and each walks all
 // rows in order, so that rows of one token add up in row order whatever the number of threads.
 #include "cpu.h"
+#include "base/units.h"
 
 enum { PIECE = 1024, CACHE_LINE_FLOATS = 16 };
-
-static int64_t at_most_(int64_t value, int64_t limit) {
-    return value < limit ? value : limit;
-}
 
 static void accumulate_(float *restrict sum, const float *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum[i] += x[i];
@@ -33,7 +30,7 @@ void cpu_embedding_forward(Backend *backend, void *x, const int32_t *tokens, con
         bool ours = token >= 0 && token < count;
         for (int64_t column = 0; column < hidden; column += PIECE)
             forward_piece_(backend, x, wte, wpe, row * hidden + column, ours ? token * hidden + column : -1,
-                           row / batch * hidden + column, at_most_(hidden - column, PIECE));
+                           row / batch * hidden + column, min_i64(hidden - column, PIECE));
     }
 }
 
@@ -59,7 +56,7 @@ static void scatter_columns_(Backend *backend, const Scatter *s, int64_t column,
 static int64_t embedding_share_(int64_t hidden, int threads) {
     int64_t share = (hidden + threads - 1) / threads;
     share = (share + CACHE_LINE_FLOATS - 1) / CACHE_LINE_FLOATS * CACHE_LINE_FLOATS;
-    return at_most_(share, PIECE);
+    return min_i64(share, PIECE);
 }
 
 // Sums one position over the batch, in order; its rows follow one another.
@@ -68,7 +65,7 @@ static void position_backward_(Backend *backend, float *dwpe, const void *dx, in
     float workspace[PIECE];
     for (int64_t row = position * batch; row < (position + 1) * batch; row++)
         for (int64_t column = 0; column < hidden; column += PIECE) {
-            int64_t n = at_most_(hidden - column, PIECE);
+            int64_t n = min_i64(hidden - column, PIECE);
             accumulate_(dwpe + position * hidden + column, cpu_load(backend, workspace, dx, row * hidden + column, n),
                         n);
         }
@@ -81,7 +78,7 @@ void cpu_embedding_backward(Backend *backend, float *dwte, float *dwpe, const vo
     int64_t share = embedding_share_(hidden, cpu->threads);
     CPU_PARALLEL_FOR(cpu)
     for (int64_t column = 0; column < hidden; column += share)
-        scatter_columns_(backend, &scatter, column, at_most_(hidden - column, share));
+        scatter_columns_(backend, &scatter, column, min_i64(hidden - column, share));
     if (!dwpe) return;
     int64_t positions = rows / batch;
     CPU_PARALLEL_FOR(cpu)

@@ -6,7 +6,7 @@
 //
 // A group of blocks visits a chunk of keys together: the packed chunk is then read once from memory, and for every
 // further block from the second-level cache. Each block still adds its chunks in order, so groups change no bit.
-#include "flash.h"
+#include "heads.h"
 #include "gemm.h"
 
 // Queries of a block; keys of a chunk; blocks of a group.

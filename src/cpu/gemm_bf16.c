@@ -6,6 +6,7 @@
 // Each runs on the calling thread alone, with scratch of its own, so that results do not depend on the number of
 // threads.
 #include "cpu.h"
+#include "base/alloc.h"
 
 #include <stdlib.h>
 
@@ -38,8 +39,7 @@ bool cpu_bf16_by_library(void) {
 }
 
 CpuProducts *cpu_products_create(void) {
-    CpuProducts *products = calloc(1, sizeof *products);
-    if (products == NULL) return NULL;
+    CpuProducts *products = xcalloc(1, sizeof *products);
     if (dnnl_engine_create(&products->engine, dnnl_cpu, 0) == dnnl_success &&
         dnnl_stream_create(&products->stream, products->engine, dnnl_stream_default_flags) == dnnl_success)
         return products;

@@ -56,4 +56,18 @@ void head_store(const Head *h, CpuOperand to, const float *rows, int64_t count);
 // Sets delta (count) to the row sums of dout * out, which the softmax's backward subtracts from every dp of a row.
 void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_t count, float *delta);
 
+// --- flash attention (flash.c), for attention.c
+
+// Returns the number of spans of a head's queries; a span is a unit of work for one thread. Their number changes no
+// bits.
+int64_t flash_spans(const AttentionShape *shape, int threads);
+int64_t flash_scratch_floats(const AttentionShape *shape);
+int64_t flash_workspace_floats(const AttentionShape *shape); // of cpu_scratch
+// Computes one span's rows with all the keys they see. scratch: flash_scratch_floats(shape) of this thread's own.
+void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span, int64_t spans);
+
+// Computes dq of the heads that share a key/value head, and their sums in b->dk and b->dv (cleared by the caller).
+void flash_backward(const Backend *backend, const AttentionShape *shape, const AttentionBackward *b, int64_t sequence,
+                    int64_t kv_head);
+
 #endif

@@ -1,7 +1,7 @@
-// What every operation on the CPU works with: a thread's scratch memory, and rows of the run's precision as floats.
+// A thread's scratch memory, and rows of the run's precision as floats, for all operations on the CPU.
 #include "cpu.h"
+#include "base/alloc.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 // Counts scratch in the memory held. Several threads may call this at once.
@@ -29,13 +29,7 @@ float *cpu_scratch(CpuBackend *cpu, int64_t floats) {
     CpuScratch *mine = &cpu->scratch[cpu_thread()];
     if (mine->floats >= floats) return mine->memory;
     cpu_scratch_drop(cpu, mine);
-    void *memory = NULL;
-    // Operations cannot fail; if a few megabytes are not available, nothing sensible is left to do.
-    if (posix_memalign(&memory, 64, (size_t)floats * sizeof(float)) != 0) {
-        fprintf(stderr, "out of memory: %lld bytes of scratch for one thread\n", (long long)floats * 4);
-        abort();
-    }
-    mine->memory = memory;
+    mine->memory = xaligned(64, (size_t)floats * sizeof(float));
     mine->floats = floats;
     count_scratch_(cpu, floats);
     return mine->memory;

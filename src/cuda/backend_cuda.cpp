@@ -101,6 +101,13 @@ static int cuda_check_free_(Backend *backend, int64_t bytes, Error *err) {
     return no_room_(cuda_self(backend), bytes, "this stage needs", err);
 }
 
+static int64_t cuda_held_by_others_(Backend *backend) {
+    size_t left = 0, total = 0;
+    cudaSetDevice(cuda_self(backend)->device);
+    if (cudaMemGetInfo(&left, &total) != cudaSuccess) return 0;
+    return (int64_t)(total - left) - memory_total(&backend->held);
+}
+
 // Rounds memory that another process maps up to whole pages of the device, which must hold nothing else.
 static int64_t whole_(const Backend *backend, MemoryCategory category, int64_t bytes) {
     bool lent = category == MEMORY_LENT_SLOTS || category == MEMORY_MESSAGES;
@@ -163,15 +170,13 @@ static void cuda_copy_(Backend *backend, Stream stream, void *to, const void *fr
     cuda_note(cuda, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, cuda->streams[stream]), "a copy");
 }
 
-// From pageable memory the runtime has copied `from` aside when the call returns.
+// Waits, so that the caller may reuse `from`: pinned memory is read later, and so may be ordinary memory that the GPU
+// reaches by itself (GH200).
 static void upload_(Backend *backend, void *to, const void *from, int64_t bytes) {
     CudaBackend *cuda = cuda_self(backend);
     cudaSetDevice(cuda->device);
     cuda_note(cuda, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyHostToDevice, cuda_compute(cuda)), "an upload");
-    // Pinned memory is read later, so the caller could not reuse it.
-    cudaPointerAttributes attributes;
-    bool pinned = cudaPointerGetAttributes(&attributes, from) == cudaSuccess && attributes.type == cudaMemoryTypeHost;
-    if (pinned) cuda_note(cuda, cudaStreamSynchronize(cuda_compute(cuda)), "an upload");
+    cuda_note(cuda, cudaStreamSynchronize(cuda_compute(cuda)), "an upload");
 }
 
 static void download_(Backend *backend, void *to, const void *from, int64_t bytes) {
@@ -286,11 +291,12 @@ static void cuda_destroy_(Backend *backend) {
     free(cuda);
 }
 
-static void fill_memory_(Backend *b) {
+static void fill_table_cuda_(Backend *b) {
     b->destroy = cuda_destroy_;
     b->allocate = cuda_allocate_;
     b->release = cuda_release_;
     b->check_free = cuda_check_free_;
+    b->held_by_others = cuda_held_by_others_;
     b->copy = cuda_copy_;
     b->upload = upload_;
     b->download = download_;
@@ -309,38 +315,11 @@ static void fill_memory_(Backend *b) {
     b->check = cuda_check_;
     b->range_begin = range_begin_;
     b->range_end = range_end_;
-}
-
-static void fill_operations_(Backend *b) {
-    b->from_float = cuda_from_float;
-    b->to_float = cuda_to_float;
-    b->linear_forward = cuda_linear_forward;
     b->linear_forward_blocks = cuda_linear_forward_blocks;
-    b->linear_backward_input = cuda_linear_backward_input;
-    b->linear_backward_weight = cuda_linear_backward_weight;
     b->measure_products = cuda_measure_products;
     b->use_products = cuda_use_products;
-    b->rmsnorm_forward = cuda_rmsnorm_forward;
-    b->rmsnorm_backward = cuda_rmsnorm_backward;
-    b->layernorm_forward = cuda_layernorm_forward;
-    b->layernorm_backward = cuda_layernorm_backward;
-    b->add = cuda_add;
-    b->accumulate = cuda_accumulate;
-    b->swiglu_forward = cuda_swiglu_forward;
-    b->swiglu_backward = cuda_swiglu_backward;
-    b->rope = cuda_rope;
-    b->heads_norm_forward = cuda_heads_norm_forward;
-    b->heads_norm_backward = cuda_heads_norm_backward;
-    b->attention_scratch = cuda_attention_scratch;
-    b->attention_forward = cuda_attention_forward;
-    b->attention_backward = cuda_attention_backward;
-    b->embedding_forward = cuda_embedding_forward;
-    b->embedding_backward = cuda_embedding_backward;
-    b->cross_entropy_stats = cuda_cross_entropy_stats;
-    b->cross_entropy_gradient = cuda_cross_entropy_gradient;
-    b->squared_norms = cuda_squared_norms;
-    b->adamw = cuda_adamw;
-    b->draw_normal = cuda_draw_normal;
+#define OPERATION(result, name, ...) b->name = cuda_##name
+#include "backend/operations.h"
 }
 
 static cudaError_t cuda_open_(CudaBackend *cuda, Clock *clock) {
@@ -401,8 +380,7 @@ Backend *backend_cuda_create(int precision, int device, Error *err) {
     made->cuda.device = device;
     backend->precision = precision;
     backend->element = precision == PRECISION_BF16 ? 2 : 4;
-    fill_memory_(backend);
-    fill_operations_(backend);
+    fill_table_cuda_(backend);
     backend->own_bytes = CUDA_OWN_BYTES;
     backend->lent_page = CUDA_LENT_PAGE;
     backend->loads_late = true;
@@ -433,8 +411,9 @@ int backend_cuda_count(char why[256]) {
     else if (status == cudaErrorInsufficientDriver) {
         version_text_(has, sizeof has, driver);
         snprintf(why, 256,
-                 "the NVIDIA driver knows CUDA up to %s, and this program was built with %s: update the driver", has,
-                 needs);
+                 "the NVIDIA driver knows CUDA up to %s, and this program was built with %s; build it with the toolkit "
+                 "of CUDA %s, put the folder of cuda-compat-%d-%d first in LD_LIBRARY_PATH, or update the driver",
+                 has, needs, has, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     } else if (status == cudaErrorNoDevice || status == cudaSuccess)
         snprintf(why, 256, "the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES=%s)",
                  getenv("CUDA_VISIBLE_DEVICES") == NULL ? "" : getenv("CUDA_VISIBLE_DEVICES"));

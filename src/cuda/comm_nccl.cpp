@@ -1,5 +1,5 @@
-// Messages over NCCL. All ranks make all communicators at start, in one order. If NCCL fails later, the communicators
-// are aborted, and the job ends with a sentence about it.
+// Messages over NCCL. All ranks make all communicators at start, in one order. If NCCL fails later, the job ends with a
+// sentence about it, and the communicators end with the process.
 //
 // NCCL connects a link inside its first send or receive, and that call does not return before the peer made the
 // matching one. So every link carries one tiny message when it is made, and every group one collective of each kind.
@@ -25,7 +25,9 @@ typedef struct Link {
 // occupy what that rank is waiting for. Products always run beside the first two, beside the third (COMPUTE_CTAS) with
 // parallel.overlap.
 enum { LINK_CTAS = 4, BESIDE_CTAS = 16 };
-enum { SENT = 0 };                  // the entry of CommRequest.detail with the bytes sent in a collective
+enum { SENT = 0, NUMBER = 1 }; // entries of CommRequest.detail: bytes sent in a collective; its number
+// NCCL's buffers for one block: 10 MiB to receive and 2 MiB to send, of a ring and of a tree (init.cc, p2p.cc).
+static const int64_t CTA_BYTES = 24 << 20;
 enum { EVENTS = 64 };               // kept for reuse
 enum { LOOKS_BETWEEN_CHECKS = 64 }; // of unfinished messages, before NCCL is asked whether it failed
 
@@ -35,11 +37,13 @@ typedef struct Group {
     bool owns_host, failed;
     CommUse use;
     CudaBackend *cuda;
-    Link all;                          // collectives
-    void *registered;                  // what ncclCommRegister returned; NULL: none
-    Link *out, *in;                    // [size] messages to and from each rank; most are never made
-    cudaEvent_t idle[EVENTS], ordered; // events not in use; compute to stream
+    Link all;                      // collectives
+    void *registered;              // what ncclCommRegister returned; NULL: none
+    Link *out, *in;                // [size] messages to and from each rank; most are never made
+    cudaEvent_t idle[EVENTS];      // not in use
+    cudaEvent_t ordered, starting; // compute to stream; stream to compute
     int idle_count;
+    int64_t started, awaited; // numbers of the latest collective, and of the latest that compute waits for
     int64_t looks;
 } Group;
 
@@ -77,9 +81,15 @@ static cudaError_t open_stream_(Link *link) {
 static int open_link_(Group *group, Link *link, const ncclUniqueId *id, int size, int rank, Error *err) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
+    // By default a kernel on Hopper comes in clusters of four blocks, which need room in one GPC at once. Of the
+    // multiprocessors that a product leaves, a GPC has about three.
+    config.cgaClusterSize = 1;
     if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = LINK_CTAS;
     if (group->use == COMM_USE_BESIDE) config.maxCTAs = BESIDE_CTAS;
     if (group->use == COMM_USE_COMPUTE) config.maxCTAs = COMPUTE_CTAS;
+    // Without room for its buffers NCCL would fail with no word about what holds the memory.
+    Backend *backend = &group->cuda->backend;
+    if (backend->check_free(backend, config.maxCTAs * CTA_BYTES, err) != 0) return -1;
     cudaError_t opened = open_stream_(link);
     if (opened != cudaSuccess) return nccl_fail_(group, "making a stream", -1, cudaGetErrorString(opened), err);
     ncclResult_t status = ncclCommInitRankConfig(&link->nccl, size, *id, rank, &config);
@@ -158,17 +168,27 @@ static int nccl_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t
     return settle_(group, link, status, err);
 }
 
-static void close_link_(Group *group, Link *link) {
-    if (link->nccl != NULL && group->failed) ncclCommAbort(link->nccl);
-    if (link->nccl != NULL && !group->failed) ncclCommDestroy(link->nccl);
+static void close_link_(Link *link) {
+    if (link->nccl != NULL) ncclCommDestroy(link->nccl);
     if (link->owns_stream) cudaStreamDestroy(link->stream);
-    memset(link, 0, sizeof *link);
 }
 
+// Ends all communicators. ncclCommDestroy returns only after the peers of this node have called it for the same
+// communicator, so two ranks have to end the two directions between them in one order: first the one from the lower
+// rank to the higher. Over all peers there is no circle either: a rank ends its links by the number of the peer, so of
+// ranks a, b, c that each wait for the next one c is below a, which cannot hold all the way around.
+//
+// A group that has failed leaves its communicators to the end of the process, which is near. ncclCommAbort would wait
+// for the other ranks to abort as well, and frees device memory, for which it waits for kernels of other communicators;
+// so the failure might never be reported.
 static void close_all_(Group *group) {
-    close_link_(group, &group->all);
-    for (int peer = 0; peer < group->base.size; peer++)
-        close_link_(group, &group->out[peer]), close_link_(group, &group->in[peer]);
+    if (group->failed) return;
+    close_link_(&group->all);
+    for (int peer = 0; peer < group->base.size; peer++) {
+        bool up = group->base.rank < peer;
+        close_link_(up ? &group->out[peer] : &group->in[peer]);
+        close_link_(up ? &group->in[peer] : &group->out[peer]);
+    }
 }
 
 static void nccl_destroy_(Comm *comm) {
@@ -177,6 +197,7 @@ static void nccl_destroy_(Comm *comm) {
     close_all_(group);
     for (int i = 0; i < group->idle_count; i++) cudaEventDestroy(group->idle[i]);
     if (group->ordered != NULL) cudaEventDestroy(group->ordered);
+    if (group->starting != NULL) cudaEventDestroy(group->starting);
     if (group->owns_host) group->host->destroy(group->host);
     free(group->out);
     free(group->in);
@@ -185,11 +206,10 @@ static void nccl_destroy_(Comm *comm) {
 
 // --- what is under way
 
+// From here on the group only repeats that it has failed.
 static int give_up_(Group *group, const char *doing, int peer, const char *text, Error *err) {
     group->failed = true;
-    nccl_fail_(group, doing, peer, text, err);
-    close_all_(group);
-    return -1;
+    return nccl_fail_(group, doing, peer, text, err);
 }
 
 static int check_link_(Group *group, Link *link, Error *err) {
@@ -240,6 +260,7 @@ static int mark_(Group *group, Link *link, CommRequest *request, Error *err) {
 // Makes compute wait on the device for the collective before anything queued later; the host waits for nothing.
 static int compute_waits_(Group *group, CommRequest *request, Error *err) {
     if (request->active) {
+        if (request->detail[NUMBER] > group->awaited) group->awaited = request->detail[NUMBER];
         group->cuda->collective_bytes -= request->detail[SENT];
         cudaEvent_t event = (cudaEvent_t)request->handle[0];
         cuda_note(group->cuda, cudaStreamWaitEvent(cuda_compute(group->cuda), event, 0), "ordering streams");
@@ -307,7 +328,23 @@ static int order_(Group *group, Error *err) {
     if (group->failed) return nccl_check_(group, err);
     cudaError_t status = cudaEventRecord(group->ordered, cuda_compute(group->cuda));
     if (status == cudaSuccess) status = cudaStreamWaitEvent(group->all.stream, group->ordered, 0);
+    if (status == cudaSuccess) status = cudaEventRecord(group->starting, group->all.stream);
     return status == cudaSuccess ? 0 : give_up_(group, "ordering streams", -1, cudaGetErrorString(status), err);
+}
+
+// Makes compute wait until the collective may start, or the next product would win: it follows in its own stream, while
+// the collective waits for an event of another. Blocks of a product for Hopper stay until the product ends, so that the
+// collective would run after the product instead of beside it.
+//
+//     compute   norm | record ordered ----------- wait starting | product
+//     stream         +--> wait ordered, record starting | all-gather
+//
+// If an earlier collective is still running on the stream, the wait would last until that has ended, and the new one
+// will start in the middle of some product anyway.
+static void start_first_(Group *group) {
+    if (group->awaited < group->started++) return;
+    cudaError_t status = cudaStreamWaitEvent(cuda_compute(group->cuda), group->starting, 0);
+    cuda_note(group->cuda, status, "ordering streams");
 }
 
 // Marks what NCCL was given, and notes the bytes that this rank sends: `count` elements in each of `steps` steps of a
@@ -316,7 +353,10 @@ static int nccl_started_(Group *group, ncclResult_t status, const char *doing, i
                          CommRequest *request, Error *err) {
     if (status != ncclSuccess) return give_up_(group, doing, -1, nccl_text_(status), err);
     if (mark_(group, &group->all, request, err) != 0) return -1;
-    if (group->use == COMM_USE_COMPUTE) request->detail[SENT] = count * steps * comm_type_bytes(type);
+    if (group->use != COMM_USE_COMPUTE) return 0;
+    start_first_(group);
+    request->detail[NUMBER] = group->started;
+    request->detail[SENT] = count * steps * comm_type_bytes(type);
     group->cuda->collective_bytes += request->detail[SENT];
     return 0;
 }
@@ -400,7 +440,9 @@ Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Err
     group->out = (Link *)xcalloc((size_t)host->size, sizeof *group->out);
     group->in = (Link *)xcalloc((size_t)host->size, sizeof *group->in);
     cudaSetDevice(group->cuda->device);
-    cuda_note(group->cuda, cudaEventCreateWithFlags(&group->ordered, cudaEventDisableTiming), "making an event");
+    cudaEvent_t *events[] = {&group->ordered, &group->starting};
+    for (cudaEvent_t *event : events)
+        cuda_note(group->cuda, cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
     group->cuda->registers |= registers; // the memory is allocated later
     if (use == COMM_USE_NEIGHBOURS || open_all_(group, err) == 0) return base;
     group->failed = true;

@@ -1,5 +1,5 @@
-// The CUDA backend from the inside: what its files share. Each operation of backend.h is a function cuda_<operation>
-// with the signature the table in backend.h expects; kernels/ holds those that are kernels of our own.
+// The declarations that the files of the CUDA backend share. Each operation of backend/operations.h is a function
+// cuda_NAME; kernels/ holds the operations that are kernels of our own.
 //
 // Everything is queued on the compute stream in the order of the calls. Nothing allocates: what a kernel leaves for the
 // next launch of the same operation is in `scratch`, which no operation may expect to find again at its next call.
@@ -74,46 +74,10 @@ static inline cudaError_t cuda_event_status(cudaEvent_t event) {
 }
 #endif
 
-// --- operations of kernels/ (see backend.h)
-// pointwise.cu
-void cuda_from_float(Backend *backend, void *to, const float *from, int64_t count);
-void cuda_to_float(Backend *backend, float *to, const void *from, int64_t count);
-void cuda_add(Backend *backend, void *out, const void *a, const void *b, int64_t count);
-void cuda_accumulate(Backend *backend, float *to, const float *from, int64_t count);
-void cuda_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_t rows, int64_t ffn);
-void cuda_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
-                          int64_t ffn);
-// rope.cu
-void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table, int direction);
-// norm.cu
-void cuda_rmsnorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
-                          int64_t rows, int64_t cols, double eps);
-void cuda_rmsnorm_backward(Backend *backend, void *dx, float *dw, const void *dout, const void *x, const void *w,
-                           int64_t rows, int64_t cols, double eps);
-void cuda_layernorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
-                            const void *b, int64_t rows, int64_t cols, double eps);
-void cuda_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
-                             const void *w, int64_t rows, int64_t cols, double eps);
-void cuda_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
-                             const AttentionShape *shape, double eps);
-void cuda_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
-                              const void *wk, const AttentionShape *shape, double eps);
-// embedding.cu
-void cuda_embedding_forward(Backend *backend, void *x, const int32_t *tokens, const void *wte, const void *wpe,
-                            int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count);
-void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, const void *dx, const int32_t *tokens,
-                             int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count);
-// cross_entropy.cu
-void cuda_cross_entropy_stats(Backend *backend, float *stats, const void *logits, const int32_t *targets, int64_t rows,
-                              int64_t width, int64_t first, int64_t count);
-void cuda_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
-                                 const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
-                                 float scale);
-// adamw.cu. Both read the table of tensors on the host; squared_norms waits for the compute stream.
-void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count);
-void cuda_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
-// random.cu
-void cuda_draw_normal(Backend *backend, float *to, int64_t rows, int64_t cols, const NormalRows *draw);
+// --- the operations: cuda_linear_forward and so on. Matrix products and attention are in matmul.cpp and attention.cpp,
+// the other operations in kernels/. cuda_squared_norms waits for the compute stream.
+#define OPERATION(result, name, ...) result cuda_##name(Backend *backend, __VA_ARGS__)
+#include "backend/operations.h"
 
 // --- what matrix products and attention need beside the products themselves
 // pointwise.cu: gelu of the tanh form, where no epilogue does it. out may be x; dx may be dout.

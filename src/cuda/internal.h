@@ -49,19 +49,6 @@ void cuda_use_products(Backend *backend, const ProductChoice *choices, int64_t c
 
 void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
                                 const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);
-void cuda_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
-                         int64_t rows, int64_t in, int64_t out, Epilogue epilogue);
-void cuda_linear_backward_input(Backend *backend, void *dx, const void *aux, const void *dy, const void *w,
-                                int64_t rows, int64_t in, int64_t out, Epilogue epilogue);
-void cuda_linear_backward_weight(Backend *backend, float *dw, float *dbias, const void *dy, const void *x, int64_t rows,
-                                 int64_t in, int64_t out);
-
-// --- attention.cpp
-int64_t cuda_attention_scratch(Backend *backend, const AttentionShape *shape);
-void cuda_attention_forward(Backend *backend, void *out, void *saved, void *scratch, const void *qkv,
-                            const AttentionShape *shape);
-void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const void *dout, const void *out,
-                             const void *saved, const void *qkv, const AttentionShape *shape);
 
 // --- attention_cudnn.cpp, where cuDNN's frontend was found. Plans are made once for each shape and kept.
 typedef struct CudaFlashCall {

@@ -189,6 +189,10 @@ static bool point_(const CudaProduct *p, MatmulPlan *plan) {
     return p->aux == NULL || matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p->aux);
 }
 
+// Sums of parts of a split product are kept in fp32 (COMPUTE_TYPE). By default cuBLASLt may also store them in the type
+// of the output (OUTPUT_TYPE), or add them there (INPLACE), for which no order is promised.
+static const uint32_t REDUCTIONS = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
 // Asks for the kernels that suit the plan's product, the best first. Returns how many there are.
 static int suggestions_(const CudaMatmul *matmul, const MatmulPlan *plan, cublasLtMatmulHeuristicResult_t *results,
                         int most) {
@@ -197,6 +201,7 @@ static int suggestions_(const CudaMatmul *matmul, const MatmulPlan *plan, cublas
     int found = 0;
     if (!ok_(cublasLtMatmulPreferenceCreate(&preference))) return 0;
     bool asked = prefer_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)CUDA_MATMUL_BYTES) &&
+                 prefer_(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, REDUCTIONS) &&
                  prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_(p->b)) &&
                  prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_(p->a)) &&
                  prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_(p->c)) &&
@@ -256,7 +261,10 @@ int cuda_product_try(CudaBackend *cuda, const CudaProduct *p) {
     auto known = matmul->plans.find(key);
     if (known == matmul->plans.end()) known = matmul->plans.emplace(key, matmul_make_plan_(cuda, p, key)).first;
     MatmulPlan *plan = &known->second;
-    if (plan->found) plan->found = ok_(multiply_(cuda, p, plan, &plan->algorithm));
+    if (plan->found && !ok_(multiply_(cuda, p, plan, &plan->algorithm))) {
+        plan->found = false;
+        cudaGetLastError(); // or the next launch of a kernel would take this error for its own
+    }
     return plan->found ? 0 : -1;
 }
 

@@ -78,7 +78,8 @@ static void cross_entropy_stats(Bench *x) {
     x->backend->cross_entropy_stats(x->backend, x->b, x->c, x->tokens, x->rows, x->cols, 0, VOCAB);
 }
 static void cross_entropy_gradient(Bench *x) {
-    x->backend->cross_entropy_gradient(x->backend, x->c, x->d, x->b, 1, x->tokens, x->rows, x->cols, 0, VOCAB, 1e-3f);
+    x->backend->cross_entropy_gradient(x->backend, x->c, x->d, x->b, 1, x->tokens, x->rows, x->cols, 0, VOCAB, 1e-3f,
+                                       0.0f);
 }
 static void squared_norms(Bench *x) {
     double norms[512];

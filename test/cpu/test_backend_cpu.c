@@ -175,6 +175,18 @@ static void what_the_device_says_of_itself(void **state) {
     op_end(&op);
 }
 
+static void every_function_is_there_but_those_that_a_cpu_does_not_need(void **state) {
+    (void)state;
+    static const size_t absent[] = {
+        offsetof(Backend, check_free),      offsetof(Backend, held_by_others), offsetof(Backend, pin),
+        offsetof(Backend, unpin),           offsetof(Backend, check),          offsetof(Backend, range_begin),
+        offsetof(Backend, range_end),       offsetof(Backend, use_products),   offsetof(Backend, linear_forward_blocks),
+        offsetof(Backend, measure_products)};
+    Op op = op_start(PRECISION_FP32, 1);
+    op_table(op.backend, absent, sizeof absent / sizeof *absent);
+    op_end(&op);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_zeroed_aligned_and_counted_by_category),
@@ -183,6 +195,7 @@ int main(void) {
         cmocka_unit_test(copies_arrive_and_events_tell_the_time),
         cmocka_unit_test(events_can_count_the_time_of_the_one_thread),
         cmocka_unit_test(bf16_rounds_to_nearest_even),
+        cmocka_unit_test(every_function_is_there_but_those_that_a_cpu_does_not_need),
         cmocka_unit_test(what_the_device_says_of_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,11 +5,16 @@
 typedef struct Shape {
     int64_t rows, vocab, ranks, width;
     double spread;
+    float z_loss;
 } Shape;
 
 static const Shape SHAPES[] = {
-    {1, 1, 1, 1, 1.0},       {3, 7, 1, 128, 1.0},       {5, 33, 3, 16, 3.0},    {4, 768, 2, 384, 10.0},
-    {7, 1000, 4, 256, 30.0}, {2, 50257, 1, 50304, 5.0}, {40, 257, 2, 256, 4.0},
+    {1, 1, 1, 1, 1.0, 0},          {3, 7, 1, 128, 1.0, 0},
+    {5, 33, 3, 16, 3.0, 0},        {4, 768, 2, 384, 10.0, 0},
+    {7, 1000, 4, 256, 30.0, 0},    {2, 50257, 1, 50304, 5.0, 0},
+    {40, 257, 2, 256, 4.0, 0},     {3, 7, 1, 128, 1.0, 0.5f},
+    {5, 33, 3, 16, 3.0, 1e-2f},    {2, 50257, 1, 50304, 5.0, 1e-4f},
+    {4, 768, 2, 384, 10.0, 1e-4f},
 };
 enum { SHAPE_CASES = sizeof SHAPES / sizeof *SHAPES, MAX_RANKS = 4 };
 
@@ -49,10 +54,11 @@ static void stats_pass(Op *op, const Shape *s, Sharded *c) {
 
 static void gradient_pass(Op *op, const Shape *s, Sharded *c, int64_t rank, float scale) {
     op->backend->cross_entropy_gradient(op->backend, c->logits[rank].data, c->loss, c->gathered, (int)s->ranks,
-                                        c->targets, s->rows, s->width, rank_first(s, rank), rank_count(s, rank), scale);
+                                        c->targets, s->rows, s->width, rank_first(s, rank), rank_count(s, rank), scale,
+                                        s->z_loss);
 }
 
-// -log p of the row's target, over all ranks.
+// -log p of the row's target, over all ranks, and z_loss * log(Z)^2.
 typedef struct Row {
     const Shape *shape;
     const Sharded *sharded;
@@ -73,7 +79,8 @@ static double row_log_sum(const Row *r) {
 
 static double row_loss(void *context) {
     const Row *r = context;
-    return row_log_sum(r) - logit_at(r, r->sharded->targets[r->row]);
+    double log_z = row_log_sum(r);
+    return log_z - logit_at(r, r->sharded->targets[r->row]) + (double)r->shape->z_loss * log_z * log_z;
 }
 
 static void check(int precision, const Shape *s) {
@@ -94,7 +101,8 @@ static void check(int precision, const Shape *s) {
                     assert_true(got[row * s->width + i] == 0.0);
                 else
                     want[row * s->width + i] =
-                        (double)scale * (exp(logit_at(&r, token) - log_sum) - (token == c.targets[row]));
+                        (double)scale * (exp(logit_at(&r, token) - log_sum) * (1 + 2 * (double)s->z_loss * log_sum) -
+                                         (token == c.targets[row]));
             }
         }
         // The target's entry is a difference: absolute against scale, the others relative.
@@ -109,9 +117,7 @@ static void loss_and_gradient_agree_with_float64(void **state) {
         for (int i = 0; i < SHAPE_CASES; i++) check(precision, &SHAPES[i]);
 }
 
-static void gradient_agrees_with_central_differences(void **state) {
-    (void)state;
-    const Shape s = {5, 33, 3, 16, 3.0};
+static void check_slopes(Shape s) {
     Op op = op_start(PRECISION_FP32, 1);
     Sharded c = sharded(&op, &s);
     stats_pass(&op, &s, &c);
@@ -128,9 +134,30 @@ static void gradient_agrees_with_central_differences(void **state) {
     op_end(&op);
 }
 
+static void gradient_agrees_with_central_differences(void **state) {
+    (void)state;
+    for (int z = 0; z < 2; z++) check_slopes((Shape){5, 33, 3, 16, 3.0, z == 0 ? 0 : 0.1f});
+}
+
+// Evaluation has no z-loss, and its bits are those without one.
+static void scale_zero_leaves_z_loss_out(void **state) {
+    (void)state;
+    float losses[2][5];
+    for (int z = 0; z < 2; z++) {
+        const Shape s = {5, 33, 3, 16, 3.0, z == 0 ? 0 : 0.1f};
+        Op op = op_start(PRECISION_FP32, 1);
+        Sharded c = sharded(&op, &s);
+        stats_pass(&op, &s, &c);
+        gradient_pass(&op, &s, &c, 0, 0.0f);
+        memcpy(losses[z], c.loss, sizeof losses[z]);
+        op_end(&op);
+    }
+    assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
+}
+
 static void scale_zero_leaves_the_logits_alone(void **state) {
     (void)state;
-    const Shape s = {5, 33, 1, 48, 3.0};
+    const Shape s = {5, 33, 1, 48, 3.0, 0};
     Op op = op_start(PRECISION_FP32, 2);
     Sharded c = sharded(&op, &s);
     unsigned char before[5 * 48 * sizeof(float)];
@@ -149,7 +176,7 @@ static void scale_zero_leaves_the_logits_alone(void **state) {
 // Padding may hold anything: it takes no probability and gets no gradient.
 static void padding_is_never_read(void **state) {
     (void)state;
-    const Shape s = {2, 20, 1, 32, 1.0};
+    const Shape s = {2, 20, 1, 32, 1.0, 0};
     Op op = op_start(PRECISION_FP32, 1);
     Sharded c = sharded(&op, &s);
     float *logits = c.logits[0].data;
@@ -169,7 +196,7 @@ static void padding_is_never_read(void **state) {
 // One rank all -inf, or without columns, and single -inf elsewhere: probability zero, no NaN.
 static void minus_infinity_is_probability_zero(void **state) {
     (void)state;
-    const Shape s = {1, 34, 3, 17, 1.0}; // the third rank has padding only
+    const Shape s = {1, 34, 3, 17, 1.0, 0}; // the third rank has padding only
     Op op = op_start(PRECISION_FP32, 1);
     Sharded c = sharded(&op, &s);
     float *first = c.logits[0].data, *second = c.logits[1].data;
@@ -192,7 +219,7 @@ static void what_is_not_finite_reaches_the_loss(void **state) {
     static const float bad[] = {NAN, INFINITY};
     for (int kind = 0; kind < 2; kind++)
         for (int64_t place = 0; place < 33; place++) {
-            const Shape s = {1, 33, 1, 33, 1.0};
+            const Shape s = {1, 33, 1, 33, 1.0, 0};
             Op op = op_start(PRECISION_FP32, 1);
             Sharded c = sharded(&op, &s);
             ((float *)c.logits[0].data)[place] = bad[kind];
@@ -225,6 +252,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_and_gradient_agree_with_float64),
         cmocka_unit_test(gradient_agrees_with_central_differences),
+        cmocka_unit_test(scale_zero_leaves_z_loss_out),
         cmocka_unit_test(scale_zero_leaves_the_logits_alone),
         cmocka_unit_test(padding_is_never_read),
         cmocka_unit_test(minus_infinity_is_probability_zero),

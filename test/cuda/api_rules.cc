@@ -257,6 +257,17 @@ Reason only_the_first_message_keeps_the_host(ncclComm_t comm, const Stream &s) {
     return reason;
 }
 
+// Process 0 destroys the communicator; process 1 looks for a second whether that call returns before its own.
+Reason destroying_waits_for_the_other_rank(ncclComm_t comm) {
+    char said = 0;
+    pollfd end = {from_other, POLLIN, 0};
+    bool returned = self == 1 && poll(&end, 1, 1000) > 0;
+    ncclCommDestroy(comm);
+    if (self == 0) put(&said, 1);
+    if (self == 1) take(&said, 1);
+    return returned ? "it returns before the other rank has called" : "";
+}
+
 ncclResult_t make_communicator(ncclComm_t *comm) {
     ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -282,7 +293,8 @@ void try_messages() {
     cudaMemsetAsync(s.memory, 0, 1, s.stream);
     Reason reason = only_the_first_message_keeps_the_host(comm, s);
     if (self == 1) say(rule, reason);
-    ncclCommDestroy(comm);
+    reason = destroying_waits_for_the_other_rank(comm);
+    if (self == 1) say("ncclCommDestroy waits for the other ranks of the node", reason);
 }
 
 void run_rank() {

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "op_check.h"
 
-#include "device/cuda_load.h"
+#include "device/device.h"
 
 static int gpus_here(void) {
     char why[256];
@@ -178,6 +178,38 @@ static void linear_layers_agree_with_the_cpu(void **state) {
                 check_linear(precision, shapes[s][0], shapes[s][1], shapes[s][2], form & 1, form & 2);
 }
 
+// Counts the numbers of two arrays that differ, and fails if any two differ by more than their last bit of bf16.
+static int64_t count_differences(const double *got, const double *want, int64_t count) {
+    int64_t differ = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (!(fabs(got[i] - want[i]) <= 0x1p-7 * (fabs(want[i]) + 1)))
+            fail_msg("[%lld]: %g, not %g", (long long)i, got[i], want[i]);
+        differ += got[i] != want[i];
+    }
+    return differ;
+}
+
+// A product of few results and many terms may be split, and the parts' sums could be rounded to bf16. If they are fp32,
+// only results next to the middle between two numbers of bf16 can differ from the CPU's.
+static void bf16_products_of_many_terms_are_summed_in_fp32(void **state) {
+    (void)state;
+    NEEDS_GPU();
+    enum { ROWS = 48, OUT = 32, TERMS = 8192 };
+    Both b = both_open(PRECISION_BF16);
+    Twin x = twin(&b, ROWS * TERMS, false, 1, 1), w = twin(&b, OUT * TERMS, false, 2, 1);
+    Twin y = twin(&b, ROWS * OUT, false, 0, 0);
+    b.cpu->linear_forward(b.cpu, y.cpu, NULL, x.cpu, w.cpu, NULL, ROWS, TERMS, OUT, EPILOGUE_NONE);
+    b.gpu->linear_forward(b.gpu, y.gpu, NULL, x.gpu, w.gpu, NULL, ROWS, TERMS, OUT, EPILOGUE_NONE);
+    void *down = malloc((size_t)y.bytes);
+    assert_non_null(down);
+    b.gpu->download(b.gpu, down, y.gpu, y.bytes);
+    double *got = as_doubles(&b, &y, down), *want = as_doubles(&b, &y, y.cpu);
+    assert_in_range(count_differences(got, want, y.count), 0, y.count / 50);
+    free(down), free(got), free(want);
+    drop(&b, &x, 1), drop(&b, &w, 1), drop(&b, &y, 1);
+    both_close(&b);
+}
+
 // --- attention
 
 static void run_attention(Backend *be, Twin *t, bool cpu, void *scratch, void *saved, const AttentionShape *s) {
@@ -278,6 +310,24 @@ static void events_tell_the_time_of_the_host(void **state) {
     both_close(&b);
 }
 
+static void memory_that_was_uploaded_may_be_overwritten_at_once(void **state) {
+    (void)state;
+    NEEDS_GPU();
+    enum { BYTES = 1 << 20 };
+    Both b = both_open(PRECISION_FP32);
+    Twin t = twin(&b, BYTES / 4, true, 1, 1);
+    char *host = malloc(BYTES);
+    assert_non_null(host);
+    memset(host, 1, BYTES);
+    b.gpu->upload(b.gpu, t.gpu, host, BYTES);
+    memset(host, 2, BYTES);
+    b.gpu->download(b.gpu, host, t.gpu, BYTES);
+    for (int64_t i = 0; i < BYTES; i++) assert_int_equal(host[i], 1);
+    free(host);
+    drop(&b, &t, 1);
+    both_close(&b);
+}
+
 static void too_much_memory_is_refused_with_what_holds_the_rest(void **state) {
     (void)state;
     NEEDS_GPU();
@@ -291,13 +341,26 @@ static void too_much_memory_is_refused_with_what_holds_the_rest(void **state) {
     both_close(&b);
 }
 
+static void every_function_is_there_but_those_that_a_gpu_does_not_need(void **state) {
+    (void)state;
+    NEEDS_GPU();
+    static const size_t absent[] = {offsetof(Backend, count_own_time), offsetof(Backend, workspace_bytes),
+                                    offsetof(Backend, use_workspace)};
+    Both b = both_open(PRECISION_FP32);
+    op_table(b.gpu, absent, sizeof absent / sizeof *absent);
+    both_close(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_layers_agree_with_the_cpu),
         cmocka_unit_test(blocks_of_rows_agree_with_the_cpu),
+        cmocka_unit_test(bf16_products_of_many_terms_are_summed_in_fp32),
         cmocka_unit_test(attention_agrees_with_the_cpu_in_every_mode),
         cmocka_unit_test(reruns_give_the_same_bits),
+        cmocka_unit_test(memory_that_was_uploaded_may_be_overwritten_at_once),
         cmocka_unit_test(events_tell_the_time_of_the_host),
+        cmocka_unit_test(every_function_is_there_but_those_that_a_gpu_does_not_need),
         cmocka_unit_test(too_much_memory_is_refused_with_what_holds_the_rest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,26 +22,9 @@ void destroy(Backend *backend) {
 
 void fill_table(Backend *b) {
     b->destroy = destroy;
-    b->from_float = cuda_from_float;
-    b->to_float = cuda_to_float;
-    b->rmsnorm_forward = cuda_rmsnorm_forward;
-    b->rmsnorm_backward = cuda_rmsnorm_backward;
-    b->layernorm_forward = cuda_layernorm_forward;
-    b->layernorm_backward = cuda_layernorm_backward;
-    b->add = cuda_add;
-    b->accumulate = cuda_accumulate;
-    b->swiglu_forward = cuda_swiglu_forward;
-    b->swiglu_backward = cuda_swiglu_backward;
-    b->rope = cuda_rope;
-    b->heads_norm_forward = cuda_heads_norm_forward;
-    b->heads_norm_backward = cuda_heads_norm_backward;
-    b->embedding_forward = cuda_embedding_forward;
-    b->embedding_backward = cuda_embedding_backward;
-    b->cross_entropy_stats = cuda_cross_entropy_stats;
-    b->cross_entropy_gradient = cuda_cross_entropy_gradient;
-    b->squared_norms = cuda_squared_norms;
-    b->adamw = cuda_adamw;
-    b->draw_normal = cuda_draw_normal;
+#define OPERATION(result, name, ...) b->name = cuda_##name
+#define LIBRARY_OPERATION(...)       // neither cuBLASLt nor cuDNN is emulated
+#include "backend/operations.h"
 }
 
 } // namespace

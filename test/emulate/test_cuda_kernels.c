@@ -337,8 +337,19 @@ static void bits_do_not_depend_on_the_order_of_turns(void **state) {
     }
 }
 
+static void every_operation_is_there_but_those_of_libraries(void **state) {
+    (void)state;
+    Op op = emulated(PRECISION_FP32, 1);
+    Backend *b = op.backend;
+#define OPERATION(result, name, ...)         assert_non_null(b->name)
+#define LIBRARY_OPERATION(result, name, ...) assert_null(b->name)
+#include "backend/operations.h"
+    op_end(&op);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_operation_is_there_but_those_of_libraries),
         cmocka_unit_test(norms_agree_with_the_cpu_at_every_length),
         cmocka_unit_test(rows_beyond_the_limit_are_refused),
         cmocka_unit_test(memory_that_is_not_aligned_gives_the_same_values),

@@ -1,7 +1,7 @@
 // A GPU backend in managed memory, so that the tests of the CPU's operations run on it unchanged.
 #include "managed.h"
 
-#include "device/cuda_load.h"
+#include "device/device.h"
 
 #include <cuda_runtime.h>
 #include <setjmp.h>

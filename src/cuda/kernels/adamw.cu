@@ -4,6 +4,7 @@
 // half a megabyte of work.
 //
 // A chunk begins where its tensor begins, so a tensor's norm has the same bits whatever tensors are next to it.
+#include "base/units.h"
 #include "row.cuh"
 
 #include <math.h>
@@ -183,17 +184,13 @@ static int64_t table_upload_(CudaBackend *cuda, const AdamwTensor *tensors, int6
     return chunks;
 }
 
-static int64_t smaller_(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 } // namespace
 
 void cuda_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
     CudaBackend *cuda = cuda_self(backend);
     Coefficients c = coefficients_of_(step);
     for (int64_t begin = 0; begin < tensor_count; begin += table_limit_(cuda)) {
-        int64_t count = smaller_(tensor_count - begin, table_limit_(cuda));
+        int64_t count = min_i64(tensor_count - begin, table_limit_(cuda));
         int64_t chunks = table_upload_(cuda, tensors + begin, count);
         FOR_ELEMENT(backend, CUDA_LAUNCH(cuda, (unsigned)chunks, THREADS, 0, (adamw_kernel<T>),
                                          (const Entry *)cuda->scratch, (int)count, c));
@@ -206,7 +203,7 @@ void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensor
     const Entry *entries = (const Entry *)cuda->scratch;
     double *norms = (double *)((char *)cuda->scratch + cuda->scratch_bytes / 2);
     for (int64_t begin = 0; begin < tensor_count; begin += table_limit_(cuda)) {
-        int64_t count = smaller_(tensor_count - begin, table_limit_(cuda));
+        int64_t count = min_i64(tensor_count - begin, table_limit_(cuda));
         int64_t chunks = table_upload_(cuda, tensors + begin, count);
         double *sums = norms + count;
         if ((count + chunks) * (int64_t)sizeof(double) > cuda->scratch_bytes / 2) {

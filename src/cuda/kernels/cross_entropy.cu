@@ -77,8 +77,9 @@ struct Gathered {
 };
 
 // Combines the statistics of a row from all ranks, in rank order and in double, since the loss is a difference of
-// numbers larger than itself.
-__device__ __forceinline__ float combine_(const Gathered &g, int64_t row, float *max, double *sum) {
+// numbers larger than itself. *share: the factor of every probability in the gradient, 1 without z_loss.
+__device__ __forceinline__ float combine_(const Gathered &g, int64_t row, double z_loss, float *max, double *sum,
+                                          double *share) {
     double target = 0.0;
     *max = -INFINITY, *sum = 0.0;
     for (int rank = 0; rank < g.ranks; rank++) *max = fmaxf(*max, g.stats[(rank * g.rows + row) * 3]);
@@ -87,19 +88,26 @@ __device__ __forceinline__ float combine_(const Gathered &g, int64_t row, float 
         *sum += (double)stats[1] * exp((double)stats[0] - (double)*max);
         target += (double)stats[2];
     }
-    return (float)(log(*sum) + (double)*max - target);
+    double log_z = log(*sum) + (double)*max, loss = log_z - target;
+    *share = 1.0;
+    if (z_loss > 0.0) {
+        loss += z_loss * log_z * log_z;
+        *share += 2.0 * z_loss * log_z;
+    }
+    return (float)loss;
 }
 
 // One thread combines; the others need only two floats of the result.
 template <typename T, int W>
-__global__ void __launch_bounds__(THREADS) gradient_kernel(T *logits, float *loss, const Gathered gathered,
-                                                           const int32_t *targets, const Columns c, float scale) {
+__global__ void __launch_bounds__(THREADS)
+    gradient_kernel(T *logits, float *loss, const Gathered gathered, const int32_t *targets, const Columns c,
+                    float scale, float z_loss) {
     SHARED(float, shared, 2);
     int64_t row = blockIdx.x, own = targets[row] - c.first;
     if (threadIdx.x == 0) {
-        double sum;
-        loss[row] = combine_(gathered, row, &shared[0], &sum);
-        shared[1] = (float)((double)scale / sum);
+        double sum, share;
+        loss[row] = combine_(gathered, row, scale == 0.0f ? 0.0 : (double)z_loss, &shared[0], &sum, &share);
+        shared[1] = (float)((double)scale * share / sum);
     }
     if (scale == 0.0f) return;
     __syncthreads();
@@ -133,10 +141,10 @@ void stats_launch_(CudaBackend *cuda, float *stats, const T *logits, const int32
 
 template <typename T, int W>
 void gradient_launch_(CudaBackend *cuda, T *logits, float *loss, const Gathered &gathered, const int32_t *targets,
-                      const Columns &c, float scale) {
+                      const Columns &c, float scale, float z_loss) {
     int threads = scale == 0.0f ? (int)WARP : THREADS; // evaluation: the loss alone
     CUDA_LAUNCH(cuda, (unsigned)gathered.rows, threads, 0, (gradient_kernel<T, W>), logits, loss, gathered, targets, c,
-                scale);
+                scale, z_loss);
 }
 
 } // namespace
@@ -155,14 +163,14 @@ void cuda_cross_entropy_stats(Backend *backend, float *stats, const void *logits
 
 void cuda_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
                                  const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
-                                 float scale) {
+                                 float scale, float z_loss) {
     CudaBackend *cuda = cuda_self(backend);
     Columns c = {width, first, count};
     Gathered g = {gathered, ranks, rows};
     FOR_ELEMENT(backend, {
         if (width % PACK<T> == 0 && aligned_16(logits))
-            gradient_launch_<T, PACK<T>>(cuda, (T *)logits, loss, g, targets, c, scale);
+            gradient_launch_<T, PACK<T>>(cuda, (T *)logits, loss, g, targets, c, scale, z_loss);
         else
-            gradient_launch_<T, 1>(cuda, (T *)logits, loss, g, targets, c, scale);
+            gradient_launch_<T, 1>(cuda, (T *)logits, loss, g, targets, c, scale, z_loss);
     });
 }

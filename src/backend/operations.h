@@ -1,0 +1,101 @@
+// The operations of a device, one entry each: OPERATION(result, name, parameters that follow the Backend *);
+//
+// Files include this list with an OPERATION of their own: backend.h for the members of Backend, cpu.h and cuda.h for
+// the prototypes of cpu_NAME and cuda_NAME, backend_cpu.c, backend_cuda.cpp and the emulator for the table. For example
+// OPERATION(void, add, ...) is `void (*add)(Backend *, ...)`, `void cpu_add(Backend *, ...)` and `b->add = cpu_add`. So
+// a backend that lacks an operation does not link.
+//
+// LIBRARY_OPERATION marks matrix products and attention, which a GPU takes from cuBLASLt and cuDNN. It is OPERATION
+// unless it is defined, too. The conventions are in backend.h.
+#ifndef LIBRARY_OPERATION
+#define LIBRARY_OPERATION OPERATION
+#endif
+
+// --- precision: fp32 to the run's precision and back (a plain copy where the run is fp32)
+OPERATION(void, from_float, void *to, const float *from, int64_t count);
+OPERATION(void, to_float, float *to, const void *from, int64_t count);
+
+// --- matrix products. y (rows, out), x (rows, in), w (out, in), bias (out) or NULL.
+// y = x wT + bias. With EPILOGUE_GELU `aux` (rows, out) receives that, and y = gelu(aux) (tanh form).
+LIBRARY_OPERATION(void, linear_forward, void *y, void *aux, const void *x, const void *w, const void *bias,
+                  int64_t rows, int64_t in, int64_t out, Epilogue epilogue);
+// dx = dy w. With EPILOGUE_GELU dx is multiplied by gelu'(aux), aux (rows, in).
+LIBRARY_OPERATION(void, linear_backward_input, void *dx, const void *aux, const void *dy, const void *w, int64_t rows,
+                  int64_t in, int64_t out, Epilogue epilogue);
+// dw += dyT x, dbias += column sums of dy (NULL: no bias).
+LIBRARY_OPERATION(void, linear_backward_weight, float *dw, float *dbias, const void *dy, const void *x, int64_t rows,
+                  int64_t in, int64_t out);
+
+// --- norms over the last dimension. Forward: sum = x + delta and out = norm(sum) * w (+ b); with delta NULL nothing is
+// added and sum is not written (it may be NULL). Statistics are not kept: the backward recomputes them from its input.
+// Backward: dx += gradient of the norm at x (x: the norm's input), dw +=, db +=.
+OPERATION(void, rmsnorm_forward, void *out, void *sum, const void *x, const void *delta, const void *w, int64_t rows,
+          int64_t cols, double eps);
+OPERATION(void, rmsnorm_backward, void *dx, float *dw, const void *dout, const void *x, const void *w, int64_t rows,
+          int64_t cols, double eps);
+OPERATION(void, layernorm_forward, void *out, void *sum, const void *x, const void *delta, const void *w, const void *b,
+          int64_t rows, int64_t cols, double eps);
+OPERATION(void, layernorm_backward, void *dx, float *dw, float *db, const void *dout, const void *x, const void *w,
+          int64_t rows, int64_t cols, double eps);
+
+// --- pointwise. out = a + b; out may be a or b.
+OPERATION(void, add, void *out, const void *a, const void *b, int64_t count);
+// to[i] += from[i], fp32: adds the gradients of one weight that is used in two places.
+OPERATION(void, accumulate, float *to, const float *from, int64_t count);
+// gate_up (rows, 2*ffn): gate in the first ffn columns, up in the others. out (rows, ffn) = silu(gate) * up.
+OPERATION(void, swiglu_forward, void *out, const void *gate_up, int64_t rows, int64_t ffn);
+OPERATION(void, swiglu_backward, void *dgate_up, const void *dout, const void *gate_up, int64_t rows, int64_t ffn);
+// Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place; pairs are (i, i +
+// head_dim/2), angle position * frequency[i], position = row / batch. direction +1 forward, -1 backward (the
+// transposed rotation).
+OPERATION(void, rope, void *qkv, const AttentionShape *shape, const RopeTable *table, int direction);
+// RMSNorm over every query head, weights wq (head_dim), and every key head, weights wk, of qkv in place. `kept`
+// (rows, (heads + kv_heads) * head_dim) receives what was normalized, for the backward, which replaces the gradient
+// of the norms' outputs in dqkv by that of their inputs; dwq, dwk +=.
+OPERATION(void, heads_norm_forward, void *qkv, void *kept, const void *wq, const void *wk, const AttentionShape *shape,
+          double eps);
+OPERATION(void, heads_norm_backward, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
+          const void *wk, const AttentionShape *shape, double eps);
+
+// --- attention. qkv (rows, (heads + 2*kv_heads) * head_dim), each row q | k | v; out (rows, heads * head_dim);
+// scale 1/sqrt(head_dim), causal. saved: none - probabilities (batch, heads, seq, seq) in the run's precision, zero
+// above the diagonal; flash - log-sum-exp (batch, heads, seq) fp32; recompute - NULL. scratch: attention_scratch
+// bytes, the larger of forward and backward; attention_scratch can be called before any device memory is held.
+LIBRARY_OPERATION(int64_t, attention_scratch, const AttentionShape *shape);
+LIBRARY_OPERATION(void, attention_forward, void *out, void *saved, void *scratch, const void *qkv,
+                  const AttentionShape *shape);
+LIBRARY_OPERATION(void, attention_backward, void *dqkv, void *scratch, const void *dout, const void *out,
+                  const void *saved, const void *qkv, const AttentionShape *shape);
+
+// --- embedding. tokens (rows) on the device; this rank holds the vocabulary rows [first, first + count) of wte; a
+// token of another rank contributes zero. wpe (seq, hidden) is added where not NULL, position = row / batch.
+OPERATION(void, embedding_forward, void *x, const int32_t *tokens, const void *wte, const void *wpe, int64_t rows,
+          int64_t hidden, int64_t batch, int64_t first, int64_t count);
+// dwte +=, dwpe += (NULL: none); rows with the same token are added in row order.
+OPERATION(void, embedding_backward, float *dwte, float *dwpe, const void *dx, const int32_t *tokens, int64_t rows,
+          int64_t hidden, int64_t batch, int64_t first, int64_t count);
+
+// --- vocabulary-parallel cross-entropy, in two passes with an exchange of statistics between them. logits (rows,
+// width): columns [0, count) are the vocabulary [first, first + count), the others are padding and never get
+// probability. Pass 1: stats (rows, 3) fp32 = { maximum, sum of exp(logit - maximum), logit of the target or 0 if
+// another rank has it }.
+OPERATION(void, cross_entropy_stats, float *stats, const void *logits, const int32_t *targets, int64_t rows,
+          int64_t width, int64_t first, int64_t count);
+// Pass 2: `gathered` (ranks, rows, 3) holds the stats of all tensor ranks; loss (rows) = -log p(target) + z_loss *
+// log(Z)^2, Z being the sum of exp(logit) (Chowdhery et al., PaLM, 2022). Logits are replaced by their own gradient
+// (p * (1 + 2 z_loss log Z) - [target]) * scale, padding columns by 0. scale 0 (evaluation): writes only the loss,
+// without z_loss.
+OPERATION(void, cross_entropy_gradient, void *logits, float *loss, const float *gathered, int ranks,
+          const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count, float scale, float z_loss);
+
+// --- initial weights: to (rows, cols), contiguous fp32.
+OPERATION(void, draw_normal, float *to, int64_t rows, int64_t cols, const NormalRows *draw);
+
+// --- optimizer: all tensors of a stage in one call; the table of tensors is in host memory. out[i] = sum of squares of
+// tensor i's gradient, in double over fixed blocks, in host memory at return. Infinities and NaN are passed on.
+OPERATION(void, squared_norms, double *out, const AdamwTensor *tensors, int64_t tensor_count);
+// Decoupled weight decay (Loshchilov & Hutter 2019); one pass over memory, which also zeroes the gradients.
+OPERATION(void, adamw, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
+
+#undef OPERATION
+#undef LIBRARY_OPERATION
