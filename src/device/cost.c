@@ -1,13 +1,15 @@
-// The formulas of cost.h, and how a configuration's hardware keys become their figures. The shares of the peak that are
-// written here are the model's few assumptions about GPUs; a profile replaces them where there is one.
+// The formulas of cost.h, and how a configuration's hardware keys become their figures: the measured kernels of the GPU
+// that the configuration names, or has the peak of. A profile replaces them if there is one.
 #include "cost.h"
 
-#include "config/gpus.h"
+#include "base/units.h"
 
-// Returns bytes/s of a device's memory where the configuration does not say, from its dense bf16 peak: data sheets have
+#include <math.h>
+#include <string.h>
+
+// Returns bytes/s of a device's memory if the configuration does not say, from its dense bf16 peak: data sheets have
 // about 1/150 byte for each FLOP.
-static double gpu_memory_rate_(const Config *config, double peak) {
-    const Gpu *gpu = gpu_by_peak(peak * 1e-12);
+static double gpu_memory_rate_(const Config *config, const Gpu *gpu, double peak) {
     if (config->hardware.memory_gb_s > 0) return config->hardware.memory_gb_s * 1e9;
     return gpu != NULL ? gpu->memory_gb_s * 1e9 : peak / 150;
 }
@@ -20,50 +22,116 @@ void cost_take_given(Cost *cost, const Config *config) {
     const HardwareConfig *given = &config->hardware;
     take_(&cost->efficiency, given->matmul_efficiency);
     take_(&cost->half, given->matmul_half);
-    take_(&cost->flash_forward, given->flash_forward);
-    take_(&cost->flash_backward, given->flash_backward);
+    take_(&cost->flash_forward.share, given->flash_forward);
+    take_(&cost->flash_backward.share, given->flash_backward);
     take_(&cost->memory_rate, given->stream_gb_s * 1e9);
+}
+
+// What a GPU without a row is assumed to do: the middle of the rows that there are. Of AMD's GPUs the best product is
+// known (stas00/ml-engineering@744d01e), 0.51 of the data sheet's peak on MI300X and 0.68 on MI355X.
+static const GpuKernels unknown_ = {"", 0.70, 3, 80, {0.65, 500, 250}, {0.55, 1000, 100}, 1, 0.8, NULL};
+static const struct {
+    const char *word;
+    double share;
+} best_products_[] = {{"mi300x", 0.51}, {"mi355x", 0.68}};
+
+static double share_without_row_(const Gpu *gpu) {
+    for (size_t i = 0; gpu != NULL && i < sizeof best_products_ / sizeof *best_products_; i++)
+        if (strcmp(gpu->word, best_products_[i].word) == 0) return best_products_[i].share;
+    return unknown_.product_share;
 }
 
 void cost_of_gpu(Cost *cost, const Config *config, double peak) {
     const HardwareConfig *given = &config->hardware;
+    const Gpu *gpu = given->gpu > 0 ? gpu_row(given->gpu) : gpu_by_peak(peak * 1e-12);
+    const GpuKernels *known = gpu_kernels(gpu), *kernels = known != NULL ? known : &unknown_;
     *cost = (Cost){
         .flops = peak,
-        .efficiency = 0.85,
-        .half = 128, // the side of a tile
-        .flash_forward = 0.50,
-        .flash_backward = 0.42,
-        .memory_rate = 0.8 * gpu_memory_rate_(config, peak), // streams reach four fifths
+        .efficiency = known != NULL ? known->product_share : share_without_row_(gpu),
+        .half = kernels->product_k,
+        .launch = kernels->product_us * 1e-6,
+        .flash_forward = kernels->flash_forward,
+        .flash_backward = kernels->flash_backward,
+        .memory_rate = kernels->stream_share * gpu_memory_rate_(config, gpu, peak),
         .pair = given->pair_gb_s * 1e9,
         .tensor = given->tensor_gb_s * 1e9,
         .network = given->network_gb_s * 1e9,
         .host = given->host_gb_s * 1e9,
         .latency = given->latency_us * 1e-6,
+        .data_sheet = known == NULL,
+        .band = gpu_band(gpu),
     };
+    if (config->attention.deterministic != DETERMINISTIC_OFF) cost->flash_backward.share *= kernels->deterministic;
+    // Links whose rate was given are not the measured ones.
+    bool same = gpu != NULL && fabs(gpu->link_gb_s - given->tensor_gb_s) < 0.01 * gpu->link_gb_s;
+    if (same && kernels->collectives != NULL) memcpy(cost->collectives, kernels->collectives, sizeof cost->collectives);
     cost_take_given(cost, config);
+    cost->efficiency *= given->run_share;
+    cost->flash_forward.share *= given->run_share;
+    cost->flash_backward.share *= given->run_share;
+    cost->memory_rate *= given->run_share;
 }
 
-static double filled_(const Cost *cost, int64_t extent) {
-    return (double)extent / ((double)extent + cost->half);
+// Returns how much longer a product takes if its rows cannot be read in pieces of 16 bytes: 273 instead of 398 TFLOP/s
+// for 10,922 instead of 10,944 columns on an H100 (stas00/ml-engineering, 2024).
+static double misaligned_(int64_t extent) {
+    return extent % 8 == 0 ? 1 : 398.0 / 273.0;
 }
 
 double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_t k) {
-    double share = cost->efficiency * filled_(cost, m) * filled_(cost, n) * filled_(cost, k);
-    return count * 2 * (double)m * (double)n * (double)k / (cost->flops * share);
+    double flops = count * 2 * (double)m * (double)n * (double)k, slower = fmax(misaligned_(n), misaligned_(k));
+    return slower * flops * (1 + cost->half / (double)k) / (cost->flops * cost->efficiency) + cost->launch;
 }
 
 double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim, bool backward) {
-    double pairs = heads * (double)seq * (double)seq / 2, flops = 4 * pairs * (double)head_dim;
-    double share = (backward ? cost->flash_backward : cost->flash_forward) * filled_(cost, seq);
-    return (backward ? 2.5 : 1.0) * flops / (cost->flops * share);
+    const FlashRate *rate = backward ? &cost->flash_backward : &cost->flash_forward;
+    double s = (double)seq, flops = (backward ? 10 : 4) * heads * s * s / 2 * (double)head_dim,
+           blocks = heads * ceil(s / 128);
+    double share = rate->share * s / (s + rate->half) * blocks / (blocks + rate->fill);
+    return flops / (cost->flops * share);
 }
 
 double cost_pass(const Cost *cost, double bytes) {
     return bytes / cost->memory_rate;
 }
 
-double cost_collective(const Cost *cost, double bytes, int ranks, double rate) {
-    return bytes * (ranks - 1) / ranks / rate + (ranks - 1) * cost->latency;
+// Returns a measured bandwidth of `row`, on a straight line between the logarithms of sizes and bandwidths; below the
+// first size it falls as between the first two, above the last it stays. A longer collective never takes less time.
+static double measured_rate_(const uint16_t *row, double bytes) {
+    static const double sizes[GPU_SIZES] = {1, 4, 16, 32, 64, 128, 256, 512};
+    double mib = fmin(bytes / MIB, sizes[GPU_SIZES - 1]);
+    int i = 0;
+    while (i + 2 < GPU_SIZES && sizes[i + 1] < mib) i++;
+    double part = log(mib / sizes[i]) / log(sizes[i + 1] / sizes[i]);
+    return 1e9 * row[i] * pow((double)row[i + 1] / row[i], part);
+}
+
+// Rows have 2, 4 and 8 ranks; 3 is between 2 and 4, and more than were measured are like the most.
+double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes, int ranks) {
+    const uint16_t(*rows)[GPU_SIZES] = &cost->collectives[3 * kind];
+    int most = 3;
+    while (most > 0 && rows[most - 1][0] == 0) most--;
+    if (most == 0 || bytes <= 0) return cost->tensor;
+    double at = fmin(log2(fmax(ranks, 2)) - 1, most - 1);
+    int row = (int)at;
+    double rate = measured_rate_(rows[row], bytes);
+    return at > row ? rate * pow(measured_rate_(rows[row + 1], bytes) / rate, at - row) : rate;
+}
+
+static double sent_(CostCollective kind, double bytes, int ranks) {
+    return (kind == COST_ALL_REDUCE ? 2 : 1) * bytes * (ranks - 1) / ranks;
+}
+
+// Measured bandwidths include latencies; without them an all-reduce has two.
+double cost_collective(const Cost *cost, CostCollective kind, double bytes, int ranks) {
+    double seconds = sent_(kind, bytes, ranks) / cost_collective_rate(cost, kind, bytes, ranks);
+    if (cost->collectives[0][0] == 0) return seconds + (kind == COST_ALL_REDUCE ? 2 : 1) * cost->latency;
+    return fmax(seconds, cost->latency);
+}
+
+double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, double rate) {
+    double rounds = (kind == COST_ALL_REDUCE ? 2 : 1) * ceil(log2(ranks));
+    return sent_(kind, bytes, ranks) / rate + rounds * cost->latency;
 }
 
 double cost_message(const Cost *cost, double bytes, double rate) {

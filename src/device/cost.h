@@ -4,17 +4,20 @@
 // the program makes. Where the two disagree about a step, one of them has counted wrong.
 //
 // The assumptions, which the plan prints:
-//   - a matrix product of m x n x k runs at flops * efficiency * h(m) * h(n) * h(k), h(x) = x / (x + half): narrow
-//     products fill a device badly, wide ones reach `efficiency`; attention by stored scores is such products, too;
-//   - flash attention computes the causal half of the scores at a fixed share of the peak, and 2.5 times as much in the
-//     backward;
+//   - a matrix product of m x n x k takes flops (1 + k0 / k) / (peak share), and the time of a launch; rows of operands
+//     that are not a multiple of 16 bytes are slower;
+//   - flash attention computes the causal half of the scores at a share of the peak that grows with the sequence and
+//     with the heads that fill the device (config/gpus.h), and 2.5 times as much in the backward;
 //   - everything else takes the time to read and write its operands at the rate of the device's memory;
-//   - a collective takes the time of the bytes that one rank sends, and a latency for each of the others;
+//   - a collective inside a node has the bus bandwidth that was measured of its kind, ranks and size, if it was, else
+//     the links' rate and one latency;
 //   - a node's network has one rate for all that leaves the node at a time; other links are each rank's own.
+// The constants of a GPU are those of gpu_kernels.c. A GPU without a row there is planned "by the data sheet".
 #ifndef COST_H
 #define COST_H
 
 #include "config/config.h"
+#include "config/gpus.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -22,12 +25,20 @@ extern "C" {
 
 // Rates are in bytes/s in one direction: of one rank, the network's of one node.
 typedef struct Cost {
-    double flops; // FLOP/s of one rank while no other needs its cores; 0: unknown
-    double efficiency, half, flash_forward, flash_backward;
+    double flops;                    // FLOP/s of one rank while no other needs its cores; 0: unknown
+    double efficiency, half, launch; // of products: share of the peak, k0, seconds
+    FlashRate flash_forward, flash_backward;
     double memory_rate;
     double pair, tensor, network, host;
-    double latency; // seconds
+    double latency;  // seconds
+    bool data_sheet; // nothing was measured of this GPU
+    GpuBand band;    // of published runs; runs 0: a CPU
+    // Measured bus bandwidths of collectives in a node (gpu_kernels.c); all 0 if there are none. By value, since
+    // processes share a Cost.
+    uint16_t collectives[GPU_COLLECTIVES][GPU_SIZES];
 } Cost;
+
+typedef enum CostCollective { COST_ALL_GATHER, COST_REDUCE_SCATTER, COST_ALL_REDUCE } CostCollective;
 
 // Replaces assumptions by those that the configuration gives: matmul_efficiency, matmul_half, flash_forward,
 // flash_backward and stream_gb_s of `hardware`.
@@ -46,9 +57,14 @@ double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim,
 // Returns the seconds to read or write `bytes` in the device's memory.
 double cost_pass(const Cost *cost, double bytes);
 
-// Returns the seconds of one all-gather or reduce-scatter among `ranks` ranks; an all-reduce is two. bytes: of the
-// whole, all ranks' parts together. rate: what one rank sends with.
-double cost_collective(const Cost *cost, double bytes, int ranks, double rate);
+// Returns the seconds of a collective among `ranks` ranks of one node. bytes: of all ranks' parts together.
+double cost_collective(const Cost *cost, CostCollective kind, double bytes, int ranks);
+
+// Returns the bytes/s that one rank then sends.
+double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes, int ranks);
+
+// Returns the seconds of a collective whose rings leave each node once, at `rate` bytes/s, if all ranks are ready.
+double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, double rate);
 
 // Returns the seconds of one message of `bytes`, or of one bundle moved.
 double cost_message(const Cost *cost, double bytes, double rate);

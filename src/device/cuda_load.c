@@ -1,6 +1,6 @@
 // Loads the GPU code when a run asks for it. Without a GPU nothing of CUDA is touched, which keeps a start on a CPU at
 // a few milliseconds. dlopen counts its callers, so no handle is kept here.
-#include "cuda_load.h"
+#include "device.h"
 
 #include <dlfcn.h>
 #include <limits.h>

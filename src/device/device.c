@@ -1,12 +1,10 @@
 // Decides which device every rank computes on. CUDA is loaded only if the configuration asks for a GPU, or leaves the
-// choice open and an NVIDIA driver is loaded (cuda_load.h).
+// choice open and an NVIDIA driver is loaded (cuda_load.c).
 #include "device.h"
 #include "config/gpus.h"
 #include "base/alloc.h"
 #include "comm/comm_pushed.h"
 #include "cost.h"
-#include "cuda_load.h"
-#include "numa.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +13,7 @@
 typedef struct Seat {
     GpuIdentity gpu;
     char host[64];
+    int32_t node; // world_place
     int32_t gpus; // visible to the rank; 0: none
     char why[256];
 } Seat;
@@ -72,6 +71,7 @@ static Seat *device_gather_(const Config *config, World *world, Error *err) {
     memset(&mine, 0, sizeof mine);
     mine.gpus = count_gpus_(config, mine.why);
     if (mine.gpus > 0) loaded_()->identity(device_choose_(world, mine.gpus), &mine.gpu);
+    mine.node = world_place(world)->node;
     snprintf(mine.host, sizeof mine.host, "%.63s", world_place(world)->host);
     Seat *seats = xcalloc((size_t)world_size(world), sizeof *seats);
     int64_t bytes = sizeof mine;
@@ -82,9 +82,15 @@ static Seat *device_gather_(const Config *config, World *world, Error *err) {
     return NULL;
 }
 
+// Instances of one GPU (MIG) differ in their UUID, but NCCL refuses to connect them: it goes by the place on the bus.
+static bool same_gpu_(const Seat *a, const Seat *b) {
+    bool bus = a->node == b->node && a->gpu.bus[0] != '\0' && strcmp(a->gpu.bus, b->gpu.bus) == 0;
+    return a->gpus > 0 && b->gpus > 0 && (bus || strcmp(a->gpu.id, b->gpu.id) == 0);
+}
+
 static int ranks_on_(const Seat *seats, int ranks, const Seat *of) {
     int count = 0;
-    for (int r = 0; r < ranks; r++) count += seats[r].gpus > 0 && strcmp(seats[r].gpu.id, of->gpu.id) == 0;
+    for (int r = 0; r < ranks; r++) count += same_gpu_(&seats[r], of);
     return count;
 }
 
@@ -106,7 +112,7 @@ static int device_refuse_(const Config *config, const Seat *seats, int ranks, Er
             return error_set(
                 err, EXIT_FAILED,
                 "%d ranks on %s have %d GPU%s (%s), and %d would share one; start at most as many ranks on "
-                "a host as it has GPUs, or set hardware.share_gpu: true, which is slow",
+                "a host as it has GPUs (instances of MIG count as one), or set hardware.share_gpu: true, which is slow",
                 device_ranks_(seats, ranks, seat), seat->host, seat->gpus, seat->gpus == 1 ? "" : "s", seat->gpu.name,
                 there);
         if (strcmp(seat->gpu.name, seats[0].gpu.name) != 0)
@@ -194,14 +200,14 @@ Backend *device_open_one(const Config *config, Error *err) {
     return NULL;
 }
 
-Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse use, bool owns, Error *err) {
-    static const CommUse uses[] = {COMM_USE_COMPUTE, COMM_USE_BESIDE, COMM_USE_NEIGHBOURS};
+Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse use, Error *err) {
+    static const CommUse uses[] = {COMM_USE_COMPUTE, COMM_USE_BESIDE, COMM_USE_NEIGHBOURS, COMM_USE_NEIGHBOURS};
     const CudaLibrary *cuda = device->cuda;
     if (host == NULL || cuda == NULL) return host;
     // NCCL's messages are announced over `host`; the messages of ranks that share a GPU go over it themselves.
     bool announced = use == USE_NEIGHBOURS && !device->shared;
-    Comm *comm = device->shared ? cuda->staged_create(backend, host, owns && !announced, err)
-                                : cuda->nccl_create(backend, host, uses[use], owns && !announced, err);
-    if (comm == NULL && owns && announced) host->destroy(host);
-    return comm == NULL || !announced ? comm : comm_pushed_create(backend, host, comm, owns);
+    Comm *comm = device->shared ? cuda->staged_create(backend, host, !announced, err)
+                                : cuda->nccl_create(backend, host, uses[use], !announced, err);
+    if (comm == NULL && announced) host->destroy(host);
+    return comm == NULL || !announced ? comm : comm_pushed_create(backend, STREAM_MESSAGES, host, comm);
 }

@@ -5,18 +5,20 @@
 #include "backend/backend.h"
 #include "comm/comm.h"
 #include "config/config.h"
+#include "cuda/cuda_library.h"
 #include "ranks/world.h"
 
 typedef struct Device {
-    const struct CudaLibrary *cuda; // the GPU code; NULL if CPUs compute
-    bool shared;                    // several ranks on one GPU: messages go through host memory
-    int ranks_on_gpu;               // on this rank's, itself included
-    int numa_node;                  // of the host, next to this rank's GPU; -1: not known, or of no consequence
-    char about[256];                // a line for the user: versions, or why the CPU computes; empty: none
+    const CudaLibrary *cuda; // the GPU code; NULL if CPUs compute
+    bool shared;             // several ranks on one GPU: messages go through host memory
+    int ranks_on_gpu;        // on this rank's, itself included
+    int numa_node;           // of the host, next to this rank's GPU; -1: not known, or of no consequence
+    char about[256];         // a line for the user: versions, or why the CPU computes; empty: none
 } Device;
 
-// What a group is for; see CommUse in cuda/comm_cuda.h.
-typedef enum DeviceUse { USE_COMPUTE, USE_BESIDE, USE_NEIGHBOURS } DeviceUse;
+// What a group is for; see CommUse in cuda/comm_cuda.h. Messages between neighbouring stages are announced
+// (comm_pushed.h); those of USE_PAIR are announced by the caller.
+typedef enum DeviceUse { USE_COMPUTE, USE_BESIDE, USE_NEIGHBOURS, USE_PAIR } DeviceUse;
 
 // Returns whether GPUs would compute, asked by the process that is about to start `ranks` ranks on this host. Allocates
 // nothing.
@@ -42,8 +44,29 @@ Backend *device_open(Device *device, const Config *config, World *world, int thr
 // Opens the first GPU, for measuring alone. NULL with err.
 Backend *device_open_one(const Config *config, Error *err);
 
-// Collective over `host`: creates the same group for memory of the device. On CPUs it is `host` itself; otherwise it
-// takes ownership of `host` if `owns`. NULL with err; NULL without err if host is NULL.
-Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse use, bool owns, Error *err);
+// Collective over `host`: creates the same group for memory of the device, which owns `host`. On CPUs it is `host`
+// itself. NULL with err; NULL without err if host is NULL.
+Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse use, Error *err);
+
+// --- the library with the GPU code (cuda_load.c)
+
+// Returns the library's table. It lies beside the program, or in ../lib/bpipe-trainer where `make install` puts it.
+// NULL if there is none or it cannot be used; `why` then says so in one clause, with the remedy. Every call returns the
+// same table, and the library stays loaded until the process ends.
+const CudaLibrary *cuda_load(char why[256]);
+
+// Returns whether an NVIDIA driver is loaded on this machine, judged by its device files: costs nothing.
+bool cuda_driver_present(void);
+
+// --- the cores and the memory next to a GPU (numa.c). Copies between a GPU and memory of another socket cross the link
+// between sockets, and so do launches.
+
+// Returns the NUMA node of a PCI device ("0000:3b:00.0") as sysfs (mounted at `sysfs`, "/sys") tells it; -1 if unknown.
+int numa_node(const char *sysfs, const char *bus);
+
+// Binds this thread, and all that it starts from now on, to those of its cores that the node has, and prefers the
+// node's memory. Leaves the cores alone if none of the allowed ones is there (a launcher has chosen others). Returns
+// whether the cores are the node's now.
+bool numa_bind(const char *sysfs, int node);
 
 #endif

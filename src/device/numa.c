@@ -1,6 +1,6 @@
-// NUMA placement of a rank beside its GPU, see numa.h. Everything comes from sysfs and two system calls, so that no
+// NUMA placement of a rank beside its GPU, see device.h. Everything comes from sysfs and two system calls, so that no
 // library is needed; where the kernel says nothing, nothing is done.
-#include "numa.h"
+#include "device.h"
 
 #include <ctype.h>
 #include <sched.h>

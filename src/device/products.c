@@ -11,6 +11,7 @@
 #include "base/json.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@
 #include <unistd.h>
 
 #define TAIL_FORMAT "\"crc64\":\"%016" PRIx64 "\"}\n"
-enum { TAIL_BYTES = 28, VERSION_ = 1, KERNEL_BYTES = sizeof((ProductChoice *)NULL)->kernel };
+enum { TAIL_BYTES = 28, VERSION_ = 2, KERNEL_BYTES = sizeof((ProductChoice *)NULL)->kernel };
 
 typedef struct Products {
     ProductChoice *list;

@@ -1,5 +1,5 @@
 // A rank beside its GPU, with a sysfs of the test's own.
-#include "device/numa.h"
+#include "device/device.h"
 
 #include <sched.h>
 #include <setjmp.h>

@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Makes src/config/gpu_kernels.c: what products, attention and collectives take on a GPU, from published tables.
+
+    scripts/kernel_tables.py CHECKOUT [-o FILE]
+
+CHECKOUT is a clone of ai-dynamo/aiconfigurator (Apache-2.0), whose tables are parquet files: needs pyarrow and numpy.
+Attention is read from test/plan/kernels/attention.csv. Three constants are fitted to each table of products and two to
+each of attention, by least absolute relative errors; collectives are copied. No run of a training enters.
+"""
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+
+from run_files import Failure, finish, replacing
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path("aic-core/src/aiconfigurator_core/systems/data")
+CAPPED = 0.85  # of a burst, where a GPU has no table at its power limit: H200, B200 and GB200 keep 0.85, 0.88, 0.81
+MIB = (1, 4, 16, 32, 64, 128, 256, 512)
+KINDS = ("all_gather", "reduce_scatter", "all_reduce")
+
+# GPUs of one row: tables of products, the factor of their rate, attention, the GPU of the heads' table, its factor of
+# multiprocessors, collectives, share of the memory's rate that norms reach, and words of hardware.gpu.
+ROWS = {
+    "a100": (312, ["a100_sxm/gemm/sglang/0.5.10", "a100_sxm/gemm/trtllm/1.0.0"], 1, "a100", "heads_a100", 1, "a100_sxm/comm/nccl/2.27.3", 0.8),
+    "h100": (989.5, ["h200_sxm/gemm/vllm/0.22.0"], 1, "h200", "heads_a100", 132 / 108, "h100_sxm/comm/nccl/2.29.2", 0.76),
+    "h200": (989.5, ["h200_sxm/gemm/vllm/0.22.0"], 1, "h200", "heads_a100", 132 / 108, "h200_sxm/comm/nccl/2.29.2", 0.76),
+    "b200": (2250, ["b200_sxm/gemm/vllm/0.22.0"], 1, "gb200", "heads_b200", 1, "b200_sxm/comm/nccl/2.29.2", 0.72),
+    "b300": (2250, ["b300_sxm/gemm/vllm/0.24.0"], CAPPED, "gb300", "heads_b200", 1, None, 0.72),
+    "gb200": (2500, ["gb200/gemm/vllm/0.22.0"], 1, "gb200", "heads_b200", 1, "gb200/comm/nccl/2.29.2", 0.72),
+    "gb300": (2500, ["gb300/gemm/vllm/0.24.0"], CAPPED, "gb300", "heads_b200", 1, None, 0.72),
+    "l40s": (362, ["l40s/gemm/vllm/0.24.0"], 1, None, None, 1, None, 0.8),
+}  # fmt: skip
+PEAKS = {"a100": 312, "h200": 989.5, "gb200": 2500, "gb300": 2500, "heads_a100": 1, "heads_b200": 1}
+
+
+def table(path):
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise Failure("pyarrow is not installed; the tables are parquet files") from None
+    if not path.exists():
+        raise Failure(f"{path}: no such table; clone ai-dynamo/aiconfigurator with its data")
+    return pyarrow.parquet.read_table(path).to_pydict()
+
+
+def least(columns, measured):
+    """Coefficients that make the sum of columns nearest to what was measured, by the sum of relative errors."""
+    import numpy as np
+
+    a, weight = np.stack(columns, 1) / measured[:, None], np.ones(len(measured))
+    for _ in range(30):
+        x = np.linalg.lstsq(a * weight[:, None], weight, rcond=None)[0]
+        weight = 1 / np.sqrt(np.maximum(abs(a @ x - 1), 1e-3))
+    return x, float(np.mean(abs(a @ x - 1)))
+
+
+def products(path, peak):
+    """share, us, k of seconds = flops (1 + k0 / k) / (peak share) + us."""
+    import numpy as np
+
+    rows = table(path)
+    keep = [i for i, kind in enumerate(rows["gemm_dtype"]) if kind in ("bfloat16", "float16")]
+    m, n, k, ms = (np.array([rows[name][i] for i in keep], float) for name in ("m", "n", "k", "latency"))
+    used = (m >= 512) & (m <= 16384) & (n >= 256) & (n <= 16384) & (k >= 256) & (k <= 16384)
+    m, n, k, seconds = m[used], n[used], k[used], ms[used] / 1e3
+    flops = 2 * m * n * k / (peak * 1e12)
+    x, error = least([flops, flops / k, np.full(len(k), 1e-6)], seconds)
+    return 1 / x[0], x[2], x[1] / x[0], error
+
+
+def attention_rows(gpu, kind):
+    rows = csv.DictReader(x for x in (ROOT / "test/plan/kernels/attention.csv").open() if x[0] != "#")
+    mine = [row for row in rows if row["gpu"] == gpu and row["pass"] in (kind, "both")]
+    return [tuple(float(row[name]) for name in ("heads", "seq", "tflops")) for row in mine]
+
+
+def blocks(heads, seq):
+    return heads * -(-seq // 128)
+
+
+def fill_of(gpu, kind):
+    """Blocks f of x / (x + f): how many blocks of 128 positions it takes to fill half of the device."""
+    rows = attention_rows(gpu, kind)
+
+    def error(f):
+        level = sum(t * (blocks(h, s) + f) / blocks(h, s) for h, s, t in rows) / len(rows)
+        return sum(abs(level * blocks(h, s) / (blocks(h, s) + f) / t - 1) for h, s, t in rows)
+
+    return min(range(5, 1000, 5), key=error)
+
+
+def attention(gpu, kind, fill):
+    """share, half of peak share s / (s + half) x / (x + fill), and the mean error."""
+    import numpy as np
+
+    rows = attention_rows(gpu, kind)
+    heads, seq, tflops = (np.array(x) for x in zip(*rows, strict=True))
+    filled = blocks(heads, seq) / (blocks(heads, seq) + fill)
+    seconds = 1 / tflops
+    x, error = least([1 / filled, 1 / (filled * seq)], seconds)
+    return 1 / x[0] / PEAKS[gpu], max(0.0, x[1] / x[0]), error
+
+
+def collectives(path):
+    rows, found = table(path), {}
+    for kind, ranks, size, ms, dtype in zip(
+        *(rows[name] for name in ("op_name", "num_gpus", "message_size", "latency", "nccl_dtype")), strict=True
+    ):
+        if dtype != "half" or kind not in KINDS or ms <= 0:
+            continue
+        size *= 2  # of elements
+        factor = (2 if kind == "all_reduce" else 1) * (ranks - 1) / ranks
+        found[kind, ranks, size] = round(factor * size / ms / 1e6)
+    return [[found.get((kind, ranks, mib << 20), 0) for mib in MIB] for kind in KINDS for ranks in (2, 4, 8)]
+
+
+HEAD = """// Measured kernels of GPUs. scripts/kernel_tables.py made this file; the columns are in gpus.h.
+//
+// Products and collectives: tables of ai-dynamo/aiconfigurator (095f58a5, 2026-11, Copyright NVIDIA, Apache-2.0), in
+// aic-core/src/aiconfigurator_core/systems/data. Products are taken at the power limit where such a table exists (H200,
+// B200, GB200; H100 as H200), else in bursts (A100, L40S), or as 0.85 of a burst (B300, GB300). Attention: cuDNN 9.19
+// to 9.22, NVIDIA/cudnn-frontend@3929da2 (H200, also for H100; GB200, also for B200; GB300), and FlashAttention-2's
+// own figures (A100). How many heads fill a device: MooreThreads/SimuMax@4dcaae5 (A100, B200; Hopper by its number of
+// multiprocessors). Passes: RMSNorm's share of the memory's rate in the same benchmarks of cudnn-frontend.
+#include "gpus.h"
+
+#include <string.h>
+
+// Bus bandwidth of NCCL in 1e9 bytes/s at 1, 4, 16, 32, 64, 128, 256 and 512 MiB: all-gather, reduce-scatter and
+// all-reduce of 2, 4 and 8 ranks each. 0: not measured.
+"""
+
+
+def written(checkout):
+    text, rows, known = [HEAD], [], {}
+    for word, (peak, tables, factor, gpu, heads, scale, nccl, stream) in ROWS.items():
+        fitted = [products(checkout / DATA / name / "gemm_perf.parquet", peak) for name in tables]
+        share, us, k, error = (sum(x) / len(x) for x in zip(*fitted, strict=True))
+        errors = [error]
+        cells = [f"{share * factor:.3f}, {us:.1f}, {k:.0f}"]
+        for kind in ("fwd", "bwd"):
+            if gpu is None:
+                cells.append("{0.5, 500, 0}")
+                continue
+            fill = fill_of(heads, kind) * scale
+            level, half, error = attention(gpu, kind, fill)
+            errors.append(error)
+            cells.append(f"{{{level:.3f}, {half:.0f}, {fill:.0f}}}")
+        extra = attention_rows(gpu, "bwd_deterministic") if gpu else []
+        plain = attention_rows(gpu, "bwd") if extra else []
+        slow = sum(a[2] / b[2] for a, b in zip(extra, plain, strict=True)) / len(extra) if extra else 1
+        name = "none_"
+        if nccl is not None:
+            name = word + "_"
+            measured = collectives(checkout / DATA / nccl / "nccl_perf.parquet")
+            lines = ",\n".join("    {" + ", ".join(map(str, row)) + "}" for row in measured)
+            text.append(f"static const uint16_t {name}[GPU_COLLECTIVES][GPU_SIZES] = {{\n{lines}}};\n")
+        known[word] = (cells, slow, stream, name)
+        apart = ", ".join(f"{error:.3f}" for error in errors)
+        print(f"{word:6} {' '.join(cells)} deterministic {slow:.2f}; mean errors {apart}")
+    aliases = {"a100": ["a100-40g", "a100-80g"], "h100": ["h100"]}
+    for word, (cells, slow, stream, name) in known.items():
+        for alias in aliases.get(word, [word]):
+            at = "NULL" if name == "none_" else name
+            rows.append(f'    {{"{alias}", {", ".join(cells)}, {slow:.2f}, {stream}, {at}}},')
+            # The same chips with other links.
+            for other in {"a100-80g": ["a800"], "h100": ["h800", "gh200"]}.get(alias, []):
+                rows.append(f'    {{"{other}", {", ".join(cells)}, {slow:.2f}, {stream}, NULL}},')
+    text.append("\nstatic const GpuKernels kernels_[] = {\n" + "\n".join(rows) + "\n};\n")
+    text.append("""
+const GpuKernels *gpu_kernels(const Gpu *gpu) {
+    for (size_t i = 0; gpu != NULL && i < sizeof kernels_ / sizeof *kernels_; i++)
+        if (strcmp(kernels_[i].word, gpu->word) == 0) return &kernels_[i];
+    return NULL;
+}
+""")
+    return "".join(text)
+
+
+def main(options):
+    text = written(options.checkout)
+    with replacing(options.output) as temporary:
+        Path(temporary).write_text(text)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", type=Path, help="clone of ai-dynamo/aiconfigurator")
+    parser.add_argument("-o", "--output", type=Path, default=ROOT / "src/config/gpu_kernels.c", help="file to write")
+    sys.exit(finish("kernel_tables", main, parser.parse_args()))
